@@ -1,0 +1,63 @@
+# Every target makes the environment it needs in .venv; run `make` for the list.
+# Another interpreter: make PYTHON=python3.12 venv. More options for pytest: make test ARGS="-k relu".
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALLED := $(VENV)/.installed
+INSTALLED_DOCS := $(VENV)/.installed-docs
+# Two workers with one thread each: on small tensors, threads that compete cost more than they give.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-all lint format docs bench clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+venv: $(INSTALLED)  ## make .venv with everything for developing
+
+demo: $(INSTALLED)  ## run the demonstration: a trained network, with uncertainty
+	$(BIN)/python -m howsure.demo $(ARGS)
+
+test: $(INSTALLED)  ## run the tests, without the slow ones
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: $(INSTALLED)  ## run all tests
+	$(PYTEST) $(ARGS)
+
+lint: $(INSTALLED)  ## check style, format and types; changes nothing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/basedpyright
+
+format: $(INSTALLED)  ## format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+docs: $(INSTALLED_DOCS)  ## build the documentation in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+bench: $(INSTALLED)  ## run the benchmarks
+	@test -f benchmarks/run.py || { echo "There are no benchmarks yet: benchmarks/run.py is missing." >&2; exit 1; }
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean:  ## remove the environment, caches and everything built
+	rm -rf $(VENV) build dist site out .coverage htmlcov .hypothesis .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps live in .venv, so they go when it goes. A .venv whose pip does not run (left half-made,
+# or its Python has gone) is made anew.
+$(INSTALLED): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "\`$(PYTHON)\` was not found; name a Python 3.10 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "howsure needs Python 3.10 or newer and \`$(PYTHON)\` is $$($(PYTHON) -V 2>&1); name another: make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@echo "Installing into $(VENV); the first time takes a few minutes."
+	$(PIP) -e '.[dev,demo]'
+	@touch $@
+
+$(INSTALLED_DOCS): $(INSTALLED)
+	$(PIP) -e '.[docs]'
+	@touch $@
