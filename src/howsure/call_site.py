@@ -1,0 +1,45 @@
+"""Where in the model an operation is called, read off Python's own call stack.
+
+No hooks: the model stays untouched, other threads that run it are not disturbed, and a pass that
+meets no error pays nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+
+class CallSites:
+    """Names the module of `model` that is running."""
+
+    def __init__(self, model: Callable[..., Any]) -> None:
+        self.model = model
+
+    @cached_property
+    def paths(self) -> dict[int, str]:
+        """Module paths by object."""
+        if not isinstance(self.model, nn.Module):
+            return {}
+        return {id(module): path for path, module in self.model.named_modules()}
+
+    def module_path(self) -> str | None:
+        """The dotted path of the innermost running module; "" is the model itself."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, nn.Module) and id(owner) in self.paths:
+                return self.paths[id(owner)]
+            frame = frame.f_back
+        return None
+
+    def here(self) -> str:
+        """The running module in words, for messages."""
+        path = self.module_path()
+        if path is None:
+            return "the model's function"
+        return f"`{path}`" if path else f"the model's own `forward` ({type(self.model).__name__})"

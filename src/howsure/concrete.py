@@ -1,0 +1,18 @@
+"""Tells tensors with values from stand-ins inside a transformation or a trace."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
+    is_functorch_wrapped_tensor,
+)
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether the values can be looked at: not inside `vmap`, `torch.export` or `torch.compile`."""
+    return (
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and not torch.compiler.is_compiling()
+        and not is_functorch_wrapped_tensor(tensor)
+    )

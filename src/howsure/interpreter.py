@@ -1,0 +1,133 @@
+"""Runs one operation on Gaussians: find its rule, unwrap, compute, wrap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from howsure.call_site import CallSites
+from howsure.errors import NoRuleError
+from howsure.gaussian import Gaussian, Memory, carriers, unwrap, wrap
+from howsure.registry import Rule, Target, find, operation_name
+
+
+class RuleInterpreter:
+    """Moment propagation of one pass: every operation by its rule, an error where there is none.
+
+    Attributes:
+        overrides: Rules that win over the table's.
+        sites: Tells in which module an operation was called.
+    """
+
+    def __init__(self, overrides: Mapping[Target, Rule] | None, sites: CallSites) -> None:
+        self.overrides = overrides
+        self.sites = sites
+
+    def call(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of `func`, with carriers in place of random tensors."""
+        if kwargs.get("out") is not None:
+            raise self.located(func, args, kwargs, "`out=` cannot take a Gaussian; assign instead.")
+        rule = find(func, self.overrides)
+        if rule is None:
+            return self.missing(func, args, kwargs)
+        try:
+            result = self.apply(rule, func, args, kwargs)
+        except NoRuleError as error:
+            raise self.located(func, args, kwargs, error) from error.__cause__
+        return self.written(rule, func, args, kwargs, result)
+
+    def apply(self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the rule returns, wrapped; views share memory with what they view."""
+        if rule.takes_carriers:
+            return rule.called_as(func)(*args, **kwargs)
+        result = rule.called_as(func)(*unwrap(args), **unwrap(kwargs))
+        return wrap(result, self, self.shared_memory(rule, func, args))
+
+    def shared_memory(self, rule: Rule, func: Target, args: tuple[Any, ...]) -> Memory | None:
+        """The memory of the first argument if the operation returns a view of it."""
+        is_view = rule.family == "structural" and operation_name(func) not in _COPIES
+        return args[0].memory if is_view and args and isinstance(args[0], Gaussian) else None
+
+    def written(
+        self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> Any:
+        """The result, stored in the first argument if the operation works in place."""
+        if not works_in_place(rule, func, args, kwargs) or not isinstance(result, Gaussian):
+            return result
+        target = args[0] if args else kwargs["input"]
+        if not isinstance(target, Gaussian):
+            raise self.located(
+                func,
+                args,
+                kwargs,
+                "A Gaussian cannot be written into a constant tensor; "
+                "start from `x.new_zeros(...)` or `torch.zeros_like(x)` of the noisy tensor.",
+            )
+        if target is not result:
+            target.write(result.read())
+        return target
+
+    def missing(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation without a rule: an error that names the remedy."""
+        if type(func).__name__ in ("ScriptMethod", "ScriptFunction"):
+            raise self.located(
+                func,
+                args,
+                kwargs,
+                "TorchScript code runs below Python, where howsure cannot see what happens to the "
+                "variance. Use the Python module that was scripted or traced.",
+            )
+        raise self.located(
+            func,
+            args,
+            kwargs,
+            f"Register a rule with `@howsure.rule({operation_name(func)}, ...)`, or pass one as "
+            "`propagate(..., rules={op: rule})`.",
+        )
+
+    def located(
+        self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any], error: str | Exception
+    ) -> NoRuleError:
+        """The error with operation, module path and shapes in front; added once."""
+        if isinstance(error, NoRuleError) and hasattr(error, "operation"):
+            return error
+        located = NoRuleError(
+            f"no moment rule for `{operation_name(func)}`, called in {self.sites.here()} on "
+            f"{described(args, kwargs)}. {error}"
+        )
+        located.operation = func
+        located.reason = str(error)
+        return located
+
+
+# Structural operations that return a copy, so that writing to one does not change the other.
+_COPIES = {
+    f"torch.{space}{name}"
+    for space in ("", "Tensor.", "nn.functional.")
+    for name in ("cat", "stack", "clone", "roll", "flip", "repeat", "pad", "index_select", "gather")
+}
+
+_AUGMENTED = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__"}
+
+
+def works_in_place(rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the call changes its first argument: `relu_`, `+=`, `inplace=True`, `x[i] = y`."""
+    name = getattr(func, "__name__", "").split(".")[0]
+    if name in _AUGMENTED or name == "__setitem__":
+        return True
+    if name.endswith("_") and not name.endswith("__"):
+        return True
+    position = rule.inplace_position
+    if position is None:
+        return False
+    return bool(kwargs.get("inplace", args[position] if len(args) > position else False))
+
+
+def described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The Gaussians among the arguments, by shape."""
+    shapes = [f"{tuple(g.moments_now.mean.shape)}" for g in carriers([args, kwargs])]
+    return (
+        f"Gaussians of shapes {', '.join(shapes)}"
+        if len(shapes) > 1
+        else (f"a Gaussian of shape {shapes[0]}")
+    )

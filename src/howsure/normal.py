@@ -1,0 +1,173 @@
+"""Special functions of the standard normal distribution, and quadrature under a Gaussian.
+
+The only file that evaluates `phi`, `Phi` and their relatives. Notation: `a = mean / std`,
+`m(a) = a Phi(a) + phi(a) = E[max(N(a, 1), 0)]`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from howsure.moments import Moments
+
+_SQRT_2PI = math.sqrt(2 * math.pi)
+_SQRT_HALF = math.sqrt(0.5)
+_SQRT_HALF_PI = math.sqrt(math.pi / 2)
+
+# Beyond 13 standard deviations phi is below the smallest normal float32.
+_FURTHEST = 13.0
+
+
+def pdf(z: Tensor) -> Tensor:
+    """The density phi(z)."""
+    return torch.exp(-0.5 * z.square()) / _SQRT_2PI
+
+
+def cdf(z: Tensor) -> Tensor:
+    """The distribution function Phi(z), accurate in both tails."""
+    return 0.5 * torch.special.erfc(-z * _SQRT_HALF)
+
+
+class Standardised(NamedTuple):
+    """A Gaussian in units of its own standard deviation."""
+
+    ratio: Tensor
+    """a = mean / std, 0 where the variance is 0."""
+    std: Tensor
+    """Standard deviation, 1 where the variance is 0, so that gradients stay finite."""
+    certain: Tensor
+    """Where the variance is 0."""
+
+
+def standardise(mean: Tensor, var: Tensor) -> Standardised:
+    """`mean / std` with the zero-variance elements replaced before the root and the division.
+
+    A ratio beyond 1e18 is as certain as a variance of 0, and its square overflows float32.
+    """
+    certain = (var == 0) | (mean.abs() > 1e18 * var.sqrt().detach())
+    std = torch.where(certain, 1.0, var).sqrt()
+    return Standardised(torch.where(certain, 0.0, mean / std), std, certain)
+
+
+class Rectified(NamedTuple):
+    """Moments of max(N(a, 1), 0), of max(N(-a, 1), 0), and what they share."""
+
+    mean: Tensor
+    """m(a)."""
+    mirrored_mean: Tensor
+    """m(-a)."""
+    var: Tensor
+    """R(a) = Phi(a) - m(a) m(-a)."""
+    mirrored_var: Tensor
+    """R(-a)."""
+    probability: Tensor
+    """Phi(a)."""
+    innovation: Tensor
+    """R(a) - Phi(a)**2, the same for a and -a."""
+
+
+def rectify(a: Tensor) -> Rectified:
+    """Moments of max(N(a, 1), 0), without cancellation.
+
+    With t = |a|, r = Phi(-t)/phi(t) (Mills ratio) and e = 1 - t r, the small one of m(a) and
+    m(-a) is n = phi e, and the variance is phi (r - e (t + n)) for a < 0 and
+    1 - phi r - n (t + n) for a >= 0. Relative error of the variance in float32 below 5e-4 for
+    a >= -8 (Frey & Hinton 1999 give the moments; this evaluation is our own).
+    """
+    t = a.abs().clamp(max=_FURTHEST)
+    density = torch.exp(-0.5 * t.square()) / _SQRT_2PI
+    mills = _SQRT_HALF_PI * torch.special.erfcx(t * _SQRT_HALF)
+    excess = (1 - t * mills).clamp(min=0)
+    small = density * excess
+    tail = density * mills
+    lower = (density * (mills - excess * (t + small))).clamp(min=0)
+    upper = 1 - tail - small * (t + small)
+    positive = a >= 0
+    return Rectified(
+        mean=small + a.clamp(min=0),
+        mirrored_mean=small + (-a).clamp(min=0),
+        var=torch.where(positive, upper, lower),
+        mirrored_var=torch.where(positive, lower, upper),
+        probability=torch.where(positive, 1 - tail, tail),
+        innovation=(lower - tail.square()).clamp(min=0),
+    )
+
+
+# Gauss-Legendre quadrature, 20 nodes on either side of z0 = -a, where x = mean + std z crosses 0
+# and activations bend: a kink at 0 costs no accuracy. In the variable t with z = z0 + d sinh(t),
+# nodes crowd around z0 as soon as the Gaussian is wider than the bend (d = 3 / std).
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
+_REACH = 6.5
+_BEND_WIDTH = 3.0
+# Elements per block, so that a block times the nodes stays in the processor's cache.
+_BLOCK = 16384
+
+
+def expectation(function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor) -> Moments:
+    """Mean and variance of `function(x)`, elementwise, for x ~ N(mean, var).
+
+    Centred quadrature: mean = sum w f, var = sum w (f - mean)**2, which cannot be negative.
+    Standard deviations below `1e-3 max(1, |mean|)` are widened to that before evaluation, and
+    the result is scaled back, since f(mean + std z) would drown in rounding. Zero variance
+    therefore gives f(mean) and 0 exactly. Measured error of the standard deviation: below 1e-4
+    for activations of unit scale at any variance, also if they have a kink at 0.
+    """
+    count = mean.numel()
+    if isinstance(count, int) and count > _BLOCK:
+        blocks = zip(mean.reshape(-1).split(_BLOCK), var.reshape(-1).split(_BLOCK), strict=True)
+        parts = [_quadrature(function, m, v) for m, v in blocks]
+        columns = (torch.cat(column).reshape(mean.shape) for column in zip(*parts, strict=True))
+        return _as_moments(*columns)
+    return _as_moments(*_quadrature(function, mean, var))
+
+
+def _as_moments(mean: Tensor, var: Tensor, slope_part: Tensor) -> Moments:
+    return Moments(mean, var, innovation=lambda: (var - slope_part).clamp(min=0))
+
+
+def _quadrature(
+    function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance, and the variance that the statistically linearised slope explains.
+
+    By Stein's lemma std E[f'(x)] = E[z f(x)]: the linear part of the variance is (sum w z f)**2.
+    """
+    resolution = 1e-3 if var.dtype == torch.float32 else 1e-5
+    smallest = (resolution * mean.detach().abs().clamp(min=1)).square()
+    widened = torch.maximum(var, smallest)
+    std = widened.sqrt()
+    z, weight = _nodes(mean.detach(), std.detach())
+    centre = function(mean)
+    # Measured from f(mean): the deviations are small where the function is flat or the noise is.
+    value = function(mean + std * z) - centre
+    shift = (weight * value).sum(0)
+    deviation = value - shift
+    scale = var / widened
+    slope = (weight * z * deviation).sum(0)
+    return (
+        centre + shift * scale,
+        (weight * deviation.square()).sum(0) * scale,
+        slope.square() * scale,
+    )
+
+
+def _nodes(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """Quadrature nodes z and weights for N(0, 1), one set per element, in front."""
+    bend = (-mean / std).clamp(-_REACH, _REACH)
+    width = _BEND_WIDTH / std
+    shape = (-1, *[1] * mean.dim())
+    unit = torch.tensor((_NODES + 1) / 2, dtype=mean.dtype, device=mean.device).reshape(shape)
+    share = torch.tensor(_WEIGHTS, dtype=mean.dtype, device=mean.device).reshape(shape)
+    below = torch.asinh((-_REACH - bend) / width)
+    above = torch.asinh((_REACH - bend) / width)
+    stretched = torch.sinh(torch.cat([below * unit, above * unit]))
+    z = bend + width * stretched
+    length = torch.cat([-below * share, above * share])
+    weight = length * torch.sqrt(1 + stretched.square()) * torch.exp(-0.5 * z.square())
+    return z, weight / weight.sum(0)

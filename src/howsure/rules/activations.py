@@ -1,0 +1,50 @@
+"""Smooth scalar functions without a closed form: centred quadrature."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch.nn import functional as F
+
+from howsure.families import elementwise
+from howsure.registry import Target, spellings
+from howsure.samples import Draw, Sample, one_of_each_shape
+
+
+def _gelus(draw: Draw) -> Iterable[Sample]:
+    yield from one_of_each_shape(draw)
+    yield Sample(draw.moments(3, 4), approximate="tanh")
+
+
+def _softpluses(draw: Draw) -> Iterable[Sample]:
+    yield from one_of_each_shape(draw)
+    yield Sample(draw.moments(3, 4), 2.0, threshold=15.0)
+
+
+def _alphas(draw: Draw) -> Iterable[Sample]:
+    yield from one_of_each_shape(draw)
+    yield Sample(draw.moments(3, 4), 0.7)
+
+
+def _register(function: Target, *names: str, **options: object) -> None:
+    """An elementwise rule under every spelling of `names`."""
+    elementwise(function, *spellings(*names), name=names[0], **options)  # pyright: ignore[reportArgumentType]
+
+
+_register(torch.sigmoid, "sigmoid", "expit")
+_register(torch.tanh, "tanh")
+_register(F.silu, "silu")
+_register(F.mish, "mish")
+_register(F.gelu, "gelu", samples=_gelus)
+_register(F.softplus, "softplus", samples=_softpluses)
+_register(F.logsigmoid, "logsigmoid", "log_sigmoid")
+_register(F.softsign, "softsign")
+_register(F.tanhshrink, "tanhshrink")
+_register(F.elu, "elu", samples=_alphas)
+_register(F.celu, "celu", samples=_alphas)
+_register(F.selu, "selu")
+_register(F.hardswish, "hardswish", error=2e-2)
+_register(torch.erf, "erf")
+_register(torch.erfc, "erfc")
+_register(torch.atan, "atan", "arctan")

@@ -1,0 +1,126 @@
+"""Casts, moves to devices, and new tensors made in the image of a Gaussian."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.errors import NoRuleError
+from howsure.families import select
+from howsure.moments import Moments, linear_moments, variance_dtype
+from howsure.registry import STRUCTURAL, Target, rule
+from howsure.samples import Draw, Sample
+
+
+def _casts(draw: Draw) -> Iterable[Sample]:
+    yield Sample(draw.moments(3, 4), torch.float64)
+
+
+_CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu", "cuda")
+
+
+@rule(
+    *(getattr(Tensor, name) for name in _CASTS),
+    torch.ops.aten.to.dtype,
+    torch.ops.aten.to.dtype_layout,
+    torch.ops.aten.to.device,
+    torch.ops.aten._to_copy.default,
+    name="cast",
+    fidelity=STRUCTURAL,
+    samples=_casts,
+    family="structural",
+    takes_target=True,
+)
+def cast(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Moments | str:
+    """The mean is cast or moved; the variance follows, in float32 at the least.
+
+    Assumes: rounding to the new dtype adds no noise worth carrying.
+
+    Source: definition.
+    """
+    mean = target(input.mean, *select(args, "mean"), **select(kwargs, "mean"))
+    if mean is input.mean or isinstance(mean, str):
+        return input if mean is input.mean else mean
+    if not mean.dtype.is_floating_point:
+        raise NoRuleError(
+            "Rounding a Gaussian to integers is a step function and has no smooth moments; "
+            "compute indices and labels from a tensor without noise."
+        )
+    return linear_moments(mean, input.var.to(mean.device, variance_dtype(mean.dtype)))
+
+
+def _likes(draw: Draw) -> Iterable[Sample]:
+    yield Sample(draw.moments(3, 4))
+
+
+_LIKE = ("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like")
+_NEW = ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor")
+
+
+@rule(
+    *(getattr(torch, name) for name in _LIKE),
+    *(getattr(Tensor, name) for name in _NEW),
+    name="new tensors",
+    fidelity=STRUCTURAL,
+    samples=_likes,
+    family="construction",
+    takes_target=True,
+)
+def new_tensor(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Moments | Tensor:
+    """A constant: variance 0; ready to have Gaussians written into it.
+
+    Assumes: nothing.
+
+    Source: definition.
+    """
+    made = target(input.mean, *args, **kwargs)
+    if not made.dtype.is_floating_point:
+        return made
+    zero = torch.zeros(made.shape, dtype=variance_dtype(made.dtype), device=made.device)
+    return linear_moments(made, zero)
+
+
+@rule(
+    Tensor.fill_,
+    Tensor.zero_,
+    name="fill",
+    fidelity=STRUCTURAL,
+    family="construction",
+    samples=lambda draw: [Sample(draw.moments(3, 4), 2.0)],
+    takes_target=True,
+)
+def fill(target: Target, self: Moments, *args: Any) -> Moments:
+    """A constant in every element: variance 0.
+
+    Assumes: nothing.
+
+    Source: definition.
+    """
+    value = args[0] if args else 0.0
+    if isinstance(value, Moments):
+        raise NoRuleError("`fill_` with a Gaussian makes one value of many; use `expand`.")
+    return linear_moments(torch.full_like(self.mean, float(value)), torch.zeros_like(self.var))
+
+
+@rule(
+    Tensor.copy_,
+    name="copy_",
+    fidelity=STRUCTURAL,
+    family="construction",
+    samples=lambda draw: [Sample(draw.moments(3, 4), draw.moments(4))],
+)
+def copy_(self: Moments | Tensor, src: Moments | Tensor, non_blocking: bool = False) -> Moments:
+    """The source's mean and variance; a constant source has variance 0.
+
+    Assumes: nothing.
+
+    Source: definition.
+    """
+    if not isinstance(self, Moments):
+        raise NoRuleError("A Gaussian cannot be copied into a constant tensor; assign instead.")
+    mean = select(src, "mean").to(self.mean.dtype).expand(self.mean.shape)
+    var = src.var if isinstance(src, Moments) else torch.zeros_like(self.var)
+    return linear_moments(mean, var.expand(mean.shape))

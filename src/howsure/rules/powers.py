@@ -1,0 +1,271 @@
+"""Powers, roots, exponentials and logarithms: exact where a Gaussian has these moments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from howsure.errors import NoRuleError
+from howsure.families import in_float32
+from howsure.moments import Moments
+from howsure.registry import APPROXIMATE, EXACT, rule, spellings
+from howsure.samples import Draw, Sample, one_of_each_shape
+
+
+@rule(
+    *spellings("square"), name="square", fidelity=EXACT, samples=one_of_each_shape, pointwise=True
+)
+def square(input: Moments) -> Moments:
+    """E = mean**2 + var, Var = 2 var**2 + 4 mean**2 var.
+
+    Assumes: independent elements; exact.
+
+    Source: moments of the noncentral chi-square distribution.
+    """
+    return in_float32(lambda x: _squared(*x), input)
+
+
+def _squared(mean: Tensor, var: Tensor) -> Moments:
+    second_order = 2 * var.square()
+    power = mean.square()
+    return Moments(power + var, 4 * power * var + second_order, innovation=lambda: second_order)
+
+
+def _cubed(mean: Tensor, var: Tensor) -> Moments:
+    power = mean.square()
+    cube = mean * (power + 3 * var)
+    # Var = 9 mean^4 v + 36 mean^2 v^2 + 15 v^3; the slope is E[3 x^2] = 3 (mean^2 + v).
+    spread = var * (9 * power.square() + 36 * power * var + 15 * var.square())
+    return Moments(cube, spread, innovation=lambda: var.square() * (18 * power + 6 * var))
+
+
+def _moderate(draw: Draw) -> Iterable[Sample]:
+    """Gaussians whose exponential has a tail that an oracle can resolve."""
+    yield Sample(draw.moments(3, 5, std=0.7))
+    yield Sample(draw.moments(4, mean=-1.0, std=0.2))
+
+
+def _narrow(draw: Draw) -> Iterable[Sample]:
+    """Gaussians well away from 0, where a log-normal distribution can stand in for them."""
+    yield Sample(Moments(2 + draw.positive(3, 4), 0.02 * draw.positive(3, 4)))
+
+
+def _spread(mean: Tensor, var: Tensor) -> Tensor:
+    """Variance of log x for the log-normal x with these moments: log(1 + var / mean**2)."""
+    return torch.log1p(var / mean.square())
+
+
+def _powered(mean: Tensor, var: Tensor, exponent: float) -> Moments:
+    """Moments of x**p for a log-normal x: mean**p e^{(p^2 - p) l / 2}, mean^2 expm1(p^2 l)."""
+    log_var = _spread(mean, var)
+    largest = torch.finfo(mean.dtype).max
+    growth = torch.exp(0.5 * (exponent * exponent - exponent) * log_var)
+    power = (mean.pow(exponent) * growth).clamp(-largest, largest)
+    out_var = (power.square() * torch.expm1(exponent * exponent * log_var)).clamp(max=largest)
+    return Moments(power, out_var)
+
+
+@rule(
+    *spellings("reciprocal"),
+    name="reciprocal",
+    fidelity=APPROXIMATE,
+    samples=_narrow,
+    error=0.05,
+    pointwise=True,
+)
+def reciprocal(input: Moments) -> Moments:
+    """E = (1 + k) / mean, Var = (1 + k)**2 k / mean**2 with k = var / mean**2.
+
+    Assumes: independent elements, taken as log-normal: 1/x of a Gaussian has no finite moments.
+    Good for |mean| / std above 5.
+
+    Source: moments of the inverse of a log-normal variable.
+    """
+    return in_float32(lambda x: _inverted(*x), input)
+
+
+def _inverted(mean: Tensor, var: Tensor) -> Moments:
+    inverse = 1 / mean
+    relative = var * inverse * inverse
+    centre = inverse * (1 + relative)
+    largest = torch.finfo(mean.dtype).max
+    return Moments(centre, (centre.square() * relative).clamp(max=largest))
+
+
+def _log_normal(name: str, exponent: float) -> None:
+    """Registers a fixed power of a positive variable."""
+
+    @rule(
+        *spellings(name),
+        name=name,
+        fidelity=APPROXIMATE,
+        samples=_narrow,
+        error=0.05,
+        pointwise=True,
+    )
+    def power(input: Moments) -> Moments:
+        """E = mean**p e^{(p**2 - p) l / 2}, Var = E**2 expm1(p**2 l), l = log(1 + var / mean**2).
+
+        Assumes: independent elements, taken as log-normal; good for mean / std above 5.
+
+        Source: moments of the log-normal distribution.
+        """
+        return in_float32(lambda x: _powered(*x, exponent), input)
+
+
+_log_normal("sqrt", 0.5)
+_log_normal("rsqrt", -0.5)
+
+
+@rule(
+    *spellings("log"), name="log", fidelity=APPROXIMATE, samples=_narrow, error=0.05, pointwise=True
+)
+def log(input: Moments) -> Moments:
+    """E = log mean - l / 2, Var = l, with l = log(1 + var / mean**2).
+
+    Assumes: independent elements, taken as log-normal; good for mean / std above 5.
+
+    Source: moments of the log-normal distribution.
+    """
+    return in_float32(lambda x: _logged(*x), input)
+
+
+def _logged(mean: Tensor, var: Tensor) -> Moments:
+    log_var = _spread(mean, var)
+    return Moments(torch.log(mean) - 0.5 * log_var, log_var)
+
+
+@rule(
+    *spellings("log1p"),
+    name="log1p",
+    fidelity=APPROXIMATE,
+    samples=_narrow,
+    error=0.05,
+    pointwise=True,
+)
+def log1p(input: Moments) -> Moments:
+    """As `log(1 + x)`.
+
+    Assumes: see `log`.
+
+    Source: `log`.
+    """
+    shifted = log(Moments(input.mean + 1, input.var))
+    # log1p keeps the digits of a small mean that 1 + mean loses.
+    correction = torch.log1p(input.mean) - torch.log(input.mean + 1)
+    return Moments(shifted.mean + correction, shifted.var)
+
+
+@rule(*spellings("exp"), name="exp", fidelity=EXACT, samples=_moderate, pointwise=True)
+def exp(input: Moments) -> Moments:
+    """E = e^{mean + var/2}, Var = E**2 (e^var - 1); cut off at the largest finite number.
+
+    Assumes: independent elements; exact.
+
+    Source: moments of the log-normal distribution.
+    """
+    return in_float32(lambda x: _exponential(*x, math.e), input)
+
+
+@rule(*spellings("exp2"), name="exp2", fidelity=EXACT, samples=_moderate, pointwise=True)
+def exp2(input: Moments) -> Moments:
+    """As `exp(x log 2)`.
+
+    Assumes: independent elements; exact.
+
+    Source: `exp`.
+    """
+    return in_float32(lambda x: _exponential(*x, 2.0), input)
+
+
+def _exponential(mean: Tensor, var: Tensor, base: float) -> Moments:
+    rate = math.log(base)
+    largest = torch.finfo(mean.dtype).max
+    scaled = var * (rate * rate)
+    centre = torch.exp(mean * rate + 0.5 * scaled).clamp(max=largest)
+    spread = torch.expm1(scaled).clamp(max=largest)
+    out_var = (centre.square().clamp(max=largest) * spread).clamp(max=largest)
+    first_order = (centre.square().clamp(max=largest) * scaled).clamp(max=largest)
+    return Moments(centre, out_var, innovation=lambda: (out_var - first_order).clamp(min=0))
+
+
+@rule(*spellings("expm1"), name="expm1", fidelity=EXACT, samples=_moderate, pointwise=True)
+def expm1(input: Moments) -> Moments:
+    """As `exp(x) - 1`.
+
+    Assumes: independent elements; exact.
+
+    Source: `exp`.
+    """
+    return in_float32(lambda x: _exponential_minus_one(*x), input)
+
+
+def _exponential_minus_one(mean: Tensor, var: Tensor) -> Moments:
+    out = _exponential(mean, var, math.e)
+    # expm1 keeps the digits of a small result that e^x - 1 loses.
+    centre = torch.expm1(mean + 0.5 * var).clamp(max=torch.finfo(mean.dtype).max)
+    return Moments(centre, out.var, out.innovation)
+
+
+def _exponents(draw: Draw) -> Iterable[Sample]:
+    for exponent in (0, 1, 2, 3):
+        yield Sample(draw.moments(3, 4), exponent)
+    positive = Moments(2 + draw.positive(3, 4), 0.02 * draw.positive(3, 4))
+    for exponent in (0.5, -1, -2.5, 4):
+        yield Sample(positive, exponent)
+
+
+@rule(
+    *spellings("pow"),
+    name="pow",
+    fidelity=APPROXIMATE,
+    samples=_exponents,
+    error=0.05,
+    pointwise=True,
+)
+def power(input: Moments, exponent: float) -> Moments:
+    """Hermite moments for 0, 1, 2, 3; else the log-normal form of `sqrt`.
+
+    Assumes: independent elements. Exact for exponents 0 to 3; others take x as log-normal, good
+    for mean / std above 5.
+
+    Source: moments of the Gaussian and of the log-normal distribution.
+    """
+    if not isinstance(input, Moments) or not isinstance(exponent, (int, float)):
+        raise NoRuleError(
+            "A power has a rule for a constant scalar exponent; write other powers as "
+            "`torch.exp(exponent * torch.log(base))`."
+        )
+    if exponent == 0:
+        return Moments(torch.ones_like(input.mean), torch.zeros_like(input.var))
+    if exponent == 1:
+        return Moments(input.mean.clone(), input.var.clone(), lambda: torch.zeros_like(input.var))
+    if exponent == 2:
+        return square(input)
+    if exponent == 3:
+        return in_float32(lambda x: _cubed(*x), input)
+    if exponent == -1:
+        return reciprocal(input)
+    return in_float32(lambda x: _powered(*x, float(exponent)), input)
+
+
+@rule(
+    torch.Tensor.__rpow__,
+    name="rpow",
+    fidelity=EXACT,
+    samples=lambda draw: [Sample(draw.moments(3, 4), 2.0)],
+    pointwise=True,
+)
+def rpow(self: Moments, other: float) -> Moments:
+    """`base ** x` as `exp(x log base)`.
+
+    Assumes: independent elements and a positive constant base; exact.
+
+    Source: `exp`.
+    """
+    if not isinstance(other, (int, float)) or other <= 0:
+        raise NoRuleError("`base ** x` has a rule for a positive constant base only.")
+    return in_float32(lambda x: _exponential(*x, float(other)), self)

@@ -1,0 +1,37 @@
+"""Nested inputs and outputs: tuples, lists, dicts, named tuples and dataclasses of tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The same structure with `function` applied to every leaf."""
+    return pytree.tree_map(lambda leaf: _map_dataclass(function, leaf), tree)
+
+
+def _map_dataclass(function: Callable[[Any], Any], leaf: Any) -> Any:
+    if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
+        return function(leaf)
+    fields = {f.name: getattr(leaf, f.name) for f in dataclasses.fields(leaf) if f.init}
+    return dataclasses.replace(
+        leaf, **{name: map_leaves(function, value) for name, value in fields.items()}
+    )
+
+
+def as_call(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of `model(...)` for an input `x`.
+
+    A plain tuple is the positional arguments, a dict with string keys the keyword arguments;
+    anything else, lists and named tuples included, is the one positional argument. A model whose
+    one argument is itself a dict or a tuple takes `x = (argument,)`.
+    """
+    if type(x) is tuple:
+        return x, {}
+    if isinstance(x, dict) and all(isinstance(key, str) for key in x):
+        return (), x
+    return (x,), {}

@@ -1,0 +1,112 @@
+"""Runs an operation and its rule on a sample, as functions of the random arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.call_site import CallSites
+from howsure.gaussian import Gaussian, unwrap, wrap
+from howsure.interpreter import RuleInterpreter
+from howsure.moments import Moments, variance_dtype
+from howsure.registry import Rule, Target
+from howsure.samples import Sample
+
+
+class Call:
+    """A sample with its random arguments taken out, so that others can be put in.
+
+    An argument that occurs twice is one random variable: `x * x` stays a square.
+    """
+
+    def __init__(self, sample: Sample, dtype: torch.dtype = torch.float64) -> None:
+        self.arguments = (sample.args, sample.kwargs)
+        self.dtype = dtype
+        self.moments: list[Moments] = []
+        self._collect(self.arguments)
+
+    def _collect(self, tree: Any) -> None:
+        if isinstance(tree, Moments):
+            if not any(tree is known for known in self.moments):
+                self.moments.append(tree)
+        elif isinstance(tree, (tuple, list)):
+            for item in tree:
+                self._collect(item)
+        elif isinstance(tree, dict):
+            self._collect(list(tree.values()))
+
+    @property
+    def means(self) -> list[Tensor]:
+        """The means of the random arguments, in the call's dtype."""
+        return [m.mean.to(self.dtype) for m in self.moments]
+
+    @property
+    def variances(self) -> list[Tensor]:
+        """Their variances."""
+        return [m.var.to(variance_dtype(self.dtype)) for m in self.moments]
+
+    def arguments_with(self, values: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call's arguments with `values` in place of the random ones."""
+        return self._filled(self.arguments, values)
+
+    def _filled(self, tree: Any, values: list[Any]) -> Any:
+        if isinstance(tree, Moments):
+            return next(v for m, v in zip(self.moments, values, strict=True) if m is tree)
+        if isinstance(tree, Tensor) and tree.dtype.is_floating_point:
+            return tree.to(self.dtype)
+        if isinstance(tree, (tuple, list)):
+            return type(tree)(self._filled(item, values) for item in tree)
+        if isinstance(tree, dict):
+            return {key: self._filled(item, values) for key, item in tree.items()}
+        return tree
+
+    def plain(self, target: Target, values: list[Tensor]) -> list[Tensor]:
+        """What the torch operation itself returns."""
+        args, kwargs = self.arguments_with([value.clone() for value in values])
+        result = target(*args, **kwargs)
+        # An assignment returns nothing: its result is what it wrote into.
+        return tensors(args[0] if result is None else result)
+
+    def ruled(
+        self, rule: Rule, means: list[Tensor], variances: list[Tensor], target: Target | None = None
+    ) -> list[Moments]:
+        """What the rule returns, called through the carrier as in a model."""
+        called = target or rule.targets[0]
+        interpreter = RuleInterpreter({called: rule}, CallSites(called))
+        pairs = zip(means, variances, strict=True)
+        carriers = [wrap(Moments(mean, var), interpreter) for mean, var in pairs]
+        args, kwargs = self.arguments_with(carriers)
+        result = interpreter.call(called, args, kwargs)
+        return moments(unwrap(args[0] if result is None else result))
+
+
+def tensors(result: Any) -> list[Tensor]:
+    """All tensors of a result, in order."""
+    if isinstance(result, Tensor):
+        return [result]
+    items = result if isinstance(result, (tuple, list)) else ()
+    return [tensor for item in items for tensor in tensors(item)]
+
+
+def moments(result: Any) -> list[Moments]:
+    """All moments of a result, in order; a constant tensor has variance 0."""
+    if isinstance(result, (Moments, Gaussian)):
+        return [unwrap(result)]
+    if isinstance(result, Tensor):
+        return [Moments(result, torch.zeros_like(result))]
+    items = result if isinstance(result, (tuple, list)) else ()
+    return [moment for item in items for moment in moments(item)]
+
+
+def mean_function(
+    call: Call, rule: Rule, variances: list[Tensor]
+) -> Callable[..., tuple[Tensor, ...]]:
+    """The rule's output means as a function of its input means."""
+
+    def means(*values: Tensor) -> tuple[Tensor, ...]:
+        return tuple(out.mean for out in call.ruled(rule, list(values), variances))
+
+    return means
