@@ -22,9 +22,9 @@ LAYERS = [
     ["normal", "samples", "squares", "call_site"],
     ["registry", "inputs"],
     ["families", "gaussian"],
-    ["rules", "interpreter"],
+    ["rules", "fallbacks", "interpreter"],
     ["propagate"],
-    ["survey", "trace", "testing"],
+    ["survey", "trace", "testing", "check", "rule_table"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

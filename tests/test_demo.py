@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from importlib import resources
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,6 +62,17 @@ def test_checkpoint_is_what_its_record_says():
     with torch.inference_mode():
         right = load_trained()(digits.images).argmax(1) == digits.labels
     assert right.double().mean().item() == pytest.approx(record["accuracy"]["held_out"], abs=0.002)
+
+
+@pytest.mark.slow
+def test_training_script_writes_checkpoint_and_record(tmp_path):
+    script = Path(__file__).parents[1] / "examples" / "train_demo.py"
+    subprocess.run([sys.executable, script, "--out", tmp_path], check=True, capture_output=True)
+    assert {path.name for path in tmp_path.iterdir()} == {CHECKPOINT, "digits.json"}
+    record = json.loads((tmp_path / "digits.json").read_text())
+    assert record["accuracy"]["held_out"] > 0.97
+    assert record["recipe"]["seed"] == 0
+    assert "torch" in record["versions"]
 
 
 def test_without_noise_the_answer_is_the_plain_network(network, comparisons):

@@ -1,5 +1,6 @@
 """howsure tells how sure an already trained neural network is."""
 
+from howsure.check import check as check
 from howsure.errors import NoRuleError as NoRuleError
 from howsure.moments import Moments as Moments
 from howsure.propagate import propagate as propagate

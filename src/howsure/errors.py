@@ -12,7 +12,12 @@ class NoRuleError(NotImplementedError):
     Attributes:
         operation: The torch operation, once the error has left the rule.
         reason: Why there is no rule and what to do, without the place.
+        can_fall_back: Whether a first-order or sampled answer makes sense.
     """
 
     operation: Callable[..., Any]
     reason: str
+
+    def __init__(self, message: str, *, can_fall_back: bool = False) -> None:
+        super().__init__(message)
+        self.can_fall_back = can_fall_back

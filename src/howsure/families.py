@@ -191,11 +191,14 @@ def value_only(*targets: Target, name: str) -> Rule:
     )
 
 
-def refuse(*targets: Target, name: str, reason: str) -> Rule:
-    """Registers an op that has no Gaussian answer; it raises with the reason and the remedy."""
+def refuse(*targets: Target, name: str, reason: str, can_fall_back: bool = False) -> Rule:
+    """Registers an op that has no Gaussian answer; it raises with the reason and the remedy.
+
+    With `can_fall_back`, a user may ask for its value at the mean: a mask or an order, frozen.
+    """
 
     def refused(*args: Any, **kwargs: Any) -> NoReturn:
-        raise NoRuleError(reason)
+        raise NoRuleError(reason, can_fall_back=can_fall_back)
 
     refused.__doc__ = f"{reason}\n\nAssumes: nothing.\n\nSource: howsure's own decision."
     return register(Rule(name, refused, targets, REFUSED, _matrix, family="refused"))

@@ -2,39 +2,63 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from howsure.call_site import CallSites
 from howsure.errors import NoRuleError
+from howsure.fallbacks import fallback_named, note
 from howsure.gaussian import Gaussian, Memory, carriers, unwrap, wrap
 from howsure.registry import Rule, Target, find, operation_name
 
 
 class RuleInterpreter:
-    """Moment propagation of one pass: every operation by its rule, an error where there is none.
+    """Moment propagation of one pass: every operation by its rule.
 
     Attributes:
         overrides: Rules that win over the table's.
         sites: Tells in which module an operation was called.
+        fallback: What to do without a rule: "error", "linearise" or "sample".
+        fallen_back: How often each operation took the fallback, by module.
     """
 
-    def __init__(self, overrides: Mapping[Target, Rule] | None, sites: CallSites) -> None:
+    def __init__(
+        self,
+        overrides: Mapping[Target, Rule] | None,
+        sites: CallSites,
+        fallback: str = "error",
+    ) -> None:
         self.overrides = overrides
         self.sites = sites
+        self.fallback = fallback
+        self.answer_without_rule = fallback_named(fallback)
+        self.fallen_back: Counter[tuple[Target, str]] = Counter()
 
     def call(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of `func`, with carriers in place of random tensors."""
         if kwargs.get("out") is not None:
             raise self.located(func, args, kwargs, "`out=` cannot take a Gaussian; assign instead.")
         rule = find(func, self.overrides)
-        if rule is None:
-            return self.missing(func, args, kwargs)
         try:
-            result = self.apply(rule, func, args, kwargs)
+            if rule is None:
+                return self.missing(func, args, kwargs)
+            return self.written(rule, func, args, kwargs, self.apply(rule, func, args, kwargs))
+        except NoRuleError as error:
+            if not (rule is not None and error.can_fall_back and self.answer_without_rule):
+                raise self.located(func, args, kwargs, error) from error.__cause__
+        try:
+            return self.missing(func, args, kwargs)
         except NoRuleError as error:
             raise self.located(func, args, kwargs, error) from error.__cause__
-        return self.written(rule, func, args, kwargs, result)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where the pass was not by a rule."""
+        return tuple(
+            note(self.fallback, func, where, count)
+            for (func, where), count in self.fallen_back.items()
+        )
 
     def apply(self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the rule returns, wrapped; views share memory with what they view."""
@@ -56,33 +80,28 @@ class RuleInterpreter:
             return result
         target = args[0] if args else kwargs["input"]
         if not isinstance(target, Gaussian):
-            raise self.located(
-                func,
-                args,
-                kwargs,
-                "A Gaussian cannot be written into a constant tensor; "
-                "start from `x.new_zeros(...)` or `torch.zeros_like(x)` of the noisy tensor.",
+            raise NoRuleError(
+                "A Gaussian cannot be written into a constant tensor; start from "
+                "`x.new_zeros(...)` or `torch.zeros_like(x)` of the noisy tensor."
             )
         if target is not result:
             target.write(result.read())
         return target
 
     def missing(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operation without a rule: an error that names the remedy."""
+        """An operation without a rule: the fallback, or an error that names the remedy."""
+        if self.answer_without_rule is not None:
+            self.fallen_back[(func, self.sites.here())] += 1
+            return wrap(self.answer_without_rule(func, args, kwargs), self)
         if type(func).__name__ in ("ScriptMethod", "ScriptFunction"):
-            raise self.located(
-                func,
-                args,
-                kwargs,
+            raise NoRuleError(
                 "TorchScript code runs below Python, where howsure cannot see what happens to the "
-                "variance. Use the Python module that was scripted or traced.",
+                "variance. Use the Python module that was scripted or traced, or "
+                '`fallback="linearise"`.'
             )
-        raise self.located(
-            func,
-            args,
-            kwargs,
-            f"Register a rule with `@howsure.rule({operation_name(func)}, ...)`, or pass one as "
-            "`propagate(..., rules={op: rule})`.",
+        raise NoRuleError(
+            f"Register a rule with `@howsure.rule({operation_name(func)}, ...)`, or accept a "
+            'first-order answer with `fallback="linearise"`.'
         )
 
     def located(

@@ -34,6 +34,7 @@ def propagate(
     x: Any,
     noise_var: Any,
     *,
+    fallback: str = "error",
     rules: Mapping[Target, Rule] | None = None,
 ) -> Propagated:
     """Mean and variance of the model's output for inputs x ~ N(x, noise_var).
@@ -47,13 +48,17 @@ def propagate(
         x: Its input: a tensor; a tuple of positional arguments; a dict of keyword arguments.
         noise_var: The sensor's **variance**: a number, or a tensor that broadcasts to `x`. For
             several inputs the same structure as `x`, with `None` for inputs without noise.
+        fallback: For operations without a rule: "error"; "linearise" (first order in the noise,
+            and masks and orders frozen at the mean); "sample" (256 draws). The result's `notes`
+            name every operation that took it.
         rules: Rules that win over the registered ones, by operation.
 
     Raises:
         NoRuleError: If an operation has no rule; `missing_rules` lists all of them at once.
     """
-    interpreter = RuleInterpreter(rules, CallSites(model))
-    return outcome(run(model, x, noise_var, interpreter))
+    interpreter = RuleInterpreter(rules, CallSites(model), fallback)
+    output = run(model, x, noise_var, interpreter)
+    return outcome(output, interpreter.notes)
 
 
 def run(model: Callable[..., Any], x: Any, noise_var: Any, interpreter: RuleInterpreter) -> Any:

@@ -160,8 +160,9 @@ def operation_name(target: Target) -> str:
     if hasattr(target, "__objclass__") or getattr(target, "__qualname__", "").startswith("Tensor"):
         return f"torch.Tensor.{name}"
     module = getattr(target, "__module__", None) or "torch"
-    if module == "torch._C._special":
-        name = name.removeprefix("special_")
+    if module.startswith("torch._C._"):
+        # `torch.linalg.svdvals` calls itself `torch._C._linalg.linalg_svdvals`.
+        name = name.removeprefix(module.removeprefix("torch._C._") + "_")
     return f"{_PUBLIC_MODULES.get(module, module)}.{name}"
 
 
@@ -171,6 +172,8 @@ _PUBLIC_MODULES = {
     "torch._jit_internal": "torch.nn.functional",
     "torch._VF": "torch",
     "torch._C._special": "torch.special",
+    "torch._C._linalg": "torch.linalg",
+    "torch._C._fft": "torch.fft",
 }
 
 
