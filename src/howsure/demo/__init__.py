@@ -1,0 +1,1 @@
+"""The demonstration: a small trained network reads digits from a noisy sensor."""
