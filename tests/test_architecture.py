@@ -18,13 +18,17 @@ PACKAGE = Path(hs.__file__).parent
 
 # Lower layers know nothing of higher ones (DESIGN, section 3).
 LAYERS = [
-    ["errors", "concrete", "structure", "moments"],
+    ["errors", "concrete", "structure", "moments", "files", "progress", "gate"],
     ["normal", "samples", "squares", "call_site"],
-    ["registry", "inputs"],
+    ["registry", "inputs", "noise", "metrics"],
     ["families", "gaussian"],
     ["rules", "fallbacks", "interpreter"],
     ["propagate"],
-    ["survey", "trace", "testing", "check", "rule_table"],
+    ["survey", "trace", "testing", "check", "rule_table", "dropout", "prediction"],
+    ["methods"],
+    ["objectives", "validation_data", "tune"],
+    ["uncertain"],
+    ["demo"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -10,6 +10,7 @@ from howsure.call_site import CallSites
 from howsure.errors import NoRuleError
 from howsure.fallbacks import fallback_named, note
 from howsure.gaussian import Gaussian, Memory, carriers, unwrap, wrap
+from howsure.moments import Moments
 from howsure.registry import Rule, Target, find, operation_name
 
 
@@ -34,6 +35,10 @@ class RuleInterpreter:
         self.fallback = fallback
         self.answer_without_rule = fallback_named(fallback)
         self.fallen_back: Counter[tuple[Target, str]] = Counter()
+
+    def enter(self, moments: Moments) -> Gaussian:
+        """A noisy input as a carrier."""
+        return wrap(moments, self)
 
     def call(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of `func`, with carriers in place of random tensors."""
@@ -69,7 +74,9 @@ class RuleInterpreter:
 
     def shared_memory(self, rule: Rule, func: Target, args: tuple[Any, ...]) -> Memory | None:
         """The memory of the first argument if the operation returns a view of it."""
-        is_view = rule.family == "structural" and operation_name(func) not in _COPIES
+        # Exported programs call `clone.default` what Python calls `clone`.
+        name = getattr(func, "__name__", "").split(".")[0]
+        is_view = rule.family == "structural" and name not in _COPIES
         return args[0].memory if is_view and args and isinstance(args[0], Gaussian) else None
 
     def written(
@@ -120,11 +127,11 @@ class RuleInterpreter:
 
 
 # Structural operations that return a copy, so that writing to one does not change the other.
-_COPIES = {
-    f"torch.{space}{name}"
-    for space in ("", "Tensor.", "nn.functional.")
-    for name in ("cat", "stack", "clone", "roll", "flip", "repeat", "pad", "index_select", "gather")
-}
+_COPIES = set(
+    "cat concat concatenate stack hstack vstack dstack column_stack row_stack clone roll flip "
+    "fliplr flipud rot90 repeat tile repeat_interleave pad constant_pad_nd tril triu "
+    "pixel_shuffle pixel_unshuffle channel_shuffle".split()
+)
 
 _AUGMENTED = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__"}
 

@@ -55,6 +55,86 @@ def standardise(mean: Tensor, var: Tensor) -> Standardised:
     return Standardised(torch.where(certain, 0.0, mean / std), std, certain)
 
 
+class Tails(NamedTuple):
+    """What is left of a unit Gaussian beyond t = |a|, without cancellation."""
+
+    distance: Tensor
+    """t, at most 13: beyond, everything below is 0."""
+    mean: Tensor
+    """n = m(-t), the mean of max(N(-t, 1), 0)."""
+    var: Tensor
+    """R(-t), its variance."""
+    probability: Tensor
+    """Phi(-t)."""
+
+    @property
+    def upper_var(self) -> Tensor:
+        """R(t) = 1 - Phi(-t) - n (t + n), the variance of max(N(t, 1), 0)."""
+        return 1 - self.probability - self.mean * (self.distance + self.mean)
+
+
+def tails(a: Tensor) -> Tails:
+    """The tails beyond |a|.
+
+    With the Mills ratio r = Phi(-t) / phi(t), e = 1 - t r and g = r - t e:
+    n = phi e, R(-t) = phi (g - e n), Phi(-t) = phi (g + t e). Relative error of the variance
+    below 1e-4 for t <= 8 in float32 (Frey & Hinton 1999 give the moments; the evaluation is ours).
+    """
+    t = a.abs().clamp(max=_FURTHEST)
+    density = torch.exp(-0.5 * t.square()) / _SQRT_2PI
+    e, g = _mills_polynomials(t) if t.dtype == torch.float32 else _mills_exactly(t)
+    n = density * e
+    return Tails(t, n, density * (g - e * n), density * (g + t * e))
+
+
+def _mills_exactly(t: Tensor) -> tuple[Tensor, Tensor]:
+    """e and g by the scaled complementary error function."""
+    mills = _SQRT_HALF_PI * torch.special.erfcx(t * _SQRT_HALF)
+    e = (1 - t * mills).clamp(min=0)
+    return e, (mills - t * e).clamp(min=0)
+
+
+# Fitted to 40-digit values on 0 <= t <= 13, minimax in the relative error, which is 6e-6 and 8e-6.
+_E_POLYNOMIAL = (
+    -0.399886719,
+    1.29055091,
+    -0.869146985,
+    0.750952945,
+    0.0172778715,
+    0.14928683,
+    0.0609706368,
+)
+_G_POLYNOMIAL = (
+    -0.864459921,
+    2.47860539,
+    -1.60464305,
+    1.14970854,
+    -0.0626422021,
+    0.127449281,
+    0.0292865691,
+)
+
+
+def _mills_polynomials(t: Tensor) -> tuple[Tensor, Tensor]:
+    """e = u**2 P(u) and g = u**3 Q(u) with u = 1 / (1 + t / 4): cheap, and known to exporters.
+
+    torch's `erfcx` runs one number at a time: 40 times slower than a multiplication.
+    """
+    u = torch.reciprocal(1 + 0.25 * t)
+    square = u.square()
+    return square * _horner(u, _E_POLYNOMIAL), square * u * _horner(u, _G_POLYNOMIAL)
+
+
+def _horner(u: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    value = coefficients[0] * u + coefficients[1]
+    for coefficient in coefficients[2:]:
+        # In place saves a pass through memory where no graph needs the old value.
+        value = (
+            value * u + coefficient if torch.is_grad_enabled() else value.mul_(u).add_(coefficient)
+        )
+    return value
+
+
 class Rectified(NamedTuple):
     """Moments of max(N(a, 1), 0), of max(N(-a, 1), 0), and what they share."""
 
@@ -73,29 +153,17 @@ class Rectified(NamedTuple):
 
 
 def rectify(a: Tensor) -> Rectified:
-    """Moments of max(N(a, 1), 0), without cancellation.
-
-    With t = |a|, r = Phi(-t)/phi(t) (Mills ratio) and e = 1 - t r, the small one of m(a) and
-    m(-a) is n = phi e, and the variance is phi (r - e (t + n)) for a < 0 and
-    1 - phi r - n (t + n) for a >= 0. Relative error of the variance in float32 below 5e-4 for
-    a >= -8 (Frey & Hinton 1999 give the moments; this evaluation is our own).
-    """
-    t = a.abs().clamp(max=_FURTHEST)
-    density = torch.exp(-0.5 * t.square()) / _SQRT_2PI
-    mills = _SQRT_HALF_PI * torch.special.erfcx(t * _SQRT_HALF)
-    excess = (1 - t * mills).clamp(min=0)
-    small = density * excess
-    tail = density * mills
-    lower = (density * (mills - excess * (t + small))).clamp(min=0)
-    upper = 1 - tail - small * (t + small)
+    """Moments of max(N(a, 1), 0) and of its mirror image."""
+    tail = tails(a)
+    upper = tail.upper_var
     positive = a >= 0
     return Rectified(
-        mean=small + a.clamp(min=0),
-        mirrored_mean=small + (-a).clamp(min=0),
-        var=torch.where(positive, upper, lower),
-        mirrored_var=torch.where(positive, lower, upper),
-        probability=torch.where(positive, 1 - tail, tail),
-        innovation=(lower - tail.square()).clamp(min=0),
+        mean=tail.mean + a.clamp(min=0),
+        mirrored_mean=tail.mean + (-a).clamp(min=0),
+        var=torch.where(positive, upper, tail.var),
+        mirrored_var=torch.where(positive, tail.var, upper),
+        probability=torch.where(positive, 1 - tail.probability, tail.probability),
+        innovation=(tail.var - tail.probability.square()).clamp(min=0),
     )
 
 
@@ -105,8 +173,18 @@ def rectify(a: Tensor) -> Rectified:
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 _REACH = 6.5
 _BEND_WIDTH = 3.0
-# Elements per block, so that a block times the nodes stays in the processor's cache.
+# Elements per block, so that temporaries stay in the processor's cache.
 _BLOCK = 16384
+
+
+def in_blocks(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+    """An elementwise function of tensors of one shape, evaluated block by block."""
+    count = inputs[0].numel()
+    if not isinstance(count, int) or count <= _BLOCK:
+        return function(*inputs)
+    blocks = zip(*(tensor.reshape(-1).split(_BLOCK) for tensor in inputs), strict=True)
+    columns = zip(*(function(*block) for block in blocks), strict=True)
+    return tuple(torch.cat(column).reshape(inputs[0].shape) for column in columns)
 
 
 def expectation(function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor) -> Moments:
@@ -118,13 +196,7 @@ def expectation(function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor)
     therefore gives f(mean) and 0 exactly. Measured error of the standard deviation: below 1e-4
     for activations of unit scale at any variance, also if they have a kink at 0.
     """
-    count = mean.numel()
-    if isinstance(count, int) and count > _BLOCK:
-        blocks = zip(mean.reshape(-1).split(_BLOCK), var.reshape(-1).split(_BLOCK), strict=True)
-        parts = [_quadrature(function, m, v) for m, v in blocks]
-        columns = (torch.cat(column).reshape(mean.shape) for column in zip(*parts, strict=True))
-        return _as_moments(*columns)
-    return _as_moments(*_quadrature(function, mean, var))
+    return _as_moments(*in_blocks(lambda m, v: _quadrature(function, m, v), mean, var))
 
 
 def _as_moments(mean: Tensor, var: Tensor, slope_part: Tensor) -> Moments:

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from howsure import rules as _rules  # noqa: F401  (fills the table)
 from howsure.call_site import CallSites
 from howsure.errors import NoRuleError
-from howsure.gaussian import Gaussian, wrap
+from howsure.gaussian import Gaussian
 from howsure.inputs import noisy
 from howsure.interpreter import RuleInterpreter
 from howsure.moments import Moments, variance_dtype
+from howsure.probes import ProbeInterpreter
 from howsure.registry import Rule, Target
 from howsure.structure import as_call, map_leaves
 
@@ -34,8 +35,10 @@ def propagate(
     x: Any,
     noise_var: Any,
     *,
+    probes: int = 0,
     fallback: str = "error",
     rules: Mapping[Target, Rule] | None = None,
+    seed: int = 0,
 ) -> Propagated:
     """Mean and variance of the model's output for inputs x ~ N(x, noise_var).
 
@@ -48,15 +51,22 @@ def propagate(
         x: Its input: a tensor; a tuple of positional arguments; a dict of keyword arguments.
         noise_var: The sensor's **variance**: a number, or a tensor that broadcasts to `x`. For
             several inputs the same structure as `x`, with `None` for inputs without noise.
+        probes: Random directions that carry correlations (`howsure.probes`); 0 is the paper's
+            propagation, which ignores them.
         fallback: For operations without a rule: "error"; "linearise" (first order in the noise,
             and masks and orders frozen at the mean); "sample" (256 draws). The result's `notes`
             name every operation that took it.
         rules: Rules that win over the registered ones, by operation.
+        seed: Seed of the probes' signs.
 
     Raises:
         NoRuleError: If an operation has no rule; `missing_rules` lists all of them at once.
     """
-    interpreter = RuleInterpreter(rules, CallSites(model), fallback)
+    interpreter = (
+        ProbeInterpreter(rules, CallSites(model), fallback, count=probes, seed=seed)
+        if probes
+        else RuleInterpreter(rules, CallSites(model), fallback)
+    )
     output = run(model, x, noise_var, interpreter)
     return outcome(output, interpreter.notes)
 
@@ -71,14 +81,11 @@ def run(model: Callable[..., Any], x: Any, noise_var: Any, interpreter: RuleInte
             "variances, with None for inputs without noise."
         )
 
-    def enter(moments: Moments) -> Gaussian:
-        return wrap(moments, interpreter)
-
     if kwargs:
-        return model(**noisy(kwargs, noise_var, enter))
+        return model(**noisy(kwargs, noise_var, interpreter.enter))
     if type(x) is tuple:
-        return model(*noisy(args, tuple(noise_var or [None] * len(args)), enter))
-    return model(noisy(args[0], noise_var, enter))
+        return model(*noisy(args, tuple(noise_var or [None] * len(args)), interpreter.enter))
+    return model(noisy(args[0], noise_var, interpreter.enter))
 
 
 def _refuse_train_mode(model: Callable[..., Any]) -> None:

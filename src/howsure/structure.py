@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 
@@ -35,3 +36,30 @@ def as_call(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(x, dict) and all(isinstance(key, str) for key in x):
         return (), x
     return (x,), {}
+
+
+class Parts:
+    """The floating-point tensors of a nested output, and how to put others in their place."""
+
+    def __init__(self, output: Any) -> None:
+        self.tensors: list[Tensor] = []
+        self.template = map_leaves(self._taken, output)
+
+    def _taken(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
+            return leaf
+        self.tensors.append(leaf)
+        return _Slot(len(self.tensors) - 1)
+
+    def filled(self, values: Sequence[Any]) -> Any:
+        """The structure with `values` in place of its floating-point tensors."""
+        return map_leaves(
+            lambda leaf: values[leaf.index] if isinstance(leaf, _Slot) else leaf, self.template
+        )
+
+
+class _Slot:
+    """Marks where a tensor was."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index

@@ -84,9 +84,9 @@ class Call:
 
 
 def tensors(result: Any) -> list[Tensor]:
-    """All tensors of a result, in order."""
+    """All tensors of numbers in a result, in order; sizes and indices are not random."""
     if isinstance(result, Tensor):
-        return [result]
+        return [result] if result.dtype.is_floating_point else []
     items = result if isinstance(result, (tuple, list)) else ()
     return [tensor for item in items for tensor in tensors(item)]
 
@@ -96,7 +96,8 @@ def moments(result: Any) -> list[Moments]:
     if isinstance(result, (Moments, Gaussian)):
         return [unwrap(result)]
     if isinstance(result, Tensor):
-        return [Moments(result, torch.zeros_like(result))]
+        numbers = result.dtype.is_floating_point
+        return [Moments(result, torch.zeros_like(result))] if numbers else []
     items = result if isinstance(result, (tuple, list)) else ()
     return [moment for item in items for moment in moments(item)]
 

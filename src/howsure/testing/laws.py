@@ -67,10 +67,15 @@ def extremes(rule: Rule, sample: Sample) -> None:
             for var in (1e-12, 1.0, 1e6):
                 means = [mean * scale for mean in call.means]
                 variances = [torch.full_like(v, var) for v in call.variances]
-                for out in call.ruled(rule, means, variances):
-                    assert bool(torch.isfinite(out.mean).all()), f"mean at {scale=} {var=}"
-                    assert bool(torch.isfinite(out.var).all()), f"variance at {scale=} {var=}"
-                    assert bool((out.var >= 0).all()), f"negative variance at {scale=} {var=}"
+                plain = call.plain(rule.targets[0], means)
+                outs = call.ruled(rule, means, variances)
+                for expected, out in zip(plain, outs, strict=True):
+                    # A mean outside the operation's domain is no fault of the rule.
+                    defined = ~torch.isnan(expected)
+                    centre, spread = out.mean[defined], out.var[defined]
+                    assert bool(torch.isfinite(centre).all()), f"mean at {scale=} {var=}"
+                    assert bool(torch.isfinite(spread).all()), f"variance at {scale=} {var=}"
+                    assert bool((spread >= 0).all()), f"negative variance at {scale=} {var=}"
 
 
 def half_precision(rule: Rule, sample: Sample) -> None:

@@ -32,7 +32,21 @@ def monte_carlo(call: Call, target: Target, draws: int, seed: int = 0) -> list[T
     def one_draw(*values: Tensor) -> tuple[Tensor, ...]:
         return tuple(call.plain(target, list(values)))
 
-    return [_estimate(output) for output in torch.vmap(one_draw)(*inputs)]
+    return [_estimate(output) for output in _each(one_draw, *inputs, at_most=2000)]
+
+
+def _each(
+    function: Callable[..., tuple[Tensor, ...]], *batches: Tensor, at_most: int | None = None
+) -> tuple[Tensor, ...]:
+    """`function` of every item: in one `vmap` call; in a loop, of fewer, where vmap refuses."""
+    try:
+        return torch.vmap(function)(*batches)
+    except RuntimeError as error:
+        if not any(word in str(error) for word in ("Batching rule", "vmap")):
+            raise
+    items = zip(*(batch[:at_most] for batch in batches), strict=True)
+    rows = [function(*item) for item in items]
+    return tuple(torch.stack(column) for column in zip(*rows, strict=True))
 
 
 def _estimate(draws: Tensor) -> Truth:
@@ -93,5 +107,5 @@ def _slopes(
         return function(*moved)
 
     # All arguments are batched: an assignment into one that is not would fail under vmap.
-    above, below = torch.vmap(at)(nudges), torch.vmap(at)(-nudges)
+    above, below = _each(at, nudges), _each(at, -nudges)
     return [(up - down) / (2 * step) for up, down in zip(above, below, strict=True)]

@@ -1,0 +1,84 @@
+"""Products and maxima of two Gaussians whose covariance the probes carry."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from howsure.moments import variance_dtype
+from howsure.normal import pdf, rectify, standardise
+from howsure.responses import Bend, Probed, Response
+
+
+def square_sum(probes: Tensor) -> Tensor:
+    """The variance that directions stand for."""
+    return probes.to(variance_dtype(probes.dtype)).square().sum(0)
+
+
+def product(x: Probed, y: Probed, *, independent: bool = False) -> Response:
+    """E = m1 m2 + c, J F = m1 F2 + m2 F1, r = v1 v2 + c**2, with the covariance c = F1 . F2.
+
+    x y = (x + y)**2 / 4 - (x - y)**2 / 4 is all quadratic. Source: Goodman 1960.
+    """
+    x, y = _aligned(x, y)
+    with torch.no_grad():
+        both = (x.probes * y.probes).sum(0)
+        shared = torch.zeros_like(both) if independent else both
+        probes = x.mean * y.probes + y.mean * x.probes
+        beyond = x.var * y.var + shared.square()
+        half = torch.full_like(both, 0.5)
+        bends = (Bend(half, x.probes + y.probes), Bend(-half, x.probes - y.probes))
+    return Response(x.mean * y.mean + shared, probes, beyond, bends, None)
+
+
+def larger(x: Probed, y: Probed) -> Response:
+    """E = max(m1, m2) + t m(-|a|), J F = F2 + Phi(a) (F1 - F2), a = (m1 - m2) / t.
+
+    t**2 = Var[x - y] = v1 + v2 - 2 c comes from F1 - F2. Source: Clark 1961.
+    """
+    x, y = _aligned(x, y)
+    with torch.no_grad():
+        apart = x.probes - y.probes
+        spread = square_sum(apart)
+        difference = (x.mean - y.mean).to(spread.dtype)
+        a, std, certain = standardise(difference, spread)
+        unit = rectify(a)
+        gain = torch.where(certain, 0.0, std * torch.minimum(unit.mean, unit.mirrored_mean))
+        share = torch.where(certain, (difference > 0).to(spread), unit.probability)
+        share = share.to(x.mean.dtype)
+        beyond = torch.where(certain, 0.0, spread * unit.innovation)
+        curvature = torch.where(certain, 0.0, pdf(a) / std)
+        rest = (beyond - (curvature * spread).square() / 2).clamp(min=0)
+        mean = torch.maximum(x.mean, y.mean) + gain.to(x.mean.dtype)
+        probes = y.probes + share * apart
+    if x.mean.requires_grad or y.mean.requires_grad:
+        mean = mean + share * (x.mean - x.mean.detach())
+        mean = mean + (1 - share) * (y.mean - y.mean.detach())
+    return Response(mean, probes, beyond, (Bend(curvature.to(mean.dtype), apart),), rest)
+
+
+def smaller(x: Probed, y: Probed) -> Response:
+    """As `-larger(-x, -y)`."""
+    out = larger(_negated(x), _negated(y))
+    bends = tuple(Bend(-bend.curvature, bend.directions) for bend in out.bends)
+    return Response(-out.mean, -out.probes, out.innovation, bends, out.rest)
+
+
+def _negated(x: Probed) -> Probed:
+    return Probed(-x.mean, x.var, None, -x.probes)
+
+
+def _aligned(*operands: Probed) -> tuple[Probed, ...]:
+    """Directions with as many axes as the broadcast result, behind the one that counts them."""
+    axes = max(each.mean.dim() for each in operands)
+    return tuple(
+        Probed(
+            each.mean,
+            each.var,
+            None,
+            each.probes.reshape(
+                each.probes.shape[:1] + (1,) * (axes - each.mean.dim()) + each.mean.shape
+            ),
+        )
+        for each in operands
+    )

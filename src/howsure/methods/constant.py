@@ -1,0 +1,19 @@
+"""The plain prediction with one constant variance: the floor that every method must beat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from howsure.methods.combine import prediction, zeros_like_each
+from howsure.methods.passes import Pass, no_gradients
+from howsure.methods.setup import Setup
+from howsure.prediction import Prediction
+
+
+def predict(setup: Setup, x: Any) -> Prediction:
+    """The plain prediction; `data_var` is `tau`, the mean squared error on held-out data."""
+    run = Pass(setup, x)
+    with no_gradients():
+        means = run.plain()
+        nothing = zeros_like_each(means)
+        return prediction(setup, run, means, nothing, nothing)

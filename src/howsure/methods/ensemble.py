@@ -1,0 +1,107 @@
+"""Several networks as one: total variance = mean of variances + variance of means.
+
+A mixture of M Gaussians with equal weights (Lakshminarayanan et al. 2017, section 2.4), split as in
+Loquercio et al. 2020, Eq. 16:
+
+    mean = 1/M sum mean_m,  data_var = 1/M sum data_m
+    model_var = 1/M sum model_m + 1/M sum (mean_m - mean)**2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from howsure.heteroscedastic import HeteroscedasticModel
+from howsure.methods.choice import choose
+from howsure.methods.setup import Setup
+from howsure.prediction import Prediction
+from howsure.structure import Parts
+
+
+def predict(setup: Setup, x: Any) -> Prediction:
+    """The mixture of the predictions of every model in `setup.model`, an `nn.ModuleList`.
+
+    Each member is predicted with the setup's noise, rate and samples, by the method that suits it:
+    "heteroscedastic" if it has a variance head, "constant" without noise and rate, else as "auto".
+    """
+    if not isinstance(setup.model, (nn.ModuleList, list, tuple)) or not len(setup.model):
+        raise TypeError(
+            'The method "ensemble" needs several models; pass them as `Uncertain(nn.ModuleList('
+            '[...]), method="ensemble")`, or combine wrapped ones with `Ensemble([...])`.'
+        )
+    members = [
+        # Own sites, since members may differ, and own seeds, so that their masks are independent.
+        setup.with_(model=model, seed=setup.seed + index, _sites={})
+        for index, model in enumerate(setup.model)
+    ]
+    return mixture([_member(member, x) for member in members])
+
+
+def _member(setup: Setup, x: Any) -> Prediction:
+    from howsure.methods import METHODS  # the table lists this module, too
+
+    if isinstance(setup.model, HeteroscedasticModel):
+        return METHODS["heteroscedastic"](setup, x)
+    certain = setup.noise is None and setup.rate is None
+    if certain and setup.placement.kind != "existing":
+        return METHODS["constant"](setup, x)
+    return METHODS[choose(setup, x)[0]](setup, x)
+
+
+def mixture(members: Sequence[Prediction]) -> Prediction:
+    """The prediction of an equally weighted mixture of predictions."""
+    if not members:
+        raise ValueError("An ensemble needs at least one member.")
+    centres = _stacked(members, "mean")
+    parts = Parts(members[0].mean)
+    logits = [member.logits for member in members if member.logits is not None]
+    entropies = [m.expected_entropy for m in members if m.expected_entropy is not None]
+    within = [var.mean(0) for var in _stacked(members, "model_var")]
+    model_vars = [v + c.var(0, correction=0) for v, c in zip(within, centres, strict=True)]
+    return Prediction(
+        parts.filled([centre.mean(0) for centre in centres]),
+        _refilled(members[0].data_var, [v.mean(0) for v in _stacked(members, "data_var")]),
+        _refilled(members[0].model_var, model_vars),
+        tuple(dict.fromkeys(note for member in members for note in member.notes)),
+        mixture(logits) if len(logits) == len(members) else None,
+        torch.stack(entropies).mean(0) if len(entropies) == len(members) else None,
+        _covariance(members),
+    )
+
+
+def _refilled(like: Any, values: list[Tensor]) -> Any:
+    return Parts(like).filled(values)
+
+
+def _stacked(members: Sequence[Prediction], name: str) -> list[Tensor]:
+    """One tensor for each output, the members in front; an error if their outputs differ."""
+    columns = [Parts(getattr(member, name)).tensors for member in members]
+    first = _shapes(members[0].mean)
+    for index, member in enumerate(members):
+        if _shapes(member.mean) != first:
+            raise ValueError(
+                f"The members of an ensemble must have the same outputs: member {index} returns "
+                f"{_shapes(member.mean)[1]}, member 0 {first[1]}. Wrap those that differ."
+            )
+    return [torch.stack(column) for column in zip(*columns, strict=True)]
+
+
+def _shapes(output: Any) -> tuple[str, str]:
+    """The structure of an output, and the shapes of its tensors in words."""
+    parts = Parts(output)
+    shapes = [tuple(tensor.shape) for tensor in parts.tensors]
+    return str(parts.filled(shapes)), f"shape {shapes[0]}" if len(shapes) == 1 else f"{shapes}"
+
+
+def _covariance(members: Sequence[Prediction]) -> Tensor | None:
+    """Mean of the covariances + covariance of the means, where every member has one."""
+    found = [member.covariance for member in members if member.covariance is not None]
+    if len(found) != len(members) or not isinstance(members[0].mean, Tensor):
+        return None
+    centres = torch.stack([member.mean for member in members])  # (members, batch, outputs)
+    away = (centres - centres.mean(0)).flatten(2)
+    return torch.stack(found).mean(0) + torch.einsum("mbi,mbj->bij", away, away) / len(members)

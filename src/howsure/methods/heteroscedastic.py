@@ -1,0 +1,87 @@
+"""A variance that the network has learned, with dropout for its own (Kendall & Gal 2017).
+
+mean = 1/T sum mu_t, data_var = 1/T sum exp(log_var_t), model_var = 1/T sum (mu_t - mean)**2
+(their Eq. 9). Without dropout it is one pass and the model variance is 0.
+
+Classification: the head is the variance of the logits (their Eq. 12). Where they draw logits, the
+probabilities' moments come here from the soft-max rule. Loquercio et al. 2020 report that they
+could not make it converge; `train_heteroscedastic` starts from the trained network.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from howsure.heteroscedastic import HeteroscedasticModel
+from howsure.methods.combine import prediction, spread, zeros_like_each
+from howsure.methods.passes import Pass, no_gradients
+from howsure.methods.sampling import has_active_sites, sampled
+from howsure.methods.setup import Setup
+from howsure.moments import Moments
+from howsure.prediction import Prediction
+from howsure.registry import find
+from howsure.structure import Parts, as_call
+
+_UNUSED_NOISE = (
+    'method "heteroscedastic": `noise` is not used; the data variance is the one that the head '
+    "has learned from its training data."
+)
+
+
+def predict(setup: Setup, x: Any) -> Prediction:
+    """The prediction with the learned data variance, and model variance if there is dropout."""
+    if not isinstance(setup.model, HeteroscedasticModel):
+        raise TypeError(
+            'The method "heteroscedastic" needs a model with a variance head, not a '
+            f"{type(setup.model).__name__}: make it with `add_variance_head(model, x)` and train "
+            "it with `train_heteroscedastic`."
+        )
+    run = Pass(setup, x)
+    run.notes = () if setup.noise is None else (_UNUSED_NOISE,)
+    with no_gradients():
+        if not _has_dropout(setup, x):
+            means, variances = _halves(_one_pass(run))
+            return prediction(setup, run, means, variances, zeros_like_each(variances))
+        means, variances = _halves(sampled(setup, x, lambda: _one_pass(run)))
+        return prediction(
+            setup,
+            run,
+            [mean.mean(0) for mean in means],
+            [var.mean(0) for var in variances],
+            [spread(setup, mean) for mean in means],
+            samples=means[0],
+        )
+
+
+def _has_dropout(setup: Setup, x: Any) -> bool:
+    """Without a rate there is none, unless the model's own dropout is asked for."""
+    if setup.rate is None and setup.placement.kind != "existing":
+        return False
+    return has_active_sites(setup, x)
+
+
+def _one_pass(run: Pass) -> tuple[Tensor, ...]:
+    """Means and then variances; for classification of (probabilities, logits)."""
+    args, kwargs = as_call(run.x)
+    mean, log_var = run.setup.model(*args, **kwargs)
+    run.parts = Parts(mean)
+    means = run.parts.tensors
+    variances = [each.exp() for each in Parts(log_var).tensors]
+    if run.setup.task == "regression":
+        return (*means, *variances)
+    if len(means) != 1:
+        raise TypeError(
+            f"Classification needs a model that returns one tensor of logits, not {len(means)}."
+        )
+    rule = find(F.softmax)
+    assert rule is not None
+    probabilities = rule(Moments(means[0], variances[0]), 1)
+    return probabilities.mean, means[0], probabilities.var, variances[0]
+
+
+def _halves(outputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    half = len(outputs) // 2
+    return outputs[:half], outputs[half:]

@@ -1,0 +1,73 @@
+"""One pass of the model, on numbers or on Gaussians, as a flat tuple of tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from howsure.call_site import CallSites
+from howsure.interpreter import RuleInterpreter
+from howsure.methods.setup import Setup
+from howsure.propagate import Propagated, outcome, run
+from howsure.structure import Parts, as_call
+
+
+class Pass:
+    """Runs a setup's model on one input, and remembers the output's structure.
+
+    For classification the output is (probabilities, logits).
+    """
+
+    def __init__(self, setup: Setup, x: Any) -> None:
+        self.setup = setup
+        self.x = x
+        self.notes: tuple[str, ...] = ()
+        self.parts: Parts | None = None
+
+    def plain(self) -> tuple[Tensor, ...]:
+        """The outputs of the plain network."""
+        args, kwargs = as_call(self.x)
+        output = self._finished(self.setup.model(*args, **kwargs))
+        self.parts = Parts(output)
+        return tuple(self.parts.tensors)
+
+    def gaussian(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """The means and the variances of the outputs."""
+        result = self.propagated()
+        self.parts = Parts(result.mean)
+        return tuple(self.parts.tensors), tuple(Parts(result.var).tensors)
+
+    def propagated(self) -> Propagated:
+        """The moments of the output in its own structure."""
+        setup = self.setup
+        interpreter = RuleInterpreter(setup.rules, CallSites(setup.model), setup.fallback)
+        output = run(setup.model, self.x, setup.variance(self.x), interpreter)
+        result = outcome(self._finished(output), interpreter.notes)
+        self.notes = result.notes
+        return result
+
+    def _finished(self, output: Any) -> Any:
+        if self.setup.task == "regression":
+            return output
+        if not isinstance(output, Tensor):
+            raise TypeError(
+                "Classification needs a model that returns one tensor of logits, not a "
+                f"{type(output).__name__}."
+            )
+        return F.softmax(output, dim=1 if output.dim() > 1 else 0), output
+
+
+def batch_size(x: Any) -> int:
+    """The length of the first axis of the first tensor of an input."""
+    tensors = Parts(x).tensors
+    if not tensors or tensors[0].dim() == 0:
+        raise ValueError("The input has no batch axis; give inputs of shape (batch, ...).")
+    return tensors[0].shape[0]
+
+
+def no_gradients() -> torch.inference_mode:
+    """Prediction needs no gradients."""
+    return torch.inference_mode()

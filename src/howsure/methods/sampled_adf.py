@@ -1,0 +1,43 @@
+"""The paper's method: T propagations with dropout masks (Loquercio et al. 2020, Eq. 16).
+
+mean = 1/T sum mu_t, data_var = 1/T sum v_t, model_var = 1/T sum (mu_t - mean)**2. The model
+variance is that of the propagated means, so it depends on the sensor's noise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from howsure.methods import adf, mc_dropout
+from howsure.methods.combine import prediction, spread
+from howsure.methods.passes import Pass, no_gradients
+from howsure.methods.sampling import has_active_sites, sampled
+from howsure.methods.setup import Setup
+from howsure.prediction import Prediction
+
+
+def predict(setup: Setup, x: Any) -> Prediction:
+    """The prediction with data and model variance."""
+    if setup.noise is None:
+        return mc_dropout.predict(setup, x)
+    if not has_active_sites(setup, x):
+        return adf.predict(setup, x)
+    run = Pass(setup, x)
+
+    def one_pass() -> tuple[Any, ...]:
+        means, variances = run.gaussian()
+        return (*means, *variances)
+
+    with no_gradients():
+        outputs = sampled(setup, x, one_pass)
+        half = len(outputs) // 2
+        means, variances = outputs[:half], outputs[half:]
+        centres = means if setup.prediction == "adf" else sampled(setup, x, run.plain)
+        return prediction(
+            setup,
+            run,
+            [centre.mean(0) for centre in centres],
+            [var.mean(0) for var in variances],
+            [spread(setup, mean) for mean in means],
+            samples=means[0],
+        )

@@ -1,0 +1,70 @@
+"""T passes with dropout masks, all in vmapped chunks, from one seed.
+
+Only the masks are batched: whatever comes before the first active mask is computed once for all
+samples of a chunk, and skip connections broadcast by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.dropout import DropoutMode, Site, draw_uniforms, masks
+from howsure.methods.passes import batch_size
+from howsure.methods.setup import Setup
+
+# Samples times inputs that run at once unless `chunk` says otherwise.
+_ROWS = 64
+
+
+def has_active_sites(setup: Setup, x: Any) -> bool:
+    """Whether any unit is dropped at all."""
+    return any(rate > 0 for rate in setup.rates(setup.sites(x)))
+
+
+def sampled(setup: Setup, x: Any, one_pass: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """The outputs of `one_pass` for every dropout sample, stacked in front."""
+    if setup.samples < 2:
+        raise ValueError(
+            "`samples` is 1, and one sample has no variance; use at least 2, or the method "
+            '"adf" without dropout.'
+        )
+    sites = setup.sites(x)
+    drawn = masks_of(setup, sites, x)
+    chunk = setup.chunk or max(1, _ROWS // batch_size(x))
+    parts = [
+        _one_chunk(
+            setup, sites, [None if m is None else m[start : start + chunk] for m in drawn], one_pass
+        )
+        for start in range(0, setup.samples, chunk)
+    ]
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
+def masks_of(setup: Setup, sites: tuple[Site, ...], x: Any) -> list[Tensor | None]:
+    """The masks of every site for all samples, in front; `None` at rate 0."""
+    batch = None if setup.shared_masks else batch_size(x)
+    uniforms = draw_uniforms(sites, setup.samples, setup.seed, batch=batch)
+    return masks(uniforms, setup.rates(sites))
+
+
+def _one_chunk(
+    setup: Setup,
+    sites: tuple[Site, ...],
+    chunk: list[Tensor | None],
+    one_pass: Callable[[], tuple[Tensor, ...]],
+) -> tuple[Tensor, ...]:
+    active = [m for m in chunk if m is not None]
+
+    def one_sample(*values: Tensor) -> tuple[Tensor, ...]:
+        remaining = iter(values)
+        filled = [None if m is None else next(remaining) for m in chunk]
+        with DropoutMode(setup.model, sites, filled) as mode:
+            outputs = one_pass()
+        mode.check_all_used()
+        return outputs
+
+    return torch.vmap(one_sample)(*active)

@@ -1,0 +1,108 @@
+"""Everything a method needs to know to make a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from howsure.dropout import Placement, Site, check_rates, find_sites
+from howsure.noise import variance_of
+from howsure.registry import Rule, Target
+from howsure.structure import map_leaves
+
+TASKS = ("regression", "classification")
+PREDICTIONS = ("adf", "network")
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """A model with its noise and the settings of the methods.
+
+    Attributes:
+        model: The trained model, in eval mode.
+        noise: The sensor's noise: a variance, a `howsure.noise` object, or a structure of them.
+        placement: Where dropout goes.
+        rate: Dropout rate: one number, one per site, or `None` for the model's own.
+        samples: Monte-Carlo samples T.
+        seed: Seed of masks and noise draws.
+        prediction: "adf": the mean of the propagated means (the paper); "network": the mean of
+            the plain passes with the same masks.
+        task: "classification" applies a soft-max to the model's output.
+        tau: A constant variance added to `data_var` (Gal & Ghahramani's 1/tau).
+        chunk: How many samples run at once; bounds the memory.
+        shared_masks: One weight draw per sample for all inputs of a call, or one per input.
+        unbiased: Divide the variance of the means by T - 1; the paper divides by T.
+        fallback: As in `propagate`.
+        rules: As in `propagate`.
+    """
+
+    model: Callable[..., Any]
+    noise: Any = None
+    placement: Placement = field(default_factory=Placement)
+    rate: float | tuple[float, ...] | None = None
+    samples: int = 20
+    seed: int = 0
+    prediction: str = "adf"
+    task: str = "regression"
+    tau: float | Tensor = 0.0
+    chunk: int | None = None
+    shared_masks: bool = True
+    unbiased: bool = False
+    fallback: str = "error"
+    rules: Mapping[Target, Rule] | None = None
+    _sites: dict[Any, tuple[Site, ...]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """One clear sentence for each wrong setting."""
+        for name, allowed in (("task", TASKS), ("prediction", PREDICTIONS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"`{name}` must be one of {allowed}, not {getattr(self, name)!r}.")
+        for name in ("samples", "chunk"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"`{name}` must be a whole number of at least 1, not {value!r}.")
+
+    def with_(self, **changes: Any) -> Setup:
+        """The same setup with some settings changed."""
+        return replace(self, **changes)
+
+    def variance(self, x: Any) -> Any:
+        """The noise variance of an input, in the structure that `propagate` takes."""
+        return variance_of(self.noise, x)
+
+    def sites(self, x: Any) -> tuple[Site, ...]:
+        """The dropout sites for inputs shaped like `x`; the dry run is made once per shape."""
+        key = str(
+            map_leaves(lambda leaf: tuple(leaf.shape[1:]) if isinstance(leaf, Tensor) else 0, x)
+        )
+        if key not in self._sites:
+            self._sites[key] = find_sites(self.model, x, self.placement)
+        return self._sites[key]
+
+    def rates(self, sites: tuple[Site, ...]) -> tuple[float, ...]:
+        """The rate of every site."""
+        if self.rate is not None:
+            return check_rates(self.rate, sites)
+        own = [site.rate for site in sites if site.rate is not None]
+        if len(own) != len(sites):
+            raise ValueError(
+                "The dropout rate is not known: call `.fit(loader)` with held-out data to find "
+                "it, or give `rate=...`."
+            )
+        return tuple(own)
+
+    def check_eval_mode(self) -> None:
+        """An error if a part of the model is in train mode."""
+        for path, module in self.model.named_modules() if isinstance(self.model, nn.Module) else ():
+            if module.training:
+                raise ValueError(
+                    f"`{path or type(module).__name__}` is in train mode; call `model.eval()` "
+                    "first. howsure switches dropout on by itself."
+                )
+
+
+def _shape_without_batch(leaf: Any) -> Any:
+    return tuple(leaf.shape[1:]) if isinstance(leaf, Tensor) else None

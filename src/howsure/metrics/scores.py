@@ -1,0 +1,98 @@
+"""How good predicted Gaussians are, in one number: the proper scoring rules. Lower is better."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from howsure.metrics.checks import gaussians, positive_variance, probability
+from howsure.metrics.streaming import streamed
+from howsure.metrics.summaries import Sums
+from howsure.normal import pdf
+
+
+@streamed(Sums, Sums.mean)
+def nll(
+    mean: Tensor,  # (...)
+    var: Tensor,  # (...)
+    target: Tensor,  # (...)
+    *,
+    include_constant: bool = False,
+    floor: float = 0.0,
+    mask: Tensor | None = None,  # (...), bool
+    weight: Tensor | None = None,  # (...)
+) -> Sums:
+    """Mean negative log-likelihood: 1/2 log var + (target - mean)^2 / (2 var).
+
+    Loquercio et al. (2020), Eq. 12, whose sigma_tot is a variance.
+
+    Args:
+        mean: Predicted mean.
+        var: Predicted variance, not a standard deviation.
+        target: True value.
+        include_constant: Adds 1/2 log(2 pi), for the density itself.
+        floor: Variances below are raised to it. The default raises none, and a variance of 0 is
+            an error, since its likelihood is infinite. State the floor with the number.
+        mask: False entries do not count and may be NaN.
+        weight: How much each entry counts.
+    """
+    mean, var, target, weight = gaussians(mean, var, target, mask=mask, weight=weight)
+    score = gaussian_nll(target - mean, positive_variance(var, floor), include_constant)
+    return Sums.of(score, weight)
+
+
+def gaussian_nll(residual: Tensor, var: Tensor, include_constant: bool) -> Tensor:
+    """Negative log-likelihood of each residual, for variances above 0."""
+    constant = 0.5 * math.log(2 * math.pi) if include_constant else 0.0
+    return 0.5 * var.log() + residual.square() / (2 * var) + constant
+
+
+@streamed(Sums, Sums.mean)
+def crps(
+    mean: Tensor,  # (...)
+    var: Tensor,  # (...)
+    target: Tensor,  # (...)
+    *,
+    mask: Tensor | None = None,  # (...), bool
+    weight: Tensor | None = None,  # (...)
+) -> Sums:
+    """Mean continuous ranked probability score: s [z (2 Phi(z) - 1) + 2 phi(z) - 1/sqrt(pi)].
+
+    With s = sqrt(var) and z = (target - mean) / s; in units of the target. A variance of 0 gives
+    the absolute error. Gneiting et al. (2005), "Calibrated probabilistic forecasting".
+    """
+    mean, var, target, weight = gaussians(mean, var, target, mask=mask, weight=weight)
+    error, std = target - mean, var.sqrt()
+    # tiny protects 0 / 0; an infinite z has the right limit below.
+    z = error / std.clamp(min=torch.finfo(std.dtype).tiny)
+    score = error * torch.erf(z * math.sqrt(0.5)) + std * (2 * pdf(z) - 1 / math.sqrt(math.pi))
+    return Sums.of(score, weight)
+
+
+@streamed(Sums, Sums.mean)
+def interval_score(
+    mean: Tensor,  # (...)
+    var: Tensor,  # (...)
+    target: Tensor,  # (...)
+    *,
+    level: float = 0.95,
+    mask: Tensor | None = None,  # (...), bool
+    weight: Tensor | None = None,  # (...)
+) -> Sums:
+    """Mean interval score of the central interval: width + 2 / (1 - level) * distance outside.
+
+    In units of the target. Gneiting & Raftery (2007), "Strictly proper scoring rules", with
+    alpha = 1 - level.
+    """
+    mean, var, target, weight = gaussians(mean, var, target, mask=mask, weight=weight)
+    half_width = half_widths(var, level)
+    outside = ((target - mean).abs() - half_width).clamp(min=0)
+    return Sums.of(2 * half_width + 2 / (1 - level) * outside, weight)
+
+
+def half_widths(var: Tensor, level: float) -> Tensor:
+    """Half the width of the central interval that holds `level` of each Gaussian."""
+    return var.sqrt() * NormalDist().inv_cdf((1 + probability("level", level)) / 2)

@@ -1,0 +1,148 @@
+"""A sensor's noise as a value, and what can be done to any noise: scale, normalise, add."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from howsure.moments import variance_dtype
+from howsure.noise.values import Value, along, as_value, check, encode, like
+
+
+@dataclass(frozen=True, eq=False)
+class Noise(ABC):
+    """How much a sensor's reading varies: a variance for every element of an input.
+
+    Calling a noise with an input gives the variance `v` of the model's input, N(x, v) (Loquercio,
+    Segu & Scaramuzza 2020, Eq. 1). Elements are independent. The variance is in the square of the
+    units in which the model sees the input.
+    """
+
+    kind: ClassVar[str] = ""  # the name of the noise in a config
+
+    @abstractmethod
+    def var_at(self, x: Tensor) -> Tensor:
+        """The variance at `x`, which is in float32 or float64; it must broadcast to `x`."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The variance of every element of `x`, as a tensor that broadcasts to it.
+
+        It has the dtype of `x`; for a half-precision `x` it is float32.
+        """
+        if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
+            found = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise TypeError(
+                f"The input of a noise is {found}, and only floating-point tensors can carry "
+                "noise; convert it as the model's preprocessing does."
+            )
+        var = self.var_at(x.to(variance_dtype(x.dtype)))
+        if not _broadcasts(var, x):
+            raise ValueError(
+                f"A noise variance of shape {tuple(var.shape)} does not broadcast to an input of "
+                f"shape {tuple(x.shape)}; variances per channel of images have shape (C, 1, 1), "
+                "or come from `howsure.noise.per_channel`."
+            )
+        return var
+
+    def sample(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """`x` plus Gaussian noise with the variance at `x`; `None` takes torch's own generator."""
+        var = self(x)
+        draws = torch.randn(x.shape, generator=generator, dtype=var.dtype, device=x.device)
+        return (x + var.sqrt() * draws).to(x.dtype)
+
+    def scaled(self, factor: float | Tensor) -> Noise:
+        """The noise with `factor` times the variance; a factor of 4 doubles the std."""
+        return Scaled(self, as_value(factor, "factor"))
+
+    def through_normalize(self, mean: Any, std: Any, *, dim: int = 1) -> Noise:
+        """The noise of (x - mean) / std, where this is the noise of x.
+
+        The variance is divided by std**2. A noise that depends on the signal sees the input mapped
+        back to its own units, x * std + mean. Chain the calls in the order of the preprocessing:
+        `noise.through_normalize(0, 255).through_normalize(mean, std)`.
+
+        Args:
+            mean: A number, one number per channel, or a tensor that broadcasts to the input.
+            std: Likewise, positive.
+            dim: The dimension of the input that counts the channels.
+        """
+        return Normalized(self, as_value(mean, "mean"), as_value(std, "std"), dim)
+
+    def __add__(self, other: Noise) -> Noise:
+        """Both noises at once, independent of each other: their variances add."""
+        return Sum((self, other)) if isinstance(other, Noise) else NotImplemented
+
+    def to(self, device: torch.device | str) -> Noise:
+        """The noise with its tensors on `device`, which saves a copy in every call."""
+        fields = {f.name: _moved(getattr(self, f.name), device) for f in dataclasses.fields(self)}
+        return dataclasses.replace(self, **fields)
+
+    def to_config(self) -> dict[str, Any]:
+        """The noise as plain data for JSON; `howsure.noise.from_config` reads it back."""
+        fields = {f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {"kind": self.kind, **fields}
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled(Noise):
+    """`factor` times the variance of another noise."""
+
+    kind: ClassVar[str] = "scaled"
+    noise: Noise
+    factor: Value
+
+    def __post_init__(self) -> None:
+        check("factor", self.factor)
+
+    def var_at(self, x: Tensor) -> Tensor:
+        """factor * var(x)."""
+        return like(self.factor, x) * self.noise(x)
+
+
+@dataclass(frozen=True, eq=False)
+class Normalized(Noise):
+    """Another noise after (x - mean) / std."""
+
+    kind: ClassVar[str] = "normalized"
+    noise: Noise
+    mean: Value
+    std: Value
+    dim: int = 1
+
+    def __post_init__(self) -> None:
+        check("mean", self.mean, signed=True)
+        check("std", self.std, positive=True)
+
+    def var_at(self, x: Tensor) -> Tensor:
+        """var(x * std + mean) / std**2."""
+        mean, std = along(self.mean, x, self.dim, "mean"), along(self.std, x, self.dim, "std")
+        return self.noise(x * std + mean) / std.square()
+
+
+@dataclass(frozen=True, eq=False)
+class Sum(Noise):
+    """Independent noises of one input."""
+
+    kind: ClassVar[str] = "sum"
+    noises: tuple[Noise, ...]
+
+    def var_at(self, x: Tensor) -> Tensor:
+        """The sum of the variances."""
+        first, *others = (noise(x) for noise in self.noises)
+        return sum(others, start=first)
+
+
+def _broadcasts(var: Tensor, x: Tensor) -> bool:
+    pairs = zip(reversed(var.shape), reversed(x.shape), strict=False)
+    return var.dim() <= x.dim() and all(size in (1, whole) for size, whole in pairs)
+
+
+def _moved(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, Tensor | Noise):
+        return value.to(device)
+    return tuple(_moved(item, device) for item in value) if isinstance(value, tuple) else value

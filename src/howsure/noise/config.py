@@ -1,0 +1,67 @@
+"""Noises as plain data, so that they can be saved with a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from howsure.noise.base import Noise, Normalized, Scaled, Sum
+from howsure.noise.constant import Constant, PerChannel
+from howsure.noise.inputs import as_noise
+from howsure.noise.signal import PoissonGaussian, RangeDependent
+from howsure.noise.values import decode_tensor, encode
+
+_KINDS: dict[str, type[Noise]] = {
+    kind.kind: kind
+    for kind in (Constant, PerChannel, PoissonGaussian, RangeDependent, Scaled, Normalized, Sum)
+}
+
+
+def to_config(noise: Any) -> Any:
+    """The noise of one or several inputs as plain data for JSON; as `variance_of` takes it.
+
+    Functions are refused, since they are not plain data.
+    """
+    if isinstance(noise, Mapping):
+        if not all(isinstance(key, str) for key in noise):
+            raise TypeError(
+                f"The noise has the inputs {list(noise)}, and only names can be saved; use strings."
+            )
+        return {"inputs": {key: to_config(item) for key, item in noise.items()}}
+    if isinstance(noise, tuple | list):
+        return [to_config(item) for item in noise]
+    if noise is None or isinstance(noise, int | float | Tensor):
+        return encode(noise)
+    return encode(as_noise(noise))
+
+
+def from_config(config: Any) -> Any:
+    """What `to_config` was given; a list comes back as a tuple."""
+    if isinstance(config, list):
+        return tuple(from_config(item) for item in config)
+    if not isinstance(config, dict):
+        return config
+    if "tensor" in config:
+        return decode_tensor(config)
+    if "inputs" in config:
+        return {key: from_config(item) for key, item in config["inputs"].items()}
+    return _noise(config)
+
+
+def _noise(config: dict[str, Any]) -> Noise:
+    kind = config.get("kind")
+    if kind not in _KINDS:
+        raise ValueError(
+            f"The config is of the kind {kind!r}, which howsure does not know; it knows "
+            f"{', '.join(_KINDS)}. Was it written by `to_config` of a newer version?"
+        )
+    fields = {name: from_config(value) for name, value in config.items() if name != "kind"}
+    try:
+        return _KINDS[kind](**fields)
+    except TypeError as error:
+        raise ValueError(
+            f"The config of the noise {kind!r} has the fields {list(fields)}, which do not fit "
+            f"({error}); it must be what `to_config` returned."
+        ) from None

@@ -1,0 +1,41 @@
+"""What is found out about a sensor from its readings, with standard errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from howsure.noise.constant import Constant
+from howsure.noise.signal import PoissonGaussian
+
+
+@dataclass(frozen=True, eq=False)
+class Identified:
+    """A noise of constant variance, estimated from readings.
+
+    Attributes:
+        noise: The noise, in the units of the readings.
+        std_error: Standard error of `noise.var`, of the same shape; it says how far chance alone
+            moves the estimate, not how wrong its assumptions are.
+    """
+
+    noise: Constant
+    std_error: float | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class CameraFit:
+    """A camera's noise, fitted to readings; one fit, or one for each channel.
+
+    Attributes:
+        noise: The noise, in the units of the readings.
+        gain_error: Standard error of `noise.gain`.
+        read_var_error: Standard error of `noise.read_std**2`.
+        rejected: The share of pixels left out because their variance does not fit.
+    """
+
+    noise: PoissonGaussian
+    gain_error: float | Tensor
+    read_var_error: float | Tensor
+    rejected: float | Tensor

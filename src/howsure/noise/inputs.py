@@ -1,0 +1,95 @@
+"""Noises of one or several inputs: from what the user wrote to variances, draws and plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor
+
+from howsure.noise.base import Noise
+from howsure.noise.constant import Constant
+from howsure.noise.identified import CameraFit, Identified
+from howsure.noise.signal import Custom
+from howsure.noise.values import as_value
+
+
+def variance_of(noise: Any, x: Any) -> Any:
+    """The variance of every tensor of `x`, in the structure that `howsure.propagate` takes.
+
+    Args:
+        noise: For a tensor a number or a tensor (a **variance**), a noise, a function of the tensor
+            that returns its variance, or `None` (no noise). For several inputs the structure of `x`
+            with one of these for each tensor; a dict may leave out the inputs without noise.
+        x: The model's input: a tensor, or tuples, lists and dicts of tensors.
+    """
+    return _walk(noise, x, lambda found, tensor: None if found is None else found(tensor), "x")
+
+
+def sample_of(noise: Any, x: Any, generator: torch.Generator | None) -> Any:
+    """`x` with noise drawn onto every tensor that has a noise; `noise` as in `variance_of`."""
+    return _walk(
+        noise, x, lambda found, item: item if found is None else found.sample(item, generator), "x"
+    )
+
+
+def as_noise(noise: Any) -> Noise | None:
+    """The noise of one tensor: a number or a tensor is a variance, a function returns one."""
+    if noise is None or isinstance(noise, Noise):
+        return noise
+    if isinstance(noise, Identified | CameraFit):
+        return noise.noise
+    if callable(noise):
+        return Custom(noise)
+    if isinstance(noise, Mapping | Sequence | str):
+        raise TypeError(
+            f"The noise of one tensor is a {type(noise).__name__}; give a number or a tensor (a "
+            "variance), a noise of `howsure.noise`, a function of the tensor, or None. Several "
+            "numbers go into a tensor, or into `howsure.noise.per_channel`."
+        )
+    return Constant(as_value(noise, "noise"))
+
+
+def _walk(noise: Any, x: Any, leaf: Callable[[Noise | None, Any], Any], name: str) -> Any:
+    """`x` with `leaf(noise, item)` for each of its items."""
+    if isinstance(x, Mapping) and isinstance(noise, Mapping | None):
+        return _walk_mapping(noise or {}, x, leaf, name)
+    if _is_sequence(x) and (noise is None or _is_sequence(noise)):
+        return _walk_sequence(noise, x, leaf, name)
+    if noise is None or (isinstance(x, Tensor) and not isinstance(noise, Mapping)):
+        return leaf(as_noise(noise), x)
+    raise TypeError(
+        "The noise must have the structure of the input, with one noise (or None) for each "
+        f"tensor; `{name}` is a {type(x).__name__} and its noise a {type(noise).__name__}."
+    )
+
+
+def _walk_mapping(
+    noise: Mapping[Any, Any], x: Mapping[Any, Any], leaf: Callable[..., Any], name: str
+) -> dict[Any, Any]:
+    unknown = [key for key in noise if key not in x]
+    if unknown:
+        raise ValueError(
+            f"The noise names {unknown[0]!r}, which is not among the inputs {list(x)} of `{name}`."
+        )
+    return {key: _walk(noise.get(key), item, leaf, f"{name}[{key!r}]") for key, item in x.items()}
+
+
+def _walk_sequence(
+    noise: Sequence[Any] | None, x: Sequence[Any], leaf: Callable[..., Any], name: str
+) -> Any:
+    noises = [None] * len(x) if noise is None else noise
+    if len(noises) != len(x):
+        raise ValueError(
+            f"`{name}` has {len(x)} parts and its noise has {len(noises)}; give one noise, or "
+            "None, for each."
+        )
+    pairs = enumerate(zip(noises, x, strict=True))
+    items = [_walk(found, item, leaf, f"{name}[{i}]") for i, (found, item) in pairs]
+    constructor: Any = type(x)
+    return constructor(*items) if hasattr(x, "_fields") else constructor(items)
+
+
+def _is_sequence(value: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str)

@@ -1,0 +1,138 @@
+"""Likelihoods by which settings are found, as functions of a residual variance tau."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from howsure.prediction import Prediction
+from howsure.structure import Parts
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Squared errors and variances of predictions; or log-probabilities, which have no tau.
+
+    Attributes:
+        error: Squared errors, (inputs, ...), or negative log-probabilities, (inputs,).
+        var: Total variances, or `None` for a categorical likelihood.
+    """
+
+    error: Tensor
+    var: Tensor | None
+
+    @property
+    def count(self) -> int:
+        """How many inputs."""
+        return self.error.shape[0]
+
+    def nll(self, tau: float = 0.0) -> Tensor:
+        """1/2 log s + error / (2 s), s = var + tau: Eq. 12 without the constant."""
+        if self.var is None:
+            return self.error
+        total = self.var + tau
+        return 0.5 * torch.log(total) + self.error / (2 * total)
+
+    @staticmethod
+    def joined(parts: list[Scored]) -> Scored:
+        """All inputs of several batches."""
+        error = torch.cat([part.error for part in parts])
+        variances = [part.var for part in parts if part.var is not None]
+        return Scored(error, torch.cat(variances) if variances else None)
+
+
+def gaussian(prediction: Prediction, target: Tensor) -> Scored:
+    """Regression: the error of every output against its total variance."""
+    mean, var = _one_tensor(prediction)
+    return Scored((target - mean).square(), var)
+
+
+def one_hot(prediction: Prediction, target: Tensor) -> Scored:
+    """Classification as in the paper: a Gaussian around the one-hot label for every class."""
+    mean, var = _one_tensor(prediction)
+    label = F.one_hot(target.long(), mean.shape[1]).to(mean.dtype)
+    return Scored((label.movedim(-1, 1) - mean).square(), var)
+
+
+def categorical(prediction: Prediction, target: Tensor) -> Scored:
+    """Classification: -log of the predicted probability of the label."""
+    mean, _ = _one_tensor(prediction)
+    smallest = torch.finfo(mean.dtype).tiny  # protects the logarithm of an underflowed 0
+    return Scored(
+        F.nll_loss(torch.log(mean.clamp(min=smallest)), target.long(), reduction="none"), None
+    )
+
+
+OBJECTIVES: dict[str, Callable[[Prediction, Tensor], Scored]] = {
+    "gaussian": gaussian,
+    "one_hot": one_hot,
+    "categorical": categorical,
+}
+
+
+def _one_tensor(prediction: Prediction) -> tuple[Tensor, Tensor]:
+    means, variances = Parts(prediction.mean).tensors, Parts(prediction.total_var).tensors
+    if len(means) != 1:
+        raise ValueError(
+            f"The model has {len(means)} outputs; wrap it so that it returns the one to fit on."
+        )
+    return means[0], variances[0]
+
+
+def check_targets(prediction: Prediction, target: Tensor, objective: str) -> None:
+    """One clear sentence if targets do not fit the predictions."""
+    mean, _ = _one_tensor(prediction)
+    expected = mean.shape if objective == "gaussian" else mean.shape[:1] + mean.shape[2:]
+    if target.shape != expected:
+        raise ValueError(
+            f"The targets have shape {tuple(target.shape)}; predictions of shape "
+            f"{tuple(mean.shape)} need targets of shape {tuple(expected)}."
+        )
+    if target.dtype.is_floating_point and not bool(torch.isfinite(target).all()):
+        raise ValueError("The targets contain NaN or infinity; leave those inputs out.")
+    if objective != "gaussian":
+        low, high = int(target.min()), int(target.max())
+        if low < 0 or high >= mean.shape[1]:
+            raise ValueError(
+                f"The labels run from {low} to {high}, but the model has {mean.shape[1]} classes."
+            )
+
+
+def fitted_tau(scored: Scored) -> float:
+    """The residual variance that minimises the mean NLL, by golden-section search on its log.
+
+    Zero if no positive one is better. The NLL of a mixture of variances need not be unimodal in
+    tau, so the search starts from the best of a coarse grid.
+    """
+    if scored.var is None:
+        return 0.0
+    error = scored.error.double()
+    scale = float(error.mean())
+    if scale == 0:
+        return 0.0
+    precise = Scored(error, scored.var.double())
+
+    def cost(tau: float) -> float:
+        # Without any variance the likelihood is not defined, which is worse than all else.
+        value = float(precise.nll(tau).mean())
+        return value if math.isfinite(value) else math.inf
+
+    grid = [scale * 10 ** (k / 4) for k in range(-24, 9)]
+    best = min(range(len(grid)), key=lambda i: cost(grid[i]))
+    tau = _golden(cost, grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    return tau if cost(tau) < cost(0.0) else 0.0
+
+
+def _golden(cost: Callable[[float], float], low: float, high: float) -> float:
+    """The minimum of a unimodal function of log tau between two values."""
+    ratio = (5**0.5 - 1) / 2
+    for _ in range(40):
+        width = (high / low) ** ratio
+        left, right = high / width, low * width
+        low, high = (low, right) if cost(left) < cost(right) else (left, high)
+    return (low * high) ** 0.5

@@ -1,0 +1,98 @@
+"""What a method returns: a prediction with its variance, split into data and model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from howsure.structure import map_leaves
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """A prediction and how sure it is; fields have the structure of the model's output.
+
+    Attributes:
+        mean: The prediction.
+        data_var: Variance that comes from the sensor's noise (aleatoric).
+        model_var: Variance that comes from the weights (epistemic).
+        notes: What a user should know about how it was computed.
+        logits: For classification, the prediction before the soft-max.
+        expected_entropy: For classification, the average entropy of the samples.
+        covariance: Covariance between the outputs of each input, where a method has it.
+    """
+
+    mean: Any
+    data_var: Any
+    model_var: Any
+    notes: tuple[str, ...] = ()
+    logits: Prediction | None = None
+    expected_entropy: Tensor | None = None
+    covariance: Tensor | None = None
+
+    @property
+    def total_var(self) -> Any:
+        """data_var + model_var (Loquercio et al. 2020, Eq. 16)."""
+        return pytree.tree_map(lambda data, model: data + model, self.data_var, self.model_var)
+
+    @property
+    def std(self) -> Any:
+        """Standard deviation: the root of the total variance."""
+        return map_leaves(_root, self.total_var)
+
+    aleatoric = property(lambda self: self.data_var, doc="Another name for `data_var`.")
+    epistemic = property(lambda self: self.model_var, doc="Another name for `model_var`.")
+
+    def interval(self, level: float = 0.95) -> tuple[Any, Any]:
+        """Lower and upper end of the central interval of the Gaussian N(mean, total_var)."""
+        if not 0 < level < 1:
+            raise ValueError(f"The level of an interval must be between 0 and 1, not {level}.")
+        reach = math.sqrt(2) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
+        low = self._with_std(lambda mean, std: mean - reach * std)
+        return low, self._with_std(lambda mean, std: mean + reach * std)
+
+    def _with_std(self, combine: Callable[[Tensor, Tensor], Any]) -> Any:
+        def leaf(mean: Any, std: Any) -> Any:
+            return combine(mean, std) if isinstance(mean, Tensor) else mean
+
+        return pytree.tree_map(leaf, self.mean, self.std)
+
+    def distribution(self) -> Any:
+        """The Gaussian N(mean, total_var) as `torch.distributions.Normal`."""
+        normal = torch.distributions.Normal
+        return self._with_std(lambda mean, std: normal(mean, std, validate_args=False))
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the predicted class probabilities, in nats."""
+        self._check_classification()
+        return entropy(self.mean)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """What the samples disagree on: entropy of the mean minus mean entropy, in nats."""
+        self._check_classification()
+        assert self.expected_entropy is not None
+        return (self.entropy - self.expected_entropy).clamp(min=0)
+
+    def _check_classification(self) -> None:
+        if self.expected_entropy is None:
+            raise ValueError(
+                "Entropy is defined for class probabilities; use `Uncertain(..., "
+                'task="classification")` with a model that returns logits.'
+            )
+
+
+def entropy(probabilities: Tensor, dim: int = -1) -> Tensor:
+    """-sum p log p along `dim`, with 0 log 0 = 0."""
+    return torch.special.entr(probabilities.clamp(min=0)).sum(dim)
+
+
+def _root(leaf: Any) -> Any:
+    return leaf.sqrt() if isinstance(leaf, Tensor) else math.sqrt(leaf or 0.0)

@@ -1,0 +1,190 @@
+"""How an operation responds to noise: its mean, the directions behind it, and what is beyond.
+
+x ~ N(m, v) with random directions F (var = sum_k F_k**2) goes to y with E[y], J F, and an
+innovation of variance r = Var[y] - (J*J) v. J = d E[y] / d m with the variances held constant is
+the statistically linearised Jacobian (Stein's lemma). Forward mode gives J F for every rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from howsure.innovation import pooled_innovation
+from howsure.moments import Moments
+from howsure.pushforward import partials, push
+from howsure.registry import Rule, Target
+
+NO_PROBES = torch.empty(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Probed(Moments):
+    """Moments with the K directions, in front, that carry their correlations."""
+
+    probes: Tensor = field(default_factory=lambda: NO_PROBES)
+
+
+@dataclass(frozen=True, eq=False)
+class Bend:
+    """A quadratic part of a response, curvature / 2 * (direction . noise)**2 in each element."""
+
+    curvature: Tensor  # the output's shape
+    directions: Tensor  # (K, *output's shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Response:
+    """What noise does to one output of an operation.
+
+    Attributes:
+        mean: E[y]; it keeps its derivatives with respect to the means of the inputs.
+        probes: J F, without the innovation.
+        innovation: Variance beyond first order; `None` for nothing.
+        bends: The quadratic part, where it is known with its correlations.
+        rest: The innovation's variance that is not in `bends`.
+    """
+
+    mean: Tensor
+    probes: Tensor
+    innovation: Tensor | None = None
+    bends: tuple[Bend, ...] = ()
+    rest: Tensor | None = None
+
+
+class Call:
+    """A call of a rule as a function of the means of its random arguments."""
+
+    def __init__(self, rule: Rule | None, func: Target, args: Any, kwargs: Any) -> None:
+        """Takes arguments with `Probed` in place of carriers; without a rule it is linearised."""
+        self.given_rule = rule
+        self.func = func
+        self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
+        found = {id(leaf): leaf for leaf in self.leaves if isinstance(leaf, Probed)}
+        self.inputs: list[Probed] = list(found.values())
+        # The same object twice is the same variable: `x * x` is a square.
+        self.slots = {key: index for index, key in enumerate(found)}
+
+        first = args[0] if args else kwargs.get("input")
+        self.data_alone = len(found) == 1 and isinstance(first, Probed)
+
+    @property
+    def rule(self) -> Rule:
+        """The operation's rule."""
+        assert self.given_rule is not None
+        return self.given_rule
+
+    @property
+    def means(self) -> tuple[Tensor, ...]:
+        """The means of the different random arguments."""
+        return tuple(each.mean for each in self.inputs)
+
+    @property
+    def probes(self) -> tuple[Tensor, ...]:
+        """Their directions."""
+        return tuple(each.probes for each in self.inputs)
+
+    def with_inputs(self, values: Any, function: Callable[..., Any]) -> Any:
+        """The result of `function` with `values` in place of the random arguments."""
+        leaves = [
+            values[self.slots[id(leaf)]] if isinstance(leaf, Probed) else without_gradient(leaf)
+            for leaf in self.leaves
+        ]
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        return function(*args, **kwargs)
+
+    def by_rule(self, *means: Tensor) -> Any:
+        """The rule's result for these means, with the variances as they are."""
+        moments = [Moments(m, each.var) for m, each in zip(means, self.inputs, strict=True)]
+        return self.with_inputs(moments, self.rule.called_as(self.func))
+
+    def plainly(self, *means: Tensor) -> Any:
+        """The operation itself on the means."""
+        return self.with_inputs(means, self.func)
+
+
+def without_gradient(leaf: Any) -> Any:
+    """A constant: parameters need no gradient, and a backward pass then costs one forward."""
+    return leaf.detach() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf
+
+
+class Outputs:
+    """The random leaves of an operation's result, and how to put others in their place."""
+
+    def __init__(self, result: Any, kind: type) -> None:
+        self.leaves, self.spec = pytree.tree_flatten(result)
+        self.places = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, kind)]
+        self.found = [self.leaves[i] for i in self.places]
+
+    def filled(self, values: list[Any]) -> Any:
+        """The result with `values` in place of its random leaves."""
+        leaves = list(self.leaves)
+        for place, value in zip(self.places, values, strict=True):
+            leaves[place] = value
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+def linear(call: Call) -> Any:
+    """Responses of an operation that is linear in all its random arguments: no innovation."""
+    seen: list[Outputs] = []
+
+    def values(*means: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        seen.append(Outputs(call.plainly(*means), Tensor))
+        return tuple(seen[-1].found), ()
+
+    out, pushed, _ = push(values, call.means, call.probes)
+    responses = [Response(mean, F.detach()) for mean, F in zip(out, pushed, strict=True)]
+    return seen[-1].filled(responses)
+
+
+def pointwise(call: Call, *, curvature: bool) -> Response:
+    """Response of an elementwise function: F_out = E[f'] F, r = Var[f] - E[f']**2 v.
+
+    Its quadratic part has the curvature E[f'']; by Hermite expansion r >= E[f'']**2 v**2 / 2.
+    """
+    (x,) = call.inputs
+
+    def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        out = call.with_inputs([Moments(mean, var)], call.rule.called_as(call.func))
+        return out.mean, out.var
+
+    with torch.no_grad():
+        point = x.mean.detach()
+        mean, var, slope, bend = partials(moments, point, x.var, curvature=curvature)
+        innovation = (var - slope.square() * x.var).clamp(min=0)
+        bends, rest = (), innovation
+        if bend is not None:
+            bends = (Bend(bend, x.probes),)
+            rest = (innovation - (bend * x.var).square() / 2).clamp(min=0)
+    if x.mean.requires_grad:
+        # The value, with the expected slope as its derivative.
+        mean = mean + slope * (x.mean - point)
+    return Response(mean, slope * x.probes, innovation, bends, rest)
+
+
+def general(call: Call, seed: tuple[int, ...]) -> Any:
+    """Responses of any rule: J F by forward mode, the innovation stated by the rule or pooled."""
+    seen: list[Outputs] = []
+
+    def values(*means: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        seen.append(Outputs(call.by_rule(*means), Moments))
+        stated = (out.innovation for out in seen[-1].found)
+        found = seen[-1].found
+        beside = [out.var for out in found] + [beyond() for beyond in stated if beyond is not None]
+        return tuple(out.mean for out in found), tuple(beside)
+
+    out, pushed, beside = push(values, call.means, call.probes)
+    variances, stated = beside[: len(out)], iter(beside[len(out) :])
+    responses = []
+    for index, (mean, F) in enumerate(zip(out, pushed, strict=True)):
+        if seen[-1].found[index].innovation is not None:
+            beyond = next(stated).detach()
+        else:
+            beyond = pooled_innovation(values, index, call.inputs, variances[index].detach(), seed)
+        responses.append(Response(mean, F.detach(), beyond, (), beyond))
+    return seen[-1].filled(responses)

@@ -1,0 +1,223 @@
+"""The one object that most users touch: a model with its noise and a method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from howsure import noise as noises
+from howsure.dropout import Placement, as_placement, describe
+from howsure.files import write_atomically
+from howsure.methods import METHODS, choose
+from howsure.methods.setup import Setup
+from howsure.prediction import Prediction
+from howsure.progress import progress
+from howsure.structure import Parts
+from howsure.tune import Fit, fit_method
+
+_FORMAT = 1
+
+
+class Uncertain(nn.Module):
+    """A trained model that says how sure it is.
+
+    >>> sure = Uncertain(model, noise=0.01)          # a number is a variance
+    >>> sure.fit(validation_loader)                  # finds the dropout rate
+    >>> p = sure(x)
+    >>> p.mean, p.std, p.data_var, p.model_var
+
+    The model stays as it is; the wrapper's `state_dict` has its weights under `model.` and the
+    method's settings as extra state.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        noise: Any = None,
+        method: str = "auto",
+        *,
+        rate: float | Sequence[float] | None = None,
+        samples: int = 20,
+        placement: str | Sequence[str] | Placement = "auto",
+        prediction: str = "adf",
+        seed: int = 0,
+        **method_options: Any,
+    ) -> None:
+        """Wraps a model.
+
+        Args:
+            model: Any trained module, in eval mode.
+            noise: The sensor's noise: a number or tensor is a **variance**; `howsure.noise.std(s)`
+                takes a standard deviation; a dict or tuple serves several inputs; `None` is none.
+            method: "auto", or one of `howsure.methods.METHODS`.
+            rate: Dropout rate, or one per site; `fit` finds it.
+            samples: Monte-Carlo samples of sampling methods.
+            placement: Where dropout goes: "auto", "after", "before", "existing", or a list of
+                layer name patterns.
+            prediction: "adf" predicts E[f(x + noise)] as the paper does, "network" the plain
+                network's output.
+            seed: Same seed, same result.
+            **method_options: Further settings of `howsure.methods.setup.Setup`, such as
+                `task="classification"`, `tau`, `chunk`, `shared_masks`.
+        """
+        super().__init__()
+        if method != "auto" and method not in METHODS:
+            known = ["auto", *sorted(METHODS)]
+            raise ValueError(f"`method` must be one of {known}, not {method!r}.")
+        self.model = model
+        self.method = method
+        self.setup = Setup(
+            model,
+            noise,
+            placement=as_placement(placement),
+            rate=tuple(rate) if isinstance(rate, Sequence) else rate,
+            samples=samples,
+            seed=seed,
+            prediction=prediction,
+            **method_options,
+        )
+        self.last_fit: Fit | None = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Prediction:
+        """The prediction for inputs given as to the model itself."""
+        x = kwargs if kwargs and not args else (args[0] if len(args) == 1 else args)
+        if args and kwargs:
+            raise TypeError("Give all inputs by position or all by keyword.")
+        self.setup.check_eval_mode()
+        name, note = (self.method, ()) if self.method != "auto" else choose(self.setup, x)
+        result = METHODS[name](self.setup, x)
+        return result if not note else _noted(result, note)
+
+    def fit(self, loader: Iterable[Any], **options: Any) -> Fit:
+        """Finds the method's free settings (rate, tau) on held-out data, by NLL.
+
+        The data must be held out from training and carry the noise of deployment; see
+        `howsure.tune.fit_method` for the options.
+        """
+        self.setup.check_eval_mode()
+        self.setup, fit = fit_method(self.setup, self.method, loader, **options)
+        self.last_fit = fit
+        return fit
+
+    @torch.no_grad()
+    def predict(self, loader: Iterable[Any], *, show_progress: bool = True) -> Prediction:
+        """Predictions for all batches of a loader, concatenated.
+
+        A batch that is a pair (inputs, targets) is taken as such; the targets are left aside.
+        """
+        batches = [self(*_as_args(batch)) for batch in progress(loader, show_progress, "predict")]
+        if not batches:
+            raise ValueError("The loader is empty; there is nothing to predict.")
+        return _concatenated(batches)
+
+    def describe(self, x: Any) -> str:
+        """Where dropout goes for inputs like `x`, and at which rate."""
+        sites = self.setup.sites(x)
+        rates = None if self.setup.rate is None else self.setup.rates(sites)
+        return describe(sites, rates)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The settings as plain data, for `state_dict`."""
+        setup = self.setup
+        return {
+            "format": _FORMAT,
+            "method": self.method,
+            "noise": noises.to_config(setup.noise),
+            "rate": list(setup.rate) if isinstance(setup.rate, tuple) else setup.rate,
+            "samples": setup.samples,
+            "seed": setup.seed,
+            "prediction": setup.prediction,
+            "task": setup.task,
+            "tau": setup.tau if isinstance(setup.tau, Tensor) else float(setup.tau),
+            "placement": [
+                setup.placement.kind,
+                list(setup.placement.only),
+                setup.placement.units,
+                setup.placement.over_time,
+            ],
+            "shared_masks": setup.shared_masks,
+            "unbiased": setup.unbiased,
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Takes over the settings that `get_extra_state` gave."""
+        if state.get("format") != _FORMAT:
+            raise ValueError(
+                f"These settings have format {state.get('format')!r}; this version of howsure "
+                f"reads format {_FORMAT}."
+            )
+        kind, only, units, over_time = state["placement"]
+        rate = state["rate"]
+        self.method = state["method"]
+        self.setup = self.setup.with_(
+            noise=noises.from_config(state["noise"]),
+            rate=tuple(rate) if isinstance(rate, list) else rate,
+            placement=Placement(kind, tuple(only), units, over_time),
+            **{name: state[name] for name in _PLAIN},
+            _sites={},
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Writes the settings, without the model's weights, to a file that is safe to load."""
+        write_atomically(Path(path), lambda file: torch.save(self.get_extra_state(), file))
+
+    @classmethod
+    def load(cls, path: str | Path, model: nn.Module) -> Uncertain:
+        """The wrapper that `save` wrote, around a model with the same layers."""
+        try:
+            state = torch.load(Path(path), weights_only=True)
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"`{path}` is not a file that `Uncertain.save` wrote: {error}"
+            ) from None
+        if not isinstance(state, dict) or "format" not in state:
+            raise ValueError(f"`{path}` is not a file that `Uncertain.save` wrote.")
+        loaded = cls(model)
+        loaded.set_extra_state(state)
+        return loaded
+
+
+_PLAIN = ("samples", "seed", "prediction", "task", "tau", "shared_masks", "unbiased")
+
+
+def _as_args(batch: Any) -> tuple[Any, ...]:
+    """The model's inputs of a batch: all of it, or the first of (inputs, targets)."""
+    if isinstance(batch, (tuple, list)) and len(batch) == 2:
+        batch = batch[0]
+    return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+
+
+def _noted(prediction: Prediction, note: tuple[str, ...]) -> Prediction:
+    return replace(prediction, notes=(*note, *prediction.notes))
+
+
+def _concatenated(batches: list[Prediction]) -> Prediction:
+    """One prediction from those of all batches."""
+
+    def joined(name: str) -> Any:
+        parts = [Parts(getattr(batch, name)) for batch in batches]
+        columns = zip(*(part.tensors for part in parts), strict=True)
+        return parts[0].filled([torch.cat(column) for column in columns])
+
+    logits = [batch.logits for batch in batches if batch.logits is not None]
+    entropies = [b.expected_entropy for b in batches if b.expected_entropy is not None]
+    return Prediction(
+        joined("mean"),
+        joined("data_var"),
+        joined("model_var"),
+        tuple(dict.fromkeys(_all_notes(batches))),
+        _concatenated(logits) if logits else None,
+        torch.cat(entropies) if entropies else None,
+    )
+
+
+def _all_notes(batches: list[Prediction]) -> Iterator[str]:
+    for batch in batches:
+        yield from batch.notes

@@ -1,0 +1,90 @@
+"""Held-out data: taken from a loader, with warnings for what would spoil a search."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from howsure.methods.setup import Setup
+
+
+def pairs_of(loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
+    """The batches (inputs, targets) of a loader; an error if there are none."""
+    empty = True
+    for batch in loader:
+        empty = False
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise TypeError(
+                "A held-out batch must be a pair (inputs, targets); several inputs go into a "
+                f"tuple or a dict. This one is a {type(batch).__name__}."
+            )
+        inputs, targets = batch
+        if isinstance(inputs, list):
+            inputs = tuple(inputs)
+        yield inputs, torch.as_tensor(targets)
+    if empty:
+        raise ValueError("The loader is empty; there is nothing to fit on.")
+
+
+def warn_if_training_data(loader: Any, training_data: Any) -> None:
+    """Warns if the held-out data is the training data, as far as that can be seen."""
+    held_out, training = _data_set(loader), _data_set(training_data)
+    marked = getattr(held_out, "train", None) is True
+    if marked or (training is not None and _overlap(held_out, training)):
+        warnings.warn(
+            "The held-out data shares inputs with the training data. Errors on training data are "
+            "too small, so the rate will be too; fit on data that the model has not seen.",
+            stacklevel=4,
+        )
+
+
+def _data_set(loader: Any) -> Any:
+    return loader.dataset if isinstance(loader, DataLoader) else loader
+
+
+def _overlap(one: Any, two: Any) -> bool:
+    if one is two:
+        return True
+    first, second = getattr(one, "dataset", one), getattr(two, "dataset", two)
+    if first is not second or first is None:
+        return False
+    left = getattr(one, "indices", None)
+    right = getattr(two, "indices", None)
+    if left is None or right is None:
+        return True
+    return not set(map(int, left)).isdisjoint(map(int, right))
+
+
+def warn_if_clean(setup: Setup, batches: list[tuple[Any, Tensor]]) -> None:
+    """Warns if images look cleaner than the noise that the setup assumes.
+
+    The estimate is too large where there is texture, so one below half of the assumed std means
+    that the noise is not there.
+    """
+    x = batches[0][0]
+    if setup.noise is None or not isinstance(x, Tensor) or x.dim() != 4 or min(x.shape[-2:]) < 8:
+        return
+    assumed = float(setup.variance(x).mean().sqrt())
+    found = _noise_std(x[:8].float())
+    if found < 0.5 * assumed:
+        warnings.warn(
+            f"The held-out inputs look cleaner (std about {found:.2g}) than the noise that is "
+            f"assumed (std {assumed:.2g}), so the fitted rate will not suit noisy inputs; use "
+            '`inputs="clean"` to add the noise to them.',
+            stacklevel=5,
+        )
+
+
+def _noise_std(images: Tensor) -> float:  # (batch, channels, height, width)
+    """An upper estimate of the noise: median absolute second difference along both axes.
+
+    White noise of std s gives differences of std 6 s (Immerkaer 1996); texture adds to them.
+    """
+    rows = images[..., 2:, :] - 2 * images[..., 1:-1, :] + images[..., :-2, :]
+    both = rows[..., 2:] - 2 * rows[..., 1:-1] + rows[..., :-2]
+    return float(1.4826 * both.abs().median() / 6)
