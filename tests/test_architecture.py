@@ -19,7 +19,7 @@ PACKAGE = Path(hs.__file__).parent
 # Lower layers know nothing of higher ones (DESIGN, section 3).
 LAYERS = [
     ["errors", "concrete", "structure", "moments", "files", "progress", "gate"],
-    ["normal", "samples", "squares", "call_site"],
+    ["blocks", "normal", "samples", "squares", "call_site"],
     ["registry", "inputs", "noise", "metrics"],
     ["families", "gaussian"],
     ["rules", "fallbacks", "interpreter"],

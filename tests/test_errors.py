@@ -190,3 +190,47 @@ def test_missing_rules_lists_everything_from_one_run():
     assert missing[0].shapes == ((2, 4, 8, 8),)
     assert re.search("2 x", str(missing[0]))
     assert hs.missing_rules(FunctionalResNet(), X) == []
+
+
+def test_augmented_assignment_to_a_part_is_followed():
+    def model(x):
+        y = x.clone()
+        y[:, 1:] += x[:, :-1]
+        y[:, 0] *= 2
+        return y
+
+    out = hs.propagate(model, X, 0.1)
+    torch.testing.assert_close(out.mean, model(X))
+    torch.testing.assert_close(out.var[:, 1:], torch.full_like(X[:, 1:], 0.2))
+    torch.testing.assert_close(out.var[:, 0], torch.full_like(X[:, 0], 0.4))
+
+    def other_part(x):
+        part = x[:, 0]
+        part += 1
+        x[:, 1] = part
+        return x
+
+    with pytest.raises(hs.NoRuleError, match="changed in place"):
+        hs.propagate(other_part, X, 0.1)
+
+
+def test_masks_built_from_the_input_are_ordinary_tensors_until_written_to():
+    def shifted_window_mask(x):
+        regions = x.new_zeros(8, 8)
+        regions[4:] = 1
+        mask = (regions[:, None] - regions[None, :]).sum(-1)
+        mask = mask.masked_fill(mask != 0, -100.0).masked_fill(mask == 0, 0.0)
+        return x + mask
+
+    out = hs.propagate(shifted_window_mask, X, 0.1)
+    torch.testing.assert_close(out.mean, shifted_window_mask(X))
+    torch.testing.assert_close(out.var, torch.full_like(X, 0.1))
+    assert hs.propagate(lambda x: x if bool((x.new_ones(3) > 0).all()) else -x, X, 0.1)
+
+
+def test_the_values_of_a_maximum_can_be_used_but_not_its_position():
+    values = hs.propagate(lambda x: torch.max(x, 2, keepdim=True)[0], X, 0.01)
+    torch.testing.assert_close(values.var, hs.propagate(lambda x: x.amax(2, True), X, 0.01).var)
+    assert hs.propagate(lambda x: x.min(1).values, X, 0.01).var.shape == (2, 8, 8)
+    with pytest.raises(hs.NoRuleError, match="position of the largest"):
+        hs.propagate(lambda x: x.gather(2, x.max(2, keepdim=True)[1]), X, 0.01)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments import Moments
+from howsure.moments import Moments, Refused
 
 
 class Interpreter(Protocol):
@@ -39,6 +39,12 @@ class Gaussian(Tensor):
     interpreter: Interpreter
     memory: Memory
     version_seen: int
+    # Made by `new_zeros` and its like, and not yet written to: an ordinary tensor in all but name.
+    constant: bool
+    # The index that this view was taken with, to recognise `x[i] += y`.
+    index: Any
+    # Why this must not be used, if so.
+    refusal: str
 
     @staticmethod
     def __new__(
@@ -53,10 +59,15 @@ class Gaussian(Tensor):
         self.interpreter = interpreter
         self.memory = memory
         self.version_seen = memory.version
+        self.constant = False
+        self.index = None
+        self.refusal = ""
         return self
 
     def read(self) -> Moments:
         """The moments; an error if a view of the same memory was written to since."""
+        if self.refusal:
+            raise NoRuleError(self.refusal, can_fall_back=False)
         if self.version_seen != self.memory.version:
             raise NoRuleError(
                 "This tensor shares memory with another one that was changed in place, and "
@@ -74,8 +85,18 @@ class Gaussian(Tensor):
                 "out-of-place form."
             )
         self.moments_now = moments
+        self.constant = False
         self.memory.version += 1
         self.version_seen = self.memory.version
+
+    def accept_write_to(self, view: Gaussian, index: Any) -> None:
+        """Takes note of `x[index] += y`: a write to that very view, followed by `x[index] = view`.
+
+        Python evaluates `index` once, so both steps have the same object.
+        """
+        only_write = view.version_seen == self.memory.version == self.version_seen + 1
+        if view.memory is self.memory and view.index is index and only_write:
+            self.version_seen = self.memory.version
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         """The shape alone: a debugger must not trigger computations."""
@@ -147,6 +168,10 @@ def wrap(result: Any, interpreter: Interpreter, memory: Memory | None = None) ->
     """A rule's result with carriers in place of moments; views share `memory`."""
     if isinstance(result, Moments):
         return Gaussian(result, interpreter, memory or Memory())
+    if isinstance(result, Refused):
+        refused = Gaussian(Moments(result.value, result.value), interpreter, Memory())
+        refused.refusal = result.reason
+        return refused
     if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
         items = [wrap(item, interpreter, memory) for item in result]
         return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)

@@ -6,12 +6,17 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from howsure.call_site import CallSites
 from howsure.errors import NoRuleError
 from howsure.fallbacks import fallback_named, note
+from howsure.families import select
 from howsure.gaussian import Gaussian, Memory, carriers, unwrap, wrap
-from howsure.moments import Moments
+from howsure.moments import Moments, linear_moments, variance_dtype
 from howsure.registry import Rule, Target, find, operation_name
+from howsure.structure import map_leaves
 
 
 class RuleInterpreter:
@@ -44,10 +49,14 @@ class RuleInterpreter:
         """The result of `func`, with carriers in place of random tensors."""
         if kwargs.get("out") is not None:
             raise self.located(func, args, kwargs, "`out=` cannot take a Gaussian; assign instead.")
+        if all(carrier.constant for carrier in carriers([args, kwargs])):
+            return self.of_constants(func, args, kwargs)
         rule = find(func, self.overrides)
         try:
             if rule is None:
                 return self.missing(func, args, kwargs)
+            if func is Tensor.__setitem__ and all(isinstance(args[i], Gaussian) for i in (0, 2)):
+                args[0].accept_write_to(args[2], args[1])
             return self.written(rule, func, args, kwargs, self.apply(rule, func, args, kwargs))
         except NoRuleError as error:
             if not (rule is not None and error.can_fall_back and self.answer_without_rule):
@@ -56,6 +65,27 @@ class RuleInterpreter:
             return self.missing(func, args, kwargs)
         except NoRuleError as error:
             raise self.located(func, args, kwargs, error) from error.__cause__
+
+    def of_constants(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation on tensors such as `x.new_zeros(...)`: the plain one, on the plain values.
+
+        Their values are ordinary tensors, so writes through views reach what they should.
+        """
+        means = select(unwrap(args), "mean")
+        result = func(*means, **select(unwrap(kwargs), "mean"))
+        first = args[0] if args else None
+        if isinstance(first, Gaussian) and isinstance(result, Tensor) and result is means[0]:
+            return first
+        return map_leaves(lambda leaf: self._constant(leaf, first), result)
+
+    def _constant(self, leaf: Any, source: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
+            return leaf
+        zero = torch.zeros(leaf.shape, dtype=variance_dtype(leaf.dtype), device=leaf.device)
+        memory = source.memory if isinstance(source, Gaussian) else None
+        carrier = wrap(linear_moments(leaf, zero), self, memory)
+        carrier.constant = True
+        return carrier
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -70,7 +100,11 @@ class RuleInterpreter:
         if rule.takes_carriers:
             return rule.called_as(func)(*args, **kwargs)
         result = rule.called_as(func)(*unwrap(args), **unwrap(kwargs))
-        return wrap(result, self, self.shared_memory(rule, func, args))
+        wrapped = wrap(result, self, self.shared_memory(rule, func, args))
+        if isinstance(wrapped, Gaussian):
+            wrapped.constant = rule.family == "construction"
+            wrapped.index = args[1] if func is Tensor.__getitem__ else None
+        return wrapped
 
     def shared_memory(self, rule: Rule, func: Target, args: tuple[Any, ...]) -> Memory | None:
         """The memory of the first argument if the operation returns a view of it."""
@@ -127,11 +161,12 @@ class RuleInterpreter:
 
 
 # Structural operations that return a copy, so that writing to one does not change the other.
-_COPIES = set(
-    "cat concat concatenate stack hstack vstack dstack column_stack row_stack clone roll flip "
-    "fliplr flipud rot90 repeat tile repeat_interleave pad constant_pad_nd tril triu "
-    "pixel_shuffle pixel_unshuffle channel_shuffle".split()
-)
+_COPIES = {
+    *("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack"),
+    *("row_stack", "clone", "roll", "flip", "fliplr", "flipud", "rot90", "repeat", "tile"),
+    *("repeat_interleave", "pad", "tril", "triu", "pixel_shuffle", "pixel_unshuffle"),
+    "channel_shuffle",
+}
 
 _AUGMENTED = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__"}
 
@@ -143,10 +178,10 @@ def works_in_place(rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict
         return True
     if name.endswith("_") and not name.endswith("__"):
         return True
+    if "inplace" in kwargs:
+        return bool(kwargs["inplace"])
     position = rule.inplace_position
-    if position is None:
-        return False
-    return bool(kwargs.get("inplace", args[position] if len(args) > position else False))
+    return position is not None and len(args) > position and bool(args[position])
 
 
 def described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

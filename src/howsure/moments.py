@@ -41,3 +41,16 @@ def variance_dtype(dtype: torch.dtype) -> torch.dtype:
 def linear_moments(mean: Tensor, var: Tensor) -> Moments:
     """Moments of an op that is linear in its random input: nothing beyond first order."""
     return Moments(mean, var, innovation=lambda: torch.zeros_like(var))
+
+
+@dataclass(frozen=True, eq=False)
+class Refused:
+    """A part of a result that must not be used, such as the position of a maximum.
+
+    Attributes:
+        value: What it is at the mean.
+        reason: Why, and what to do.
+    """
+
+    value: Tensor
+    reason: str

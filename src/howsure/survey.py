@@ -13,9 +13,9 @@ from torch import Tensor
 from howsure.call_site import CallSites
 from howsure.errors import NoRuleError
 from howsure.families import select
-from howsure.gaussian import carriers, unwrap, wrap
+from howsure.gaussian import Gaussian, carriers, unwrap, wrap
 from howsure.inputs import input_moments
-from howsure.interpreter import RuleInterpreter
+from howsure.interpreter import RuleInterpreter, works_in_place
 from howsure.moments import linear_moments, variance_dtype
 from howsure.propagate import run
 from howsure.registry import Rule, Target, find, operation_name
@@ -79,7 +79,13 @@ class Surveyor(RuleInterpreter):
     def _plain(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operation on the means, as a Gaussian without variance."""
         means, options = select(unwrap(args), "mean"), select(unwrap(kwargs), "mean")
-        return map_leaves(self._certain, func(*means, **options))
+        result = map_leaves(self._certain, func(*means, **options))
+        rule = find(func, self.overrides)
+        in_place = rule is not None and works_in_place(rule, func, args, kwargs)
+        if in_place and isinstance(args[0], Gaussian) and isinstance(result, Gaussian):
+            args[0].write(result.read())
+            return args[0]
+        return result
 
     def _certain(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:

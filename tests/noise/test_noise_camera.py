@@ -80,9 +80,26 @@ def test_moving_hot_and_dead_pixels_are_rejected():
     frames = camera(rng, (100, 100))
     frames[:, :2] += rng.uniform(0, 200, (10, 2, 100))  # something moves through 2 %
     frames[:, 2] = 17.0  # dead
+    frames[:, 3] += 1e4 * rng.normal(size=(10, 100))  # hot
     found = noise.fit_poisson_gaussian(frames)
     assert np.abs(scores(found)).max() < 4
-    assert found.rejected == pytest.approx(0.03, abs=0.003)
+    assert found.rejected == pytest.approx(0.04, abs=0.003)
+
+
+def test_a_night_scene_is_mostly_dark():
+    rng = np.random.default_rng(11)
+    scene = np.where(rng.random(20_000) < 0.03, rng.uniform(50, 250, 20_000), 1.0)
+    photons = rng.poisson(scene / GAIN, (10, 20_000))
+    found = noise.fit_poisson_gaussian(GAIN * photons + READ * rng.normal(size=photons.shape))
+    assert np.abs(scores(found)).max() < 4
+    assert found.rejected < 1e-3
+
+
+def test_coarse_integers_and_two_frames():
+    rng = np.random.default_rng(12)
+    frames = np.round(camera(rng, (300, 300), frames=2, gain=0.02, read=0.8))
+    found = noise.fit_poisson_gaussian(frames.astype(np.int16))
+    assert np.abs(scores(found, 0.02, 0.8**2 + 1 / 12)).max() < 4
 
 
 def test_one_fit_for_each_channel():

@@ -15,6 +15,7 @@ WRONG: Any = "row"
 NUMBER: Any = 3.0
 ARRAY: Any = X.numpy()
 FRAMES = np.random.default_rng(0).normal(100, 5, (4, 3, 32, 32))
+STEADY = np.stack([np.arange(1000.0), np.arange(1000.0) + (np.arange(1000) % 10 == 0)])
 
 REFUSED = [
     ("negative variance", lambda: noise.variance(-1.0), "cannot be negative"),
@@ -69,6 +70,8 @@ REFUSED = [
         "another exposure",
     ),
     ("fit from one frame", lambda: noise.fit_poisson_gaussian(FRAMES[:1]), "at least 2"),
+    ("fit of equal frames", lambda: noise.fit_poisson_gaussian(FRAMES[[0, 0]]), "all equal"),
+    ("fit of few changes", lambda: noise.fit_poisson_gaussian(STEADY), "Most pixels are the same"),
     ("fit without contrast", lambda: noise.fit_poisson_gaussian(FRAMES), "too little contrast"),
     ("fit of two pixels", lambda: noise.fit_poisson_gaussian(FRAMES[:, 0, 0, :2]), "contrast"),
     ("fit per what", lambda: noise.fit_poisson_gaussian(FRAMES, per=WRONG), '"channel"'),

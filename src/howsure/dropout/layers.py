@@ -51,6 +51,22 @@ def follows_a_layer(func: Callable[..., Any]) -> bool:
     return base_name(func) in _NORMS or (rule is not None and rule.pointwise)
 
 
+_POOLS = {
+    f"{kind}pool{dims}d"
+    for kind in ("max_", "avg_", "adaptive_avg_", "adaptive_max_")
+    for dims in (1, 2, 3)
+}
+
+
+def commutes_with_channels(func: Callable[..., Any]) -> bool:
+    """Whether scaling a whole channel before the operation or after it is the same.
+
+    A pool of a positive multiple is that multiple of the pool: the mask may as well come later,
+    on fewer elements, and more of the network is shared by all samples.
+    """
+    return base_name(func) in _POOLS
+
+
 class Weights:
     """The parameters of a model, by identity: names the layer that an operation belongs to."""
 

@@ -16,6 +16,7 @@ from howsure.dropout.layers import (
     DROPOUTS,
     Weights,
     base_name,
+    commutes_with_channels,
     follows_a_layer,
     is_recurrent,
     spatial_dims,
@@ -92,6 +93,7 @@ class _Layer:
     chain: list[str]
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
+    pools: list[str] = field(default_factory=list)
     feeds_a_layer: bool = False
 
 
@@ -163,11 +165,14 @@ class _Explorer(TorchFunctionMode):
             self.met.dropouts.append((where, name, tuple(inputs[0].shape), rate))
         if not inputs or id(inputs[0]) not in self.tips:
             return
-        index = self.tips.pop(id(inputs[0]))
-        same_shape = tuple(output.shape) == self.met.layers[index].output_shape
-        if follows_a_layer(func) and same_shape:
-            self.met.layers[index].chain.append(name)
-            self.tips[id(output)] = index
+        layer = self.met.layers[index := self.tips.pop(id(inputs[0]))]
+        if commutes_with_channels(func) and spatial_dims(layer.chain[0]):
+            layer.pools.append(name)
+        elif follows_a_layer(func) and output.shape == layer.output_shape and not layer.pools:
+            layer.chain.append(name)
+        else:
+            return
+        self.tips[id(output)] = index
 
 
 def _tensors(tree: Any) -> Any:
@@ -225,6 +230,7 @@ def _layer_site(layer: _Layer, kind: str, placement: Placement) -> Site:
         units = shape[-dims - 1 :]
     else:
         units = (shape[-dims - 1], *(1,) * dims)
+        chain = chain + tuple(layer.pools) if kind == "after" else chain
     return Site(layer.name, kind, chain, units)
 
 

@@ -14,8 +14,8 @@ from howsure.noise.variance_line import Line, Pixels, fit_line, fit_one
 
 # A parameter more standard errors below 0 is not there by chance: the model is wrong.
 _IMPOSSIBLE = 4.0
-# The least variance of the scene, in units of that of the pixels' means. Below it the gain is
-# biased by more than its standard error.
+# The least variance of the scene, in units of that of the pixels' means, for which the correction
+# of errors in the means was tried: bias below a standard error at 100,000 pixels.
 _CONTRAST = 10.0
 
 
@@ -65,14 +65,7 @@ def _group_shape(frame: Tensor, per: str) -> tuple[int, ...]:
 
 def _possible_line(pixels: Pixels) -> Line:
     """The fitted line; a parameter below 0 by chance is set to 0, any other is refused."""
-    if len(pixels.light) < 3 or not bool(
-        pixels.light.var() > _CONTRAST * pixels.var.median() / pixels.frames
-    ):
-        raise ValueError(
-            f"The {len(pixels.light)} pixels that are not saturated show too little contrast to "
-            "tell gain from read noise; use a scene with dark and bright parts and more frames, or "
-            "`identify_from_repeats` for a constant noise."
-        )
+    _check_pixels(pixels)
     line = fit_line(pixels)
     if bool((line.params >= 0).all()):
         return line
@@ -80,6 +73,21 @@ def _possible_line(pixels: Pixels) -> Line:
     if float(line.params[index]) < -_IMPOSSIBLE * float(line.errors[index]):
         raise ValueError(_REMEDY[index].format(float(line.params[index])))
     return line._replace(params=fit_one(pixels, line, 1 - index))
+
+
+def _check_pixels(pixels: Pixels) -> None:
+    count, typical = len(pixels.light), pixels.var.median() if len(pixels.var) else 0.0
+    if count < 3 or not bool(pixels.light.var() > _CONTRAST * typical / pixels.frames):
+        raise ValueError(
+            f"The {count} pixels that are not saturated show too little contrast to tell gain from "
+            "read noise; use a scene with dark and bright parts and more frames, or "
+            "`identify_from_repeats` for a constant noise."
+        )
+    if not bool(typical > 0):
+        raise ValueError(
+            "Most pixels are the same in all frames, so that their variances say little; give more "
+            "frames, or `identify_from_repeats` the same ones."
+        )
 
 
 _REMEDY = (

@@ -65,11 +65,6 @@ def identify_from_repeats(
     error2 = repeats.var.square() * repeats.spread / (1 + repeats.spread)
     var = _total(repeats.var, repeats.valid, dims) / count
     error = _total(error2, repeats.valid, dims).sqrt() / count
-    if not bool(var.any()):
-        raise ValueError(
-            "The frames are all equal, so they show no noise; use frames taken one after the other "
-            "and not denoised, or `howsure.noise.quantisation` if the noise is below one step."
-        )
     return Identified(Constant(plain(var)), plain(error))
 
 
@@ -86,15 +81,18 @@ def pixel_moments(
             f"`frames` has shape {tuple(x.shape)}, which is fewer than 2 frames; give at least 2 "
             "readings of the same scene, along the first dimension."
         )
-    valid = torch.ones(x.shape[1:], dtype=torch.bool)
-    if saturation is not None:
-        low, high = saturation
-        valid = ((x > low) & (x < high)).all(0)
+    low, high = saturation or (-torch.inf, torch.inf)
+    valid = ((x > low) & (x < high)).all(0)
     steps = len(x) - 1
     if drift:
         var, spread = x.diff(dim=0).square().mean(0) / 2, (3 * len(x) - 4) / steps**2
     else:
         var, spread = x.var(0), 2 / steps
+    if not bool(var.any()):
+        raise ValueError(
+            "The frames are all equal, so they show no noise; use frames taken one after the other "
+            "and not denoised, or `howsure.noise.quantisation` if the noise is below one step."
+        )
     return Repeats(len(x), x.mean(0), var, spread, valid)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 # A pixel whose variance is off by more standard deviations is not off by chance (6e-5).
 _OUTLIER = 4.0
+_GROUPS = 100  # for the first guess: things that fill 1 % of the image count
 _ITERATIONS = 50
 
 
@@ -71,19 +72,21 @@ def fit_one(pixels: Pixels, line: Line, index: int) -> Tensor:
 
 
 def _start(pixels: Pixels) -> Tensor:  # (2,)
-    """A line through the medians of the darker and of the brighter half, robust to outliers."""
-    halves = pixels.light.argsort().tensor_split(2)
-    x, y = (
-        torch.stack([part[half].median() for half in halves]) for part in (pixels.light, pixels.var)
-    )
+    """A line through the medians of groups of like intensity, robust to outliers."""
+    count = len(pixels.light)
+    groups = pixels.light.argsort().tensor_split(min(_GROUPS, max(2, count // 10)))
+    x = torch.stack([pixels.light[group].mean() for group in groups])
+    y = torch.stack([pixels.var[group].median() for group in groups])
     y = y / (1 - pixels.spread / 9) ** 3  # chi square: median over mean (Wilson & Hilferty 1931)
-    gain = ((y[1] - y[0]) / (x[1] - x[0])).clamp(min=0)
-    return torch.stack([gain, (y[0] - gain * x[0]).clamp(min=0)])
+    scale = (y + y.mean()).unsqueeze(1)
+    design = torch.stack([x, torch.ones_like(x)], 1)
+    return torch.linalg.lstsq(design / scale, y.unsqueeze(1) / scale).solution.squeeze(1)
 
 
 def _fitted(pixels: Pixels, params: Tensor) -> Tensor:  # (n,)
-    """Variances on the line; the floor bounds the weight of the darkest pixels."""
-    return (pixels.design @ params).clamp(min=1e-3 * float(pixels.var.mean()))
+    """Variances on the line; a thousandth of their mean bounds the weight of dark pixels."""
+    fitted = pixels.design @ params
+    return fitted.clamp(min=1e-3 * float(fitted.mean()))
 
 
 def _weights(pixels: Pixels, params: Tensor) -> Tensor:  # (n,)

@@ -107,6 +107,8 @@ def fill(target: Target, self: Moments, *args: Any) -> Moments:
 
 @rule(
     Tensor.copy_,
+    torch.ops.aten.copy_.default,
+    torch.ops.aten.copy.default,
     name="copy_",
     fidelity=STRUCTURAL,
     family="construction",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.errors import NoRuleError
-from howsure.moments import Moments, linear_moments
-from howsure.normal import cdf, rectify, standardise
+from howsure.blocks import in_blocks
+from howsure.moments import Moments, Refused, linear_moments
+from howsure.normal import cdf, ratio, roots, tails, unit_rectifier_pair
 from howsure.registry import APPROXIMATE, EXACT, rule, spellings
 from howsure.samples import Draw, Sample
 
@@ -50,21 +50,30 @@ def _moments(operand: Moments | Tensor, like: Moments | Tensor) -> Moments:
 
 def larger(first: Moments, second: Moments) -> Moments:
     """Moments of the larger of two independent Gaussians (Clark 1961)."""
-    spread = first.var + second.var
-    difference = (first.mean - second.mean).to(spread.dtype)
-    a, std, certain = standardise(difference, spread)
-    unit = rectify(a)
-    # m(-|a|), what the noise adds to the larger mean.
-    gain = torch.minimum(unit.mean, unit.mirrored_mean)
-    top = torch.maximum(first.mean, second.mean)
-    mean = torch.where(certain, top, (top + std * gain).to(top.dtype))
-    var = first.var * unit.var + second.var * unit.mirrored_var
-    winner = torch.where(difference >= 0, first.var, second.var)
-    return Moments(
-        mean,
-        torch.where(certain, winner, var),
-        innovation=lambda: torch.where(certain, torch.zeros_like(spread), spread * unit.innovation),
-    )
+    inputs = torch.broadcast_tensors(first.mean, first.var, second.mean, second.var)
+    mean, var = in_blocks(_larger, *inputs)
+    return Moments(mean, var, innovation=lambda: _larger_innovation(*inputs))
+
+
+def _larger(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[Tensor, Tensor]:
+    a, std = _separation(mean1, var1, mean2, var2)
+    n, unit_var, mirrored = unit_rectifier_pair(a)
+    # n = m(-|a|) is what the noise adds to the larger mean.
+    top = torch.maximum(mean1, mean2)
+    return top + (std * n).to(top.dtype), var1 * unit_var + var2 * mirrored
+
+
+def _separation(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[Tensor, Tensor]:
+    """The distance of the means in standard deviations of their difference, and that deviation."""
+    spread = var1 + var2
+    std, divisor = roots(spread)
+    return ratio((mean1 - mean2).to(spread.dtype), divisor), std
+
+
+def _larger_innovation(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> Tensor:
+    """(v1 + v2) [R(a) - Phi(a)**2]."""
+    tail = tails(_separation(mean1, var1, mean2, var2)[0])
+    return (var1 + var2) * (tail.var - tail.probability.square()).clamp(min=0)
 
 
 @rule(*spellings("minimum", "fmin"), name="minimum", fidelity=EXACT, samples=_pairs)
@@ -102,14 +111,10 @@ def amax(input: Moments, dim: Any = (), keepdim: bool = False) -> Moments:
 
     Source: integration by parts of the distribution function of the maximum.
     """
-    out = _largest(input.mean.to(input.var.dtype), input.var, _axes(dim, input.mean.dim()))
-    if not keepdim:
-        out = (
-            out.mean.squeeze(_axes(dim, input.mean.dim())),
-            out.var.squeeze(_axes(dim, input.mean.dim())),
-        )
-        return Moments(out[0].to(input.mean.dtype), out[1])
-    return Moments(out.mean.to(input.mean.dtype), out.var)
+    axes = _axes(dim, input.mean.dim())
+    out = _largest(input.mean.to(input.var.dtype), input.var, axes)
+    mean, var = out.mean.to(input.mean.dtype), out.var
+    return Moments(mean, var) if keepdim else Moments(mean.squeeze(axes), var.squeeze(axes))
 
 
 def _axes(dim: Any, count: int) -> tuple[int, ...]:
@@ -122,10 +127,6 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 def _largest(mean: Tensor, var: Tensor, axes: tuple[int, ...]) -> Moments:
     """Moments of the largest element along `axes`, which stay with size 1."""
-    axis = axes[-1]
-    for other in axes[:-1]:
-        # One axis at a time would be Clark's approximation; fold them into one instead.
-        mean, var = (t.transpose(other, axis) for t in (mean, var))
     certain = var == 0
     std = torch.where(certain, 1.0, var).sqrt()
     reach = torch.where(certain, 0.0, 5 * std)
@@ -162,14 +163,21 @@ def _whole_and_pairs(draw: Draw) -> Iterable[Sample]:
 
 
 _INDICES = (
-    "the position of the largest or smallest element is not a Gaussian; use `amax(dim)` or "
-    "`amin(dim)`, which return the values alone."
+    "The position of the largest or smallest element is not a Gaussian; the values alone are: "
+    '`x.max(dim)[0]` or `x.amax(dim)`. `fallback="linearise"` freezes the position at the mean.'
 )
 
 
+class Extreme(NamedTuple):
+    """What `max(dim)` and `min(dim)` return; the indices must not be used."""
+
+    values: Moments
+    indices: Refused
+
+
 @rule(*spellings("max"), name="max", fidelity=APPROXIMATE, samples=_whole_and_pairs, error=0.01)
-def max_of(input: Moments | Tensor, *args: Any, **kwargs: Any) -> Moments:
-    """As `amax` over everything, or `maximum` of two tensors.
+def max_of(input: Moments | Tensor, *args: Any, **kwargs: Any) -> Moments | Extreme:
+    """As `amax` over everything or a dimension, or `maximum` of two tensors.
 
     Assumes: see `amax` and `maximum`.
 
@@ -179,8 +187,8 @@ def max_of(input: Moments | Tensor, *args: Any, **kwargs: Any) -> Moments:
 
 
 @rule(*spellings("min"), name="min", fidelity=APPROXIMATE, samples=_whole_and_pairs, error=0.01)
-def min_of(input: Moments | Tensor, *args: Any, **kwargs: Any) -> Moments:
-    """As `amin` over everything, or `minimum` of two tensors.
+def min_of(input: Moments | Tensor, *args: Any, **kwargs: Any) -> Moments | Extreme:
+    """As `amin` over everything or a dimension, or `minimum` of two tensors.
 
     Assumes: see `amin` and `minimum`.
 
@@ -189,10 +197,16 @@ def min_of(input: Moments | Tensor, *args: Any, **kwargs: Any) -> Moments:
     return _extremum(amin, minimum, input, *args, **kwargs)
 
 
-def _extremum(over_all: Any, of_two: Any, input: Any, *args: Any, **kwargs: Any) -> Moments:
+def _extremum(
+    over_axes: Any, of_two: Any, input: Any, *args: Any, **kwargs: Any
+) -> Moments | Extreme:
     other = args[0] if args else kwargs.get("other")
     if isinstance(other, (Moments, Tensor)):
         return of_two(input, other)
-    if args or kwargs:
-        raise NoRuleError(_INDICES)
-    return over_all(input)
+    if not args and not kwargs:
+        return over_axes(input)
+    settings = dict(zip(("dim", "keepdim"), args, strict=False)) | kwargs
+    position = torch.argmax if over_axes is amax else torch.argmin
+    return Extreme(
+        over_axes(input, **settings), Refused(position(input.mean, **settings), _INDICES)
+    )

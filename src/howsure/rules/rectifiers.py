@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from howsure.blocks import in_blocks
 from howsure.families import in_float32
 from howsure.moments import Moments
-from howsure.normal import Rectified, rectify, standardise
+from howsure.normal import ratio, roots, tails, unit_rectifier, unit_rectifier_pair
 from howsure.registry import EXACT, rule, spellings
 from howsure.samples import Draw, Sample, one_of_each_shape
 
@@ -38,32 +39,39 @@ def relu(input: Moments, inplace: bool = False) -> Moments:
 
 
 def bent(mean: Tensor, var: Tensor, slope: float | Tensor) -> Moments:
-    """Moments of `x if x > 0 else slope x`.
+    """Moments of `x if x > 0 else slope x`."""
+    inputs = (mean, var.expand(mean.shape))
+    if isinstance(slope, Tensor):
+        out = in_blocks(_bent, *inputs, slope.expand(mean.shape))
+    else:
+        out = in_blocks(lambda m, v: _bent(m, v, slope), *inputs)
+    return Moments(*out, innovation=lambda: _bent_innovation(mean, var, slope))
 
-    Var = var [R(a) + slope**2 R(-a) + 2 slope m(a) m(-a)]: a sum of positive terms for a
-    positive slope.
+
+def _bent(mean: Tensor, var: Tensor, slope: float | Tensor) -> tuple[Tensor, Tensor]:
+    """E = bend(mean) + (1 - slope) std n, Var = var [R(a) + slope**2 R(-a) + 2 slope n (t + n)].
+
+    n = m(-|a|) is what the noise lifts the mean by.
     """
-    a, std, certain = standardise(mean, var)
-    unit = rectify(a)
-    plain = torch.where(mean > 0, mean, slope * mean)
-    bent_mean = std * (unit.mean - slope * unit.mirrored_mean)
-    bent_var = var * _unit_var(unit, slope)
-    flat_var = torch.where(mean > 0, var, slope * slope * var)
-    return Moments(
-        torch.where(certain, plain, bent_mean),
-        torch.where(certain, flat_var, bent_var),
-        innovation=lambda: torch.where(
-            certain, torch.zeros_like(var), (1 - slope) ** 2 * var * unit.innovation
-        ),
-    )
-
-
-def _unit_var(unit: Rectified, slope: float | Tensor) -> Tensor:
+    std, divisor = roots(var)
+    a = ratio(mean, divisor)
     if isinstance(slope, float) and slope == 0.0:
-        return unit.var
-    cross = unit.mean * unit.mirrored_mean
-    # A product of m(a) ~ a and m(-a) ~ 0 is small far out; clamp protects negative slopes.
-    return (unit.var + slope * slope * unit.mirrored_var + 2 * slope * cross).clamp(min=0)
+        n, unit_var = unit_rectifier(a)
+        return torch.addcmul(mean.clamp(min=0), std, n), var * unit_var
+    n, unit_var, mirrored = unit_rectifier_pair(a)
+    lift = std * n
+    cross = n * (a.abs().clamp(max=14) + n)
+    unit_var = (unit_var + slope * slope * mirrored + 2 * slope * cross).clamp(min=0)
+    plain = torch.maximum(mean, torch.zeros_like(mean)) + slope * mean.clamp(max=0)
+    return plain + (1 - slope) * lift, var * unit_var
+
+
+def _bent_innovation(mean: Tensor, var: Tensor, slope: float | Tensor) -> Tensor:
+    """(1 - slope)**2 var [R(a) - Phi(a)**2]."""
+    std = var.clamp(min=torch.finfo(var.dtype).tiny).sqrt()
+    tail = tails(ratio(mean, std))
+    unit = (tail.var - tail.probability.square()).clamp(min=0)
+    return (1 - slope) ** 2 * var * unit
 
 
 def _slopes(draw: Draw) -> Iterable[Sample]:

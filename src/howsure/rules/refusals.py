@@ -67,7 +67,8 @@ refuse(
     name="comparisons",
     reason="Whether a Gaussian exceeds a value is random, not a mask. Use `torch.relu`, "
     "`torch.clamp`, `torch.maximum` or a steep `torch.sigmoid` in the model, or compute the mask "
-    "from a tensor without noise.",
+    "from a tensor without noise. `fallback=\"linearise\"` freezes the mask at the mean.",
+    can_fall_back=True,
 )
 refuse(
     *spellings(
@@ -112,7 +113,9 @@ refuse(
     ),
     name="order",
     reason="The order of random values is random itself. Take `.mean` of `propagate`'s result "
-    "and sort that, or use `torch.amax`, whose moments are known.",
+    "and sort that, or use `torch.amax`, whose moments are known; `fallback=\"linearise\"` freezes "
+    "the order at the mean.",
+    can_fall_back=True,
 )
 refuse(
     *_methods(

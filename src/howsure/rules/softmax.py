@@ -36,6 +36,8 @@ def leave_one_out(mean: Tensor, var: Tensor, dim: int) -> Moments:
     v' = v + sum q**2 v. Second order for small v, of order sqrt(v) for large.
     Var[L] = sum q'**2 v with q' the soft-max of mean / sqrt(1 + pi v / 8), MacKay's expectation.
     """
+    # A masked score of -inf would make gradients 0 * inf; at -1e30 its share is 0 as well.
+    mean = mean.clamp(min=-1e30)
     softened = mean / torch.sqrt(1 + math.pi / 8 * var)
     pooled = (torch.softmax(softened, dim).square() * var).sum(dim, keepdim=True)
     pull = var / (1 + torch.sqrt(1 + 0.25 * (var + pooled)))

@@ -1,0 +1,1 @@
+"""Networks of the benchmarks, written for published weights."""

@@ -1,0 +1,93 @@
+"""Logarithms to other bases, and the logarithm of a sum of two exponentials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from howsure.families import in_float32
+from howsure.moments import Moments, linear_moments
+from howsure.normal import expectation
+from howsure.registry import APPROXIMATE, EXACT, rule, spellings
+from howsure.rules.arithmetic import mean_of, var_of
+from howsure.rules.powers import log
+from howsure.samples import Draw, Sample
+
+
+def _steady(draw: Draw) -> Iterable[Sample]:
+    yield Sample(Moments(2 + draw.positive(3, 4), 0.02 * draw.positive(3, 4)))
+
+
+def _register(name: str, base: float) -> None:
+    @rule(
+        *spellings(name),
+        name=name,
+        fidelity=APPROXIMATE,
+        samples=_steady,
+        error=0.05,
+        pointwise=True,
+    )
+    def logarithm(input: Moments) -> Moments:
+        """As `log(x) / log(base)`.
+
+        Assumes: see `log`.
+
+        Source: `log`.
+        """
+        out, unit = log(input), math.log(base)
+        beyond = out.innovation
+        innovation = None if beyond is None else lambda: beyond() / unit**2
+        return Moments(out.mean / unit, out.var / unit**2, innovation)
+
+
+_register("log2", 2.0)
+_register("log10", 10.0)
+
+
+def _pairs(draw: Draw) -> Iterable[Sample]:
+    yield Sample(draw.moments(3, 4), draw.moments(3, 4))
+    yield Sample(draw.moments(3, 4, std=0.3), draw.constant(4))
+    yield Sample(draw.constant(3, 1), draw.moments(4))
+    same = draw.moments(3, 4)
+    yield Sample(same, same)
+
+
+@rule(*spellings("logaddexp"), name="logaddexp", fidelity=EXACT, samples=_pairs, error=1e-3)
+def logaddexp(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
+    """E = m_big + E[softplus(d)], Var = Var[softplus(d)] + v_big (1 - 2 E[sigmoid(d)]).
+
+    d ~ N(m_small - m_big, v1 + v2), by quadrature; big is the operand with the larger mean.
+
+    Assumes: the two are independent; exact then, up to the quadrature's error.
+
+    Source: log(e^x + e^y) = y + softplus(x - y), and Stein's lemma for the covariance.
+    """
+    if input is other:
+        assert isinstance(input, Moments)
+        return linear_moments(input.mean + math.log(2), input.var)
+    mean = torch.logaddexp(mean_of(input), mean_of(other))
+    dtype = input.var.dtype if isinstance(input, Moments) else var_of(other).dtype
+    spread = torch.zeros_like(mean, dtype=dtype) + var_of(input) + var_of(other)
+    gap = (mean_of(input) - mean_of(other)).to(dtype)
+    return in_float32(
+        lambda _: _summed(mean, gap, spread, var_of(input), var_of(other)), Moments(mean, spread)
+    )
+
+
+def _summed(
+    plain: Tensor, gap: Tensor, spread: Tensor, first: Tensor | float, second: Tensor | float
+) -> Moments:
+    """Moments from the gap of the means; the small operand's side loses no digits."""
+    distance = -gap.abs()
+    soft, share = (expectation(f, distance, spread) for f in (F.softplus, torch.sigmoid))
+    ahead = gap > 0
+    big = torch.where(ahead, spread * 0 + first, spread * 0 + second)
+    small = torch.where(ahead, spread * 0 + second, spread * 0 + first)
+    var = soft.var + big * (1 - 2 * share.mean)
+    slopes = (1 - share.mean).square() * big + share.mean.square() * small
+    mean = plain + (soft.mean - F.softplus(distance))
+    return Moments(mean, var, innovation=lambda: (var - slopes).clamp(min=0))
