@@ -18,16 +18,17 @@ PACKAGE = Path(hs.__file__).parent
 
 # Lower layers know nothing of higher ones (DESIGN, section 3).
 LAYERS = [
-    ["errors", "concrete", "structure", "moments", "files", "progress", "gate"],
-    ["blocks", "normal", "samples", "squares", "call_site"],
-    ["registry", "inputs", "noise", "metrics"],
+    ["errors", "concrete", "structure", "moments", "files", "progress", "eval_mode", "gate"],
+    ["blocks", "normal", "quadrature", "samples", "squares", "call_site"],
+    ["registry", "inputs", "noise", "metrics", "batch_statistics"],
     ["families", "gaussian"],
     ["rules", "fallbacks", "interpreter"],
     ["propagate"],
-    ["survey", "trace", "testing", "check", "rule_table", "dropout", "prediction"],
+    ["survey", "trace", "testing", "check", "rule_table", "dropout", "heteroscedastic"],
+    ["prediction"],
     ["methods"],
-    ["objectives", "validation_data", "tune"],
-    ["uncertain"],
+    ["objectives", "validation_data", "tune", "training", "compat"],
+    ["uncertain", "ensemble"],
     ["demo"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -4,7 +4,11 @@ from howsure import metrics as metrics
 from howsure import noise as noise
 from howsure.check import check as check
 from howsure.dropout import Placement as Placement
+from howsure.ensemble import Ensemble as Ensemble
 from howsure.errors import NoRuleError as NoRuleError
+from howsure.gate import Gate as Gate
+from howsure.gate import blend as blend
+from howsure.heteroscedastic import add_variance_head as add_variance_head
 from howsure.moments import Moments as Moments
 from howsure.prediction import Prediction as Prediction
 from howsure.propagate import propagate as propagate
@@ -12,4 +16,6 @@ from howsure.registry import Fidelity as Fidelity
 from howsure.registry import rule as rule
 from howsure.survey import missing_rules as missing_rules
 from howsure.trace import trace as trace
+from howsure.training import train_adf as train_adf
+from howsure.training import train_heteroscedastic as train_heteroscedastic
 from howsure.uncertain import Uncertain as Uncertain

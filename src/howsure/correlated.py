@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from howsure.moments import variance_dtype
 from howsure.normal import pdf, rectify, standardise
-from howsure.responses import Bend, Probed, Response
+from howsure.responses import Bend, Probed, Response, scalar
 
 
 def square_sum(probes: Tensor) -> Tensor:
@@ -28,7 +30,25 @@ def product(x: Probed, y: Probed, *, independent: bool = False) -> Response:
         beyond = x.var * y.var + shared.square()
         half = torch.full_like(both, 0.5)
         bends = (Bend(half, x.probes + y.probes), Bend(-half, x.probes - y.probes))
-    return Response(x.mean * y.mean + shared, probes, beyond, bends, None)
+        var = x.mean.square() * y.var + y.mean.square() * x.var + beyond
+    return Response(x.mean * y.mean + shared, probes, beyond, bends, None, var)
+
+
+def rectified(x: Probed, *args: Any, **kwargs: Any) -> Response:
+    """E[max(x, 0)] = s m(a), E[f'] = Phi(a), E[f''] = phi(a) / s, a = m / s: Frey & Hinton 1999.
+
+    What `howsure.responses.pointwise` finds by differentiation, at a third of its cost.
+    """
+    with torch.no_grad():
+        mean = x.mean.to(x.var.dtype)
+        a, std, certain = standardise(mean, x.var)
+        unit = rectify(a)
+        value = torch.where(certain, mean.clamp(min=0), std * unit.mean)
+        slope = torch.where(certain, (mean > 0).to(mean), unit.probability)
+        curvature = torch.where(certain, 0.0, pdf(a) / std)
+        beyond = torch.where(certain, 0.0, x.var * unit.innovation)
+    dtype = x.mean.dtype
+    return scalar(x, value.to(dtype), slope.to(dtype), curvature, beyond)
 
 
 def larger(x: Probed, y: Probed) -> Response:

@@ -12,14 +12,14 @@ from howsure.methods.ensemble import mixture
 from howsure.prediction import Prediction
 from howsure.progress import progress
 from howsure.tune import Fit
-from howsure.uncertain import Uncertain, _as_args, _concatenated
+from howsure.uncertain import Uncertain, as_args, concatenated
 
 
 class Ensemble(nn.Module):
     """An equally weighted mixture of wrapped models (Lakshminarayanan et al. 2017).
 
     >>> both = Ensemble([Uncertain(first, 0.01, rate=0.1), Uncertain(second, 0.01, method="adf")])
-    >>> p = both(x)                                      # Prediction; model_var has the disagreement
+    >>> p = both(x)                                # `model_var` includes their disagreement
 
     `state_dict` has every member's weights and settings under `members.0.`, `members.1.`, ...
     """
@@ -54,10 +54,10 @@ class Ensemble(nn.Module):
     @torch.no_grad()
     def predict(self, loader: Iterable[Any], *, show_progress: bool = True) -> Prediction:
         """Predictions for all batches of a loader, concatenated; targets are left aside."""
-        batches = [self(*_as_args(batch)) for batch in progress(loader, show_progress, "predict")]
+        batches = [self(*as_args(batch)) for batch in progress(loader, show_progress, "predict")]
         if not batches:
             raise ValueError("The loader is empty; there is nothing to predict.")
-        return _concatenated(batches)
+        return concatenated(batches)
 
 
 def _wrapped(member: Any, options: dict[str, Any], index: int) -> Uncertain:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments import HALF_PRECISION, Moments, linear_moments
-from howsure.normal import expectation
+from howsure.quadrature import expectation
 from howsure.registry import (
     EXACT,
     REFUSED,
@@ -143,7 +143,7 @@ def elementwise(
     moments.__doc__ = (
         "E and Var of f(x) by centred quadrature: sum w f, sum w (f - mean)**2.\n\n"
         "Assumes: independent elements. Exact up to the quadrature's error.\n\n"
-        "Source: Gauss-Legendre quadrature in a sinh-stretched variable, see `howsure.normal`."
+        "Source: Gauss-Legendre quadrature in a sinh-stretched variable, see `howsure.quadrature`."
     )
     targets = (function, *(alias for alias in aliases if alias is not function))
     return register(

@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from howsure.dropout.layers import Weights, spatial_dims
-from howsure.dropout.sites import _Explorer
+from howsure.dropout.sites import Explorer
+from howsure.eval_mode import in_eval_mode
 from howsure.structure import Parts, as_call
 
 # The variance never falls below this share of the initial one: a network that fits a target
@@ -76,10 +77,12 @@ def add_variance_head(
     if not initial_var > 0 or not math.isfinite(initial_var):
         raise ValueError(f"`initial_var` must be a positive variance, not {initial_var}.")
     network = copy.deepcopy(model)
-    layers = _output_layers(network, x)
+    with in_eval_mode(network):
+        layers = _output_layers(network, x)
     heads = nn.ModuleList(_head(network, layer, initial_var) for layer in layers)
-    made = HeteroscedasticModel(network, layers, heads, _FLOOR * initial_var)
-    return made.train(model.training)
+    made = HeteroscedasticModel(network, layers, heads.train(model.training), _FLOOR * initial_var)
+    made.training = model.training
+    return made
 
 
 class _Watch(TorchFunctionMode):
@@ -107,7 +110,7 @@ class _Watch(TorchFunctionMode):
 
 def _output_layers(model: nn.Module, x: Any) -> tuple[str, ...]:
     """The layer that each output tensor comes from."""
-    explorer = _Explorer(model)
+    explorer = Explorer(model)
     args, kwargs = as_call(x)
     with torch.no_grad(), explorer:
         output = model(*args, **kwargs)
@@ -117,7 +120,7 @@ def _output_layers(model: nn.Module, x: Any) -> tuple[str, ...]:
     return tuple(_source(explorer, tensor, model) for tensor in tensors)
 
 
-def _source(explorer: _Explorer, output: Tensor, model: nn.Module) -> str:
+def _source(explorer: Explorer, output: Tensor, model: nn.Module) -> str:
     found = [explorer.met.layers[index] for index in explorer.ancestors.get(id(output), ())]
     if len(found) != 1:
         names = ", ".join(sorted(layer.name for layer in found)) or "none"

@@ -1,4 +1,4 @@
-"""Special functions of the standard normal distribution, and quadrature under a Gaussian.
+"""Special functions of the standard normal distribution.
 
 The only file that evaluates `phi`, `Phi` and their relatives. Notation: `a = mean / std`,
 `m(a) = a Phi(a) + phi(a) = E[max(N(a, 1), 0)]`.
@@ -7,15 +7,10 @@ The only file that evaluates `phi`, `Phi` and their relatives. Notation: `a = me
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-
-from howsure.blocks import in_blocks
-from howsure.moments import Moments
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
@@ -241,71 +236,3 @@ def rectify(a: Tensor) -> Rectified:
         probability=torch.where(positive, 1 - tail.probability, tail.probability),
         innovation=(tail.var - tail.probability.square()).clamp(min=0),
     )
-
-
-# Gauss-Legendre quadrature, 20 nodes on either side of z0 = -a, where x = mean + std z crosses 0
-# and activations bend: a kink at 0 costs no accuracy. In the variable t with z = z0 + d sinh(t),
-# nodes crowd around z0 as soon as the Gaussian is wider than the bend (d = 3 / std).
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
-_REACH = 6.5
-_BEND_WIDTH = 3.0
-
-
-def expectation(function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor) -> Moments:
-    """Mean and variance of `function(x)`, elementwise, for x ~ N(mean, var).
-
-    Centred quadrature: mean = sum w f, var = sum w (f - mean)**2, which cannot be negative.
-    Standard deviations below `1e-3 max(1, |mean|)` are widened to that before evaluation, and
-    the result is scaled back, since f(mean + std z) would drown in rounding. Zero variance
-    therefore gives f(mean) and 0 exactly. Measured error of the standard deviation: below 1e-4
-    for activations of unit scale at any variance, also if they have a kink at 0.
-    """
-    moments = in_blocks(lambda m, v: _quadrature(function, m, v), mean, var, size=4096)
-    return _as_moments(*moments)
-
-
-def _as_moments(mean: Tensor, var: Tensor, slope_part: Tensor) -> Moments:
-    return Moments(mean, var, innovation=lambda: (var - slope_part).clamp(min=0))
-
-
-def _quadrature(
-    function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance, and the variance that the statistically linearised slope explains.
-
-    By Stein's lemma std E[f'(x)] = E[z f(x)]: the linear part of the variance is (sum w z f)**2.
-    """
-    resolution = 1e-3 if var.dtype == torch.float32 else 1e-5
-    # The upper limit lets a mean of -inf through, as masked attention scores have.
-    smallest = (resolution * mean.detach().abs().clamp(1, 1e15)).square()
-    widened = torch.maximum(var, smallest)
-    std = widened.sqrt()
-    z, weight = _nodes(mean.detach(), std.detach())
-    centre = function(mean)
-    # Measured from f(mean): the deviations are small where the function is flat or the noise is.
-    value = function(mean + std * z) - centre
-    shift = (weight * value).sum(0)
-    deviation = value - shift
-    scale = var / widened
-    slope = (weight * z * deviation).sum(0)
-    return (
-        centre + shift * scale,
-        (weight * deviation.square()).sum(0) * scale,
-        slope.square() * scale,
-    )
-
-
-def _nodes(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Quadrature nodes z and weights for N(0, 1), one set per element, in front."""
-    bend = (-mean / std).clamp(-_REACH, _REACH)
-    width = _BEND_WIDTH / std
-    shape = (-1, *[1] * mean.dim())
-    unit = torch.tensor((_NODES + 1) / 2, dtype=mean.dtype, device=mean.device).reshape(shape)
-    share = torch.tensor(_WEIGHTS, dtype=mean.dtype, device=mean.device).reshape(shape)
-    below = torch.asinh((-_REACH - bend) / width)
-    above = torch.asinh((_REACH - bend) / width)
-    stretched = torch.sinh(torch.cat([below * unit, above * unit]))
-    z = bend + width * stretched
-    length = torch.cat([-below * share, above * share])
-    weight = length * torch.sqrt(1 + stretched.square()) * torch.exp(-0.5 * z.square())
-    return z, weight / weight.sum(0)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from howsure.budget import Budget
 from howsure.structure import map_leaves
 
 
@@ -26,6 +27,9 @@ class Prediction:
         logits: For classification, the prediction before the soft-max.
         expected_entropy: For classification, the average entropy of the samples.
         covariance: Covariance between the outputs of each input, where a method has it.
+        sources: Variance by source, where a method has it; `budget()` returns it.
+        trust: Share of the variance that is first order, between 0 and 1, where a method has it:
+            near 1 the variance can be relied on, near 0 sample instead.
     """
 
     mean: Any
@@ -35,6 +39,17 @@ class Prediction:
     logits: Prediction | None = None
     expected_entropy: Tensor | None = None
     covariance: Tensor | None = None
+    sources: Budget | None = None
+    trust: Any = None
+
+    def budget(self) -> Budget:
+        """Where the variance comes from: each input, each dropped layer, what is nonlinear."""
+        if self.sources is None:
+            raise ValueError(
+                "This method does not know where the variance comes from; use "
+                '`Uncertain(..., method="adjoint")`.'
+            )
+        return self.sources
 
     @property
     def total_var(self) -> Any:

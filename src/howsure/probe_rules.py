@@ -60,12 +60,41 @@ def _quotient(input: Any, other: Any, *, rounding_mode: str | None = None) -> An
     return torch.reciprocal(other) * input
 
 
+def _scaled(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """Batch norm with fixed statistics as a scale and a shift: cheaper than its derivative."""
+    if training or running_mean is None or running_var is None:
+        return NotImplemented
+    scale = torch.rsqrt(running_var + eps)
+    scale = scale if weight is None else scale * weight
+    shift = -running_mean * scale if bias is None else bias - running_mean * scale
+    ones = (1,) * (input.dim() - 2)
+    return input * scale.reshape(-1, *ones).to(input.dtype) + shift.reshape(-1, *ones).to(
+        input.dtype
+    )
+
+
+def _scaled_aten(input: Tensor, *args: Any) -> Any:
+    weight, bias, running_mean, running_var, training, momentum, eps, *_ = args
+    return _scaled(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
 # By the rule's name; a result of NotImplemented means that the rule itself is right.
 TAKEN_APART: dict[str, Callable[..., Any]] = {
     "amax": _largest,
     "amin": _smallest,
     "max": _extremum(_largest, torch.maximum),
     "min": _extremum(_smallest, torch.minimum),
+    "batch_norm": _scaled,
+    "batch_norm (aten order)": _scaled_aten,
     "div": _quotient,
     "rdiv": lambda self, other: _quotient(other, self),
 }

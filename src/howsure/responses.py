@@ -48,6 +48,7 @@ class Response:
         innovation: Variance beyond first order; `None` for nothing.
         bends: The quadratic part, where it is known with its correlations.
         rest: The innovation's variance that is not in `bends`.
+        var: The rule's variance for independent elements, where there are no probes.
     """
 
     mean: Tensor
@@ -55,6 +56,7 @@ class Response:
     innovation: Tensor | None = None
     bends: tuple[Bend, ...] = ()
     rest: Tensor | None = None
+    var: Tensor | None = None
 
 
 class Call:
@@ -65,7 +67,9 @@ class Call:
         self.given_rule = rule
         self.func = func
         self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
-        found = {id(leaf): leaf for leaf in self.leaves if isinstance(leaf, Probed)}
+        random = [leaf for leaf in self.leaves if isinstance(leaf, Probed)]
+        found = {id(leaf): leaf for leaf in random}
+        self.occurrences = len(random)
         self.inputs: list[Probed] = list(found.values())
         # The same object twice is the same variable: `x * x` is a square.
         self.slots = {key: index for index, key in enumerate(found)}
@@ -129,20 +133,7 @@ class Outputs:
         return pytree.tree_unflatten(leaves, self.spec)
 
 
-def linear(call: Call) -> Any:
-    """Responses of an operation that is linear in all its random arguments: no innovation."""
-    seen: list[Outputs] = []
-
-    def values(*means: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        seen.append(Outputs(call.plainly(*means), Tensor))
-        return tuple(seen[-1].found), ()
-
-    out, pushed, _ = push(values, call.means, call.probes)
-    responses = [Response(mean, F.detach()) for mean, F in zip(out, pushed, strict=True)]
-    return seen[-1].filled(responses)
-
-
-def pointwise(call: Call, *, curvature: bool) -> Response:
+def pointwise(call: Call) -> Response:
     """Response of an elementwise function: F_out = E[f'] F, r = Var[f] - E[f']**2 v.
 
     Its quadratic part has the curvature E[f'']; by Hermite expansion r >= E[f'']**2 v**2 / 2.
@@ -154,17 +145,24 @@ def pointwise(call: Call, *, curvature: bool) -> Response:
         return out.mean, out.var
 
     with torch.no_grad():
-        point = x.mean.detach()
-        mean, var, slope, bend = partials(moments, point, x.var, curvature=curvature)
+        mean, var, slope, bend = partials(moments, x.mean.detach(), x.var)
         innovation = (var - slope.square() * x.var).clamp(min=0)
-        bends, rest = (), innovation
-        if bend is not None:
-            bends = (Bend(bend, x.probes),)
-            rest = (innovation - (bend * x.var).square() / 2).clamp(min=0)
+    return scalar(x, mean, slope, bend, innovation)
+
+
+def scalar(
+    x: Probed, mean: Tensor, slope: Tensor, curvature: Tensor, innovation: Tensor
+) -> Response:
+    """Response of an elementwise function with these expectations."""
+    with torch.no_grad():
+        curvature = torch.nan_to_num(curvature, 0.0, 0.0, 0.0)
+        rest = (innovation - (curvature * x.var).square() / 2).clamp(min=0)
+        bend = Bend(curvature.to(mean.dtype), x.probes)
+        probes = slope * x.probes
     if x.mean.requires_grad:
         # The value, with the expected slope as its derivative.
-        mean = mean + slope * (x.mean - point)
-    return Response(mean, slope * x.probes, innovation, bends, rest)
+        mean = mean + slope * (x.mean - x.mean.detach())
+    return Response(mean, probes, innovation, (bend,), rest)
 
 
 def general(call: Call, seed: tuple[int, ...]) -> Any:
@@ -188,3 +186,22 @@ def general(call: Call, seed: tuple[int, ...]) -> Any:
             beyond = pooled_innovation(values, index, call.inputs, variances[index].detach(), seed)
         responses.append(Response(mean, F.detach(), beyond, (), beyond))
     return seen[-1].filled(responses)
+
+
+def diagonal(call: Call, seed: tuple[int, ...]) -> Any:
+    """Responses without probes: the rule's own moments, for independent elements."""
+
+    def values(*means: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        return tuple(out.mean for out in Outputs(call.by_rule(*means), Moments).found), ()
+
+    result = Outputs(call.by_rule(*call.means), Moments)
+    responses = []
+    for index, out in enumerate(result.found):
+        var = out.var.detach()
+        if out.innovation is None:
+            beyond = pooled_innovation(values, index, call.inputs, var, seed)
+        else:
+            beyond = out.innovation().detach()
+        none = out.mean.new_empty((0, *out.mean.shape))
+        responses.append(Response(out.mean, none, beyond, (), beyond, var))
+    return result.filled(responses)

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from howsure.batch_statistics import batch_statistics
 from howsure.dropout import DropoutMode, as_placement, check_rates, draw_uniforms, find_sites, masks
+from howsure.eval_mode import in_eval_mode
 from howsure.heteroscedastic import HeteroscedasticModel, gaussian_loss, logit_loss
 from howsure.methods.passes import batch_size
 from howsure.methods.setup import TASKS
@@ -55,7 +56,7 @@ class Recipe:
     epochs: int = 10
     lr: float = 1e-2
     task: str = "regression"
-    floor: float = 1e-4
+    floor: float = 1e-3
     clip: float = 1.0
     rate: float = 0.0
     batch_norm: str = "batch"
@@ -164,10 +165,12 @@ def _minimised(
     """The losses of all steps of gradient descent."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
-        raise ValueError("No parameter of the model has `requires_grad`; there is nothing to train.")
+        raise ValueError(
+            "No parameter of the model has `requires_grad`; there is nothing to train."
+        )
     optimiser = torch.optim.SGD(trained, lr=recipe.lr, momentum=0.9)
     losses: list[float] = []
-    with _in_eval_mode(model), torch.enable_grad():
+    with in_eval_mode(model), torch.enable_grad():
         for _ in progress(range(recipe.epochs), recipe.show_progress, "train"):
             for x, target in pairs_of(loader):
                 value = loss(x, target, len(losses))
@@ -188,18 +191,6 @@ def _finite(loss: Tensor, step: int) -> float:
             "whether inputs and targets are finite."
         )
     return value
-
-
-@contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Every module in eval mode, and as it was before on leaving."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 def _only(output: Any) -> Tensor:

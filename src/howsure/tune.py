@@ -24,7 +24,14 @@ from howsure.validation_data import pairs_of, warn_if_clean, warn_if_training_da
 
 # The paper searches "a log-range of 20 possible rates in [0, 1]", which cannot include its ends.
 DEFAULT_RATES = (0.0, *torch.logspace(-3, math.log10(0.9), 20, dtype=torch.float64).tolist())
-_WITH_RATE = ("sampled_adf", "mc_dropout", "noise_sampling", "adjoint", "control_variate")
+_WITH_RATE = (
+    "sampled_adf",
+    "mc_dropout",
+    "noise_sampling",
+    "adjoint",
+    "control_variate",
+    "heteroscedastic",
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ def fit_method(
         warn_if_clean(setup, batches)
     grid = _grid(name, rates)
     kind = _objective(setup, objective)
-    with_tau = name in ("mc_dropout", "constant", "heteroscedastic") if fit_tau is None else fit_tau
+    with_tau = name in ("mc_dropout", "constant") if fit_tau is None else fit_tau
     searched = setup.with_(samples=samples, shared_masks=False, tau=0.0)
     curve = [
         _at_rate(searched, name, rate, batches, kind, with_tau)

@@ -110,10 +110,10 @@ class Uncertain(nn.Module):
 
         A batch that is a pair (inputs, targets) is taken as such; the targets are left aside.
         """
-        batches = [self(*_as_args(batch)) for batch in progress(loader, show_progress, "predict")]
+        batches = [self(*as_args(batch)) for batch in progress(loader, show_progress, "predict")]
         if not batches:
             raise ValueError("The loader is empty; there is nothing to predict.")
-        return _concatenated(batches)
+        return concatenated(batches)
 
     def describe(self, x: Any) -> str:
         """Where dropout goes for inputs like `x`, and at which rate."""
@@ -187,7 +187,7 @@ class Uncertain(nn.Module):
 _PLAIN = ("samples", "seed", "prediction", "task", "tau", "shared_masks", "unbiased")
 
 
-def _as_args(batch: Any) -> tuple[Any, ...]:
+def as_args(batch: Any) -> tuple[Any, ...]:
     """The model's inputs of a batch: all of it, or the first of (inputs, targets)."""
     if isinstance(batch, (tuple, list)) and len(batch) == 2:
         batch = batch[0]
@@ -198,7 +198,7 @@ def _noted(prediction: Prediction, note: tuple[str, ...]) -> Prediction:
     return replace(prediction, notes=(*note, *prediction.notes))
 
 
-def _concatenated(batches: list[Prediction]) -> Prediction:
+def concatenated(batches: list[Prediction]) -> Prediction:
     """One prediction from those of all batches."""
 
     def joined(name: str) -> Any:
@@ -207,14 +207,16 @@ def _concatenated(batches: list[Prediction]) -> Prediction:
         return parts[0].filled([torch.cat(column) for column in columns])
 
     logits = [batch.logits for batch in batches if batch.logits is not None]
+    covariances = [b.covariance for b in batches if b.covariance is not None]
     entropies = [b.expected_entropy for b in batches if b.expected_entropy is not None]
     return Prediction(
         joined("mean"),
         joined("data_var"),
         joined("model_var"),
         tuple(dict.fromkeys(_all_notes(batches))),
-        _concatenated(logits) if logits else None,
+        concatenated(logits) if logits else None,
         torch.cat(entropies) if entropies else None,
+        torch.cat(covariances) if len(covariances) == len(batches) else None,
     )
 
 

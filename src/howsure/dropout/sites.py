@@ -103,7 +103,7 @@ class _Met:
     dropouts: list[tuple[str, str, tuple[int, ...], float]] = field(default_factory=list)
 
 
-class _Explorer(TorchFunctionMode):
+class Explorer(TorchFunctionMode):
     """Watches a plain pass: layers, what follows them, and which feed other layers."""
 
     def __init__(self, model: Callable[..., Any]) -> None:
@@ -192,7 +192,7 @@ def find_sites(model: Callable[..., Any], x: Any, placement: Placement) -> tuple
 
     Never after an output layer: one from which no other layer is reached.
     """
-    explorer = _Explorer(model)
+    explorer = Explorer(model)
     args, kwargs = as_call(x)
     with torch.no_grad(), explorer:
         model(*args, **kwargs)

@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from howsure.methods import adf, constant, linear, mc_dropout, noise_sampling, sampled_adf
+from howsure.methods import (
+    adf,
+    adjoint,
+    constant,
+    ensemble,
+    heteroscedastic,
+    linear,
+    mc_dropout,
+    noise_sampling,
+    sampled_adf,
+)
 from howsure.methods.choice import choose as choose
 from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
 
 METHODS: dict[str, Callable[[Setup, Any], Prediction]] = {
     "sampled_adf": sampled_adf.predict,
+    "adjoint": adjoint.predict,
     "adf": adf.predict,
     "mc_dropout": mc_dropout.predict,
     "noise_sampling": noise_sampling.predict,
     "linear": linear.predict,
     "constant": constant.predict,
+    "heteroscedastic": heteroscedastic.predict,
+    "ensemble": ensemble.predict,
 }

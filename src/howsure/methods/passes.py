@@ -30,7 +30,7 @@ class Pass:
     def plain(self) -> tuple[Tensor, ...]:
         """The outputs of the plain network."""
         args, kwargs = as_call(self.x)
-        output = self._finished(self.setup.model(*args, **kwargs))
+        output = self.finished(self.setup.model(*args, **kwargs))
         self.parts = Parts(output)
         return tuple(self.parts.tensors)
 
@@ -45,11 +45,12 @@ class Pass:
         setup = self.setup
         interpreter = RuleInterpreter(setup.rules, CallSites(setup.model), setup.fallback)
         output = run(setup.model, self.x, setup.variance(self.x), interpreter)
-        result = outcome(self._finished(output), interpreter.notes)
+        result = outcome(self.finished(output), interpreter.notes)
         self.notes = result.notes
         return result
 
-    def _finished(self, output: Any) -> Any:
+    def finished(self, output: Any) -> Any:
+        """The model's output; for classification its soft-max, and itself."""
         if self.setup.task == "regression":
             return output
         if not isinstance(output, Tensor):

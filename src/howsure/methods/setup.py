@@ -35,6 +35,8 @@ class Setup:
         chunk: How many samples run at once; bounds the memory.
         shared_masks: One weight draw per sample for all inputs of a call, or one per input.
         unbiased: Divide the variance of the means by T - 1; the paper divides by T.
+        probes: Random directions that carry correlations ("adjoint", "control_variate").
+        outputs: Which outputs get a backward pass ("adjoint"), as flat indices; `None` for all.
         fallback: As in `propagate`.
         rules: As in `propagate`.
     """
@@ -51,6 +53,8 @@ class Setup:
     chunk: int | None = None
     shared_masks: bool = True
     unbiased: bool = False
+    probes: int = 8
+    outputs: tuple[int, ...] | None = None
     fallback: str = "error"
     rules: Mapping[Target, Rule] | None = None
     _sites: dict[Any, tuple[Site, ...]] = field(default_factory=dict, repr=False)

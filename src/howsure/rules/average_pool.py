@@ -47,13 +47,14 @@ def _pooled(
     mean, var = pool(input.mean, *args, *extra), pool(input.var, *args, *extra)
     if divisor is not None:
         return linear_moments(mean, var / divisor)
-    if not ceil_mode and not any(_per_dim(padding, dims)):
-        return linear_moments(mean, var / math.prod(_per_dim(kernel, dims)))
+    if not ceil_mode and not any(per_dim(padding, dims)):
+        return linear_moments(mean, var / math.prod(per_dim(kernel, dims)))
     count = _divisor(pool, input.mean.shape[-dims:], var, *args)
     return linear_moments(mean, var / count.reshape(count.shape[-dims:]))
 
 
-def _per_dim(value: object, dims: int) -> tuple[int, ...]:
+def per_dim(value: object, dims: int) -> tuple[int, ...]:
+    """A pool's setting for every dimension, from one number or one for each."""
     if isinstance(value, int):
         return (value,) * dims
     assert isinstance(value, Sequence)
@@ -103,7 +104,7 @@ def _avg_pool1d(
     divisor: int | None = None,
 ) -> Tensor:
     """The one-dimensional pool as a two-dimensional one, which can take a divisor."""
-    (k,), (s,), (p,) = (_per_dim(value, 1) for value in (kernel, stride, padding))
+    (k,), (s,), (p,) = (per_dim(value, 1) for value in (kernel, stride, padding))
     flat = input.unsqueeze(-2)
     return F.avg_pool2d(flat, (1, k), (1, s), (0, p), ceil_mode, include_pad, divisor).squeeze(-2)
 

@@ -55,7 +55,6 @@ structural(
     name="alias",
     samples=lambda draw: [Sample(draw.moments(3))],
 )
-structural(_aten._unsafe_view.default, name="unsafe_view", samples=_image((8, 30)))
 structural(
     _aten.unsafe_split.Tensor,
     _aten.unsafe_split_with_sizes.default,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from howsure.families import in_float32
 from howsure.moments import Moments, linear_moments
-from howsure.normal import expectation
+from howsure.quadrature import expectation
 from howsure.registry import APPROXIMATE, EXACT, rule, spellings
 from howsure.rules.arithmetic import mean_of, var_of
 from howsure.rules.powers import log

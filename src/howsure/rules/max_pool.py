@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.families import composite
 from howsure.registry import APPROXIMATE, Target, spellings
-from howsure.rules.average_pool import _per_dim, adaptive_windows, output_sizes
+from howsure.rules.average_pool import adaptive_windows, output_sizes, per_dim
 from howsure.samples import Draw, Sample, Samples
 
 
@@ -75,7 +75,7 @@ def _register(name: str, dims: int) -> None:
         if return_indices:
             raise NoRuleError("The indices of a max pool are not Gaussian; pool without them.")
         settings = [
-            _per_dim(v, dims) for v in (kernel_size, stride or kernel_size, padding, dilation)
+            per_dim(v, dims) for v in (kernel_size, stride or kernel_size, padding, dilation)
         ]
         for axis in range(-dims, 0):
             kernel, step, pad, dilate = (setting[axis] for setting in settings)

@@ -1,4 +1,4 @@
-"""Normalisation by a statistic of the data itself: layer, group, instance and RMS norm, unit length.
+"""Normalisation by a statistic of the data itself: layer, group, instance, RMS norm, unit length.
 
 Each divides by s, where s**2 is an expected square: it contains the variance of the noise, without
 which the result would be up to twice too wide. The Jacobian is that of the division, with s at
@@ -150,8 +150,8 @@ def group_norm(
 def normalise_groups(input: Moments, groups: int, eps: float) -> tuple[Moments, Tensor]:
     """Every group of channels standardised, and the (batch, groups) scales."""
     shape = input.mean.shape
-    flat = [t.reshape(shape[0], groups, -1) for t in (input.mean, input.var)]
-    normal, scale = standardise_over(Moments(*flat), (-1,), eps)
+    mean, var = (t.reshape(shape[0], groups, -1) for t in (input.mean, input.var))
+    normal, scale = standardise_over(Moments(mean, var), (-1,), eps)
     shaped = linear_moments(normal.mean.reshape(shape), normal.var.reshape(shape))
     return shaped, scale.squeeze(-1)
 

@@ -50,16 +50,10 @@ refuse(
         "ge",
         "lt",
         "le",
-        "eq",
-        "ne",
         "greater",
         "greater_equal",
         "less",
         "less_equal",
-        "not_equal",
-        "isnan",
-        "isinf",
-        "isfinite",
         "logical_not",
         "logical_and",
         "logical_or",
@@ -67,7 +61,7 @@ refuse(
     name="comparisons",
     reason="Whether a Gaussian exceeds a value is random, not a mask. Use `torch.relu`, "
     "`torch.clamp`, `torch.maximum` or a steep `torch.sigmoid` in the model, or compute the mask "
-    "from a tensor without noise. `fallback=\"linearise\"` freezes the mask at the mean.",
+    'from a tensor without noise. `fallback="linearise"` freezes the mask at the mean.',
     can_fall_back=True,
 )
 refuse(
@@ -113,7 +107,7 @@ refuse(
     ),
     name="order",
     reason="The order of random values is random itself. Take `.mean` of `propagate`'s result "
-    "and sort that, or use `torch.amax`, whose moments are known; `fallback=\"linearise\"` freezes "
+    'and sort that, or use `torch.amax`, whose moments are known; `fallback="linearise"` freezes '
     "the order at the mean.",
     can_fall_back=True,
 )

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from howsure.moments import Moments, linear_moments
 from howsure.registry import EXACT, rule
-from howsure.rules.average_pool import _per_dim
+from howsure.rules.average_pool import per_dim
 from howsure.samples import Draw, Sample
 
 
@@ -87,5 +87,5 @@ def _axis_only(axis: int, dims: int, value: Any, neutral: Any) -> Any:
     if value is None:
         return None
     values = value if isinstance(value, Sequence) else (value,) * dims
-    values = tuple(values) if len(values) > 1 else _per_dim(values, dims)
+    values = tuple(values) if len(values) > 1 else per_dim(values, dims)
     return tuple(values[i] if i == axis else neutral for i in range(dims))

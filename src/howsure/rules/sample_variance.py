@@ -1,4 +1,4 @@
-"""Variance and standard deviation of the elements along dimensions: quadratic forms of Gaussians."""
+"""Variance and standard deviation of elements along dimensions: quadratic forms of Gaussians."""
 
 from __future__ import annotations
 

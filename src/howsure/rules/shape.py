@@ -24,7 +24,6 @@ def _register(
 
 
 _register("reshape", (4, 6))
-_register("view", (4, 6))
 _register("flatten", 1)
 _register("unflatten", 1, (3, 1))
 _register("ravel")
@@ -73,6 +72,29 @@ structural(
     name="transposed attributes",
     samples=lambda draw: [Sample(draw.moments(2, 3))],
 )
+
+
+@rule(
+    *spellings("view", inplace=False),
+    torch.ops.aten._unsafe_view.default,
+    name="view",
+    fidelity=STRUCTURAL,
+    samples=lambda draw: [Sample(draw.moments(2, 3, 4), (4, 6))],
+    family="structural",
+)
+def view(self: Moments, *shape: Any) -> Moments:
+    """The same elements in another shape.
+
+    As `reshape`: whether torch could do it without a copy depends on strides that its own kernel
+    chose, and that a rule's result need not have.
+
+    Assumes: nothing.
+
+    Source: definition.
+    """
+    if any(isinstance(part, torch.dtype) for part in shape):
+        raise NoRuleError("The bits of a Gaussian cannot be read as another type; use `to`.")
+    return linear_moments(self.mean.reshape(*shape), self.var.reshape(*shape))
 
 
 def _indices(draw: Draw) -> Iterable[Sample]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.moments import Moments
-from howsure.normal import expectation
+from howsure.quadrature import expectation
 from howsure.registry import APPROXIMATE, Target, rule, spellings
 from howsure.samples import Draw, Sample
 

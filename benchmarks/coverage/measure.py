@@ -1,0 +1,156 @@
+"""One model, measured: does it run, is it right without noise, what does it cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import Any
+
+import torch
+from case import Case, Setup, call
+from operations import OperationCount
+from torch import Tensor
+
+import howsure
+from howsure.registry import operation_name
+
+TOLERANCE = 1e-4
+
+
+@dataclass
+class Result:
+    """What coverage.json keeps of one model.
+
+    `status`: ok; missing (an operation has no rule); wrong (a check failed); failed (any other
+    exception); timeout; memory.
+    """
+
+    library: str
+    family: str
+    name: str
+    further: bool
+    status: str = "ok"
+    reason: str = ""
+    missing: list[dict[str, str]] = field(default_factory=list)
+    operations: dict[str, int] = field(default_factory=dict)
+    zero_noise_error: float | None = None
+    std_range: tuple[float, float] | None = None
+    cost_ratio: float | None = None
+    plain_seconds: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure(case: Case, repeats: int, result: Result) -> Result:
+    """Fills in the result of one model; `repeats` of 0 leaves out the timing."""
+    setup = case.setup()
+    with torch.no_grad():
+        plain = call(setup.model, setup.x)
+        count = OperationCount()
+        try:
+            with count:
+                noisy = howsure.propagate(setup.model, setup.x, setup.noise_var)
+        except howsure.NoRuleError as error:
+            result.status, result.reason = "missing", str(error)
+            result.missing = missing_operations(setup, error)
+            return result
+        finally:
+            result.operations = dict(count.calls)
+        check_variance(noisy, result)
+        check_without_noise(setup, plain, result)
+        if repeats:
+            time_both(setup, repeats, result)
+    return result
+
+
+def missing_operations(setup: Setup, error: howsure.NoRuleError) -> list[dict[str, str]]:
+    """Every operation without a rule, from one dry run; the first of them if that fails too."""
+    try:
+        found = howsure.missing_rules(setup.model, setup.x, setup.noise_var)
+    except Exception as failure:  # the table must name this model whatever happens
+        note = f"the dry run stopped: {failure!r}"[:300]
+        return [{"operation": operation_name(error.operation), "module": "", "reason": note}]
+    first = {entry.operation: entry for entry in reversed(found)}
+    return [
+        {"operation": name, "module": entry.module, "reason": entry.reason}
+        for name, entry in first.items()
+    ]
+
+
+def check_variance(noisy: Any, result: Result) -> None:
+    """Variances are finite, not negative, and not all zero: noise must arrive at the output."""
+    variances = [var for var in tensors(noisy.var) if var.numel()]
+    lowest = min(float(var.min()) for var in variances)
+    highest = max(float(var.max()) for var in variances)
+    if not all(bool(torch.isfinite(var).all()) for var in variances):
+        result.status, result.reason = "wrong", "the variance is not finite"
+    elif lowest < 0:
+        result.status, result.reason = "wrong", f"negative variance {lowest:.3g}"
+    elif highest == 0:
+        result.status, result.reason = "wrong", "the variance is zero everywhere"
+    else:
+        result.std_range = (lowest**0.5, highest**0.5)
+
+
+def check_without_noise(setup: Setup, plain: Any, result: Result) -> None:
+    """With variance 0 the mean is the plain forward pass and the variance stays 0."""
+    silent = howsure.propagate(setup.model, setup.x, zero_like(setup.noise_var))
+    result.zero_noise_error = relative_error(silent.mean, plain)
+    if not result.zero_noise_error <= TOLERANCE:
+        result.status = "wrong"
+        result.reason = f"zero noise is off by {result.zero_noise_error:.3g}"
+    elif any(float(var.abs().max()) != 0 for var in tensors(silent.var) if var.numel()):
+        result.status, result.reason = "wrong", "zero noise gives variance"
+
+
+def zero_like(noise_var: Any) -> Any:
+    """The same structure with variance 0."""
+    if isinstance(noise_var, dict):
+        return dict.fromkeys(noise_var, 0.0)
+    if isinstance(noise_var, tuple):
+        return tuple(0.0 for _ in noise_var)
+    return 0.0
+
+
+def relative_error(found: Any, expected: Any) -> float:
+    """Largest deviation over all outputs, relative to the largest value of that output."""
+    pairs = list(zip(tensors(found), tensors(expected), strict=True))
+    errors = [
+        float((a - b).abs().max() / b.abs().max().clamp(min=torch.finfo(b.dtype).tiny))
+        for a, b in pairs
+        if b.is_floating_point() and b.numel()
+    ]
+    return max(errors)
+
+
+def time_both(setup: Setup, repeats: int, result: Result) -> None:
+    """Cost of one pass with Gaussians in plain forward passes: minima of interleaved runs."""
+    plain, noisy = [], []
+    for _ in range(repeats):
+        plain.append(seconds(lambda: call(setup.model, setup.x)))
+        noisy.append(seconds(lambda: howsure.propagate(setup.model, setup.x, setup.noise_var)))
+    result.plain_seconds = min(plain)
+    result.cost_ratio = min(noisy) / min(plain)
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    """Processor time: with one thread the same as elapsed time on an idle machine."""
+    start = time.process_time()
+    function()
+    return time.process_time() - start
+
+
+def tensors(output: Any) -> Iterator[Tensor]:
+    """All tensors of a nested output, in order."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for item in output.values():
+            yield from tensors(item)
+    elif isinstance(output, (tuple, list)):
+        for item in output:
+            yield from tensors(item)
+    elif is_dataclass(output):
+        yield from tensors(vars(output))

@@ -1,0 +1,133 @@
+"""Runs real architectures on Gaussians; writes results/coverage.json and results/coverage.md.
+
+    python benchmarks/coverage/run.py                       every model
+    python benchmarks/coverage/run.py --only missing        those not yet ok
+    python benchmarks/coverage/run.py --library timm --match swin
+
+Results are kept per model, so that a run can be stopped and continued. README.md tells how to make
+the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import platform
+import warnings
+from pathlib import Path
+from typing import Any
+
+import table
+import torch
+import torchvision_shim
+from case import Case
+from isolated import run_isolated
+from measure import Result, measure
+
+import howsure
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+COMMAND = "python benchmarks/coverage/run.py"
+PACKAGES = ("howsure", "torch", "timm", "torchvision", "transformers")
+
+
+def main() -> None:
+    options = parse()
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    cases = all_cases()
+    known = load(options.out)
+    source = source_fingerprint()
+    for case in chosen(cases, known, options):
+        blank = Result(case.library, case.family, case.name, case.further)
+        work = functools.partial(measure, case, options.repeats)
+        result = run_isolated(work, blank, timeout=options.timeout, memory_gb=options.memory_gb)
+        known[case.key] = {**result.as_dict(), "source": source}
+        save(options.out, cases, known)
+        report(case, result)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", choices=("all", "missing", "new"), default="all")
+    parser.add_argument("--library", choices=table.LIBRARIES)
+    parser.add_argument("--match", default="", help="part of the family or model name")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds per model")
+    parser.add_argument("--repeats", type=int, default=3, help="for the timing; 0 leaves it out")
+    parser.add_argument("--memory-gb", type=float, default=14)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    return parser.parse_args()
+
+
+def all_cases() -> list[Case]:
+    """Every model of every library, in the order of the table."""
+    torchvision_shim.declare_missing_operators()
+    zoos = (importlib.import_module(f"zoo_{library}") for library in table.LIBRARIES)
+    return [case for zoo in zoos for case in zoo.cases()]
+
+
+def chosen(
+    cases: list[Case], known: dict[str, dict[str, Any]], options: argparse.Namespace
+) -> list[Case]:
+    """What the command line asks for."""
+    done = {
+        "all": set(),
+        "new": set(known),
+        "missing": {key for key, row in known.items() if row["status"] == "ok"},
+    }[options.only]
+    return [
+        case
+        for case in cases
+        if case.key not in done
+        and options.library in (None, case.library)
+        and options.match in case.key
+    ]
+
+
+def load(out: Path) -> dict[str, dict[str, Any]]:
+    """Earlier results, by case."""
+    path = out / "coverage.json"
+    if not path.exists():
+        return {}
+    rows = json.loads(path.read_text())["models"]
+    return {f"{row['library']}/{row['family']}/{row['name']}": row for row in rows}
+
+
+def save(out: Path, cases: list[Case], known: dict[str, dict[str, Any]]) -> None:
+    """Both files, after every model; the page also counts the models that were not run."""
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    versions["Python"] = platform.python_version()
+    out.mkdir(parents=True, exist_ok=True)
+    tried = [known[case.key] for case in cases if case.key in known]
+    content = {"command": COMMAND, "versions": versions, "models": tried}
+    (out / "coverage.json").write_text(json.dumps(content, indent=1) + "\n")
+    rows = [known.get(case.key) or not_run(case).as_dict() for case in cases]
+    (out / "coverage.md").write_text(table.markdown(rows, versions, COMMAND))
+
+
+def not_run(case: Case) -> Result:
+    return Result(case.library, case.family, case.name, case.further, status="not run")
+
+
+def source_fingerprint() -> str:
+    """Tells apart results that were measured with different states of the library."""
+    package = Path(howsure.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def report(case: Case, result: Result) -> None:
+    cost = "" if result.cost_ratio is None else f"cost {result.cost_ratio:.1f}"
+    error = "" if result.zero_noise_error is None else f"error {result.zero_noise_error:.1e}"
+    named = " ".join(entry["operation"] for entry in result.missing)
+    print(case.key, result.status, error, cost, named or result.reason, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Reads the variance of every output off the ledger, with one backward pass per output.
+
+g = d E[output] / d E[source] by reverse mode. To first order Cov = sum g g' v over the units of
+all sources. The operations' remainders add their quadratic parts with all correlations: the output
+contains 1/2 z' H z, H = sum over operations and units of g E[f''] F F', and such forms have the
+covariance 1/2 <H, H'>. With K random directions H is known as M_kl = sum g E[f''] F_k F_l, and
+K / (K - 1) sum_{k != l} M_kl M'_kl is an unbiased estimate of <H, H'>, never negative for H = H'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from howsure.sites import Remainder, Source
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Where the covariance between the outputs of each input comes from.
+
+    Attributes:
+        by_source: For each source its part of the variances, (batch, outputs).
+        elements: For each source the same by element, (batch, outputs, *units).
+        remainder: Variance beyond first order, (batch, outputs).
+        covariance: All of it, (batch, outputs, outputs).
+    """
+
+    by_source: list[Tensor]
+    elements: list[Tensor]
+    remainder: Tensor
+    covariance: Tensor
+
+
+def read(
+    rows: Tensor,  # (batch, outputs), with derivatives
+    sources: Sequence[Source],
+    remainders: Sequence[Remainder],
+    chosen: Sequence[int],
+) -> Reading:
+    """The variances of the chosen outputs of every input."""
+    leaves = [source.mean for source in sources] + [each.mean for each in remainders]
+    gradients = _gradients(rows, leaves, chosen)
+    covariance = torch.zeros(rows.shape[0], len(chosen), len(chosen)).to(rows)
+    by_source, elements = [], []
+    for source, gradient in zip(sources, gradients, strict=False):
+        weight = gradient * source.var.sqrt().to(gradient.dtype)
+        weight = weight.movedim(source.axis + 1, 0)
+        flat = weight.flatten(2)
+        covariance = covariance + flat @ flat.mT
+        by_source.append(flat.square().sum(-1))
+        elements.append(weight.square())
+    beyond = _beyond(covariance, remainders, gradients[len(sources) :])
+    remainder = beyond.diagonal(dim1=1, dim2=2)
+    return Reading(by_source, elements, remainder, covariance + beyond)
+
+
+def _gradients(rows: Tensor, leaves: list[Tensor], chosen: Sequence[int]) -> Sequence[Tensor]:
+    """d rows[:, k] / d leaf for the chosen k, in front; the inputs of a batch do not mix."""
+    selectors = torch.zeros(len(chosen), *rows.shape, dtype=rows.dtype, device=rows.device)
+    selectors[torch.arange(len(chosen)), :, torch.as_tensor(list(chosen))] = 1
+    return torch.autograd.grad(
+        rows, leaves, selectors, is_grads_batched=True, materialize_grads=True
+    )
+
+
+def _beyond(
+    like: Tensor,  # (batch, outputs, outputs)
+    remainders: Sequence[Remainder],
+    gradients: Sequence[Tensor],  # each (outputs, batch, *)
+) -> Tensor:
+    """Covariance of the quadratic parts and of what is beyond them."""
+    rest, forms = torch.zeros_like(like), None
+    for remainder, gradient in zip(remainders, gradients, strict=True):
+        if remainder.rest is not None:
+            weight = (
+                (gradient * remainder.rest.sqrt().to(gradient.dtype)).transpose(0, 1).flatten(2)
+            )
+            rest = rest + weight @ weight.mT
+        for bend in remainder.bends:
+            form = _form(gradient * bend.curvature, bend.directions)
+            forms = form if forms is None else forms + form
+    return rest if forms is None else rest + _of_forms(forms)
+
+
+def _form(weight: Tensor, directions: Tensor) -> Tensor:
+    """M_kl = sum over units of weight F_k F_l, (batch, outputs, K, K)."""
+    flat = directions.expand(-1, *weight.shape[1:]).flatten(2).transpose(0, 1)  # (batch, K, units)
+    return torch.stack([(flat * w.flatten(1)[:, None]) @ flat.mT for w in weight], 1)
+
+
+def _of_forms(forms: Tensor) -> Tensor:
+    """1/2 K / (K - 1) sum_{k != l} M_kl M'_kl, (batch, outputs, outputs)."""
+    count = forms.shape[-1]
+    off = (forms * (1 - torch.eye(count).to(forms))).flatten(2)
+    return off @ off.mT * (count / (count - 1) / 2)

@@ -1,0 +1,73 @@
+"""Where a prediction's variance comes from: each sensor, each dropped layer, what is beyond."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+REMAINDER = "nonlinear remainder"
+CONSTANT = "constant"
+
+
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """The variance of every output by source.
+
+    Attributes:
+        names: The sources: inputs, dropped layers, the nonlinear remainder.
+        kinds: What each is: "input", "dropout", "remainder", "constant".
+        variances: Variance by source, (sources, batch, outputs); outputs are flat, in the order
+            of the model's output.
+        elements: For each input the variance by element, (batch, outputs, *input's shape).
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    variances: Tensor
+    elements: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Tensor:
+        """The sum over all sources: the prediction's total variance, (batch, outputs)."""
+        return self.variances.sum(0)
+
+    @property
+    def shares(self) -> Tensor:
+        """Each source's share of the total, (sources, batch, outputs); they sum to 1."""
+        total = self.total
+        return self.variances / torch.where(total > 0, total, torch.ones_like(total))
+
+    def share(self, name: str) -> Tensor:
+        """One source's share, (batch, outputs)."""
+        if name not in self.names:
+            raise ValueError(f"The budget has no source {name!r}; it has {list(self.names)}.")
+        return self.shares[self.names.index(name)]
+
+    def heatmap(self, name: str | None = None) -> Tensor:
+        """Variance by element of an input, (batch, outputs, *input's shape): which pixels."""
+        if not self.elements:
+            raise ValueError("No input has noise, so there is no heat map.")
+        chosen = next(iter(self.elements)) if name is None else name
+        if chosen not in self.elements:
+            raise ValueError(f"The budget has no input {chosen!r}; it has {list(self.elements)}.")
+        return self.elements[chosen]
+
+    def table(self) -> list[tuple[str, str, float, float]]:
+        """Name, kind, average variance and average share of every source, largest first."""
+        variances, shares = (t.flatten(1).mean(1).tolist() for t in (self.variances, self.shares))
+        rows = zip(self.names, self.kinds, variances, shares, strict=True)
+        return sorted(rows, key=lambda row: -row[3])
+
+    def __str__(self) -> str:
+        """The table in text, with the total below."""
+        rows = [(n, k, f"{v:.3g}", f"{100 * s:.1f} %") for n, k, v, s in self.table()]
+        shares = float(self.shares.sum(0).mean())
+        rows.append(("total", "", f"{float(self.total.mean()):.3g}", f"{100 * shares:.1f} %"))
+        header = ("source", "kind", "variance", "share")
+        widths = [max(len(row[i]) for row in (header, *rows)) for i in range(4)]
+        return "\n".join(
+            f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}".rstrip()
+            for a, b, c, d in (header, *rows)
+        )

@@ -1,0 +1,140 @@
+"""The ledger of noise sources: what enters a network from outside, and what it makes itself.
+
+A *source* is a leaf: a sensor's reading, or the mask of a dropout layer, which is a noisy input
+with mean 1 and variance c = p / (1 - p) that multiplies the activations. A *remainder* is what a
+nonlinear operation adds beyond first order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.call_site import CallSites
+from howsure.correlated import product
+from howsure.gaussian import Gaussian
+from howsure.moments import Moments, variance_dtype
+from howsure.probes import ProbeInterpreter
+from howsure.registry import Rule, Target
+from howsure.responses import Bend, Probed, Response
+from howsure.signs import batch_axis
+
+SENSOR, MASK = "input", "dropout"
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Noise that enters from outside.
+
+    Attributes:
+        name: The input, or the layer that is dropped.
+        kind: "input" or "dropout".
+        mean: The leaf with respect to which the outputs are differentiated.
+        var: Its variance, which broadcasts to the mean.
+        axis: The axis of `mean` that counts the inputs of the batch.
+    """
+
+    name: str
+    kind: str
+    mean: Tensor
+    var: Tensor
+    axis: int
+
+
+@dataclass(frozen=True, eq=False)
+class Remainder:
+    """What one operation adds beyond first order.
+
+    Attributes:
+        mean: The operation's output.
+        bends: Its quadratic part with the directions behind it.
+        rest: Variance beyond, independent in each element; `None` for nothing.
+    """
+
+    mean: Tensor
+    bends: tuple[Bend, ...]
+    rest: Tensor | None
+
+
+class UndrawnMask:
+    """Stands where a dropout mask would be: multiplying by it makes the noise of the mask."""
+
+    def __init__(self, ledger: LedgerInterpreter, name: str, units: tuple[int, ...], rate: float):
+        self.ledger, self.name, self.units, self.rate = ledger, name, units, rate
+
+    def to(self, **_: Any) -> UndrawnMask:
+        """Itself: it takes dtype and device from what it multiplies."""
+        return self
+
+    def __rmul__(self, data: Any) -> Any:
+        """The data with the noise of the mask."""
+        return self.ledger.dropped(data, self)
+
+
+class LedgerInterpreter(ProbeInterpreter):
+    """Propagation that notes every source and remainder, with the means' derivatives kept.
+
+    Without probes the variances are those of the rules, for independent elements.
+    """
+
+    def __init__(
+        self,
+        overrides: Mapping[Target, Rule] | None,
+        sites: CallSites,
+        fallback: str = "error",
+        *,
+        count: int,
+        seed: int = 0,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(overrides, sites, fallback, count=count, seed=seed)
+        self.names = iter(names)
+        self.sources: list[Source] = []
+        self.masks: dict[str, Probed] = {}
+        self.remainders: list[Remainder] = []
+
+    def enter(self, moments: Moments) -> Gaussian:
+        """A noisy input, noted as a source."""
+        mean = moments.mean.detach().clone().requires_grad_()
+        name = next(self.names, f"input {len(self.sources)}")
+        self.sources.append(Source(name, SENSOR, mean, moments.var, 0))
+        return super().enter(Moments(mean, moments.var))
+
+    def dropped(self, data: Any, mask: UndrawnMask) -> Gaussian:
+        """The data times a mask that is not drawn: E = m, J F = F + m G, r = c v."""
+        x = self.as_probed(data.read() if isinstance(data, Gaussian) else _constant(data))
+        if self.batch is None:
+            self.batch = x.mean.shape[0]
+        if mask.name not in self.masks:
+            self.masks[mask.name] = self._mask(mask, x.mean)
+        return self.finished(product(x, self.masks[mask.name], independent=True))
+
+    def _mask(self, mask: UndrawnMask, like: Tensor) -> Probed:
+        """A leaf of ones for every unit and input; elements that share a unit broadcast."""
+        axes = like.dim() - len(mask.units)
+        shape = [1] * axes + list(mask.units)
+        axis = batch_axis(like.shape, self.batch) or 0
+        shape[axis] = like.shape[axis]
+        ones = torch.ones(shape, dtype=like.dtype, device=like.device, requires_grad=True)
+        c = mask.rate / (1 - mask.rate)
+        var = torch.full(shape, c, dtype=variance_dtype(like.dtype), device=like.device)
+        self.sources.append(Source(mask.name, MASK, ones, var, axis))
+        return self.sprayed(Moments(ones, var))
+
+    def with_innovation(self, response: Response) -> Probed:
+        """The moments after an operation, with its remainder noted."""
+        out = super().with_innovation(response)
+        if response.innovation is not None and out.mean.requires_grad:
+            pairs = self.count > 1  # A form is known by pairs of different probes.
+            bends = response.bends if pairs else ()
+            rest = response.rest if pairs else response.innovation
+            self.remainders.append(Remainder(out.mean, bends, rest))
+        return out
+
+
+def _constant(data: Tensor) -> Moments:
+    return Moments(data.detach(), torch.zeros_like(data, dtype=variance_dtype(data.dtype)))
