@@ -63,6 +63,7 @@ _NEW = ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor")
 @rule(
     *(getattr(torch, name) for name in _LIKE),
     *(getattr(Tensor, name) for name in _NEW),
+    *(getattr(torch.ops.aten, name).default for name in (*_LIKE, *_NEW[:4])),
     name="new tensors",
     fidelity=STRUCTURAL,
     samples=_likes,

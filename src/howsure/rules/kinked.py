@@ -28,7 +28,7 @@ def piecewise_expectation(
     """Mean and variance of `function(x)`, elementwise, for x ~ N(mean, var).
 
     Centred, so that the variance cannot be negative; tiny variances are widened for the
-    evaluation and the result is scaled back, as in `howsure.normal.expectation`.
+    evaluation and the result is scaled back, as in `howsure.quadrature.expectation`.
     """
     flat = mean.reshape(-1), var.reshape(-1)
     blocks = zip(*(t.split(_BLOCK) for t in flat), strict=True)

@@ -34,11 +34,14 @@ def leave_one_out(mean: Tensor, var: Tensor, dim: int) -> Moments:
     E[L] = LSE + sum q (1 - q) v / (1 + sqrt(1 + v' / 4)): the integral over the noise level t of
     1/2 sum v E_t[q (1 - q)], where E_t[q (1 - q)] falls as 1 / sqrt(1 + t v' / 4) and
     v' = v + sum q**2 v. Second order for small v, of order sqrt(v) for large.
-    Var[L] = sum q'**2 v with q' the soft-max of mean / sqrt(1 + pi v / 8), MacKay's expectation.
+    Var[L] = sum q'**2 v with q' the soft-max of (mean - LSE) / sqrt(1 + pi (v + sum p**2 v) / 8),
+    MacKay's expectation of the margin. A shift of all logits changes nothing.
     """
     # A masked score of -inf would make gradients 0 * inf; at -1e30 its share is 0 as well.
     mean = mean.clamp(min=-1e30)
-    softened = mean / torch.sqrt(1 + math.pi / 8 * var)
+    margin = mean - torch.logsumexp(mean, dim, keepdim=True)
+    common = (torch.softmax(mean, dim).square() * var).sum(dim, keepdim=True)
+    softened = margin / torch.sqrt(1 + math.pi / 8 * (var + common))
     pooled = (torch.softmax(softened, dim).square() * var).sum(dim, keepdim=True)
     pull = var / (1 + torch.sqrt(1 + 0.25 * (var + pooled)))
     log_sum, once, twice = _over_others(mean, pull, dim)
