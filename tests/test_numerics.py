@@ -99,3 +99,17 @@ def test_softmax_survives_extreme_logits():
         torch.testing.assert_close(out.mean.sum(1), torch.ones(3))
         # A variable between 0 and 1 has a variance of at most 1/4.
         assert bool((out.var >= 0).all()) and bool((out.var <= 0.26).all())
+
+
+def test_a_max_pool_over_padding_of_minus_infinity():
+    """The "same" padding of several libraries: `F.pad(x, ..., value=-inf)` before the pool."""
+    x = torch.rand(1, 2, 5, 5)
+
+    def model(image):
+        padded = torch.nn.functional.pad(image, (3, 3, 3, 3), value=float("-inf"))
+        return torch.nn.functional.max_pool2d(padded, 3, 2)[..., 1:-1, 1:-1]
+
+    out = hs.propagate(model, x, 0.0)
+    assert torch.equal(out.mean, model(x)) and torch.equal(out.var, torch.zeros_like(out.mean))
+    noisy = hs.propagate(model, x, 0.01)
+    assert bool(torch.isfinite(noisy.mean).all()) and bool((noisy.var > 0).all())

@@ -76,20 +76,31 @@ def _beyond(
     rest, forms = torch.zeros_like(like), None
     for remainder, gradient in zip(remainders, gradients, strict=True):
         if remainder.rest is not None:
-            weight = (
-                (gradient * remainder.rest.sqrt().to(gradient.dtype)).transpose(0, 1).flatten(2)
-            )
+            scaled = gradient * remainder.rest.sqrt().to(gradient.dtype)
+            weight = _rows(scaled, remainder, like)
             rest = rest + weight @ weight.mT
         for bend in remainder.bends:
-            form = _form(gradient * bend.curvature, bend.directions)
+            directions = bend.directions.expand(-1, *gradient.shape[1:])
+            weight = _rows(gradient * bend.curvature, remainder, like)
+            form = _form(weight, _rows(directions, remainder, like))
             forms = form if forms is None else forms + form
     return rest if forms is None else rest + _of_forms(forms)
 
 
-def _form(weight: Tensor, directions: Tensor) -> Tensor:
+def _rows(tensor: Tensor, remainder: Remainder, like: Tensor) -> Tensor:
+    """(front, *shape) as (batch, front, units)."""
+    if like.shape[0] == 1:
+        return tensor.flatten(1)[None]
+    return tensor.movedim(remainder.axis + 1, 0).flatten(2)
+
+
+def _form(
+    weight: Tensor,  # (batch, outputs, units)
+    directions: Tensor,  # (batch, K, units)
+) -> Tensor:
     """M_kl = sum over units of weight F_k F_l, (batch, outputs, K, K)."""
-    flat = directions.expand(-1, *weight.shape[1:]).flatten(2).transpose(0, 1)  # (batch, K, units)
-    return torch.stack([(flat * w.flatten(1)[:, None]) @ flat.mT for w in weight], 1)
+    columns = [(directions * w[:, None]) @ directions.mT for w in weight.unbind(1)]
+    return torch.stack(columns, 1)
 
 
 def _of_forms(forms: Tensor) -> Tensor:

@@ -11,32 +11,53 @@ from howsure.moments import Moments
 from howsure.pushforward import Function, push
 from howsure.signs import random_signs, without_batch
 
-_DIRECTIONS = 8
+_RANDOM_DIRECTIONS = 8
+_MOST_ELEMENTS = 64
 
 
-def pooled_innovation(
+def estimated_innovation(
     function: Function,  # means to (means of the outputs, anything)
     index: int,
     inputs: Sequence[Moments],
     var: Tensor,
     seed: tuple[int, ...],
 ) -> Tensor:
-    """r = var - (J*J) v for output `index`, as the same share of every element's variance.
+    """r = var - (J*J) v for output `index`, at least 0.
 
-    (J*J) v is estimated by random directions (Hutchinson 1989), whose error in a single element
-    is large; the share of first order in the sum over all elements of an input's row is not.
+    With few elements per input of the batch J is exact. Else (J*J) v is estimated by random
+    directions (Hutchinson 1989), whose error in a single element is large; the share of first
+    order in the sum over a row is not, and every element gets that share.
     """
-    batch = var.shape[0] if var.dim() else None
-    directions = [
-        (each.var / _DIRECTIONS).sqrt().to(each.mean.dtype)
-        * random_signs(_DIRECTIONS, without_batch(each.mean.shape, batch), (*seed, i), each.mean)
-        for i, each in enumerate(inputs)
-    ]
+    batch = var.shape[0] if var.dim() else 0
+    rows = batch > 0 and all(x.mean.dim() and x.mean.shape[0] == batch for x in inputs)
+    exact = rows and sum(x.mean[0].numel() for x in inputs) <= _MOST_ELEMENTS
+    directions = _each_element(inputs) if exact else _random(inputs, batch, seed)
     with torch.no_grad():
-        _, pushed, _ = push(function, [each.mean.detach() for each in inputs], directions)
+        _, pushed, _ = push(function, [x.mean.detach() for x in inputs], directions)
         first_order = pushed[index].to(var.dtype).square().sum(0)
+        if exact:
+            return (var - first_order).clamp(min=0)
         axes = tuple(range(1, var.dim()))
-        total = var.sum(axes, keepdim=True) if axes else var
-        explained = first_order.sum(axes, keepdim=True) if axes else first_order
+        total, explained = var.sum(axes, keepdim=True), first_order.sum(axes, keepdim=True)
         share = 1 - explained / torch.where(total > 0, total, torch.ones_like(total))
         return var * share.clamp(0, 1)
+
+
+def _each_element(inputs: Sequence[Moments]) -> list[Tensor]:
+    """One direction for each element of an input, the same one in all inputs of the batch."""
+    sizes = [x.mean[0].numel() for x in inputs]
+    whole = torch.eye(sum(sizes), dtype=inputs[0].mean.dtype, device=inputs[0].mean.device)
+    ones = whole.split(sizes, 1)
+    return [
+        one.reshape(-1, 1, *x.mean.shape[1:]) * x.var.detach().sqrt().to(x.mean.dtype)
+        for one, x in zip(ones, inputs, strict=True)
+    ]
+
+
+def _random(inputs: Sequence[Moments], batch: int, seed: tuple[int, ...]) -> list[Tensor]:
+    count = _RANDOM_DIRECTIONS
+    return [
+        (x.var.detach() / count).sqrt().to(x.mean.dtype)
+        * random_signs(count, without_batch(x.mean.shape, batch), (*seed, i), x.mean)
+        for i, x in enumerate(inputs)
+    ]

@@ -10,32 +10,39 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from howsure.pushforward import push
+from howsure.pushforward import for_each, push
 from howsure.responses import Call, Outputs, Probed, Response
 
 SUMS = ("add", "sub", "rsub", "neg")
+# Linear in the image, not in where it is read.
+_OF_DATA_ALONE = ("grid_sample", "grid_sampler")
 
 
 def is_affine(call: Call) -> bool:
     """Whether the operation on the means is all there is: no innovation."""
     rule = call.rule
-    if rule.family == "structural" or rule.name in SUMS:
+    if rule.family in ("structural", "gather") or rule.name in SUMS:
         return True
-    scales = rule.name == "mul" and call.occurrences == 1
-    return scales or (rule.family == "linear map" and call.data_alone)
+    if call.occurrences > 1 or rule.family != "linear map":
+        return call.occurrences == 1 and rule.name == "mul"
+    return call.data_alone or rule.name not in _OF_DATA_ALONE
 
 
 def affine(call: Call) -> Any:
     """Responses with F_out = L F, L the linear part of the operation."""
     part = _linear_part(call)
-    if part is None:
-        return linearised(call)
     result = Outputs(call.plainly(*call.means), Tensor)
     with torch.no_grad():
-        pushed = torch.vmap(lambda *d: tuple(Outputs(part(*d), Tensor).found))(*call.probes)
-        count = pushed[0].shape[:1]
-        shaped = [F.expand(count + m.shape) for F, m in zip(pushed, result.found, strict=True)]
-    return result.filled([Response(m, F) for m, F in zip(result.found, shaped, strict=True)])
+        pushed = for_each(lambda *d: tuple(Outputs(part(*d), Tensor).found), call.probes)
+    found = zip(result.found, pushed, strict=True)
+    return result.filled([Response(mean, _expanded(F, mean)) for mean, F in found])
+
+
+def _expanded(directions: Tensor, mean: Tensor) -> Tensor:
+    """Directions in the shape of the mean, which a constant may have made larger."""
+    count, *shape = directions.shape
+    ones = [1] * (mean.dim() - len(shape))
+    return directions.reshape(count, *ones, *shape).expand(count, *mean.shape)
 
 
 def linearised(call: Call) -> Any:
@@ -51,27 +58,38 @@ def linearised(call: Call) -> Any:
     return seen[-1].filled(responses)
 
 
-def _linear_part(call: Call) -> Callable[..., Any] | None:
-    """The operation without its constant part, if that is simple to take away."""
-    if call.given_rule is None or call.rule.name == "pad":
-        return None
-    name = call.rule.name
-    if name == "mul":
-        return call.plainly
-    if name in SUMS:
+def _linear_part(call: Call) -> Callable[..., Any]:
+    """The operation without its constant part."""
+    if call.rule.name in SUMS:
         return _without_constants(call)
     if "bias" in _parameters(call):
         return _without_bias(call)
-    constants = [leaf for leaf in call.leaves if _is_floating(leaf)]
-    return None if constants else call.plainly
+    moves = call.rule.family in ("structural", "gather")
+    return _moved(call) if moves else call.plainly
+
+
+def _moved(call: Call) -> Callable[..., Any]:
+    """Where elements are only moved, the constants among them cancel exactly."""
+
+    def difference(*directions: Tensor) -> Any:
+        at_zero = Outputs(call.plainly(*(torch.zeros_like(d) for d in directions)), Tensor)
+        moved = Outputs(call.plainly(*directions), Tensor)
+        pairs = zip(moved.found, at_zero.found, strict=True)
+        return moved.filled([torch.where(zero.isinf(), 0.0, d - zero) for d, zero in pairs])
+
+    may_have_constants = call.rule.name in ("pad", "pad_packed_sequence") or any(
+        isinstance(leaf, Tensor) and leaf.dtype.is_floating_point for leaf in call.leaves
+    )
+    return difference if may_have_constants else call.plainly
 
 
 def _without_constants(call: Call) -> Callable[..., Any]:
     """A sum with 0 in place of what is not random."""
     args, kwargs = pytree.tree_unflatten(call.leaves, call.spec)
-    args = tuple(arg if isinstance(arg, Probed) else 0.0 for arg in args)
+    zero = torch.zeros_like(call.means[0][..., :0].sum())
+    args = tuple(arg if isinstance(arg, Probed) else zero for arg in args)
     if "other" in kwargs and not isinstance(kwargs["other"], Probed):
-        kwargs["other"] = 0.0
+        kwargs["other"] = zero
     return Call(call.rule, call.func, args, kwargs).plainly
 
 
@@ -82,10 +100,6 @@ def _without_bias(call: Call) -> Callable[..., Any]:
     if "bias" in kwargs:
         kwargs["bias"] = None
     return Call(call.rule, call.func, args, kwargs).plainly
-
-
-def _is_floating(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.dtype.is_floating_point
 
 
 def _parameters(call: Call) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,18 +20,39 @@ def push(function: Function, primals: Sequence[Tensor], directions: Sequence[Ten
     The values are computed once: only the derivatives are batched.
     """
 
-    def one(*direction: Tensor) -> Any:
-        if torch.compiler.is_compiling():
-            return _reversed_twice(function, tuple(primals), direction)
+    def forward(*direction: Tensor) -> Any:
         return torch.func.jvp(function, tuple(primals), direction, has_aux=True)
 
+    def backward(*direction: Tensor) -> Any:
+        return _reversed_twice(function, tuple(primals), direction)
+
+    if torch.compiler.is_compiling():
+        return for_each(backward, directions, (None, 0, None))
     try:
-        return torch.vmap(one, out_dims=(None, 0, None))(*directions)
-    except (RuntimeError, ValueError):
-        # Operations that write in place cannot be batched; one by one they can be pushed.
-        rows = [one(*(d[k] for d in directions)) for k in range(directions[0].shape[0])]
-        pushed = tuple(torch.stack(column) for column in zip(*(r[1] for r in rows), strict=True))
-        return rows[0][0], pushed, rows[0][2]
+        return for_each(forward, directions, (None, 0, None))
+    except NotImplementedError:  # an operation without a forward derivative
+        return for_each(backward, directions, (None, 0, None))
+
+
+def for_each(
+    function: Callable[..., Any], directions: Sequence[Tensor], out_dims: Any = 0
+) -> Any:
+    """The function of each direction, stacked in front; what has no axis in `out_dims` once."""
+    with warnings.catch_warnings():
+        # Kernels without a batching rule run one by one: slow, not wrong.
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        try:
+            return torch.vmap(function, out_dims=out_dims)(*directions)
+        except NotImplementedError:
+            raise
+        except (RuntimeError, ValueError):
+            # Operations that write in place cannot be batched; one by one they can be pushed.
+            count = directions[0].shape[0]
+            rows = [function(*(d[k] for d in directions)) for k in range(count)]
+    if out_dims == 0:
+        return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+    pushed = tuple(torch.stack(column) for column in zip(*(r[1] for r in rows), strict=True))
+    return rows[0][0], pushed, rows[0][2]
 
 
 def _reversed_twice(

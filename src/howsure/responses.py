@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from howsure.innovation import pooled_innovation
+from howsure.innovation import estimated_innovation
 from howsure.moments import Moments
 from howsure.pushforward import partials, push
 from howsure.registry import Rule, Target
@@ -183,7 +183,7 @@ def general(call: Call, seed: tuple[int, ...]) -> Any:
         if seen[-1].found[index].innovation is not None:
             beyond = next(stated).detach()
         else:
-            beyond = pooled_innovation(values, index, call.inputs, variances[index].detach(), seed)
+            beyond = estimated_innovation(values, index, call.inputs, variances[index].detach(), seed)
         responses.append(Response(mean, F.detach(), beyond, (), beyond))
     return seen[-1].filled(responses)
 
@@ -199,7 +199,7 @@ def diagonal(call: Call, seed: tuple[int, ...]) -> Any:
     for index, out in enumerate(result.found):
         var = out.var.detach()
         if out.innovation is None:
-            beyond = pooled_innovation(values, index, call.inputs, var, seed)
+            beyond = estimated_innovation(values, index, call.inputs, var, seed)
         else:
             beyond = out.innovation().detach()
         none = out.mean.new_empty((0, *out.mean.shape))

@@ -20,11 +20,15 @@ def random_signs(count: int, shape: Sequence[int], seed: tuple[int, ...], like: 
 
 
 def batch_axis(shape: Sequence[int], batch: int | None) -> int | None:
-    """The axis that counts the inputs of a batch: the first one of that length."""
-    return next((axis for axis, size in enumerate(shape) if size == batch), None)
+    """The axis that counts the inputs of a batch: the first one of that length.
+
+    For a batch of 1 any axis will do, since there is nothing to tell apart.
+    """
+    found = (axis for axis, size in enumerate(shape) if size == batch)
+    return next(found, 0 if batch == 1 and shape else None)
 
 
 def without_batch(shape: Sequence[int], batch: int | None) -> tuple[int, ...]:
     """The shape with 1 in place of the batch: what all inputs of a batch can share."""
-    chosen = batch_axis(shape, batch)
+    chosen = None if batch == 1 else batch_axis(shape, batch)
     return tuple(1 if axis == chosen else size for axis, size in enumerate(shape))

@@ -51,13 +51,19 @@ class Remainder:
 
     Attributes:
         mean: The operation's output.
+        axis: The axis of `mean` that counts the inputs of the batch.
         bends: Its quadratic part with the directions behind it.
         rest: Variance beyond, independent in each element; `None` for nothing.
     """
 
     mean: Tensor
+    axis: int
     bends: tuple[Bend, ...]
     rest: Tensor | None
+
+
+class RowsMixedError(RuntimeError):
+    """The inputs of a batch share an axis with something else: analyse them one by one."""
 
 
 class UndrawnMask:
@@ -117,13 +123,20 @@ class LedgerInterpreter(ProbeInterpreter):
         """A leaf of ones for every unit and input; elements that share a unit broadcast."""
         axes = like.dim() - len(mask.units)
         shape = [1] * axes + list(mask.units)
-        axis = batch_axis(like.shape, self.batch) or 0
+        axis = self.rows_of(like)
         shape[axis] = like.shape[axis]
         ones = torch.ones(shape, dtype=like.dtype, device=like.device, requires_grad=True)
         c = mask.rate / (1 - mask.rate)
         var = torch.full(shape, c, dtype=variance_dtype(like.dtype), device=like.device)
         self.sources.append(Source(mask.name, MASK, ones, var, axis))
         return self.sprayed(Moments(ones, var))
+
+    def rows_of(self, tensor: Tensor) -> int:
+        """The axis that counts the inputs of the batch."""
+        axis = batch_axis(tensor.shape, self.batch)
+        if axis is None:
+            raise RowsMixedError
+        return axis
 
     def with_innovation(self, response: Response) -> Probed:
         """The moments after an operation, with its remainder noted."""
@@ -132,7 +145,8 @@ class LedgerInterpreter(ProbeInterpreter):
             pairs = self.count > 1  # A form is known by pairs of different probes.
             bends = response.bends if pairs else ()
             rest = response.rest if pairs else response.innovation
-            self.remainders.append(Remainder(out.mean, bends, rest))
+            axis = self.rows_of(out.mean)
+            self.remainders.append(Remainder(out.mean, axis, bends, rest))
         return out
 
 

@@ -16,7 +16,7 @@ from howsure.methods.passes import Pass
 from howsure.methods.pieces import pieces
 from howsure.methods.setup import Setup
 from howsure.propagate import outcome, run
-from howsure.sites import LedgerInterpreter, UndrawnMask
+from howsure.sites import LedgerInterpreter, RowsMixedError, UndrawnMask
 from howsure.structure import Parts
 
 # One backward pass per output: beyond this, sampling is cheaper.
@@ -56,11 +56,18 @@ def analyse(setup: Setup, x: Any) -> Analysis:
     """One forward pass with probes, and one backward pass for every chosen output."""
     sites = () if setup.rate is None and not _own_dropout(setup, x) else setup.sites(x)
     names = tuple(_input_names(x, setup.variance(x)))
-    with torch.inference_mode(False), torch.enable_grad():
-        parts = [
+
+    def in_pieces(size: int | None) -> list[Analysis]:
+        return [
             _piece(setup, Pass(setup, rows), variance, sites, names)
-            for rows, variance in pieces(x, setup.variance(x), setup.chunk)
+            for rows, variance in pieces(x, setup.variance(x), size)
         ]
+
+    with torch.inference_mode(False), torch.enable_grad():
+        try:
+            parts = in_pieces(setup.chunk)
+        except RowsMixedError:
+            parts = in_pieces(1)
     return parts[0] if len(parts) == 1 else _joined(parts)
 
 

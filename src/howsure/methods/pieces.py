@@ -18,9 +18,18 @@ def pieces(x: Any, variance: Any, size: int | None) -> Iterator[tuple[Any, Any]]
     tensors = Parts(x).tensors
     batch = tensors[0].shape[0]
     elements = max(1, sum(tensor.numel() for tensor in tensors) // max(batch, 1))
-    rows = size or max(1, _ELEMENTS // elements)
+    rows = size or _unlike(min(batch, max(1, _ELEMENTS // elements)), tensors)
     for start in range(0, max(batch, 1), rows):
         yield tuple(_rows(tree, batch, start, start + rows) for tree in (x, variance))
+
+
+def _unlike(rows: int, tensors: list[Tensor]) -> int:
+    """At most `rows`, and the length of no other axis of the input: the batch stays recognisable.
+
+    A model may move its batch axis, as recurrent ones do.
+    """
+    taken = {size for tensor in tensors for size in tensor.shape[1:]}
+    return next((size for size in range(rows, 0, -1) if size not in taken), 1)
 
 
 def _rows(tree: Any, batch: int, start: int, end: int) -> Any:

@@ -28,18 +28,17 @@ def _image(*arguments: Any, size: Sequence[int] = (2, 4, 6, 5)) -> Samples:
 
 def _respelled(
     definition: Callable[..., Any],
-    *targets: Target,
+    target: Target,
+    like: str,
+    *,
     samples: Samples,
     fidelity: Fidelity = EXACT,
     error: float = 0.0,
 ) -> None:
-    """Registers operations by what Python would call in their place."""
-    definition.__doc__ = (
-        "The operation that Python calls in its place.\n\n"
-        "Assumes: see there.\n\nSource: that operation's rule."
-    )
-    name = targets[0].__name__.removesuffix(".default")
-    composite(*targets, name=name, samples=samples, fidelity=fidelity, error=error)(definition)
+    """Registers an operation by what Python would call in its place, the rule `like`."""
+    definition.__doc__ = f"As `{like}`.\n\nAssumes: see `{like}`.\n\nSource: `{like}`."
+    name = target.__name__.removesuffix(".default")
+    composite(target, name=name, samples=samples, fidelity=fidelity, error=error)(definition)
 
 
 value_only(_aten._assert_tensor_metadata.default, name="assertions")
@@ -79,6 +78,7 @@ _respelled(
         self, dim, torch.float32 if half_to_float else None
     ),
     _aten._softmax.default,
+    "softmax",
     samples=_image(1, False, size=(3, 4)),
     fidelity=APPROXIMATE,
     error=0.15,
@@ -88,6 +88,7 @@ _respelled(
         self, dim, torch.float32 if half_to_float else None
     ),
     _aten._log_softmax.default,
+    "log_softmax",
     samples=_image(1, False, size=(3, 4)),
     fidelity=APPROXIMATE,
     error=0.15,
@@ -95,6 +96,7 @@ _respelled(
 _respelled(
     lambda self, dim, dtype=None: torch.softmax(self, dim, dtype),
     _aten._safe_softmax.default,
+    "softmax",
     samples=_image(1, size=(3, 4)),
     fidelity=APPROXIMATE,
     error=0.15,
@@ -117,6 +119,7 @@ def _pool_with_indices(pool: Target) -> Callable[..., Any]:
 _respelled(
     _pool_with_indices(F.max_pool2d),
     _aten.max_pool2d_with_indices.default,
+    "max_pool2d",
     samples=_image([2, 2]),
     fidelity=APPROXIMATE,
     error=0.2,
@@ -124,6 +127,7 @@ _respelled(
 _respelled(
     _pool_with_indices(F.max_pool3d),
     _aten.max_pool3d_with_indices.default,
+    "max_pool3d",
     samples=_image([2, 2, 2], size=(1, 2, 4, 4, 2)),
     fidelity=APPROXIMATE,
     error=0.2,
@@ -131,11 +135,13 @@ _respelled(
 _respelled(
     lambda self, output_size: F.adaptive_avg_pool2d(self, output_size),
     _aten._adaptive_avg_pool2d.default,
+    "adaptive_avg_pool2d",
     samples=_image([3, 2]),
 )
 _respelled(
     lambda self, pad, value=0.0: F.pad(self, pad, "constant", value),
     _aten.constant_pad_nd.default,
+    "pad",
     samples=_image([1, 2, 0, 1], 0.5),
 )
 
@@ -148,7 +154,7 @@ for _dims in (1, 2, 3):
     _border = _image([1, 1] * _dims, size=(2, 3, 4, 3, 3)[: 2 + _dims])
     for _mode, _name in (("reflect", "reflection_pad"), ("replicate", "replication_pad")):
         _target = getattr(_aten, f"{_name}{_dims}d").default
-        _respelled(_padding(_mode), _target, samples=_border)
+        _respelled(_padding(_mode), _target, "pad", samples=_border)
 
 
 def _resize(mode: str, antialias: bool, aligned: bool) -> Callable[..., Tensor]:
@@ -195,5 +201,6 @@ for _name, _mode, _dims in _RESIZES:
     _options = _mode, _name.endswith("_aa"), not _mode.startswith("nearest")
     _corners = (False,) if _options[2] else ()
     _op = getattr(_aten, _name)
-    _respelled(_resize(*_options), _op.vec, samples=_image(_to, *_corners, None, size=_size))
-    _respelled(_resize_to(*_options), _op.default, samples=_image(_to, *_corners, size=_size))
+    _by_list, _by_size = (_image(_to, *_corners, *rest, size=_size) for rest in ((None,), ()))
+    _respelled(_resize(*_options), _op.vec, "interpolate", samples=_by_list)
+    _respelled(_resize_to(*_options), _op.default, "interpolate", samples=_by_size)

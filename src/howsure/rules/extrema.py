@@ -67,7 +67,9 @@ def _separation(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tup
     """The distance of the means in standard deviations of their difference, and that deviation."""
     spread = var1 + var2
     std, divisor = roots(spread)
-    return ratio((mean1 - mean2).to(spread.dtype), divisor), std
+    # Two paddings of -inf are equally large; their difference is not a number.
+    difference = torch.nan_to_num((mean1 - mean2).to(spread.dtype), nan=0.0)
+    return ratio(difference, divisor), std
 
 
 def _larger_innovation(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> Tensor:

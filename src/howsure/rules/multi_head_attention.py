@@ -1,34 +1,29 @@
-"""Multi-head attention and transformer layers, also in the fused forms of inference.
-
-torch's own modules leave their fused paths as soon as an input overrides torch functions; exported
-programs, which recorded one, arrive here.
-"""
+"""Multi-head attention, written with operations that have rules."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
-from torch import _VF, Tensor
+from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.families import composite
-from howsure.registry import APPROXIMATE, STRUCTURAL, rule
+from howsure.registry import APPROXIMATE
 from howsure.samples import Draw, Sample
 
 
-def _diagonal(draw: Draw, width: int, blocks: int) -> Tensor:
+def diagonal(draw: Draw, width: int, blocks: int) -> Tensor:
     """Projections that do not mix: what follows then meets independent inputs, as rules assume."""
     return torch.cat([torch.diag(draw.positive(width)) for _ in range(blocks)])
 
 
 def _sequences(draw: Draw) -> Iterable[Sample]:
     x = [draw.moments(3, 2, 4, std=0.3) for _ in range(3)]
-    weights = 4, 2, _diagonal(draw, 4, 3), draw.constant(12)
-    out = _diagonal(draw, 4, 1), draw.constant(4)
+    weights = 4, 2, diagonal(draw, 4, 3), draw.constant(12)
+    out = diagonal(draw, 4, 1), draw.constant(4)
     yield Sample(*x, *weights, None, None, False, 0.0, *out, training=False, need_weights=False)
     extra = draw.constant(1, 1, 4), draw.constant(1, 1, 4)
     masks = {"key_padding_mask": torch.tensor([[False, False, True], [False, True, False]])}
@@ -38,7 +33,7 @@ def _sequences(draw: Draw) -> Iterable[Sample]:
     )
 
 
-def _mask_of_numbers(mask: Tensor, like: Tensor) -> Tensor:
+def mask_of_numbers(mask: Tensor, like: Tensor) -> Tensor:
     """Numbers to add to the scores: a boolean mask is True where a key is left out."""
     if mask.dtype != torch.bool:
         return mask
@@ -54,17 +49,17 @@ def _merged_mask(
     batch, heads, _, keys = scores
     total = None
     if attn_mask is not None:
-        mask = _mask_of_numbers(attn_mask, like)
+        mask = mask_of_numbers(attn_mask, like)
         mask = F.pad(mask, (0, keys - mask.shape[-1]))
         total = mask if mask.dim() == 2 else mask.unflatten(0, (batch, heads))
     if key_padding_mask is not None:
-        mask = _mask_of_numbers(key_padding_mask, like)
+        mask = mask_of_numbers(key_padding_mask, like)
         mask = F.pad(mask, (0, keys - mask.shape[-1])).reshape(batch, 1, 1, keys)
         total = mask if total is None else total + mask
     return total
 
 
-def _attend(
+def attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, need_weights: bool, average: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of heads (batch, heads, L, E): the output (L, batch, heads E), and the weights."""
@@ -125,11 +120,11 @@ def multi_head_attention_forward(
         assert in_proj_weight is not None
         weights = in_proj_weight.chunk(3)
     more = (None, bias_k, bias_v)
-    q, k, v = _heads(rows, weights, in_proj_bias, more, num_heads)
+    q, k, v = heads_of(rows, weights, in_proj_bias, more, num_heads)
     if add_zero_attn:
         k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
     mask = _merged_mask(attn_mask, key_padding_mask, (*q.shape[:3], k.shape[2]), query)
-    out, seen = _attend(q, k, v, mask, need_weights, average_attn_weights)
+    out, seen = attend(q, k, v, mask, need_weights, average_attn_weights)
     out = F.linear(out, out_proj_weight, out_proj_bias)
     if not single:
         return out, seen
@@ -146,7 +141,7 @@ def _refuse_what_is_random(dropout_p: float, *static: Tensor | None) -> None:
         raise NoRuleError("There is no rule for attention with `static_k` or `static_v`.")
 
 
-def _heads(
+def heads_of(
     rows: Sequence[Tensor],  # (length, batch, E) each
     weights: Sequence[Tensor | None],
     bias: Tensor | None,
@@ -163,136 +158,3 @@ def _heads(
             x = torch.cat([x, extra.expand(1, *x.shape[1:])])
         projected.append(x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3))
     return projected
-
-
-def _fused(draw: Draw) -> Iterable[Sample]:
-    x = [draw.moments(2, 3, 4, std=0.3) for _ in range(3)]
-    weights = 4, 2, _diagonal(draw, 4, 3), draw.constant(12)
-    out = _diagonal(draw, 4, 1), draw.constant(4)
-    yield Sample(*x, *weights, *out, None, False)
-
-
-@composite(
-    _VF._native_multi_head_attention,
-    torch.ops.aten._native_multi_head_attention.default,
-    name="native_multi_head_attention",
-    samples=_fused,
-    fidelity=APPROXIMATE,
-    error=0.15,
-)
-def native_multi_head_attention(
-    query: Tensor,  # (batch, L, E)
-    key: Tensor,
-    value: Tensor,
-    embed_dim: int,
-    num_head: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    mask: Tensor | None = None,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
-    mask_type: int | None = None,
-) -> tuple[Tensor, Any]:
-    """As `multi_head_attention_forward`, batch first.
-
-    Assumes: see `multi_head_attention_forward`.
-
-    Source: `linear`, `scaled_dot_product_attention`.
-    """
-    rows = [x.transpose(0, 1) for x in (query, key, value)]
-    q, k, v = _heads(rows, qkv_weight.chunk(3), qkv_bias, (None,) * 3, num_head)
-    if mask is not None:
-        # Whatever the dtype, nonzero means left out; type 1 is a mask of keys (batch, S).
-        mask = _mask_of_numbers(mask.bool(), query)
-        mask = mask[:, None, None, :] if mask_type == 1 else mask
-    out, seen = _attend(q, k, v, mask, need_weights, average_attn_weights)
-    return F.linear(out, proj_weight, proj_bias).transpose(0, 1), seen
-
-
-def _layers(draw: Draw) -> Iterable[Sample]:
-    """The residual path alone: its branches are correlated with it, which rules do not see."""
-    width, heads, hidden = 4, 2, 6
-    attention = draw.constant(3 * width, width), draw.constant(3 * width)
-    closed = torch.zeros(width, width, dtype=torch.float64), draw.constant(width)
-    norms = [draw.constant(width) for _ in range(4)]
-    feed = draw.constant(hidden, width), draw.constant(hidden)
-    back = torch.zeros(width, hidden, dtype=torch.float64), draw.constant(width)
-    x = draw.moments(2, 3, width)
-    yield Sample(x, width, heads, *attention, *closed, True, True, 1e-5, *norms, *feed, *back)
-
-
-@composite(
-    _VF._transformer_encoder_layer_fwd,
-    torch.ops.aten._transformer_encoder_layer_fwd.default,
-    name="transformer_encoder_layer",
-    samples=_layers,
-    fidelity=APPROXIMATE,
-    error=0.15,
-)
-def transformer_encoder_layer(
-    src: Tensor,  # (batch, L, E)
-    embed_dim: int,
-    num_heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    norm_weight_1: Tensor,
-    norm_bias_1: Tensor,
-    norm_weight_2: Tensor,
-    norm_bias_2: Tensor,
-    ffn_weight_1: Tensor,
-    ffn_bias_1: Tensor,
-    ffn_weight_2: Tensor,
-    ffn_bias_2: Tensor,
-    mask: Tensor | None = None,
-    mask_type: int | None = None,
-) -> Tensor:
-    """Attention and feed-forward block, each with its residual sum and `layer_norm`.
-
-    Assumes: independent branches, although each residual sum adds a tensor to a function of it.
-
-    Source: `native_multi_head_attention`, `layer_norm`, `linear`, `add`.
-    """
-
-    def attend(x: Tensor) -> Tensor:
-        sizes = embed_dim, num_heads
-        parameters = qkv_weight, qkv_bias, proj_weight, proj_bias, mask, False, False, mask_type
-        return _VF._native_multi_head_attention(x, x, x, *sizes, *parameters)[0]
-
-    def feed(x: Tensor) -> Tensor:
-        hidden = F.linear(x, ffn_weight_1, ffn_bias_1)
-        hidden = F.gelu(hidden) if use_gelu else F.relu(hidden)
-        return F.linear(hidden, ffn_weight_2, ffn_bias_2)
-
-    def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return F.layer_norm(x, (embed_dim,), weight, bias, eps)
-
-    first, second = (norm_weight_1, norm_bias_1), (norm_weight_2, norm_bias_2)
-    if norm_first:
-        x = src + attend(norm(src, *first))
-        return x + feed(norm(x, *second))
-    x = norm(src + attend(src), *first)
-    return norm(x + feed(x), *second)
-
-
-@rule(
-    _VF._nested_tensor_from_mask_left_aligned,
-    name="nested tensors",
-    fidelity=STRUCTURAL,
-    samples=lambda draw: [Sample(draw.moments(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))],
-    family="value only",
-)
-def nested_tensor_from_mask_left_aligned(t: Any, mask: Tensor) -> bool:
-    """False: `nn.TransformerEncoder` then keeps its padded form, which has rules.
-
-    Assumes: nothing.
-
-    Source: howsure's own decision.
-    """
-    return False

@@ -1,4 +1,4 @@
-"""Normalisation by a statistic of the data itself: layer, group, instance, RMS norm, unit length.
+"""Normalisation by a statistic of the data itself: layer, group and instance norm.
 
 Each divides by s, where s**2 is an expected square: it contains the variance of the noise, without
 which the result would be up to twice too wide. The Jacobian is that of the division, with s at
@@ -8,6 +8,7 @@ subtracted and 0 if not, and share is one over the number of elements that s**2 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.errors import NoRuleError
 from howsure.moments import Moments, linear_moments
 from howsure.registry import APPROXIMATE, rule, spellings
 from howsure.rules.batch_norm import batch_norm
@@ -47,18 +47,16 @@ def divide(
 def standardise_over(input: Moments, axes: Axes, eps: float) -> tuple[Moments, Tensor]:
     """Moments of (x - mean(x)) / s over `axes`, and s; s**2 is the expected sample variance."""
     mean, var = input.mean.to(input.var.dtype), input.var
-    count = _count(mean, axes)
+    size = count(mean, axes)
     centred = mean - mean.mean(axes, keepdim=True)
-    noise = (1 - 1 / count) * var.mean(axes, keepdim=True)
+    noise = (1 - 1 / size) * var.mean(axes, keepdim=True)
     scale = (centred.square().mean(axes, keepdim=True) + noise + eps).sqrt()
-    return divide(centred, var, scale, axes, 1 / count, True), scale
+    return divide(centred, var, scale, axes, 1 / size, True), scale
 
 
-def _count(tensor: Tensor, axes: Axes) -> int:
-    count = 1
-    for axis in axes:
-        count *= tensor.shape[axis]
-    return count
+def count(tensor: Tensor, axes: Axes) -> int:
+    """How many elements lie along `axes`."""
+    return math.prod(tensor.shape[axis] for axis in axes)
 
 
 def affine(
@@ -75,7 +73,8 @@ def affine(
     return linear_moments(mean.to(like.mean.dtype), var)
 
 
-def _last(shape: Sequence[int]) -> Axes:
+def last(shape: Sequence[int]) -> Axes:
+    """The axes of a normalised shape."""
     return tuple(range(-len(shape), 0))
 
 
@@ -110,7 +109,7 @@ def layer_norm(
 
     Source: our own; docs/accuracy.md compares it with the usual rule, which leaves the noise out.
     """
-    normal, _ = standardise_over(input, _last(normalized_shape), eps)
+    normal, _ = standardise_over(input, last(normalized_shape), eps)
     return affine(normal, weight, bias, input)
 
 
@@ -210,64 +209,3 @@ def instance_norm_aten(input: Moments, *args: Any) -> Moments:
     """
     weight, bias, running_mean, running_var, *options = args
     return instance_norm(input, running_mean, running_var, weight, bias, *options[:3])
-
-
-def _no_shift(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 16, std=0.3), (16,), draw.constant(16))
-    yield Sample(draw.moments(2, 3, 4, 6, std=0.5), [4, 6], eps=1e-3)
-    yield Sample(draw.moments(2, 32, mean=2.0), (32,))
-
-
-@rule(*spellings("rms_norm"), name="rms_norm", fidelity=APPROXIMATE, samples=_no_shift, error=0.1)
-def rms_norm(
-    input: Moments,  # (*batch, *normalized_shape)
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,  # normalized_shape
-    eps: float | None = None,
-) -> Moments:
-    """s**2 = mean(m**2 + v) + eps, E = m / s, Var = J**2 v, J_ij = (delta_ij - y_i y_j / n) / s.
-
-    Assumes: see `layer_norm`.
-
-    Source: `layer_norm`, without the subtraction of the mean.
-    """
-    mean, var, axes = input.mean.to(input.var.dtype), input.var, _last(normalized_shape)
-    eps = torch.finfo(input.mean.dtype).eps if eps is None else eps
-    scale = ((mean.square() + var).mean(axes, keepdim=True) + eps).sqrt()
-    normal = divide(mean, var, scale, axes, 1 / _count(mean, axes), False)
-    return affine(normal, weight, None, input)
-
-
-def _vectors(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 16, std=0.3))
-    yield Sample(draw.moments(2, 3, 24, std=0.5), dim=-1)
-    yield Sample(draw.moments(2, 12, 2, mean=2.0, std=0.5), 2.0, 1)
-
-
-@rule(F.normalize, name="normalize", fidelity=APPROXIMATE, samples=_vectors, error=0.1)
-def normalize(
-    input: Moments, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None
-) -> Moments:
-    """q = sum(m**2 + v), E = m / sqrt(q), Var = J**2 v, J_ij = (delta_ij - y_i y_j) / sqrt(q).
-
-    Assumes: see `layer_norm`; unit length in the 2-norm.
-
-    Source: `layer_norm`.
-    """
-    if p != 2:
-        raise NoRuleError(
-            f"`normalize` has a rule for p = 2 and was called with p = {p}. Divide by "
-            "`x.abs().sum(dim, keepdim=True)` or the like in the model."
-        )
-    mean, var = input.mean.to(input.var.dtype), input.var
-    axes = (dim,) if isinstance(dim, int) else tuple(dim)
-    length = (mean.square() + var).sum(axes, keepdim=True)
-    certain = length <= eps * eps
-    # Below eps torch divides by eps, a constant, and the length is left out of the derivative.
-    scale = torch.where(certain, torch.ones_like(length), length).sqrt()
-    unit = divide(mean, var, scale, axes, 1.0, False)
-    short = linear_moments(mean / eps, var / eps**2) if eps else unit
-    return linear_moments(
-        torch.where(certain, short.mean, unit.mean).to(input.mean.dtype),
-        torch.where(certain, short.var, unit.var),
-    )

@@ -40,18 +40,21 @@ def lstm_step(gates: Tensor, state: State, layer: Layer) -> State:
     """c' = f c + i g, h' = o tanh(c')."""
     h, c = state
     i, f, g, o = (gates + F.linear(h, layer.w_hh, layer.b_hh)).chunk(4, -1)
-    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-    h = torch.sigmoid(o) * torch.tanh(c)
+    # One quadrature for the three gates: small tensors cost calls, not arithmetic.
+    i, f, o = torch.sigmoid(torch.cat([i, f, o], -1)).chunk(3, -1)
+    c = f * c + i * torch.tanh(g)
+    h = o * torch.tanh(c)
     return (h if layer.w_hr is None else F.linear(h, layer.w_hr)), c
 
 
 def gru_step(gates: Tensor, state: State, layer: Layer) -> State:
     """n = tanh(x_n + r h_n), h' = n + z (h - n)."""
     (h,) = state
-    x_r, x_z, x_n = gates.chunk(3, -1)
-    h_r, h_z, h_n = F.linear(h, layer.w_hh, layer.b_hh).chunk(3, -1)
-    n = torch.tanh(x_n + torch.sigmoid(x_r + h_r) * h_n)
-    return (torch.lerp(n, h, torch.sigmoid(x_z + h_z)),)
+    size = h.shape[-1]
+    x_gates, x_n = gates.split([2 * size, size], -1)
+    h_gates, h_n = F.linear(h, layer.w_hh, layer.b_hh).split([2 * size, size], -1)
+    r, z = torch.sigmoid(x_gates + h_gates).chunk(2, -1)
+    return (torch.lerp(torch.tanh(x_n + r * h_n), h, z),)
 
 
 def plain_step(activation: Callable[[Tensor], Tensor]) -> Cell:

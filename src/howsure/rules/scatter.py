@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.families import select
@@ -16,7 +15,7 @@ from howsure.registry import EXACT, STRUCTURAL, Fidelity, Target, rule, spelling
 from howsure.samples import Draw, Sample, Samples
 
 
-def _noise(argument: Any, dtype: torch.dtype) -> Any:
+def noise_of(argument: Any, dtype: torch.dtype) -> Any:
     """The variance of an argument that carries data; a constant has variance 0."""
     if isinstance(argument, Moments):
         return argument.var.to(dtype)
@@ -29,8 +28,8 @@ def placed(
     """The same operation on means and variances; `data` names the arguments that carry data."""
     mean = op(*select(args, "mean"), **select(kwargs, "mean"))
     dtype = variance_dtype(mean.dtype)
-    noises = [_noise(arg, dtype) if i in data else arg for i, arg in enumerate(args)]
-    named = {k: _noise(arg, dtype) if k in data.values() else arg for k, arg in kwargs.items()}
+    noises = [noise_of(arg, dtype) if i in data else arg for i, arg in enumerate(args)]
+    named = {k: noise_of(arg, dtype) if k in data.values() else arg for k, arg in kwargs.items()}
     return linear_moments(mean, op(*noises, **named))
 
 
@@ -56,7 +55,7 @@ def _register(
     )
 
 
-def _pairs(*middle: Any, source: tuple[int, ...]) -> Samples:
+def pairs(*middle: Any, source: tuple[int, ...]) -> Samples:
     """Calls `op(input, *middle, source)` with Gaussians and constants in both places."""
 
     def samples(draw: Draw) -> Iterable[Sample]:
@@ -79,24 +78,24 @@ _MASK = torch.tensor([True, False, True, False])
 _register(torch.masked_fill, {0: "input", 2: "value"}, _fills(_MASK), "masked_fill")
 _register(torch.index_fill, {0: "input", 3: "value"}, _fills(1, _COLUMNS), "index_fill")
 _register(
-    torch.index_copy, {0: "input", 3: "source"}, _pairs(1, _COLUMNS, source=(3, 2)), "index_copy"
+    torch.index_copy, {0: "input", 3: "source"}, pairs(1, _COLUMNS, source=(3, 2)), "index_copy"
 )
 _register(
     torch.masked_scatter,
     {0: "input", 2: "source"},
-    _pairs(_MASK.expand(3, 4), source=(6,)),
+    pairs(_MASK.expand(3, 4), source=(6,)),
     "masked_scatter",
 )
 _register(
     torch.index_put,
     {0: "input", 2: "values"},
-    _pairs((torch.tensor([0, 2]), torch.tensor([1, 1])), source=(2,)),
+    pairs((torch.tensor([0, 2]), torch.tensor([1, 1])), source=(2,)),
     "index_put",
 )
 _register(
     torch.scatter_add,
     {0: "input", 3: "src"},
-    _pairs(0, _ROWS, source=(2, 4)),
+    pairs(0, _ROWS, source=(2, 4)),
     "scatter_add",
     fidelity=EXACT,
 )
@@ -123,7 +122,7 @@ for _name, _where, _source in (
 
 def _scatters(draw: Draw) -> Iterable[Sample]:
     distinct = torch.tensor([[2, 0, 1, 1], [0, 1, 2, 0]])
-    yield from _pairs(0, distinct, source=(2, 4))(draw)
+    yield from pairs(0, distinct, source=(2, 4))(draw)
     yield Sample(draw.moments(3, 4), 0, distinct, value=0.5)
 
 
@@ -142,143 +141,3 @@ def scatter(input: Moments | Tensor, dim: int, index: Tensor, *args: Any, **kwar
         args, kwargs = (), {**kwargs, "value": args[0]}
     op = torch.scatter if reduce is None else torch.scatter_add
     return placed(op, {0: "input", 3: "src", 4: "value"}, input, dim, index, *args, **kwargs)
-
-
-def _reductions(draw: Draw) -> Iterable[Sample]:
-    for reduce in ("sum", "mean"):
-        for include_self in (True, False):
-            source = draw.moments(2, 4)
-            yield Sample(draw.moments(3, 4), 0, _ROWS, source, reduce, include_self=include_self)
-
-
-@rule(*spellings("scatter_reduce"), name="scatter_reduce", fidelity=EXACT, samples=_reductions)
-def scatter_reduce(
-    input: Moments | Tensor,
-    dim: int,
-    index: Tensor,
-    src: Moments | Tensor,
-    reduce: str,
-    *,
-    include_self: bool = True,
-) -> Moments:
-    """Var = sum of the variances that meet in an element; over n**2 for a mean.
-
-    Assumes: a constant index and independent elements; exact then.
-
-    Source: `sum`, `mean`.
-    """
-    if reduce not in ("sum", "mean"):
-        raise NoRuleError(f"`scatter_reduce` has rules for sum and mean, not for `{reduce}`.")
-
-    def op(x: Tensor, y: Tensor, how: str = "sum") -> Tensor:
-        return torch.scatter_reduce(x, dim, index, y, how, include_self=include_self)
-
-    total = placed(op, {0: "input", 1: "src"}, input, src)
-    if reduce == "sum":
-        return total
-    count = op(torch.ones_like(total.var), torch.ones_like(select(src, "mean")).to(total.var))
-    mean = op(select(input, "mean"), select(src, "mean"), "mean")
-    return linear_moments(mean, total.var / count.square())
-
-
-def _additions(draw: Draw) -> Iterable[Sample]:
-    yield from _pairs(1, torch.tensor([2, 0, 2]), source=(3, 3))(draw)
-    yield Sample(draw.moments(3, 4), 1, _COLUMNS, draw.moments(3, 2), alpha=-0.5)
-
-
-@rule(*spellings("index_add"), name="index_add", fidelity=EXACT, samples=_additions)
-def index_add(
-    input: Moments | Tensor,
-    dim: int,
-    index: Tensor,
-    source: Moments | Tensor,
-    *,
-    alpha: float = 1,
-) -> Moments:
-    """Var = v + alpha**2 v_source at the indexed places.
-
-    Assumes: a constant index and independent elements; exact then.
-
-    Source: `add`.
-    """
-    mean = torch.index_add(select(input, "mean"), dim, index, select(source, "mean"), alpha=alpha)
-    start, more = (_noise(x, variance_dtype(mean.dtype)) for x in (input, source))
-    return linear_moments(mean, torch.index_add(start, dim, index, more, alpha=alpha**2))
-
-
-def _choices(draw: Draw) -> Iterable[Sample]:
-    yield Sample(_MASK, draw.moments(3, 4), draw.moments(3, 4))
-    yield Sample(_MASK, draw.moments(3, 4), 0.0)
-    yield Sample(_MASK, draw.constant(4), draw.moments(3, 1))
-
-
-@rule(
-    torch.where,
-    *(getattr(torch.ops.aten.where, name) for name in ("self", "ScalarOther", "ScalarSelf")),
-    name="where",
-    fidelity=STRUCTURAL,
-    samples=_choices,
-    family="assignment",
-)
-def where(condition: Tensor, *args: Any, **kwargs: Any) -> Moments:
-    """Mean and variance of the branch that a constant condition chooses.
-
-    Assumes: a constant condition.
-
-    Source: definition.
-    """
-    if isinstance(condition, Moments):
-        raise NoRuleError(
-            "A random condition makes a mixture, which is not Gaussian; compute the condition "
-            "from a tensor without noise."
-        )
-    return placed(torch.where, {1: "input", 2: "other"}, condition, *args, **kwargs)
-
-
-@rule(
-    Tensor.where,
-    name="where (method)",
-    fidelity=STRUCTURAL,
-    samples=lambda draw: [Sample(draw.moments(3, 4), _MASK, draw.moments(4))],
-    family="assignment",
-)
-def where_method(*args: Any, **kwargs: Any) -> Moments:
-    """As `where(condition, self, other)`.
-
-    Assumes: a constant condition.
-
-    Source: `where`.
-    """
-    self, condition, *other = args
-    return where(condition, self, *other, **kwargs)
-
-
-def _columns(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(2, 8, 12), (4, 5), (2, 2))
-    yield Sample(draw.moments(2, 8, 6), output_size=(4, 5), kernel_size=2, stride=2, padding=(0, 1))
-
-
-@rule(
-    F.fold,
-    torch.ops.aten.col2im.default,
-    name="fold",
-    fidelity=EXACT,
-    samples=_columns,
-    family="linear map",
-)
-def fold(
-    input: Moments,
-    output_size: Any,
-    kernel_size: Any,
-    dilation: Any = 1,
-    padding: Any = 0,
-    stride: Any = 1,
-) -> Moments:
-    """Var = sum of the variances that meet in a pixel.
-
-    Assumes: independent elements; exact then.
-
-    Source: `sum`.
-    """
-    options = output_size, kernel_size, dilation, padding, stride
-    return linear_moments(F.fold(input.mean, *options), F.fold(input.var, *options))

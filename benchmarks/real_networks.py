@@ -1,0 +1,125 @@
+"""The networks and inputs on which accuracy is measured, and brute force as truth."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from models import cifar_resnet, dronet
+from torch import Tensor, nn
+
+GRAY = 1 / 255
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network with inputs and either sensor noise or dropout."""
+
+    name: str
+    network: str
+    noise_std: float = 0.0  # of pixels in [0, 1]
+    rate: float = 0.0
+    units: str | None = None
+
+
+NOISE = (("2 gray levels", 2 * GRAY), ("8 gray levels", 8 * GRAY), ("0.1", 0.1))
+CASES = [
+    *(
+        Case(f"{network}, {label}", network, noise_std=std)
+        for network in ("ResNet-20", "ResNet-32", "DroNet")
+        for label, std in NOISE
+    ),
+    *(
+        Case(f"ResNet-20, {units}-wise dropout {rate:.1%}", "ResNet-20", rate=rate, units=units)
+        for units in ("element", "channel")
+        for rate in (0.005, 0.02, 0.05)
+    ),
+]
+
+
+def images_of(data: Path, network: str, count: int) -> Tensor:
+    """Every k-th test input, as the network takes it."""
+    if network == "DroNet":
+        return _frames(data / "udacity/test_ch2_001/center", count)
+    pixels = np.load(data / "cifar10/cifar10_subset.npz")["x_test"][:: 10_000 // count][:count]
+    x = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+    mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in (cifar_resnet.MEAN, cifar_resnet.STD))
+    return (x - mean) / std
+
+
+def _frames(folder: Path, count: int) -> Tensor:
+    from PIL import Image
+
+    files = sorted(folder.glob("*.jpg"))
+    chosen = files[:: len(files) // count][:count]
+    return torch.stack([torch.from_numpy(np.array(Image.open(f), np.float32)) for f in chosen])[
+        :, None
+    ] / 255
+
+
+def model_of(data: Path, case: Case) -> nn.Module:
+    """The trained network of a case."""
+    if case.network == "DroNet":
+        return dronet.load(data / "dronet")
+    depth = int(case.network.removeprefix("ResNet-"))
+    return cifar_resnet.load(data / "cifar10_resnets", depth, case.units)
+
+
+def noise_var(case: Case) -> Tensor:
+    """The variance of the network's input."""
+    if case.network == "DroNet":
+        return torch.tensor(case.noise_std**2)
+    return (case.noise_std / torch.tensor(cifar_resnet.STD).reshape(3, 1, 1)).square()
+
+
+def brute_force(
+    model: nn.Module, x: Tensor, case: Case, samples: int, seed: int = 0
+) -> Tensor:  # (samples, batch, outputs)
+    """Outputs of the plain network for noisy inputs, or with dropout masks."""
+    generator = torch.Generator().manual_seed(seed)
+    std = noise_var(case).sqrt()
+    # The memory format in which convolutions on a CPU are fastest.
+    x = x.to(memory_format=torch.channels_last)
+    model = model.to(memory_format=torch.channels_last)
+    _switch_dropout(model, case.rate)
+    torch.manual_seed(seed)
+    rows = []
+    with torch.inference_mode():
+        for _ in range(samples):
+            rows.append(model(x + std * torch.randn(x.shape, generator=generator)))
+    _switch_dropout(model, 0.0)
+    return torch.stack(rows)
+
+
+def _switch_dropout(model: nn.Module, rate: float) -> None:
+    for module in model.modules():
+        if isinstance(module, (nn.Dropout, nn.Dropout2d)):
+            module.p = rate
+            module.train(rate > 0)
+
+
+def cached(name: str, compute: Callable[[], Tensor]) -> Tensor:
+    """The tensor of this name from the temporary folder, computed once."""
+    key = hashlib.sha256(name.encode()).hexdigest()[:16]
+    file = Path(tempfile.gettempdir()) / "howsure_accuracy" / f"{key}.pt"
+    if file.exists():
+        return torch.load(file, weights_only=True)
+    file.parent.mkdir(exist_ok=True)
+    result = compute()
+    torch.save(result, file)
+    return result
+
+
+def truth(data: Path, case: Case, count: int, samples: int) -> Tensor:
+    """Brute force for a case, cached: (samples, images, outputs)."""
+    return cached(
+        f"{case} {count} {samples}",
+        lambda: brute_force(
+            model_of(data, case), images_of(data, case.network, count), case, samples
+        ),
+    )
