@@ -84,6 +84,14 @@ def test_packed_sequences(network, options, lengths):
         assert bool((together.var[0][length:, row] == 0).all())
 
 
+def test_packed_sequence_as_the_input():
+    packed = pack_padded_sequence(torch.randn(5, 3, 3), torch.tensor([5, 3, 1]))
+    model = nn.LSTM(3, 4).eval()
+    out = hs.propagate(model, packed, (0.01, None, None, None))
+    torch.testing.assert_close(out.mean[0].batch_sizes, packed.batch_sizes)
+    assert out.var[0].data.shape == (9, 4) and bool((out.var[0].data > 0).all())
+
+
 @pytest.mark.parametrize("cell", [nn.RNNCell, nn.GRUCell, nn.LSTMCell], ids=lambda c: c.__name__)
 def test_cell_equals_a_network_of_one_step(cell):
     network = {nn.RNNCell: nn.RNN, nn.GRUCell: nn.GRU, nn.LSTMCell: nn.LSTM}[cell](3, 4).eval()

@@ -60,11 +60,15 @@ def read(
 
 def _gradients(rows: Tensor, leaves: list[Tensor], chosen: Sequence[int]) -> Sequence[Tensor]:
     """d rows[:, k] / d leaf for the chosen k, in front; the inputs of a batch do not mix."""
+    if not chosen or not rows.requires_grad:
+        return [leaf.new_zeros(len(chosen), *leaf.shape) for leaf in leaves]
     selectors = torch.zeros(len(chosen), *rows.shape, dtype=rows.dtype, device=rows.device)
     selectors[torch.arange(len(chosen)), :, torch.as_tensor(list(chosen))] = 1
-    return torch.autograd.grad(
-        rows, leaves, selectors, is_grads_batched=True, materialize_grads=True
-    )
+    found = torch.autograd.grad(rows, leaves, selectors, is_grads_batched=True, allow_unused=True)
+    return [
+        leaf.new_zeros(len(chosen), *leaf.shape) if each is None else each
+        for leaf, each in zip(leaves, found, strict=True)
+    ]
 
 
 def _beyond(

@@ -95,7 +95,7 @@ class ProbeInterpreter(RuleInterpreter):
         rule = call.rule
         self.drawn += 1
         if self.count == 0:
-            return diagonal(call, (self.seed, self.drawn))
+            return diagonal(call, (self.seed, self.drawn), affine=is_affine(call))
         if is_affine(call):
             return affine(call)
         if rule.name == "relu":

@@ -188,7 +188,7 @@ def general(call: Call, seed: tuple[int, ...]) -> Any:
     return seen[-1].filled(responses)
 
 
-def diagonal(call: Call, seed: tuple[int, ...]) -> Any:
+def diagonal(call: Call, seed: tuple[int, ...], *, affine: bool) -> Any:
     """Responses without probes: the rule's own moments, for independent elements."""
 
     def values(*means: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -197,8 +197,10 @@ def diagonal(call: Call, seed: tuple[int, ...]) -> Any:
     result = Outputs(call.by_rule(*call.means), Moments)
     responses = []
     for index, out in enumerate(result.found):
-        var = out.var.detach()
-        if out.innovation is None:
+        var, beyond = out.var.detach(), None
+        if affine:
+            pass
+        elif out.innovation is None:
             beyond = estimated_innovation(values, index, call.inputs, var, seed)
         else:
             beyond = out.innovation().detach()

@@ -27,8 +27,3 @@ refuse(
     "model as a product with constant cosine and sine matrices, or as a convolution, which have "
     "rules.",
 )
-refuse(
-    torch.nn.functional.gumbel_softmax,
-    name="gumbel_softmax",
-    reason="`gumbel_softmax` draws random numbers of its own. Use `torch.softmax` at inference.",
-)

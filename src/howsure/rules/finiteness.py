@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.families import value_only
-from howsure.moments import Moments
+from howsure.moments import Moments, linear_moments
 from howsure.registry import STRUCTURAL, Target, rule, spellings
 from howsure.samples import Sample
 
@@ -40,3 +41,22 @@ def equality(target: Target, input: Any, other: Any) -> Tensor:
         "Whether a Gaussian equals a value is random, not a mask. Compute the mask from a tensor "
         "without noise."
     )
+
+
+@rule(
+    *spellings("nan_to_num"),
+    name="nan_to_num",
+    fidelity=STRUCTURAL,
+    samples=lambda draw: [Sample(draw.moments(3, 4))],
+    family="gather",
+)
+def nan_to_num(input: Moments, *args: Any, **kwargs: Any) -> Moments:
+    """The identity where the mean is finite; a replaced element has variance 0.
+
+    Assumes: nothing; a Gaussian with a finite mean is finite.
+
+    Source: definition.
+    """
+    finite = torch.isfinite(input.mean)
+    var = torch.where(finite, input.var, torch.zeros_like(input.var))
+    return linear_moments(torch.nan_to_num(input.mean, *args, **kwargs), var)
