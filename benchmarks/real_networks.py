@@ -33,6 +33,7 @@ CASES = [
         Case(f"{network}, {label}", network, noise_std=std)
         for network in ("ResNet-20", "ResNet-32", "DroNet")
         for label, std in NOISE
+        if network != "DroNet" or std < 0.1
     ),
     *(
         Case(f"ResNet-20, {units}-wise dropout {rate:.1%}", "ResNet-20", rate=rate, units=units)
@@ -57,9 +58,12 @@ def _frames(folder: Path, count: int) -> Tensor:
 
     files = sorted(folder.glob("*.jpg"))
     chosen = files[:: len(files) // count][:count]
-    return torch.stack([torch.from_numpy(np.array(Image.open(f), np.float32)) for f in chosen])[
-        :, None
-    ] / 255
+    return (
+        torch.stack([torch.from_numpy(np.array(Image.open(f), np.float32)) for f in chosen])[
+            :, None
+        ]
+        / 255
+    )
 
 
 def model_of(data: Path, case: Case) -> nn.Module:

@@ -19,11 +19,12 @@ PACKAGE = Path(hs.__file__).parent
 # Lower layers know nothing of higher ones (DESIGN, section 3).
 LAYERS = [
     ["errors", "concrete", "structure", "moments", "files", "progress", "eval_mode", "gate"],
+    ["signs", "pushforward", "innovation", "budget"],
     ["blocks", "normal", "quadrature", "samples", "squares", "call_site"],
-    ["registry", "inputs", "noise", "metrics", "batch_statistics"],
-    ["families", "gaussian"],
-    ["rules", "fallbacks", "interpreter"],
-    ["propagate"],
+    ["registry", "inputs", "noise", "metrics", "batch_statistics", "responses"],
+    ["families", "gaussian", "correlated", "linear_part", "probe_rules"],
+    ["rules", "fallbacks", "interpreter", "probes"],
+    ["propagate", "sites", "adjoint"],
     ["survey", "trace", "testing", "check", "rule_table", "dropout", "heteroscedastic"],
     ["prediction"],
     ["methods"],
@@ -39,6 +40,11 @@ def imported_parts(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("howsure"):
             parts = node.module.split(".")[1:]
             yield from parts[:1] or [alias.name for alias in node.names]
+
+
+def test_every_part_has_a_layer():
+    parts = {p.stem for p in PACKAGE.glob("*.py")} | {p.parent.name for p in PACKAGE.glob("*/*.py")}
+    assert parts - {"__init__"} == set(LEVEL)
 
 
 @pytest.mark.parametrize("part", LEVEL)

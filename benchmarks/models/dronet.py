@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ class DroNet(nn.Module):
     def __init__(self, *, collision: bool = False) -> None:
         super().__init__()
         widths = (32, 32, 64, 128)
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(itertools.pairwise(widths))
         self.conv1 = nn.Conv2d(1, 32, 5, stride=2)
         norms = (32, 32, 32, 64, 64, 128)
         self.bn = nn.ModuleList(nn.BatchNorm2d(width, eps=1e-3) for width in norms)

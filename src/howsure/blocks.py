@@ -53,7 +53,7 @@ class _WholeBatch(torch.autograd.Function):
         """Nothing to remember: this is used only where no derivatives are taken."""
 
     @staticmethod
-    def vmap(
+    def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
         info: Any,
         in_dims: tuple[int | None, ...],
         function: Elementwise,

@@ -34,9 +34,7 @@ def push(function: Function, primals: Sequence[Tensor], directions: Sequence[Ten
         return for_each(backward, directions, (None, 0, None))
 
 
-def for_each(
-    function: Callable[..., Any], directions: Sequence[Tensor], out_dims: Any = 0
-) -> Any:
+def for_each(function: Callable[..., Any], directions: Sequence[Tensor], out_dims: Any = 0) -> Any:
     """The function of each direction, stacked in front; what has no axis in `out_dims` once."""
     with warnings.catch_warnings():
         # Kernels without a batching rule run one by one: slow, not wrong.
@@ -59,9 +57,9 @@ def _reversed_twice(
     function: Function, primals: tuple[Tensor, ...], direction: tuple[Tensor, ...]
 ) -> Pushed:
     """J d as the transpose of the transpose: `torch.export` cannot trace forward mode (2.13)."""
-    values, pull, beside = torch.func.vjp(function, *primals, has_aux=True)
+    values, pull, beside = torch.func.vjp(function, *primals, has_aux=True)  # pyright: ignore[reportAssignmentType]
     zeros = tuple(torch.zeros_like(value) for value in values)
-    _, push_back = torch.func.vjp(lambda *cotangents: pull(cotangents), *zeros)
+    _, push_back = torch.func.vjp(lambda *cotangents: pull(cotangents), *zeros)  # pyright: ignore[reportAssignmentType]
     return values, push_back(direction), beside
 
 
@@ -72,6 +70,6 @@ def partials(
 
     E[f'] = d E[f] / d mean, and E[f''] = 2 d E[f] / d var (the heat equation): one backward pass.
     """
-    out_mean, pull, out_var = torch.func.vjp(function, mean, var, has_aux=True)
+    out_mean, pull, out_var = torch.func.vjp(function, mean, var, has_aux=True)  # pyright: ignore[reportAssignmentType]
     slope, by_var = pull(torch.ones_like(out_mean))
     return out_mean, out_var, slope, 2 * by_var

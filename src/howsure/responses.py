@@ -122,7 +122,11 @@ class Outputs:
 
     def __init__(self, result: Any, kind: type) -> None:
         self.leaves, self.spec = pytree.tree_flatten(result)
-        self.places = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, kind)]
+        self.places = [
+            place
+            for place, leaf in enumerate(self.leaves)
+            if isinstance(leaf, kind) and (kind is Moments or leaf.dtype.is_floating_point)
+        ]
         self.found = [self.leaves[i] for i in self.places]
 
     def filled(self, values: list[Any]) -> Any:
@@ -183,7 +187,8 @@ def general(call: Call, seed: tuple[int, ...]) -> Any:
         if seen[-1].found[index].innovation is not None:
             beyond = next(stated).detach()
         else:
-            beyond = estimated_innovation(values, index, call.inputs, variances[index].detach(), seed)
+            known = variances[index].detach()
+            beyond = estimated_innovation(values, index, call.inputs, known, seed)
         responses.append(Response(mean, F.detach(), beyond, (), beyond))
     return seen[-1].filled(responses)
 

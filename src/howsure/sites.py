@@ -69,7 +69,9 @@ class RowsMixedError(RuntimeError):
 class UndrawnMask:
     """Stands where a dropout mask would be: multiplying by it makes the noise of the mask."""
 
-    def __init__(self, ledger: LedgerInterpreter, name: str, units: tuple[int, ...], rate: float):
+    def __init__(
+        self, ledger: LedgerInterpreter, name: str, units: tuple[int, ...], rate: float
+    ) -> None:
         self.ledger, self.name, self.units, self.rate = ledger, name, units, rate
 
     def to(self, **_: Any) -> UndrawnMask:

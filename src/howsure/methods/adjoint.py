@@ -31,8 +31,8 @@ def predict(setup: Setup, x: Any) -> Prediction:
     found = analyse(setup, x)
     data, model = split(found)
     centres = found.mean if setup.prediction == "adf" else _plain(setup, x)
-    shaped = [_shaped(found, each) for each in (centres, *_everywhere(found, data, model))]
-    result = prediction(setup, found.run, *shaped)
+    flat = (centres, *_everywhere(found, data, model))
+    result = prediction(setup, found.run, *(shaped(found, each) for each in flat))
     return _with_sources(setup, result, found)
 
 
@@ -66,7 +66,7 @@ def _plain(setup: Setup, x: Any) -> Tensor:
         return torch.cat([out.reshape(out.shape[0], -1) for out in Pass(setup, x).plain()], 1)
 
 
-def _shaped(found: Analysis, flat: Tensor) -> list[Tensor]:
+def shaped(found: Analysis, flat: Tensor) -> list[Tensor]:
     """Flat outputs in the shapes of the model's."""
     assert found.run.parts is not None
     shapes = [(flat.shape[0], *part.shape[1:]) for part in found.run.parts.tensors]

@@ -55,7 +55,7 @@ class Analysis:
 def analyse(setup: Setup, x: Any) -> Analysis:
     """One forward pass with probes, and one backward pass for every chosen output."""
     sites = () if setup.rate is None and not _own_dropout(setup, x) else setup.sites(x)
-    names = tuple(_input_names(x, setup.variance(x)))
+    names = tuple(name for name, _ in noisy_inputs(x, setup.variance(x)))
 
     def in_pieces(size: int | None) -> list[Analysis]:
         return [
@@ -126,18 +126,18 @@ def chosen_outputs(setup: Setup, count: int) -> tuple[int, ...]:
     return tuple(range(count))
 
 
-def _input_names(x: Any, variance: Any, name: str = "x") -> Iterator[str]:
-    """The noisy inputs in the order in which they enter."""
+def noisy_inputs(x: Any, variance: Any, name: str = "x") -> Iterator[tuple[str, Tensor]]:
+    """The noisy inputs and their names, in the order in which they enter."""
     if variance is None:
         return
     if isinstance(x, Tensor):
-        yield name
+        yield name, x
     elif isinstance(x, dict):
         for key, item in x.items():
-            yield from _input_names(item, variance.get(key), str(key))
+            yield from noisy_inputs(item, variance.get(key), str(key))
     else:
         for index, (item, var) in enumerate(zip(x, variance, strict=True)):
-            yield from _input_names(item, var, f"{name}[{index}]")
+            yield from noisy_inputs(item, var, f"{name}[{index}]")
 
 
 def _joined(parts: Sequence[Analysis]) -> Analysis:
@@ -152,6 +152,7 @@ def _joined(parts: Sequence[Analysis]) -> Analysis:
     reading = Reading(
         columns("by_source"),
         columns("elements"),
+        columns("slopes"),
         torch.cat([reading.remainder for reading in readings]),
         torch.cat([reading.covariance for reading in readings]),
     )

@@ -131,7 +131,7 @@ def mul(input: Operand, other: Operand) -> Moments:
     dtype = variance_dtype(mean.dtype)
     if not (isinstance(input, Moments) and isinstance(other, Moments)):
         random, constant = (input, other) if isinstance(input, Moments) else (other, input)
-        factor = constant.to(dtype) if isinstance(constant, Tensor) else constant
+        factor: Any = constant.to(dtype) if isinstance(constant, Tensor) else constant
         return _linear(mean, var_of(random) * (factor * factor))
     both = (input.var * other.var).to(dtype)
     var = input.mean.to(dtype).square() * other.var + other.mean.to(dtype).square() * input.var

@@ -56,8 +56,10 @@ def _between(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Moments:
     """Moments of x cut off at both ends."""
     upper_half = 2 * mean > low + high
     mirrored = torch.where(upper_half, low + high - mean, mean)
-    a, std, certain = standardise(mirrored - low, var)
-    b = torch.where(certain, 0.0, (mirrored - high) / std)
+    a, std, sure = standardise(mirrored - low, var)
+    b, _, surely = standardise(mirrored - high, var)
+    # At one end with next to no noise, the other end is too far away to square the distance.
+    certain = sure | surely
     lower, upper = rectify(a), rectify(b)
     cut = low + std * (lower.mean - upper.mean)
     cut = torch.minimum(torch.maximum(torch.where(upper_half, low + high - cut, cut), low), high)

@@ -68,7 +68,7 @@ def _register(name: str, dims: int) -> None:
         """Clark's `maximum` over the window's elements, along one axis after the other.
 
         Assumes: independent elements, and that the maximum of two is Gaussian again. The std is
-        up to 15 % too small for nine equal means, and right where one element leads.
+        up to 17 % too small for nine equal means, and right where one element leads.
 
         Source: Clark 1961; Loquercio et al. 2020, section III-A.
         """

@@ -10,7 +10,7 @@ from torch import Tensor
 from howsure.moments import Moments
 from howsure.registry import APPROXIMATE, EXACT, rule, spellings
 from howsure.rules.reductions import mean as mean_rule
-from howsure.rules.vector_norm import root_of_squares
+from howsure.rules.vector_norm import divisible, root_of_squares
 from howsure.samples import Draw, Sample
 
 
@@ -90,7 +90,15 @@ def std(input: Moments, *args: Any, **kwargs: Any) -> Moments:
 
     Source: Nakagami 1960; `var`.
     """
-    level, first_order, beyond = _quadratic_form(input, *_arguments(*args, **kwargs))
+    axes, correction, keepdim = _arguments(*args, **kwargs)
+    whole, _, _ = _quadratic_form(input, axes, correction, True)
+    unit = divisible(whole)
+    # In units of the whole: squares of small numbers do not underflow.
+    m = input.mean.to(unit.dtype)
+    axes = tuple(range(m.dim())) if axes is None else axes
+    scaled = Moments((m - m.mean(axes, keepdim=True)) / unit.sqrt(), input.var / unit)
+    _, first_order, beyond = _quadratic_form(scaled, axes, correction, keepdim)
+    level = whole if keepdim else whole.squeeze(axes)
     return root_of_squares(level, first_order + beyond, input.mean.dtype)
 
 

@@ -57,8 +57,9 @@ def softshrink(input: Moments, lambd: float = 0.5) -> Moments:
 
 
 def _softshrunk(mean: Tensor, var: Tensor, limit: float) -> Moments:
-    a, std, certain = standardise(mean - limit, var)
-    b = torch.where(certain, 0.0, (-mean - limit) / std)
+    a, std, sure = standardise(mean - limit, var)
+    b, _, surely = standardise(-mean - limit, var)
+    certain = sure | surely
     above, below = rectify(a), rectify(b)
     upper = Moments(std * above.mean, var * above.var)
     out = _difference(upper, Moments(std * below.mean, var * below.var))

@@ -15,18 +15,26 @@ from howsure.rules.rectifiers import absolute
 from howsure.samples import Draw, Sample
 
 
-def root_of_squares(mean: Tensor, var: Tensor, dtype: torch.dtype) -> Moments:
-    """Moments of sqrt(Q) for a sum of squares Q with these moments, taken as gamma distributed.
+def root_of_squares(mean: Tensor, relative_var: Tensor, dtype: torch.dtype) -> Moments:
+    """Moments of sqrt(Q) for a sum of squares Q, taken as gamma distributed.
 
     With u = Var[Q] / E[Q]**2 and k = 1/u: E = sqrt(E[Q]) g, Var = E[Q] (1 - g**2), where
     g = Gamma(k + 1/2) / (sqrt(k) Gamma(k)) (Nakagami 1960). Exact for a central chi-square; right
     to first order in the noise for any mean.
     """
-    certain = mean <= 0
-    level = torch.where(certain, torch.ones_like(mean), mean)
-    loss = _nakagami_loss(var / level.square())
-    root = torch.where(certain, torch.zeros_like(mean), level.sqrt())
+    loss = _nakagami_loss(relative_var)
+    root = torch.where(_nothing(mean), torch.zeros_like(mean), divisible(mean).sqrt())
     return Moments((root * (1 - loss).sqrt()).to(dtype), root.square() * loss)
+
+
+def _nothing(mean: Tensor) -> Tensor:
+    """Where a sum of squares is 0, or so small that a quotient by it has no digits."""
+    return mean < torch.finfo(mean.dtype).tiny
+
+
+def divisible(mean: Tensor) -> Tensor:
+    """A sum of squares to divide by: 1 where it is 0."""
+    return torch.where(_nothing(mean), torch.ones_like(mean), mean)
 
 
 def _nakagami_loss(u: Tensor) -> Tensor:
@@ -75,9 +83,11 @@ def vector_norm(
     m, v = input.mean.to(input.var.dtype), input.var
     axes = tuple(range(m.dim())) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
     if ord == 2:
-        level = (m.square() + v).sum(axes, keepdim=keepdim)
-        spread = (4 * m.square() * v + 2 * v.square()).sum(axes, keepdim=keepdim)
-        return root_of_squares(level, spread, dtype)
+        level = (m.square() + v).sum(axes, keepdim=True)
+        # Shares of the whole: their squares do not underflow.
+        power, noise = m.square() / divisible(level), v / divisible(level)
+        relative = (4 * power * noise + 2 * noise.square()).sum(axes, keepdim=keepdim)
+        return root_of_squares(level if keepdim else level.squeeze(axes), relative, dtype)
     if ord == 1:
         size = absolute(Moments(m, v))
         total = size.mean.sum(axes, keepdim=keepdim)

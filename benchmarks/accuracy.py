@@ -1,0 +1,180 @@
+"""How close each method's standard deviation is to brute force, on real trained networks.
+
+    python benchmarks/accuracy.py --data PATH
+
+PATH holds `cifar10`, `cifar10_resnets`, `dronet` and `udacity`. Writes
+`benchmarks/results/accuracy.json` and the tables of `docs/adjoint.md`. Brute force takes hours on
+one core and is kept in the temporary folder; the methods themselves take minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from real_networks import CASES, Case, images_of, model_of, noise_var, truth
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import conv_flop_count, flop_registry
+
+from howsure.dropout import Placement
+from howsure.methods import METHODS
+from howsure.methods.setup import Setup
+from howsure.prediction import Prediction
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "accuracy.json"
+PAGE = HERE.parent / "docs" / "adjoint.md"
+
+
+def measures(mean: Tensor, std: Tensor, draws: Tensor) -> dict[str, float]:
+    """Ratio of std, mean absolute log error, rank correlation, error of the mean in std."""
+    true_mean, true_std = draws.mean(0), draws.std(0)
+    ratio = (std / true_std).flatten()
+    return {
+        "ratio": float(ratio.median()),
+        "log_error": float(ratio.log().abs().mean()),
+        "rank": _rank_correlation(std.flatten(), true_std.flatten()),
+        "mean_error": float(((mean - true_mean) / true_std).abs().mean()),
+    }
+
+
+def _rank_correlation(a: Tensor, b: Tensor) -> float:
+    ranks = torch.stack([t.argsort().argsort().double() for t in (a, b)])
+    return float(torch.corrcoef(ranks)[0, 1])
+
+
+def setup_of(case: Case, model: nn.Module, **options: Any) -> Setup:
+    """The case's noise and dropout."""
+    noise = noise_var(case) if case.noise_std else None
+    placement = Placement("existing") if case.rate else Placement()
+    return Setup(model, noise, placement=placement, rate=case.rate or None, **options)
+
+
+def methods_of(case: Case) -> dict[str, tuple[str, dict[str, Any]]]:
+    """What is compared on a case: label to method and options."""
+    ours = {
+        "adjoint, 8 probes": ("adjoint", {"probes": 8}),
+        "adjoint, 4 probes": ("adjoint", {"probes": 4}),
+        "adjoint, no probes": ("adjoint", {"probes": 0}),
+    }
+    if case.rate:
+        return ours
+    return {"diagonal ADF (paper)": ("adf", {}), "linear": ("linear", {}), **ours}
+
+
+def compared(data: Path, case: Case, images: int, samples: int) -> dict[str, Any]:
+    """All methods on one case."""
+    draws = truth(data, case, images, samples)
+    model, x = model_of(data, case), images_of(data, case.network, images)
+    rows: dict[str, Any] = {}
+    plain = torch.cat([model(part) for part in x.split(10)])
+    rows["plain network"] = {
+        "mean_error": measures(plain, draws.std(0), draws)["mean_error"],
+    }
+    for label, (name, options) in methods_of(case).items():
+        setup = setup_of(case, model, **options)
+        start = time.perf_counter()
+        found = [METHODS[name](setup, part) for part in x.split(10)]
+        seconds = time.perf_counter() - start
+        rows[label] = {
+            **measures(_joined(found, "mean"), _joined(found, "std"), draws),
+            "forward_passes": cost(lambda s=setup, n=name: METHODS[n](s, x[:1]), model, x[:1]),
+            "seconds_per_input": seconds / len(x),
+        }
+        if found[0].trust is not None:
+            doubted = (_joined(found, "trust") < 0.5).float().mean()
+            rows[label]["doubted"] = float(doubted)
+            rows[label]["beyond_first_order"] = float(1 - _joined(found, "trust").median())
+    rows["20 samples"] = measures(draws[:20].mean(0), draws[:20].std(0), draws)
+    return rows
+
+
+def _joined(found: list[Prediction], name: str) -> Tensor:
+    return torch.cat([getattr(each, name).detach() for each in found])
+
+
+class Operations(TorchDispatchMode):
+    """Counts multiplications and additions of convolutions and matrix products."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func.overloadpacket)
+        if count is not None:
+            self.total += count(*args, **(kwargs or {}), out_val=out)
+        elif func.overloadpacket is torch.ops.aten.mkldnn_convolution:
+            self.total += conv_flop_count(args[0].shape, args[1].shape, out.shape)
+        return out
+
+
+def cost(method: Callable[[], Any], model: nn.Module, x: Tensor) -> float:
+    """Operations of convolutions and products, relative to one plain forward pass."""
+    with Operations() as plain, torch.no_grad():
+        model(x)
+    with Operations() as counted:
+        method()
+    return counted.total / plain.total
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as a Markdown table."""
+    lines = [
+        "| network and noise | method | std ratio | log error | rank | mean error | "
+        "forward passes | doubted |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, rows in results.items():
+        for label, row in rows.items():
+            cells = [_cell(row, key) for key in ("ratio", "log_error", "rank", "mean_error")]
+            cells.append(f"{row['forward_passes']:.1f}" if "forward_passes" in row else "")
+            cells.append(f"{100 * row['doubted']:.0f} %" if "doubted" in row else "")
+            lines.append(f"| {name} | {label} | {' | '.join(cells)} |")
+            name = ""
+    return "\n".join(lines)
+
+
+def _cell(row: dict[str, float], key: str) -> str:
+    return f"{row[key]:.3f}" if key in row else ""
+
+
+def write(results: dict[str, Any], images: int, samples: int) -> None:
+    """The results as JSON and as the table of the page."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(
+        json.dumps({"images": images, "samples": samples, "cases": results}, indent=1) + "\n"
+    )
+    if not PAGE.exists():
+        return
+    begin, end = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"
+    text = PAGE.read_text()
+    head, tail = text.split(begin)[0], text.split(end)[1]
+    PAGE.write_text(f"{head}{begin}\n{table(results)}\n{end}{tail}")
+
+
+def main() -> None:
+    """Parses the arguments, measures, writes."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with data and weights")
+    parser.add_argument("--images", type=int, default=50)
+    parser.add_argument("--samples", type=int, default=2000, help="of brute force")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    given = parser.parse_args()
+    known = json.loads(RESULTS.read_text())["cases"] if RESULTS.exists() else {}
+    results = {}
+    for case in CASES:
+        if given.only in case.name:
+            known[case.name] = compared(given.data, case, given.images, given.samples)
+            print(table({case.name: known[case.name]}), flush=True)
+        results = {each.name: known[each.name] for each in CASES if each.name in known}
+        write(results, given.images, given.samples)
+
+
+if __name__ == "__main__":
+    main()
