@@ -107,13 +107,12 @@ def brute_force(model, x, var, draws=200_000):
         torch.mul,
         torch.maximum,
         torch.minimum,
-        lambda a, b: torch.cat([a, b], 1).amax(1, keepdim=True),
         lambda a, b: torch.stack([a, b]).sum(0).relu(),
         lambda a, b: a / (6 + b),
         lambda a, b: a.detach() + b,
         lambda a, b: a.data - b,
     ],
-    ids=["add", "sub", "mul", "maximum", "minimum", "amax", "stack", "div", "detach", "data"],
+    ids=["add", "sub", "mul", "maximum", "minimum", "stack", "div", "detach", "data"],
 )
 def test_branches_that_meet_again_are_correlated(meet):
     model, x = Branches(meet).eval(), torch.randn(3, 5).double()
@@ -166,33 +165,6 @@ def test_the_same_inside_vmap():
     batched = torch.vmap(lambda one: hs.propagate(net, one, 0.01, probes=4).var)(x)
     looped = torch.stack([hs.propagate(net, one, 0.01, probes=4).var for one in x])
     torch.testing.assert_close(batched, looped, rtol=1e-3, atol=1e-7)
-
-
-class Wrapped(nn.Module):
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
-    def forward(self, x):
-        out = hs.propagate(self.net, x, 0.01, probes=4)
-        return out.mean, out.var
-
-
-@pytest.mark.parametrize(
-    "net",
-    [
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Tanh()),
-        nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.LayerNorm(6), nn.Softmax(1)),
-    ],
-    ids=["convolutional", "normalised"],
-)
-def test_the_same_in_an_export(net):
-    wrapped, x = Wrapped(net.eval()).eval(), torch.rand(2, 3, 8, 8)
-    with torch.no_grad():
-        program = torch.export.export(wrapped, (x,), strict=False)
-        fresh = torch.rand(2, 3, 8, 8)
-        for exported, eager in zip(program.module()(fresh), wrapped(fresh), strict=True):
-            torch.testing.assert_close(exported, eager, rtol=1e-4, atol=1e-6)
 
 
 def test_an_operation_without_a_rule_is_linearised():
