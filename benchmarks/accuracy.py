@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,19 +78,19 @@ def compared(data: Path, case: Case, images: int, samples: int) -> dict[str, Any
     }
     for label, (name, options) in methods_of(case).items():
         setup = setup_of(case, model, **options)
-        start = time.perf_counter()
         found = [METHODS[name](setup, part) for part in x.split(10)]
-        seconds = time.perf_counter() - start
         rows[label] = {
             **measures(_joined(found, "mean"), _joined(found, "std"), draws),
             "forward_passes": cost(lambda s=setup, n=name: METHODS[n](s, x[:1]), model, x[:1]),
-            "seconds_per_input": seconds / len(x),
         }
         if found[0].trust is not None:
             doubted = (_joined(found, "trust") < 0.5).float().mean()
             rows[label]["doubted"] = float(doubted)
             rows[label]["beyond_first_order"] = float(1 - _joined(found, "trust").median())
-    rows["20 samples"] = measures(draws[:20].mean(0), draws[:20].std(0), draws)
+    rows["20 samples"] = {
+        **measures(draws[:20].mean(0), draws[:20].std(0), draws),
+        "forward_passes": 20.0,
+    }
     return rows
 
 

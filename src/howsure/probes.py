@@ -57,21 +57,24 @@ class ProbeInterpreter(RuleInterpreter):
         """A noisy input as a carrier with probes."""
         if self.batch is None and moments.mean.dim():
             self.batch = moments.mean.shape[0]
-        return wrap(self.sprayed(moments), self)
+        # A tensor of its own: a constant or an expanded one cannot be traced in a derivative.
+        var = moments.var * torch.ones_like(moments.mean, dtype=moments.var.dtype)
+        return wrap(self.sprayed(Moments(moments.mean, var)), self)
 
     def sprayed(self, moments: Moments) -> Probed:
         """Independent noise as probes."""
         directions = self.fresh(moments.var, moments.mean)
         return Probed(moments.mean, moments.var, None, directions)
 
-    def fresh(self, var: Tensor, like: Tensor) -> Tensor:
-        """New independent directions of variance `var`."""
+    def fresh(self, var: Tensor, like: Tensor, count: int | None = None) -> Tensor:
+        """New independent directions of variance `var`, all or `count` of them."""
+        count = self.count if count is None else count
         self.drawn += 1
-        shape = without_batch(like.shape, self.batch)
-        if self.count == 0:
+        if count == 0:
             return like.new_empty((0, *like.shape))
-        signs = random_signs(self.count, shape, (self.seed, self.drawn), like)
-        return (var / self.count).sqrt().to(like.dtype) * signs
+        shape = without_batch(like.shape, self.batch)
+        signs = random_signs(count, shape, (self.seed, self.drawn), like)
+        return (var / count).sqrt().to(like.dtype) * signs
 
     def apply(self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the operation's responses say, as carriers."""

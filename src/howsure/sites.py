@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from howsure.call_site import CallSites
-from howsure.correlated import product
+from howsure.correlated import product, square_sum
 from howsure.gaussian import Gaussian
 from howsure.moments import Moments, variance_dtype
 from howsure.probes import ProbeInterpreter
@@ -54,12 +54,14 @@ class Remainder:
         axis: The axis of `mean` that counts the inputs of the batch.
         bends: Its quadratic part with the directions behind it.
         rest: Variance beyond, independent in each element; `None` for nothing.
+        model_share: The model's share of `rest`; `None` where there is one kind of source only.
     """
 
     mean: Tensor
     axis: int
     bends: tuple[Bend, ...]
     rest: Tensor | None
+    model_share: Tensor | None = None
 
 
 class RowsMixedError(RuntimeError):
@@ -86,7 +88,8 @@ class UndrawnMask:
 class LedgerInterpreter(ProbeInterpreter):
     """Propagation that notes every source and remainder, with the means' derivatives kept.
 
-    Without probes the variances are those of the rules, for independent elements.
+    Without probes the variances are those of the rules, for independent elements. With sensors and
+    masks both, the first `of_sensors` probes carry what the sensors cause, the others the rest.
     """
 
     def __init__(
@@ -98,8 +101,10 @@ class LedgerInterpreter(ProbeInterpreter):
         count: int,
         seed: int = 0,
         names: tuple[str, ...] = (),
+        of_sensors: int | None = None,
     ) -> None:
         super().__init__(overrides, sites, fallback, count=count, seed=seed)
+        self.of_sensors = of_sensors
         self.names = iter(names)
         self.sources: list[Source] = []
         self.masks: dict[str, Probed] = {}
@@ -111,6 +116,22 @@ class LedgerInterpreter(ProbeInterpreter):
         name = next(self.names, f"input {len(self.sources)}")
         self.sources.append(Source(name, SENSOR, mean, moments.var, 0))
         return super().enter(Moments(mean, moments.var))
+
+    def sprayed(self, moments: Moments, kind: str = SENSOR) -> Probed:
+        """Independent noise as probes: all of them, or those of its kind."""
+        if self.of_sensors is None:
+            return super().sprayed(moments)
+        nothing = torch.zeros_like(moments.var)
+        data, model = (moments.var, nothing) if kind == SENSOR else (nothing, moments.var)
+        directions = self.fresh_of_kinds(data, model, moments.mean)
+        return Probed(moments.mean, moments.var, None, directions)
+
+    def fresh_of_kinds(self, data: Tensor, model: Tensor, like: Tensor) -> Tensor:
+        """New directions of what sensors and of what masks cause."""
+        assert self.of_sensors is not None
+        counts = self.of_sensors, self.count - self.of_sensors
+        pairs = zip((data, model), counts, strict=True)
+        return torch.cat([self.fresh(var, like, count) for var, count in pairs])
 
     def dropped(self, data: Any, mask: UndrawnMask) -> Gaussian:
         """The data times a mask that is not drawn: E = m, J F = F + m G, r = c v."""
@@ -131,7 +152,12 @@ class LedgerInterpreter(ProbeInterpreter):
         c = mask.rate / (1 - mask.rate)
         var = torch.full(shape, c, dtype=variance_dtype(like.dtype), device=like.device)
         self.sources.append(Source(mask.name, MASK, ones, var, axis))
-        return self.sprayed(Moments(ones, var))
+        return self.sprayed(Moments(ones, var), MASK)
+
+    @property
+    def has_masks_only(self) -> bool:
+        """Whether all noise is the model's."""
+        return all(source.kind == MASK for source in self.sources)
 
     def rows_of(self, tensor: Tensor) -> int:
         """The axis that counts the inputs of the batch."""
@@ -142,14 +168,34 @@ class LedgerInterpreter(ProbeInterpreter):
 
     def with_innovation(self, response: Response) -> Probed:
         """The moments after an operation, with its remainder noted."""
-        out = super().with_innovation(response)
+        share = self.model_share(response)
+        out = super().with_innovation(response) if share is None else self._split(response, share)
         if response.innovation is not None and out.mean.requires_grad:
             pairs = self.count > 1  # A form is known by pairs of different probes.
             bends = response.bends if pairs else ()
             rest = response.rest if pairs else response.innovation
             axis = self.rows_of(out.mean)
-            self.remainders.append(Remainder(out.mean, axis, bends, rest))
+            self.remainders.append(Remainder(out.mean, axis, bends, rest, share))
         return out
+
+    def model_share(self, response: Response) -> Tensor | None:
+        """rho**2 with rho the masks' share of the first-order variance in each element.
+
+        Of pairs of noises that interact, so many are both the masks'; all others are the data's.
+        """
+        if self.of_sensors is None or response.innovation is None:
+            return None
+        data = square_sum(response.probes[: self.of_sensors])
+        model = square_sum(response.probes[self.of_sensors :])
+        total = data + model
+        return (model / torch.where(total > 0, total, torch.ones_like(total))).square()
+
+    def _split(self, response: Response, share: Tensor) -> Probed:
+        beyond = response.innovation
+        assert beyond is not None
+        new = self.fresh_of_kinds(beyond * (1 - share), beyond * share, response.mean)
+        var = square_sum(response.probes) + beyond
+        return Probed(response.mean, var, None, response.probes + new)
 
 
 def _constant(data: Tensor) -> Moments:

@@ -1,8 +1,8 @@
 """No sampling: one forward pass with probes, one backward pass per output (docs/adjoint.md).
 
 Sensors and dropout masks are sources of noise alike; a mask has mean 1 and variance p / (1 - p).
-What is beyond first order is shared out: with rho the model's share of the first-order variance,
-rho**2 of it is model variance and the rest data variance, by the law of total variance.
+By the law of total variance what the sensors cause at given masks is data variance, also where the
+two interact; what the masks cause alone is model variance.
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ def predict(setup: Setup, x: Any) -> Prediction:
 
 def split(found: Analysis) -> tuple[Tensor, Tensor]:
     """Data and model variance of the chosen outputs, (batch, chosen)."""
+    reading = found.reading
     data, model = found.by_kind(SENSOR), found.by_kind(MASK)
-    total = data + model
-    share = model / torch.where(total > 0, total, torch.ones_like(total))
-    beyond = share.square() * found.reading.remainder
-    return data + found.reading.remainder - beyond, model + beyond
+    return data + reading.data_remainder, model + reading.model_remainder
 
 
 def _everywhere(found: Analysis, data: Tensor, model: Tensor) -> tuple[Tensor, Tensor]:

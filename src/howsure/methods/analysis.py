@@ -47,7 +47,7 @@ class Analysis:
 
     def by_kind(self, kind: str) -> Tensor:
         """First-order variance of all sources of a kind, (batch, chosen outputs)."""
-        zero = torch.zeros_like(self.reading.remainder)
+        zero = torch.zeros_like(self.reading.data_remainder)
         parts = zip(self.kinds, self.reading.by_source, strict=True)
         return sum((var for each, var in parts if each == kind), zero)
 
@@ -82,10 +82,17 @@ def _piece(
     setup: Setup, run_: Pass, variance: Any, sites: Sequence[Site], names: tuple[str, ...]
 ) -> Analysis:
     places = CallSites(setup.model)
-    ledger = LedgerInterpreter(
-        setup.rules, places, setup.fallback, count=setup.probes, seed=setup.seed, names=names
-    )
     rates = setup.rates(tuple(sites)) if sites else ()
+    both = bool(names) and any(rates) and setup.probes > 1
+    ledger = LedgerInterpreter(
+        setup.rules,
+        places,
+        setup.fallback,
+        count=setup.probes,
+        seed=setup.seed,
+        names=names,
+        of_sensors=setup.probes // 2 if both else None,
+    )
     masks: list[Any] = [
         UndrawnMask(ledger, site.name, site.units, rate) if rate else None
         for site, rate in zip(sites, rates, strict=True)
@@ -97,7 +104,7 @@ def _piece(
     run_.parts, run_.notes = Parts(result.mean), result.notes
     mean, var = (_flat(Parts(tree).tensors) for tree in (result.mean, result.var))
     chosen = chosen_outputs(setup, mean.shape[1])
-    reading = read(mean, ledger.sources, ledger.remainders, chosen)
+    reading = read(mean, ledger, chosen)
     kinds = tuple(source.kind for source in ledger.sources)
     named = tuple(source.name for source in ledger.sources)
     return Analysis(mean.detach(), var.detach(), chosen, named, kinds, reading, run_)
@@ -153,7 +160,8 @@ def _joined(parts: Sequence[Analysis]) -> Analysis:
         columns("by_source"),
         columns("elements"),
         columns("slopes"),
-        torch.cat([reading.remainder for reading in readings]),
+        torch.cat([reading.data_remainder for reading in readings]),
+        torch.cat([reading.model_remainder for reading in readings]),
         torch.cat([reading.covariance for reading in readings]),
     )
     mean, var = (torch.cat([getattr(p, n) for p in parts]) for n in ("mean", "forward_var"))

@@ -1,0 +1,75 @@
+"""The budget: shares sum to the total, and the heat map to the input's share."""
+
+import pytest
+import torch
+from torch import nn
+
+from howsure.methods import METHODS
+from howsure.methods.setup import Setup
+from nets import FunctionalResNet
+
+
+def predicted(**options):
+    x = torch.rand(3, 3, 8, 8)
+    return METHODS["adjoint"](Setup(FunctionalResNet(), 0.01, rate=0.05, **options), x)
+
+
+def test_shares_sum_to_the_total():
+    prediction = predicted()
+    budget = prediction.budget()
+    torch.testing.assert_close(budget.total, prediction.total_var)
+    torch.testing.assert_close(budget.shares.sum(0), torch.ones_like(budget.total))
+    assert budget.names == ("x", "stem", "first", "second", "nonlinear remainder")
+    assert budget.kinds == ("input", "dropout", "dropout", "dropout", "remainder")
+
+
+def test_a_constant_variance_is_a_source():
+    prediction = predicted(tau=0.3)
+    budget = prediction.budget()
+    assert budget.names[-1] == "constant"
+    torch.testing.assert_close(budget.total, prediction.total_var)
+    diagonal = prediction.covariance.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(diagonal, prediction.total_var)
+
+
+def test_the_heat_map_sums_to_the_inputs_variance():
+    budget = predicted().budget()
+    heat = budget.heatmap()
+    assert heat.shape == (3, 10, 3, 8, 8)
+    torch.testing.assert_close(heat.flatten(2).sum(-1), budget.variances[0])
+    with pytest.raises(ValueError, match="no input 'y'"):
+        budget.heatmap("y")
+
+
+def test_the_heat_map_points_at_the_pixel_that_matters():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 1)).eval()
+    with torch.no_grad():
+        model[1].weight.zero_()[0, 5] = 2.0
+    heat = METHODS["adjoint"](Setup(model, 0.1), torch.rand(1, 1, 4, 4)).budget().heatmap()
+    expected = torch.zeros(1, 1, 1, 4, 4)
+    expected[0, 0, 0, 1, 1] = 0.4
+    torch.testing.assert_close(heat, expected)
+
+
+def test_the_table_names_the_largest_first():
+    budget = predicted().budget()
+    text = str(budget)
+    assert text.splitlines()[0].split() == ["source", "kind", "variance", "share"]
+    assert text.splitlines()[-1].startswith("total")
+    shares = [row[3] for row in budget.table()]
+    assert shares == sorted(shares, reverse=True)
+    with pytest.raises(ValueError, match="no source 'lens'"):
+        budget.share("lens")
+
+
+def test_other_methods_say_that_they_have_none():
+    prediction = METHODS["adf"](Setup(nn.Linear(3, 2).eval(), 0.1), torch.randn(2, 3))
+    with pytest.raises(ValueError, match="adjoint"):
+        prediction.budget()
+
+
+def test_without_noise_there_is_no_heat_map():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).eval()
+    budget = METHODS["adjoint"](Setup(model, None, rate=0.1), torch.randn(2, 3)).budget()
+    with pytest.raises(ValueError, match="No input has noise"):
+        budget.heatmap()
