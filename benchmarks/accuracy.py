@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from operations import cost
 from real_networks import CASES, Case, images_of, model_of, noise_var, truth
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from howsure.dropout import Placement
 from howsure.methods import METHODS
@@ -96,30 +94,6 @@ def compared(data: Path, case: Case, images: int, samples: int) -> dict[str, Any
 
 def _joined(found: list[Prediction], name: str) -> Tensor:
     return torch.cat([getattr(each, name).detach() for each in found])
-
-
-class Operations(TorchDispatchMode):
-    """Counts multiplications and additions of convolutions and matrix products."""
-
-    total = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        count = flop_registry.get(func.overloadpacket)
-        if count is not None:
-            self.total += count(*args, **(kwargs or {}), out_val=out)
-        elif func.overloadpacket is torch.ops.aten.mkldnn_convolution:
-            self.total += conv_flop_count(args[0].shape, args[1].shape, out.shape)
-        return out
-
-
-def cost(method: Callable[[], Any], model: nn.Module, x: Tensor) -> float:
-    """Operations of convolutions and products, relative to one plain forward pass."""
-    with Operations() as plain, torch.no_grad():
-        model(x)
-    with Operations() as counted:
-        method()
-    return counted.total / plain.total
 
 
 def table(results: dict[str, Any]) -> str:

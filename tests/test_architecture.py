@@ -29,7 +29,11 @@ LAYERS = [
     ["prediction"],
     ["methods"],
     ["objectives", "validation_data", "tune", "training", "compat"],
+    ["calibrate"],
     ["uncertain", "ensemble"],
+    ["auditing", "plots"],
+    ["report"],
+    ["experiments"],
     ["demo"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

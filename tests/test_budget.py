@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import howsure as hs
 from howsure.methods import METHODS
 from howsure.methods.setup import Setup
 from nets import FunctionalResNet
@@ -71,5 +72,27 @@ def test_other_methods_say_that_they_have_none():
 def test_without_noise_there_is_no_heat_map():
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).eval()
     budget = METHODS["adjoint"](Setup(model, None, rate=0.1), torch.randn(2, 3)).budget()
-    with pytest.raises(ValueError, match="No input has noise"):
+    with pytest.raises(ValueError, match="no input has noise"):
         budget.heatmap()
+
+
+def test_batches_of_a_loader_have_one_budget():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    sure = hs.Uncertain(model, 0.1, "adjoint", rate=0.1)
+    x = torch.randn(5, 3)
+    p = sure.predict([x[:2], x[2:]], show_progress=False)
+    torch.testing.assert_close(p.budget().total, p.total_var)
+    assert p.trust.shape == (5, 2)
+    with pytest.raises(ValueError, match="predict one batch by itself"):
+        p.budget().heatmap()
+
+
+def test_the_budget_of_a_classifier_is_that_of_its_probabilities():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    p = hs.Uncertain(model, 0.1, rate=0.1, task="classification")(torch.randn(5, 3))
+    torch.testing.assert_close(p.budget().total, p.total_var)
+    torch.testing.assert_close(p.covariance.diagonal(dim1=1, dim2=2), p.total_var)
+    torch.testing.assert_close(p.logits.budget().total, p.logits.total_var)
+    torch.testing.assert_close(p.logits.covariance.diagonal(dim1=1, dim2=2), p.logits.total_var)
+    assert p.trust.shape == p.logits.trust.shape == (5, 2)
+    assert p.budget().heatmap().shape == (5, 2, 3)

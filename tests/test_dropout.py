@@ -218,3 +218,37 @@ def test_describe_is_a_table():
     lines = describe(sites, check_rates(0.05, sites)).splitlines()
     assert lines[0].split() == ["layer", "place", "units", "rate"]
     assert "conv2d > batch_norm > relu" in lines[1] and lines[1].endswith("0.05")
+
+
+@pytest.mark.parametrize("time", [5, 6])
+def test_a_mask_for_each_input_is_the_same_for_all_its_tokens(time):
+    net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)).eval()
+    x = torch.randn(6, time, 4)
+    sites = find_sites(net, x, Placement("after"))
+    mask = torch.randint(0, 2, (6, 8)).float()
+    with DropoutMode(net, sites, [mask]):
+        found = net(x)
+    torch.testing.assert_close(found, net[1](net[0](x) * mask[:, None]))
+    p = hs.Uncertain(net, 0.01, "sampled_adf", rate=0.1, shared_masks=False, samples=3)(x)
+    assert p.mean.shape == (6, time, 2)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_mask_for_each_input_of_a_recurrent_layer(batch_first):
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells = nn.LSTM(4, 7, batch_first=batch_first)
+            self.head = nn.Linear(7, 2)
+
+        def forward(self, x):
+            return self.head(self.cells(x)[0])
+
+    net = Last().eval()
+    x = torch.randn(6, 6, 4)  # as many steps as inputs
+    sites = find_sites(net, x, Placement("after"))
+    mask = torch.randint(0, 2, (6, 7)).float()
+    with DropoutMode(net, sites, [mask]):
+        found = net(x)
+    expected = net.cells(x)[0] * (mask[:, None] if batch_first else mask)
+    torch.testing.assert_close(found, net.head(expected))

@@ -1,7 +1,10 @@
 """howsure tells how sure an already trained neural network is."""
 
+from howsure import calibrate as calibrate
 from howsure import metrics as metrics
 from howsure import noise as noise
+from howsure import plots as plots
+from howsure.auditing import audit as audit
 from howsure.check import check as check
 from howsure.dropout import Placement as Placement
 from howsure.ensemble import Ensemble as Ensemble

@@ -78,7 +78,7 @@ def _front(tensor: Tensor, axis: int) -> Tensor:
 
 def _gradients(rows: Tensor, leaves: list[Tensor], chosen: Sequence[int]) -> Sequence[Tensor]:
     """d rows[:, k] / d leaf for the chosen k, in front; the inputs of a batch do not mix."""
-    if not chosen or not rows.requires_grad:
+    if not chosen or not leaves or not rows.requires_grad:
         return [leaf.new_zeros(len(chosen), *leaf.shape) for leaf in leaves]
     selectors = torch.zeros(len(chosen), *rows.shape, dtype=rows.dtype, device=rows.device)
     selectors[torch.arange(len(chosen)), :, torch.as_tensor(list(chosen))] = 1

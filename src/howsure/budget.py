@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -28,6 +29,17 @@ class Budget:
     variances: Tensor
     elements: dict[str, Tensor] = field(default_factory=dict)
 
+    @staticmethod
+    def joined(parts: Sequence[Budget]) -> Budget:
+        """The budget of all batches, without the maps by element, which would be too large."""
+        first = parts[0]
+        return Budget(first.names, first.kinds, torch.cat([part.variances for part in parts], 1))
+
+    def of_outputs(self, columns: slice) -> Budget:
+        """The budget of some of the outputs."""
+        elements = {name: each[:, columns] for name, each in self.elements.items()}
+        return Budget(self.names, self.kinds, self.variances[:, :, columns], elements)
+
     @property
     def total(self) -> Tensor:
         """The sum over all sources: the prediction's total variance, (batch, outputs)."""
@@ -48,7 +60,10 @@ class Budget:
     def heatmap(self, name: str | None = None) -> Tensor:
         """Variance by element of an input, (batch, outputs, *input's shape): which pixels."""
         if not self.elements:
-            raise ValueError("No input has noise, so there is no heat map.")
+            raise ValueError(
+                "There is no heat map: no input has noise, or the budget is that of a whole "
+                "loader; predict one batch by itself."
+            )
         chosen = next(iter(self.elements)) if name is None else name
         if chosen not in self.elements:
             raise ValueError(f"The budget has no input {chosen!r}; it has {list(self.elements)}.")

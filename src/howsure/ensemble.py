@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from howsure.methods.ensemble import mixture
-from howsure.prediction import Prediction
+from howsure.prediction import Prediction, concatenated
 from howsure.progress import progress
 from howsure.tune import Fit
-from howsure.uncertain import Uncertain, as_args, concatenated
+from howsure.uncertain import Uncertain, as_args
 
 
 class Ensemble(nn.Module):

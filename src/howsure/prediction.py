@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from howsure.budget import Budget
-from howsure.structure import map_leaves
+from howsure.structure import Parts, map_leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,3 +111,32 @@ def entropy(probabilities: Tensor, dim: int = -1) -> Tensor:
 
 def _root(leaf: Any) -> Any:
     return leaf.sqrt() if isinstance(leaf, Tensor) else math.sqrt(leaf or 0.0)
+
+
+def concatenated(batches: Sequence[Prediction]) -> Prediction:
+    """One prediction from those of all batches; maps by input element are left out."""
+
+    def joined(name: str) -> Any:
+        parts = [Parts(getattr(batch, name)) for batch in batches]
+        columns = zip(*(part.tensors for part in parts), strict=True)
+        return parts[0].filled([torch.cat(column) for column in columns])
+
+    # `replace` keeps the kind of prediction, and with it calibrated intervals.
+    return replace(
+        batches[0],
+        mean=joined("mean"),
+        data_var=joined("data_var"),
+        model_var=joined("model_var"),
+        notes=tuple(dict.fromkeys(note for batch in batches for note in batch.notes)),
+        logits=_of_all(batches, "logits", concatenated),
+        expected_entropy=_of_all(batches, "expected_entropy", torch.cat),
+        covariance=_of_all(batches, "covariance", torch.cat),
+        sources=_of_all(batches, "sources", Budget.joined),
+        trust=_of_all(batches, "trust", torch.cat),
+    )
+
+
+def _of_all(batches: Sequence[Prediction], name: str, join: Callable[[Any], Any]) -> Any:
+    """What every batch has, joined; `None` where one lacks it."""
+    found = [getattr(batch, name) for batch in batches]
+    return None if any(each is None for each in found) else join(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from howsure import calibrate as calibration
 from howsure import noise as noises
 from howsure.dropout import Placement, as_placement, describe
 from howsure.files import write_atomically
 from howsure.methods import METHODS, choose
 from howsure.methods.setup import Setup
-from howsure.prediction import Prediction
+from howsure.prediction import Prediction, concatenated
 from howsure.progress import progress
-from howsure.structure import Parts
 from howsure.tune import Fit, fit_method
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Uncertain(nn.Module):
@@ -82,6 +82,7 @@ class Uncertain(nn.Module):
             **method_options,
         )
         self.last_fit: Fit | None = None
+        self.calibrators: tuple[calibration.Calibrator, ...] = ()
 
     def forward(self, *args: Any, **kwargs: Any) -> Prediction:
         """The prediction for inputs given as to the model itself."""
@@ -91,18 +92,42 @@ class Uncertain(nn.Module):
         self.setup.check_eval_mode()
         name, note = (self.method, ()) if self.method != "auto" else choose(self.setup, x)
         result = METHODS[name](self.setup, x)
+        for calibrator in self.calibrators:
+            result = calibrator(result)
         return result if not note else _noted(result, note)
 
     def fit(self, loader: Iterable[Any], **options: Any) -> Fit:
         """Finds the method's free settings (rate, tau) on held-out data, by NLL.
 
         The data must be held out from training and carry the noise of deployment; see
-        `howsure.tune.fit_method` for the options.
+        `howsure.tune.fit_method` for the options. Calibrators are dropped, since they were fitted
+        to other settings.
         """
         self.setup.check_eval_mode()
         self.setup, fit = fit_method(self.setup, self.method, loader, **options)
         self.last_fit = fit
+        self.calibrators = ()
         return fit
+
+    def calibrate(
+        self,
+        loader: Iterable[Any],
+        calibrator: str | type[calibration.Calibrator] = "scale",
+        **options: Any,
+    ) -> calibration.Calibrator:
+        """Fits a calibrator on held-out data and applies it to all predictions from now on.
+
+        Calibrators add up: each is fitted to what those before it give. Set `calibrators = ()` to
+        drop them.
+
+        Args:
+            loader: Batches of (inputs, targets), used neither in training nor in `fit`.
+            calibrator: One of `howsure.calibrate.CALIBRATORS`, or a class of them.
+            **options: As in the calibrator's `fit`.
+        """
+        fitted = calibration.named(calibrator).fit_loader(self, loader, **options)
+        self.calibrators = (*self.calibrators, fitted)
+        return fitted
 
     @torch.no_grad()
     def predict(self, loader: Iterable[Any], *, show_progress: bool = True) -> Prediction:
@@ -142,6 +167,9 @@ class Uncertain(nn.Module):
             ],
             "shared_masks": setup.shared_masks,
             "unbiased": setup.unbiased,
+            "probes": setup.probes,
+            "outputs": None if setup.outputs is None else list(setup.outputs),
+            "calibrators": [calibrator.state() for calibrator in self.calibrators],
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -152,12 +180,14 @@ class Uncertain(nn.Module):
                 f"reads format {_FORMAT}."
             )
         kind, only, units, over_time = state["placement"]
-        rate = state["rate"]
+        self.calibrators = tuple(calibration.from_state(each) for each in state["calibrators"])
+        rate, outputs = state["rate"], state["outputs"]
         self.method = state["method"]
         self.setup = self.setup.with_(
             noise=noises.from_config(state["noise"]),
             rate=tuple(rate) if isinstance(rate, list) else rate,
             placement=Placement(kind, tuple(only), units, over_time),
+            outputs=None if outputs is None else tuple(outputs),
             **{name: state[name] for name in _PLAIN},
             _sites={},
         )
@@ -184,7 +214,7 @@ class Uncertain(nn.Module):
         return loaded
 
 
-_PLAIN = ("samples", "seed", "prediction", "task", "tau", "shared_masks", "unbiased")
+_PLAIN = ("samples", "seed", "prediction", "task", "tau", "shared_masks", "unbiased", "probes")
 
 
 def as_args(batch: Any) -> tuple[Any, ...]:
@@ -196,30 +226,3 @@ def as_args(batch: Any) -> tuple[Any, ...]:
 
 def _noted(prediction: Prediction, note: tuple[str, ...]) -> Prediction:
     return replace(prediction, notes=(*note, *prediction.notes))
-
-
-def concatenated(batches: list[Prediction]) -> Prediction:
-    """One prediction from those of all batches."""
-
-    def joined(name: str) -> Any:
-        parts = [Parts(getattr(batch, name)) for batch in batches]
-        columns = zip(*(part.tensors for part in parts), strict=True)
-        return parts[0].filled([torch.cat(column) for column in columns])
-
-    logits = [batch.logits for batch in batches if batch.logits is not None]
-    covariances = [b.covariance for b in batches if b.covariance is not None]
-    entropies = [b.expected_entropy for b in batches if b.expected_entropy is not None]
-    return Prediction(
-        joined("mean"),
-        joined("data_var"),
-        joined("model_var"),
-        tuple(dict.fromkeys(_all_notes(batches))),
-        concatenated(logits) if logits else None,
-        torch.cat(entropies) if entropies else None,
-        torch.cat(covariances) if len(covariances) == len(batches) else None,
-    )
-
-
-def _all_notes(batches: list[Prediction]) -> Iterator[str]:
-    for batch in batches:
-        yield from batch.notes

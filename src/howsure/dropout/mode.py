@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from howsure.call_site import CallSites
-from howsure.dropout.layers import DROPOUTS, Weights, base_name
+from howsure.dropout.layers import DROPOUTS, Weights, base_name, is_recurrent
 from howsure.dropout.sites import Site
 
 
@@ -27,10 +27,11 @@ class DropoutMode(TorchFunctionMode):
         self.weights = Weights(model)
         self.places = CallSites(model)
         active = [(s, m) for s, m in zip(sites, masks, strict=True) if m is not None]
-        self.existing = {s.name: m for s, m in active if s.kind == "existing"}
+        self.existing = {s.name: (s, m) for s, m in active if s.kind == "existing"}
         self.placed = {s.name: (s, m) for s, m in active if s.kind != "existing"}
         self.used: set[str] = set()
         self.met: dict[str, int] = {}
+        self.batch_axis: dict[str, int] = {}
         # Tensors on the way through a chain, by identity: site, mask and how far.
         self.pending: dict[int, tuple[Tensor, Site, Tensor, int]] = {}
 
@@ -57,11 +58,13 @@ class DropoutMode(TorchFunctionMode):
         site, mask = self.placed.get(layer, (None, None))
         if site is None or mask is None:
             return func(*args, **kwargs)
+        # The last argument of a recurrent layer is `batch_first`.
+        self.batch_axis[site.name] = int(is_recurrent(base_name(func)) and args[-1] is False)
         if site.kind == "before":
             self.used.add(site.name)
             if args:
-                return func(_dropped(args[0], mask), *args[1:], **kwargs)
-            return func(**{**kwargs, "input": _dropped(kwargs["input"], mask)})
+                return func(self._dropped(args[0], site, mask), *args[1:], **kwargs)
+            return func(**{**kwargs, "input": self._dropped(kwargs["input"], site, mask)})
         result = func(*args, **kwargs)
         return self._on_the_way(result, site, mask, 1)
 
@@ -70,9 +73,9 @@ class DropoutMode(TorchFunctionMode):
         if reached == len(site.chain):
             self.used.add(site.name)
             if isinstance(result, tuple):
-                dropped = (_dropped(result[0], mask), *result[1:])
+                dropped = (self._dropped(result[0], site, mask), *result[1:])
                 return type(result)(*dropped) if hasattr(result, "_fields") else dropped
-            return _dropped(result, mask)
+            return self._dropped(result, site, mask)
         tip = result[0] if isinstance(result, tuple) else result
         self.pending[id(tip)] = (tip, site, mask, reached)
         return result
@@ -93,12 +96,21 @@ class DropoutMode(TorchFunctionMode):
         where = self.places.module_path() or name
         self.met[where] = self.met.get(where, 0) + 1
         key = where if self.met[where] == 1 else f"{where}#{self.met[where]}"
-        mask = self.existing.get(key)
+        site, mask = self.existing.get(key, (None, None))
         data = args[0] if args else kwargs["input"]
-        if mask is None:
+        if site is None or mask is None:
             return func(*args, **kwargs) if not self.existing else data
         self.used.add(key)
-        return _dropped(data, mask)
+        return self._dropped(data, site, mask)
+
+    def _dropped(self, data: Any, site: Site, mask: Tensor) -> Any:
+        """The data times the mask; a mask for each input leaves out the axes before the units."""
+        missing = data.dim() - len(site.units) - 1
+        if isinstance(mask, Tensor) and mask.dim() > len(site.units) and missing > 0:
+            axis = self.batch_axis.get(site.name, 0)
+            ones = (1,) * axis, (1,) * (missing - axis)
+            mask = mask.reshape(*ones[0], mask.shape[0], *ones[1], *site.units)
+        return data * mask.to(dtype=data.dtype, device=data.device)
 
     def check_all_used(self) -> None:
         """An error if a site was not reached: the model took another path than in the dry run."""
@@ -108,7 +120,3 @@ class DropoutMode(TorchFunctionMode):
                 f"The dropout site `{unused[0]}` was not reached: the model took another path "
                 "than in its dry run. Leave the layer out with a placement pattern."
             )
-
-
-def _dropped(data: Any, mask: Tensor) -> Any:
-    return data * mask.to(dtype=data.dtype, device=data.device)

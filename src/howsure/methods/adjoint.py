@@ -23,7 +23,7 @@ from howsure.sites import MASK, SENSOR
 
 # Where less of the variance than this is first order, brute force is advised; docs/adjoint.md has
 # the measurements.
-DOUBTFUL = 0.5
+DOUBTFUL = 0.4
 
 
 def predict(setup: Setup, x: Any) -> Prediction:
@@ -73,19 +73,29 @@ def shaped(found: Analysis, flat: Tensor) -> list[Tensor]:
 
 
 def _with_sources(setup: Setup, result: Prediction, found: Analysis) -> Prediction:
-    budget = _budget(setup, found)
+    """The prediction with covariance, budget and trust; for classification the logits' as well."""
     first_order = found.by_kind(SENSOR) + found.by_kind(MASK)
     total = first_order + found.reading.remainder
     trust = first_order / torch.where(total > 0, total, torch.ones_like(total))
     trust = torch.where(total > 0, trust, torch.ones_like(trust))
-    extra = torch.diag_embed(_constant(setup, found))
-    return replace(
-        result,
-        notes=(*result.notes, *_doubts(trust)),
-        covariance=found.reading.covariance + extra,
-        sources=budget,
-        trust=trust,
-    )
+    covariance = found.reading.covariance + torch.diag_embed(_constant(setup, found))
+    budget = _budget(setup, found)
+
+    def of(columns: slice, prediction: Prediction) -> Prediction:
+        return replace(
+            prediction,
+            notes=(*result.notes, *_doubts(trust[:, columns])),
+            covariance=covariance[:, columns, columns],
+            sources=budget.of_outputs(columns),
+            trust=trust[:, columns],
+        )
+
+    if result.logits is None:
+        return of(slice(None), result)
+    # Probabilities come first, then logits; a subset of outputs may leave some out.
+    classes = found.mean.shape[1] // 2
+    cut = sum(index < classes for index in found.chosen)
+    return replace(of(slice(cut), result), logits=of(slice(cut, None), result.logits))
 
 
 def _constant(setup: Setup, found: Analysis) -> Tensor:

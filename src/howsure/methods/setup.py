@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from howsure.dropout import Placement, Site, check_rates, find_sites
 from howsure.noise import variance_of
 from howsure.registry import Rule, Target
-from howsure.structure import map_leaves
+from howsure.structure import Parts, as_call, map_leaves
 
 TASKS = ("regression", "classification")
 PREDICTIONS = ("adf", "network")
@@ -57,7 +58,8 @@ class Setup:
     outputs: tuple[int, ...] | None = None
     fallback: str = "error"
     rules: Mapping[Target, Rule] | None = None
-    _sites: dict[Any, tuple[Site, ...]] = field(default_factory=dict, repr=False)
+    _sites: dict[str, tuple[Site, ...]] = field(default_factory=dict, repr=False)
+    _counts: dict[tuple[str, str], int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """One clear sentence for each wrong setting."""
@@ -79,12 +81,24 @@ class Setup:
 
     def sites(self, x: Any) -> tuple[Site, ...]:
         """The dropout sites for inputs shaped like `x`; the dry run is made once per shape."""
-        key = str(
-            map_leaves(lambda leaf: tuple(leaf.shape[1:]) if isinstance(leaf, Tensor) else 0, x)
-        )
+        key = _shapes(x)
         if key not in self._sites:
             self._sites[key] = find_sites(self.model, x, self.placement)
         return self._sites[key]
+
+    def output_count(self, x: Any) -> int:
+        """How many numbers the model returns per input, for classification both kinds.
+
+        One plain pass finds it, once per shape.
+        """
+        key = (self.task, _shapes(x))
+        if key not in self._counts:
+            args, kwargs = as_call(x)
+            with torch.no_grad():
+                tensors = Parts(self.model(*args, **kwargs)).tensors
+            count = sum(out.numel() // max(len(out), 1) if out.dim() else 1 for out in tensors)
+            self._counts[key] = 2 * count if self.task == "classification" else count
+        return self._counts[key]
 
     def rates(self, sites: tuple[Site, ...]) -> tuple[float, ...]:
         """The rate of every site."""
@@ -108,5 +122,6 @@ class Setup:
                 )
 
 
-def _shape_without_batch(leaf: Any) -> Any:
-    return tuple(leaf.shape[1:]) if isinstance(leaf, Tensor) else None
+def _shapes(x: Any) -> str:
+    """The shapes of an input's tensors, without the batch."""
+    return str(map_leaves(lambda leaf: tuple(leaf.shape[1:]) if isinstance(leaf, Tensor) else 0, x))

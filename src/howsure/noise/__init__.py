@@ -14,6 +14,7 @@ from howsure.noise.identified import CameraFit as CameraFit
 from howsure.noise.identified import Identified as Identified
 from howsure.noise.inputs import as_noise as as_noise
 from howsure.noise.inputs import sample_of as sample_of
+from howsure.noise.inputs import scaled as scaled
 from howsure.noise.inputs import variance_of as variance_of
 from howsure.noise.repeats import identify_from_repeats as identify_from_repeats
 from howsure.noise.signal import custom as custom

@@ -34,6 +34,16 @@ def sample_of(noise: Any, x: Any, generator: torch.Generator | None) -> Any:
     )
 
 
+def scaled(noise: Any, factor: float) -> Any:
+    """`noise` in its own structure with `factor` times the variances."""
+    if isinstance(noise, Mapping):
+        return {key: scaled(item, factor) for key, item in noise.items()}
+    if _is_sequence(noise):
+        return tuple(scaled(item, factor) for item in noise)
+    found = as_noise(noise)
+    return None if found is None else found.scaled(factor)
+
+
 def as_noise(noise: Any) -> Noise | None:
     """The noise of one tensor: a number or a tensor is a variance, a function returns one."""
     if noise is None or isinstance(noise, Noise):

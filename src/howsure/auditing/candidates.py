@@ -1,0 +1,124 @@
+"""Which methods are audited, and their predictions; one that does not apply says why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.auditing.case import Case
+from howsure.auditing.cost import Stopwatch
+from howsure.methods import METHODS
+from howsure.methods.adjoint import DOUBTFUL
+
+Method = str | tuple[str, dict[str, Any]]
+Late = Callable[[], bool]
+
+_SENSORS_ONLY = ("adf", "linear", "sampled_adf", "heteroscedastic")
+_DROPOUT_ONLY = ("mc_dropout", "sampled_adf")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method with its options."""
+
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The method and what is not obvious about it."""
+        if not self.options:
+            return self.method
+        given = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.method} ({given})"
+
+
+DEFAULT = (
+    Candidate("adf"),
+    Candidate("linear"),
+    Candidate("adjoint", {"probes": 0}),
+    Candidate("adjoint", {"probes": 8}),
+    Candidate("mc_dropout", {"samples": 20}),
+    Candidate("noise_sampling", {"samples": 20}),
+    Candidate("sampled_adf", {"samples": 20}),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Guess:
+    """What a method says, (inputs, outputs) each.
+
+    Attributes:
+        doubted: Share of the outputs whose variance is mostly beyond first order; `None` where
+            the method does not know.
+    """
+
+    mean: Tensor
+    data_var: Tensor
+    model_var: Tensor
+    doubted: float | None
+
+    @property
+    def std(self) -> Tensor:
+        """The root of the total variance."""
+        return (self.data_var + self.model_var).sqrt()
+
+
+def candidates(methods: Sequence[Method] | None) -> tuple[Candidate, ...]:
+    """The methods that were asked for: names, or (name, options)."""
+    if methods is None:
+        return DEFAULT
+    if isinstance(methods, str):
+        methods = [methods]
+    pairs = [(each, {}) if isinstance(each, str) else each for each in methods]
+    for name, _ in pairs:
+        if name not in METHODS:
+            raise ValueError(f"`methods` names {name!r}; known are {sorted(METHODS)}.")
+    if not pairs:
+        raise ValueError("`methods` is empty; leave it out to compare the usual ones.")
+    return tuple(Candidate(name, dict(options)) for name, options in pairs)
+
+
+def reason_to_skip(candidate: Candidate, case: Case) -> str:
+    """Why a method does not apply; "" if it does."""
+    if not case.noisy and candidate.method in _SENSORS_ONLY:
+        return "the inputs have no noise"
+    if not case.dropped and candidate.method in _DROPOUT_ONLY:
+        return "no dropout rate is given"
+    return ""
+
+
+class OutOfTime(Exception):
+    """The audit's share of time for methods is spent."""
+
+
+def guess(candidate: Candidate, case: Case, watch: Stopwatch, out_of_time: Late) -> Guess:
+    """The method's prediction for all inputs, piece by piece; the first piece is timed."""
+    parts, doubts = [], []
+    for index, (setup, x) in enumerate(case.pieces()):
+        if out_of_time():
+            raise OutOfTime
+        run = partial(METHODS[candidate.method], setup.with_(**candidate.options), x)
+        found = run() if index else watch.timed(candidate.label, run)
+        parts.append([case.compared(found, n) for n in ("mean", "data_var", "model_var")])
+        if found.trust is not None:
+            doubts.append((found.trust < DOUBTFUL).double().flatten().cpu())
+    columns = zip(*parts, strict=True)
+    mean, data, model = (torch.cat(column).double().cpu() for column in columns)
+    if not all(bool(each.isfinite().all()) for each in (mean, data, model)):
+        raise ValueError("Its result contains NaN or infinity.")
+    return Guess(mean, data, model, float(torch.cat(doubts).mean()) if doubts else None)
+
+
+def first_sentence(error: BaseException) -> str:
+    """The beginning of an error's message, as a reason in a table."""
+    if isinstance(error, OutOfTime):
+        return "not finished within its share of the time; raise `budget`"
+    text = " ".join(str(error).split()) or type(error).__name__
+    return re.split(r"(?<=[.;])\s", text)[0].rstrip(".;")

@@ -1,0 +1,130 @@
+"""What is audited: a setup and inputs, the outputs that are compared, and the plain network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from howsure.auditing.inputs import any_noise, full_variance
+from howsure.auditing.masks import fit_each_input
+from howsure.methods.passes import Pass, batch_size, no_gradients
+from howsure.methods.pieces import pieces
+from howsure.methods.setup import Setup
+from howsure.prediction import Prediction
+from howsure.structure import Parts
+
+# Pairs of input and output that are compared; of dense outputs a random choice is.
+MOST_PAIRS = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One batch of inputs, with noise, dropout or both.
+
+    Attributes:
+        setup: Model, noise and rate; the noise is a variance for every element of the inputs.
+        x: The inputs.
+        inputs: How many.
+        outputs: How many outputs each has.
+        chosen: The outputs that are compared, as flat indices.
+        plain: The plain network's outputs, (inputs, chosen).
+        rounding: Relative rounding error of the outputs' type.
+    """
+
+    setup: Setup
+    x: Any
+    inputs: int
+    outputs: int
+    chosen: Tensor
+    plain: Tensor
+    rounding: float
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the inputs have noise."""
+        return self.setup.noise is not None
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the model has dropout."""
+        return self.setup.rate is not None
+
+    def pieces(self) -> Iterator[tuple[Setup, Any]]:
+        """The inputs in pieces that fit the memory of every method, each with its setup."""
+        for x, variance in pieces(self.x, self.setup.noise, None):
+            yield self.setup.with_(noise=variance), x
+
+    def picked(self, tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:  # (batch, chosen)
+        """The compared outputs out of all tensors of an output."""
+        return _flat(self.setup, tensors)[:, self.chosen]
+
+    def compared(self, prediction: Prediction, name: str) -> Tensor:  # (batch, chosen)
+        """A field of a prediction at the compared outputs."""
+        return self.picked(Parts(getattr(prediction, name)).tensors).detach()
+
+
+def case_of(setup: Setup, x: Any, seed: int) -> Case:
+    """The case; an error if there is nothing to audit or the network itself fails."""
+    setup.check_eval_mode()
+    setup = setup.with_(noise=_noise(setup, x), rate=_rate(setup, x))
+    if setup.noise is None and setup.rate is None:
+        raise ValueError(
+            "There is nothing to audit: the noise is 0 and no dropout rate is given. Give the "
+            "sensor's `noise` (a number is a variance), a dropout `rate`, or both."
+        )
+    if setup.rate is not None:
+        setup = setup.with_(shared_masks=not fit_each_input(setup, x))
+    with no_gradients():
+        outputs = Pass(setup, x).plain()
+    inputs = batch_size(x)
+    _check_outputs(outputs, inputs)
+    flat = _flat(setup, outputs)
+    chosen = _chosen(flat.shape[1], max(1, MOST_PAIRS // inputs), seed)
+    rounding = torch.finfo(flat.dtype).eps
+    return Case(setup, x, inputs, flat.shape[1], chosen, flat[:, chosen], rounding)
+
+
+def _flat(setup: Setup, tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+    """All outputs of an input in one row; for classification the probabilities alone."""
+    compared = tensors[:1] if setup.task == "classification" else tensors
+    return torch.cat([tensor.reshape(tensor.shape[0], -1) for tensor in compared], 1)
+
+
+def _noise(setup: Setup, x: Any) -> Any:
+    variance = full_variance(setup.variance(x), x)
+    return variance if any_noise(variance) else None
+
+
+def _rate(setup: Setup, x: Any) -> tuple[float, ...] | None:
+    """One rate per site; `None` for no dropout. The placement "existing" brings its own rates."""
+    if setup.rate is None and setup.placement.kind != "existing":
+        return None
+    if setup.rate == 0:
+        return None
+    rates = setup.rates(setup.sites(x))
+    return rates if any(rates) else None
+
+
+def _check_outputs(outputs: tuple[Tensor, ...], inputs: int) -> None:
+    if not outputs:
+        raise ValueError("The model returns no floating-point tensor; there is nothing to compare.")
+    for output in outputs:
+        if output.dim() == 0 or output.shape[0] != inputs:
+            raise ValueError(
+                f"The model returns a tensor of shape {tuple(output.shape)} for {inputs} inputs; "
+                "an audit compares inputs, so every output needs a first axis that counts them."
+            )
+        if not bool(output.isfinite().all()):
+            raise ValueError("The plain network's output contains NaN or infinity.")
+
+
+def _chosen(count: int, most: int, seed: int) -> Tensor:
+    if count <= most:
+        return torch.arange(count)
+    found = np.random.default_rng(seed).choice(count, most, replace=False)
+    return torch.from_numpy(np.sort(found))

@@ -1,0 +1,82 @@
+"""The inputs of an audit: from a tensor, a dict or a loader, as one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from howsure.methods.passes import batch_size
+from howsure.structure import map_leaves
+from howsure.uncertain import as_args
+
+
+def gathered(data: Any, most: int) -> Any:
+    """At most `most` inputs as one batch, in the form that the model takes.
+
+    `data` is a tensor, a dict of keyword arguments, or a loader of batches: inputs alone, or
+    (inputs, targets), of which the targets are left aside.
+    """
+    if not isinstance(most, int) or most < 1:
+        raise ValueError(f"`inputs` must be a whole number of at least 1, not {most!r}.")
+    if not isinstance(data, Iterable):
+        raise TypeError(
+            f"`data` is a {type(data).__name__}; give a tensor of inputs, or a loader of batches."
+        )
+    batches: list[Any] = []
+    for batch in _batches(data):
+        batches.append(first_rows(batch, most - sum(map(batch_size, batches))))
+        if sum(map(batch_size, batches)) >= most:
+            break
+    if not batches or batch_size(batches[0]) == 0:
+        raise ValueError("There are no inputs to audit with; the data is empty.")
+    return batches[0] if len(batches) == 1 else _joined(batches)
+
+
+def _batches(data: Any) -> Iterator[Any]:
+    if isinstance(data, (Tensor, Mapping)):
+        yield data
+        return
+    for batch in data:
+        args = as_args(batch)
+        yield args[0] if len(args) == 1 else args
+
+
+def first_rows(x: Any, count: int) -> Any:
+    """The first `count` inputs of a batch."""
+    batch = batch_size(x)
+    return map_leaves(lambda leaf: leaf[:count] if _has_rows(leaf, batch) else leaf, x)
+
+
+def _has_rows(leaf: Any, batch: int) -> bool:
+    """Whether a tensor has one row for each input; others are shared by all."""
+    return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch
+
+
+def _joined(batches: Sequence[Any]) -> Any:
+    sizes = [batch_size(batch) for batch in batches]
+
+    def leaf(*parts: Any) -> Any:
+        own = all(_has_rows(part, size) for part, size in zip(parts, sizes, strict=True))
+        return torch.cat(parts) if own else parts[0]
+
+    return pytree.tree_map(leaf, *batches)
+
+
+def full_variance(variance: Any, x: Any) -> Any:
+    """The variances broadcast to their inputs, so that rows can be taken; `None` for no noise."""
+    if variance is None or isinstance(x, Tensor):
+        return None if variance is None else variance.expand(x.shape)
+    if isinstance(x, Mapping):
+        return {key: full_variance(var, x[key]) for key, var in variance.items()}
+    parts = [full_variance(var, item) for var, item in zip(variance, x, strict=True)]
+    constructor: Any = type(x)
+    return constructor(*parts) if hasattr(x, "_fields") else constructor(parts)
+
+
+def any_noise(variance: Any) -> bool:
+    """Whether any element of any input has a variance above 0."""
+    return any(bool((leaf > 0).any()) for leaf in pytree.tree_leaves(variance) if leaf is not None)

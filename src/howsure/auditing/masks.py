@@ -1,0 +1,56 @@
+"""Whether every input can have its own dropout masks, found by a trial.
+
+Own masks make the inputs independent, which intervals over inputs rely on. A mask of shape (batch,
+units) does not fit where a model merges its inputs with another axis, such as time; then one mask
+must serve all inputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.auditing.inputs import first_rows
+from howsure.dropout import DropoutMode, draw_uniforms, masks
+from howsure.methods.passes import Pass, batch_size, no_gradients
+from howsure.methods.setup import Setup
+from howsure.structure import map_leaves
+
+
+def fit_each_input(setup: Setup, x: Any) -> bool:
+    """Whether two inputs with their own masks give the same in a batch of two and of three."""
+    three = _three_times_first(x)
+    try:
+        few, more = (_outputs(setup, first_rows(three, count), count) for count in (2, 3))
+    except RuntimeError:
+        return False
+    pairs = zip(few, more, strict=True)
+    return all(
+        a.shape == b[:2].shape and torch.allclose(a, b[:2], rtol=1e-3, atol=1e-5) for a, b in pairs
+    )
+
+
+def _three_times_first(x: Any) -> Any:
+    """The first input three times; axes of other lengths are not touched."""
+    batch = batch_size(x)
+
+    def leaf(item: Any) -> Any:
+        own = isinstance(item, Tensor) and item.dim() > 0 and item.shape[0] == batch
+        return torch.cat([item[:1]] * 3) if own else item
+
+    return map_leaves(leaf, x)
+
+
+def _outputs(setup: Setup, x: Any, count: int) -> tuple[Tensor, ...]:
+    sites = setup.sites(x)
+    drawn = [uniform[:, :count] for uniform in draw_uniforms(sites, 1, setup.seed, batch=3)]
+    chosen = [None if mask is None else mask[0] for mask in masks(drawn, _half(setup, sites))]
+    with no_gradients(), DropoutMode(setup.model, sites, chosen):
+        return Pass(setup, x).plain()
+
+
+def _half(setup: Setup, sites: tuple[Any, ...]) -> list[float]:
+    """Half of the units are dropped where any are, so that a mixed-up mask shows."""
+    return [0.5 if rate else 0.0 for rate in setup.rates(sites)]

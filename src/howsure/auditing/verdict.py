@@ -1,0 +1,172 @@
+"""What an audit means: which method to use, whether diagonal ADF will do, how far the mean is off.
+
+Sampling is the yardstick. A method is worth its cost if sampling until it has the same error would
+cost more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from howsure.auditing.layers import LayerRow
+from howsure.auditing.measures import Estimate
+from howsure.auditing.result import AuditRow, Recommendation
+
+# A std within 15 % on average is good enough to recommend; among those closer than 2 % to the best
+# the cheapest wins.
+CLOSE, SAME = 0.15, 0.02
+# The error up to which sampling is advised where nothing cheaper is close.
+ADVISED = 0.08
+_SAMPLING = ("noise_sampling", "control_variate", "mc_dropout")
+_DIAGONAL = ("sampled_adf", "adf")
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What sampling would take, from brute force on these very outputs.
+
+    Attributes:
+        samples: Passes that were made.
+        error: Relative standard error of a std that they left; it falls with the root of passes.
+        cost: Time of one pass of `noise_sampling` relative to a plain forward pass.
+    """
+
+    samples: int
+    error: float
+    cost: float = 1.0
+
+    def passes(self, log_error: float) -> float:
+        """Passes with this mean absolute log error, which is sqrt(2 / pi) standard errors."""
+        # No method is told from another below a tenth of the truth's own error.
+        known = max(log_error, self.error / 10) * math.sqrt(math.pi / 2)
+        return self.samples * (self.error / known) ** 2
+
+    def advised(self) -> int:
+        """A round number of passes for a std within 8 % on average."""
+        return max(20, 10 * math.ceil(self.passes(ADVISED) / 10))
+
+
+def recommend(rows: Sequence[AuditRow], yardstick: Yardstick) -> Recommendation:
+    """The closest method among those cheaper than sampling with the same error."""
+    worth = [
+        row
+        for row in rows
+        if row.method not in _SAMPLING
+        and row.total.log_error.value <= CLOSE
+        and row.cost.value < yardstick.cost * yardstick.passes(row.total.log_error.value)
+    ]
+    if not worth:
+        options = {"samples": yardstick.advised()}
+        return Recommendation("noise_sampling", options, _why_sampling(rows, yardstick))
+    best = min(row.total.log_error.value for row in worth)
+    close = [row for row in worth if row.total.log_error.value <= best + SAME]
+    chosen = min(close, key=lambda row: row.cost.value)
+    return Recommendation(chosen.method, chosen.options, _why(chosen, yardstick))
+
+
+def _why(row: AuditRow, yardstick: Yardstick) -> str:
+    found, needed = row.total.log_error, yardstick.passes(max(row.total.log_error.value, 0.01))
+    return (
+        f"its std is off by {_percent(found.value)} on average (at most {_percent(found.high)}), "
+        f"for the time of {row.cost.value:.0f} forward passes; sampling takes {needed:.0f} samples "
+        "to be as close"
+    )
+
+
+def _why_sampling(rows: Sequence[AuditRow], yardstick: Yardstick) -> str:
+    start = f"{yardstick.advised()} samples know a std to {_percent(ADVISED)} on average"
+    others = [row for row in rows if row.method not in _SAMPLING]
+    if not others:
+        return f"{start}, and no other method applies"
+    best = min(others, key=lambda row: row.total.log_error.value)
+    beyond = ""
+    if best.doubted:
+        beyond = f", and doubts {100 * best.doubted:.0f} % of its own variances"
+    return (
+        f"{start}, and nothing else is worth its cost here; the closest, `{best.label}`, is off "
+        f"by {_percent(best.total.log_error.value)} for the time of {best.cost.value:.0f} forward "
+        f"passes{beyond}"
+    )
+
+
+def sentences(
+    rows: Sequence[AuditRow],
+    recommended: Recommendation,
+    plain_shift: Estimate,
+    departure: LayerRow | None,
+) -> tuple[str, ...]:
+    """The verdict, one sentence or two on each question."""
+    found = [*_on_diagonal(rows, departure), f"Use `{recommended}`: {recommended.reason}."]
+    return (*found, _on_mean(rows, recommended, plain_shift))
+
+
+def _on_diagonal(rows: Sequence[AuditRow], departure: LayerRow | None) -> list[str]:
+    """Is the paper's propagation usable here?"""
+    row = next((r for name in _DIAGONAL for r in rows if r.method == name), None)
+    if row is None:
+        return []
+    ratio, error = row.total.ratio.value, row.total.log_error.value
+    name = f"Diagonal propagation (`{row.label}`)"
+    if 0.8 <= ratio <= 1.25 and error <= 0.25:
+        return [_usable(name, row)]
+    size = f"{1 / ratio:.2g} times too small" if ratio < 1 else f"{ratio:.2g} times too large"
+    off = size if not 0.8 <= ratio <= 1.25 else f"off by {_percent(error)} on average"
+    where = "" if departure is None else f"; it departs from the truth at `{departure.name}`"
+    return [f"{name} is not usable as an error bar: its std is {off}{where}.", *_on_order(row)]
+
+
+def _usable(name: str, row: AuditRow) -> str:
+    """A right total can hide a wrong data part."""
+    ratio = row.total.ratio.value
+    if row.data is None or 0.8 <= row.data.ratio.value <= 1.25:
+        return f"{name} is usable here: its std is {ratio:.2f} of the true one."
+    return (
+        f"{name} is usable here for the total alone: its std is {ratio:.2f} of the true one, but "
+        f"that of its data part is {row.data.ratio.value:.2g} of it."
+    )
+
+
+def _on_order(row: AuditRow) -> list[str]:
+    rank = row.total.rank
+    if rank is None or rank.value < 0.9:
+        return []
+    return [
+        f"Its order holds (rank {rank.value:.2f}), so it can sort predictions, or be rescaled on "
+        "held-out data."
+    ]
+
+
+def _on_mean(rows: Sequence[AuditRow], recommended: Recommendation, plain: Estimate) -> str:
+    """Should the propagated mean replace the plain output?"""
+    chosen = next(
+        (
+            row
+            for row in rows
+            if row.method == recommended.method and row.options == recommended.options
+        ),
+        None,
+    )
+    start = f"The plain network's output is {plain.value:.2g} std from the mean under this noise"
+    if plain.value < 0.25:
+        return f"{start}: either mean will do."
+    if recommended.method == "noise_sampling":
+        return f"{start}: take the mean of the samples."
+    if chosen is not None and chosen.mean_shift.value < plain.value / 2:
+        return (
+            f"{start}, this method's mean {chosen.mean_shift.value:.2g}: keep its mean "
+            '(`prediction="adf"`, the default).'
+        )
+    best = min(rows, key=lambda row: row.mean_shift.value)
+    return (
+        f"{start}, and this method's mean is no better; where the mean matters, use that of "
+        f"`{best.label}` ({best.mean_shift.value:.2g} std)."
+    )
+
+
+def _percent(log_error: float) -> str:
+    """A log error in words; below 1 % brute force cannot tell."""
+    if log_error < 0.01:
+        return "1 %"
+    return f"{100 * log_error:.2g} %" if log_error < 1 else f"a factor of {math.exp(log_error):.2g}"

@@ -1,0 +1,91 @@
+"""A factor on the variance and a constant added to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from howsure.calibrate.base import Calibrator
+from howsure.calibrate.held_out import HeldOut, held_out
+from howsure.calibrate.line_search import log_minimum
+from howsure.calibrate.rescale import rescaled
+from howsure.prediction import Prediction
+
+
+@dataclass(frozen=True, eq=False)
+class AffineVariance(Calibrator):
+    """Variances become tau + scale * var, tau and scale not negative.
+
+    `tau` stands for what the method cannot see, such as noisy targets; it is data variance. The
+    two minimise the Gaussian NLL on held-out data. With r = tau / scale fixed, the best scale is
+    mean(e**2 / (r + var)) in closed form, so a search over r alone remains.
+
+    Attributes:
+        scale: The factor, `()`, or one for each output at dim 1, `(outputs,)`.
+        tau: The constant variance, likewise.
+    """
+
+    kind: ClassVar[str] = "affine"
+    scale: Tensor
+    tau: Tensor
+
+    @classmethod
+    def fit(
+        cls, prediction: Prediction, target: Tensor, *, per_output: bool = False
+    ) -> AffineVariance:
+        """Factor and constant for held-out data; a pair for each output if `per_output`."""
+        data = held_out(prediction, target, least=3).by_output(per_output)
+        _check(data)
+        scale, tau = _fitted(data)
+        return cls(scale, tau) if per_output else cls(scale[0], tau[0])
+
+    def __call__(self, prediction: Prediction) -> Prediction:
+        """The prediction with both variances times `scale`, and `tau` more data variance."""
+        return rescaled(prediction, self.scale, self.tau)
+
+
+def _check(data: HeldOut) -> None:
+    if bool((data.error == 0).all(1).any()):
+        raise ValueError("All held-out errors of an output are 0; are targets predictions?")
+    exact = int(((data.error == 0) & (data.var == 0)).sum())
+    if exact:
+        raise ValueError(
+            f"{exact} held-out points have error 0 and variance 0, where the likelihood has no "
+            "bound; leave those out."
+        )
+
+
+def _fitted(data: HeldOut) -> tuple[Tensor, Tensor]:
+    """Scale and tau of every row, (k,)."""
+    squared, unit = data.error.square(), data.var.mean(1)
+    # Where all variances are 0 any unit will do: the constant alone explains the errors.
+    unit = torch.where(unit > 0, unit, torch.ones_like(unit))
+    relative = data.var / unit[:, None]
+
+    def best_scale(ratio: Tensor) -> Tensor:
+        return (squared / (ratio[:, None] + relative)).mean(1)
+
+    def cost(ratio: Tensor) -> Tensor:
+        return torch.log(ratio[:, None] + relative).mean(1) + torch.log(best_scale(ratio))
+
+    ratio = log_minimum(cost, 1e-8, 1e8, per_decade=2)
+    ends = torch.stack([_or_infinite(cost(torch.zeros(1, dtype=torch.float64))), cost(ratio)])
+    scale = best_scale(ratio) / unit
+    tau = ratio * unit * scale
+    # The two ends of the search are corners: a factor alone, a constant alone.
+    alone = ends[0] <= ends[1] + 1e-12
+    scale = torch.where(alone, (squared / data.var).mean(1), scale)
+    tau = torch.where(alone, torch.zeros_like(tau), tau)
+    constant = torch.log(squared.mean(1)) <= ends.min(0).values - 1e-12
+    scale, tau = torch.where(constant, 0.0, scale), torch.where(constant, squared.mean(1), tau)
+    # Without any variance to learn from, the factor stays 1.
+    blind = (data.var == 0).all(1)
+    return torch.where(blind, 1.0, scale), torch.where(blind, squared.mean(1), tau)
+
+
+def _or_infinite(value: Tensor) -> Tensor:
+    """A likelihood that a variance of 0 leaves undefined is never the best."""
+    return torch.where(torch.isfinite(value), value, torch.inf)

@@ -1,0 +1,104 @@
+"""Logits divided by a temperature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from howsure.calibrate.base import Calibrator
+from howsure.calibrate.class_probabilities import class_probabilities, soft_max
+from howsure.calibrate.held_out import check_labels, check_new, held_out, mean_and_var
+from howsure.calibrate.line_search import log_minimum, log_polished
+from howsure.prediction import Prediction
+
+_LOW, _HIGH = 1e-3, 1e3
+# The soft-max of uncertain logits is a quadrature; this many inputs are enough for a first guess.
+_FEW = 500
+
+
+@dataclass(frozen=True, eq=False)
+class Temperature(Calibrator):
+    """Class probabilities of logits / temperature; above 1 they become less sure.
+
+    The temperature minimises the categorical NLL of held-out labels (Guo et al. 2017, Sec. 4.2).
+    Logits with mean m and variance v become m / T and v / T**2, and the probabilities are the mean
+    of their soft-max. Without variances that is Guo's soft-max(m / T), whose NLL is convex in 1/T.
+
+    A method that samples averages the soft-max over its samples; here it comes from the logits'
+    mean and variance, so at T = 1 it may differ a little.
+
+    Attributes:
+        temperature: What logits are divided by, `()`.
+    """
+
+    kind: ClassVar[str] = "temperature"
+    temperature: Tensor
+
+    @classmethod
+    def fit(cls, prediction: Prediction, target: Tensor) -> Temperature:
+        """The temperature for held-out labels, `(n, ...)`."""
+        logits = _logits(prediction)
+        mean, var = (tensor.detach().cpu().double() for tensor in mean_and_var(logits))
+        labels = check_labels(mean, target)
+        held_out(logits, mean)  # finite, not negative, enough of them
+        found = _best(mean, var, labels)
+        if found < 1.5 * _LOW:
+            raise ValueError(
+                "The held-out NLL keeps falling towards temperature 0: no label speaks against "
+                "any prediction. Give more held-out data, with some mistakes in it."
+            )
+        if found > _HIGH / 1.5:
+            raise ValueError(
+                "The held-out NLL keeps falling towards infinite temperature: the predictions are "
+                "no better than chance. Do the labels belong to these inputs?"
+            )
+        return cls(torch.tensor(found, dtype=torch.float64))
+
+    def __call__(self, prediction: Prediction) -> Prediction:
+        """The prediction with logits / T and the probabilities that follow."""
+        check_new(prediction)
+        logits = _logits(prediction)
+        t = self.temperature.to(logits.mean)
+        cooled = replace(
+            logits,
+            mean=logits.mean / t,
+            data_var=logits.data_var / t.square(),
+            model_var=logits.model_var / t.square(),
+        )
+        return replace(class_probabilities(cooled), notes=prediction.notes)
+
+
+def _logits(prediction: Prediction) -> Prediction:
+    mean_and_var(prediction)
+    if prediction.logits is None:
+        raise ValueError(
+            'A temperature needs logits; use `Uncertain(..., task="classification")`, or make the '
+            "prediction with `class_probabilities(Prediction(logits, data_var, model_var))`."
+        )
+    return prediction.logits
+
+
+def _best(mean: Tensor, var: Tensor, labels: Tensor) -> float:
+    """The best temperature: of all inputs, or where that is slow of some, then polished on all."""
+    if not bool((var > 0).any()) or len(mean) <= _FEW:
+        return float(log_minimum(lambda t: _nll(mean, var, labels, t), _LOW, _HIGH)[0])
+    stride = -(-len(mean) // _FEW)
+    some = mean[::stride], var[::stride], labels[::stride]
+    found = float(log_minimum(lambda t: _nll(*some, t), _LOW, _HIGH, steps=12)[0])
+    if not 10 * _LOW < found < _HIGH / 10:
+        # Few inputs may all be right where many are not.
+        return float(log_minimum(lambda t: _nll(mean, var, labels, t), _LOW, _HIGH)[0])
+    return log_polished(lambda t: float(_nll(mean, var, labels, mean.new_tensor([t]))), found)
+
+
+def _nll(mean: Tensor, var: Tensor, labels: Tensor, t: Tensor) -> Tensor:
+    """Mean -log p of the labels at the temperatures t, (1,)."""
+    if not bool((var > 0).any()):
+        return F.cross_entropy(mean / t, labels)[None]
+    p = soft_max(mean / t, var / t.square()).mean.gather(1, labels.unsqueeze(1))
+    # Protects the logarithm of an underflowed 0.
+    return -torch.log(p.clamp(min=torch.finfo(p.dtype).tiny)).mean()[None]

@@ -1,0 +1,117 @@
+"""Where the variance comes from: stacked bars of the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from howsure.budget import Budget
+from howsure.plots.canvas import label, legend, prepared
+from howsure.plots.theme import SMALL, Theme
+from howsure.plots.values import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST_BARS = 40
+Chosen = int | Sequence[int] | None
+
+
+def budget_bars(
+    budget: Budget,
+    *,
+    inputs: Chosen = None,
+    outputs: Chosen = None,
+    top: int = 5,
+    ax: Axes | None = None,
+) -> Axes:
+    """Axes with one bar for each input and output, divided into the shares of the sources.
+
+    The number behind a bar is the std of that output.
+
+    Args:
+        budget: What `Prediction.budget()` returns.
+        inputs: Positions in the batch; by default the average over the batch.
+        outputs: Positions of outputs, in the flat order of the model's output; by default all.
+        top: How many sources have a part of their own, the largest on average first; the rest
+            is "other".
+        ax: Where to draw; by default a new figure.
+    """
+    if not isinstance(budget, Budget):
+        raise TypeError(
+            f"`budget` is a {type(budget).__name__}; pass what `prediction.budget()` returns."
+        )
+    if top < 1:
+        raise ValueError(f"`top` is {top}; give at least 1 source.")
+    names, shares, stds = _bars(budget, inputs, outputs)
+    if len(names) > _MOST_BARS:
+        raise ValueError(
+            f"There are {len(names)} bars; choose some of the outputs with `outputs=`, at most "
+            f"{_MOST_BARS} in all."
+        )
+    ax, theme = prepared(ax, size=(6.4, 1.9 + 0.32 * len(names)))
+    _draw_parts(ax, theme, _largest(_source_names(budget), shares, top), top)
+    for place, std in enumerate(stds):
+        ax.text(1.01, place, f"std {std:.3g}", va="center", fontsize=SMALL, color=theme.ink)
+    label(ax, "share of the variance", "")
+    ax.grid(visible=False, axis="y")
+    ax.set_yticks(range(len(names)), names)
+    ax.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6))
+    legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01), ncols=2)
+    return ax
+
+
+def _bars(budget: Budget, inputs: Chosen, outputs: Chosen) -> tuple[list[str], Array, Array]:
+    """Names (bars,), shares (sources, bars) and stds (bars,)."""
+    shares, total = (t.detach().cpu().double() for t in (budget.shares, budget.total))
+    columns = _positions("outputs", outputs, total.shape[1])
+    if inputs is None:
+        shares, total = shares.mean(1, keepdim=True), total.mean(0, keepdim=True)
+        rows, names = [0], [f"output {k}" for k in columns]
+    else:
+        rows = _positions("inputs", inputs, len(total))
+        names = [f"input {i}, output {k}" for i in rows for k in columns]
+    shares, total = (t[..., rows, :][..., columns].flatten(-2) for t in (shares, total))
+    return names, shares.numpy(), total.sqrt().numpy()
+
+
+def _source_names(budget: Budget) -> list[str]:
+    """What each source is and how it is called."""
+    both = zip(budget.names, budget.kinds, strict=True)
+    return [f"{kind} {name}" if kind in ("input", "dropout") else name for name, kind in both]
+
+
+def _positions(name: str, chosen: Chosen, count: int) -> list[int]:
+    if chosen is None:
+        return list(range(count))
+    positions = [chosen] if isinstance(chosen, int) else list(chosen)
+    if not positions or not all(0 <= i < count for i in positions):
+        raise ValueError(f"`{name}` is {chosen}; give positions from 0 to {count - 1}.")
+    return positions
+
+
+def _largest(
+    names: list[str],
+    shares: Array,  # (sources, bars)
+    top: int,
+) -> list[tuple[str, Array]]:
+    """The largest sources on average, and last the others together, if there are any."""
+    order = np.argsort(-shares.mean(1), kind="stable")
+    parts = [(names[i], shares[i]) for i in order[:top].tolist()]
+    if len(order) > top:
+        parts.append((f"other ({len(order) - top})", shares[order[top:]].sum(0)))
+    return parts
+
+
+def _draw_parts(ax: Axes, theme: Theme, parts: list[tuple[str, Array]], top: int) -> None:
+    """Side by side from the left, told apart by colour and by hatch."""
+    left = np.zeros(len(parts[0][1]))
+    edge = {"edgecolor": theme.background, "linewidth": 0.8, "height": 0.7}
+    for index, (name, part) in enumerate(parts):
+        mark = theme.mark(index)
+        colour, hatch = (theme.muted, "--") if index == top else (mark.colour, mark.hatch)
+        look = {"facecolor": colour, "hatch": hatch, **edge}
+        ax.barh(range(len(part)), part, left=left, label=name, **look)
+        left = left + part

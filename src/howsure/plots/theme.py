@@ -1,0 +1,141 @@
+"""How all plots look: one light and one dark theme, for any colour vision and without colour.
+
+The colours are those of Okabe and Ito (2008). Every series has a line style, a marker and a hatch
+of its own as well, so that a plot can be read in black and white.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap
+
+SMALL, NORMAL = 8.5, 10.0
+
+_BLUE, _SKY, _GREEN, _YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
+_ORANGE, _VERMILLION, _PURPLE = "#E69F00", "#D55E00", "#CC79A7"
+_LINES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (7, 2)), (0, (4, 1, 1, 1, 1, 1)))
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_HATCHES = ("", "//", "..", "\\\\", "xx", "oo")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How one series is drawn; no two marks of a theme share a line, a marker or a hatch."""
+
+    colour: str
+    line: Any  # a name, or matplotlib's (offset, dashes)
+    marker: str
+    hatch: str
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of a plot.
+
+    Attributes:
+        background: Behind everything.
+        ink: Text, frames, true values and ideal lines.
+        muted: The grid, and what only gives context.
+        marks: The series, in the order in which they are used.
+        shades: From which to which part of the map "cividis" a scale goes, small values first.
+            Small values stay close to the background and large values stand out; neither end
+            vanishes in it.
+    """
+
+    background: str
+    ink: str
+    muted: str
+    marks: tuple[Mark, ...]
+    shades: tuple[float, float]
+
+    def mark(self, index: int) -> Mark:
+        """The mark of a series; beyond the last mark, the same colours with another look."""
+        count = len(self.marks)
+        look = self.marks[(index + index // count) % count]
+        return replace(look, colour=self.marks[index % count].colour)
+
+    @property
+    def scale(self) -> ListedColormap:
+        """Colours of a quantity, whose luminance changes in one direction only."""
+        import numpy as np
+        from matplotlib import colormaps
+        from matplotlib.colors import ListedColormap
+
+        return ListedColormap(colormaps["cividis"](np.linspace(*self.shades, 128)))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The same for matplotlib's `rc_context`, for figures that are made inside it."""
+        text: tuple[str, ...] = (
+            "text.color",
+            "axes.labelcolor",
+            "axes.edgecolor",
+            "xtick.color",
+            "ytick.color",
+        )
+        ground: tuple[str, ...] = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+        return {**dict.fromkeys(text, self.ink), **dict.fromkeys(ground, self.background)}
+
+
+def _marks(*colours: str) -> tuple[Mark, ...]:
+    return tuple(map(Mark, colours, _LINES, _MARKERS, _HATCHES))
+
+
+# Yellow vanishes on white and blue on black.
+LIGHT = Theme(
+    "#ffffff",
+    "#1a1a1a",
+    "#b0b0b0",
+    _marks(_BLUE, _VERMILLION, _GREEN, _PURPLE, _ORANGE, _SKY),
+    (0.85, 0.0),
+)
+DARK = Theme(
+    "#15181c",
+    "#e8e8e8",
+    "#5c6269",
+    _marks(_SKY, _VERMILLION, _GREEN, _PURPLE, _ORANGE, _YELLOW),
+    (0.25, 1.0),
+)
+
+_chosen: ContextVar[Theme | None] = ContextVar("theme", default=None)
+
+
+@contextmanager
+def style(*, dark: bool = False) -> Iterator[Theme]:
+    """The theme of all plots inside a `with` block; make the figure inside it as well."""
+    from howsure.plots.canvas import matplotlib
+
+    theme = DARK if dark else LIGHT
+    token = _chosen.set(theme)
+    try:
+        with matplotlib().rc_context(theme.settings):
+            yield theme
+    finally:
+        _chosen.reset(token)
+
+
+def current() -> Theme:
+    """The theme of the `style` block around the call, else the light one."""
+    return _chosen.get() or LIGHT
+
+
+def dress(ax: Axes) -> Theme:
+    """The current theme, put on Axes that may have been made outside of it."""
+    theme = current()
+    if _chosen.get() is not None:
+        ax.figure.set_facecolor(theme.background)
+    ax.set_facecolor(theme.background)
+    ax.tick_params(which="both", colors=theme.ink, labelsize=SMALL)
+    for text in (ax.xaxis.label, ax.yaxis.label, ax.title):
+        text.set_color(theme.ink)
+    for side, spine in ax.spines.items():
+        spine.set_color(theme.ink)
+        spine.set_visible(side in ("left", "bottom"))
+    return theme

@@ -1,0 +1,184 @@
+"""Gathers a report: predicts at every noise level, compares with the truth, puts it in words."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.noise import sample_of
+from howsure.prediction import Prediction
+from howsure.progress import progress
+from howsure.report import classification, regression
+from howsure.report.cases import cases_of
+from howsure.report.levels import Levels, scaled
+from howsure.report.options import Options
+from howsure.report.outcomes import Outcome, outcome_of, output_choices, separate_outputs
+from howsure.report.pictures import as_images
+from howsure.report.rate_search import rate_search
+from howsure.report.settings import code_of, facts, settings_of
+from howsure.report.sources import shares_of
+from howsure.report.values import Report, View
+from howsure.uncertain import Uncertain, concatenated
+from howsure.validation_data import pairs_of
+
+_DEFAULTS = Options()
+
+
+def build(
+    sure: Uncertain,
+    loader: Iterable[Any],
+    *,
+    options: Options = _DEFAULTS,
+    audit: Any = None,
+    show_progress: bool = True,
+) -> Report:
+    """The report on a wrapped model, evaluated on held-out data.
+
+    Args:
+        sure: The model with its noise and method; fitted, if the method has a rate.
+        loader: Batches of (inputs, targets) that the model has not seen.
+        options: Noise levels, names, pictures and the like.
+        audit: An `Audit` of the same model, or its `to_dict()`.
+        show_progress: Show a bar.
+    """
+    pairs = _all_pairs(loader)
+    target = torch.cat([y for _, y in pairs])
+    levels = options.levels(sure.setup.noise)
+    factors = progress(levels.factors, show_progress, "report")
+    runs = [_predicted(sure, factor, pairs, levels.added) for factor in factors]
+    pictured = replace(options, images=_images(pairs, options))
+    whole = [concatenated(batches) for batches in runs]
+    found = _judged(whole, target, sure.setup.task, levels, pictured)
+    settings = settings_of(sure, options)
+    method = _method(sure, found.notes)
+    return replace(
+        found,
+        facts=(*facts(sure, len(target), method), ("Noise levels", str(levels))),
+        search=None if sure.last_fit is None else rate_search(sure.last_fit),
+        budget=shares_of(runs[levels.start]),
+        audit=_as_dict(audit),
+        settings=settings,
+        code=code_of(settings),
+    )
+
+
+def from_predictions(
+    predictions: Mapping[float, Prediction],
+    target: Tensor,
+    *,
+    task: str = "regression",
+    options: Options = _DEFAULTS,
+) -> Report:
+    """The report on predictions that were made elsewhere, without what was run.
+
+    Args:
+        predictions: By noise level, in multiples of the sensor's std; one entry is enough.
+        target: True values, or classes.
+        task: "regression" or "classification"; the means are then probabilities.
+        options: As in `build`; `inputs` says whether the noise was added to the inputs.
+    """
+    if not predictions:
+        raise ValueError("There are no predictions; give at least one, as `{1.0: prediction}`.")
+    ordered = dict(sorted(predictions.items()))
+    levels = Levels(tuple(map(float, ordered)), options.inputs == "clean")
+    facts = (("Data", f"{len(target):,} inputs with targets"), ("Noise levels", str(levels)))
+    return replace(_judged(list(ordered.values()), target, task, levels, options), facts=facts)
+
+
+def _judged(
+    predictions: Sequence[Prediction], target: Tensor, task: str, levels: Levels, options: Options
+) -> Report:
+    """What predictions and truth alone tell."""
+    outcomes = [outcome_of(prediction, target, task) for prediction in predictions]
+    outputs, views = _views(outcomes, levels, options, task)
+    cases = cases_of(outcomes[levels.start], options, task)
+    names = options.input_names(len(target))
+    return Report(
+        title=options.title,
+        task=task,
+        facts=(),
+        levels=levels.names,
+        start=levels.start,
+        outputs=outputs,
+        views=views,
+        cases=cases.table(options.cases),
+        galleries=cases.galleries(options.gallery, names, options.images),
+        notes=predictions[levels.start].notes,
+    )
+
+
+def _all_pairs(loader: Iterable[Any]) -> list[tuple[Any, Tensor]]:
+    batches = list(loader)
+    if not batches:
+        raise ValueError("The loader is empty; there is nothing to report on.")
+    return list(pairs_of(batches))
+
+
+@torch.no_grad()
+def _predicted(
+    sure: Uncertain, factor: float, pairs: Sequence[tuple[Any, Tensor]], added: bool
+) -> list[Prediction]:
+    """The predictions of all batches at one level; the user's object is not changed."""
+    at_level = copy.copy(sure)
+    noise = scaled(sure.setup.noise, factor)
+    at_level.setup = sure.setup.with_(noise=noise)
+    # One stream of numbers for every level: what differs between levels is the noise's size.
+    generator = torch.Generator().manual_seed(sure.setup.seed)
+    seen = (sample_of(noise, x, generator) if added else x for x, _ in pairs)
+    return [_called(at_level, x) for x in seen]
+
+
+def _called(sure: Uncertain, x: Any) -> Prediction:
+    if isinstance(x, dict):
+        return sure(**x)
+    return sure(*x) if type(x) is tuple else sure(x)
+
+
+def _views(
+    outcomes: Sequence[Outcome], levels: Levels, options: Options, task: str
+) -> tuple[tuple[str, ...], tuple[tuple[View, ...], ...]]:
+    """Names of the outputs, and what is said by level and output."""
+    cases = options.input_names(outcomes[0].inputs)
+    names = options.output_names(outcomes[0].mean.shape[1])
+    if task == "classification":
+        views = classification.views(outcomes, levels, cases)
+        return ("all classes",), tuple((view,) for view in views)
+    by_output = zip(*separate_outputs(outcomes), strict=True)
+    columns = [regression.views(column, levels, cases) for column in by_output]
+    return output_choices(outcomes[0], names), tuple(zip(*columns, strict=True))
+
+
+def _images(pairs: Sequence[tuple[Any, Tensor]], options: Options) -> Tensor | None:
+    """The pictures that the user gave, or the inputs if they are pictures."""
+    if options.images is not None:
+        return options.images
+    if not all(isinstance(x, Tensor) for x, _ in pairs):
+        return None
+    if len({tuple(x.shape[1:]) for x, _ in pairs}) > 1:
+        return None
+    inputs = torch.cat([x for x, _ in pairs])
+    return inputs if as_images(inputs) is not None else None
+
+
+def _method(sure: Uncertain, notes: Sequence[str]) -> str:
+    """The method's name; the one that "auto" chose stands in the first note."""
+    if sure.method != "auto":
+        return sure.method
+    chosen = notes[0].partition(":")[0].removeprefix("method ").strip('"') if notes else ""
+    return f"{chosen} (chosen by auto)" if chosen else "auto"
+
+
+def _as_dict(audit: Any) -> Mapping[str, Any] | None:
+    if audit is None or isinstance(audit, Mapping):
+        return audit
+    if not hasattr(audit, "to_dict"):
+        raise TypeError(
+            f"`audit` is a {type(audit).__name__}; give the result of `howsure.audit`, or its "
+            "`to_dict()`."
+        )
+    return audit.to_dict()

@@ -1,0 +1,98 @@
+"""Predictions beside the truth, in the shape in which a report looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.objectives import check_targets
+from howsure.prediction import Prediction
+from howsure.structure import Parts
+
+# Up to so many outputs can be looked at one by one.
+_SEPARATE = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Predictions and targets of one noise level, in float64.
+
+    For regression (inputs, outputs, elements), for classification probabilities of shape (inputs,
+    classes, elements) and targets of shape (inputs, elements). Elements are what a dense output
+    has beyond its channels, such as pixels; else there is one.
+    """
+
+    mean: Tensor
+    data_var: Tensor
+    model_var: Tensor
+    target: Tensor
+
+    @property
+    def var(self) -> Tensor:
+        """The total variance."""
+        return self.data_var + self.model_var
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs."""
+        return self.mean.shape[0]
+
+    @property
+    def error(self) -> Tensor:
+        """|target - mean| of a regression."""
+        return (self.target - self.mean).abs()
+
+    def output(self, index: int) -> Outcome:
+        """One output of a regression."""
+        return replace(
+            self, **{name: getattr(self, name)[:, index : index + 1] for name in _FIELDS}
+        )
+
+
+_FIELDS = ("mean", "data_var", "model_var", "target")
+
+
+def outcome_of(prediction: Prediction, target: Tensor, task: str) -> Outcome:
+    """The outcome of one prediction; one clear sentence if it cannot be judged."""
+    check_targets(prediction, target, "gaussian" if task == "regression" else "categorical")
+    mean, data_var, model_var = (
+        _only_tensor(getattr(prediction, name)) for name in ("mean", "data_var", "model_var")
+    )
+    data_var, model_var = (torch.as_tensor(v).expand_as(mean) for v in (data_var, model_var))
+    for name, value in (("mean", mean), ("variance", data_var + model_var)):
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"The predicted {name} contains NaN or infinity; nothing can be said.")
+    mean, data_var, model_var = (_as_outputs(t) for t in (mean, data_var, model_var))
+    if task == "regression":
+        return Outcome(mean, data_var, model_var, _as_outputs(target))
+    return Outcome(mean, data_var, model_var, _as_outputs(target.unsqueeze(1))[:, 0].long())
+
+
+def separate_outputs(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
+    """The outcomes of all outputs together and, if there are a few, of each, by level."""
+    count = outcomes[0].mean.shape[1]
+    if not 1 < count <= _SEPARATE:
+        return [[outcome] for outcome in outcomes]
+    return [[outcome, *(outcome.output(k) for k in range(count))] for outcome in outcomes]
+
+
+def output_choices(outcome: Outcome, names: Sequence[str]) -> tuple[str, ...]:
+    """What can be chosen: all outputs, and each if there are a few; as `separate_outputs`."""
+    few = 1 < outcome.mean.shape[1] <= _SEPARATE
+    return ("all outputs", *names) if few else ("all outputs",)
+
+
+def _as_outputs(tensor: Tensor) -> Tensor:  # (inputs, outputs, elements)
+    tensor = tensor.detach().cpu().double()
+    if tensor.dim() == 1:
+        tensor = tensor.unsqueeze(1)
+    return tensor.reshape(tensor.shape[0], tensor.shape[1], -1)
+
+
+def _only_tensor(tree: Any) -> Any:
+    tensors = Parts(tree).tensors
+    return tensors[0] if tensors else tree

@@ -1,0 +1,205 @@
+"""Numbers in plain words: each function returns one sentence.
+
+How far off is said by a factor on the std, because a factor means the same at every level: an
+interval that holds 91 % in place of 95 % would be right if the std were 1.16 times as large.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+from howsure.report.axes import short
+
+# Factors on the std up to which a deviation is called slight, and clear; beyond it is large.
+_SLIGHT, _CLEAR = 1.25, 2.0
+# A deviation of fewer standard errors may be chance: 5 % of calibrated models show a larger one.
+_CHANCE = 1.96
+
+
+def percent(share: float) -> str:
+    """A share in percent, with a digit more near 0 and 100; the unit stays with its number."""
+    if 0 < share < 0.0005:
+        return "under 0.1\u00a0%"
+    if 0.9995 <= share < 1:
+        return "over 99.9\u00a0%"
+    near_the_end = 0 < share < 0.00995 or 0.9905 < share < 1
+    return f"{100 * share:.{1 if near_the_end else 0}f}\u00a0%"
+
+
+def degree(factor: float) -> str:
+    """How far a factor is from 1: "slightly", "clearly" or "far"."""
+    off = max(factor, 1 / factor) if factor > 0 else math.inf
+    if off <= _SLIGHT:
+        return "slightly"
+    return "clearly" if off <= _CLEAR else "far"
+
+
+def coverage(observed: float, level: float, inputs: int) -> str:
+    """Whether an interval holds what it promises, as far as so many inputs can tell.
+
+    The standard error takes one target per input as independent, which is on the safe side where
+    an input has several outputs.
+    """
+    holds = f"The {percent(level)} interval holds {percent(observed)} of the targets"
+    error = math.sqrt(level * (1 - level) / inputs)
+    if abs(observed - level) <= _CHANCE * error:
+        return f"{holds}: as promised, as far as {inputs:,} inputs can tell."
+    if observed < level:
+        return f"{holds}: {_needed(observed, level)} too sure."
+    return f"{holds}: {_needed(observed, level)} too unsure; its error bars could be smaller."
+
+
+def _needed(observed: float, level: float) -> str:
+    """How far off, by the factor on the std that would put the coverage right."""
+    if not 0 < observed < 1:
+        return "far" if observed == 0 else "somewhat"
+    promised, found = (NormalDist().inv_cdf((1 + p) / 2) for p in (level, observed))
+    return degree(promised / found)
+
+
+def spread(std: float, rmse: float) -> str:
+    """Whether the predicted std is as large as the errors are."""
+    if rmse == 0:
+        return "The predictions have no error at all."
+    ratio = std / rmse
+    if ratio == 0:
+        return "The predicted std is 0, and the errors are not."
+    if 1 / 1.1 <= ratio <= 1.1:
+        return "The predicted std is as large as the errors are."
+    if ratio < 1:
+        return (
+            f"Errors are {short(1 / ratio)} times as large as predicted: {degree(ratio)} too sure."
+        )
+    return f"The predicted std is {short(ratio)} times the error: {degree(ratio)} too unsure."
+
+
+def likelihood(nll: float, constant: float) -> str:
+    """Whether the error bars are worth more than one constant error bar."""
+    gain = constant - nll
+    if gain > 0.02:
+        return (
+            f"Better than one constant error bar, which at best scores {short(constant)}: the std "
+            "tells good predictions from bad ones."
+        )
+    if gain > -0.02:
+        return f"As good as one constant error bar, which at best scores {short(constant)}."
+    return (
+        f"Worse than one constant error bar, which at best scores {short(constant)}; recalibrate "
+        "the variance."
+    )
+
+
+def error_size(rmse: float, spread_of_targets: float) -> str:
+    """The error beside what guessing the mean target would give."""
+    if spread_of_targets == 0:
+        return "The typical error, in units of the target."
+    share = rmse / spread_of_targets
+    if share >= 1:
+        return "Not better than always predicting the mean target."
+    return f"The typical error is {percent(share)} of the targets' own spread."
+
+
+def crps(value: float, mae: float) -> str:
+    """The score beside that of the same predictions without error bars."""
+    if value < mae:
+        gain = percent(1 - value / mae)
+        return f"{gain} better than the same predictions without error bars ({short(mae)})."
+    return f"No better than the same predictions without error bars ({short(mae)})."
+
+
+def area(value: float) -> str:
+    """How far the calibration curve is from the diagonal."""
+    if value < 0.03:
+        return "Promised and observed probabilities agree well; 0 is perfect."
+    if value < 0.1:
+        return "Promised and observed probabilities differ somewhat; 0 is perfect, 0.5 the worst."
+    return "Promised and observed probabilities differ a lot; 0 is perfect, 0.5 the worst."
+
+
+def ence(value: float) -> str:
+    """How far std and error are apart where the model is sure and where it is not."""
+    return (
+        f"In groups of equal std, std and error differ by {percent(value)} of the std on average."
+    )
+
+
+def order(ause: float, of_chance: float, of_truth: float | None = None) -> str:
+    """What leaving out uncertain predictions gains, between no order and the perfect one.
+
+    Args:
+        ause: Of the predicted uncertainty.
+        of_chance: Of no order at all.
+        of_truth: What to expect if the predicted std were exactly right; errors are still random.
+    """
+    if of_chance <= 0:
+        return "All errors are equal, so there is no order to find."
+    gain = 1 - ause / of_chance
+    if gain <= 0.02:
+        return "Leaving out the unsure predictions does not lower the error."
+    limit = ""
+    if of_truth is not None and of_truth < of_chance:
+        limit = f" ({percent(1 - of_truth / of_chance)} if this std were exactly right)"
+    return (
+        f"Leaving out the unsure predictions gains {percent(gain)} of what leaving out the worst "
+        f"ones would gain{limit}."
+    )
+
+
+def rank(value: float, of_truth: float | None = None) -> str:
+    """Whether larger stds come with larger errors; `of_truth` as in `order`."""
+    if value > 0.1:
+        limit = "" if of_truth is None else f" ({short(of_truth)} if this std were exactly right)"
+        return f"Where the model is unsure, errors tend to be larger{limit}."
+    if value > -0.1:
+        return "The std does not tell where the errors are large."
+    return "Where the model is unsure, errors are smaller: the order is wrong."
+
+
+def sources(data_share: float) -> str:
+    """What the variance comes from."""
+    if data_share >= 0.9995:
+        return "All of the variance comes from the sensor; the network's own is not included."
+    if data_share <= 0.0005:
+        return "All of the variance comes from the network; the sensor's is not included."
+    return (
+        f"{percent(data_share)} of the variance comes from the sensor, "
+        f"{percent(1 - data_share)} from the network."
+    )
+
+
+def confidence(mean_confidence: float, accuracy: float, inputs: int) -> str:
+    """Whether the predicted class is right as often as its probability says."""
+    says = f"It says {percent(mean_confidence)} on average and is right in {percent(accuracy)}"
+    error = math.sqrt(max(accuracy * (1 - accuracy), mean_confidence * (1 - mean_confidence)))
+    if abs(mean_confidence - accuracy) <= _CHANCE * error / math.sqrt(inputs):
+        return f"{says}: as promised, as far as {inputs:,} inputs can tell."
+    gap = abs(mean_confidence - accuracy)
+    much = "slightly" if gap < 0.05 else "clearly" if gap < 0.15 else "far"
+    return f"{says}: {much} too {'sure' if mean_confidence > accuracy else 'unsure'}."
+
+
+def log_loss(value: float, classes: int) -> str:
+    """The categorical likelihood beside that of guessing."""
+    chance = math.log(classes)
+    if value >= chance:
+        return f"Not better than guessing among {classes} classes ({short(chance)})."
+    return f"Guessing among {classes} classes scores {short(chance)}; 0 is perfect."
+
+
+def brier(value: float, classes: int) -> str:
+    """The Brier score beside that of guessing."""
+    chance = 1 - 1 / classes
+    return f"Guessing among {classes} classes scores {short(chance)}; 0 is perfect."
+
+
+def gap(value: float) -> str:
+    """The calibration error of confidences."""
+    return f"Confidence and accuracy differ by {percent(value)} on average over the bins."
+
+
+def detection(auroc: float) -> str:
+    """How well the uncertainty finds the wrong predictions."""
+    if auroc < 0.55:
+        return "Hardly better than chance, 50 %, at telling wrong predictions from right ones."
+    return f"A wrong prediction is less sure than a right one in {percent(auroc)} of such pairs."

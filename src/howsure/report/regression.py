@@ -1,0 +1,131 @@
+"""What a report says of a regression: its numbers in words, at every noise level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from howsure import metrics
+from howsure.report import readings
+from howsure.report import regression_charts as charts
+from howsure.report.axes import with_common_axes
+from howsure.report.levels import Levels
+from howsure.report.measured import Measured, measured
+from howsure.report.outcomes import Outcome
+from howsure.report.readings import percent
+from howsure.report.values import Metric, View
+
+_BINS = 10
+
+
+def views(outcomes: Sequence[Outcome], levels: Levels, case_names: Sequence[str]) -> list[View]:
+    """One view for each noise level of the same output."""
+    numbers = [metric_list(outcome) for outcome in outcomes]
+    families = [
+        [charts.reliability(o) for o in outcomes],
+        [charts.left_out(o) for o in outcomes],
+        charts.spread(outcomes),
+        charts.bands(outcomes, levels.start, case_names),
+    ]
+    if len(levels) > 1:
+        families.append(charts.over_levels(outcomes, levels))
+    by_level = zip(*(with_common_axes(family) for family in families), strict=True)
+    return [
+        View(headline(rows), tuple(rows), tuple(of_level))
+        for rows, of_level in zip(numbers, by_level, strict=True)
+    ]
+
+
+def metric_list(outcome: Outcome) -> list[Metric]:
+    """The numbers with their readings, the most telling first."""
+    mean, var, target = (t.flatten() for t in (outcome.mean, outcome.var, outcome.target))
+    error, n = outcome.error.flatten(), outcome.inputs
+    rmse, mae = float(metrics.rmse(mean, target)), float(metrics.mae(mean, target))
+    std = float(metrics.sharpness(var))
+    ratio = Measured(std / rmse) if rmse else Measured(None, "the predictions have no error.")
+    bins = min(_BINS, len(var))
+
+    def held(level: float) -> Metric:
+        found = measured(metrics.coverage, mean, var, target, level=level)
+        return found.metric(_coverage_of(level), lambda v: readings.coverage(v, level, n), percent)
+
+    return [
+        held(0.95),
+        held(0.68),
+        ratio.metric("Predicted std / error", lambda _: readings.spread(std, rmse)),
+        _order(error, var),
+        Measured(rmse).metric("RMSE", lambda v: readings.error_size(v, _std_of(target))),
+        Measured(mae).metric("MAE", lambda _: "The mean size of the error."),
+        measured(metrics.nll, mean, var, target).metric(
+            "NLL, without ½ log 2π", lambda v: readings.likelihood(v, _constant_nll(rmse))
+        ),
+        measured(metrics.crps, mean, var, target).metric("CRPS", lambda v: readings.crps(v, mae)),
+        measured(metrics.miscalibration_area, mean, var, target).metric(
+            "Miscalibration area", readings.area
+        ),
+        measured(metrics.ence, mean, var, target, bins=bins).metric(
+            f"ENCE, {bins} bins", readings.ence
+        ),
+        _rank(error, var),
+        data_share(outcome),
+    ]
+
+
+def data_share(outcome: Outcome) -> Metric:
+    """The sensor's part of the variance."""
+    total = float(outcome.var.sum())
+    share = (
+        Measured(float(outcome.data_var.sum()) / total)
+        if total
+        else Measured(None, "the variance is 0.")
+    )
+    return share.metric("Variance from the sensor", readings.sources, percent)
+
+
+def headline(rows: Sequence[Metric]) -> tuple[str, ...]:
+    """The three sentences that matter most: size, order, source."""
+    chosen = (_coverage_of(0.95), "AUSE", "Variance from the sensor")
+    by_name = {row.name: row for row in rows}
+    return tuple(by_name[name].reading for name in chosen if by_name[name].value is not None)
+
+
+def _coverage_of(level: float) -> str:
+    return f"Coverage of the {percent(level)} interval"
+
+
+def _order(error: Tensor, var: Tensor) -> Metric:
+    """AUSE, beside what an order by chance would score, and a std that is exactly right."""
+    chance = measured(metrics.ause, error, torch.zeros_like(error)).value or 0.0
+    expected = _expected_errors(var)
+    of_truth, none = (
+        measured(metrics.ause, expected, u).value for u in (var, torch.zeros_like(var))
+    )
+    # In units of what chance scores, because the two sets of errors differ in their oracle.
+    limit = chance * of_truth / none if of_truth is not None and none else None
+    found = measured(metrics.ause, error, var)
+    return found.metric("AUSE", lambda v: readings.order(v, chance, limit))
+
+
+def _rank(error: Tensor, var: Tensor) -> Metric:
+    limit = measured(metrics.rank_correlation, var, _expected_errors(var)).value
+    found = measured(metrics.rank_correlation, var, error)
+    name = "Rank correlation of std and error"
+    return found.metric(name, lambda v: readings.rank(v, limit))
+
+
+def _expected_errors(var: Tensor) -> Tensor:
+    """Errors drawn as the variances promise: what could at best be seen."""
+    generator = torch.Generator().manual_seed(0)
+    return var.sqrt() * torch.randn(var.shape, generator=generator, dtype=var.dtype).abs()
+
+
+def _std_of(target: Tensor) -> float:
+    return float(target.std(correction=0))
+
+
+def _constant_nll(rmse: float) -> float:
+    """The NLL of the best constant variance, which is the mean squared error."""
+    return math.log(rmse) + 0.5 if rmse > 0 else -math.inf

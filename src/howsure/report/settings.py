@@ -1,0 +1,170 @@
+"""What was run, and what it takes to run it again: facts, plain data, and code."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib import metadata
+from pprint import pformat
+from textwrap import indent
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from howsure.noise import to_config
+from howsure.noise.constant import Constant
+from howsure.noise.values import decode_tensor, encode
+from howsure.report.options import Options
+from howsure.uncertain import Uncertain
+
+# Methods that draw samples.
+_SAMPLING = ("sampled_adf", "mc_dropout", "noise_sampling", "control_variate", "heteroscedastic")
+# Settings that `Uncertain.get_extra_state` leaves out because they change the cost and not, or
+# hardly, the result.
+_OPTIONS = ("probes", "outputs", "chunk", "fallback")
+
+
+def versions() -> dict[str, str]:
+    """The versions on which numbers may depend."""
+    return {
+        "howsure": metadata.version("howsure"),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def facts(sure: Uncertain, inputs: int, method: str) -> tuple[tuple[str, str], ...]:
+    """What was run, for people."""
+    setup = sure.setup
+    network = type(sure.model).__name__
+    found = [
+        ("Network", f"{network}, {_parameters(sure.model):,} parameters"),
+        ("Task", setup.task),
+        ("Method", method),
+        ("Sensor noise", describe_noise(setup.noise)),
+        ("Dropout rate", _rate(setup.rate)),
+        ("Samples", f"T = {setup.samples}" if method.split()[0] in _SAMPLING else ""),
+        ("Residual variance", _tau(setup.tau)),
+        ("Data", f"{inputs:,} inputs with targets"),
+        ("Seed", str(setup.seed)),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in versions().items())),
+    ]
+    return tuple((name, text) for name, text in found if text)
+
+
+def describe_noise(noise: Any) -> str:
+    """A noise in words; one of several inputs with their names."""
+    if noise is None:
+        return "none"
+    if isinstance(noise, dict):
+        return "; ".join(f"{name}: {describe_noise(item)}" for name, item in noise.items())
+    if isinstance(noise, tuple | list):
+        return "; ".join(describe_noise(item) for item in noise)
+    variance = noise.var if isinstance(noise, Constant) else noise
+    if isinstance(variance, Tensor) and variance.numel() == 1:
+        variance = float(variance)
+    if isinstance(variance, int | float):
+        return f"std {float(variance) ** 0.5:.4g} (variance {float(variance):.4g})"
+    kind = getattr(noise, "kind", "") or type(noise).__name__
+    return str(kind).replace("_", " ")
+
+
+def settings_of(sure: Uncertain, options: Options) -> dict[str, Any]:
+    """Everything that a repetition needs, as plain data for JSON."""
+    own = {name: encode(getattr(sure.setup, name)) for name in _OPTIONS}
+    return {
+        "uncertain": _plain_state(sure),
+        "options": {name: value for name, value in own.items() if value is not None},
+        "report": {
+            "title": options.title,
+            "names": [str(name) for name in options.names],
+            "noise_levels": [float(level) for level in options.noise_levels],
+            "inputs": options.inputs,
+            "cases": options.cases,
+            "gallery": options.gallery,
+        },
+        "versions": versions(),
+    }
+
+
+def _plain_state(sure: Uncertain) -> dict[str, Any] | None:
+    """The settings of the wrapper; `None` if its noise is a function, which is not plain data."""
+    try:
+        to_config(sure.setup.noise)
+        return _encoded(sure.get_extra_state())
+    except (TypeError, ValueError):
+        return None
+
+
+def _encoded(value: Any) -> Any:
+    """Nested settings with tensors as lists; what is not plain data is an error."""
+    if isinstance(value, dict):
+        return {str(key): _encoded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encoded(item) for item in value]
+    plain = encode(value)
+    json.dumps(plain)
+    return plain
+
+
+def decoded(value: Any) -> Any:
+    """The settings of a report with their tensors, which stand in it as lists."""
+    if isinstance(value, dict):
+        if set(value) == {"tensor", "dtype"}:
+            return decode_tensor(value)
+        return {key: decoded(item) for key, item in value.items()}
+    return [decoded(item) for item in value] if isinstance(value, list) else value
+
+
+def code_of(settings: dict[str, Any]) -> str:
+    """Python that repeats the report; it needs the model and the data, which only users have."""
+    options = ", ".join(f"{k}={_literal(v)}" for k, v in settings["options"].items())
+    report = ", ".join(f"{k}={_literal(v)}" for k, v in settings["report"].items())
+    lines = [
+        "# `model` is the trained network, `loader` gives batches (inputs, targets).",
+        "import howsure",
+        "from howsure import report",
+        "",
+    ]
+    if settings["uncertain"] is None:
+        lines.append("# The noise is a function or an object of your own: fill in `sure`.")
+        lines.append("sure = howsure.Uncertain(model, noise=..., method=..., rate=...)")
+    else:
+        lines.append(f"sure = howsure.Uncertain(model, {options})")
+        state = pformat(settings["uncertain"], width=76, sort_dicts=False)
+        lines += [
+            "state = report.decoded(",
+            indent(state, "    "),
+            ")",
+            "sure.set_extra_state(state)",
+        ]
+    lines += [
+        f"options = report.Options({report})",
+        'report.write("report.html", report.build(sure, loader, options=options))',
+    ]
+    return "\n".join(lines)
+
+
+def _literal(value: Any) -> str:
+    return repr(tuple(value) if isinstance(value, list) else value)
+
+
+def _parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def _rate(rate: Any) -> str:
+    if rate is None:
+        return ""
+    if isinstance(rate, tuple):
+        return f"{len(rate)} rates from {min(rate):.3g} to {max(rate):.3g}"
+    return f"{float(rate):.3g}"
+
+
+def _tau(tau: Any) -> str:
+    if isinstance(tau, Tensor):
+        return "one per output"
+    return f"{float(tau):.3g}" if tau else ""

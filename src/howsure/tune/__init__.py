@@ -1,0 +1,87 @@
+"""Finds the dropout rate, and a residual variance, after training (Loquercio et al. 2020, Eq. 12).
+
+minimise over the rate p: sum_d 1/2 log s_d + (y_d - yhat_d)**2 / (2 s_d), with s the total
+*variance*, on held-out data that carries the noise of deployment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from howsure.methods import choose
+from howsure.methods.setup import Setup
+from howsure.noise import sample_of
+from howsure.tune.closed_form import search_closed_form
+from howsure.tune.grid import Batches, search_grid
+from howsure.tune.search import DEFAULT_RATES as DEFAULT_RATES
+from howsure.tune.search import Fit as Fit
+from howsure.tune.search import Search as Search
+from howsure.validation_data import pairs_of, warn_if_clean, warn_if_training_data
+
+_WITH_RATE = (
+    "sampled_adf",
+    "mc_dropout",
+    "noise_sampling",
+    "adjoint",
+    "control_variate",
+    "heteroscedastic",
+)
+_IN_CLOSED_FORM = ("adjoint", "sampled_adf", "mc_dropout", "noise_sampling", "control_variate")
+
+
+def fit_method(
+    setup: Setup, method: str, loader: Iterable[Any], **options: Any
+) -> tuple[Setup, Fit]:
+    """The setup with the rate and tau that minimise the NLL of held-out data.
+
+    Args:
+        setup: What to tune.
+        method: The method's name, or "auto".
+        loader: Batches of (inputs, targets), held out from training.
+        **options: See `howsure.tune.Search`.
+    """
+    search = Search(**options)
+    warn_if_training_data(loader, search.training_data)
+    batches = list(pairs_of(loader))
+    name = _method_for_fit(setup, method, batches)
+    if search.inputs == "clean":
+        batches = _with_noise(setup, batches)
+    else:
+        warn_if_clean(setup, batches)
+    if _closed_form(name, search):
+        return search_closed_form(setup, name, batches, search)
+    return search_grid(setup, name, batches, search, has_rate=name in _WITH_RATE)
+
+
+def _method_for_fit(setup: Setup, method: str, batches: Batches) -> str:
+    """The method that "auto" will use once there is a rate."""
+    if method != "auto":
+        return method
+    with_rate = setup if setup.rate is not None else setup.with_(rate=0.1)
+    return choose(with_rate, batches[0][0])[0]
+
+
+def _closed_form(name: str, search: Search) -> bool:
+    only = [option for option in ("per_layer", "fit_noise") if getattr(search, option)]
+    if search.search == "grid" and only:
+        raise ValueError(f'`{only[0]}` needs `search="closed_form"`; a grid has no room for it.')
+    wanted = search.search == "closed_form" or bool(only)
+    if wanted and name not in _IN_CLOSED_FORM:
+        raise ValueError(
+            f'The method "{name}" has no closed form; use one of {list(_IN_CLOSED_FORM)}, or '
+            '`search="grid"`.'
+        )
+    categorical = search.objective == "categorical"
+    if wanted and categorical:
+        raise ValueError(
+            'The objective "categorical" has no closed form; use "one_hot" or `search="grid"`.'
+        )
+    return wanted or (search.search == "auto" and name == "adjoint" and not categorical)
+
+
+def _with_noise(setup: Setup, batches: Batches) -> Batches:
+    generator = torch.Generator().manual_seed(setup.seed)
+    return [(sample_of(setup.noise, x, generator), y) for x, y in batches]

@@ -1,0 +1,25 @@
+"""Warnings about a rate that lies at the edge of what was tried."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+
+def warn_at_the_edge(rate: float | None, grid: Sequence[float]) -> None:
+    """Warns if a larger or a smaller rate than any that was tried may be better."""
+    positive = [r for r in grid if r]
+    if len(positive) < 2 or rate is None:
+        return
+    if rate >= max(positive):
+        warnings.warn(
+            f"The best rate, {rate:.3g}, is the largest that was tried: the variance is too small "
+            "even so. Noisy targets are a common reason; try `fit_tau=True`.",
+            stacklevel=5,
+        )
+    elif rate <= min(positive):
+        warnings.warn(
+            f"The best rate, {rate:.3g}, is the smallest that was tried: dropout does not explain "
+            "the errors. Was the held-out data used in training, or is the noise too large?",
+            stacklevel=5,
+        )

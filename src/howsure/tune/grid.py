@@ -1,0 +1,95 @@
+"""The paper's search: the method itself at every rate, with common random numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from howsure.methods import METHODS
+from howsure.methods.setup import Setup
+from howsure.objectives import OBJECTIVES, Scored, check_targets, fitted_tau
+from howsure.progress import progress
+from howsure.tune.edges import warn_at_the_edge
+from howsure.tune.search import Fit, Search
+
+Batches = list[tuple[Any, Tensor]]
+
+
+def search_grid(
+    setup: Setup, name: str, batches: Batches, search: Search, *, has_rate: bool
+) -> tuple[Setup, Fit]:
+    """The setup with the best of all rates that were tried, and the curve."""
+    grid: tuple[float | None, ...] = search.grid if has_rate else (None,)
+    objective = search.objective_for(setup.task)
+    searched = setup.with_(samples=search.samples, shared_masks=False, tau=0.0)
+    curve = [
+        point(
+            searched.with_(rate=setup.rate if rate is None else rate),
+            name,
+            batches,
+            objective,
+            with_tau=search.with_tau(name),
+        )
+        for rate in progress(grid, search.show_progress, f"fit {name}")
+    ]
+    best = min(range(len(curve)), key=lambda i: curve[i].nll)
+    if not math.isfinite(curve[best].nll):
+        raise ValueError(
+            "The total variance is 0 at every rate, so no likelihood is defined; give the "
+            "sensor's noise or set `fit_tau=True`."
+        )
+    rate, tau = grid[best], curve[best].tau
+    warn_at_the_edge(rate, search.grid)
+    changed = setup.with_(tau=tau) if rate is None else setup.with_(tau=tau, rate=rate)
+    fit = Fit(
+        tuple(math.nan if r is None else r for r in grid),
+        tuple(each.nll for each in curve),
+        tuple(each.error for each in curve),
+        rate,
+        tau,
+        objective,
+        search.samples,
+        curve[best].count,
+        best_nll=curve[best].nll,
+    )
+    return changed, fit
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the curve.
+
+    Attributes:
+        nll: Mean NLL per target.
+        error: Its standard error over the inputs.
+        tau: The residual variance.
+        count: Inputs.
+    """
+
+    nll: float
+    error: float
+    tau: float
+    count: int
+
+    @classmethod
+    def of(cls, scored: Scored, tau: float) -> Point:
+        """The mean over all inputs, and its standard error."""
+        per_input = scored.nll(tau).reshape(scored.count, -1).mean(1)
+        error = float(per_input.std() / math.sqrt(scored.count)) if scored.count > 1 else math.inf
+        nll = float(per_input.mean())
+        # A variance of 0 has no likelihood, which is worse than all else.
+        return cls(nll if math.isfinite(nll) else math.inf, error, tau, scored.count)
+
+
+def point(setup: Setup, name: str, batches: Batches, objective: str, *, with_tau: bool) -> Point:
+    """The objective of one setting, with the same random numbers as at every other."""
+    scored: list[Scored] = []
+    for index, (x, target) in enumerate(batches):
+        prediction = METHODS[name](setup.with_(seed=setup.seed + 1000 * index), x)
+        check_targets(prediction, target, objective)
+        scored.append(OBJECTIVES[objective](prediction, target))
+    joined = Scored.joined(scored)
+    return Point.of(joined, fitted_tau(joined) if with_tau else 0.0)

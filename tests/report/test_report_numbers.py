@@ -1,0 +1,204 @@
+"""The numbers and curves of a report equal what numpy and scipy say of the same data."""
+
+import numpy as np
+import pytest
+import torch
+from report_data import (
+    chart,
+    class_data,
+    class_report,
+    gaussian_data,
+    metric,
+    regression_report,
+    series,
+)
+from scipy import stats
+
+from howsure import Prediction, metrics, report
+
+
+def arrays(prediction, target):
+    return prediction.mean.numpy(), prediction.total_var.numpy(), target.numpy()
+
+
+def test_metrics_of_a_regression():
+    prediction, target = gaussian_data(300, 2, 0.8)
+    found = report.from_predictions({1.0: prediction}, target)
+    mean, var, truth = arrays(prediction, target)
+    inside = np.abs(truth - mean) <= stats.norm.ppf(0.975) * np.sqrt(var)
+    expected = {
+        "Coverage of the 95 %": inside.mean(),
+        "RMSE": np.sqrt(((truth - mean) ** 2).mean()),
+        "MAE": np.abs(truth - mean).mean(),
+        "NLL": (0.5 * np.log(var) + (truth - mean) ** 2 / (2 * var)).mean(),
+        "Predicted std / error": np.sqrt(var.mean() / ((truth - mean) ** 2).mean()),
+        "Rank correlation": stats.spearmanr(var.ravel(), np.abs(truth - mean).ravel())[0],
+        "Variance from the sensor": 0.75,
+    }
+    for name, value in expected.items():
+        assert metric(found, name).value == pytest.approx(value, rel=1e-9), name
+
+
+def test_each_output_has_its_own_view():
+    found = regression_report(outputs=2, names=["lift", "drag"])
+    assert found.outputs == ("all outputs", "lift", "drag")
+    prediction, target = gaussian_data(120, 2)
+    for k in (0, 1):
+        alone = float(metrics.rmse(prediction.mean[:, k], target[:, k]))
+        assert metric(found, "RMSE", output=1 + k).value == pytest.approx(alone)
+
+
+def test_many_outputs_are_looked_at_together():
+    prediction, target = gaussian_data(30, 20)
+    assert report.from_predictions({1.0: prediction}, target).outputs == ("all outputs",)
+
+
+def test_curves_of_a_regression():
+    prediction, target = gaussian_data(300, scale=0.7)
+    found = report.from_predictions({1.0: prediction}, target)
+    mean, var, truth = arrays(prediction, target)
+    observed = series(chart(found, "reliability"), "observed")
+    quantiles = mean + np.sqrt(var) * stats.norm.ppf(np.array(observed.x))
+    np.testing.assert_allclose(observed.y, (truth <= quantiles).mean(0), atol=1e-12)
+    order = np.argsort(-var.ravel())
+    remaining = np.abs(truth - mean).ravel()[order]
+    curve = series(chart(found, "sparsification"), "the least sure left out")
+    half = min(range(len(curve.x)), key=lambda i: abs(curve.x[i] - 0.5))
+    rest = remaining[round(curve.x[half] * 300) :].mean() / remaining.mean()
+    assert curve.y[half] == pytest.approx(rest)
+    assert len(curve.x) == 60 and curve.y[0] == pytest.approx(1)
+
+
+def test_groups_of_equal_std():
+    prediction, target = gaussian_data(300, scale=0.7)
+    drawn = chart(report.from_predictions({1.0: prediction}, target), "spread")
+    groups = series(drawn, "groups")
+    curve = metrics.spread_curve(prediction.mean, prediction.total_var, target)
+    assert drawn.x.scale == drawn.y.scale == "log"
+    np.testing.assert_allclose(10 ** np.array(groups.x), curve.std)
+    np.testing.assert_allclose(10 ** np.array(groups.y), curve.rmse)
+
+
+def test_bands_hold_the_data_part_inside_the_total():
+    found = chart(regression_report(), "bands")
+    total, data = series(found, "95 % interval"), series(found, "of it from the sensor")
+    width = np.array(total.upper) - np.array(total.y)
+    part = np.array(data.upper) - np.array(data.y)
+    np.testing.assert_allclose(part / width, np.sqrt(0.75))
+    targets = series(found, "target").y
+    assert list(targets) == sorted(targets)
+
+
+def test_levels_share_their_axes():
+    found = regression_report()
+    for key in ("reliability", "sparsification", "spread", "bands", "sweep"):
+        axes = {(chart(found, key, k).x, chart(found, key, k).y) for k in range(3)}
+        assert len(axes) == 1, key
+    assert found.levels == ("× 0.5", "× 1", "× 2") and found.start == 1
+
+
+def test_the_sweep_marks_its_level():
+    found = regression_report()
+    for k in range(3):
+        drawn = chart(found, "sweep", k)
+        now = series(drawn, "this level")
+        assert now.y == (series(drawn, "predicted std").y[k], series(drawn, "RMSE").y[k])
+
+
+def test_metrics_of_a_classification():
+    prediction, target = class_data()
+    found = report.from_predictions({1.0: prediction}, target, task="classification")
+    p, y = prediction.mean.numpy(), target.numpy()
+    wrong = p.argmax(1) != y
+    entropy = stats.entropy(p, axis=1)
+    u = stats.mannwhitneyu(entropy[wrong], entropy[~wrong]).statistic
+    expected = {
+        "Accuracy": 1 - wrong.mean(),
+        "Mean confidence": p.max(1).mean(),
+        "NLL of the class": -np.log(p[np.arange(len(y)), y]).mean(),
+        "Brier": ((p - np.eye(4)[y]) ** 2).sum(1).mean(),
+        "AUROC of errors, by entropy": u / (wrong.sum() * (~wrong).sum()),
+        "Variance from the sensor": 0.5,
+    }
+    for name, value in expected.items():
+        assert metric(found, name).value == pytest.approx(value, rel=1e-9), name
+
+
+def test_groups_of_equal_entropy_hold_all_errors():
+    prediction, target = class_data()
+    found = report.from_predictions({1.0: prediction}, target, task="classification")
+    groups = series(chart(found, "spread"), "wrong")
+    wrong = float((prediction.mean.argmax(1) != target).double().mean())
+    assert np.mean(groups.y) == pytest.approx(wrong)
+    dots = chart(found, "bands")
+    assert len(series(dots, "right").x) + len(series(dots, "wrong").x) == 80
+
+
+def test_cases_are_the_worst_and_the_galleries_are_sorted():
+    prediction, target = gaussian_data(300)
+    options = report.Options(cases=10, gallery=5)
+    found = report.from_predictions({1.0: prediction}, target, options=options)
+    error = (target - prediction.mean).abs().flatten()
+    std = prediction.std.flatten()
+    worst = error.argsort(descending=True)[:10].tolist()
+    assert [row[0].text for row in found.cases.rows] == [f"#{i}" for i in worst]
+    assert found.cases.caption == "The 10 with the largest errors of 300 cases."
+    surest, unsure, surprising = found.galleries
+    assert [c.name for c in surest.cards] == [f"#{i}" for i in std.argsort()[:5].tolist()]
+    assert unsure.cards[0].name == f"#{int(std.argmax())}"
+    assert surprising.cards[0].name == f"#{int((error / std).argmax())}"
+
+
+def test_the_worst_classes_are_wrong_and_sure():
+    prediction, target = class_data(120)
+    wrong = prediction.mean.argmax(1) != target
+    sure = torch.where(wrong, prediction.mean.max(1).values, 0)
+    worst = class_report().galleries[2]
+    assert worst.cards[0].name == f"#{int(sure.argmax())}" and worst.cards[0].wrong
+    assert worst.cards[0].picture.startswith("data:image/png;base64,")
+
+
+def test_dense_classes():
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(6, 3, 4, 5, generator=generator).softmax(1)
+    target = torch.randint(0, 3, (6, 4, 5), generator=generator)
+    dense = Prediction(mean, 0.01 * mean, 0.01 * mean)
+    found = report.from_predictions({1.0: dense}, target, task="classification")
+    right = float((mean.argmax(1) == target).double().mean())
+    assert metric(found, "Accuracy").value == pytest.approx(right)
+    assert len(found.cases.rows) == 6
+
+
+def test_a_variance_of_zero_is_said_and_not_hidden():
+    prediction, target = gaussian_data(50)
+    nothing = torch.zeros_like(prediction.mean)
+    found = report.from_predictions({1.0: Prediction(prediction.mean, nothing, nothing)}, target)
+    assert metric(found, "NLL").value is None
+    assert "Not defined here: `var` is 0 in 50 of 50" in metric(found, "NLL").reading
+    assert "far too sure" in metric(found, "Coverage of the 95 %").reading
+    assert chart(found, "reliability").series == ()
+    assert "Not defined" in chart(found, "reliability").caption
+    report.to_html(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_input(dtype):
+    one = torch.ones(1, 1, dtype=dtype)
+    found = report.from_predictions({1.0: Prediction(one, one, one)}, 2 * one)
+    assert metric(found, "RMSE").value == 1
+    report.to_html(found)
+
+
+def test_outputs_without_a_dimension_of_their_own():
+    prediction, target = gaussian_data(40)
+    flat = Prediction(*(getattr(prediction, n)[:, 0] for n in ("mean", "data_var", "model_var")))
+    found = report.from_predictions({1.0: flat}, target[:, 0])
+    same = report.from_predictions({1.0: prediction}, target)
+    assert report.to_html(found) == report.to_html(same)
+
+
+def test_perfect_predictions():
+    prediction, _ = gaussian_data(40)
+    found = report.from_predictions({1.0: prediction}, prediction.mean)
+    assert "no error" in metric(found, "Predicted std").reading
+    report.to_html(found)

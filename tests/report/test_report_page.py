@@ -1,0 +1,143 @@
+"""The file: whole, safe whatever names it holds, and without any address to load from."""
+
+import base64
+import hashlib
+import io
+import json
+import re
+from dataclasses import fields, replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+from report_data import HOSTILE, class_report, gaussian_data, hostile_report, regression_report
+
+from howsure import Prediction, report
+from howsure.report.page import as_json
+from howsure.report.pictures import as_images, data_uri
+from howsure.report.values import Report
+
+
+class Elements(HTMLParser):
+    """What a browser would see: tags with attributes, and texts."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.texts = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def count(self, name):
+        return sum(tag == name for tag, _ in self.tags)
+
+
+def test_names_are_text_and_nothing_else():
+    plain, hostile = Elements(report.to_html(regression_report())), report.to_html(hostile_report())
+    seen = Elements(hostile)
+    assert seen.count("script") == plain.count("script") == 2
+    assert "<script>document" not in hostile
+    assert all("on" not in {key[:2] for key in attrs} for _, attrs in seen.tags)
+    assert any(HOSTILE in text for text in seen.texts)
+
+
+def test_data_survive_their_escaping():
+    page = report.to_html(hostile_report())
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1]
+    assert not set("<>&\u2028\u2029") & set(text)
+    data = json.loads(text)
+    tips = data["views"][0][0]["charts"][3]["series"][2]["tips"]
+    assert tips[0].startswith(HOSTILE + ": ")
+
+
+def test_json_refuses_nothing_and_writes_no_nan():
+    assert as_json([float("nan"), float("inf"), 1 / 3]) == "[null,null,0.33333]"
+    assert json.loads(as_json(HOSTILE)) == HOSTILE
+
+
+@pytest.mark.parametrize("make", [regression_report, class_report])
+def test_the_page_loads_nothing(make):
+    page = report.to_html(make())
+    for tag, attrs in Elements(page).tags:
+        for name in ("src", "href", "data", "action", "srcset", "poster"):
+            assert attrs.get(name, "data:").startswith("data:"), (tag, attrs)
+    addresses = set(re.findall(r"https?://[^\s\"')]+", page))
+    assert addresses <= {"http://www.w3.org/2000/svg"}
+    assert "@import" not in page and "url(" not in page
+
+
+def test_the_policy_names_the_script():
+    page = report.to_html(regression_report())
+    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page and "default-src 'none'" in page
+
+
+def test_it_is_readable_without_a_script():
+    found = regression_report()
+    page = report.to_html(found)
+    for metric in found.view.metrics:
+        assert metric.text in page
+    assert "Every metric at every noise level" in page
+    assert "<noscript>" in page and '<html lang="en">' in page
+
+
+def test_writing_is_whole_or_not_at_all(tmp_path):
+    found = regression_report()
+    path = report.write(tmp_path / "new" / "report.html", found)
+    assert path.read_text(encoding="utf-8") == report.to_html(found)
+    broken = replace(found, title="\ud800")  # cannot be written as UTF-8
+    with pytest.raises(UnicodeEncodeError):
+        report.write(path, broken)
+    assert path.read_text(encoding="utf-8") == report.to_html(found)
+    assert list(path.parent.iterdir()) == [path]
+    with pytest.raises(TypeError, match=r"give what `howsure.report.build` returned"):
+        report.write(path, "a page")
+
+
+def test_the_report_is_plain_values():
+    def check(value):
+        if isinstance(value, tuple | list):
+            return all(map(check, value))
+        if isinstance(value, dict):
+            return all(map(check, value.values()))
+        if hasattr(value, "__dataclass_fields__"):
+            return all(check(getattr(value, f.name)) for f in fields(value))
+        return isinstance(value, str | int | float | type(None))
+
+    found = class_report()
+    assert isinstance(found, Report) and check(found)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_hold_their_pixels(channels):
+    image_module = pytest.importorskip("PIL.Image")
+    image = torch.rand(channels, 7, 5, generator=torch.Generator().manual_seed(0))
+    uri = data_uri(image)
+    raw = base64.b64decode(uri.removeprefix("data:image/png;base64,"))
+    decoded = image_module.open(io.BytesIO(raw))
+    assert decoded.size == (5 * 13, 7 * 13)
+    small = torch.from_numpy(np.array(decoded.resize((5, 7), 0))).reshape(7, 5, channels).long()
+    assert torch.equal(small, (image.movedim(0, -1) * 255).round().long())
+
+
+def test_what_is_no_picture():
+    assert as_images(torch.zeros(4, 2, 8, 8)) is None
+    assert as_images(torch.zeros(4, 8)) is None
+    assert as_images("images") is None
+    normalised = as_images(torch.tensor([-2.0, 2.0]).reshape(2, 1, 1, 1).expand(2, 1, 2, 2))
+    assert normalised is not None and float(normalised.max()) == 1 and float(normalised.min()) == 0
+
+
+def test_no_predictions():
+    prediction, target = gaussian_data(10)
+    with pytest.raises(ValueError, match="give at least one"):
+        report.from_predictions({}, target)
+    infinite = Prediction(prediction.mean, prediction.data_var / 0, prediction.model_var)
+    with pytest.raises(ValueError, match="predicted variance contains NaN or infinity"):
+        report.from_predictions({1.0: infinite}, target)

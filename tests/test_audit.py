@@ -1,0 +1,564 @@
+"""The audit: its truth against closed forms, its measures against scipy, its manners."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import howsure as hs
+from howsure.auditing import audit
+from howsure.auditing.candidates import Candidate, OutOfTime, first_sentence, guess
+from howsure.auditing.case import case_of
+from howsure.auditing.clock import Clock
+from howsure.auditing.cost import Stopwatch
+from howsure.auditing.inputs import gathered
+from howsure.auditing.layers import OUTPUT, Running, layer_rows
+from howsure.auditing.measures import (
+    Estimate,
+    Measures,
+    mean_size,
+    pairs_of,
+    spearman,
+    std_measures,
+)
+from howsure.auditing.result import AuditRow
+from howsure.auditing.truth import Spread, brute_force, found
+from howsure.auditing.verdict import Yardstick, recommend, sentences
+from howsure.methods.setup import Setup
+from nets import FunctionalResNet, TwoSensors
+
+NOISE = 0.04
+
+
+def linear_network():
+    """Two linear layers with correlated hidden units: diagonal ADF is wrong in a known way."""
+    model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3)).double().eval()
+    first, second = (layer.weight.detach().abs_() for layer in model)
+    true = ((second @ first) ** 2).sum(1) * NOISE
+    diagonal = (second**2) @ (first**2).sum(1) * NOISE
+    return model, true.sqrt(), diagonal.sqrt()
+
+
+def quick(model, data, noise=None, rate=None, **options):
+    return audit(
+        model, data, noise, rate, **{"samples": 400, "show_progress": False, "seed": 1, **options}
+    )
+
+
+@pytest.fixture(scope="module")
+def of_linear():
+    torch.manual_seed(0)
+    model, true, diagonal = linear_network()
+    x = torch.randn(40, 5, dtype=torch.float64)
+    return quick(model, x, NOISE, samples=800), (true, diagonal)
+
+
+def test_linear_network_methods_that_know_correlations_are_right(of_linear):
+    result, _ = of_linear
+    for label in ("linear", "adjoint (probes=0)", "adjoint (probes=8)"):
+        row = result.row(label)
+        assert row.total.ratio.low <= 1 <= row.total.ratio.high
+        assert row.total.ratio.value == pytest.approx(1, abs=0.01)
+        assert row.total.log_error.value < 0.01  # freed of the truth's noise, which is 0.02
+        assert row.mean_shift.value < 0.02
+
+
+def test_linear_network_diagonal_error_is_the_known_one(of_linear):
+    result, (true, diagonal) = of_linear
+    ratios = (diagonal / true).log()
+    row = result.row("adf")
+    assert row.total.ratio.value == pytest.approx(float(ratios.median().exp()), rel=0.02)
+    assert row.total.log_error.value == pytest.approx(float(ratios.abs().mean()), abs=0.02)
+    assert result.layers[-1].ratio == pytest.approx(float(ratios.median().exp()), rel=0.1)
+
+
+def test_first_layer_of_a_linear_network_is_right_and_the_second_departs(of_linear):
+    result, (true, diagonal) = of_linear
+    names = [row.name for row in result.layers]
+    assert names == ["0", "1", OUTPUT]
+    assert result.layers[0].ratio == pytest.approx(1, abs=0.02)
+    assert all(row.mean_error < 0.05 for row in result.layers)
+    assert float((diagonal / true).max()) < 0.8  # positive weights: all hidden units move together
+    assert result.departure.name == "1"
+
+
+def test_linear_network_verdict(of_linear):
+    result, _ = of_linear
+    assert result.recommended.method in ("linear", "adjoint")
+    text = " ".join(result.verdict)
+    assert "`adf`) is not usable" in text and "at `1`" in text
+    assert "either mean will do" in text
+    assert str(result.recommended) in text
+
+
+def test_truth_of_a_linear_network_lies_in_its_own_intervals():
+    model, true, _ = linear_network()
+    generator = torch.Generator().manual_seed(3)
+    x = torch.zeros(200, 5, dtype=torch.float64)
+    draws = torch.stack(
+        [model(x + NOISE**0.5 * torch.randn(x.shape, generator=generator)) for _ in range(300)]
+    )
+    truth = found(draws.detach()[:, None])
+    z = (truth.total.var.sqrt() / true).log() / truth.total.log_std_error
+    assert 0.92 < (z.abs() < 1.96).double().mean() < 0.98
+    centre = model(x).detach()
+    z = (truth.mean - centre) / truth.mean_error
+    assert 0.92 < (z.abs() < 1.96).double().mean() < 0.98
+
+
+def test_paired_truth_splits_data_and_model_without_bias():
+    # Few rounds, so that a bias of 1 / rounds would show.
+    masks = 2 * torch.randn(6, 1, 20_000, 1, dtype=torch.float64)
+    truth = found(masks + torch.randn(6, 2, 20_000, 1, dtype=torch.float64))
+    assert float(truth.data.var.mean()) == pytest.approx(1, rel=0.03)
+    assert float(truth.model.var.mean()) == pytest.approx(4, rel=0.03)
+    assert float(truth.total.var.mean()) == pytest.approx(5, rel=0.03)
+    torch.testing.assert_close(truth.total.var, truth.data.var + truth.model.var)
+    assert truth.samples == 12
+
+
+def test_data_and_model_part_of_a_linear_network():
+    """Masks before a linear layer: all variances in closed form."""
+    model = nn.Sequential(nn.Linear(5, 30), nn.Linear(30, 2)).eval()
+    x = torch.randn(24, 5)
+    first, second = model
+    rate, c = 0.1, 0.1 / 0.9
+    with torch.no_grad():
+        hidden = first(x)
+        model_var = (second.weight**2) @ (c * hidden**2).T
+        scale = second.weight[:, :, None] * first.weight[None]
+        # Var = E over masks of the squared weights: (sum)^2 + c sum of squares.
+        data_var = NOISE * (scale.sum(1).square() + c * scale.square().sum(1)).sum(1)
+    result = quick(model, x, NOISE, rate, samples=1200, methods=["adjoint"])
+    row = result.row("adjoint")
+    assert row.model.ratio.value == pytest.approx(1, abs=0.06)
+    assert row.data.ratio.value == pytest.approx(1, abs=0.06)
+    share = float((model_var / (model_var + data_var[:, None])).mean())
+    assert 0.1 < share < 0.95  # both parts matter, so that a swap would show
+    assert row.model.log_error.value < 0.08 and row.data.log_error.value < 0.08
+
+
+def test_residual_network_with_noise_and_dropout():
+    model = FunctionalResNet().eval()
+    x = torch.randn(6, 3, 8, 8)
+    result = quick(model, x, 1e-3, 0.05, samples=120)
+    labels = [row.label for row in result.rows]
+    assert labels == [
+        "adf",
+        "linear",
+        "adjoint (probes=0)",
+        "adjoint (probes=8)",
+        "mc_dropout (samples=20)",
+        "noise_sampling (samples=20)",
+        "sampled_adf (samples=20)",
+    ]
+    assert result.row("adf").model is None and result.row("adf").data is not None
+    assert result.row("mc_dropout").data is None
+    best = result.row("adjoint (probes=8)")
+    assert best.total.log_error.value < result.row("adf").total.log_error.value
+    assert best.total.rank.value > 0.8
+    assert result.layers[0].name == "stem"
+    assert result.layers[0].ratio == pytest.approx(1, abs=0.1)
+    assert str(result).count("data part") >= 4
+
+
+def test_dict_outputs_several_inputs_and_loaders():
+    model = TwoSensors().eval()
+    batches = [
+        ({"image": torch.randn(3, 1, 8, 8), "motion": torch.randn(3, 6)}, torch.zeros(3))
+        for _ in range(3)
+    ]
+    result = quick(
+        model, batches, {"image": 0.01, "motion": 0.04}, inputs=7, samples=150, methods=["adjoint"]
+    )
+    assert (result.inputs, result.outputs) == (7, 3)
+    assert result.row("adjoint").total.ratio.value == pytest.approx(1, abs=0.1)
+
+
+def test_inputs_are_gathered_from_every_form_of_data():
+    x, y = torch.randn(10, 4), torch.zeros(10)
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
+    assert torch.equal(gathered(loader, 64), x)
+    assert torch.equal(gathered(loader, 6), x[:6])
+    assert torch.equal(gathered(x, 3), x[:3])
+    assert torch.equal(gathered([x[:5], x[5:]], 64), x)
+    assert torch.equal(gathered({"a": x}, 2)["a"], x[:2])
+    one, two = gathered([((x, x + 1), y)], 5)
+    assert torch.equal(two, one + 1) and len(one) == 5
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_few_inputs_and_one_output(batch):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).eval()
+    result = quick(model, torch.randn(batch, 3), 0.01, samples=100)
+    ratio = result.row("linear").total.ratio
+    assert ratio.low < ratio.value < ratio.high  # the truth's noise remains with one input
+    assert "wide intervals" in str(result)
+
+
+def test_same_seed_same_numbers():
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    x = torch.randn(9, 3)
+
+    def numbers(seed):
+        found = quick(
+            model, x, 0.1, 0.1, samples=40, seed=seed, methods=["adf", "sampled_adf"]
+        ).to_dict()
+        for row in found["rows"]:
+            row.pop("cost")
+        return found["rows"], found["layers"], found["plain_shift"]
+
+    state = torch.get_rng_state()
+    assert numbers(1) == numbers(1)
+    assert numbers(1) != numbers(2)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_result_is_json_without_nan_and_prints(of_linear):
+    result, _ = of_linear
+    back = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert back["rows"][0]["label"] == "adf" and back["departure"] == "1"
+    assert back["rows"][0]["total"]["ratio"]["low"] > 0
+    text = str(result)
+    for row in result.rows:
+        assert row.label in text
+    assert max(len(line) for line in text.splitlines()) < 140
+
+
+def test_methods_that_do_not_apply_say_why():
+    model = nn.Sequential(nn.Linear(3, 300)).eval()
+    result = quick(model, torch.randn(4, 3), 0.01, samples=50)
+    reasons = dict(result.skipped)
+    assert "300 outputs per input" in reasons["adjoint (probes=8)"]
+    assert "300 outputs per input" in reasons["linear"]
+    assert reasons["mc_dropout (samples=20)"] == "no dropout rate is given"
+    assert {row.method for row in result.rows} == {"adf", "noise_sampling"}
+
+
+def test_an_operation_without_a_rule_leaves_the_methods_that_need_none():
+    class Odd(nn.Module):
+        def forward(self, x):
+            return torch.special.bessel_j0(x).sum(1, keepdim=True)
+
+    result = quick(Odd().eval(), torch.randn(8, 3), 0.01, samples=100)
+    assert "adf" in dict(result.skipped) and "bessel" in dict(result.skipped)["adf"]
+    assert not result.layers and any("No table of layers" in note for note in result.notes)
+    assert result.row("noise_sampling").total.ratio.value > 0
+
+
+def test_dense_outputs_are_drawn_at_random():
+    model = nn.Conv2d(1, 2, 3, padding=1).eval()
+    result = quick(model, torch.randn(8, 1, 24, 24), 0.01, samples=60, methods=["adf"])
+    assert result.outputs == 256
+    assert any("Of 1152 outputs 256 were compared" in note for note in result.notes)
+    assert result.row("adf").total.ratio.value == pytest.approx(1, abs=0.03)
+
+
+def test_dropout_alone_and_existing_dropout():
+    model = nn.Sequential(nn.Linear(4, 32), nn.Dropout(0.2), nn.Linear(32, 2)).eval()
+    x = torch.randn(12, 4)
+    given = quick(model, x, None, 0.2, samples=200, methods=["adjoint", "adf"])
+    own = quick(model, x, placement="existing", samples=200, methods=["adjoint"])
+    assert dict(given.skipped)["adf"] == "the inputs have no noise" and not given.layers
+    assert given.row("adjoint").total.ratio == own.row("adjoint").total.ratio
+    assert given.row("adjoint").total.ratio.value == pytest.approx(1, abs=0.06)
+
+
+class OverTime(nn.Module):
+    """Linear layers over time: a mask has to serve all steps of an input."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 32), nn.Linear(32, 2)
+
+    def forward(self, x):
+        return self.second(self.first(x)).mean(1)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 6])
+def test_layers_over_time_have_masks_for_each_input(steps):
+    result = quick(OverTime().eval(), torch.randn(6, steps, 4), None, 0.1, methods=["adjoint"])
+    assert result.row("adjoint").total.ratio.value == pytest.approx(1, abs=0.1)
+    assert not any("same dropout masks" in note for note in result.notes)
+
+
+def test_inputs_that_a_model_merges_with_time_share_their_masks():
+    class Merged(OverTime):
+        def forward(self, x):
+            return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+    result = quick(Merged().eval(), torch.randn(6, 3, 4), None, 0.1, methods=["adjoint"])
+    assert any("same dropout masks" in note for note in result.notes)
+
+
+def test_nothing_to_audit_is_an_error():
+    model, x = nn.Linear(3, 2).eval(), torch.randn(4, 3)
+    for noise, rate in ((None, None), (0.0, None), (torch.zeros(3), 0.0)):
+        with pytest.raises(ValueError, match="nothing to audit"):
+            quick(model, x, noise, rate)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"methods": ["magic"]}, "names 'magic'"),
+        ({"methods": []}, "is empty"),
+        ({"samples": 3}, "at least 10"),
+        ({"inputs": 0}, "at least 1"),
+        ({"budget": -1.0, "samples": None}, "positive number of seconds"),
+        ({"budget": 1e-6, "samples": None}, "do not fit into a `budget`"),
+    ],
+)
+def test_wrong_settings_are_one_sentence(options, message):
+    with pytest.raises(ValueError, match=message):
+        quick(nn.Linear(3, 2).eval(), torch.randn(4, 3), 0.1, **options)
+
+
+def test_wrong_data_and_models_are_one_sentence():
+    model = nn.Linear(3, 2)
+    with pytest.raises(ValueError, match="train mode"):
+        quick(model, torch.randn(4, 3), 0.1)
+    model.eval()
+    with pytest.raises(ValueError, match="data is empty"):
+        quick(model, [], 0.1)
+    with pytest.raises(TypeError, match="is a int"):
+        quick(model, 3, 0.1)
+    with pytest.raises(ValueError, match="first axis that counts"):
+        quick(nn.Sequential(model, nn.Flatten(0)).eval(), torch.randn(4, 3), 0.1)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        quick(model, torch.full((4, 3), math.nan), 0.1)
+
+
+class Breaks(nn.Module):
+    """Fails after some calls, with a hook of the user's own."""
+
+    def __init__(self, calls):
+        super().__init__()
+        self.layer, self.left, self.seen = nn.Linear(3, 2), calls, 0
+        self.layer.register_forward_hook(self.count)
+
+    def count(self, *_):
+        self.seen += 1
+
+    def forward(self, x):
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("the user's model broke")
+        return self.layer(x)
+
+
+def hooks_of(model):
+    return [len(module._forward_hooks) for module in model.modules()]
+
+
+@pytest.mark.parametrize("calls", [1, 40, 130, 10_000])
+def test_the_model_is_left_as_it_was(calls):
+    model = Breaks(calls).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    hooks = hooks_of(model)
+    try:
+        quick(model, torch.randn(4, 3), 0.1, samples=100)
+        broke = False
+    except RuntimeError as error:
+        broke = "the user's model broke" in str(error)
+    assert broke == (calls < 10_000)
+    assert hooks_of(model) == hooks == [0, 1]
+    assert not any(module.training for module in model.modules())
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_layers_that_are_called_twice_or_write_in_place():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.act = nn.Linear(4, 4), nn.ReLU(inplace=True)
+
+        def forward(self, x):
+            return self.layer(self.act(self.layer(x)))
+
+    result = quick(Shared().eval(), torch.randn(32, 4), 1e-4, samples=200, methods=["adf"])
+    assert [row.name for row in result.layers] == ["layer", "act", "layer#2", OUTPUT]
+    # In place: the layer's own output must be seen before the rectifier cuts it.
+    assert result.layers[0].ratio == pytest.approx(1, abs=0.03)
+    assert result.layers[0].mean_error < 0.05
+
+
+def test_running_moments_are_those_of_all_draws():
+    draws = torch.randn(50, 7, dtype=torch.float64) * 3 + 1e4
+    running = Running()
+    for row in draws:
+        running.add(row)
+    torch.testing.assert_close(running.mean, draws.mean(0))
+    torch.testing.assert_close(running.squares / 49, draws.var(0))
+
+
+def test_rank_correlation_agrees_with_scipy():
+    one = torch.randint(0, 9, (5, 40)).double()
+    two = one + (4 * torch.randn(5, 40)).round()
+    two[2, 7:12] = math.nan
+    for a, b, ours in zip(one, two, spearman(one, two), strict=True):
+        kept = ~b.isnan()
+        theirs = scipy.stats.spearmanr(a[kept], b[kept]).statistic
+        assert float(ours) == pytest.approx(theirs)
+    assert float(spearman(torch.ones(1, 4), torch.arange(4.0)[None])) == 0
+
+
+@pytest.mark.parametrize("centre", [0.0, 0.1, -0.5])
+def test_the_noise_of_the_truth_is_taken_out_of_the_log_error(centre):
+    def draw(mean, std):
+        return mean + std * torch.randn(1, 100_000, dtype=torch.float64)
+
+    values = draw(centre, 0.05)
+    exact, noise = float(values.abs().mean()), torch.tensor([0.08**2])
+    assert float(mean_size(values, 0 * noise)) == pytest.approx(exact)
+    assert float(mean_size(values + draw(0, 0.08), noise)) == pytest.approx(exact, rel=0.02)
+    assert float(mean_size(draw(0, 0.08), noise)) < 0.01
+    assert float(mean_size(torch.zeros(1, 5), noise)) == 0
+
+
+def test_intervals_hold_the_true_values():
+    """Fresh inputs and a fresh truth each time: 95 % intervals miss in about 5 %."""
+    inside = []
+    log_error = scipy.stats.foldnorm(math.log(1.2) / 0.1, scale=0.1).mean()
+    for seed in range(60):
+        true = (0.5 * torch.randn(25, 4, dtype=torch.float64)).exp()
+        draws = true * torch.randn(200, 1, 25, 4)
+        pairs = pairs_of(found(draws).total, torch.zeros(25, 4))
+        std = true * 1.2 * (0.1 * torch.randn(true.shape)).exp()
+        both = std_measures(std, pairs, seed)
+        pairs_ = ((both.ratio, 1.2), (both.log_error, log_error))
+        inside.append([each.low <= value <= each.high for each, value in pairs_])
+    assert (np.mean(inside, 0) > 0.88).all()
+
+
+def test_a_std_of_zero_is_far_off_but_finite():
+    draws = torch.randn(100, 1, 9, 2, dtype=torch.float64)
+    pairs = pairs_of(found(draws).total, torch.zeros(9, 2))
+    measured = std_measures(torch.zeros(9, 2), pairs, 0)
+    assert measured.log_error.value == pytest.approx(math.log(1e6))
+    assert measured.rank is None  # and all true stds are the same
+
+
+def test_outputs_that_do_not_move_are_left_out():
+    class Half(nn.Module):
+        def forward(self, x):
+            return torch.cat([x, torch.zeros_like(x) + 5], 1)
+
+    result = quick(Half().eval(), torch.randn(12, 2), 0.1, samples=100, methods=["linear"])
+    assert result.row("linear").total.ratio.value == pytest.approx(1, abs=0.05)
+    assert any("24 of 48 outputs do not move" in note for note in result.notes)
+
+
+def row_of(label, ratio, log_error, cost, *, shift=0.1, doubted=None):
+    def sure(value):
+        return Estimate(value, value, value)
+
+    candidate = Candidate(label)
+    measures = Measures(sure(ratio), sure(log_error), sure(0.95))
+    return AuditRow(
+        label, candidate.method, {}, measures, None, None, sure(shift), sure(cost), doubted
+    )
+
+
+GAUSSIAN = Yardstick(2000, (2 * 2000) ** -0.5)
+
+
+def test_cost_is_relative_to_plain_passes(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("howsure.auditing.cost.time.perf_counter", lambda: now[0])
+
+    def lasting(seconds):
+        def run():
+            now[0] += next(seconds)
+
+        return run
+
+    watch = Stopwatch(lasting(iter([9.0, 2.0, 2.0, 2.0, 2.0])))
+    run = lasting(iter([100.0, 10.0, 12.0, 8.0]))
+    watch.timed("method", run)
+    assert watch.cost("method") == Estimate(50, 50, 50)
+    for _ in range(3):
+        watch.timed("method", run)
+    assert watch.cost("method") == Estimate(5, 4, 6)  # without the first, which fills caches
+
+
+@pytest.mark.parametrize("rate", [None, 0.1])
+def test_brute_force_stops_when_time_is_up(rate):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).eval()
+    case = case_of(Setup(model, 0.1, rate=rate), torch.randn(5, 3), 0)
+    truth = brute_force(case, Clock(1e-9), samples=None, seed=0, show=False)
+    assert truth.samples == 100
+    rows = layer_rows(case, Clock(1e-9), share=1, passes=200, seed=0, show=False)
+    assert [row.name for row in rows] == ["0", "1", OUTPUT]
+    with pytest.raises(OutOfTime) as late:
+        guess(Candidate("adf"), case, Stopwatch(lambda: None), lambda: True)
+    assert "raise `budget`" in first_sentence(late.value)
+
+
+def test_budget_in_seconds():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).eval()
+    result = quick(model, torch.randn(5, 3), 0.1, samples=None, budget=1.0, methods=["linear"])
+    assert 100 <= result.samples <= 2000
+
+
+def test_yardstick_is_the_error_of_gaussian_samples():
+    error = float(torch.randn(50, 20_000).std(0).log().abs().mean())
+    assert GAUSSIAN.passes(error) == pytest.approx(50, rel=0.05)
+    assert GAUSSIAN.advised() == 50
+
+
+def test_recommendation_weighs_error_against_cost():
+    adf, adjoint = row_of("adf", 0.02, 4.0, 3), row_of("adjoint", 0.99, 0.03, 40)
+    linear = row_of("linear", 1.12, 0.12, 11)
+    assert recommend([adf, linear, adjoint], GAUSSIAN).method == "adjoint"
+    # Sampling with an error of 0.12 takes 22 passes, with 0.03 it takes 354.
+    slow = row_of("adjoint", 0.99, 0.03, 400)
+    assert recommend([adf, linear, slow], GAUSSIAN).method == "linear"
+    nearly = row_of("linear", 1.0, 0.045, 11)
+    assert recommend([adf, nearly, adjoint], GAUSSIAN).method == "linear"
+    far = row_of("adjoint", 0.8, 0.25, 40, doubted=0.9)
+    advice = recommend([adf, far], GAUSSIAN)
+    assert (advice.method, advice.options) == ("noise_sampling", {"samples": 50})
+    assert "doubts 90 % of its own variances" in advice.reason
+    assert recommend([], GAUSSIAN).method == "noise_sampling"
+
+
+def test_verdict_speaks_about_the_mean():
+    rows = [row_of("adf", 0.95, 0.1, 3, shift=0.1)]
+    advice = recommend(rows, GAUSSIAN)
+
+    def said(shift):
+        return sentences(rows, advice, Estimate(shift, shift, shift), None)
+
+    assert "usable here" in said(0.1)[0] and "either mean will do" in said(0.1)[-1]
+    assert 'prediction="adf"' in said(1.5)[-1]
+    worse = [row_of("linear", 1.0, 0.05, 5, shift=1.5), row_of("adf", 0.1, 2.0, 3, shift=0.2)]
+    text = sentences(worse, recommend(worse, GAUSSIAN), Estimate(1.5, 1.5, 1.5), None)[-1]
+    assert "no better" in text and "`adf` (0.2 std)" in text
+
+
+def test_classification_compares_probabilities():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).eval()
+    options = {"samples": 200, "methods": ["linear"], "task": "classification"}
+    result = quick(model, torch.randn(16, 4), 0.01, **options)
+    assert result.outputs == 3
+    assert result.row("linear").total.ratio.value == pytest.approx(1, abs=0.06)
+
+
+def test_spread_without_variance_has_an_infinite_error():
+    spread = Spread(torch.zeros(2), torch.zeros(2))
+    assert spread.log_std_error.isinf().all()
+
+
+def test_noise_objects_and_a_variance_for_every_element():
+    model = nn.Sequential(nn.Linear(3, 2)).eval()
+    x = torch.randn(10, 3)
+    one = quick(model, x, hs.noise.std(0.1), samples=50, methods=["adf"])
+    two = quick(model, x, torch.full((10, 3), 0.01), samples=50, methods=["adf"])
+    assert one.row("adf").total.ratio.value == pytest.approx(two.row("adf").total.ratio.value)

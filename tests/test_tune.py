@@ -1,0 +1,224 @@
+"""The closed-form search: right where the variance is known, and near the grid elsewhere."""
+
+import math
+
+import pytest
+import torch
+from scipy.optimize import minimize, minimize_scalar
+from torch import nn
+
+import howsure as hs
+from howsure.tune import DEFAULT_RATES
+
+STEP = DEFAULT_RATES[2] / DEFAULT_RATES[1]
+QUIET = {"show_progress": False, "samples": 0}
+
+
+class TwoLayers(nn.Module):
+    """y = w2 (w1 x): dropout after the first layer alone, so that variances have a closed form."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 40, bias=False), nn.Linear(40, 1, bias=False)
+
+    def forward(self, x):
+        return self.last(self.first(x))
+
+    def parts(self, x):
+        """Data variance for unit noise, model variance for odds of 1, and their product's."""
+        first, last = self.first.weight, self.last.weight
+        with torch.no_grad():
+            by_mask = (last * self.first(x)).square().sum(1, keepdim=True)
+            both = (last.square() @ first.square()).sum()
+            return (last @ first).square().sum().expand_as(by_mask), by_mask, both
+
+
+def held_out(net, count=4000, *, rate, noise, tau=0.0):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, 3, generator=generator)
+    data, model, both = net.parts(x)
+    odds = rate / (1 - rate)
+    var = noise * data + odds * (model + noise * both) + tau
+    with torch.no_grad():
+        y = net(x) + var.sqrt() * torch.randn(var.shape, generator=generator)
+    return x, y
+
+
+def nll(net, x, y, *, odds, noise, tau=0.0):
+    data, model, both = (part.double() for part in net.parts(x))
+    total = noise * data + odds * (model + noise * both) + tau
+    with torch.no_grad():
+        error = (y - net(x)).double().square()
+    return float((0.5 * total.log() + error / (2 * total)).mean())
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return TwoLayers().eval()
+
+
+def test_a_linear_networks_rate_is_the_optimum(net):
+    x, y = held_out(net, rate=0.08, noise=0.02)
+    sure = hs.Uncertain(net, 0.02, "adjoint")
+    fit = sure.fit([(x[:1000], y[:1000]), (x[1000:], y[1000:])], **QUIET)
+    best = minimize_scalar(
+        lambda log: nll(net, x, y, odds=math.exp(log), noise=0.02), bounds=(-6, 2), method="bounded"
+    )
+    expected = math.exp(best.x) / (1 + math.exp(best.x))
+    # The part that noise and masks make together is taken at the rate of the last pass.
+    assert abs(fit.rate - expected) < 0.01 * expected
+    assert abs(fit.best_nll - best.fun) < 1e-3
+    assert abs(fit.rate - 0.08) < 0.02, "and near the rate that made the targets"
+    assert sure.setup.rate == fit.rate
+
+
+def test_rate_tau_and_noise_together(net):
+    x, y = held_out(net, 5000, rate=0.1, noise=0.09, tau=0.5)
+    sure = hs.Uncertain(net, 0.03, "adjoint")
+    # The noise and tau make the same constant variance in a linear network: fit one of them.
+    fit = sure.fit([(x, y)], fit_noise=True, **QUIET)
+    best = minimize(
+        lambda v: nll(net, x, y, odds=math.exp(v[0]), noise=math.exp(v[1])),
+        [-2.0, -2.0],
+        method="Nelder-Mead",
+        options={"xatol": 1e-6, "fatol": 1e-10},
+    )
+    assert abs(fit.best_nll - best.fun) < 1e-3
+    assert abs(0.03 * fit.noise_scale / math.exp(best.x[1]) - 1) < 0.05
+    data, _, both = net.parts(x[:5])
+    expected = fit.noise_scale * 0.03 * (data + fit.rate / (1 - fit.rate) * both)
+    torch.testing.assert_close(sure(x[:5]).data_var, expected, rtol=0.1, atol=0)
+    with_tau = hs.Uncertain(net, 0.09, "adjoint").fit([(x, y)], fit_tau=True, **QUIET)
+    best = minimize(
+        lambda v: nll(net, x, y, odds=math.exp(v[0]), noise=0.09, tau=math.exp(v[1])),
+        [-2.0, -1.0],
+        method="Nelder-Mead",
+    )
+    assert abs(with_tau.best_nll - best.fun) < 1e-4
+    assert abs(with_tau.tau / math.exp(best.x[1]) - 1) < 0.05
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enter, self.inner, self.leave = nn.Linear(4, 30), nn.Linear(30, 30), nn.Linear(30, 1)
+
+    def forward(self, x):
+        h = torch.relu(self.enter(x))
+        return self.leave(h + torch.relu(self.inner(h)))
+
+
+@pytest.fixture
+def trained():
+    torch.manual_seed(0)
+    net = Residual()
+    x = torch.randn(450, 4)
+    y = (torch.sin(2 * x[:, :1]) * x[:, 1:2] + 0.3 * x[:, 2:3]) + 0.05 * torch.randn(450, 1)
+    optimiser = torch.optim.Adam(net.parameters(), 1e-2)
+    for _ in range(60):
+        optimiser.zero_grad()
+        (net(x[:300]) - y[:300]).square().mean().backward()
+        optimiser.step()
+    return net.eval(), x[300:], y[300:]
+
+
+@pytest.mark.parametrize("method", ["mc_dropout", "sampled_adf", "adjoint"])
+def test_within_one_step_of_the_grid(trained, method):
+    net, x, y = trained
+    noise = None if method == "mc_dropout" else 0.01
+    rates = {}
+    # A variance of few samples is itself noisy, and asks for a larger rate.
+    options = {"samples": 300, "fit_tau": False, "show_progress": False}
+    for search in ("grid", "closed_form"):
+        fit = hs.Uncertain(net, noise, method).fit(
+            [(x, y)], search=search, rates=DEFAULT_RATES[7:13], **options
+        )
+        rates[search] = fit.rate
+    assert 1 / STEP < rates["closed_form"] / rates["grid"] < STEP, rates
+    assert abs(fit.confirmed_nll - fit.best_nll) < 0.15
+    assert "by sampling" in str(fit)
+
+
+def test_a_rate_for_every_layer_is_not_worse(trained, tmp_path):
+    net, x, y = trained
+    one = hs.Uncertain(net, 0.01, "adjoint")
+    each = hs.Uncertain(net, 0.01, "adjoint")
+    single, several = one.fit([(x, y)], **QUIET), each.fit([(x, y)], per_layer=True, **QUIET)
+    assert several.best_nll <= single.best_nll + 1e-3
+    assert len(several.rate) == 2 and several.sites == ("enter", "inner")
+    assert "enter" in str(several)
+    each.save(tmp_path / "settings.pt")
+    again = hs.Uncertain.load(tmp_path / "settings.pt", net)
+    assert torch.equal(again(x).total_var, each(x).total_var)
+
+
+def test_a_layer_without_influence_gets_no_rate(net):
+    class Branch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.noisy, self.end = net, nn.Linear(3, 40, bias=False), nn.Linear(40, 1)
+
+        def forward(self, x):
+            return self.net(x) + self.end(torch.relu(self.noisy(x)))
+
+    model = Branch().eval()
+    x, _ = held_out(net, rate=0.08, noise=0.02)
+    with torch.no_grad():
+        _, by_mask, _ = net.parts(x)
+        y = model(x) + (0.05 * by_mask).sqrt() * torch.randn(len(x), 1)
+    fit = hs.Uncertain(model, None, "adjoint").fit([(x, y)], per_layer=True, **QUIET)
+    rates = dict(zip(fit.sites, fit.rate, strict=True))
+    assert abs(rates["net.first"] / (0.05 / 1.05) - 1) < 0.1
+    assert rates["noisy"] < 0.003
+
+
+def test_auto_fits_in_closed_form(trained):
+    net, x, y = trained
+    sure = hs.Uncertain(net, 0.01)
+    fit = sure.fit([(x, y)], **QUIET)
+    assert fit.rate not in fit.rates, "a rate between those of the grid"
+    assert sure(x).notes[0].startswith('method "adjoint"')
+
+
+def test_classification():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
+    x = torch.randn(200, 4)
+    y = torch.distributions.Categorical(logits=net(x).detach()).sample()
+    sure = hs.Uncertain(net, 0.01, "adjoint", task="classification")
+    closed = sure.fit([(x, y)], fit_tau=True, **QUIET)
+    grid = sure.fit([(x, y)], search="grid", fit_tau=True, show_progress=False)
+    assert closed.objective == "one_hot"
+    assert 1 / STEP < closed.rate / grid.rate < STEP
+
+
+def test_wrong_options_are_named(net):
+    x, y = held_out(net, 10, rate=0.1, noise=0.1)
+    sure = hs.Uncertain(net, 0.1, "adjoint")
+    with pytest.raises(ValueError, match="`search` must be one of"):
+        sure.fit([(x, y)], search="fast")
+    with pytest.raises(ValueError, match="a grid has no room"):
+        sure.fit([(x, y)], search="grid", per_layer=True)
+    with pytest.raises(ValueError, match='"adf" has no closed form'):
+        hs.Uncertain(net, 0.1, "adf").fit([(x, y)], search="closed_form")
+    with pytest.raises(ValueError, match='"categorical" has no closed form'):
+        sure.fit([(x, y)], search="closed_form", objective="categorical")
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        sure.fit([(x, y)], sample=3)
+    with pytest.raises(ValueError, match="The targets have shape"):
+        sure.fit([(x, y[:, 0])], **QUIET)
+
+
+def test_no_variance_anywhere_has_no_likelihood(net):
+    x, y = torch.zeros(5, 3), torch.ones(5, 1)
+    with pytest.raises(ValueError, match="variance is 0 at every rate"):
+        hs.Uncertain(net, None, "adjoint").fit([(x, y)], **QUIET)
+
+
+def test_a_rate_of_0_has_no_sampled_variance_and_is_not_chosen(trained):
+    net, x, y = trained
+    fit = hs.Uncertain(net, None, "mc_dropout").fit(
+        [(x, y)], fit_tau=False, rates=(0.0, 0.02, 0.1, 0.5), samples=5, show_progress=False
+    )
+    assert fit.nll[0] == math.inf and fit.rate > 0
