@@ -21,12 +21,14 @@ from torch import Tensor, nn
 
 from howsure.dropout import Placement
 from howsure.methods import METHODS
+from howsure.methods.adjoint import DOUBTFUL
 from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "accuracy.json"
 PAGE = HERE.parent / "docs" / "adjoint.md"
+OURS = "adjoint, 8 probes"
 
 
 def measures(mean: Tensor, std: Tensor, draws: Tensor) -> dict[str, float]:
@@ -56,7 +58,7 @@ def setup_of(case: Case, model: nn.Module, **options: Any) -> Setup:
 def methods_of(case: Case) -> dict[str, tuple[str, dict[str, Any]]]:
     """What is compared on a case: label to method and options."""
     ours = {
-        "adjoint, 8 probes": ("adjoint", {"probes": 8}),
+        OURS: ("adjoint", {"probes": 8}),
         "adjoint, 4 probes": ("adjoint", {"probes": 4}),
         "adjoint, no probes": ("adjoint", {"probes": 0}),
     }
@@ -82,14 +84,39 @@ def compared(data: Path, case: Case, images: int, samples: int) -> dict[str, Any
             "forward_passes": cost(lambda s=setup, n=name: METHODS[n](s, x[:1]), model, x[:1]),
         }
         if found[0].trust is not None:
-            doubted = (_joined(found, "trust") < 0.5).float().mean()
-            rows[label]["doubted"] = float(doubted)
-            rows[label]["beyond_first_order"] = float(1 - _joined(found, "trust").median())
+            trust = _joined(found, "trust")
+            rows[label]["doubted"] = float((trust < DOUBTFUL).float().mean())
+            rows[label]["beyond_first_order"] = float(1 - trust.median())
+        if label == OURS:
+            rows[label]["by_trust"] = by_trust(found, draws)
     rows["20 samples"] = {
         **measures(draws[:20].mean(0), draws[:20].std(0), draws),
         "forward_passes": 20.0,
     }
     return rows
+
+
+def by_trust(found: list[Prediction], draws: Tensor) -> list[list[float]]:
+    """For trust from 0 to 1 in tenths: count, summed absolute log error, summed mean error."""
+    trust, std, mean = (_joined(found, name).flatten() for name in ("trust", "std", "mean"))
+    true_mean, true_std = draws.mean(0).flatten(), draws.std(0).flatten()
+    log_error = (std / true_std).log().abs()
+    mean_error = ((mean - true_mean) / true_std).abs()
+    tenth = (10 * trust).long().clamp(max=9)
+    rows = [tenth == index for index in range(10)]
+    return [[float(r.sum()), float(log_error[r].sum()), float(mean_error[r].sum())] for r in rows]
+
+
+def trust_table(results: dict[str, Any]) -> str:
+    """Errors by trust over all cases, as a Markdown table."""
+    parts = [torch.tensor(rows[OURS]["by_trust"]) for rows in results.values() if OURS in rows]
+    lines = ["| trust | outputs | log error | mean error |", "|---|---|---|---|"]
+    for index, (count, log_error, mean_error) in enumerate(torch.stack(parts).sum(0).tolist()):
+        if count:
+            label = f"{index / 10:.1f} to {(index + 1) / 10:.1f}"
+            cells = f"{log_error / count:.3f} | {mean_error / count:.3f}"
+            lines.append(f"| {label} | {count:.0f} | {cells} |")
+    return "\n".join(lines)
 
 
 def _joined(found: list[Prediction], name: str) -> Tensor:
@@ -123,12 +150,15 @@ def write(results: dict[str, Any], images: int, samples: int) -> None:
     RESULTS.write_text(
         json.dumps({"images": images, "samples": samples, "cases": results}, indent=1) + "\n"
     )
-    if not PAGE.exists():
-        return
-    begin, end = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"
+    _into_page("accuracy", table(results))
+    _into_page("trust", trust_table(results))
+
+
+def _into_page(name: str, content: str) -> None:
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     text = PAGE.read_text()
     head, tail = text.split(begin)[0], text.split(end)[1]
-    PAGE.write_text(f"{head}{begin}\n{table(results)}\n{end}{tail}")
+    PAGE.write_text(f"{head}{begin}\n{content}\n{end}{tail}")
 
 
 def main() -> None:

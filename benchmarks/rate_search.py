@@ -2,7 +2,7 @@
 
     python benchmarks/rate_search.py --data PATH
 
-PATH holds `uci`, `udacity`, `dronet`, `cifar10` and `cifar10_resnets`. Both searches see the same
+PATH holds `uci`, `udacity` and `dronet`. Both searches see the same
 held-out inputs. Costs are counted operations of convolutions and matrix products, in plain forward
 passes per input. Writes `benchmarks/results/rate_search.json` and the table of `docs/adjoint.md`.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from models import cifar_resnet, dronet
+from models import dronet
 from operations import operations_of
 from real_networks import images_of
 from torch import Tensor, nn
@@ -45,7 +45,6 @@ class Case:
         y: Their targets.
         method: What is tuned.
         noise: The sensor's variance.
-        task: "regression" or "classification".
     """
 
     model: nn.Module
@@ -53,7 +52,6 @@ class Case:
     y: Tensor
     method: str = "mc_dropout"
     noise: float | None = None
-    task: str = "regression"
 
 
 def uci(data: Path, name: str) -> Case:
@@ -98,20 +96,13 @@ def steering(data: Path, count: int = 100) -> Case:
     return Case(dronet.load(data / "dronet"), x, y)
 
 
-def recognition(data: Path, count: int = 100) -> Case:
-    """A trained CIFAR ResNet-20 on test images."""
-    x = images_of(data, "ResNet-20", count)
-    labels = np.load(data / "cifar10/cifar10_subset.npz")["y_test"]
-    y = torch.as_tensor(labels[:: 10_000 // count][:count]).long()
-    return Case(cifar_resnet.load(data / "cifar10_resnets", 20, None), x, y, task="classification")
-
-
 CASES: dict[str, Callable[[Path], Case]] = {
     "UCI concrete, MLP": lambda data: uci(data, "concrete"),
     "UCI energy, MLP": lambda data: uci(data, "energy"),
+    "UCI Boston housing, MLP": lambda data: uci(data, "bostonHousing"),
+    "UCI yacht, MLP": lambda data: uci(data, "yacht"),
     "UCI red wine, MLP": lambda data: uci(data, "wine-quality-red"),
     "Udacity, DroNet": steering,
-    "CIFAR-10, ResNet-20": recognition,
 }
 
 
@@ -136,11 +127,12 @@ def compared(case: Case, samples: int) -> dict[str, Any]:
 
 
 def _fit(case: Case, search: str, samples: int) -> Fit:
-    sure = hs.Uncertain(case.model, case.noise, case.method, task=case.task)
+    sure = hs.Uncertain(case.model, case.noise, case.method)
     batches = list(zip(case.x.split(25), case.y.split(25), strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return sure.fit(batches, search=search, samples=samples if search == "grid" else 0)
+        options = {"samples": samples if search == "grid" else 0, "fit_tau": False}
+        return sure.fit(batches, search=search, **options)
 
 
 def _position(row: dict[str, float]) -> float:

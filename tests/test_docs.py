@@ -40,8 +40,8 @@ def test_code_runs(page, capsys):
 
 def test_readme_example_gives_a_mean_and_a_variance_per_output(capsys):
     names = run(ROOT / "README.md")
-    assert names["out"].mean.shape == names["out"].var.shape == (8, 2)
-    assert (names["out"].var > 0).all()
+    assert names["p"].mean.shape == names["p"].total_var.shape == (8, 2)
+    assert (names["p"].data_var > 0).all() and (names["p"].model_var > 0).all()
 
 
 def test_from_scratch_equals_the_library(capsys):

@@ -4,6 +4,7 @@ from howsure import calibrate as calibrate
 from howsure import metrics as metrics
 from howsure import noise as noise
 from howsure import plots as plots
+from howsure import report as report
 from howsure.auditing import audit as audit
 from howsure.check import check as check
 from howsure.dropout import Placement as Placement

@@ -51,7 +51,7 @@ def fit_method(
         batches = _with_noise(setup, batches)
     else:
         warn_if_clean(setup, batches)
-    if _closed_form(name, search):
+    if _closed_form(name, search, classification=setup.task == "classification"):
         return search_closed_form(setup, name, batches, search)
     return search_grid(setup, name, batches, search, has_rate=name in _WITH_RATE)
 
@@ -64,7 +64,7 @@ def _method_for_fit(setup: Setup, method: str, batches: Batches) -> str:
     return choose(with_rate, batches[0][0])[0]
 
 
-def _closed_form(name: str, search: Search) -> bool:
+def _closed_form(name: str, search: Search, *, classification: bool) -> bool:
     only = [option for option in ("per_layer", "fit_noise") if getattr(search, option)]
     if search.search == "grid" and only:
         raise ValueError(f'`{only[0]}` needs `search="closed_form"`; a grid has no room for it.')
@@ -74,12 +74,12 @@ def _closed_form(name: str, search: Search) -> bool:
             f'The method "{name}" has no closed form; use one of {list(_IN_CLOSED_FORM)}, or '
             '`search="grid"`.'
         )
-    categorical = search.objective == "categorical"
-    if wanted and categorical:
+    if wanted and classification:
         raise ValueError(
-            'The objective "categorical" has no closed form; use "one_hot" or `search="grid"`.'
+            "Class probabilities have no closed form: where they saturate their variance is far "
+            'from first order. Use `search="grid"`.'
         )
-    return wanted or (search.search == "auto" and name == "adjoint" and not categorical)
+    return wanted or (search.search == "auto" and name == "adjoint" and not classification)
 
 
 def _with_noise(setup: Setup, batches: Batches) -> Batches:

@@ -83,13 +83,12 @@ def _settled_terms(
     setup: Setup, name: str, batches: Batches, search: Search
 ) -> tuple[Terms, Optimum]:
     """The terms at the rates that are best for them."""
-    objective = search.objective_for(setup.task)
     held_out = [HeldOut.of(setup, name, x, target) for x, target in batches]
     rates: tuple[float, ...] = (FIRST_RATE,) * len(setup.sites(batches[0][0]))
     for number, probes in enumerate(PROBES):
         at_rates = setup.with_(rate=rates, tau=0.0, probes=min(probes, setup.probes))
         bar = progress(held_out, search.show_progress, f"fit {name}, pass {number + 1}")
-        terms = Terms.joined([terms_of(at_rates, name, batch, objective) for batch in bar])
+        terms = Terms.joined([terms_of(at_rates, name, batch) for batch in bar])
         best = optimum(terms, search, with_tau=search.with_tau(name))
         rates = tuple(rate_of(best.odds).clamp(min=LEAST_RATE).tolist())
         if number == len(PROBES) - 1 or (number > 0 and _are_settled(terms, best)):

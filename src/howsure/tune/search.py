@@ -23,7 +23,7 @@ class Search:
     Attributes:
         search: "grid" runs the method at every rate, as the paper does. "closed_form" takes the
             variances by source from one backward pass, and then needs no further passes.
-            "auto" is "closed_form" for the method "adjoint" and "grid" for all others.
+            "auto" is "closed_form" for regression with the method "adjoint", else "grid".
         rates: Rates to try; by default 0 and 20 log-spaced ones from 0.001 to 0.9. In closed form
             their range bounds the rate.
         samples: Monte-Carlo samples during the search; more than in use, for a smooth curve. In

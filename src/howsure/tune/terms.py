@@ -18,7 +18,7 @@ from howsure.methods.adjoint import split
 from howsure.methods.analysis import Analysis, analyse
 from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.setup import Setup
-from howsure.objectives import OBJECTIVES, check_targets
+from howsure.objectives import check_targets, gaussian
 from howsure.prediction import Prediction
 from howsure.sites import MASK
 
@@ -70,7 +70,7 @@ class HeldOut:
     Attributes:
         x: The inputs.
         target: Their targets.
-        plain: The plain network's output; for classification the probabilities.
+        plain: The plain network's output.
         diagonal: Mean and variance of the propagated noise, for the method "sampled_adf".
     """
 
@@ -84,7 +84,7 @@ class HeldOut:
         """A batch, with one plain pass and for "sampled_adf" one of Gaussians."""
         with no_gradients():
             outputs = Pass(setup, x).plain()
-        if setup.task == "regression" and len(outputs) != 1:
+        if len(outputs) != 1:
             raise ValueError(
                 f"The model has {len(outputs)} outputs; wrap it so that it returns the one to "
                 "fit on."
@@ -94,29 +94,29 @@ class HeldOut:
         return cls(x, target, outputs[0].clone(), diagonal)
 
 
-def terms_of(setup: Setup, name: str, batch: HeldOut, objective: str) -> Terms:
+def terms_of(setup: Setup, name: str, batch: HeldOut) -> Terms:
     """The terms of one batch, at the setup's rates."""
     x, plain = batch.x, batch.plain
     # Masks alone: the method has no sensor noise, or propagates it without correlations.
     masks_only = name in ("mc_dropout", "sampled_adf")
     seen = setup.with_(noise=None) if masks_only else setup
-    found = analyse(seen.with_(outputs=tuple(range(plain[0].numel()))), x)
-    mean, data = found.mean[:, list(found.chosen)], split(found)[0]
+    found = analyse(seen.with_(outputs=None), x)
+    mean, data = found.mean, split(found)[0]
     if batch.diagonal is not None:
         mean = mean + (batch.diagonal.mean - plain).flatten(1)
         data = batch.diagonal.data_var.flatten(1)
     elif setup.prediction == "network":
         mean = plain.flatten(1)
-    error = _squared_error(mean.reshape(plain.shape), batch.target, objective)
+    error = _squared_error(mean.reshape(plain.shape), batch.target)
     odds, by_site = _by_site(setup, x, found)
     parts = (data, by_site, found.reading.model_remainder, odds)
     return Terms(error.flatten(1).double(), *(part.detach().double() for part in parts))
 
 
-def _squared_error(mean: Tensor, target: Tensor, objective: str) -> Tensor:
+def _squared_error(mean: Tensor, target: Tensor) -> Tensor:
     prediction = Prediction(mean, torch.ones_like(mean), torch.zeros_like(mean))
-    check_targets(prediction, target, objective)
-    return OBJECTIVES[objective](prediction, target).error.detach()
+    check_targets(prediction, target, "gaussian")
+    return gaussian(prediction, target).error.detach()
 
 
 def _by_site(setup: Setup, x: Any, found: Analysis) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,1 @@
+"""The paper's experiments, each rebuilt by one command: `howsure reproduce steering`."""

@@ -1,0 +1,188 @@
+"""The methods that a table compares, each made and tuned in the same way on the same network."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from howsure.experiments.folder import RunFolder
+from howsure.experiments.pairs import Pairs
+from howsure.heteroscedastic import add_variance_head
+from howsure.training import train_adf, train_heteroscedastic
+from howsure.uncertain import Uncertain
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A line of the table.
+
+    Attributes:
+        label: What the line says.
+        method: The method of `Uncertain`.
+        fit: Find its rate and tau on held-out data.
+        fit_tau: Add a residual variance; `None` for what the method does by itself.
+        retrained: "adf" or "head": the network is trained further by that method's likelihood.
+        prediction: Whose mean: "adf" as in the paper, "network" for the plain network's output.
+    """
+
+    label: str
+    method: str
+    fit: bool = True
+    fit_tau: bool | None = None
+    retrained: str = ""
+    prediction: str = "adf"
+
+
+CONTENDERS = {
+    "constant": Contender("constant variance", "constant"),
+    "gal": Contender("Gal: MC dropout, tuned tau", "mc_dropout"),
+    "gast_untrained": Contender("Gast: ADF, untrained", "adf", fit=False),
+    "gast": Contender("Gast: ADF, trained", "adf", fit=False, retrained="adf"),
+    "kendall": Contender("Kendall: variance head", "heteroscedastic", retrained="head"),
+    "ours": Contender("the paper: sampled ADF", "sampled_adf"),
+    "ours_tau": Contender("the paper + tau", "sampled_adf", fit_tau=True),
+    # Its mean under strong dropout drifts from brute force's, so the network's own output stands.
+    "adjoint": Contender("howsure adjoint", "adjoint", prediction="network"),
+    "adjoint_tau": Contender(
+        "howsure adjoint + tau", "adjoint", fit_tau=True, prediction="network"
+    ),
+    "noise_sampling": Contender("brute force", "noise_sampling"),
+}
+LABELS = {name: contender.label for name, contender in CONTENDERS.items()}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much work goes into tuning and retraining; the same for every method.
+
+    Attributes:
+        samples: Monte-Carlo samples in use; 20 in the paper.
+        tuning_samples: Monte-Carlo samples while the rate is searched.
+        rates: The rates that are tried.
+        epochs: Of retraining.
+        lr: Learning rate of retraining.
+        train_rate: Dropout rate while the variance head is trained.
+        batch: Inputs per batch.
+    """
+
+    samples: int = 20
+    tuning_samples: int = 20
+    rates: tuple[float, ...] = (0.0, 0.005, 0.01, 0.02, 0.04, 0.07, 0.12, 0.2, 0.35)
+    epochs: int = 5
+    lr: float = 1e-3
+    train_rate: float = 0.05
+    batch: int = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A trained network with the noise that is assumed and the data for tuning.
+
+    Attributes:
+        model: The plain network, in eval mode.
+        noise: The assumed variance of the inputs, or a `howsure.noise` object.
+        train: What it was trained on; for retraining.
+        validation: Held out, with the noise of deployment.
+        effort: How much work is spent.
+        seed: Of masks, draws and retraining.
+        task: "regression" or "classification".
+    """
+
+    model: nn.Module
+    noise: Any
+    train: Pairs
+    validation: Pairs
+    effort: Effort = field(default_factory=Effort)
+    seed: int = 0
+    task: str = "regression"
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """A method ready for use, with what was found on the way."""
+
+    sure: Uncertain
+    record: dict[str, Any]
+
+
+def tuned(contender: Contender, bench: Bench, folder: RunFolder) -> Tuned:
+    """The contender on this network, tuned on the held-out data; retrained weights are kept."""
+    model, tau = _network(contender, bench, folder)
+    sure = Uncertain(
+        model,
+        bench.noise if _uses_noise(contender) else None,
+        contender.method,
+        samples=bench.effort.samples,
+        seed=bench.seed,
+        prediction=contender.prediction,
+        task=bench.task,
+        tau=tau,
+    )
+    record: dict[str, Any] = {"tau": tau, "floor": tau}
+    if contender.fit:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fit = sure.fit(
+                bench.validation.batches(bench.effort.batch),
+                rates=bench.effort.rates,
+                samples=bench.effort.tuning_samples,
+                fit_tau=contender.fit_tau,
+                show_progress=False,
+            )
+        record = {"rate": fit.rate, "tau": fit.tau, "validation_nll": min(fit.nll)}
+        record["notes"] = sorted({str(warning.message) for warning in caught})
+    return Tuned(sure, record)
+
+
+def _uses_noise(contender: Contender) -> bool:
+    return contender.method not in ("constant", "mc_dropout", "heteroscedastic")
+
+
+def _network(contender: Contender, bench: Bench, folder: RunFolder) -> tuple[nn.Module, float]:
+    """The network that the contender runs on, and the constant variance of its likelihood."""
+    if not contender.retrained:
+        return bench.model, 0.0
+    error = squared_error(bench)
+    effort = bench.effort
+    name = f"seed{bench.seed}-{contender.retrained}"
+    settings: dict[str, Any] = {
+        "epochs": effort.epochs,
+        "lr": effort.lr,
+        "seed": bench.seed,
+        "task": bench.task,
+        "show_progress": False,
+    }
+    loader = bench.train.shuffled(effort.batch, bench.seed)
+    if contender.retrained == "head":
+        head = add_variance_head(bench.model, bench.train.x[:2], initial_var=error)
+        head.requires_grad_(True)
+        settings["rate"] = effort.train_rate
+        folder.trained(name, head, lambda model: train_heteroscedastic(head, loader, **settings))
+        return head.requires_grad_(False), 0.0
+    # A tenth of the squared error: a network that propagates too little has to find the rest.
+    floor = 0.1 * error
+    network = copy.deepcopy(bench.model).requires_grad_(True)
+    settings |= {"floor": floor, "batch_norm": "running"}
+    folder.trained(name, network, lambda model: train_adf(model, bench.noise, loader, **settings))
+    return network.requires_grad_(False), floor
+
+
+@torch.inference_mode()
+def squared_error(bench: Bench) -> float:
+    """Mean squared error of the plain network on the held-out data; of class probabilities 0.1."""
+    if bench.task == "classification":
+        return 0.1
+    batches = bench.validation.batches(bench.effort.batch)
+    return float(torch.cat([(bench.model(x) - y).square() for x, y in batches]).mean())
+
+
+def with_samples(sure: Uncertain, samples: int) -> Uncertain:
+    """The same method with another number of samples."""
+    changed = Uncertain(sure.model, method=sure.method)
+    changed.setup = replace(sure.setup, samples=samples)
+    return changed

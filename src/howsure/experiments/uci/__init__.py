@@ -1,0 +1,1 @@
+"""Regression on small tables: the UCI data sets with their standard splits."""
