@@ -109,7 +109,8 @@ def by_trust(found: list[Prediction], draws: Tensor) -> list[list[float]]:
 
 def trust_table(results: dict[str, Any]) -> str:
     """Errors by trust over all cases, as a Markdown table."""
-    parts = [torch.tensor(rows[OURS]["by_trust"]) for rows in results.values() if OURS in rows]
+    ours = [rows[OURS] for rows in results.values() if "by_trust" in rows.get(OURS, {})]
+    parts = [torch.tensor(row["by_trust"]) for row in ours]
     lines = ["| trust | outputs | log error | mean error |", "|---|---|---|---|"]
     for index, (count, log_error, mean_error) in enumerate(torch.stack(parts).sum(0).tolist()):
         if count:

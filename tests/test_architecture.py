@@ -34,7 +34,9 @@ LAYERS = [
     ["auditing", "plots"],
     ["report"],
     ["experiments"],
-    ["demo"],
+    ["digits", "demo"],
+    ["cli"],
+    ["__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -155,9 +155,9 @@ def test_wrong_options_end_with_code_2(arguments, capsys):
     assert stopped.value.code == 2 and capsys.readouterr().err
 
 
-def test_a_failure_is_one_sentence_and_code_1(tmp_path, capsys):
+def test_a_failure_is_one_sentence_and_code_2(tmp_path, capsys):
     code = cli.main(["steering", "--data", str(tmp_path), "--out", str(tmp_path / "run")])
-    assert code == 1
+    assert code == 2
     assert capsys.readouterr().err.startswith("There are no weights of DroNet in")
 
 

@@ -21,7 +21,7 @@ TASKS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done, 1 failed or interrupted, 2 wrong options."""
+    """The exit code: 0 done, 1 interrupted, 2 wrong options or data."""
     options = parse(arguments)
     run: Callable[[Options], Path] = import_module(TASKS[options.task]).run
     try:
@@ -33,9 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, ImportError) as error:  # data or packages that are not as needed
         print(f"{error}", file=sys.stderr)
-        return 1
+        return 2
     print(table.read_text(encoding="utf-8"))
     print(f"Results: {options.folder}")
     return 0
