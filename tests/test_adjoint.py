@@ -227,3 +227,16 @@ def test_classification_has_probabilities_and_logits():
     expected = 0.1 * model.weight.square().sum(1).expand(5, 3)
     torch.testing.assert_close(ours.logits.data_var, expected)
     torch.testing.assert_close(ours.mean.sum(1), torch.ones(5))
+
+
+def test_mutual_information_of_the_adjoint_is_near_that_of_samples():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 40), nn.ReLU(), nn.Linear(40, 3)).eval()
+    x = torch.randn(20, 4)
+    options = {"rate": 0.05, "task": "classification"}
+    ours = adjoint(model, x, None, **options)
+    sampled = METHODS["mc_dropout"](Setup(model, None, samples=2000, **options), x)
+    assert float(sampled.mutual_information.min()) > 0
+    torch.testing.assert_close(
+        ours.mutual_information, sampled.mutual_information, rtol=0.15, atol=2e-4
+    )

@@ -252,3 +252,49 @@ def test_a_mask_for_each_input_of_a_recurrent_layer(batch_first):
         found = net(x)
     expected = net.cells(x)[0] * (mask[:, None] if batch_first else mask)
     torch.testing.assert_close(found, net.head(expected))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_the_final_state_of_a_recurrent_layer_is_dropped_as_its_output_is(kind, bidirectional):
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells = kind(4, 7, 2, bidirectional=bidirectional)
+            self.head = nn.Linear(14 if bidirectional else 7, 2)
+
+        def forward(self, x):
+            _, state = self.cells(x)
+            state = state[0] if isinstance(state, tuple) else state
+            last = state[-2:] if bidirectional else state[-1:]
+            return self.head(last.transpose(0, 1).flatten(1))
+
+    net = Last().eval()
+    x = torch.randn(3, 5, 4)  # (time, batch, features)
+    (site,) = find_sites(net, x, Placement("after"))
+    mask = torch.randint(0, 2, site.units).float()
+    with DropoutMode(net, [site], [mask]):
+        found = net(x)
+    _, state = net.cells(x)
+    state = state[0] if isinstance(state, tuple) else state
+    last = (state[-2:] if bidirectional else state[-1:]).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(found, net.head(last * mask))
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_the_adjoint_sees_a_final_state_that_is_dropped(bidirectional):
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells = nn.GRU(4, 7, 2, bidirectional=bidirectional, batch_first=True)
+            self.head = nn.Linear(14 if bidirectional else 7, 2)
+
+        def forward(self, x):
+            _, state = self.cells(x)
+            last = state[-2:] if bidirectional else state[-1:]
+            return self.head(last.transpose(0, 1).flatten(1))
+
+    net, x = Last().eval(), torch.randn(3, 5, 4)
+    ours = hs.Uncertain(net, None, "adjoint", rate=0.1)(x)
+    sampled = hs.Uncertain(net, None, "mc_dropout", rate=0.1, samples=2000)(x)
+    torch.testing.assert_close(ours.model_var, sampled.model_var, rtol=0.2, atol=0)

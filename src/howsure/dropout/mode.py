@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -73,7 +74,7 @@ class DropoutMode(TorchFunctionMode):
         if reached == len(site.chain):
             self.used.add(site.name)
             if isinstance(result, tuple):
-                dropped = (self._dropped(result[0], site, mask), *result[1:])
+                dropped = self._recurrent(result, site, mask)
                 return type(result)(*dropped) if hasattr(result, "_fields") else dropped
             return self._dropped(result, site, mask)
         tip = result[0] if isinstance(result, tuple) else result
@@ -102,6 +103,20 @@ class DropoutMode(TorchFunctionMode):
             return func(*args, **kwargs) if not self.existing else data
         self.used.add(key)
         return self._dropped(data, site, mask)
+
+    def _recurrent(self, result: tuple[Any, ...], site: Site, mask: Tensor) -> tuple[Any, ...]:
+        """The output sequence with its mask, and the last layer's final state with the same."""
+        sequence, state, *rest = result
+        dropped = self._dropped(sequence, site, mask)
+        if not is_recurrent(site.chain[0]) or len(site.units) != 1 or sequence.dim() != 3:
+            return dropped, state, *rest
+        directions = site.units[0] // state.shape[-1]
+        last = state[-directions:].transpose(0, 1).flatten(1)  # (batch, directions * units)
+        time = 1 - self.batch_axis[site.name]
+        last = self._dropped(last.unsqueeze(time), site, mask).squeeze(time)
+        last = last.unflatten(1, (directions, -1)).transpose(0, 1)
+        whole = last if directions == len(state) else torch.cat([state[:-directions], last])
+        return dropped, whole, *rest
 
     def _dropped(self, data: Any, site: Site, mask: Tensor) -> Any:
         """The data times the mask; a mask for each input leaves out the axes before the units."""

@@ -18,7 +18,7 @@ from howsure.methods.analysis import Analysis, analyse
 from howsure.methods.combine import prediction
 from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.setup import Setup
-from howsure.prediction import Prediction
+from howsure.prediction import Prediction, entropy
 from howsure.sites import MASK, SENSOR
 
 # Where less of the variance than this is first order, brute force is advised; docs/adjoint.md has
@@ -95,7 +95,18 @@ def _with_sources(setup: Setup, result: Prediction, found: Analysis) -> Predicti
     # Probabilities come first, then logits; a subset of outputs may leave some out.
     classes = found.mean.shape[1] // 2
     cut = sum(index < classes for index in found.chosen)
-    return replace(of(slice(cut), result), logits=of(slice(cut, None), result.logits))
+    return replace(
+        of(slice(cut), result),
+        logits=of(slice(cut, None), result.logits),
+        expected_entropy=_expected_entropy(result),
+    )
+
+
+def _expected_entropy(result: Prediction) -> Tensor:
+    """E[H(p)] over the masks, to second order: H(E[p]) - sum of model variance / (2 p)."""
+    smallest = torch.finfo(result.mean.dtype).tiny  # protects classes of probability 0
+    disagreement = (result.model_var / (2 * result.mean.clamp(min=smallest))).sum(1)
+    return (entropy(result.mean, dim=1) - disagreement).clamp(min=0)
 
 
 def _constant(setup: Setup, found: Analysis) -> Tensor:
