@@ -19,6 +19,9 @@ from torch import Tensor
 from howsure.signs import are_coloured
 from howsure.sites import LedgerInterpreter, Remainder
 
+# Elements of products that are made at once; more would not fit into a cache.
+_AT_ONCE = 2**20
+
 
 @dataclass(frozen=True, eq=False)
 class Reading:
@@ -126,61 +129,84 @@ def _rows(tensor: Tensor, remainder: Remainder, like: Tensor) -> Tensor:
 
 
 class Forms:
-    """The matrices M of all outputs, summed over operations: of the data, and of the model.
-
-    Where half of the probes belong to sensors and half to masks, M has blocks; the one that mixes
-    the two counts as the data's.
-    """
+    """The matrices M of all outputs, summed over operations."""
 
     def __init__(self, ledger: LedgerInterpreter) -> None:
         self.ledger = ledger
-        self.sums: list[Tensor | None] = [None, None]
+        self.sum: Tensor | None = None  # (batch, outputs, K, K)
+        self.waiting: list[tuple[Tensor, Tensor]] = []
+        self.size = 0
 
     def add(
         self,
         weight: Tensor,  # (batch, outputs, units)
         directions: Tensor,  # (batch, K, units)
     ) -> None:
-        """Adds sum over units of weight F_k F_l, one output after the other to save memory."""
-        columns = [self._blocks(directions * w[:, None], directions) for w in weight.unbind(1)]
-        for index, column in enumerate(zip(*columns, strict=True)):
-            new, old = torch.stack(column, 1), self.sums[index]
-            self.sums[index] = new if old is None else old + new
+        """Adds sum over units of weight F_k F_l; small operations wait to be summed together."""
+        size = weight.shape[1] * directions.numel()
+        if self.size + size > _AT_ONCE:
+            self._sum_waiting()
+        if size <= _AT_ONCE:
+            self.waiting.append((weight, directions))
+            self.size += size
+        else:  # one output after the other, to save memory
+            columns = [_upper(directions * w[:, None], directions) for w in weight.unbind(1)]
+            self._add_matrices(torch.stack(columns, 1))
 
-    def _blocks(self, scaled: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
-        cut = self.ledger.of_sensors
-        if cut is None:
-            whole, none = _within(scaled, directions), directions[:, :0, 0]
-            return (none, whole) if self.ledger.has_masks_only else (whole, none)
-        both = 2**0.5 * (scaled[:, :cut] @ directions[:, cut:].mT).flatten(1)
-        data = torch.cat([_within(scaled[:, :cut], directions[:, :cut]), both], 1)
-        return data, _within(scaled[:, cut:], directions[:, cut:])
+    def _sum_waiting(self) -> None:
+        if self.waiting:
+            weight, directions = (torch.cat(each, -1) for each in zip(*self.waiting, strict=True))
+            scaled = directions[:, None] * weight[:, :, None]
+            self._add_matrices(scaled @ directions[:, None].mT)
+            self.waiting, self.size = [], 0
+
+    def _add_matrices(self, new: Tensor) -> None:
+        self.sum = new if self.sum is None else self.sum + new
 
     def covariances(self, like: Tensor) -> list[Tensor]:
         """1/2 <H, H'> for all pairs of outputs, (batch, outputs, outputs): data's and model's."""
-        return [torch.zeros_like(like) if f is None else f @ f.mT / 2 for f in self.sums]
+        self._sum_waiting()
+        if self.sum is None:
+            return [torch.zeros_like(like)] * 2
+        return [vector @ vector.mT / 2 for vector in self._vectors(self.sum)]
+
+    def _vectors(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        """The data's part of the matrices and the model's, as vectors.
+
+        Where half of the probes belong to sensors and half to masks, M has blocks; the one that
+        mixes the two counts as the data's.
+        """
+        cut = self.ledger.of_sensors
+        if cut is None:
+            whole, none = _vector(matrix), matrix[..., 0, :0]
+            return (none, whole) if self.ledger.has_masks_only else (whole, none)
+        both = 2**0.5 * matrix[..., :cut, cut:].flatten(2)
+        data = torch.cat([_vector(matrix[..., :cut, :cut]), both], -1)
+        return data, _vector(matrix[..., cut:, cut:])
 
 
-def _within(left: Tensor, right: Tensor) -> Tensor:
-    """M_kl as a vector whose square is <M, M> without the trace's part; (batch, pairs).
+def _upper(left: Tensor, right: Tensor) -> Tensor:  # each (batch, K, units)
+    """left right', (batch, K, K), which is symmetric: half of the products are left out."""
+    count = left.shape[1]
+    if count <= 2:
+        return left @ right.mT
+    half = count // 2
+    across = left[:, :half] @ right[:, half:].mT
+    first = torch.cat([_upper(left[:, :half], right[:, :half]), across], 2)
+    second = torch.cat([across.mT, _upper(left[:, half:], right[:, half:])], 2)
+    return torch.cat([first, second], 1)
+
+
+def _vector(matrix: Tensor) -> Tensor:  # (batch, outputs, K, K)
+    """M as a vector whose square is <M, M> without the trace's part; (batch, outputs, pairs).
 
     Pairs k < l, which <M, M> counts twice, come times sqrt(2).
     """
-    count = left.shape[1]
-    own = (left * right).sum(-1)
-    pairs = [2**0.5 * pair for pair in _pairs(left, right)]
-    whole = torch.cat([own - own.mean(1, keepdim=True), *pairs], 1)
+    count = matrix.shape[-1]
+    own = matrix.diagonal(dim1=-2, dim2=-1)
+    rows, columns = torch.triu_indices(count, count, 1, device=matrix.device)
+    pairs = 2**0.5 * matrix[..., rows, columns]
+    whole = torch.cat([own - own.mean(-1, keepdim=True), pairs], -1)
     # Independent signs disturb each other: the Wishart distribution's correction.
     bias = 1.0 if are_coloured(count) else (count - 1) * (count + 2) / count**2
     return whole / bias**0.5
-
-
-def _pairs(left: Tensor, right: Tensor) -> list[Tensor]:
-    """Products of different rows: one half with the other, then within each half."""
-    count = left.shape[1]
-    if count < 2:
-        return []
-    half = count // 2
-    across = (left[:, :half] @ right[:, half:].mT).flatten(1)
-    halves = slice(None, half), slice(half, None)
-    return [across, *(pair for s in halves for pair in _pairs(left[:, s], right[:, s]))]

@@ -7,6 +7,7 @@ colour lie apart (probing, Tang & Saad 2012). With independent random signs all 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -20,15 +21,24 @@ def random_signs(count: int, shape: Sequence[int], seed: tuple[int, ...], like: 
 
     Drawn by numpy: to torch they are constants, which `vmap` leaves alone and an export keeps.
     """
+    small = count * math.prod(shape) <= _KEPT
+    signs = (_kept if small else _drawn)(count, tuple(shape), seed)
+    return torch.from_numpy(signs).to(dtype=like.dtype, device=like.device)
+
+
+def _drawn(count: int, shape: tuple[int, ...], seed: tuple[int, ...]) -> np.ndarray:
     generator = np.random.default_rng(seed)
     if not are_coloured(count):
-        signs = 2 * generator.integers(0, 2, size=(count, *shape), dtype=np.int8) - 1
-    else:
-        own = 2 * generator.integers(0, 2, size=tuple(shape), dtype=np.int8) - 1
-        # Different draws start with different colours.
-        colours = (_colours(count, tuple(shape)) + generator.integers(count)) % count
-        signs = _hadamard(count)[:, colours] * own
-    return torch.from_numpy(signs).to(dtype=like.dtype, device=like.device)
+        return 2 * generator.integers(0, 2, size=(count, *shape), dtype=np.int8) - 1
+    own = 2 * generator.integers(0, 2, size=shape, dtype=np.int8) - 1
+    # Different draws start with different colours.
+    colours = (_colours(count, shape) + generator.integers(count)) % count
+    return _hadamard(count)[:, colours] * own
+
+
+# Small networks spend more time on drawing than on computing, so theirs are kept.
+_KEPT = 2**14
+_kept = lru_cache(maxsize=1024)(_drawn)
 
 
 def are_coloured(count: int) -> bool:
