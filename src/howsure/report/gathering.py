@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from howsure.noise import sample_of
-from howsure.prediction import Prediction
+from howsure.prediction import Prediction, concatenated
 from howsure.progress import progress
 from howsure.report import classification, regression
 from howsure.report.cases import cases_of
@@ -23,7 +23,7 @@ from howsure.report.rate_search import rate_search
 from howsure.report.settings import code_of, facts, settings_of
 from howsure.report.sources import shares_of
 from howsure.report.values import Report, View
-from howsure.uncertain import Uncertain, concatenated
+from howsure.uncertain import Uncertain
 from howsure.validation_data import pairs_of
 
 _DEFAULTS = Options()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from howsure.noise import as_noise
+from howsure import noise as noises
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,7 @@ class Levels:
 
 def scaled(noise: Any, factor: float) -> Any:
     """The noise with `factor` times its std, of one or several inputs."""
-    if isinstance(noise, Mapping):
-        return {name: scaled(item, factor) for name, item in noise.items()}
-    if isinstance(noise, tuple | list):
-        return tuple(scaled(item, factor) for item in noise)
-    found = as_noise(noise)
-    if found is None or factor == 1:
-        return noise
-    return found.scaled(factor * factor)
+    return noise if factor == 1 else noises.scaled(noise, factor * factor)
 
 
 def _distance(factor: float) -> float:
