@@ -1,7 +1,7 @@
 """Writes the tables of docs/migrating.md: released formulas, howsure and brute force, side by side.
 
 Run from the repository: `.venv/bin/python docs/make_migrating_numbers.py`. It measures on the
-network and the held-out digits of `make demo`; nothing is downloaded. Takes a few seconds.
+network and the held-out digits of `howsure.digits`; nothing is downloaded. Takes a few seconds.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from torch import Tensor
 
 import howsure as hs
 from howsure.compat import released_rules
-from howsure.demo.brute_force import BruteForce, Network, with_probabilities
-from howsure.demo.data import held_out_digits
-from howsure.demo.model import DigitNet, load_trained
+from howsure.digits.brute_force import BruteForce, Network, with_probabilities
+from howsure.digits.data import held_out_digits
+from howsure.digits.model import DigitNet, load_trained
 from howsure.registry import Rule, Target
 
 PAGE = Path(__file__).parent / "migrating.md"

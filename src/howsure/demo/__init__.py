@@ -1,1 +1,1 @@
-"""The demonstration: a small trained network reads digits from a noisy sensor."""
+"""The demonstration: a trained network steers by camera, and says how sure it is."""

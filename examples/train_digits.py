@@ -1,6 +1,6 @@
-"""Trains the network of `make demo` and writes its checkpoint, with the configuration beside it.
+"""Trains the network that reads digits, and writes its checkpoint with its record beside it.
 
-Run from the repository: `.venv/bin/python examples/train_demo.py`. Takes under a minute on one
+Run from the repository: `.venv/bin/python examples/train_digits.py`. Takes under a minute on one
 core. The recipe is fixed in advance: no setting was chosen by looking at the held-out digits.
 """
 
@@ -20,10 +20,10 @@ from safetensors.torch import save
 from torch.nn import functional as F
 from tqdm import trange
 
-from howsure.demo.data import HELD_OUT, SPLIT_SEED, Digits, load_digits, split
-from howsure.demo.model import CHECKPOINT, DigitNet
+from howsure.digits.data import HELD_OUT, SPLIT_SEED, Digits, load_digits, split
+from howsure.digits.model import CHECKPOINT, DigitNet
 
-DEMO = Path(__file__).parents[1] / "src" / "howsure" / "demo"
+DIGITS = Path(__file__).parents[1] / "src" / "howsure" / "digits"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def write(path: Path, content: bytes) -> None:
 def main() -> None:
     """Trains, and writes the weights with their record beside them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=DEMO, help="directory of the checkpoint")
+    parser.add_argument("--out", type=Path, default=DIGITS, help="directory of the checkpoint")
     parser.add_argument("--seed", type=int, default=Recipe.seed)
     options = parser.parse_args()
     torch.set_num_threads(1)  # sums in a fixed order: the same weights on every run
@@ -87,7 +87,7 @@ def main() -> None:
     model = train(training, recipe)
 
     record = {
-        "network": "howsure.demo.model.DigitNet",
+        "network": "howsure.digits.model.DigitNet",
         "data": "sklearn.datasets.load_digits",
         "split": {"seed": SPLIT_SEED, "held_out": HELD_OUT},
         "recipe": asdict(recipe),

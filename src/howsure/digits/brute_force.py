@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.demo.data import sense
+from howsure.digits.data import sense
 from howsure.moments import Moments
 
 Outputs = tuple[Tensor, Tensor]

@@ -1,4 +1,4 @@
-"""The network of the demonstration, written as anyone would: it knows nothing of howsure."""
+"""The network that reads digits, written as anyone would: it knows nothing of howsure."""
 
 from __future__ import annotations
 
@@ -59,8 +59,13 @@ def load_trained() -> DigitNet:
 
     The weights are safetensors: numbers only, loading them runs no code.
     """
-    from safetensors.torch import load
+    try:
+        from safetensors.torch import load
+    except ModuleNotFoundError as missing:
+        raise ImportError(
+            f"The weights need safetensors ({missing}); run `pip install safetensors`."
+        ) from missing
 
     model = DigitNet()
-    model.load_state_dict(load(resources.files("howsure.demo").joinpath(CHECKPOINT).read_bytes()))
+    model.load_state_dict(load(resources.files("howsure.digits").joinpath(CHECKPOINT).read_bytes()))
     return model.eval()

@@ -27,7 +27,12 @@ class Split(NamedTuple):
 
 def load_digits() -> Digits:
     """All 1,797 digits, read from the files of scikit-learn itself: nothing is downloaded."""
-    from sklearn import datasets
+    try:
+        from sklearn import datasets
+    except ModuleNotFoundError as missing:
+        raise ImportError(
+            f"The digits come with scikit-learn ({missing}); run `pip install scikit-learn`."
+        ) from missing
 
     images, labels = datasets.load_digits(return_X_y=True)
     gray = torch.as_tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16

@@ -1,0 +1,1 @@
+"""A small trained network that reads digits: what the documentation measures on."""
