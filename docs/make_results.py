@@ -31,9 +31,11 @@ TITLES = {
     "sensitivity": "Wrong noise (Table S1)",
     "runtime": "Run time (Fig. 7)",
     "uci": "UCI regression",
+    "quadrotor": "Quadrotor (Table IV)",
 }
-FIGURES = ("curves", "gallery", "runtime")
+FIGURES = ("curves", "gallery", "runtime", "paths", "regimes")
 _TABLES = {
+    "quadrotor": "howsure.experiments.quadrotor.report",
     "steering": "howsure.experiments.steering.report",
     "recognition": "howsure.experiments.recognition.run",
     "sensitivity": "howsure.experiments.sensitivity.run",

@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 import howsure as hs
+from howsure.methods import METHODS
+from howsure.methods.setup import Setup
 from nets import FunctionalResNet, TwoSensors
 
 X = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -201,3 +203,12 @@ def test_intervals_and_distributions():
     assert torch.equal(p.aleatoric, p.data_var) and torch.equal(p.epistemic, p.model_var)
     with pytest.raises(ValueError, match="between 0 and 1"):
         p.interval(95)
+
+
+@pytest.mark.parametrize("method", ["linear", "adjoint", "sampled_adf", "noise_sampling"])
+def test_inference_mode_around_a_prediction_does_no_harm(method):
+    net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval(), torch.randn(3, 4)
+    setup = Setup(net, 0.01, rate=0.1)
+    with torch.inference_mode():
+        inside = METHODS[method](setup, x.clone())
+    assert torch.equal(inside.total_var, METHODS[method](setup, x).total_var)

@@ -17,6 +17,7 @@ TASKS = {
     "sensitivity": "howsure.experiments.sensitivity.run",
     "runtime": "howsure.experiments.runtime.run",
     "uci": "howsure.experiments.uci.run",
+    "quadrotor": "howsure.experiments.quadrotor.run",
 }
 
 

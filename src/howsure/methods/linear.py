@@ -21,7 +21,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     """The plain prediction with the first-order variance of the sensor's noise."""
     parts = Parts(x)
     variances = _aligned_variances(setup, x)
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         inputs = [tensor.detach().clone().requires_grad_() for tensor in parts.tensors]
         run = Pass(setup, parts.filled(inputs))
         outputs = run.plain()

@@ -1,1 +1,1 @@
-"""Table IV of the paper: a quadrotor that follows its network only as far as the network is sure."""
+"""Table IV of the paper: a quadrotor follows its network only as far as the network is sure."""

@@ -35,6 +35,7 @@ class Target(NamedTuple):
 
     reference: Reference  # (3, n) each
     rate_change: Array  # (3, n)
+    nose: Array  # (3, n), level, of length 1
 
 
 def rotor_command(
@@ -55,34 +56,40 @@ def rotor_command(
     wanted += gains.velocity * (reference.velocity - state.velocity)
     wanted[2] += GRAVITY
     thrust = vehicle.mass * (wanted * rotation[:, 2]).sum(0)
-    attitude = facing_x(wanted, reference.jerk)
+    attitude = towards(wanted, reference.jerk, target.nose)
     change = _rate_change(gains, rotation, state.rates, attitude, target.rate_change)
     change -= correction[3:]
     moment = vehicle.inertias * change + cross(state.rates, vehicle.inertias * state.rates)
     return speeds_for(vehicle, thrust, moment)
 
 
-def facing_x(acceleration: Array, jerk: Array) -> Attitude:  # (3, n) each
-    """The attitude with z along the wanted acceleration and the heading along x, and its rates.
+def nose_of(headings: Array) -> Array:  # (n,) -> (3, n)
+    """The level direction in which the nose points."""
+    return np.stack([np.cos(headings), np.sin(headings), np.zeros_like(headings)])
+
+
+def towards(acceleration: Array, jerk: Array, nose: Array) -> Attitude:  # (3, n) each
+    """The attitude with z along the wanted acceleration and x towards `nose`, and its rates.
 
     z' = (jerk - (z . jerk) z) / |acceleration| gives the rates about x and y; the one about z
     follows from the heading, which stays.
     """
     size = np.sqrt((acceleration * acceleration).sum(0))
     z = acceleration / size
-    across = np.sqrt(z[1] * z[1] + z[2] * z[2])
-    y = np.stack([np.zeros_like(size), z[2] / across, -z[1] / across])  # z x (1, 0, 0)
+    y = cross(z, nose)
+    y /= np.sqrt((y * y).sum(0))
     x = cross(y, z)
     turn = jerk / size  # its part along z turns nothing
     about_x, about_y = -(turn * y).sum(0), (turn * x).sum(0)
-    return Attitude(np.stack([x, y, z], 1), np.stack([about_x, about_y, about_x * z[0] / x[0]]))
+    about_z = about_x * (z * nose).sum(0) / (x * nose).sum(0)
+    return Attitude(np.stack([x, y, z], 1), np.stack([about_x, about_y, about_z]))
 
 
-def planned_rate_change(references: Reference, dt: float) -> Array:  # (steps, 3, n)
+def planned_rate_change(references: Reference, nose: Array, dt: float) -> Array:  # (steps, 3, n)
     """How the rates of a perfect flight along the references change, by central differences."""
     up = np.array([[0.0], [0.0], [GRAVITY]])
     rates = [
-        facing_x(acceleration + up, jerk).rates
+        towards(acceleration + up, jerk, nose).rates
         for acceleration, jerk in zip(references.acceleration, references.jerk, strict=True)
     ]
     return np.gradient(np.stack(rates), dt, axis=0) if len(rates) > 1 else np.zeros_like(rates)
@@ -107,10 +114,10 @@ def speeds_for(vehicle: Vehicle, thrust: Array, moment: Array) -> Array:  # (n,)
     return np.sqrt(np.minimum(np.maximum(thrusts, 0.0), largest) / vehicle.thrust_factor)
 
 
-def start(vehicle: Vehicle, reference: Reference) -> State:
+def start(vehicle: Vehicle, reference: Reference, nose: Array) -> State:
     """A vehicle that is on its reference already, with the rotors that this needs."""
     wanted = reference.acceleration + np.array([[0.0], [0.0], [GRAVITY]])
-    attitude = facing_x(wanted, reference.jerk)
+    attitude = towards(wanted, reference.jerk, nose)
     thrust = vehicle.mass * np.linalg.norm(wanted, axis=0)
     speeds = speeds_for(vehicle, thrust, np.zeros_like(wanted))
     turned = quaternion(attitude.rotation)

@@ -10,6 +10,7 @@ import numpy as np
 from howsure.experiments.quadrotor.controller import (
     Gains,
     Target,
+    nose_of,
     planned_rate_change,
     rotor_command,
     start,
@@ -69,17 +70,21 @@ class Flight:
 
 def fly(world: World, seconds: float, correct: Corrector | None = None) -> Flight:
     """Flies all vehicles from a start on their references."""
-    vehicle, times = world.vehicle, np.arange(round(seconds / DT)) * DT
+    vehicle, times = (
+        world.vehicle,
+        np.asarray(DT * np.arange(round(seconds / DT)), dtype=np.float64),
+    )
     plan = world.trajectories.at(times)
-    changes = planned_rate_change(plan, DT)
+    nose = nose_of(world.trajectories.headings)
+    changes = planned_rate_change(plan, nose, DT)
     winds = np.zeros_like(plan.position) if world.wind is None else world.wind.at(times).position
-    state = joined(start(vehicle, Reference(*(part[0] for part in plan))))
+    state = joined(start(vehicle, Reference(*(part[0] for part in plan)), nose))
     states, nothing = np.empty((len(times), *state.shape)), np.zeros((6, state.shape[1]))
     # A vehicle that is out of control overflows, and only it.
     with np.errstate(all="ignore"):
         for i, wind in enumerate(winds):
             states[i] = state
-            target = Target(Reference(*(part[i] for part in plan)), changes[i])
+            target = Target(Reference(*(part[i] for part in plan)), changes[i], nose)
             found = nothing if correct is None else correct(times[i], state, wind)
             command = rotor_command(vehicle, world.gains, parts(state), target, found)
             state = step(vehicle, state, command, DT, wind)

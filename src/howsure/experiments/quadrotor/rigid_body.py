@@ -64,9 +64,7 @@ def rate_change(vehicle: Vehicle, rates: Array, moment: Array) -> Array:  # (3, 
     return (moment - cross(rates, vehicle.inertias * rates)) / vehicle.inertias
 
 
-def model_error(
-    vehicle: Vehicle, state: Array, wind: Array | float = 0.0
-) -> Array:  # (6, n)
+def model_error(vehicle: Vehicle, state: Array, wind: Array | float = 0.0) -> Array:  # (6, n)
     """What the nominal model misses: linear and angular acceleration, in the body's frame.
 
     The nominal model knows gravity, the rotors' thrust `thrust_factor * speed**2` and their torque;

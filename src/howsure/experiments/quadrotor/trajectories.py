@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,11 +30,13 @@ class Trajectories:
         cosines: (3, k, n), m.
         sines: (3, k, n), m.
         rates: (k, n), rad/s.
+        headings: (n,), where the vehicle's nose points, rad; 0 is along x.
     """
 
     cosines: Array
     sines: Array
     rates: Array
+    headings: Array
 
     @property
     def count(self) -> int:
@@ -54,30 +56,37 @@ class Trajectories:
             -(across * rates**3).sum(2),
         )
 
-    def chosen(self, indices: Sequence[int] | Array) -> Trajectories:
+    def chosen(self, indices: Sequence[int]) -> Trajectories:
         """Some of the trajectories, possibly several times."""
         index = np.asarray(indices, dtype=int)
         return Trajectories(
-            self.cosines[..., index], self.sines[..., index], self.rates[..., index]
+            self.cosines[..., index],
+            self.sines[..., index],
+            self.rates[..., index],
+            self.headings[index],
         )
 
+    def facing(self, heading: float) -> Trajectories:
+        """The same flights with another heading."""
+        return replace(self, headings=np.full(self.count, heading))
 
-def circle(speed: float, *, clockwise: bool = False) -> Trajectories:
-    """A level circle of 4 m radius at constant speed."""
+
+def circle(speed: float, radius: float = RADIUS) -> Trajectories:
+    """A level circle at constant speed."""
     cosines, sines = np.zeros((3, 1, 1)), np.zeros((3, 1, 1))
-    cosines[0, 0], sines[1, 0] = RADIUS, -RADIUS if clockwise else RADIUS
-    return Trajectories(cosines, sines, np.full((1, 1), speed / RADIUS))
+    cosines[0, 0], sines[1, 0] = radius, radius
+    return Trajectories(cosines, sines, np.full((1, 1), speed / radius), np.zeros(1))
 
 
-def lemniscate(speed: float) -> Trajectories:
-    """A level figure of eight, 8 m long; `speed` is the largest one, at its centre.
+def lemniscate(speed: float, radius: float = RADIUS) -> Trajectories:
+    """A level figure of eight, twice the radius long; `speed` is the largest one, at its centre.
 
-    x = 4 sin(a t), y = 2 sin(2 a t): the lemniscate of Gerono. At the centre |v| = 4 sqrt(2) a.
+    x = r sin(a t), y = r/2 sin(2 a t): the lemniscate of Gerono. At the centre |v| = sqrt(2) r a.
     """
     sines = np.zeros((3, 2, 1))
-    sines[0, 0], sines[1, 1] = RADIUS, RADIUS / 2
-    rate = speed / (RADIUS * np.sqrt(2))
-    return Trajectories(np.zeros((3, 2, 1)), sines, np.array([[rate], [2 * rate]]))
+    sines[0, 0], sines[1, 1] = radius, radius / 2
+    rate = speed / (radius * np.sqrt(2))
+    return Trajectories(np.zeros((3, 2, 1)), sines, np.array([[rate], [2 * rate]]), np.zeros(1))
 
 
 def random_smooth(speeds: Array, generator: np.random.Generator, *, terms: int = 4) -> Trajectories:
@@ -90,10 +99,10 @@ def random_smooth(speeds: Array, generator: np.random.Generator, *, terms: int =
     cosines, sines = generator.normal(size=(2, 3, terms, n)) / rates
     cosines[2] *= 0.5
     sines[2] *= 0.5
-    raw = Trajectories(cosines, sines, rates)
+    raw = Trajectories(cosines, sines, rates, np.zeros(n))
     fastest = np.linalg.norm(raw.at(np.arange(0, 60, 0.05)).velocity, axis=1).max(0)
     scale = speeds / fastest
-    return Trajectories(cosines * scale, sines * scale, rates)
+    return Trajectories(cosines * scale, sines * scale, rates, np.zeros(n))
 
 
 def together(several: Sequence[Trajectories]) -> Trajectories:
@@ -109,4 +118,5 @@ def together(several: Sequence[Trajectories]) -> Trajectories:
         np.concatenate([filled(each.cosines, 1) for each in several], -1),
         np.concatenate([filled(each.sines, 1) for each in several], -1),
         np.concatenate([filled(each.rates, 0) for each in several], -1),
+        np.concatenate([each.headings for each in several]),
     )

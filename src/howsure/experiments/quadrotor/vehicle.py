@@ -101,7 +101,7 @@ class Vehicle:
     @cached_property
     def inverse_allocation(self) -> Array:  # (4, 4)
         """Maps (collective thrust, moment) to the four thrusts."""
-        return np.linalg.inv(self.allocation)
+        return np.asarray(np.linalg.inv(self.allocation), dtype=np.float64)
 
     @property
     def hover_speed(self) -> float:
