@@ -157,7 +157,7 @@ class Forms:
         if self.waiting:
             weight, directions = (torch.cat(each, -1) for each in zip(*self.waiting, strict=True))
             scaled = directions[:, None] * weight[:, :, None]
-            self._add_matrices(scaled @ directions[:, None].mT)
+            self._add_matrices(_upper(scaled, directions[:, None]))
             self.waiting, self.size = [], 0
 
     def _add_matrices(self, new: Tensor) -> None:
@@ -185,16 +185,16 @@ class Forms:
         return data, _vector(matrix[..., cut:, cut:])
 
 
-def _upper(left: Tensor, right: Tensor) -> Tensor:  # each (batch, K, units)
-    """left right', (batch, K, K), which is symmetric: half of the products are left out."""
-    count = left.shape[1]
+def _upper(left: Tensor, right: Tensor) -> Tensor:  # each (..., K, units)
+    """left right', (..., K, K), which is symmetric: nearly half of the products are left out."""
+    count = left.shape[-2]
     if count <= 2:
         return left @ right.mT
     half = count // 2
-    across = left[:, :half] @ right[:, half:].mT
-    first = torch.cat([_upper(left[:, :half], right[:, :half]), across], 2)
-    second = torch.cat([across.mT, _upper(left[:, half:], right[:, half:])], 2)
-    return torch.cat([first, second], 1)
+    across = left[..., :half, :] @ right[..., half:, :].mT
+    first = torch.cat([_upper(left[..., :half, :], right[..., :half, :]), across], -1)
+    second = torch.cat([across.mT, _upper(left[..., half:, :], right[..., half:, :])], -1)
+    return torch.cat([first, second], -2)
 
 
 def _vector(matrix: Tensor) -> Tensor:  # (batch, outputs, K, K)
