@@ -10,6 +10,7 @@ from howsure.check import check as check
 from howsure.dropout import Placement as Placement
 from howsure.ensemble import Ensemble as Ensemble
 from howsure.errors import NoRuleError as NoRuleError
+from howsure.exporting import export as export
 from howsure.gate import Gate as Gate
 from howsure.gate import blend as blend
 from howsure.heteroscedastic import add_variance_head as add_variance_head

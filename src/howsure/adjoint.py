@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.concrete import is_traced
 from howsure.signs import are_coloured
 from howsure.sites import LedgerInterpreter, Remainder
 
@@ -143,7 +144,9 @@ class Forms:
         directions: Tensor,  # (batch, K, units)
     ) -> None:
         """Adds sum over units of weight F_k F_l; small operations wait to be summed together."""
-        size = weight.shape[1] * directions.numel()
+        # A graph serves any batch size: what is done must not depend on it.
+        rows = len(directions) if is_traced() else 1
+        size = weight.shape[1] * directions.numel() // rows
         if self.size + size > _AT_ONCE:
             self._sum_waiting()
         if size <= _AT_ONCE:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
+from howsure.concrete import is_traced
+
 # 256 kB of float32: small enough for the cache, large enough that calling an operation costs
 # little beside running it. Functions with larger temporaries ask for smaller blocks.
 _BLOCK = 65536
@@ -23,7 +25,7 @@ def in_blocks(function: Elementwise, *inputs: Tensor, size: int = _BLOCK) -> tup
     are cut from the whole batch, not from what one sample sees.
     """
     level = _functorch.peek_interpreter_stack()
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if torch.is_grad_enabled() or is_traced():
         return function(*inputs)
     if level is None:
         return _blockwise(function, inputs, size)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
     is_functorch_wrapped_tensor,
 )
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 
 def has_values(tensor: Tensor) -> bool:
@@ -16,3 +17,8 @@ def has_values(tensor: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not is_functorch_wrapped_tensor(tensor)
     )
+
+
+def is_traced() -> bool:
+    """Whether operations are being written down: `torch.export`, `torch.compile`, `make_fx`."""
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from howsure.concrete import has_values
+from howsure.concrete import has_values, is_traced
 
 _cache: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
@@ -22,6 +22,8 @@ def squared(weight: Tensor, dtype: torch.dtype) -> Tensor:
     entry = _cache.get(weight)
     if entry is not None and entry[0] == weight._version and entry[1].dtype == dtype:
         return entry[1]
+    if is_traced():
+        return weight.to(dtype).square()
     # A tensor made in inference mode could not be used where gradients are needed later.
     with torch.inference_mode(False), torch.no_grad():
         square = weight.detach().to(dtype).square()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from howsure.budget import CONSTANT, REMAINDER, Budget
+from howsure.concrete import has_values
 from howsure.methods.analysis import Analysis, analyse
 from howsure.methods.combine import prediction
 from howsure.methods.passes import Pass, no_gradients
@@ -84,7 +85,7 @@ def _with_sources(setup: Setup, result: Prediction, found: Analysis) -> Predicti
     def of(columns: slice, prediction: Prediction) -> Prediction:
         return replace(
             prediction,
-            notes=(*result.notes, *_doubts(trust[:, columns])),
+            notes=(*result.notes, *doubts(trust[:, columns])),
             covariance=covariance[:, columns, columns],
             sources=budget.of_outputs(columns),
             trust=trust[:, columns],
@@ -125,7 +126,10 @@ def _budget(setup: Setup, found: Analysis) -> Budget:
     return Budget(tuple(names), tuple(kinds), torch.stack(variances), maps)
 
 
-def _doubts(trust: Tensor) -> tuple[str, ...]:
+def doubts(trust: Tensor) -> tuple[str, ...]:
+    """A note where the variance is not to be relied on; none inside a trace."""
+    if not has_values(trust):
+        return ()
     doubtful = int((trust < DOUBTFUL).sum())
     if not doubtful:
         return ()

@@ -1,0 +1,81 @@
+"""Writes down what a function does to tensors, as a graph of plain operations.
+
+`make_fx` sees through `vmap`, forward and backward derivatives, so that every method is flat in
+the end: no Gaussians, no rules, no autograd. The tensors are stand-ins without values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from howsure.compiling.backward import DECOMPOSITIONS
+
+
+class _RealDraws(TorchFunctionMode):
+    """Random numbers from a generator are drawn at once: a seed gives what it gives in eager."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if kwargs.get("generator") is None:
+            return func(*args, **kwargs)
+        with _disable_current_modes():
+            return func(*args, **kwargs)
+
+
+def traced(
+    function: Callable[..., Sequence[Tensor]],
+    tensors: Sequence[Tensor],
+    shapes: Sequence[Sequence[int]] | None = None,
+) -> GraphModule:
+    """The function of these tensors as a graph; its constants are buffers.
+
+    Args:
+        function: From tensors to a flat sequence of tensors. Decisions by shapes are taken as for
+            these shapes; a decision by values is an error.
+        tensors: Examples: only dtype, device and shape matter.
+        shapes: Other shapes to trace with.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        stand_ins = [
+            torch.empty(tuple(shape), dtype=tensor.dtype, device=tensor.device)
+            for tensor, shape in zip(tensors, shapes or [t.shape for t in tensors], strict=True)
+        ]
+
+    def drawn(*inputs: Tensor) -> list[Tensor]:
+        with _RealDraws():
+            return [output.detach() for output in function(*inputs)]
+
+    make = make_fx(drawn, DECOMPOSITIONS, tracing_mode="real", _allow_non_fake_inputs=True)
+    with mode, enable_python_dispatcher():
+        graph = make(*stand_ins)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    _keep_constants(graph)
+    return graph.eval()
+
+
+def _keep_constants(graph: GraphModule) -> None:
+    """The tensors that the graph holds as buffers, which compilers and exporters take as fixed."""
+    used = dict.fromkeys(str(n.target) for n in graph.graph.nodes if n.op == "get_attr")
+    for name in used:
+        value = getattr(graph, name)
+        if isinstance(value, Tensor):
+            delattr(graph, name)
+            graph.register_buffer(name, value.detach())

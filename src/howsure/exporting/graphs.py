@@ -1,0 +1,100 @@
+"""The graph of a flat prediction, for any batch size where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from howsure.compiling.tracing import traced
+from howsure.errors import NoRuleError
+from howsure.exporting.any_batch import BatchSizeMattersError, for_any_batch
+from howsure.exporting.errors import ExportError
+from howsure.exporting.flat import Flat
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A graph of plain operations, from named tensors to a dict of named tensors.
+
+    Attributes:
+        exported: The graph as torch's own program.
+        batch: The batch size it needs; `None` for any.
+        batched: Which inputs have a row for each element of the batch.
+    """
+
+    exported: torch.export.ExportedProgram
+    batch: int | None
+    batched: list[bool]
+
+
+def program(flat: Flat, any_batch: bool | None) -> Program:
+    """The program; `any_batch=None` takes the example's batch size where it must be fixed."""
+    batch = flat.tensors[0].shape[0] if flat.tensors[0].dim() else 0
+    batched = [bool(t.dim()) and t.shape[0] == batch for t in flat.tensors]
+    if any_batch is not False:
+        try:
+            graph = for_any_batch(lambda size: _trace(flat, _resized(flat, batched, size), size), 0)
+            return Program(_exported_for_any(_named(graph, flat), flat, batched), None, batched)
+        except (BatchSizeMattersError, ExportError) as error:
+            if any_batch:
+                raise ExportError(
+                    f"The program depends on the batch size: {error} Use `any_batch=False` for a "
+                    f"program that takes batches of {batch}."
+                ) from error
+    graph = _named(_trace(flat, flat.tensors, batch), flat)
+    return Program(torch.export.export(graph, tuple(flat.tensors)), batch, batched)
+
+
+def _exported_for_any(
+    graph: GraphModule, flat: Flat, batched: Sequence[bool]
+) -> torch.export.ExportedProgram:
+    batch = torch.export.Dim("batch")
+    shapes = tuple({0: batch} if own else None for own in batched)
+    # A batch of 1 would be taken as fixed.
+    examples = rows(flat.tensors, batched, 3)
+    try:
+        return torch.export.export(graph, tuple(examples), dynamic_shapes=shapes)
+    except Exception as error:  # Its errors have no common class.
+        raise BatchSizeMattersError(f"{error}".partition("\n")[0]) from error
+
+
+def _trace(flat: Flat, tensors: Sequence[Tensor], batch: int) -> GraphModule:
+    setup = flat.uncertain.setup
+    # All samples, and all rows, at once: a file has one graph, not pieces.
+    at_once = batch if flat.method == "adjoint" else setup.chunk or setup.samples
+    setup = setup.with_(chunk=max(at_once, 1))
+    try:
+        return traced(lambda *inputs: flat.predict(setup, inputs), tensors)
+    except (NoRuleError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        raise ExportError(
+            f'The method "{flat.method}" of this model cannot be written down as a graph, most '
+            f"often because the model decides by the values it sees: {error}"
+        ) from error
+
+
+def _resized(flat: Flat, batched: Sequence[bool], size: int) -> list[Tensor]:
+    """Tensors on no device with another batch size: tracing looks at shapes only."""
+    pairs = zip(flat.tensors, batched, strict=True)
+    return [t.new_empty(1).expand(size, *t.shape[1:]) if own else t for t, own in pairs]
+
+
+def rows(tensors: Sequence[Tensor], batched: Sequence[bool], count: int) -> list[Tensor]:
+    """Inputs with `count` rows, which repeat as often as needed."""
+    pairs = zip(tensors, batched, strict=True)
+    return [t[torch.arange(count) % len(t)] if own else t for t, own in pairs]
+
+
+def _named(graph: GraphModule, flat: Flat) -> GraphModule:
+    """The graph with named inputs and a dict of named outputs."""
+    nodes = list(graph.graph.nodes)
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    for node, name in zip(inputs, flat.input_names, strict=True):
+        node.target = name
+    outputs = nodes[-1].args[0]
+    nodes[-1].args = (dict(zip(flat.output_names, outputs, strict=True)),)
+    graph.recompile()
+    return graph

@@ -1,0 +1,228 @@
+"""Compiled predictions give what eager ones give, and fall back where they must."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+import howsure as hs
+from howsure.compiling import Compiled
+from howsure.compiling.backward import DECOMPOSITIONS
+from howsure.compiling.tracing import traced
+from howsure.methods import METHODS
+from howsure.structure import Parts
+
+# Warnings of torch's own about its own compiler.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*TF32.*"),
+]
+aten = torch.ops.aten
+
+
+def net():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.AvgPool2d(2)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(12, 2)).eval()
+
+
+def perceptron():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
+
+
+CASES = {
+    "adf": ("adf", {}),
+    "constant": ("constant", {"tau": 0.1}),
+    "linear": ("linear", {}),
+    "mc_dropout": ("mc_dropout", {"rate": 0.2, "samples": 5}),
+    "sampled_adf": ("sampled_adf", {"rate": 0.2, "samples": 5}),
+    "sampled_adf, masks per input": (
+        "sampled_adf",
+        {"rate": 0.2, "samples": 3, "shared_masks": False},
+    ),
+    "adjoint": ("adjoint", {"probes": 0, "rate": 0.2}),
+    "adjoint, probes": ("adjoint", {"probes": 4, "rate": 0.2}),
+    "classification": ("adf", {"task": "classification"}),
+}
+
+
+def assert_same(found, expected):
+    one, two = Parts(found).tensors, Parts(expected).tensors
+    assert len(one) == len(two)
+    for a, b in zip(one, two, strict=True):
+        assert a.shape == b.shape
+        assert float((a - b).abs().max()) <= 1e-5 * float(b.abs().max()) + 1e-12
+
+
+@pytest.mark.parametrize("case, batch", [*((case, 3) for case in CASES), ("adjoint", 1)])
+def test_traced_methods_give_what_eager_gives(case, batch):
+    method, options = CASES[case]
+    sure = hs.Uncertain(net(), 0.01, method, **options)
+    x, other = torch.rand(2, batch, 1, 8, 8)
+    sure(x)
+    structure = []
+
+    def flat(tensor):
+        structure.append(Parts(METHODS[method](sure.setup, tensor)))
+        return structure[-1].tensors
+
+    graph = traced(flat, [x])
+    for values in (x, other):
+        assert_same(structure[-1].filled(graph(values)), sure(values))
+
+
+def test_traced_draws_are_those_of_the_seed():
+    def noisy(x):
+        return [x + torch.rand(3, generator=torch.Generator().manual_seed(5))]
+
+    expected = torch.rand(3, generator=torch.Generator().manual_seed(5))
+    torch.testing.assert_close(traced(noisy, [torch.zeros(3)])(torch.zeros(3))[0], expected)
+
+
+def test_a_trace_leaves_no_stand_ins_behind():
+    model = net()
+    sure = hs.Uncertain(model, 0.01, "adf")
+    traced(lambda x: [METHODS["adf"](sure.setup, x).mean], [torch.rand(2, 1, 8, 8)])
+    assert type(sure(torch.rand(2, 1, 8, 8)).data_var) is torch.Tensor
+
+
+@pytest.mark.parametrize("size", [(7, 9), (8, 8)])
+@pytest.mark.parametrize("stride, padding, dilation", [(1, 0, 1), (2, 1, 1), (3, 2, 2)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gradient_of_a_convolution_is_a_convolution(size, stride, padding, dilation, transposed):
+    x, weight = torch.randn(2, 4, *size), torch.randn(4, 2, 3, 3)
+    settings = [stride] * 2, [padding] * 2, [dilation] * 2, transposed, [0, 0], 2
+    out = aten.convolution(x, weight, None, *settings)
+    grad = torch.randn_like(out)
+    mask = [True, False, False]
+    expected = aten.convolution_backward(grad, x, weight, None, *settings, mask)[0]
+    ours = DECOMPOSITIONS[aten.convolution_backward.default]
+    found = ours(grad, x, weight, None, *settings, mask)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert ours(grad, x, weight, None, *settings, [True, True, False]) is NotImplemented
+
+
+@pytest.mark.parametrize("kernel, stride, padding", [((2, 2), (), (0, 0)), ((3,), (2,), (1,))])
+def test_gradients_of_pools(kernel, stride, padding):
+    x = torch.randn(2, 3, 7, 8)
+    out = aten.avg_pool2d(x, kernel, stride, padding)
+    grad = torch.randn_like(out)
+    args = (grad, x, kernel, stride, padding, False, True, None)
+    found = DECOMPOSITIONS[aten.avg_pool2d_backward.default](*args)
+    torch.testing.assert_close(found, aten.avg_pool2d_backward(*args))
+    out, indices = aten.max_pool2d_with_indices(x, kernel, stride, padding)
+    args = (grad, x, kernel, stride, padding, [1, 1], False, indices)
+    found = DECOMPOSITIONS[aten.max_pool2d_with_indices_backward.default](*args)
+    torch.testing.assert_close(found, aten.max_pool2d_with_indices_backward(*args))
+
+
+class Decides(nn.Module):
+    """Looks at values."""
+
+    def forward(self, x):
+        return x * 2 if float(x.sum()) > 0 else x
+
+
+def test_what_cannot_be_traced_runs_as_before_with_one_warning(recwarn):
+    sure, compiled = hs.Uncertain(Decides().eval(), method="constant", tau=0.1), Compiled()
+    for x in (torch.ones(2, 3), -torch.ones(2, 3)):
+        assert_same(compiled(sure.setup, "constant", x), sure(x))
+    (only,) = recwarn
+    assert 'The method "constant" runs uncompiled' in str(only.message)
+
+
+def test_methods_that_draw_noise_run_as_before():
+    sure, x = hs.Uncertain(perceptron(), 0.1, "noise_sampling"), torch.rand(2, 3)
+    with pytest.warns(UserWarning, match="draws noise in every call"):
+        found = Compiled()(sure.setup, "noise_sampling", x)
+    assert_same(found, sure(x))
+
+
+def test_errors_are_those_of_eager():
+    sure = hs.Uncertain(perceptron(), 0.1, "adf")
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        Compiled()(sure.setup, "adf", torch.full((2, 3), float("nan")))
+
+
+def has_cpp_compiler():
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    try:
+        return bool(get_cpp_compiler())
+    except Exception:
+        return False
+
+
+needs_compiler = pytest.mark.skipif(not has_cpp_compiler(), reason="there is no C++ compiler")
+
+
+def test_new_shapes_weights_and_settings_are_compiled_anew(monkeypatch):
+    made = []
+
+    def compiled_method(setup, method, x):
+        made.append(tuple(x.shape))
+        return lambda x: METHODS[method](setup, x)
+
+    monkeypatch.setattr("howsure.compiling.compiled.compiled_method", compiled_method)
+    model, x = perceptron(), torch.rand(4, 3)
+    sure = hs.Uncertain(model, 0.1, "adf").compile()
+    sure(x), sure(2 * x)
+    assert made == [(4, 3)]
+    with pytest.warns(UserWarning, match=r"Compiling again.*\(2, 3\)"):
+        sure(x[:2])
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+    assert_same(sure(x), hs.Uncertain(model, 0.1, "adf")(x))
+    sure.setup = sure.setup.with_(noise=0.4)
+    assert_same(sure(x), hs.Uncertain(model, 0.4, "adf")(x))
+    assert made == [(4, 3), (2, 3), (4, 3), (4, 3)]
+
+
+@needs_compiler
+def test_compiled_wrapper_gives_what_eager_gives():
+    sure, plain = (hs.Uncertain(perceptron(), 0.1, "adf") for _ in range(2))
+    x = torch.rand(4, 3)
+    assert_same(sure.compile()(x), plain(x))
+    assert list(sure._compiled.programs.values()) != [None]
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["sampled_adf", "adjoint"])
+def test_compiled_methods_give_what_eager_gives(case):
+    method, options = CASES[case]
+    sure = hs.Uncertain(net(), 0.01, method, **options)
+    x = torch.rand(2, 1, 8, 8)
+    compiled = Compiled()
+    found = compiled(sure.setup, method, x)
+    assert list(compiled.programs.values()) != [None]
+    assert_same(found, sure(x))
+    assert found.notes == sure(x).notes
+    if method == "adjoint":
+        assert_same(found.budget().variances, sure(x).budget().variances)
+
+
+@pytest.mark.slow
+def test_without_a_compiler_it_runs_as_before():
+    code = """
+        import warnings, torch, howsure as hs
+        from howsure.compiling import Compiled
+        sure = hs.Uncertain(torch.nn.Linear(2, 1).eval(), 0.1, "adf")
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            Compiled()(sure.setup, "adf", torch.rand(2, 2))
+        print([str(w.message)[:36] for w in found if "uncompiled" in str(w.message)])
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CXX": "/does/not/exist", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
+    )
+    assert "runs uncompiled" in found.stdout, found.stdout + found.stderr

@@ -1,0 +1,256 @@
+"""Exported files give what the wrapper gives, without howsure."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import howsure as hs
+from howsure.calibrate import AffineVariance, Conformal, VarianceScale
+from howsure.compiling.tracing import traced
+from howsure.exporting import ExportError, export, read_metadata
+from howsure.exporting.any_batch import BatchSizeMattersError, for_any_batch
+from nets import TwoSensors
+
+# Warnings of torch's own about its own export.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
+    pytest.mark.filterwarnings("ignore:The tensor attributes"),
+]
+EXAMPLE = Path(__file__).parents[1] / "examples" / "run_exported.py"
+
+packages = ("onnx", "onnxruntime", "onnxscript")
+missing = [name for name in packages if importlib.util.find_spec(name) is None]
+needs_onnx = pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def net():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.AvgPool2d(2)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(12, 2)).eval()
+
+
+def perceptron():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
+
+
+CASES = {
+    "adf": {},
+    "constant": {"tau": 0.1},
+    "linear": {},
+    "mc_dropout": {"rate": 0.5, "samples": 5, "tau": 0.1},
+    "sampled_adf": {"rate": 0.5, "samples": 5},
+    "adjoint": {"probes": 4, "rate": 0.2},
+}
+
+
+def assert_same(found, prediction):
+    names = "mean", "data_var", "model_var"
+    for name in names:
+        expected = getattr(prediction, name)
+        assert found[name].shape == expected.shape
+        assert float((found[name] - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
+def in_onnxruntime(path):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [item.name for item in session.get_outputs()]
+
+    def run(x):
+        found = session.run(None, {"x": x.numpy()})
+        return {name: torch.from_numpy(each) for name, each in zip(names, found, strict=True)}
+
+    return run
+
+
+IMAGES = [pytest.param(method, "images", marks=pytest.mark.slow) for method in CASES]
+
+
+def made(inputs):
+    return (perceptron(), (3,)) if inputs == "vectors" else (net(), (1, 8, 8))
+
+
+@pytest.mark.parametrize("method, inputs", [*((method, "vectors") for method in CASES), *IMAGES])
+def test_program_for_any_batch(method, inputs, tmp_path):
+    model, shape = made(inputs)
+    sure = hs.Uncertain(model, 0.01, method, **CASES[method])
+    done = export(sure, torch.rand(2, *shape), tmp_path / "net.pt2")
+    assert done.batch is None and done.difference <= 1e-5
+    program = torch.export.load(tmp_path / "net.pt2").module()
+    for batch in (1, 2, 5):
+        x = torch.rand(batch, *shape)
+        assert_same(program(x), sure(x))
+
+
+@needs_onnx
+@pytest.mark.parametrize("method, inputs", [("adf", "vectors"), *IMAGES])
+def test_onnx_for_any_batch(method, inputs, tmp_path):
+    model, shape = made(inputs)
+    sure = hs.Uncertain(model, 0.01, method, **CASES[method])
+    done = export(sure, torch.rand(2, *shape), tmp_path / "net.onnx", units="rad")
+    assert done.batch is None and done.outputs == ("mean", "data_var", "model_var")
+    run = in_onnxruntime(tmp_path / "net.onnx")
+    for batch in (1, 2, 5):
+        x = torch.rand(batch, *shape)
+        assert_same(run(x), sure(x))
+    assert read_metadata(tmp_path / "net.onnx")["units"] == "rad"
+
+
+def test_file_says_how_it_was_made(tmp_path):
+    noise = hs.noise.std(0.1)
+    sure = hs.Uncertain(perceptron(), noise, "sampled_adf", rate=0.2, samples=3, tau=0.5)
+    export(sure, torch.rand(2, 3), tmp_path / "net.pt2", units="rad")
+    about = read_metadata(tmp_path / "net.pt2")
+    assert about["rates"] == {"0": 0.2} and about["tau"] == 0.5 and about["units"] == "rad"
+    assert hs.noise.from_config(about["noise"])(torch.zeros(1)) == pytest.approx(0.01)
+    assert about["inputs"] == [{"name": "x", "shape": [2, 3], "dtype": "float32"}]
+    extra = {"howsure.json": ""}
+    torch.export.load(tmp_path / "net.pt2", extra_files=extra)
+    assert json.loads(extra["howsure.json"]) == about
+
+
+def test_several_inputs_and_nested_outputs(tmp_path):
+    sure = hs.Uncertain(TwoSensors().eval(), {"image": 0.01, "motion": 0.1}, "adf")
+    x = {"image": torch.rand(2, 1, 8, 8), "motion": torch.rand(2, 6)}
+    done = export(sure, x, tmp_path / "net.pt2")
+    assert done.inputs == ("image", "motion")
+    found = torch.export.load(tmp_path / "net.pt2").module()(x["image"], x["motion"])
+    expected = sure(**x)
+    torch.testing.assert_close(found["mean.pose.0"], expected.mean["pose"][0])
+    torch.testing.assert_close(found["data_var.pose.1"], expected.data_var["pose"][1])
+
+
+def test_calibrators_of_variances_are_in_the_file(tmp_path):
+    sure, x = hs.Uncertain(perceptron(), 0.1, "adf"), torch.rand(4, 3)
+    scale = VarianceScale(torch.tensor([2.0, 3.0], dtype=torch.float64))
+    affine = AffineVariance(torch.tensor(1.5), torch.tensor(0.2))
+    sure.calibrators = (scale, affine)
+    export(sure, x, tmp_path / "net.pt2")
+    found = torch.export.load(tmp_path / "net.pt2").module()(x)
+    assert_same(found, sure(x))
+    assert float(found["data_var"].min()) > 0.2
+
+
+def test_calibrators_of_intervals_are_refused(tmp_path):
+    sure, x = hs.Uncertain(perceptron(), 0.1, "adf"), torch.rand(40, 3)
+    sure.calibrators = (Conformal.fit(sure(x), torch.rand(40, 2)),)
+    with pytest.raises(ExportError, match=r"`Conformal` gives intervals.*VarianceScale"):
+        export(sure, x, tmp_path / "net.pt2")
+
+
+def test_double_precision(tmp_path):
+    sure, x = hs.Uncertain(perceptron().double(), 0.1, "adf"), torch.rand(2, 3).double()
+    assert export(sure, x, tmp_path / "net.pt2").difference <= 1e-12
+
+
+def test_classification(tmp_path):
+    sure = hs.Uncertain(perceptron(), 0.1, "adf", task="classification")
+    x = torch.rand(3, 3)
+    export(sure, x, tmp_path / "net.pt2")
+    assert_same(torch.export.load(tmp_path / "net.pt2").module()(x), sure(x))
+
+
+def test_masks_for_each_input_fix_the_batch(tmp_path):
+    options = {"rate": 0.2, "samples": 3, "shared_masks": False}
+    sure, x = hs.Uncertain(perceptron(), 0.1, "sampled_adf", **options), torch.rand(4, 3)
+    with pytest.raises(ExportError, match="depends on the batch size"):
+        export(sure, x, tmp_path / "net.pt2", any_batch=True)
+    done = export(sure, x, tmp_path / "net.pt2")
+    assert done.batch == 4 and read_metadata(done.path)["batch"] == 4
+
+
+class Decides(nn.Module):
+    def forward(self, x):
+        return x * 2 if float(x.sum()) > 0 else x
+
+
+@pytest.mark.parametrize(
+    "model, method, name, message",
+    [
+        (perceptron(), "adf", "net.h5", r"`net.h5` must end in `.onnx` or `.pt2`"),
+        (perceptron(), "noise_sampling", "net.pt2", r"draws new noise in every call"),
+        (Decides().eval(), "constant", "net.pt2", r"decides by the values"),
+    ],
+)
+def test_what_cannot_be_exported_is_said_and_nothing_is_written(
+    model, method, name, message, tmp_path
+):
+    sure = hs.Uncertain(model, 0.1, method)
+    with pytest.raises(ExportError, match=message):
+        export(sure, torch.rand(2, 3), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_package_names_the_pip_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match=r"pip install 'howsure\[export\]'"):
+        export(hs.Uncertain(perceptron(), 0.1, "adf"), torch.rand(2, 3), tmp_path / "net.onnx")
+
+
+def test_other_files_have_no_metadata(tmp_path):
+    program = torch.export.export(perceptron(), (torch.rand(2, 3),))
+    torch.export.save(program, tmp_path / "plain.pt2")
+    with pytest.raises(ExportError, match="not written by"):
+        read_metadata(tmp_path / "plain.pt2")
+    with pytest.raises(FileNotFoundError):
+        read_metadata(tmp_path / "none.pt2")
+
+
+def _traced(function):
+    return lambda size: traced(function, [torch.empty(size, 3)])
+
+
+def test_numbers_that_are_linear_in_the_batch_follow_it():
+    def function(x):
+        return [x.repeat(2, 1).reshape(2 * len(x) * 3), torch.zeros(len(x) + 4), x / len(x)]
+
+    graph = for_any_batch(_traced(function), 0)
+    for size in (1, 2, 7):
+        x = torch.rand(size, 3)
+        flat, longer, average = graph(x)
+        torch.testing.assert_close(average, x / size)
+        torch.testing.assert_close(flat, x.repeat(2, 1).flatten())
+        assert len(longer) == size + 4
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: [x * (1 / len(x))],
+        lambda x: [x.sum() * torch.ones(len(x) % 7 + 1)],
+        lambda x: [x * 2 if len(x) > 1500 else x * 2 + 1],
+        lambda x: [torch.zeros(len(x) ** 2)],
+    ],
+)
+def test_other_dependence_on_the_batch_is_refused(function):
+    with pytest.raises(BatchSizeMattersError):
+        for_any_batch(_traced(function), 0)
+
+
+@pytest.mark.parametrize("suffix", ["pt2", pytest.param("onnx", marks=needs_onnx)])
+def test_example_runs_without_howsure(suffix, tmp_path):
+    sure = hs.Uncertain(perceptron(), 0.1, "adf")
+    export(sure, torch.rand(1, 3), tmp_path / f"net.{suffix}")
+    path = str(tmp_path / f"net.{suffix}")
+    code = f"import sys; sys.modules['howsure'] = None; sys.argv = ['x', {path!r}]; "
+    code += f"exec(open({str(EXAMPLE)!r}).read())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "data_var" in found.stdout, found.stderr
+
+
+@pytest.mark.slow
+def test_compiled_package(tmp_path):
+    sure, x = hs.Uncertain(perceptron(), 0.1, "adf"), torch.rand(2, 3)
+    done = export(sure, x, tmp_path / "net.pt2", compiled=True)
+    assert done.difference <= 1e-5
+    assert read_metadata(done.path)["method"] == "adf"
