@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from operations import cost
+from page import into_page
 from real_networks import CASES, Case, images_of, model_of, noise_var, truth
 from torch import Tensor, nn
 
@@ -151,15 +152,8 @@ def write(results: dict[str, Any], images: int, samples: int) -> None:
     RESULTS.write_text(
         json.dumps({"images": images, "samples": samples, "cases": results}, indent=1) + "\n"
     )
-    _into_page("accuracy", table(results))
-    _into_page("trust", trust_table(results))
-
-
-def _into_page(name: str, content: str) -> None:
-    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-    text = PAGE.read_text()
-    head, tail = text.split(begin)[0], text.split(end)[1]
-    PAGE.write_text(f"{head}{begin}\n{content}\n{end}{tail}")
+    into_page(PAGE, "accuracy", table(results))
+    into_page(PAGE, "trust", trust_table(results))
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from models import dronet
 from operations import operations_of
+from page import into_page
 from real_networks import images_of
 from torch import Tensor, nn
 
@@ -179,15 +180,7 @@ def main() -> None:
             results = {each: known[each] for each in CASES if each in known}
             content = {"samples": given.samples, "cases": results}
             RESULTS.write_text(json.dumps(content, indent=1) + "\n")
-            _into_page(results)
-
-
-def _into_page(results: dict[str, Any]) -> None:
-    begin, end = "<!-- rates:begin -->", "<!-- rates:end -->"
-    text = PAGE.read_text()
-    if begin in text:
-        head, tail = text.split(begin)[0], text.split(end)[1]
-        PAGE.write_text(f"{head}{begin}\n{table(results)}\n{end}{tail}")
+            into_page(PAGE, "rates", table(results))
 
 
 if __name__ == "__main__":

@@ -56,3 +56,16 @@ def randomise_statistics(model):
                 0.05 + torch.rand(module.running_var.shape, generator=generator)
             )
     return model.eval()
+
+
+def small_image_net():
+    """Convolution, batch norm, ReLU, pool and a head, for images of shape (1, 8, 8)."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.AvgPool2d(2)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(12, 2)).eval()
+
+
+def perceptron():
+    """Three inputs, five hidden units, two outputs."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)).eval()

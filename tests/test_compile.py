@@ -15,6 +15,7 @@ from howsure.compiling.backward import DECOMPOSITIONS
 from howsure.compiling.tracing import traced
 from howsure.methods import METHODS
 from howsure.structure import Parts
+from nets import perceptron, small_image_net
 
 # Warnings of torch's own about its own compiler.
 pytestmark = [
@@ -23,17 +24,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*TF32.*"),
 ]
 aten = torch.ops.aten
-
-
-def net():
-    torch.manual_seed(0)
-    layers = nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.AvgPool2d(2)
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(12, 2)).eval()
-
-
-def perceptron():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
 
 
 CASES = {
@@ -63,7 +53,7 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("case, batch", [*((case, 3) for case in CASES), ("adjoint", 1)])
 def test_traced_methods_give_what_eager_gives(case, batch):
     method, options = CASES[case]
-    sure = hs.Uncertain(net(), 0.01, method, **options)
+    sure = hs.Uncertain(small_image_net(), 0.01, method, **options)
     x, other = torch.rand(2, batch, 1, 8, 8)
     sure(x)
     structure = []
@@ -86,7 +76,7 @@ def test_traced_draws_are_those_of_the_seed():
 
 
 def test_a_trace_leaves_no_stand_ins_behind():
-    model = net()
+    model = small_image_net()
     sure = hs.Uncertain(model, 0.01, "adf")
     traced(lambda x: [METHODS["adf"](sure.setup, x).mean], [torch.rand(2, 1, 8, 8)])
     assert type(sure(torch.rand(2, 1, 8, 8)).data_var) is torch.Tensor
@@ -197,7 +187,7 @@ def test_compiled_wrapper_gives_what_eager_gives():
 @pytest.mark.parametrize("case", ["sampled_adf", "adjoint"])
 def test_compiled_methods_give_what_eager_gives(case):
     method, options = CASES[case]
-    sure = hs.Uncertain(net(), 0.01, method, **options)
+    sure = hs.Uncertain(small_image_net(), 0.01, method, **options)
     x = torch.rand(2, 1, 8, 8)
     compiled = Compiled()
     found = compiled(sure.setup, method, x)

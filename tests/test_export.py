@@ -15,7 +15,7 @@ from howsure.calibrate import AffineVariance, Conformal, VarianceScale
 from howsure.compiling.tracing import traced
 from howsure.exporting import ExportError, export, read_metadata
 from howsure.exporting.any_batch import BatchSizeMattersError, for_any_batch
-from nets import TwoSensors
+from nets import TwoSensors, perceptron, small_image_net
 
 # Warnings of torch's own about its own export.
 pytestmark = [
@@ -29,17 +29,6 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "run_exported.py"
 packages = ("onnx", "onnxruntime", "onnxscript")
 missing = [name for name in packages if importlib.util.find_spec(name) is None]
 needs_onnx = pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
-
-
-def net():
-    torch.manual_seed(0)
-    layers = nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.AvgPool2d(2)
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(12, 2)).eval()
-
-
-def perceptron():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
 
 
 CASES = {
@@ -77,7 +66,7 @@ IMAGES = [pytest.param(method, "images", marks=pytest.mark.slow) for method in C
 
 
 def made(inputs):
-    return (perceptron(), (3,)) if inputs == "vectors" else (net(), (1, 8, 8))
+    return (perceptron(), (3,)) if inputs == "vectors" else (small_image_net(), (1, 8, 8))
 
 
 @pytest.mark.parametrize("method, inputs", [*((method, "vectors") for method in CASES), *IMAGES])

@@ -11,6 +11,7 @@ from torch import Tensor
 from howsure.calibrate.base import Calibrator
 from howsure.calibrate.calibrated import CalibratedPrediction, with_intervals
 from howsure.calibrate.held_out import held_out, mean_and_var
+from howsure.calibrate.rescale import aligned
 from howsure.prediction import Prediction
 from howsure.structure import Parts
 
@@ -67,7 +68,7 @@ class IsotonicQuantiles(Calibrator):
     def quantile(self, prediction: Prediction, p: float) -> Any:
         """Below which a share p of targets lies: mean + std * (p-quantile of z)."""
         mean, var = mean_and_var(prediction)
-        reach = self._shaped(self._score(p), mean)
+        reach = aligned(mean, self._score(p))
         return Parts(prediction.mean).filled([mean + var.sqrt() * reach])
 
     def cdf(
@@ -77,7 +78,7 @@ class IsotonicQuantiles(Calibrator):
     ) -> Tensor:
         """P(target <= value), never below 1 / (n + 1) or above n / (n + 1): what n points tell."""
         mean, var = mean_and_var(prediction)
-        self._shaped(self.z[..., 0], mean)
+        aligned(mean, self.z[..., 0])  # an error if the outputs do not fit
         z = (torch.as_tensor(value).to(mean) - mean) / var.sqrt()
         if self.z.dim() == 1:
             return self._level(self.z, z.double().cpu()).to(mean)
@@ -109,17 +110,6 @@ class IsotonicQuantiles(Calibrator):
         share = (z - lower) / torch.where(upper > lower, upper - lower, torch.ones_like(upper))
         share = torch.where(count == self.count, 1.0, share.clamp(0, 1))
         return (above + share) / (self.count + 1)
-
-    def _shaped(self, value: Tensor, mean: Tensor) -> Tensor:
-        value = value.to(mean)
-        if value.dim() == 0:
-            return value
-        if mean.dim() < 2 or mean.shape[1] != len(value):
-            raise ValueError(
-                f"The calibrator was fitted for {len(value)} outputs; this prediction has shape "
-                f"{tuple(mean.shape)}."
-            )
-        return value.reshape(-1, *[1] * (mean.dim() - 2))
 
 
 def _needed(p: float) -> int:

@@ -32,7 +32,7 @@ def rescaled(prediction: Prediction, scale: Tensor, tau: Tensor) -> Prediction:
     """
     check_new(prediction)
     mean = one_tensor(prediction.mean, "mean")
-    factor, extra = (_against(mean, value) for value in (scale, tau))
+    factor, extra = (aligned(mean, value) for value in (scale, tau))
     changed = replace(
         prediction,
         data_var=_mapped(prediction.data_var, factor, extra),
@@ -44,7 +44,7 @@ def rescaled(prediction: Prediction, scale: Tensor, tau: Tensor) -> Prediction:
     return _with_extras(changed, *flat)
 
 
-def _against(mean: Tensor, value: Tensor) -> Tensor:
+def aligned(mean: Tensor, value: Tensor) -> Tensor:
     """A value per output in a shape that goes with (batch, outputs, ...)."""
     value = value.to(mean)
     if value.dim() == 0:
