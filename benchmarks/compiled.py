@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 import torch
-from models.dronet import DroNet
 from models.resnet import ResNet18
 
 import howsure as hs
 from howsure.compiling import Compiled
+from howsure.experiments.steering.model import DroNet
 
 RESULT = Path(__file__).parent / "results" / "compiled.json"
 ROUNDS = 15

@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from models import dronet
 from operations import operations_of
 from page import into_page
 from real_networks import images_of
 from torch import Tensor, nn
 
 import howsure as hs
+from howsure.experiments.steering.model import load_weights
 from howsure.tune import DEFAULT_RATES, Fit
 
 HERE = Path(__file__).parent
@@ -94,7 +94,7 @@ def steering(data: Path, count: int = 100) -> Case:
     files = sorted((data / "udacity/test_ch2_001/center").glob("*.jpg"))
     chosen = files[:: len(files) // count][:count]
     y = torch.tensor([[angles.get(f.name, angles.get(f.stem, math.nan))] for f in chosen])
-    return Case(dronet.load(data / "dronet"), x, y)
+    return Case(load_weights(data / "dronet" / "dronet_torch.pt"), x, y)
 
 
 CASES: dict[str, Callable[[Path], Case]] = {

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from models import cifar_resnet, dronet
+from models import cifar_resnet
 from torch import Tensor, nn
+
+from howsure.experiments.steering.model import load_weights
 
 GRAY = 1 / 255
 
@@ -69,7 +71,7 @@ def _frames(folder: Path, count: int) -> Tensor:
 def model_of(data: Path, case: Case) -> nn.Module:
     """The trained network of a case."""
     if case.network == "DroNet":
-        return dronet.load(data / "dronet")
+        return load_weights(data / "dronet" / "dronet_torch.pt")
     depth = int(case.network.removeprefix("ResNet-"))
     return cifar_resnet.load(data / "cifar10_resnets", depth, case.units)
 

@@ -14,10 +14,6 @@ from howsure.calibrate import (
     VarianceScale,
 )
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(hs.Uncertain, "calibrate"), reason="`Uncertain.calibrate` is not there yet"
-)
-
 
 def truth(x):
     return torch.stack([torch.sin(2 * x[:, 0]) + 0.5 * x[:, 1], x[:, 0] * x[:, 1]], 1)
