@@ -28,6 +28,8 @@ class Contender:
         fit_tau: Add a residual variance; `None` for what the method does by itself.
         retrained: "adf" or "head": the network is trained further by that method's likelihood.
         prediction: Whose mean: "adf" as in the paper, "network" for the plain network's output.
+        released: Rate and constant variance are not tuned: the rate of training, and the constant
+            of the authors' code.
     """
 
     label: str
@@ -36,10 +38,12 @@ class Contender:
     fit_tau: bool | None = None
     retrained: str = ""
     prediction: str = "adf"
+    released: bool = False
 
 
 CONTENDERS = {
     "constant": Contender("constant variance", "constant"),
+    "gal_untuned": Contender("Gal: MC dropout, not tuned", "mc_dropout", fit=False, released=True),
     "gal": Contender("Gal: MC dropout, tuned tau", "mc_dropout"),
     "gast_untrained": Contender("Gast: ADF, untrained", "adf", fit=False),
     "gast": Contender("Gast: ADF, trained", "adf", fit=False, retrained="adf"),
@@ -53,6 +57,7 @@ CONTENDERS = {
     ),
     "noise_sampling": Contender("brute force", "noise_sampling"),
 }
+RELEASED_TAU = 1e-4
 LABELS = {name: contender.label for name, contender in CONTENDERS.items()}
 
 
@@ -66,13 +71,13 @@ class Effort:
         rates: The rates that are tried.
         epochs: Of retraining.
         lr: Learning rate of retraining.
-        train_rate: Dropout rate while the variance head is trained.
+        train_rate: Dropout rate while the variance head is trained, and of MC dropout without tuning.
         batch: Inputs per batch.
     """
 
     samples: int = 20
     tuning_samples: int = 20
-    rates: tuple[float, ...] = (0.0, 0.005, 0.01, 0.02, 0.04, 0.07, 0.12, 0.2, 0.35)
+    rates: tuple[float, ...] = (0.0, 0.005, 0.01, 0.03, 0.07, 0.15, 0.3)
     epochs: int = 5
     lr: float = 1e-3
     train_rate: float = 0.05
@@ -121,6 +126,7 @@ def tuned(contender: Contender, bench: Bench, folder: RunFolder) -> Tuned:
         seed=bench.seed,
         prediction=contender.prediction,
         task=bench.task,
+        rate=bench.effort.train_rate if contender.released else None,
         tau=tau,
     )
     record: dict[str, Any] = {"tau": tau, "floor": tau}
@@ -146,7 +152,7 @@ def _uses_noise(contender: Contender) -> bool:
 def _network(contender: Contender, bench: Bench, folder: RunFolder) -> tuple[nn.Module, float]:
     """The network that the contender runs on, and the constant variance of its likelihood."""
     if not contender.retrained:
-        return bench.model, 0.0
+        return bench.model, RELEASED_TAU if contender.released else 0.0
     error = squared_error(bench)
     effort = bench.effort
     name = f"seed{bench.seed}-{contender.retrained}"

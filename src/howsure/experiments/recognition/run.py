@@ -53,7 +53,7 @@ class Settings:
         if options.data is not None:
             effort = Effort(epochs=1, batch=25)
             untrained = tuple(n for n in Settings().methods if not CONTENDERS[n].retrained)
-            real = Settings(Counts(300, 2000), 2 / 255, effort=effort, methods=untrained)
+            real = Settings(Counts(200, 1000), 2 / 255, effort=effort, methods=untrained)
             few_images = replace(real, counts=Counts(25, 75))
             quick = Effort(rates=few, tuning_samples=10, batch=25)
             return replace(few_images, effort=quick) if options.quick else real

@@ -51,14 +51,14 @@ class SensitivitySettings:
         base = replace(Settings.of(options), noise_std=REFERENCE**0.5)
         if options.data is not None:
             few = tuple(name for name in _METHODS if not name.endswith("_tau"))
-            counts = Counts(40, 8, 16) if options.quick else Counts(1500, 100, 150)
+            counts = Counts(40, 8, 16) if options.quick else Counts(600, 64, 120)
             return SensitivitySettings(replace(base, counts=counts), few)
         if options.quick:
             effort = Effort(rates=(0.0, 0.003, 0.01, 0.03, 0.1), epochs=2)
             quick = replace(base, counts=Counts(1200, 80, 80), effort=effort)
             return SensitivitySettings(quick, ("constant", "gal", "gast", "kendall", *_SWEPT))
-        full = replace(base, size=64, widths=SMALL, counts=Counts(6000, 300, 500))
-        return SensitivitySettings(replace(full, recipe=PlainRecipe(15), effort=Effort()))
+        full = replace(base, size=64, widths=SMALL, counts=Counts(3000, 200, 300))
+        return SensitivitySettings(replace(full, recipe=PlainRecipe(12), effort=Effort()))
 
 
 class SensitivityRun(SteeringRun):

@@ -46,7 +46,7 @@ class Settings:
         methods: The lines of the table.
     """
 
-    size: int = 200
+    size: int = 100
     widths: tuple[int, ...] = FULL
     counts: Counts = field(default_factory=lambda: Counts(3000, 200, 150))
     noise_std: float = 8 / 255
@@ -61,7 +61,7 @@ class Settings:
         few = (0.0, 0.003, 0.01, 0.03, 0.1)
         if options.data is not None:
             # "2 grayscale levels" in the paper.
-            real = replace(full, counts=Counts(1500, 300, 450), noise_std=2 / 255)
+            real = replace(full, size=200, counts=Counts(1500, 200, 450), noise_std=2 / 255)
             if not options.quick:
                 return real
             effort = Effort(rates=few, tuning_samples=10, epochs=1, batch=8)
