@@ -71,7 +71,8 @@ class Effort:
         rates: The rates that are tried.
         epochs: Of retraining.
         lr: Learning rate of retraining.
-        train_rate: Dropout rate while the variance head is trained, and of MC dropout without tuning.
+        train_rate: Dropout rate while the variance head is trained, and of MC dropout that is
+            not tuned.
         batch: Inputs per batch.
     """
 
