@@ -195,11 +195,29 @@ def test_class_probabilities_have_no_closed_form():
     assert fit.objective == "one_hot" and fit.rate in fit.rates
 
 
+@pytest.mark.parametrize(("floor", "used"), [(None, 1e-4), (0.02, 0.02)])
+def test_probabilities_that_hardly_vary_do_not_rule_the_search(floor, used):
+    """A saturated classifier: without a floor, logarithms of tiny variances are all that counts."""
+    torch.manual_seed(0)
+    net = nn.Linear(2, 3).eval()
+    net.weight.data *= 20
+    x = torch.randn(30, 2)
+    y = net(x).argmax(1).roll(3)
+    sure = hs.Uncertain(net, 0.001, "adf", task="classification")
+    fit = sure.fit([(x, y)], floor=floor, show_progress=False)
+    found = sure(x)
+    assert float(found.total_var.min()) < 1e-8
+    expected = hs.metrics.one_hot_nll(found.mean, found.total_var, y, floor=used)
+    assert fit.best_nll == pytest.approx(float(expected), rel=1e-5)
+
+
 def test_wrong_options_are_named(net):
     x, y = held_out(net, 10, rate=0.1, noise=0.1)
     sure = hs.Uncertain(net, 0.1, "adjoint")
     with pytest.raises(ValueError, match="`search` must be one of"):
         sure.fit([(x, y)], search="fast")
+    with pytest.raises(ValueError, match="`floor` must be a variance"):
+        sure.fit([(x, y)], floor=-1.0)
     with pytest.raises(ValueError, match="a grid has no room"):
         sure.fit([(x, y)], search="grid", per_layer=True)
     with pytest.raises(ValueError, match='"adf" has no closed form'):

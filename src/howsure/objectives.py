@@ -38,6 +38,10 @@ class Scored:
         total = self.var + tau
         return 0.5 * torch.log(total) + self.error / (2 * total)
 
+    def raised(self, floor: float) -> Scored:
+        """The same with variances below the floor raised to it."""
+        return self if self.var is None else Scored(self.error, self.var.clamp(min=floor))
+
     @staticmethod
     def joined(parts: list[Scored]) -> Scored:
         """All inputs of several batches."""

@@ -191,4 +191,4 @@ def _confirmed(setup: Setup, name: str, batches: Batches, search: Search) -> flo
     if name == "adjoint":
         name = "mc_dropout" if setup.noise is None else "noise_sampling"
     sampled = setup.with_(samples=search.samples, shared_masks=False)
-    return point(sampled, name, batches, search.objective_for(setup.task), with_tau=False).nll
+    return point(sampled, name, batches, search, with_tau=False).nll

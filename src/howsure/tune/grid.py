@@ -23,14 +23,13 @@ def search_grid(
 ) -> tuple[Setup, Fit]:
     """The setup with the best of all rates that were tried, and the curve."""
     grid: tuple[float | None, ...] = search.grid if has_rate else (None,)
-    objective = search.objective_for(setup.task)
     searched = setup.with_(samples=search.samples, shared_masks=False, tau=0.0)
     curve = [
         point(
             searched.with_(rate=setup.rate if rate is None else rate),
             name,
             batches,
-            objective,
+            search,
             with_tau=search.with_tau(name),
         )
         for rate in progress(grid, search.show_progress, f"fit {name}")
@@ -50,7 +49,7 @@ def search_grid(
         tuple(each.error for each in curve),
         rate,
         tau,
-        objective,
+        search.objective_for(setup.task),
         search.samples,
         curve[best].count,
         best_nll=curve[best].nll,
@@ -84,12 +83,13 @@ class Point:
         return cls(nll if math.isfinite(nll) else math.inf, error, tau, scored.count)
 
 
-def point(setup: Setup, name: str, batches: Batches, objective: str, *, with_tau: bool) -> Point:
+def point(setup: Setup, name: str, batches: Batches, search: Search, *, with_tau: bool) -> Point:
     """The objective of one setting, with the same random numbers as at every other."""
+    objective = search.objective_for(setup.task)
     scored: list[Scored] = []
     for index, (x, target) in enumerate(batches):
         prediction = METHODS[name](setup.with_(seed=setup.seed + 1000 * index), x)
         check_targets(prediction, target, objective)
         scored.append(OBJECTIVES[objective](prediction, target))
-    joined = Scored.joined(scored)
+    joined = Scored.joined(scored).raised(search.floor_for(setup.task))
     return Point.of(joined, fitted_tau(joined) if with_tau else 0.0)

@@ -13,6 +13,8 @@ from howsure.objectives import OBJECTIVES
 
 # The paper searches "a log-range of 20 possible rates in [0, 1]", which cannot include its ends.
 DEFAULT_RATES = (0.0, *torch.logspace(-3, math.log10(0.9), 20, dtype=torch.float64).tolist())
+# The size of tau in the paper's released code.
+ONE_HOT_FLOOR = 1e-4
 SEARCHES = ("auto", "grid", "closed_form")
 
 
@@ -36,6 +38,9 @@ class Search:
         fit_noise: Also fit a factor on the sensor's variance (closed form only).
         objective: "gaussian", or for classification "one_hot" (as the paper's authors) or
             "categorical".
+        floor: Smallest variance in the likelihood (grid only). Default: 0, and for "one_hot" 1e-4
+            as in the authors' code: probabilities near 0 and 1 vary by next to nothing, and their
+            logarithms would outweigh all errors.
         training_data: The training data set or loader, to warn if it is the held-out one.
         show_progress: Show a bar.
     """
@@ -48,6 +53,7 @@ class Search:
     fit_tau: bool | None = None
     fit_noise: bool = False
     objective: str = "auto"
+    floor: float | None = None
     training_data: Any = None
     show_progress: bool = True
 
@@ -60,6 +66,8 @@ class Search:
             raise ValueError(
                 f"`objective` must be one of {sorted(OBJECTIVES)}, not {self.objective!r}."
             )
+        if self.floor is not None and not self.floor >= 0:
+            raise ValueError(f"`floor` must be a variance of 0 or more, not {self.floor}.")
         if not self.grid or not all(0 <= rate < 1 for rate in self.grid):
             raise ValueError("The rates to try must be numbers from 0 up to, but not including, 1.")
 
@@ -73,6 +81,12 @@ class Search:
         if self.objective != "auto":
             return self.objective
         return "gaussian" if task == "regression" else "one_hot"
+
+    def floor_for(self, task: str) -> float:
+        """The smallest variance in the likelihood."""
+        if self.floor is not None:
+            return self.floor
+        return ONE_HOT_FLOOR if self.objective_for(task) == "one_hot" else 0.0
 
     def with_tau(self, method: str) -> bool:
         """Whether a residual variance is fitted."""

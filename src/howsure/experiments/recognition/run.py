@@ -43,7 +43,7 @@ class Settings:
     counts: Counts = field(default_factory=lambda: Counts(300, 600))
     noise_std: float = 0.1
     recipe: PlainRecipe = field(default_factory=lambda: PlainRecipe(30, lr=1e-2))
-    effort: Effort = field(default_factory=lambda: Effort(epochs=5))
+    effort: Effort = field(default_factory=lambda: Effort(epochs=5, tuning_samples=50))
     methods: tuple[str, ...] = tuple(name for name in CONTENDERS if not name.endswith("_tau"))
 
     @staticmethod
@@ -51,7 +51,7 @@ class Settings:
         """The settings for these options."""
         few = (0.0, 0.003, 0.01, 0.03, 0.1)
         if options.data is not None:
-            effort = Effort(epochs=1, batch=25)
+            effort = Effort(epochs=1, tuning_samples=50, batch=25)
             untrained = tuple(n for n in Settings().methods if not CONTENDERS[n].retrained)
             real = Settings(Counts(200, 1000), 2 / 255, effort=effort, methods=untrained)
             few_images = replace(real, counts=Counts(25, 75))

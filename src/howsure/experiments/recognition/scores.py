@@ -7,9 +7,10 @@ from torch import Tensor
 from howsure import metrics
 from howsure.experiments.tables import Column
 from howsure.prediction import Prediction, entropy
+from howsure.tune.search import ONE_HOT_FLOOR
 
-# Of class probabilities' variances in the NLL; the size of tau in the paper's released code.
-FLOOR = 1e-4
+# Of class probabilities' variances in the NLL, as in tuning.
+FLOOR = ONE_HOT_FLOOR
 # A class of probability 0 would cost infinitely much.
 PROBABILITY_FLOOR = 1e-12
 
