@@ -1,12 +1,14 @@
-"""The pages tell the truth: their Python runs, their links lead somewhere."""
+"""The pages tell the truth: their Python runs, their commands parse, their links lead somewhere."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
 
 import howsure as hs
+from howsure.cli.parser import COMMANDS, UsageError, parse
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -65,6 +67,56 @@ def test_from_scratch_is_under_100_lines():
     blocks = code_blocks(ROOT / "docs" / "from_scratch.md")
     lines = [line for _, block in blocks for line in block.splitlines() if line.strip()]
     assert len(lines) < 100
+
+
+def shell_lines(page: Path) -> list[str]:
+    """What the page tells to type: lines of blocks in no language, `console` or `bash`."""
+    text = page.read_text()
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    shell = [body for language, body in blocks if language in ("", "console", "bash", "sh")]
+    lines = "\n".join(shell).replace("\\\n", " ").splitlines()
+    parts = [part for line in lines for part in re.split(r"&&|\||;", line.removeprefix("$ "))]
+    return [re.sub(r"^([A-Z_]+=\S+ )+", "", part.strip()) for part in parts]
+
+
+def inline_commands(page: Path) -> list[str]:
+    """`howsure ...` between backticks, outside of blocks; `howsure adjoint` names a method."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found = [line.replace("\n", " ") for line in re.findall(r"`(howsure [^`]+)`", prose)]
+    return [line for line in found if line.split()[1] in COMMANDS or " --" in line]
+
+
+def assert_parses(line: str) -> None:
+    """The options of a `howsure` command fit; words in capitals stand for the reader's own."""
+    words = shlex.split(line, comments=True)[1:]
+    if words[0].isupper():
+        return
+    assert words[0] in COMMANDS or words[0].startswith("-"), line
+    if {"TASK", "COMMAND", "..."} & set(words) or not any(w.startswith("-") for w in words):
+        return
+    try:
+        parse(words)
+    except SystemExit as done:  # `--help`, `--version`
+        assert not done.code, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_documented_commands_are_accepted(page, capsys):
+    lines = shell_lines(page)
+    for line in [line for line in lines if line.startswith("howsure ")] + inline_commands(page):
+        assert_parses(line)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    made = [line.split()[1] for line in lines if line.startswith("make ")]
+    assert set(made) <= set(targets)
+    scripts = [found[1] for line in lines if (found := re.match(r"\S*python (\S+\.py)", line))]
+    assert not [script for script in scripts if not (ROOT / script).exists()]
+
+
+def test_a_wrong_option_is_noticed():
+    with pytest.raises(UsageError):
+        assert_parses("howsure predict model:build data.npz --no-such-option")
+    with pytest.raises(AssertionError):
+        assert_parses("howsure pedict model:build data.npz")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
