@@ -83,7 +83,7 @@ def test_the_method_ensemble_takes_a_module_list():
 def test_deep_ensembles_of_variance_heads():
     x = inputs(6, 3)
     models = [add_variance_head(mlp(seed), x, initial_var=0.1 * (seed + 1)) for seed in range(3)]
-    p = Uncertain(nn.ModuleList(models).eval(), method="ensemble")(x)
+    p = Uncertain(nn.ModuleList(models), method="ensemble")(x)
     torch.testing.assert_close(p.data_var, torch.full((6, 2), 0.2), rtol=1e-4, atol=0)
 
 

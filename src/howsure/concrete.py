@@ -14,7 +14,7 @@ def has_values(tensor: Tensor) -> bool:
     """Whether the values can be looked at: not inside `vmap`, `torch.export` or `torch.compile`."""
     return (
         type(tensor) in (Tensor, torch.nn.Parameter)
-        and not torch.compiler.is_compiling()
+        and not is_traced()
         and not is_functorch_wrapped_tensor(tensor)
     )
 

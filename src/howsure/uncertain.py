@@ -27,10 +27,11 @@ _FORMAT = 2
 class Uncertain(nn.Module):
     """A trained model that says how sure it is.
 
-    >>> sure = Uncertain(model, noise=0.01)          # a number is a variance
-    >>> sure.fit(validation_loader)                  # finds the dropout rate
-    >>> p = sure(x)
-    >>> p.mean, p.std, p.data_var, p.model_var
+    Example:
+        >>> sure = Uncertain(model, noise=0.01)  # a number is a variance
+        >>> sure.fit(validation_loader)  # finds the dropout rate
+        >>> p = sure(x)
+        >>> p.mean, p.std, p.data_var, p.model_var
 
     The model stays as it is; the wrapper's `state_dict` has its weights under `model.` and the
     method's settings as extra state.

@@ -115,7 +115,8 @@ class Setup:
     def check_eval_mode(self) -> None:
         """An error if a part of the model is in train mode."""
         for path, module in self.model.named_modules() if isinstance(self.model, nn.Module) else ():
-            if module.training:
+            # A list of networks is no layer: it has no mode of its own.
+            if module.training and not isinstance(module, nn.ModuleList):
                 raise ValueError(
                     f"`{path or type(module).__name__}` is in train mode; call `model.eval()` "
                     "first. howsure switches dropout on by itself."
