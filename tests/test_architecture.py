@@ -31,10 +31,11 @@ LAYERS = [
     ["objectives", "validation_data", "tune", "training", "compat"],
     ["calibrate", "compiling"],
     ["uncertain", "ensemble"],
-    ["auditing", "plots", "exporting"],
+    ["auditing", "plots", "exporting", "reading"],
+    ["scoring", "distributed"],
     ["report"],
     ["experiments"],
-    ["digits", "demo"],
+    ["digits", "demo", "starter"],
     ["cli"],
     ["__main__"],
 ]

@@ -1,6 +1,7 @@
 """howsure tells how sure an already trained neural network is."""
 
 from howsure import calibrate as calibrate
+from howsure import distributed as distributed
 from howsure import metrics as metrics
 from howsure import noise as noise
 from howsure import plots as plots
@@ -19,6 +20,7 @@ from howsure.prediction import Prediction as Prediction
 from howsure.propagate import propagate as propagate
 from howsure.registry import Fidelity as Fidelity
 from howsure.registry import rule as rule
+from howsure.scoring import score as score
 from howsure.survey import missing_rules as missing_rules
 from howsure.trace import trace as trace
 from howsure.training import train_adf as train_adf

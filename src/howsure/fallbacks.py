@@ -7,7 +7,6 @@ notes name every operation that took it.
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from howsure.concrete import has_values
 from howsure.errors import NoRuleError
 from howsure.gaussian import Gaussian
 from howsure.moments import Moments, variance_dtype
+from howsure.pushforward import quiet
 from howsure.registry import Target, operation_name
 
 Fallback = Callable[[Target, tuple[Any, ...], dict[str, Any]], Any]
@@ -76,9 +76,7 @@ def linearised(func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     that they have at the mean.
     """
     call = RandomCall(func, args, kwargs)
-    with warnings.catch_warnings():
-        # Kernels without a batching rule run one by one: slow, not wrong.
-        warnings.filterwarnings("ignore", "There is a performance drop")
+    with quiet():
         outputs = call.floating(*call.means)
         if not outputs:
             return call.result(*call.means)

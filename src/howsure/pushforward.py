@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,11 @@ Function = Callable[..., tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]
 Pushed = tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]
 Scalar = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Partials = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+# Forward mode counts its levels in one place for all threads (torch 2.13), and there is one list of
+# warning filters: two threads at once would lose tangents, some without a word.
+_one_at_a_time = threading.RLock()
 
 
 def push(function: Function, primals: Sequence[Tensor], directions: Sequence[Tensor]) -> Pushed:
@@ -31,21 +37,21 @@ def push(function: Function, primals: Sequence[Tensor], directions: Sequence[Ten
 
     if torch.compiler.is_compiling():
         return _differences(function, primals, directions)
-    try:
-        return _each(forward, directions)
-    except NotImplementedError:  # an operation without a forward derivative
-        return _each(backward, directions)
+    with quiet():
+        try:
+            return _each(forward, directions)
+        except NotImplementedError:  # an operation without a forward derivative
+            return _each(backward, directions)
 
 
 def _each(push_one: Callable[..., Any], directions: Sequence[Tensor]) -> Pushed:
     """All directions at once where that works."""
-    with _quiet():
-        try:
-            return torch.vmap(push_one, out_dims=(None, 0, None))(*directions)  # pyright: ignore[reportArgumentType]
-        except NotImplementedError:
-            raise
-        except (RuntimeError, ValueError):
-            pass  # operations that write in place cannot be batched
+    try:
+        return torch.vmap(push_one, out_dims=(None, 0, None))(*directions)  # pyright: ignore[reportArgumentType]
+    except NotImplementedError:
+        raise
+    except (RuntimeError, ValueError):
+        pass  # operations that write in place cannot be batched
     rows = [push_one(*(d[k] for d in directions)) for k in range(directions[0].shape[0])]
     pushed = tuple(torch.stack(column) for column in zip(*(r[1] for r in rows), strict=True))
     return rows[0][0], pushed, rows[0][2]
@@ -75,7 +81,7 @@ def for_each(
 ) -> tuple[Tensor, ...]:
     """The function of each direction, stacked in front."""
     if not torch.compiler.is_compiling():
-        with _quiet():
+        with quiet():
             try:
                 return torch.vmap(function)(*directions)
             except (RuntimeError, ValueError):
@@ -85,9 +91,12 @@ def for_each(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Kernels without a batching rule run one by one: slow, not wrong."""
-    with warnings.catch_warnings():
+def quiet() -> Iterator[None]:
+    """One thread at a time, without the warning for kernels that run one by one: slow, not wrong.
+
+    Whatever uses forward mode runs inside.
+    """
+    with _one_at_a_time, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop")
         yield
 

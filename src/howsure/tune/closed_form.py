@@ -88,7 +88,8 @@ def _settled_terms(
     for number, probes in enumerate(PROBES):
         at_rates = setup.with_(rate=rates, tau=0.0, probes=min(probes, setup.probes))
         bar = progress(held_out, search.show_progress, f"fit {name}, pass {number + 1}")
-        terms = Terms.joined([terms_of(at_rates, name, batch) for batch in bar])
+        parts = search.share.map(lambda _, batch, at=at_rates: terms_of(at, name, batch), bar)
+        terms = Terms.joined(parts)
         best = optimum(terms, search, with_tau=search.with_tau(name))
         rates = tuple(rate_of(best.odds).clamp(min=LEAST_RATE).tolist())
         if number == len(PROBES) - 1 or (number > 0 and _are_settled(terms, best)):

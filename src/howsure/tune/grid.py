@@ -86,10 +86,12 @@ class Point:
 def point(setup: Setup, name: str, batches: Batches, search: Search, *, with_tau: bool) -> Point:
     """The objective of one setting, with the same random numbers as at every other."""
     objective = search.objective_for(setup.task)
-    scored: list[Scored] = []
-    for index, (x, target) in enumerate(batches):
+
+    def scored(index: int, batch: tuple[Any, Tensor]) -> Scored:
+        x, target = batch
         prediction = METHODS[name](setup.with_(seed=setup.seed + 1000 * index), x)
         check_targets(prediction, target, objective)
-        scored.append(OBJECTIVES[objective](prediction, target))
-    joined = Scored.joined(scored).raised(search.floor_for(setup.task))
+        return OBJECTIVES[objective](prediction, target)
+
+    joined = Scored.joined(search.share.map(scored, batches)).raised(search.floor_for(setup.task))
     return Point.of(joined, fitted_tau(joined) if with_tau else 0.0)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from howsure.objectives import OBJECTIVES
+from howsure.tune.share import WHOLE, Share
 
 # The paper searches "a log-range of 20 possible rates in [0, 1]", which cannot include its ends.
 DEFAULT_RATES = (0.0, *torch.logspace(-3, math.log10(0.9), 20, dtype=torch.float64).tolist())
@@ -43,6 +44,7 @@ class Search:
             logarithms would outweigh all errors.
         training_data: The training data set or loader, to warn if it is the held-out one.
         show_progress: Show a bar.
+        share: Which batches this process works on; `howsure.distributed.fit` sets it.
     """
 
     search: str = "auto"
@@ -56,6 +58,7 @@ class Search:
     floor: float | None = None
     training_data: Any = None
     show_progress: bool = True
+    share: Share = WHOLE
 
     def __post_init__(self) -> None:
         """One clear sentence for each wrong option."""

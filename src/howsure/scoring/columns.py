@@ -1,0 +1,82 @@
+"""A prediction as named columns, one row for each input: what a file of scores holds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from howsure.prediction import Prediction
+from howsure.structure import Parts
+
+Columns = dict[str, np.ndarray]
+
+
+def columns_of(prediction: Prediction, rows: int, level: float | None) -> Columns:
+    """Mean, std and both variances; intervals if asked; entropies and trust where there are any.
+
+    The columns of a nested output have its path in their name: `mean.pose.0`.
+    """
+    named = {
+        "mean": prediction.mean,
+        "std": prediction.std,
+        "data_var": prediction.data_var,
+        "model_var": prediction.model_var,
+    }
+    if level is not None:
+        named["low"], named["high"] = prediction.interval(level)
+    if prediction.expected_entropy is not None:
+        named["entropy"] = prediction.entropy
+        named["mutual_information"] = prediction.mutual_information
+    if isinstance(prediction.trust, Tensor):
+        named["trust"] = prediction.trust
+    found = {
+        f"{name}{path}": _as_array(tensor)
+        for name, tree in named.items()
+        for path, tensor in zip(_paths(tree), Parts(tree).tensors, strict=True)
+    }
+    _check_rows(found, rows)
+    return found
+
+
+def _as_array(tensor: Tensor) -> np.ndarray:
+    tensor = tensor.detach().cpu()
+    # numpy has no bfloat16.
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _check_rows(columns: Columns, rows: int) -> None:
+    for name, column in columns.items():
+        if column.ndim == 0 or len(column) != rows:
+            raise ValueError(
+                f"`{name}` has shape {column.shape} for {rows} inputs; scores need one row of "
+                "output for each input, so wrap the model to put the batch first."
+            )
+
+
+def _paths(tree: Any) -> list[str]:
+    """Where each tensor is in a structure: `.pose.0`; nothing for a single tensor."""
+    leaves = pytree.tree_leaves_with_path(tree)
+    found = [path for path, leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    count = len(Parts(tree).tensors)
+    if len(found) != count:  # A dataclass: torch does not know its fields.
+        return [f".{index}" for index in range(count)] if count > 1 else [""]
+    words = [[re.sub(r"\W", "", pytree.keystr((key,))) for key in path] for path in found]
+    return ["".join(f".{word}" for word in path) for path in words]
+
+
+def flat_names(name: str, column: np.ndarray) -> list[str]:
+    """The names of a column's numbers in a table: `mean`, or `mean_0`, `mean_1`, `mean_0_1`..."""
+    shape = column.shape[1:]
+    if int(np.prod(shape)) == 1:
+        return [name]
+    return [f"{name}_{'_'.join(map(str, index))}" for index in np.ndindex(shape)]
+
+
+def joined(parts: list[Columns]) -> Columns:
+    """The rows of all parts."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

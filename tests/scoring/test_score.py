@@ -1,0 +1,336 @@
+"""Scoring a data set: the numbers, the files, what is continued and what is refused."""
+
+import csv
+import threading
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from small_job import BATCH, ROWS, SHARD, data, scored, sure
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import howsure as hs
+from howsure.scoring import as_source, score
+from howsure.scoring.plan import Plan, Span
+from nets import TwoSensors, perceptron
+
+QUIET = {"show_progress": False}
+
+
+class Breaks:
+    """Rows that cannot be read from some row on."""
+
+    def __init__(self, rows, good):
+        self.source, self.good = as_source(rows), good
+
+    def __len__(self):
+        return len(self.source)
+
+    def rows(self, start, stop):
+        if stop > self.good:
+            raise ValueError("the file ends here")
+        return self.source.rows(start, stop)
+
+    def fingerprint(self):
+        return self.source.fingerprint()
+
+
+def loaded(path):
+    with np.load(path, allow_pickle=False) as found:
+        return dict(found)
+
+
+@pytest.mark.parametrize(
+    "method", ["sampled_adf", "adjoint", "mc_dropout", "noise_sampling", "adf", "linear"]
+)
+def test_equals_the_prediction_of_a_loader_bit_for_bit(method, tmp_path):
+    model = sure(method=method, samples=4)
+    score(model, data(), tmp_path / "s.npz", batch=7, shard_rows=21, **QUIET)
+    expected = model.predict(DataLoader(data(), batch_size=7), show_progress=False)
+    found = loaded(tmp_path / "s.npz")
+    for name in ("mean", "std", "data_var", "model_var"):
+        np.testing.assert_array_equal(found[name], getattr(expected, name).numpy(), strict=True)
+    assert ("trust" in found) == (method in ("adjoint",))
+
+
+@pytest.mark.parametrize("rows", [1, BATCH, SHARD, SHARD + 1, ROWS])
+def test_shards_do_not_show_in_the_result(rows, tmp_path):
+    for shard_rows in (None, 1, SHARD, 1000):
+        summary = scored(tmp_path / f"{shard_rows}.npz", rows=rows, shard_rows=shard_rows)
+        assert summary.rows == rows and summary.resumed_rows == 0
+    contents = {path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(contents) == 1
+
+
+def test_continues_where_an_error_stopped_it(tmp_path):
+    scored(tmp_path / "whole.npz")
+    out = tmp_path / "s.npz"
+    settings = {"batch": BATCH, "shard_rows": SHARD, **QUIET}
+    with pytest.raises(ValueError, match=r"Rows 40 to 43: the file ends here"):
+        score(sure(), Breaks(data(), 40), out, **settings)
+    assert not out.exists()
+    summary = score(sure(), data(), out, **settings)
+    assert summary.resumed_rows == 40
+    assert "40 rows taken over" in str(summary)
+    assert out.read_bytes() == (tmp_path / "whole.npz").read_bytes()
+
+
+def test_a_damaged_shard_is_computed_again(tmp_path):
+    out = interrupted(tmp_path)
+    shard = sorted((tmp_path / "s.npz.parts").glob("rows-*"))[2]
+    content = bytearray(shard.read_bytes())
+    content[200] ^= 1
+    shard.write_bytes(content)
+    assert scored(out).resumed_rows == 32
+    scored(tmp_path / "whole.npz")
+    assert out.read_bytes() == (tmp_path / "whole.npz").read_bytes()
+
+
+def interrupted(folder):
+    """The result's name, after a run that was interrupted at row 40."""
+    out = folder / "s.npz"
+    with pytest.raises(ValueError, match="the file ends here"):
+        score(sure(), Breaks(data(), 40), out, batch=BATCH, shard_rows=SHARD, **QUIET)
+    return out
+
+
+def other_weights():
+    changed = sure()
+    with torch.no_grad():
+        changed.model[0].weight[0, 0] += 1e-6
+    return changed
+
+
+def other_model():
+    return hs.Uncertain(
+        nn.Sequential(*perceptron()[:1], nn.GELU(), perceptron()[2]).eval(),
+        noise=0.01,
+        method="mc_dropout",
+        rate=0.2,
+        samples=3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"sure": other_weights}, "other weights"),
+        ({"sure": lambda: sure(rate=0.3)}, "other settings"),
+        ({"sure": lambda: sure(chunk=2)}, "other settings"),
+        ({"sure": lambda: sure(noise=lambda x: 0.01 * x.abs())}, "other settings"),
+        ({"sure": other_model}, "other weights and model|other model"),
+        ({"source": data() + 1e-6}, "other data"),
+        ({"source": data()[:-1]}, "other data and rows"),
+        ({"batch": 8}, "other batch"),
+        ({"level": 0.9}, "other level"),
+    ],
+)
+def test_another_run_is_refused_until_it_may_start_afresh(changes, named, tmp_path):
+    out = interrupted(tmp_path)
+    make, source = changes.get("sure", sure), changes.get("source", data())
+    options = {"batch": changes.get("batch", BATCH), "level": changes.get("level"), **QUIET}
+    with pytest.raises(ValueError, match=named) as refused:
+        score(make(), source, out, shard_rows=SHARD, **options)
+    assert "fresh=True" in str(refused.value)
+    assert score(make(), source, out, shard_rows=SHARD, fresh=True, **options).resumed_rows == 0
+    assert not (tmp_path / "s.npz.parts").exists()
+
+
+def test_a_run_that_did_nothing_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError, match="Rows 0 to 3"):
+        score(sure(), Breaks(data(), 0), tmp_path / "s.npz", batch=BATCH, **QUIET)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_others_in_the_work_folder_stay(tmp_path):
+    mine = tmp_path / "s.npz.parts" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    scored(tmp_path / "s.npz", fresh=True)
+    assert (tmp_path / "s.npz").exists() and [*mine.parent.iterdir()] == [mine]
+
+
+def test_one_run_at_a_time(tmp_path):
+    entered, leave = threading.Event(), threading.Event()
+
+    class Waits(Breaks):
+        def rows(self, start, stop):
+            entered.set()
+            assert leave.wait(30)
+            return super().rows(start, stop)
+
+    settings = {"batch": BATCH, **QUIET}
+    first = threading.Thread(
+        target=score, args=(sure(), Waits(data(), ROWS), tmp_path / "s.npz"), kwargs=settings
+    )
+    first.start()
+    assert entered.wait(30)
+    with pytest.raises(ValueError, match="Another process is at work"):
+        score(sure(), data(), tmp_path / "s.npz", **settings)
+    leave.set()
+    first.join()
+    assert [path.name for path in tmp_path.iterdir()] == ["s.npz"]
+
+
+def test_npz_is_plain_and_the_same_at_any_time(tmp_path):
+    scored(tmp_path / "s.npz")
+    with zipfile.ZipFile(tmp_path / "s.npz") as archive:
+        assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert archive.testzip() is None
+    assert oct((tmp_path / "s.npz").stat().st_mode & 0o777) == "0o644"
+
+
+def test_csv_has_the_same_numbers(tmp_path):
+    scored(tmp_path / "s.npz", level=0.9)
+    scored(tmp_path / "s.csv", level=0.9)
+    arrays = loaded(tmp_path / "s.npz")
+    with (tmp_path / "s.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == ROWS
+    for name, array in arrays.items():
+        for column in range(2):
+            read = np.array([row[f"{name}_{column}"] for row in rows], np.float32)
+            np.testing.assert_array_equal(read, array[:, column])
+    low, high = sure().predict(data().split(BATCH), show_progress=False).interval(0.9)
+    np.testing.assert_array_equal(arrays["low"], low.numpy())
+    np.testing.assert_array_equal(arrays["high"], high.numpy())
+
+
+def test_parquet_has_the_same_numbers(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    scored(tmp_path / "s.npz")
+    scored(tmp_path / "s.parquet")
+    table = parquet.read_table(tmp_path / "s.parquet")
+    for name, array in loaded(tmp_path / "s.npz").items():
+        for column in range(2):
+            read = table[f"{name}_{column}"].to_numpy()
+            np.testing.assert_array_equal(read, array[:, column], strict=True)
+
+
+def test_several_sensors_and_nested_outputs(tmp_path):
+    model = TwoSensors().eval()
+    inputs = {"image": torch.rand(10, 1, 8, 8), "motion": torch.rand(10, 6)}
+    made = hs.Uncertain(model, {"image": 0.01, "motion": None}, "adf")
+    score(made, inputs, tmp_path / "s.npz", batch=4, shard_rows=4, **QUIET)
+    found = loaded(tmp_path / "s.npz")
+    assert {name for name in found if name.startswith("mean")} == {"mean.pose.0", "mean.pose.1"}
+    direct = made(**{name: part[4:8] for name, part in inputs.items()})
+    np.testing.assert_array_equal(found["mean.pose.0"][4:8], direct.mean["pose"][0].numpy())
+    # By position, and as arrays.
+    arrays = tuple(part.numpy() for part in inputs.values())
+    by_position = hs.Uncertain(model, (0.01, None), "adf")
+    score(by_position, arrays, tmp_path / "t.npz", batch=4, shard_rows=4, **QUIET)
+    assert (tmp_path / "s.npz").read_bytes() == (tmp_path / "t.npz").read_bytes()
+
+
+def test_classes_have_entropies_and_one_column_needs_no_number(tmp_path):
+    classes = sure(task="classification", method="sampled_adf")
+    summary = score(classes, data(), tmp_path / "s.npz", batch=BATCH, **QUIET)
+    assert summary.columns["entropy"] == summary.columns["mutual_information"] == ()
+    expected = classes.predict(data().split(BATCH), show_progress=False)
+    np.testing.assert_array_equal(loaded(tmp_path / "s.npz")["entropy"], expected.entropy.numpy())
+    score(classes, data(), tmp_path / "s.csv", batch=BATCH, **QUIET)
+    header = (tmp_path / "s.csv").read_text().splitlines()[0].split(",")
+    assert header[:2] == ["mean_0", "mean_1"] and header[-2:] == ["entropy", "mutual_information"]
+
+
+def test_dtypes(tmp_path):
+    for dtype, expected in ((torch.float64, np.float64), (torch.bfloat16, np.float32)):
+        made = hs.Uncertain(perceptron().to(dtype), 0.01, "adf")
+        score(made, data().to(dtype), tmp_path / "s.npz", batch=BATCH, **QUIET)
+        assert loaded(tmp_path / "s.npz")["mean"].dtype == expected
+
+
+def test_notes_are_kept_over_an_interruption(tmp_path):
+    made = sure(method="auto")
+    settings = {"batch": BATCH, "shard_rows": SHARD, **QUIET}
+    with pytest.raises(ValueError, match="the file ends"):
+        score(made, Breaks(data(), 40), tmp_path / "s.npz", **settings)
+    summary = score(made, data(), tmp_path / "s.npz", **settings)
+    assert any('method "adjoint"' in note for note in summary.notes)
+    assert len(summary.notes) <= 10
+
+
+def test_a_data_set_and_a_file_on_disk_are_sources(tmp_path):
+    scored(tmp_path / "whole.npz")
+    np.save(tmp_path / "x.npy", data().numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for source in (TensorDataset(data(), torch.zeros(ROWS)), mapped, data().numpy()):
+        score(sure(), source, tmp_path / "s.npz", batch=BATCH, shard_rows=SHARD, **QUIET)
+        assert (tmp_path / "s.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+
+
+def test_fingerprints_see_every_number_of_data_in_memory():
+    first = as_source(data()).fingerprint()
+    assert first == as_source(data().clone()).fingerprint()
+    changed = data()
+    changed[37, 1] += 1e-6
+    for other in (changed, data().double(), data()[1:], (data(),), {"x": data()}):
+        assert as_source(other).fingerprint() != first
+
+
+@pytest.mark.parametrize(
+    ("source", "out", "options", "error", "words"),
+    [
+        (torch.zeros(0, 3), "s.npz", {}, ValueError, "no rows"),
+        ((torch.zeros(3, 3), torch.zeros(2, 3)), "s.npz", {}, ValueError, "same number of rows"),
+        (iter([1]), "s.npz", {}, TypeError, "one order only"),
+        (data(), "s.xlsx", {}, ValueError, r"must end in one of \['.npz'"),
+        (data(), ".", {}, ValueError, "must end in one of"),
+        (data(), "s.npz", {"batch": 0}, ValueError, "`batch` must be a whole number"),
+        (data(), "s.npz", {"shard_rows": -1}, ValueError, "`shard_rows` must be"),
+        (data(), "s.npz", {"engine": "spark"}, ValueError, "`engine` must be one of"),
+        (data(), "s.npz", {"level": 2.0}, ValueError, "^`level` must be"),
+        (data() * float("nan"), "s.npz", {}, ValueError, "Rows 0 to 74: .*NaN"),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(source, out, options, error, words, tmp_path):
+    made = sure(method="adf", rate=None)
+    with pytest.raises(error, match=words):
+        score(made, source, tmp_path / out, **QUIET, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_no_file(tmp_path):
+    (tmp_path / "s.npz").mkdir()
+    with pytest.raises(ValueError, match="is a folder"):
+        scored(tmp_path / "s.npz")
+
+
+def test_a_disk_that_is_full_leaves_what_is_done(tmp_path, monkeypatch):
+    written = 0
+
+    def full(handle):
+        nonlocal written
+        written += 1
+        if written > 3:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            scored(tmp_path / "s.npz")
+    left = sorted(path.name for path in (tmp_path / "s.npz.parts").iterdir())
+    assert len(left) == 4 and not [name for name in left if name.startswith(".")]
+    assert scored(tmp_path / "s.npz").resumed_rows == 2 * SHARD
+
+
+def test_tables_have_bounds_and_outputs_have_rows(tmp_path):
+    wide = hs.Uncertain(nn.Linear(3, 600).eval(), 0.01, "adf")
+    with pytest.raises(ValueError, match="2400 columns"):
+        score(wide, data(), tmp_path / "s.csv", **QUIET)
+    assert list(tmp_path.iterdir()) == []
+
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.mean(0)
+
+    with pytest.raises(ValueError, match="one row of output for each input"):
+        score(hs.Uncertain(Mean().eval(), 0.01, "adf"), data(), tmp_path / "s.npz", **QUIET)
+
+
+def test_batches_begin_at_multiples_of_their_size():
+    plan = Plan.of(100, 8, 20)
+    assert plan.shards() == [Span(0, 24), Span(24, 48), Span(48, 72), Span(72, 96), Span(96, 100)]
