@@ -240,3 +240,24 @@ def test_mutual_information_of_the_adjoint_is_near_that_of_samples():
     torch.testing.assert_close(
         ours.mutual_information, sampled.mutual_information, rtol=0.15, atol=2e-4
     )
+
+
+@pytest.mark.parametrize("inputs", [2, 3])
+def test_noise_per_feature_is_not_taken_for_noise_per_row(inputs):
+    """As many rows as features: the shape alone must not decide."""
+    net = nn.Sequential(nn.Linear(inputs, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    x, noise = torch.randn(inputs, inputs), torch.linspace(0.01, 0.5, inputs)
+    together = adjoint(net, x, noise)
+    alone = [adjoint(net, row[None], noise).total_var for row in x]
+    torch.testing.assert_close(together.total_var, torch.cat(alone))
+    pair = adjoint(Sum(net), (x, x), (noise, None))
+    torch.testing.assert_close(pair.total_var, together.total_var)
+
+
+class Sum(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, first, second):
+        return self.net(first) + second[:, :2]

@@ -30,8 +30,9 @@ def load_checkpoint(
     except FileNotFoundError:
         raise
     except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"`{path}` cannot be read as weights: {str(error).splitlines()[0]} Save the model's "
+            f"`{path}` cannot be read as weights: {reason} Save the model's "
             "`state_dict()` by itself with a torch that can read the file."
         ) from None
     weights = _weights(found)

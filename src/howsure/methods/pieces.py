@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -17,10 +17,29 @@ def pieces(x: Any, variance: Any, size: int | None) -> Iterator[tuple[Any, Any]]
     """Consecutive rows of an input, with the rows of its variance."""
     tensors = Parts(x).tensors
     batch = tensors[0].shape[0]
+    variance = _broadcast(variance, x)  # (C,) per channel must not be taken for one per row
     elements = max(1, sum(tensor.numel() for tensor in tensors) // max(batch, 1))
     rows = size or _unlike(min(batch, max(1, _ELEMENTS // elements)), tensors)
     for start in range(0, max(batch, 1), rows):
         yield tuple(_rows(tree, batch, start, start + rows) for tree in (x, variance))
+
+
+def _broadcast(variance: Any, x: Any) -> Any:
+    """Tensors of variances in the shapes of their inputs; what does not fit is left as it is."""
+    if isinstance(variance, Tensor) and isinstance(x, Tensor):
+        fits = variance.dim() <= x.dim() and all(
+            size in (1, other)
+            for size, other in zip(variance.shape[::-1], x.shape[::-1], strict=False)
+        )
+        return variance.expand(x.shape) if fits else variance
+    if isinstance(variance, Mapping) and isinstance(x, Mapping):
+        return {key: _broadcast(var, x.get(key)) for key, var in variance.items()}
+    if isinstance(variance, (tuple, list)) and isinstance(x, (tuple, list)):
+        parts = [_broadcast(*pair) for pair in zip(variance, x, strict=False)]
+        parts += variance[len(parts) :]
+        constructor: Any = type(variance)
+        return constructor(*parts) if hasattr(variance, "_fields") else constructor(parts)
+    return variance
 
 
 def _unlike(rows: int, tensors: list[Tensor]) -> int:

@@ -135,9 +135,9 @@ def _table(path: Path, choice: Choice) -> Data:
     wanted = list(dict.fromkeys(name for group in groups for name in group.names))
     if not wanted:
         raise ValueError(f"{what} has no columns beside the target.")
-    array = read_columns(path, wanted)
+    array = read_columns(path, wanted, choice.limits)
     parts = [Part(g.argument, what, array, tuple(map(wanted.index, g.names))) for g in groups]
-    read = target.reader(lambda names: read_columns(path, names))
+    read = target.reader(lambda names: read_columns(path, names, choice.limits))
     return Data(ArraySource(parts, choice.preparation), read)
 
 

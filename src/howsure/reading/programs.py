@@ -53,42 +53,52 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuses what would be unpickled, and names that two readers could understand differently."""
+    """Refuses what would be unpickled, and what two readers could understand differently."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-            if len(set(names)) < len(names):
-                raise ValueError(f"`{path}` has entries with the same name; it is damaged.")
-            for name in names:
-                _check_entry(archive, name, path)
+            size = sum(entry.file_size for entry in archive.infolist())
+            if len(set(names)) < len(names) or size > path.stat().st_size:
+                raise zipfile.BadZipFile("its entries are repeated or packed")
+            safe = all(_is_safe(archive, name) for name in names)
     except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
         raise _unreadable(path, error) from None
+    if not safe:
+        raise ValueError(
+            f"`{path}` contains pickled Python objects, which are not read because they can run "
+            "code; export the model again with plain tensors only."
+        )
 
 
-def _check_entry(archive: zipfile.ZipFile, name: str, path: Path) -> None:
-    # How files were written before torch 2.8: pickles under other names.
-    is_pickle = name.endswith(".pt") or "serialized_" in name.rpartition("/")[2]
-    if name.endswith(("_weights_config.json", "_constants_config.json")):
-        config = json.loads(archive.read(name))["config"]
-        objects = "constants" in name.rpartition("/")[2]
-        for entry in config.values():
-            plain = not objects or str(entry["path_name"]).startswith(_PLAIN_CONSTANT)
-            if entry["use_pickle"] or not plain:
-                raise _unsafe(path)
-    elif is_pickle and not name.endswith("exported_program.json"):
-        try:
-            content = archive.read(name)
-            if content:
-                torch.load(io.BytesIO(content), weights_only=True)
-        except Exception:
-            raise _unsafe(path) from None
+def _is_safe(archive: zipfile.ZipFile, name: str) -> bool:
+    """Whether an entry can be read without unpickling more than tensors."""
+    file = name.rpartition("/")[2]
+    if file.endswith(("_weights_config.json", "_constants_config.json")):
+        return _is_plain(archive.read(name), constants="_constants_" in file)
+    # The second is how files were written before torch 2.8: pickles under other names.
+    if file.endswith(".pt") or (file.startswith("serialized_") and "exported_program" not in file):
+        return _holds_tensors(archive.read(name))
+    return True
 
 
-def _unsafe(path: Path) -> ValueError:
-    return ValueError(
-        f"`{path}` contains pickled Python objects, which are not read because they can run code; "
-        "export the model again with plain tensors only."
-    )
+def _is_plain(config: bytes, *, constants: bool) -> bool:
+    """Whether all tensors are raw numbers."""
+    try:
+        entries = list(json.loads(config)["config"].values())
+        names = [str(entry["path_name"]) for entry in entries]
+        raw = not any(entry["use_pickle"] for entry in entries)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return raw and (not constants or all(name.startswith(_PLAIN_CONSTANT) for name in names))
+
+
+def _holds_tensors(content: bytes) -> bool:
+    try:
+        if content:
+            torch.load(io.BytesIO(content), weights_only=True)
+    except Exception:
+        return False
+    return True
 
 
 def _check_eval_mode(program: torch.export.ExportedProgram, path: Path) -> None:

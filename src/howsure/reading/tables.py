@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from howsure.reading.choice import check_names
+from howsure.reading.limits import Limits
 from howsure.reading.spool import spooled_table
 
 _ROWS = 4096  # at once
@@ -25,11 +26,14 @@ def columns_of(path: Path) -> tuple[str, ...]:
         return _header(csv.reader(file, strict=True), path)
 
 
-def read_columns(path: Path, names: Sequence[str]) -> np.ndarray:
+def read_columns(path: Path, names: Sequence[str], limits: Limits) -> np.ndarray:
     """The numbers of some columns, (rows, names); what is not a number is named with its place."""
     check_names(names, columns_of(path), f"`{path}`")
-    read = _from_parquet if path.suffix == ".parquet" else _from_csv
-    return spooled_table(read(path, list(names)), len(names))
+    if path.suffix == ".parquet":
+        size = _parquet(path).metadata.num_rows * len(names) * np.dtype(np.float64).itemsize
+        limits.check_array(size, f"`{path}`")
+        return spooled_table(_from_parquet(path, names), len(names))
+    return spooled_table(_from_csv(path, names), len(names))
 
 
 def read_text(path: Path, name: str) -> list[str]:

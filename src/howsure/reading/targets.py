@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from howsure.reading.choice import check_names
+from howsure.reading.limits import Limits
 from howsure.reading.npy import open_npy
 from howsure.reading.tables import columns_of, read_columns, read_text
 
@@ -94,5 +95,5 @@ def _values(table: Path, folder: Path, files: Sequence[Path]) -> np.ndarray:
     missing = [name for name in wanted if name not in places]
     if missing:
         raise ValueError(f"`{table}` has no row for the image `{missing[0]}`.")
-    values = read_columns(table, names)[[places[name] for name in wanted]]
+    values = read_columns(table, names, Limits())[[places[name] for name in wanted]]
     return values[:, 0] if len(names) == 1 else values

@@ -1,0 +1,79 @@
+"""Where the variance comes from: each sensor, each dropped layer, what is nonlinear."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from howsure.cli.options import add_batch, add_data, add_method, add_model, add_noise, count
+from howsure.cli.result import Result
+
+HELP = "where the variance comes from"
+EXAMPLES = """
+  howsure budget model:build data.npz --weights weights.pt --settings settings.json
+  howsure budget model:build data.npz --inputs image=camera --inputs motion=imu \\
+      --noise-std image=0.01 --noise-std motion=0.1 --rows 16
+  howsure budget net.pt2 images.npz --noise-std 0.02 --heatmap pixels.npz
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    add_model(parser)
+    add_data(parser)
+    parser.add_argument(
+        "--rows", type=count, default=256, metavar="N", help="at most so many rows (%(default)s)"
+    )
+    parser.add_argument(
+        "--heatmap",
+        type=Path,
+        metavar="FILE.npz",
+        help="write the variance by element of every input, of the first batch",
+    )
+    add_batch(parser, 64)
+    add_noise(parser)
+    add_method(parser, choose=False)
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """The table of sources, averaged over rows and outputs."""
+    import torch
+
+    from howsure.budget import Budget
+    from howsure.cli.building import case_of, check_unsure
+
+    case = case_of(arguments)
+    check_unsure(case.sure)
+    case.sure.method = "adjoint"
+    rows = min(arguments.rows, len(case.data.source))
+    if case.fixed:
+        rows = max(rows - rows % case.batch, case.batch)
+    budgets = []
+    with torch.no_grad():
+        for start in range(0, rows, case.batch):
+            x = case.data.source.rows(start, min(start + case.batch, rows))
+            budgets.append(_called(case.sure, x).budget())
+    if arguments.heatmap is not None:
+        _write_heatmap(arguments.heatmap, budgets[0])
+    found = budgets[0] if len(budgets) == 1 else Budget.joined(budgets)
+    names = ("source", "kind", "variance", "share")
+    sources = [dict(zip(names, row, strict=True)) for row in found.table()]
+    data = {"rows": rows, "total_var": float(found.total.mean()), "sources": sources}
+    return Result(f"{found}\n\nAverage over {rows} rows and all outputs.", data)
+
+
+def _called(sure: Any, x: Any) -> Any:
+    return sure(**x) if isinstance(x, dict) else sure(x)
+
+
+def _write_heatmap(path: Path, budget: Any) -> None:
+    import numpy as np
+
+    from howsure.files import write_atomically
+
+    if path.suffix != ".npz":
+        raise ValueError(f"`--heatmap {path}` must end in `.npz`.")
+    budget.heatmap()  # an error in one sentence if there is none
+    elements = {name: each.detach().cpu().numpy() for name, each in budget.elements.items()}
+    write_atomically(path, lambda file: np.savez(file, **elements))

@@ -1,0 +1,73 @@
+"""Identifies a sensor's noise from its own readings, with standard errors.
+
+DATA holds repeated readings of something that does not move, one per row: frames of a static
+scene, or an inertial sensor at rest. The noise is in the readings' units, or, with `--scale` and
+`--normalize-*`, in those that the model sees.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from howsure.cli.options import add_data
+from howsure.cli.result import Result
+
+HELP = "identifies a sensor's noise from repeated readings"
+EXAMPLES = """
+  howsure noise frames.npz --scale 255 --out noise.json
+  howsure noise frames/ --kind camera --saturation 0,255 --out noise.json
+  howsure noise imu.csv --per element --drift
+  howsure noise photo.npy --kind image
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    add_data(parser)
+    parser.add_argument("--out", type=Path, help="the noise, a `.json` file for `--noise`")
+    parser.add_argument(
+        "--kind",
+        choices=("constant", "camera", "image"),
+        default="constant",
+        help="constant: one variance; camera: gain and read noise, from frames; image: a guess "
+        "from the first row alone (%(default)s)",
+    )
+    parser.add_argument(
+        "--per",
+        choices=("all", "channel", "element"),
+        default="all",
+        help="one variance for everything, each channel, or each element (%(default)s)",
+    )
+    parser.add_argument("--drift", action="store_true", help="ignore a slow drift")
+    parser.add_argument(
+        "--saturation", metavar="LOW,HIGH", help="readings at these limits are left out"
+    )
+    parser.add_argument(
+        "--black-level", type=float, default=0.0, metavar="B", help="camera: reading in the dark"
+    )
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """The noise and its standard error."""
+    from howsure.cli.identifying import identified, in_model_units, readings_of
+    from howsure.cli.noises import write_noise
+    from howsure.noise import to_config
+
+    _check_out(arguments.out)
+    found = identified(readings_of(arguments), arguments)
+    noise = in_model_units(found.noise, arguments)
+    text = found.text
+    if noise is not found.noise:
+        text += "\nThe file has it in the units after scale and normalisation."
+    if arguments.out is not None:
+        write_noise(arguments.out, noise)
+        text += f"\nNoise: {arguments.out}"
+    data: dict[str, Any] = {"out": arguments.out, **found.data, "noise": to_config(noise)}
+    return Result(text, data, in_file=arguments.out is not None)
+
+
+def _check_out(out: Path | None) -> None:
+    if out is not None and out.suffix != ".json":
+        raise ValueError(f"`--out {out}` must end in `.json`.")

@@ -1,0 +1,81 @@
+"""Predictions with their variances for every row of a data set, in bounded memory.
+
+Killed at any point and run again, it goes on where it was. The file has the columns mean,
+data_var, model_var and std, and for classification more.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from howsure.cli.options import add_batch, add_data, add_method, add_model, add_noise
+from howsure.cli.result import Result
+
+HELP = "predictions with their variances, into a file"
+EXAMPLES = """
+  howsure predict model:build data.npz --weights weights.pt --settings settings.json \\
+      --out predictions.npz
+  howsure predict net.pt2 photos/ --image-size 32,32 --gray-levels 2 --method adf --out p.csv
+  howsure predict model:build rows.parquet --inputs speed,torque --noise-std 0.1,0.3 \\
+      --rate 0.05 --out p.parquet --engine ray
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    add_model(parser)
+    add_data(parser)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("predictions.npz"),
+        help="the file: `.npz`, `.csv` or `.parquet` (%(default)s)",
+    )
+    parser.add_argument(
+        "--interval", type=float, metavar="LEVEL", help="also `low` and `high` of this level"
+    )
+    add_batch(parser)
+    parser.add_argument("--fresh", action="store_true", help="drop what an unfinished run left")
+    parser.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="where it runs (%(default)s)"
+    )
+    parser.add_argument("--address", help="of the Ray cluster; none is one on this machine")
+    add_noise(parser)
+    add_method(parser)
+    parser.set_defaults(resumes=True)
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """The summary of what was written."""
+    from howsure.cli.building import case_of, check_unsure, shows_progress
+    from howsure.scoring import score
+
+    _check_level(arguments.interval)
+    case = case_of(arguments)
+    check_unsure(case.sure)
+    done = score(
+        case.sure,
+        case.data.source,
+        arguments.out,
+        batch=case.batch,
+        level=arguments.interval,
+        fresh=arguments.fresh,
+        engine=arguments.engine,
+        address=arguments.address,
+        show_progress=shows_progress(arguments),
+    )
+    data = {
+        "out": done.path,
+        "rows": done.rows,
+        "columns": done.columns,
+        "resumed_rows": done.resumed_rows,
+        "seconds": done.seconds,
+        "notes": done.notes,
+    }
+    return Result(str(done), data, in_file=True)
+
+
+def _check_level(level: float | None) -> None:
+    if level is not None and not 0 < level < 1:
+        raise ValueError(f"`--interval` must be between 0 and 1, such as 0.95, and is {level:g}.")

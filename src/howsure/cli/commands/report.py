@@ -1,0 +1,88 @@
+"""A report on how sure the model is on held-out data: one HTML file that opens from disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from howsure.cli.options import (
+    add_batch,
+    add_data,
+    add_method,
+    add_model,
+    add_noise,
+    numbers,
+)
+from howsure.cli.result import Result
+
+HELP = "a report as one HTML file"
+EXAMPLES = """
+  howsure report model:build held_out.npz --weights weights.pt --settings settings.json \\
+      --out report.html
+  howsure report model:build held_out.csv --target angle --settings settings.json \\
+      --noise-levels 0.5,1,2 --title "Steering" --audit audit.json
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    add_model(parser)
+    add_data(parser)
+    parser.add_argument(
+        "--out", type=Path, default=Path("report.html"), help="the file (%(default)s)"
+    )
+    parser.add_argument("--title", default="How sure is this network?", help="the heading")
+    parser.add_argument(
+        "--noise-levels",
+        type=numbers,
+        default=(0.5, 0.75, 1.0, 1.5, 2.0),
+        metavar="F,F,...",
+        help="multiples of the sensor's std, for the slider",
+    )
+    parser.add_argument("--clean", action="store_true", help="the data has no noise yet: add it")
+    parser.add_argument("--names", default="", metavar="A,B,...", help="of outputs or classes")
+    parser.add_argument("--audit", metavar="FILE", help="what `howsure audit --out` wrote")
+    add_batch(parser)
+    add_noise(parser)
+    add_method(parser)
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """Where the report is."""
+    from howsure import report
+    from howsure.cli.building import case_of, check_unsure, shows_progress
+
+    options = report.Options(
+        title=arguments.title,
+        noise_levels=arguments.noise_levels,
+        inputs="clean" if arguments.clean else "noisy",
+        names=arguments.names.split(",") if arguments.names else (),
+    )
+    audit = _audit(arguments.audit)
+    case = case_of(arguments)
+    check_unsure(case.sure)
+    found = report.build(
+        case.sure,
+        case.pairs(),
+        options=options,
+        audit=audit,
+        show_progress=shows_progress(arguments),
+    )
+    path = report.write(arguments.out, found)
+    headline = " ".join(found.view.headline)
+    data = {"out": path, "headline": found.view.headline, "facts": dict(found.facts)}
+    return Result(f"{headline}\n\nReport: {path}, to open in a browser", data, in_file=True)
+
+
+def _audit(name: str | None) -> dict[str, Any] | None:
+    if name is None:
+        return None
+    try:
+        found = json.loads(Path(name).read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not {"rows", "layers", "verdict"} <= set(found):
+        raise ValueError(f"`{name}` is not a file that `howsure audit --out` wrote.")
+    return found

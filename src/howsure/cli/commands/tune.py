@@ -1,0 +1,94 @@
+"""Finds the dropout rate (and a residual variance) on held-out data, by its likelihood.
+
+The data must be held out from training and carry the noise of deployment; if it is clean, say so
+with `--clean`, and the noise is added.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from howsure.cli.options import (
+    add_batch,
+    add_data,
+    add_method,
+    add_model,
+    add_noise,
+    at_least_0,
+    numbers,
+)
+from howsure.cli.result import Result
+
+HELP = "finds the dropout rate on held-out data"
+EXAMPLES = """
+  howsure tune model:build held_out.npz --weights weights.pt --noise-std 0.05 --out settings.json
+  howsure tune net.pt2 held_out.csv --target angle --noise-std 0.05 --clean --per-layer \\
+      --out settings.json
+  howsure tune model:build digits/ --target folders --task classification --gray-levels 4 \\
+      --method mc_dropout --out settings.json
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    add_model(parser)
+    add_data(parser)
+    parser.add_argument("--out", type=Path, help="the settings, a `.json` file")
+    add_batch(parser)
+    group = parser.add_argument_group("search")
+    group.add_argument("--clean", action="store_true", help="the data has no noise yet: add it")
+    group.add_argument("--search", help="grid (as the paper), closed_form, or auto")
+    group.add_argument("--rates", type=numbers, metavar="P,P,...", help="rates to try (21)")
+    group.add_argument(
+        "--search-samples", type=at_least_0, metavar="T", help="Monte-Carlo samples per rate (50)"
+    )
+    group.add_argument("--per-layer", action="store_true", help="one rate for every layer")
+    group.add_argument(
+        "--fit-tau", action="store_true", default=None, help="also a residual variance"
+    )
+    group.add_argument("--fit-noise", action="store_true", help="also a factor on the noise")
+    group.add_argument("--objective", help="gaussian, one_hot, categorical, or auto")
+    add_noise(parser)
+    add_method(parser)
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """What was found."""
+    from howsure.cli.building import case_of
+    from howsure.cli.settings import write_settings
+
+    _check_out(arguments.out)
+    case = case_of(arguments)
+    fit = case.sure.fit(case.pairs(), **_search(arguments))
+    text = str(fit)
+    if arguments.out is not None:
+        write_settings(arguments.out, case.sure, fit)
+        text += f"\nSettings: {arguments.out}"
+    data = {"out": arguments.out, "method": case.sure.method, "fit": asdict(fit)}
+    return Result(text, data, in_file=arguments.out is not None)
+
+
+def _check_out(out: Path | None) -> None:
+    if out is not None and out.suffix != ".json":
+        raise ValueError(f"`--out {out}` must end in `.json`.")
+
+
+def _search(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Options of the search that were given."""
+    from howsure.cli.building import shows_progress
+
+    given = {
+        "search": arguments.search,
+        "rates": arguments.rates,
+        "samples": arguments.search_samples,
+        "fit_tau": arguments.fit_tau,
+        "objective": arguments.objective,
+        "inputs": "clean" if arguments.clean else "noisy",
+        "per_layer": arguments.per_layer,
+        "fit_noise": arguments.fit_noise,
+        "show_progress": shows_progress(arguments),
+    }
+    return {name: value for name, value in given.items() if value is not None}

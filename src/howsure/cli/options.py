@@ -1,0 +1,172 @@
+"""Options that several commands share. Parsing only: this file must not import torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """What every command has."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="one JSON object on stdout, no more")
+    group.add_argument("-q", "--quiet", action="store_true", help="no bars, no notes")
+    group.add_argument("--debug", action="store_true", help="a traceback instead of a sentence")
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The model and its weights."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="`package.module:factory`, or a file `.pt2` of torch.export"
+    )
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--weights", metavar="FILE", help="`.safetensors`, `.pt` or `.pth`, for a factory"
+    )
+    group.add_argument(
+        "--model-args",
+        metavar="JSON",
+        type=_json_object,
+        default={},
+        help="keyword arguments of the factory, such as '{\"hidden\": 64}'",
+    )
+
+
+def add_data(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
+    """The data and how to read it."""
+    parser.add_argument(
+        "data",
+        metavar="DATA",
+        nargs=None if needed else "?",
+        help="`.npz`, `.npy`, `.csv`, `.parquet`, or a folder of images",
+    )
+    group = parser.add_argument_group("data")
+    group.add_argument(
+        "--inputs",
+        metavar="[ARG=]NAMES",
+        action="append",
+        default=[],
+        help="which array, or which columns (a,b,c), the model sees; once for each of several "
+        "arguments of the model: ARG=NAMES (the array `x`, or all columns but the target)",
+    )
+    group.add_argument(
+        "--target",
+        metavar="NAME",
+        help="the true values, left aside where none are needed: array, columns (a,b), or a file "
+        "`.npy`; for images `folders`, or a `.csv` with a column `file` (`y`)",
+    )
+    group.add_argument(
+        "--scale", type=positive, metavar="S", help="divide by S first (images: 255)"
+    )
+    group.add_argument(
+        "--normalize-mean", type=numbers, default=(), metavar="M[,M...]", help="then subtract"
+    )
+    group.add_argument(
+        "--normalize-std", type=numbers, default=(), metavar="S[,S...]", help="then divide by"
+    )
+    group.add_argument(
+        "--image-size", type=_size, metavar="H,W", help="bring images to this height and width"
+    )
+    group.add_argument("--gray", action="store_true", help="read images as gray, not as RGB")
+    group.add_argument(
+        "--max-bytes",
+        type=count,
+        metavar="N",
+        help="the most that a compressed array (4 GiB) or an image (256 MiB) may unpack to",
+    )
+
+
+def add_shape(parser: argparse.ArgumentParser) -> None:
+    """An example's shape, in place of data."""
+    parser.add_argument(
+        "--shape",
+        metavar="[ARG=]SHAPE",
+        action="append",
+        default=[],
+        help="shape of one input, such as 3,32,32, in place of data",
+    )
+
+
+def add_noise(parser: argparse.ArgumentParser) -> None:
+    """The sensor's noise, in the units in which the model sees its input."""
+    group = parser.add_argument_group(
+        "sensor noise, in the units that the model sees; NAME= for one of several inputs"
+    )
+    for option, metavar, words in (
+        ("--noise-std", "[NAME=]S", "standard deviation: a number, one per channel, or a `.npy`"),
+        ("--noise-var", "[NAME=]V", "variance, likewise"),
+        ("--gray-levels", "[NAME=]K", "std in gray levels of a camera with `--scale` levels (255)"),
+        ("--noise", "[NAME=]FILE", "a file that `howsure noise` wrote"),
+    ):
+        group.add_argument(option, metavar=metavar, action="append", default=[], help=words)
+
+
+def add_method(parser: argparse.ArgumentParser, *, choose: bool = True) -> None:
+    """The settings of `Uncertain`."""
+    group = parser.add_argument_group("method; what is given here is stronger than the settings")
+    group.add_argument("--settings", metavar="FILE", help="what `howsure tune` wrote")
+    if choose:
+        group.add_argument(
+            "--method", help="auto, adjoint, sampled_adf, adf, mc_dropout, noise_sampling, ..."
+        )
+    group.add_argument("--rate", type=numbers, metavar="P", help="dropout rate, or one per layer")
+    group.add_argument("--samples", type=count, metavar="T", help="Monte-Carlo samples (20)")
+    group.add_argument(
+        "--placement", help="where dropout goes: auto, after, before, existing, or layers (a,b)"
+    )
+    group.add_argument("--task", help="regression or classification")
+    group.add_argument("--prediction", help="adf: the mean over the noise; network: the plain one")
+    group.add_argument("--tau", type=float, help="residual variance, added to the data's")
+    group.add_argument("--probes", type=int, metavar="K", help="probes of the adjoint (8)")
+    group.add_argument("--seed", type=int, help="same seed, same result (0)")
+
+
+def add_batch(parser: argparse.ArgumentParser, default: int = 256) -> None:
+    """How many rows run at once."""
+    parser.add_argument(
+        "--batch",
+        type=count,
+        default=default,
+        metavar="N",
+        help="rows that run at once (%(default)s)",
+    )
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers that commas separate."""
+    return tuple(float(each) for each in text.split(","))
+
+
+def _checked(convert: Callable[[str], Any], fits: Callable[[Any], bool], words: str) -> Any:
+    def parsed(text: str) -> Any:
+        value = convert(text)
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"must be {words}, and is {text}")
+        return value
+
+    parsed.__name__ = words  # argparse's message for text that is no number
+    return parsed
+
+
+count = _checked(int, lambda value: value >= 1, "a whole number of at least 1")
+at_least_0 = _checked(int, lambda value: value >= 0, "a whole number of at least 0")
+positive = _checked(float, lambda value: 0 < value < float("inf"), "a positive number")
+
+
+def _size(text: str) -> tuple[int, int]:
+    sizes = [int(each) for each in text.split(",")]
+    if len(sizes) not in (1, 2) or min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"must be HEIGHT,WIDTH in pixels, and is {text}")
+    return sizes[0], sizes[-1]
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, and is {text}")
+    return found

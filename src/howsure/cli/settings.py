@@ -1,0 +1,67 @@
+"""The settings of an `Uncertain` as a JSON file: what `tune` found, for the other commands."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from howsure.cli.result import plain
+from howsure.files import write_atomically
+from howsure.noise.values import encode
+from howsure.report import decoded
+from howsure.tune import Fit
+from howsure.uncertain import Uncertain
+
+_FORMAT = "howsure settings 1"
+
+
+def write_settings(path: Path, sure: Uncertain, fit: Fit | None = None) -> None:
+    """Writes settings, and beside them how they were found."""
+    content = {
+        "format": _FORMAT,
+        "uncertain": _encoded(sure.get_extra_state()),
+        "fit": None if fit is None else plain(asdict(fit)),
+    }
+    text = json.dumps(content, indent=1) + "\n"
+    write_atomically(path, lambda file: file.write(text), text=True)
+
+
+def _encoded(value: Any) -> Any:
+    """Nested settings with tensors as lists."""
+    if isinstance(value, dict):
+        return {str(key): _encoded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encoded(item) for item in value]
+    return encode(value)
+
+
+def read_settings(name: str, model: nn.Module) -> Uncertain:
+    """A model with the settings of a file of `howsure tune`, or of `Uncertain.save`."""
+    path = Path(name)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file `{path}` with settings.")
+    if path.suffix != ".json":
+        return Uncertain.load(path, model)
+    sure = Uncertain(model)
+    try:
+        sure.set_extra_state(decoded(_content(path)))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"The settings in `{path}` are not complete ({type(error).__name__}: {error}); they "
+            "must be what `howsure tune --out` wrote."
+        ) from None
+    return sure
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise ValueError(f"`{path}` is not a file that `howsure tune --out` wrote.")
+    return content["uncertain"]

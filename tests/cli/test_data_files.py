@@ -1,0 +1,252 @@
+"""Data: every format gives the same rows, in pieces too; what is wrong is named."""
+
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from howsure.reading import Choice, Group, Limits, Preparation, Source, open_data
+
+NET = "project_model:build"
+
+
+@pytest.mark.parametrize("file", ["data.npz", "packed.npz", "x.npy", "data.csv"])
+def test_rows_are_the_same_in_every_format(project, file):
+    source: Source = open_data(file, Choice()).source
+    x = torch.from_numpy(np.load("x.npy")).float()
+    assert len(source) == 20
+    for start, stop in ((0, 20), (3, 7), (19, 20)):
+        assert torch.equal(source.rows(start, stop), x[start:stop])
+
+
+@pytest.mark.parametrize("file", ["data.npz", "packed.npz", "x.npy", "data.csv"])
+def test_sources_travel_to_other_processes(project, file):
+    source = open_data(file, Choice()).source
+    again = pickle.loads(pickle.dumps(source))
+    assert len(pickle.dumps(source)) < 1000
+    assert torch.equal(again.rows(2, 5), source.rows(2, 5))
+    assert again.fingerprint() == source.fingerprint()
+
+
+def test_a_fingerprint_knows_the_numbers_and_not_the_file(project):
+    def fingerprint(file, **preparation):
+        choice = Choice(preparation=Preparation(**preparation))
+        return open_data(file, choice).source.fingerprint()
+
+    assert fingerprint("data.npz") == fingerprint("packed.npz") == fingerprint("x.npy")
+    assert fingerprint("x.npy", scale=2.0) != fingerprint("x.npy")
+    x = np.load("x.npy")
+    x[7, 1] += 1e-6
+    np.save("other.npy", x)
+    assert fingerprint("other.npy") != fingerprint("x.npy")
+
+
+@pytest.mark.parametrize("dtype", ["<f4", ">f8", "<f2", "<i4", ">u2", "|b1", "|u1"])
+def test_number_types_and_orders(project, dtype):
+    x = (10 * np.random.default_rng(0).random((6, 4))).astype(dtype)
+    for array in (x, np.asfortranarray(x)):
+        np.save("a.npy", array)
+        np.savez("a.npz", a=array)
+        np.savez_compressed("b.npz", a=array)
+        for file in ("a.npy", "a.npz", "b.npz"):
+            rows = open_data(file, Choice()).source.rows(1, 5)
+            np.testing.assert_array_equal(rows.numpy(), x[1:5].astype(rows.numpy().dtype))
+            assert rows.dtype.is_floating_point == (x.dtype.kind == "f")
+
+
+def test_preparation(project):
+    x = np.random.default_rng(0).integers(0, 255, (5, 3, 2, 2), dtype=np.uint8)
+    np.save("images.npy", x)
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    rows = open_data("images.npy", Choice(preparation=Preparation(255.0, mean, std))).source.rows(
+        0, 5
+    )
+    expected = (x / 255 - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
+    np.testing.assert_allclose(rows.numpy(), expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="one for each channel"):
+        open_data("images.npy", Choice(preparation=Preparation(mean=(1, 2)))).source.rows(0, 1)
+
+
+def test_columns_and_their_order(project):
+    x = np.load("x.npy")
+    both = Choice(inputs=(Group("left", ("c", "a")), Group("right", ("b",))))
+    rows = open_data("data.csv", both).source.rows(0, 20)
+    np.testing.assert_allclose(rows["left"].numpy(), x[:, [2, 0]], rtol=1e-6)
+    np.testing.assert_allclose(rows["right"].numpy(), x[:, [1]], rtol=1e-6)
+
+
+def test_targets_from_keys_columns_and_files(project):
+    y = torch.from_numpy(np.load("y.npy"))
+    for file, target in (("data.npz", None), ("data.csv", "y"), ("x.npy", "y.npy")):
+        found = open_data(file, Choice(target=target))
+        torch.testing.assert_close(found.target(), y)
+    assert open_data("data.csv", Choice(target="a,b")).source.rows(0, 2).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing.npz"], "There is no file or folder `missing.npz`"),
+        (["weights.pt"], "of a kind that is not read"),
+        (["data.npz", "--inputs", "z"], "`data.npz` has no `z`; it has `x`, `y`"),
+        (["data.csv", "--inputs", "a,speed"], "`data.csv` has no `speed`; it has `a`, `b`"),
+        (["data.csv", "--target", "angle"], "`data.csv` has no `angle`"),
+        (["data.csv", "--inputs", "a,b,c", "--inputs", "d=y"], "names of the model's arguments"),
+        (["data.npz", "--inputs", "x,y"], "names several arrays"),
+        (["data.npz", "--inputs", "x="], "is not understood"),
+        (["x.npy", "--inputs", "x"], "leave out `--inputs`"),
+        (["data.csv", "--inputs", "a,b"], "does not run on inputs of shape (1, 2)"),
+    ],
+)
+def test_wrong_names_are_told(project, refused, arguments, words):
+    refused("predict", NET, *arguments, words=words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["x.npy"], "`x.npy` has no `y`; say with `--target`"),
+        (["x.npy", "--target", "no.npy"], "There is no file `no.npy`"),
+        (["data.npz", "--target", "short.npy"], "20 rows and 3 targets"),
+        (["data.npz", "--target", "hole.npy"], "The target of row 4 is NaN"),
+        (["data.npz", "--target", "wide.npy"], "The targets have shape"),
+    ],
+)
+def test_wrong_targets_are_told(project, refused, arguments, words):
+    np.save("short.npy", np.ones(3))
+    np.save("wide.npy", np.ones((20, 2)))
+    np.save("hole.npy", np.where(np.arange(20) == 4, np.nan, 1.0))
+    refused("tune", NET, *arguments, "--noise-std", "0.1", words=words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty; the first line must name the columns"),
+        ("1,2,3\n4,5,6\n", "must name the columns"),
+        ("a,b,a\n1,2,3\n", "two columns `a`"),
+        ("a,b,c\n", "`bad.csv` has no rows"),
+        ("a,b,c\n1,2,3\n1,2\n", "Row 1 of `bad.csv` has 2 values for 3 columns"),
+        ("a,b,c\n1,2,3\n4,five,6\n", "Row 1 of `bad.csv`, column `b`: 'five' is not a number"),
+        ("a,b,c\n1,,3\n", "column `b`: '' is not a number"),
+        ("a,b,c\n1,nan,3\n", "Row 0 of `bad.csv`, column `b`, is NaN"),
+        ('a,b,c\n"1,2,3', "cannot be read behind row 0"),
+        (f"a,b,c\n{'1' * 200_000},2,3\n", "cannot be read behind row 0"),
+    ],
+)
+def test_wrong_tables_are_told(project, refused, text, words):
+    (project / "bad.csv").write_text(text)
+    refused("predict", NET, "bad.csv", words=words)
+
+
+def test_a_table_in_another_encoding_is_told(project, refused):
+    (project / "bad.csv").write_bytes("a,b,größe\n1,2,3\n".encode("latin-1"))
+    refused("predict", NET, "bad.csv", words="not a CSV file in UTF-8")
+
+
+def test_tables_of_spreadsheets_are_read(project):
+    (project / "sheet.csv").write_bytes(b'\xef\xbb\xbf"a", b\r\n"1.5",2\r\n\r\n3, 4e0\r\n')
+    rows = open_data("sheet.csv", Choice(inputs=(Group("", ("b", "a")),))).source.rows(0, 2)
+    assert rows.tolist() == [[2.0, 1.5], [4.0, 3.0]]
+
+
+def test_nan_empty_and_ragged_arrays_are_told(project, refused):
+    x = np.load("x.npy")
+    x[13, 2] = np.nan
+    np.savez("hole.npz", x=x)
+    refused(
+        "predict",
+        NET,
+        "hole.npz",
+        "--rate",
+        "0.1",
+        words="Row 13 of `x` in `hole.npz` contains NaN",
+    )
+    np.save("none.npy", np.ones((0, 3)))
+    refused("predict", NET, "none.npy", words="`none.npy` has no rows")
+    np.save("one.npy", np.float64(3))
+    refused("predict", NET, "one.npy", words="is a single number")
+    np.savez("ragged.npz", a=np.ones((3, 2)), b=np.ones((4, 3)))
+    command = ("predict", "project_model:TwoSensors", "ragged.npz", "--inputs", "left=a")
+    refused(*command, "--inputs", "right=b", words="differ in their number of rows")
+    np.savez("nothing.npz")
+    refused("predict", NET, "nothing.npz", words="holds the arrays (none)")
+
+
+class Trap:
+    """Pickled, it would leave a file behind when it is loaded."""
+
+    def __reduce__(self):
+        return open, ("sprung", "w")
+
+
+def test_arrays_are_never_unpickled(project, refused):
+    trap = np.array([Trap()], dtype=object)
+    np.save("trap.npy", trap, allow_pickle=True)
+    np.savez("trap.npz", x=trap)
+    for file in ("trap.npy", "trap.npz"):
+        refused("predict", NET, file, words="pickled Python objects")
+    assert not (project / "sprung").exists()
+    np.save("words.npy", np.array(["a", "b"]))
+    refused("predict", NET, "words.npy", words="give real numbers")
+
+
+def npy_bytes(shape):
+    """A header that declares an array of float64, and no data."""
+    import io
+
+    file = io.BytesIO()
+    header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue()
+
+
+def test_declared_sizes_are_checked_before_anything_is_read(project, refused):
+    (project / "huge.npy").write_bytes(npy_bytes((2**50, 3)))
+    refused("predict", NET, "huge.npy", words="bytes of data and has 0; it is damaged")
+    with zipfile.ZipFile("huge.npz", "w") as archive:
+        archive.writestr("x.npy", npy_bytes((2**50, 3)))
+    refused("predict", NET, "huge.npz", words="its entry holds 0; the file is damaged")
+
+
+def test_a_zip_bomb_is_refused_by_what_it_declares(project, refused, howsure):
+    np.savez_compressed("bomb.npz", x=np.zeros((100_000, 3)))
+    assert (project / "bomb.npz").stat().st_size < 5000
+    command = ("check", NET, "bomb.npz")
+    refused(*command, "--max-bytes", "1000000", words="`--max-bytes 2400000`")
+    assert howsure(*command, "--max-bytes", "2400000").code == 0
+
+
+def test_an_entry_that_lies_about_its_size_is_damaged(project, refused):
+    np.savez_compressed("data.npz", x=np.load("x.npy"))
+    content = bytearray((project / "data.npz").read_bytes())
+    at = content.rfind(b"PK\x01\x02") + 24  # the size in the archive's directory
+    content[at : at + 4] = (10**6).to_bytes(4, "little")
+    (project / "data.npz").write_bytes(bytes(content))
+    refused("predict", NET, "data.npz", words="`data.npz`")
+
+
+@pytest.mark.parametrize("file", ["data.npz", "packed.npz"])
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.9])
+def test_truncated_archives(project, refused, file, place):
+    content = (project / file).read_bytes()
+    (project / file).write_bytes(content[: int(place * len(content))])
+    refused("predict", NET, file, words="is not a readable `.npz` archive")
+
+
+@pytest.mark.parametrize("file", ["data.npz", "packed.npz"])
+def test_changed_bytes_are_noticed_by_their_check_sum(project, refused, file):
+    content = bytearray((project / file).read_bytes())
+    content[300] ^= 0xFF
+    (project / file).write_bytes(bytes(content))
+    refused("predict", NET, file, words=f"`{file}`")
+
+
+def test_limits_have_defaults():
+    with pytest.raises(ValueError, match="--max-bytes"):
+        Limits().check_array(5 * 2**30, "It")
+    with pytest.raises(ValueError, match="--max-bytes"):
+        Limits().check_image(2**29, "It")
+    Limits(2**40).check_image(2**29, "It")

@@ -1,0 +1,108 @@
+"""Files that cannot be written: one sentence, exit code 2, nothing half-written."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+NET = "project_model:build"
+COMMANDS = {
+    "predict": ("predict", NET, "data.npz", "--noise-std", "0.1", "--method", "adf"),
+    "tune": ("tune", NET, "data.npz", "--noise-std", "0.1", "--search-samples", "0"),
+    "report": ("report", NET, "data.npz", "--noise-std", "0.1", "--method", "adf"),
+    "noise": ("noise", "x.npy"),
+    "export": ("export", NET, "--shape", "3", "--noise-std", "0.1", "--method", "linear"),
+    "audit": ("audit", NET, "data.npz", "--noise-std", "0.1", "--passes", "10", "--methods", "adf"),
+}
+SUFFIX = {"predict": "npz", "report": "html", "export": "pt2"}
+
+
+def asked(command, folder="."):
+    return (*COMMANDS[command], "--out", f"{folder}/out.{SUFFIX.get(command, 'json')}")
+
+
+def fail_writing(monkeypatch, number):
+    """Every file that is opened for an atomic write, and every folder, fails to be made."""
+
+    def fail(*arguments, **options):
+        raise OSError(number, os.strerror(number), ".out.partial")
+
+    monkeypatch.setattr("tempfile.mkstemp", fail)
+    monkeypatch.setattr("pathlib.Path.mkdir", fail)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.ENOSPC, "free some space"), (errno.EROFS, "can be written to")],
+    ids=["full disk", "read-only"],
+)
+def test_a_full_disk_and_a_read_only_folder(project, refused, monkeypatch, command, number, words):
+    fail_writing(monkeypatch, number)
+    refused(*asked(command), words=words)
+
+
+def test_a_folder_that_may_not_be_written(project, refused):
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    (project / "locked").mkdir(mode=0o500)
+    for command in COMMANDS:
+        refused(*asked(command, "locked"), words="choose a place")
+
+
+def test_a_disk_that_fills_up_while_writing(project):
+    """The kernel itself refuses to write more than some bytes."""
+    code = "import sys; from howsure.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *COMMANDS["report"], "--out", "report.html"]
+    before = sorted(path.name for path in project.iterdir())
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, preexec_fn=limit, env=environment
+    )
+    assert done.returncode == 2 and "Nothing was left half-written" in done.stderr, done.stderr
+    after = sorted(path.name for path in project.iterdir())
+    assert [name for name in after if name != "__pycache__"] == [
+        name for name in before if name != "__pycache__"
+    ]
+
+
+def test_a_file_in_place_of_a_folder(project, refused):
+    refused(*asked("tune", "data.npz"), words="`data.npz`")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((*COMMANDS["tune"], "--out", "settings.txt"), "must end in `.json`"),
+        ((*COMMANDS["noise"], "--out", "noise.txt"), "must end in `.json`"),
+        ((*COMMANDS["predict"], "--out", "p.txt"), ".npz"),
+        ((*COMMANDS["predict"], "--interval", "95"), "between 0 and 1"),
+        ((*COMMANDS["export"], "--out", "net.txt"), "must end in `.onnx` or `.pt2`"),
+        (("predict", NET, "data.npz"), "nothing to be unsure about: give the sensor's noise"),
+        (("predict", NET, "data.npz", "--method", "guess"), "There is no method 'guess'"),
+        ((*COMMANDS["predict"], "--settings", "no.json"), "There is no file `no.json`"),
+        ((*COMMANDS["predict"], "--settings", "bad.json"), "is not a file that `howsure tune"),
+        ((*COMMANDS["predict"], "--settings", "half.json"), "are not complete"),
+        ((*COMMANDS["predict"], "--settings", "weights.pt"), "not a file that `Uncertain.save`"),
+        ((*COMMANDS["report"], "--audit", "bad.json"), "is not a file that `howsure audit"),
+        (("predict", NET, "data.npz", "--noise", "bad.json"), "is not a file that `howsure noise"),
+        (("predict", NET, "data.npz", "--noise", "no.json"), "no.json"),
+        (("predict", NET, "data.npz", "--noise-std", "x"), "`--noise-std x`: give a number"),
+        (("predict", NET, "data.npz", "--noise-std", "-1"), "cannot be negative"),
+        ((*COMMANDS["predict"], "--noise-var", "1"), "The noise is given twice"),
+        ((*COMMANDS["predict"], "--noise-var", "b=1"), "but not both"),
+    ],
+)
+def test_wrong_settings_are_told(project, refused, arguments, words):
+    (project / "bad.json").write_text("[1, 2")
+    (project / "half.json").write_text(
+        '{"format": "howsure settings 1", "uncertain": {"format": 2}}'
+    )
+    refused(*arguments, words=words)
