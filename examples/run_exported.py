@@ -1,22 +1,29 @@
 """Runs a file that `howsure.export` wrote, without howsure: `python run_exported.py net.onnx`.
 
-An ONNX file needs onnxruntime and numpy, a `.pt2` file torch.
+An ONNX file needs onnxruntime and numpy, a `.pt2` file torch and numpy. A file with masks as inputs
+gets new ones in every call: uniform numbers, of which the file drops those below its rates.
 """
 
 import json
 import sys
 
+import numpy as np
+
+
+def random_inputs(about):
+    rng = np.random.default_rng()
+    named = (*about["inputs"], *about["masks"])
+    return {i["name"]: rng.random(i["shape"]).astype(i["dtype"]) for i in named}
+
 
 def run_onnx(path):
-    import numpy as np
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     about = json.loads(session.get_modelmeta().custom_metadata_map["howsure"])
-    rng = np.random.default_rng(0)
-    arrays = {i["name"]: rng.random(i["shape"]).astype(i["dtype"]) for i in about["inputs"]}
     names = [output.name for output in session.get_outputs()]
-    return about, dict(zip(names, session.run(None, arrays), strict=True))
+    found = session.run(None, random_inputs(about))
+    return about, dict(zip(names, found, strict=True))
 
 
 def run_torch(path):
@@ -25,8 +32,7 @@ def run_torch(path):
     extra = {"howsure.json": ""}
     program = torch.export.load(path, extra_files=extra).module()
     about = json.loads(extra["howsure.json"])
-    tensors = [torch.rand(i["shape"], dtype=getattr(torch, i["dtype"])) for i in about["inputs"]]
-    return about, program(*tensors)
+    return about, program(*(torch.from_numpy(a) for a in random_inputs(about).values()))
 
 
 if __name__ == "__main__":

@@ -142,6 +142,13 @@ def test_double_precision(tmp_path):
     assert export(sure, x, tmp_path / "net.pt2").difference <= 1e-12
 
 
+@pytest.mark.parametrize("method", ["adf", "adjoint"])
+def test_noise_with_a_std_for_every_feature(method, tmp_path):
+    noise = hs.noise.std(torch.tensor([0.1, 0.2, 0.3]))
+    sure, x = hs.Uncertain(perceptron(), noise, method), torch.rand(2, 3)
+    assert export(sure, x, tmp_path / "net.pt2").difference <= 1e-5
+
+
 def test_classification(tmp_path):
     sure = hs.Uncertain(perceptron(), 0.1, "adf", task="classification")
     x = torch.rand(3, 3)

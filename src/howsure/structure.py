@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,3 +64,18 @@ class _Slot:
 
     def __init__(self, index: int) -> None:
         self.index = index
+
+
+def paths(tree: Any) -> list[str]:
+    """Where each floating-point tensor is in a structure: `.pose.0`; nothing for a single one."""
+    leaves = pytree.tree_leaves_with_path(tree)
+    found = [path for path, leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    count = len(Parts(tree).tensors)
+    if len(found) != count:  # A dataclass: torch does not know its fields.
+        return [f".{index}" for index in range(count)] if count > 1 else [""]
+    return ["".join(f".{word(key)}" for key in path) for path in found]
+
+
+def word(key: Any) -> str:
+    """A key of a path without brackets and quotes."""
+    return re.sub(r"\W", "", pytree.keystr((key,)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,10 +12,11 @@ from torch.utils import _pytree as pytree
 
 from howsure.calibrate.calibrated import CalibratedPrediction
 from howsure.exporting.errors import ExportError
+from howsure.exporting.mask_inputs import MaskInput, mask_inputs, with_masks
 from howsure.methods import METHODS, choose
 from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
-from howsure.structure import Parts
+from howsure.structure import Parts, paths, word
 from howsure.uncertain import Uncertain
 
 FIELDS = ("mean", "data_var", "model_var")
@@ -30,31 +30,38 @@ class Flat:
     Attributes:
         uncertain: The wrapper.
         method: Its method; never "auto".
-        tensors: The example's tensors.
-        spec: How they make an input.
-        input_names: Their names.
+        tensors: The example's tensors, then the masks if these are inputs.
+        batch_axes: The axis of each along which the batch lies; `None` where there is none.
+        spec: How the example's tensors make an input.
+        masks: The inputs that are masks.
+        input_names: The names of all tensors.
         output_names: The names of mean, data and model variance of every output.
     """
 
     uncertain: Uncertain
     method: str
     tensors: list[Tensor]
-    spec: Any
+    batch_axes: list[int | None]
+    spec: Inputs
+    masks: tuple[MaskInput, ...]
     input_names: list[str]
     output_names: list[str]
 
     def eager(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The outputs as the wrapper itself gives them."""
         with torch.no_grad():
-            return flat_outputs(self.uncertain(*self._call(tensors)))
-
-    def _call(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-        x = self.spec.filled(tensors)
-        return x if type(x) is tuple else (x,)
+            if self.masks:
+                return self.predict(self.uncertain.setup, tensors)
+            x = self.spec.filled(tensors)
+            return flat_outputs(self.uncertain(*(x if type(x) is tuple else (x,))))
 
     def predict(self, setup: Setup, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The same by a setup of its own, without what a file does not hold."""
-        found = METHODS[self.method](setup, self.spec.filled(tensors))
+        count = len(self.spec.places)
+        x = self.spec.filled(tensors[:count])
+        if self.masks:
+            setup = with_masks(setup, x, self.masks, tensors[count:])
+        found = METHODS[self.method](setup, x)
         result = replace(found, covariance=None, sources=None, trust=None)
         for calibrator in self.uncertain.calibrators:
             result = calibrator(result)
@@ -78,7 +85,7 @@ class Inputs:
         return pytree.tree_unflatten(leaves, self.spec)
 
 
-def flatten(uncertain: Uncertain, example: Any) -> Flat:
+def flatten(uncertain: Uncertain, example: Any, *, masks_as_inputs: bool = False) -> Flat:
     """The wrapper's prediction as a flat function; runs it once, which also finds what it needs."""
     spec = Inputs(example)
     with torch.no_grad():
@@ -89,9 +96,24 @@ def flatten(uncertain: Uncertain, example: Any) -> Flat:
             "variances only; drop it from `calibrators`, or use `VarianceScale`."
         )
     method = _method(uncertain, example)
+    masks = mask_inputs(uncertain.setup, method, example) if masks_as_inputs else ()
     tensors = [spec.leaves[place].detach() for place in spec.places]
-    outputs = [f"{field}{path}" for field in FIELDS for path in _paths(getattr(first, field))]
-    return Flat(uncertain, method, tensors, spec, _input_names(example), outputs)
+    return Flat(
+        uncertain,
+        method,
+        [*tensors, *(mask.drawn for mask in masks)],
+        [*_batch_axes(tensors), *(mask.batch_axis for mask in masks)],
+        spec,
+        masks,
+        [*_input_names(example), *(mask.name for mask in masks)],
+        [f"{field}{path}" for field in FIELDS for path in paths(getattr(first, field))],
+    )
+
+
+def _batch_axes(tensors: Sequence[Tensor]) -> list[int | None]:
+    """The first axis, where it is as long as that of the first tensor."""
+    batch = len(tensors[0]) if tensors[0].dim() else 0
+    return [0 if tensor.dim() and len(tensor) == batch else None for tensor in tensors]
 
 
 def _method(uncertain: Uncertain, example: Any) -> str:
@@ -110,24 +132,7 @@ def flat_outputs(prediction: Prediction) -> list[Tensor]:
     return [leaf for field in FIELDS for leaf in Parts(getattr(prediction, field)).tensors]
 
 
-def _is_output(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.dtype.is_floating_point
-
-
-def _paths(tree: Any) -> list[str]:
-    """Where each tensor is in a structure: ".pose.0"; nothing for a single tensor."""
-    found = [path for path, leaf in pytree.tree_leaves_with_path(tree) if _is_output(leaf)]
-    count = len(Parts(tree).tensors)
-    if len(found) != count:  # A dataclass: torch does not know its fields.
-        return [f".{index}" for index in range(count)] if count > 1 else [""]
-    return ["".join(f".{_word(pytree.keystr((key,)))}" for key in path) for path in found]
-
-
 def _input_names(example: Any) -> list[str]:
     found = [p for p, leaf in pytree.tree_leaves_with_path(example) if isinstance(leaf, Tensor)]
-    words = ["_".join(_word(pytree.keystr((key,))) for key in path) for path in found]
+    words = ["_".join(word(key) for key in path) for path in found]
     return [word if word and not word[0].isdigit() else f"x{word}" for word in words]
-
-
-def _word(key: str) -> str:
-    return re.sub(r"\W", "", key)

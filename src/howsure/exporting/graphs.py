@@ -23,22 +23,19 @@ class Program:
     Attributes:
         exported: The graph as torch's own program.
         batch: The batch size it needs; `None` for any.
-        batched: Which inputs have a row for each element of the batch.
     """
 
     exported: torch.export.ExportedProgram
     batch: int | None
-    batched: list[bool]
 
 
 def program(flat: Flat, any_batch: bool | None) -> Program:
     """The program; `any_batch=None` takes the example's batch size where it must be fixed."""
     batch = flat.tensors[0].shape[0] if flat.tensors[0].dim() else 0
-    batched = [bool(t.dim()) and t.shape[0] == batch for t in flat.tensors]
     if any_batch is not False:
         try:
-            graph = for_any_batch(lambda size: _trace(flat, _resized(flat, batched, size), size), 0)
-            return Program(_exported_for_any(_named(graph, flat), flat, batched), None, batched)
+            graph = for_any_batch(lambda size: _trace(flat, _resized(flat, size), size), 0)
+            return Program(_exported_for_any(_named(graph, flat), flat), None)
         except (BatchSizeMattersError, ExportError) as error:
             if any_batch:
                 raise ExportError(
@@ -46,16 +43,14 @@ def program(flat: Flat, any_batch: bool | None) -> Program:
                     f"program that takes batches of {batch}."
                 ) from error
     graph = _named(_trace(flat, flat.tensors, batch), flat)
-    return Program(torch.export.export(graph, tuple(flat.tensors)), batch, batched)
+    return Program(torch.export.export(graph, tuple(flat.tensors)), batch)
 
 
-def _exported_for_any(
-    graph: GraphModule, flat: Flat, batched: Sequence[bool]
-) -> torch.export.ExportedProgram:
+def _exported_for_any(graph: GraphModule, flat: Flat) -> torch.export.ExportedProgram:
     batch = torch.export.Dim("batch")
-    shapes = tuple({0: batch} if own else None for own in batched)
+    shapes = tuple(None if axis is None else {axis: batch} for axis in flat.batch_axes)
     # A batch of 1 would be taken as fixed.
-    examples = rows(flat.tensors, batched, 3)
+    examples = rows(flat, 3)
     try:
         return torch.export.export(graph, tuple(examples), dynamic_shapes=shapes)
     except Exception as error:  # Its errors have no common class.
@@ -76,16 +71,25 @@ def _trace(flat: Flat, tensors: Sequence[Tensor], batch: int) -> GraphModule:
         ) from error
 
 
-def _resized(flat: Flat, batched: Sequence[bool], size: int) -> list[Tensor]:
-    """Tensors on no device with another batch size: tracing looks at shapes only."""
-    pairs = zip(flat.tensors, batched, strict=True)
-    return [t.new_empty(1).expand(size, *t.shape[1:]) if own else t for t, own in pairs]
+def _resized(flat: Flat, size: int) -> list[Tensor]:
+    """Tensors of no memory with another batch size: tracing looks at shapes only."""
+    pairs = zip(flat.tensors, flat.batch_axes, strict=True)
+    return [t if axis is None else _of_size(t, axis, size) for t, axis in pairs]
 
 
-def rows(tensors: Sequence[Tensor], batched: Sequence[bool], count: int) -> list[Tensor]:
+def _of_size(tensor: Tensor, axis: int, size: int) -> Tensor:
+    shape = [size if i == axis else length for i, length in enumerate(tensor.shape)]
+    return tensor.new_empty(1).expand(shape)
+
+
+def rows(flat: Flat, count: int) -> list[Tensor]:
     """Inputs with `count` rows, which repeat as often as needed."""
-    pairs = zip(tensors, batched, strict=True)
-    return [t[torch.arange(count) % len(t)] if own else t for t, own in pairs]
+    pairs = zip(flat.tensors, flat.batch_axes, strict=True)
+    return [t if axis is None else _repeated(t, axis, count) for t, axis in pairs]
+
+
+def _repeated(tensor: Tensor, axis: int, count: int) -> Tensor:
+    return tensor.index_select(axis, torch.arange(count) % tensor.shape[axis])
 
 
 def _named(graph: GraphModule, flat: Flat) -> GraphModule:

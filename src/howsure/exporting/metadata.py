@@ -22,7 +22,7 @@ KEY = "howsure"
 def metadata(flat: Flat, batch: int | None, units: str | None) -> dict[str, Any]:
     """Everything that tells how the variances were made, as plain data."""
     setup = flat.uncertain.setup
-    x = flat.spec.filled(flat.tensors)
+    x = flat.spec.filled(flat.tensors[: len(flat.spec.places)])
     sites = setup.sites(x) if setup.rate is not None else ()
     rates = setup.rates(sites) if sites else ()
     return {
@@ -42,12 +42,14 @@ def metadata(flat: Flat, batch: int | None, units: str | None) -> dict[str, Any]
         "units": units,
         "batch": batch,
         "inputs": _described(flat),
+        "masks": [mask.described() for mask in flat.masks],
         "outputs": flat.output_names,
     }
 
 
 def _described(flat: Flat) -> list[dict[str, Any]]:
-    pairs = zip(flat.input_names, flat.tensors, strict=True)
+    count = len(flat.spec.places)
+    pairs = zip(flat.input_names[:count], flat.tensors[:count], strict=True)
     return [
         {"name": name, "shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")}
         for name, t in pairs

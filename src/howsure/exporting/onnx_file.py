@@ -30,7 +30,7 @@ def check_installed() -> None:
 
 def write_onnx(path: Path, exported: torch.export.ExportedProgram, about: dict[str, Any]) -> None:
     """The program as one ONNX file, with its description in `metadata_props`."""
-    names = [item["name"] for item in about["inputs"]]
+    names = [item["name"] for item in (*about["inputs"], *about["masks"])]
     with _quiet():
         try:
             found = torch.onnx.export(

@@ -46,6 +46,8 @@ def sampled(setup: Setup, x: Any, one_pass: Callable[[], tuple[Tensor, ...]]) ->
 
 def masks_of(setup: Setup, sites: tuple[Site, ...], x: Any) -> list[Tensor | None]:
     """The masks of every site for all samples, in front; `None` at rate 0."""
+    if setup.uniforms is not None:
+        return masks(setup.uniforms, setup.rates(sites))
     batch = None if setup.shared_masks else batch_size(x)
     uniforms = draw_uniforms(sites, setup.samples, setup.seed, batch=batch)
     return masks(uniforms, setup.rates(sites))

@@ -40,6 +40,8 @@ class Setup:
         outputs: Which outputs get a backward pass ("adjoint"), as flat indices; `None` for all.
         fallback: As in `propagate`.
         rules: As in `propagate`.
+        uniforms: Numbers for every site, (samples, [batch,] *units), in place of drawn ones: a unit
+            is kept where its number is at least the rate.
     """
 
     model: Callable[..., Any]
@@ -58,6 +60,7 @@ class Setup:
     outputs: tuple[int, ...] | None = None
     fallback: str = "error"
     rules: Mapping[Target, Rule] | None = None
+    uniforms: tuple[Tensor, ...] | None = None
     _sites: dict[str, tuple[Site, ...]] = field(default_factory=dict, repr=False)
     _counts: dict[tuple[str, str], int] = field(default_factory=dict, repr=False)
 

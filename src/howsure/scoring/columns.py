@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from howsure.prediction import Prediction
-from howsure.structure import Parts
+from howsure.structure import Parts, paths
 
 Columns = dict[str, np.ndarray]
 
@@ -37,7 +33,7 @@ def columns_of(prediction: Prediction, rows: int, level: float | None) -> Column
     found = {
         f"{name}{path}": _as_array(tensor)
         for name, tree in named.items()
-        for path, tensor in zip(_paths(tree), Parts(tree).tensors, strict=True)
+        for path, tensor in zip(paths(tree), Parts(tree).tensors, strict=True)
     }
     _check_rows(found, rows)
     return found
@@ -56,17 +52,6 @@ def _check_rows(columns: Columns, rows: int) -> None:
                 f"`{name}` has shape {column.shape} for {rows} inputs; scores need one row of "
                 "output for each input, so wrap the model to put the batch first."
             )
-
-
-def _paths(tree: Any) -> list[str]:
-    """Where each tensor is in a structure: `.pose.0`; nothing for a single tensor."""
-    leaves = pytree.tree_leaves_with_path(tree)
-    found = [path for path, leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    count = len(Parts(tree).tensors)
-    if len(found) != count:  # A dataclass: torch does not know its fields.
-        return [f".{index}" for index in range(count)] if count > 1 else [""]
-    words = [[re.sub(r"\W", "", pytree.keystr((key,))) for key in path] for path in found]
-    return ["".join(f".{word}" for word in path) for path in words]
 
 
 def flat_names(name: str, column: np.ndarray) -> list[str]:

@@ -1,0 +1,100 @@
+"""The figures that were asked for, and what was reached."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from howsure.files import write_atomically
+from speed import store
+from speed.against import TEXTBOOK
+
+_COLUMNS = ("ResNet-18, batch 1", "ResNet-18, batch 8", "DroNet, batch 1")
+# For each column the most plain forwards, eager and compiled.
+_RATIOS = {
+    "ADF": ((2.6, 1.5), (3.0, 2.0), (2.5, 1.3)),
+    "T = 20, dropout everywhere": ((38, 24), (45, 38), (18, 9)),
+    "adjoint": ((6, 4.5), (7, 5), (6, 4)),
+}
+_TIMES_FASTER = {"ResNet-18, batch 1": 2.5, "DroNet, batch 1": 7}
+_EXPONENT = 1.05
+_DIFFERENCE = 1e-5
+_HALF_DIFFERENCE = 0.01
+_MEMORY_EXPONENT = 0.1
+_LINEAR = {"samples": ("T samples",), "batch": ("ADF", "T = 20", "adjoint")}
+Row = dict[str, Any]
+
+
+def rows(folder: Path) -> list[Row]:
+    """One row for each figure; `figure` is `None` where it was not measured."""
+    return [*_ratios(folder), *_textbook(folder), *_growth(folder), *_exactness(folder)]
+
+
+def write(folder: Path) -> list[Row]:
+    """Writes must_hold.json from the other results; its rows."""
+    found = rows(folder)
+    text = json.dumps({"command": "python benchmarks/run.py", "rows": found}, indent=1) + "\n"
+    write_atomically(folder / "must_hold.json", lambda file: file.write(text), text=True)
+    return found
+
+
+def _row(row: str, figure: float | None, target: float, *, least: bool = False) -> Row:
+    """A row whose figure must be at most its target; with `least` at least."""
+    reached = None
+    if figure is not None:
+        reached = figure >= target if least else figure <= target
+    sign = ">=" if least else "<="
+    return {"row": row, "figure": figure, "target": f"{sign} {target:g}", "reached": reached}
+
+
+def _ratios(folder: Path) -> list[Row]:
+    cases = store.load(folder, "speed")
+    found = []
+    for kind, columns in _RATIOS.items():
+        for case, targets in zip(_COLUMNS, columns, strict=True):
+            ratios = cases.get(case, {}).get("ratio_to_plain", {})
+            for mode, target in zip(("eager", "compiled"), targets, strict=True):
+                figure = ratios.get(f"{kind}, {mode}")
+                found.append(_row(f"plain forwards: {kind}, {mode}; {case}", figure, target))
+    return found
+
+
+def _textbook(folder: Path) -> list[Row]:
+    cases = store.load(folder, "textbook")
+    return [
+        _row(
+            f"times faster than the textbook, T = 20; {case}",
+            cases.get(case, {}).get("times_faster", {}).get(TEXTBOOK),
+            target,
+            least=True,
+        )
+        for case, target in _TIMES_FASTER.items()
+    ]
+
+
+def _growth(folder: Path) -> list[Row]:
+    cases = store.load(folder, "growth")
+    found = []
+    for name, methods in _LINEAR.items():
+        own = cases.get(name, {}).get("methods", {})
+        for method in methods:
+            figure = own.get(method, {}).get("exponent")
+            found.append(_row(f"exponent of time over {name}; {method}", figure, _EXPONENT))
+    chunked = cases.get("samples", {}).get("methods", {})
+    bounded = next((each for name, each in chunked.items() if "chunk" in name), {})
+    figure = bounded.get("memory_exponent")
+    found.append(_row("exponent of memory over samples, chunk fixed", figure, _MEMORY_EXPONENT))
+    return found
+
+
+def _exactness(folder: Path) -> list[Row]:
+    speed, cases = store.load(folder, "speed"), store.load(folder, "exactness")
+    compiled = [d for case in speed.values() for d in case["difference_of_compiled"].values()]
+    exported = cases.get("exported", {}).get("difference", {}).values()
+    half = cases.get("bfloat16 variance", {}).get("difference", {}).values()
+    return [
+        _row("relative difference, compiled to eager", max(compiled, default=None), _DIFFERENCE),
+        _row("relative difference, exported to eager", max(exported, default=None), _DIFFERENCE),
+        _row("relative difference, bfloat16 variance", max(half, default=None), _HALF_DIFFERENCE),
+    ]

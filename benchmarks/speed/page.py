@@ -1,0 +1,169 @@
+"""The page of the benchmarks, written from their results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from howsure.files import write_atomically
+from speed import plots, store
+from speed.passes import FOLDED, KINDS, PLAIN
+
+_HEAD = """\
+# Benchmarks
+
+How long a prediction takes, in plain forward passes of the same network. `make bench` measures it
+and writes this page; the numbers are in `benchmarks/results/`. One thread, float32. All passes of
+a network take turns in one process, and the shortest time of each counts. Weights are random:
+speed does not depend on them.
+
+"""
+
+
+_CAPTIONS = {
+    "bench_ratio": "Plain forward passes per prediction, by network",
+    "bench_growth": "Time over samples, batch, resolution, depth and outputs",
+}
+
+
+def write(folder: Path, page: Path, images: Path) -> None:
+    """Writes the page and its pictures from the results in a folder."""
+    names = plots.write(folder, images)
+    where = "img/" if images.name == "img" else ""
+    parts = [_HEAD, _measured_with(folder), _must_hold(folder)]
+    parts += [_speed(folder, names, where), _textbook(folder), _growth(folder, names, where)]
+    text = "\n".join(part for part in parts if part).rstrip() + "\n"
+    write_atomically(page, lambda file: file.write(text), text=True)
+
+
+def _measured_with(folder: Path) -> str:
+    path = folder / "speed.json"
+    if not path.exists():
+        return ""
+    found = json.loads(path.read_text())
+    here, cases = found["environment"], found["cases"].values()
+    days = sorted({case["date"] for case in cases})
+    quick = " **A quick run: two rounds, few cases.**" if any(c["quick"] for c in cases) else ""
+    return (
+        f"Measured on {' to '.join(dict.fromkeys((days[0], days[-1])))} with torch "
+        f"{here['packages']['torch']}, Python {here['python']}, "
+        f"{here['hardware']['processor']}.{quick}\n"
+    )
+
+
+def _must_hold(folder: Path) -> str:
+    rows = json.loads((folder / "must_hold.json").read_text())["rows"]
+    marks = {True: "yes", False: "no", None: "not measured"}
+    lines = [
+        [
+            row["row"],
+            number(row["figure"]),
+            row["target"].replace("<=", "≤").replace(">=", "≥"),
+            marks[row["reached"]],
+        ]
+        for row in rows
+    ]
+    return "## Targets\n\n" + table(["", "figure", "target", "reached"], lines)
+
+
+def _speed(folder: Path, names: list[str], where: str) -> str:
+    cases = store.load(folder, "speed")
+    if not cases:
+        return ""
+    parts = ["## Plain forward passes per prediction\n", _pictured("bench_ratio", names, where)]
+    parts.append(
+        "The first number is eager, the second compiled, where it was. ADF is the paper's single "
+        "pass; T = 20 its sampling; the adjoint has one output, data and model variance. Brute "
+        "force samples noise and masks through the plain network.\n"
+    )
+    header = ["", "plain, ms", "folded, compiled", *KINDS]
+    parts.append(table(header, [_speed_row(name, case) for name, case in cases.items()]))
+    parts += [_memory(cases), _left_out(cases)]
+    return "\n".join(parts)
+
+
+def _speed_row(name: str, case: dict[str, Any]) -> list[str]:
+    ratios = case["ratio_to_plain"]
+    cells = [" / ".join(_modes(ratios, kind)) or "–" for kind in KINDS]
+    return [name, number(1000 * case["seconds"][PLAIN]), number(ratios.get(FOLDED)), *cells]
+
+
+def _modes(values: dict[str, float], kind: str) -> list[str]:
+    both = (values.get(f"{kind}, {mode}") for mode in ("eager", "compiled"))
+    return [number(value) for value in both if value is not None]
+
+
+def _memory(cases: dict[str, Any]) -> str:
+    rows = []
+    for name, case in cases.items():
+        peaks = case["peak_bytes"]
+        cells = [" / ".join(number(float(v)) for v in _mega(peaks, kind)) or "–" for kind in KINDS]
+        rows.append([name, number(peaks[PLAIN] / 1e6), *cells])
+    text = (
+        "### Memory\n\nThe most that tensors take at one time beyond weights and input, in MB.\n\n"
+    )
+    return text + table(["", "plain", *KINDS], rows)
+
+
+def _mega(peaks: dict[str, int], kind: str) -> list[float]:
+    both = (peaks.get(f"{kind}, {mode}") for mode in ("eager", "compiled"))
+    return [value / 1e6 for value in both if value is not None]
+
+
+def _left_out(cases: dict[str, Any]) -> str:
+    lines = []
+    for name, case in cases.items():
+        out = {k: why for k, why in case["left_out"].items() if k != FOLDED}
+        if out:
+            lines.append(f"- {name}: " + "; ".join(f"{kind} ({why})" for kind, why in out.items()))
+    return "Left out, because of their length:\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _textbook(folder: Path) -> str:
+    rows = []
+    for kind in ("textbook", "peers"):
+        for name, case in store.load(folder, kind).items():
+            for other, faster in case.get("times_faster", {}).items():
+                ratios = case["ratio_to_plain"]
+                ours = ratios["howsure"]
+                rows.append([name, other, number(ratios[other]), number(ours), number(faster)])
+    if not rows:
+        return ""
+    header = ["T = 20", "against", "plain forwards, theirs", "howsure", "times faster"]
+    return (
+        "## Against others\n\nThe textbook (`benchmarks/textbook.py`) writes the network a second "
+        "time with layers that take mean and variance, and loops over samples. The peer runs MC "
+        "dropout on a network with dropout after every block, without sensor noise; so does "
+        "howsure in these rows. All eager.\n\n" + table(header, rows)
+    )
+
+
+def _growth(folder: Path, names: list[str], where: str) -> str:
+    cases = store.load(folder, "growth")
+    rows = [
+        [case["what"], method, number(own["exponent"]), number(own["memory_exponent"])]
+        for case in cases.values()
+        for method, own in case["methods"].items()
+    ]
+    if not rows:
+        return ""
+    text = "## Growth\n\nThe exponent of a power law fitted to times, and to memory: 1 is linear. "
+    text += "Resolution is counted in pixels. The legends give the exponents of time.\n\n"
+    text += _pictured("bench_growth", names, where)
+    return text + table(["what grows", "method", "time", "memory"], rows)
+
+
+def _pictured(name: str, names: list[str], where: str) -> str:
+    return f"![{_CAPTIONS[name]}]({where}{name}.png)\n\n" if name in names else ""
+
+
+def number(value: float | None) -> str:
+    """Three digits; a dash for nothing."""
+    return "–" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

@@ -1,0 +1,216 @@
+"""The parts of the benchmarks are right: what they time, count, fit, keep and report."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import howsure as hs
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """The benchmarks are scripts beside the package."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
+def test_exponent_of_a_power_law(power):
+    from speed.timing import exponent
+
+    sizes = [1, 2, 5, 40]
+    assert exponent(sizes, [3 * size**power for size in sizes]) == pytest.approx(power)
+
+
+def test_calls_take_turns_and_the_fastest_counts(monkeypatch):
+    from speed import timing
+
+    clock, taken, order = [0.0], {"a": iter([9.0, 2, 3, 1.5]), "b": iter([9.0, 7, 5, 6])}, []
+
+    def call(name):
+        order.append(name)
+        clock[0] += next(taken[name])
+
+    monkeypatch.setattr(timing.time, "process_time", lambda: clock[0])
+    calls = {name: lambda name=name: call(name) for name in taken}
+    assert timing.fastest(calls, budget=1000, rounds=3) == {"a": 1.5, "b": 5.0}
+    assert order == ["a", "b"] * 4
+
+
+def test_a_short_budget_still_has_two_rounds():
+    from speed.timing import fastest
+
+    counts = []
+    fastest({"a": lambda: counts.append(torch.rand(64, 64).inverse())}, budget=0, rounds=9)
+    assert len(counts) >= 3
+
+
+def test_peak_memory_is_what_lives_at_one_time():
+    from speed.memory import peak_bytes
+
+    x = torch.rand(250, 1000)
+
+    def three_one_after_the_other():
+        for _ in range(3):
+            (x + 1).add_(1)
+
+    def two_at_a_time():
+        y = x + 1
+        return y + x
+
+    size = 4 * x.numel()
+    assert peak_bytes(three_one_after_the_other) == pytest.approx(size, rel=1e-3)
+    assert peak_bytes(two_at_a_time) == pytest.approx(2 * size, rel=1e-3)
+
+
+def small_dronet():
+    from speed.networks import with_statistics
+
+    from howsure.experiments.steering.model import SMALL, DroNet
+
+    torch.manual_seed(0)
+    return with_statistics(DroNet(64, SMALL).eval().requires_grad_(False).double())
+
+
+def small_resnet():
+    from models.resnet import BasicBlock, ResNet
+    from speed.networks import with_statistics
+
+    torch.manual_seed(0)
+    net = ResNet(BasicBlock, (1, 1, 1, 1), 1).eval().requires_grad_(False)
+    return with_statistics(net).double()
+
+
+@pytest.mark.parametrize("make, shape", [(small_dronet, (1, 64, 64)), (small_resnet, (3, 64, 64))])
+def test_textbook_without_dropout_is_the_propagation(make, shape):
+    from textbook import twin
+
+    net, x = make(), torch.rand(2, *shape, dtype=torch.float64)
+    with torch.no_grad():
+        mean, var = twin(net, 0.0)((x, torch.full_like(x, 1e-3)))
+    ours = hs.propagate(net, x, 1e-3)
+    torch.testing.assert_close(mean, ours.mean, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(var, ours.var, rtol=1e-3, atol=0)
+
+
+def test_textbook_samples_as_the_library_does():
+    from textbook import sampled, twin
+
+    net, x, rate = small_dronet().float(), torch.rand(1, 1, 64, 64), 0.1
+    torch.manual_seed(0)
+    mean, data_var, model_var = sampled(twin(net, rate), x, 1e-3, 300)
+    ours = hs.Uncertain(net, 1e-3, "sampled_adf", rate=rate, samples=300)(x)
+    error = float((model_var / 300).sqrt())
+    assert float((mean - ours.mean).abs()) < 6 * error
+    assert float(model_var / ours.model_var) == pytest.approx(1, abs=0.5)
+    assert float(data_var / ours.data_var) == pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.parametrize("name", ["DroNet", "FlowNetS", "MLP", "LSTM"])
+def test_networks_have_the_layers_that_are_named(name):
+    from speed.networks import NETWORKS
+    from speed.passes import KINDS
+
+    network = NETWORKS[name]
+    model, x = network.made(), network.input(1)
+    sites = KINDS["T = 20, dropout in last layers"].uncertain(network, model).setup.sites(x)
+    assert len(sites) == 1
+    assert network.made(one_output=True)(x).shape == (1, 1)
+
+
+def test_results_are_kept_case_by_case(tmp_path):
+    from speed.store import Results, load
+
+    Results(tmp_path, "speed", "cmd").add("a", {"x": 1.23456789}, quick=True)
+    again = Results(tmp_path, "speed", "cmd")
+    again.add("b", {"x": 2}, quick=False)
+    assert load(tmp_path, "speed") == {"a": {"x": 1.235}, "b": {"x": 2}}
+    assert again.has("a", quick=True) and not again.has("a", quick=False)
+    assert again.has("b", quick=True) and again.has("b", quick=False)
+    assert load(tmp_path, "growth") == {}
+    again.add("c", {"left_out": "not installed"}, quick=False)
+    assert not again.has("c", quick=True)
+
+
+def test_results_of_another_machine_are_dropped(tmp_path):
+    from speed.store import Results
+
+    Results(tmp_path, "speed", "cmd").add("a", {}, quick=False)
+    found = json.loads((tmp_path / "speed.json").read_text())
+    found["environment"]["hardware"]["processor"] = "another"
+    (tmp_path / "speed.json").write_text(json.dumps(found))
+    assert not Results(tmp_path, "speed", "cmd").has("a", quick=False)
+
+
+def some_results(folder):
+    from speed.store import Results
+
+    def add(kind, name, result):
+        Results(folder, kind, "cmd").add(name, result, quick=False)
+
+    ratios = {"plain, eager": 1.0, "ADF, eager": 2.4, "ADF, compiled": 1.4}
+    add(
+        "speed",
+        "DroNet, batch 1",
+        {
+            "network": "DroNet",
+            "batch": 1,
+            "seconds": {name: ratio / 100 for name, ratio in ratios.items()},
+            "ratio_to_plain": ratios,
+            "peak_bytes": dict.fromkeys(ratios, 1_000_000),
+            "difference_of_compiled": {"ADF, compiled": 2e-7},
+            "left_out": {"adjoint": "about 90 s a call"},
+        },
+    )
+    faster = {
+        "ratio_to_plain": {"textbook": 60.0, "howsure": 10.0},
+        "times_faster": {"textbook": 6},
+    }
+    add("textbook", "DroNet, batch 1", faster)
+    one = {"seconds": [1, 2], "peak_bytes": [5, 5], "exponent": 1.0, "memory_exponent": 0.0}
+    methods = {"T samples": one, "T samples, chunk = 5": one}
+    about = {"what": "samples T", "unit": "samples", "sizes": [10, 20], "methods": methods}
+    add("growth", "samples", about)
+
+
+def test_figures_are_held_against_their_targets(tmp_path):
+    from speed import must_hold
+
+    some_results(tmp_path)
+    rows = {row["row"]: row for row in must_hold.write(tmp_path)}
+    assert len(rows) == 18 + 2 + 5 + 3
+    assert rows["plain forwards: ADF, eager; DroNet, batch 1"]["reached"] is True
+    assert rows["plain forwards: ADF, compiled; DroNet, batch 1"]["reached"] is False
+    assert rows["plain forwards: adjoint, eager; DroNet, batch 1"]["reached"] is None
+    assert rows["times faster than the textbook, T = 20; DroNet, batch 1"]["reached"] is False
+    assert rows["exponent of time over samples; T samples"]["figure"] == 1.0
+    assert rows["relative difference, compiled to eager"]["reached"] is True
+    assert json.loads((tmp_path / "must_hold.json").read_text())["rows"] == list(rows.values())
+
+
+def test_page_has_figures_targets_and_what_was_left_out(tmp_path):
+    from speed import must_hold, page
+
+    some_results(tmp_path)
+    must_hold.write(tmp_path)
+    page.write(tmp_path, tmp_path / "page.md", tmp_path)
+    text = (tmp_path / "page.md").read_text()
+    assert "| DroNet, batch 1 | 10 | – | 2.4 / 1.4 |" in text
+    assert "adjoint (about 90 s a call)" in text
+    assert "| DroNet, batch 1 | textbook | 60 | 10 | 6 |" in text
+    for name in ("bench_ratio.png", "bench_growth.png"):
+        assert f"({name})" in text and (tmp_path / name).stat().st_size > 5000
+
+
+def test_every_case_is_listed():
+    command = [sys.executable, str(BENCHMARKS / "run.py"), "--list", "--only"]
+    found = subprocess.run([*command, "DroNet", "growth"], capture_output=True, text=True)
+    assert found.returncode == 0 and "speed: DroNet, batch 64" in found.stdout, found.stderr
+    assert "growth: outputs" in found.stdout and "MLP" not in found.stdout
+    nothing = subprocess.run([*command, "nothing"], capture_output=True, text=True)
+    assert nothing.returncode == 2 and "No case has" in nothing.stdout
