@@ -27,16 +27,18 @@ READING = RESULTS / "reading.md"
 
 TITLES = {
     "steering": "Steering (Table I)",
+    "motion": "Future motion (Table II)",
     "recognition": "Recognition (Table III)",
     "sensitivity": "Wrong noise (Table S1)",
     "runtime": "Run time (Fig. 7)",
     "uci": "UCI regression",
     "quadrotor": "Quadrotor (Table IV)",
 }
-FIGURES = ("curves", "gallery", "runtime", "paths", "regimes")
+FIGURES = ("curves", "gallery", "arrows", "runtime", "paths", "regimes")
 _TABLES = {
     "quadrotor": "howsure.experiments.quadrotor.report",
     "steering": "howsure.experiments.steering.report",
+    "motion": "howsure.experiments.motion.report",
     "recognition": "howsure.experiments.recognition.run",
     "sensitivity": "howsure.experiments.sensitivity.run",
     "runtime": "howsure.experiments.runtime.run",

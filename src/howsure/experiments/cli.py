@@ -18,6 +18,7 @@ TASKS = {
     "runtime": "howsure.experiments.runtime.run",
     "uci": "howsure.experiments.uci.run",
     "quadrotor": "howsure.experiments.quadrotor.run",
+    "motion": "howsure.experiments.motion.run",
 }
 
 

@@ -1,0 +1,1 @@
+"""Table II of the paper: where an object moves next, and how sure a network is of it."""
