@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from howsure.families import linear_map  # noqa: F401  (the registry is filled by howsure)
 from howsure.moments import Moments
 from howsure.normal import cdf, pdf
-from howsure.propagate import propagate  # noqa: F401
+from howsure.propagation import propagate  # noqa: F401
 from howsure.registry import registered
 from howsure.rules.arithmetic import mean_of, var_of
 from howsure.testing import check_rule

@@ -86,7 +86,13 @@ def _gradients(rows: Tensor, leaves: list[Tensor], chosen: Sequence[int]) -> Seq
         return [leaf.new_zeros(len(chosen), *leaf.shape) for leaf in leaves]
     selectors = torch.zeros(len(chosen), *rows.shape, dtype=rows.dtype, device=rows.device)
     selectors[torch.arange(len(chosen)), :, torch.as_tensor(list(chosen))] = 1
-    found = torch.autograd.grad(rows, leaves, selectors, is_grads_batched=True, allow_unused=True)
+    if len(chosen) == 1:  # without `vmap`, whose calls cost more than small products
+        found = torch.autograd.grad(rows, leaves, selectors[0], allow_unused=True)
+        found = [None if each is None else each[None] for each in found]
+    else:
+        found = torch.autograd.grad(
+            rows, leaves, selectors, is_grads_batched=True, allow_unused=True
+        )
     return [
         leaf.new_zeros(len(chosen), *leaf.shape) if each is None else each
         for leaf, each in zip(leaves, found, strict=True)
@@ -103,8 +109,9 @@ def _beyond(
     for remainder, gradient in zip(ledger.remainders, gradients, strict=True):
         for index, rest in enumerate(_of_kinds(remainder, ledger)):
             if rest is not None:
-                weight = _rows(gradient * rest.sqrt().to(gradient.dtype), remainder, like)
-                rests[index] = rests[index] + weight @ weight.mT
+                plain = _rows(gradient, remainder, like)
+                weight = _rows(gradient * rest.to(gradient.dtype), remainder, like)
+                rests[index] = rests[index] + weight @ plain.mT
         for bend in remainder.bends:
             directions = bend.directions.expand(-1, *gradient.shape[1:])
             weight = _rows(gradient * bend.curvature, remainder, like)
@@ -124,6 +131,8 @@ def _of_kinds(
 
 def _rows(tensor: Tensor, remainder: Remainder, like: Tensor) -> Tensor:
     """(front, *shape) as (batch, front, units)."""
+    if tensor.dim() == 5 and remainder.axis == 0 and not is_traced():
+        tensor = tensor.permute(0, 1, 3, 4, 2)  # Images have their channels last.
     if like.shape[0] == 1:
         return tensor.flatten(1)[None]
     return tensor.movedim(remainder.axis + 1, 0).flatten(2)

@@ -97,6 +97,10 @@ class RuleInterpreter:
 
     def apply(self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the rule returns, wrapped; views share memory with what they view."""
+        if rule.in_one_go is not None:
+            moments = rule.in_one_go(*unwrap(args), **unwrap(kwargs))
+            if moments is not NotImplemented:
+                return wrap(moments, self)
         if rule.takes_carriers:
             return rule.called_as(func)(*args, **kwargs)
         result = rule.called_as(func)(*unwrap(args), **unwrap(kwargs))

@@ -44,6 +44,23 @@ def linear_moments(mean: Tensor, var: Tensor) -> Moments:
 
 
 @dataclass(frozen=True, eq=False)
+class Expansion:
+    """Moments of an elementwise operation with what they are made of, computed together.
+
+    Attributes:
+        mean: Expected value.
+        var: Variance.
+        innovation: The part of `var` that is not first order in the inputs.
+        slopes: d mean / d mean_j for every random input, in the order of the arguments.
+    """
+
+    mean: Tensor
+    var: Tensor
+    innovation: Tensor
+    slopes: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Refused:
     """A part of a result that must not be used, such as the position of a maximum.
 

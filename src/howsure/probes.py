@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from howsure.call_site import CallSites
 from howsure.correlated import larger, product, rectified, smaller, square_sum
-from howsure.gaussian import Gaussian, unwrap, wrap
+from howsure.gaussian import Gaussian, carriers, unwrap, wrap
 from howsure.interpreter import RuleInterpreter
 from howsure.linear_part import affine, is_affine, linearised
 from howsure.moments import Moments
@@ -84,14 +84,19 @@ class ProbeInterpreter(RuleInterpreter):
             result = TAKEN_APART[rule.name](*args, **kwargs)
             if result is not NotImplemented:
                 return result
+        if rule.family in ("value only", "refused", "construction"):
+            return super().apply(rule, func, args, kwargs)
         call = self.called(rule, torch.clone if func in HIDING else func, args, kwargs)
-        if not call.inputs or rule.family in ("value only", "refused", "construction"):
+        if not call.inputs:
             return super().apply(rule, func, args, kwargs)
         return self.finished(self.respond(call), self.shared_memory(rule, func, args))
 
     def called(self, rule: Rule | None, func: Target, args: Any, kwargs: Any) -> Call:
         """The call with probed moments in place of carriers."""
-        return Call(rule, func, *pytree.tree_map(self.as_probed, unwrap((args, kwargs))))
+        moments = unwrap((args, kwargs))
+        if not all(isinstance(each.read(), Probed) for each in carriers((args, kwargs))):
+            moments = pytree.tree_map(self.as_probed, moments)
+        return Call(rule, func, *moments)
 
     def respond(self, call: Call) -> Any:
         """The responses of one call, in the structure of its result."""
@@ -111,6 +116,8 @@ class ProbeInterpreter(RuleInterpreter):
 
     def finished(self, responses: Any, memory: Any = None) -> Any:
         """Carriers in place of responses; innovations become new directions."""
+        if isinstance(responses, Response):
+            return wrap(self.with_innovation(responses), self, memory)
         moments = pytree.tree_map(
             lambda leaf: self.with_innovation(leaf) if isinstance(leaf, Response) else leaf,
             responses,

@@ -19,6 +19,7 @@ from howsure.innovation import estimated_innovation
 from howsure.moments import Moments
 from howsure.pushforward import partials, push
 from howsure.registry import Rule, Target
+from howsure.squares import without_gradient
 
 NO_PROBES = torch.empty(0)
 
@@ -112,11 +113,6 @@ class Call:
         return self.with_inputs(means, self.func)
 
 
-def without_gradient(leaf: Any) -> Any:
-    """A constant: parameters need no gradient, and a backward pass then costs one forward."""
-    return leaf.detach() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf
-
-
 class Outputs:
     """The random leaves of an operation's result, and how to put others in their place."""
 
@@ -193,8 +189,39 @@ def general(call: Call, seed: tuple[int, ...]) -> Any:
     return seen[-1].filled(responses)
 
 
+class _WithSlopes(torch.autograd.Function):
+    """A value whose derivatives are known: one product per input in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *slopes_and_means: Tensor) -> Tensor:
+        ctx.save_for_backward(*slopes_and_means[: len(slopes_and_means) // 2])
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        slopes = ctx.saved_tensors
+        return None, *[None] * len(slopes), *(gradients[0] * slope for slope in slopes)
+
+
+def _expanded(call: Call) -> Response | None:
+    """The response of an elementwise rule that knows its derivatives."""
+    if call.rule.expanded is None or call.occurrences != len(call.inputs):
+        return None
+    with torch.no_grad():
+        moments = [Moments(each.mean.detach(), each.var) for each in call.inputs]
+        found = call.with_inputs(moments, call.rule.expanded)
+        if found is NotImplemented:
+            return None
+        none = found.mean.new_empty((0, *found.mean.shape))
+    mean: Any = _WithSlopes.apply(found.mean, *found.slopes, *call.means)
+    return Response(mean, none, found.innovation, (), found.innovation, found.var)
+
+
 def diagonal(call: Call, seed: tuple[int, ...], *, affine: bool) -> Any:
     """Responses without probes: the rule's own moments, for independent elements."""
+    known = _expanded(call)
+    if known is not None:
+        return known
 
     def values(*means: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         return tuple(out.mean for out in Outputs(call.by_rule(*means), Moments).found), ()

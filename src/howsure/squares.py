@@ -1,6 +1,11 @@
-"""Squared weights, computed once per weight and kept until the weight changes."""
+"""Forms of weights that every pass needs: computed once, kept until the weight changes."""
 
 from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,27 +13,84 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from howsure.concrete import has_values, is_traced
 
-_cache: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_cache: Any = WeakIdKeyDictionary()
+_aliases: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+Key = tuple[Any, ...]
 
 
 def squared(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """`weight**2` in the variance's dtype, from the cache where that is safe.
+    """`weight**2` in the variance's dtype, with the channels of a convolution's kernel last.
 
-    Not cached: weights that are being trained (the square needs its gradient), and tensors that
+    Kept where that is safe. In a trace the layout is the compiler's business.
+    """
+
+    def square() -> Tensor:
+        return laid_out(weight.to(dtype).square())
+
+    return kept(square, weight, key=(squared, dtype))
+
+
+def channels_last(weight: Tensor) -> Tensor:
+    """The weight of a convolution with its channels last in memory, kept where that is safe."""
+    return kept(lambda: laid_out(weight), weight, key=(channels_last,))
+
+
+def laid_out(image: Tensor) -> Tensor:
+    """An image or a kernel with its channels last, as torch's convolutions are fastest."""
+    if image.dim() != 4 or is_traced() or not has_values(image):
+        return image
+    # `contiguous` would leave an image of one channel as it is.
+    return image.to(memory_format=torch.channels_last)
+
+
+def kept(make: Callable[[], Any], *weights: Tensor | None, key: Key) -> Any:
+    """What `make` returns, from the cache as long as none of the weights changes.
+
+    Not cached: weights that are being trained (the form needs its gradient), and tensors that
     exist only inside a transformation or a trace.
     """
-    if not _is_plain(weight):
-        return weight.to(dtype).square()
-    entry = _cache.get(weight)
-    if entry is not None and entry[0] == weight._version and entry[1].dtype == dtype:
-        return entry[1]
+    given = [weight for weight in weights if weight is not None]
+    if not all(map(_is_plain, given)):
+        return make()
+    entry = _cache.setdefault(given[0], {}).get(key)
+    state = [(weight.data_ptr(), weight._version) for weight in given]
+    if entry is not None and entry.state == state and entry.is_of(given):
+        return entry.made
     if is_traced():
-        return weight.to(dtype).square()
+        return make()
     # A tensor made in inference mode could not be used where gradients are needed later.
     with torch.inference_mode(False), torch.no_grad():
-        square = weight.detach().to(dtype).square()
-    _cache[weight] = (weight._version, square)
-    return square
+        made = make()
+    _cache[given[0]][key] = _Entry([weakref.ref(weight) for weight in given], state, made)
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    """A form of some weights, and what they were when it was made."""
+
+    weights: list[weakref.ref[Tensor]]
+    state: list[tuple[int, int]]
+    made: Any
+
+    def is_of(self, weights: list[Tensor]) -> bool:
+        return all(old() is new for old, new in zip(self.weights, weights, strict=True))
+
+
+def without_gradient(leaf: Any) -> Any:
+    """A constant: parameters need no gradient, and a backward pass then costs one forward.
+
+    The same object in every pass, so that its forms are found again.
+    """
+    if not isinstance(leaf, Tensor) or not leaf.requires_grad:
+        return leaf
+    if not has_values(leaf) or leaf.is_inference():
+        return leaf.detach()
+    alias = _aliases.get(leaf)
+    if alias is None or alias.data_ptr() != leaf.data_ptr():
+        _aliases[leaf] = alias = leaf.detach()
+    return alias
 
 
 def _is_plain(weight: Tensor) -> bool:

@@ -17,7 +17,7 @@ from howsure.gaussian import Gaussian, carriers, unwrap, wrap
 from howsure.inputs import input_moments
 from howsure.interpreter import RuleInterpreter, works_in_place
 from howsure.moments import linear_moments, variance_dtype
-from howsure.propagate import run
+from howsure.propagation import run
 from howsure.registry import Rule, Target, find, operation_name
 from howsure.structure import map_leaves
 

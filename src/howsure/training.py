@@ -26,7 +26,7 @@ from howsure.methods.setup import TASKS
 from howsure.metrics.scores import gaussian_nll
 from howsure.noise import variance_of
 from howsure.progress import progress
-from howsure.propagate import propagate
+from howsure.propagation import propagate
 from howsure.structure import Parts, as_call
 from howsure.validation_data import pairs_of
 

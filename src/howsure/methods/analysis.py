@@ -14,8 +14,9 @@ from howsure.call_site import CallSites
 from howsure.dropout import DropoutMode, Site
 from howsure.methods.passes import Pass
 from howsure.methods.pieces import pieces
+from howsure.methods.plain_ledger import PlainLedger
 from howsure.methods.setup import Setup
-from howsure.propagate import outcome, run
+from howsure.propagation import outcome, run
 from howsure.sites import LedgerInterpreter, RowsMixedError, UndrawnMask
 from howsure.structure import Parts
 
@@ -84,7 +85,8 @@ def _piece(
     places = CallSites(setup.model)
     rates = setup.rates(tuple(sites)) if sites else ()
     both = bool(names) and any(rates) and setup.probes > 1
-    ledger = LedgerInterpreter(
+    kind = LedgerInterpreter if setup.probes else PlainLedger
+    ledger = kind(
         setup.rules,
         places,
         setup.fallback,

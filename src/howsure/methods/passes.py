@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from howsure.call_site import CallSites
 from howsure.interpreter import RuleInterpreter
 from howsure.methods.setup import Setup
-from howsure.propagate import Propagated, outcome, run
+from howsure.propagation import Propagated, outcome, run
 from howsure.structure import Parts, as_call
 
 

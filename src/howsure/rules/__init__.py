@@ -5,5 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from howsure.registry import rule as rule
+
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

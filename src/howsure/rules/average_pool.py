@@ -149,12 +149,22 @@ def _register_adaptive(name: str, pool: Callable[..., Tensor], dims: int) -> Non
         Source: Loquercio et al. 2020, Eq. 5.
         """
         size = input.mean.shape[-dims:]
+        sizes = output_sizes(output_size, size)
+        if all(parts == 1 for parts in sizes):
+            return _mean_of_all(input, tuple(range(-dims, 0)))
         var = pool(input.var, output_size)
-        for axis, (n, parts) in enumerate(zip(size, output_sizes(output_size, size), strict=True)):
+        for axis, (n, parts) in enumerate(zip(size, sizes, strict=True)):
             lengths = [end - start for start, end in adaptive_windows(n, parts)]
             shape = (-1,) + (1,) * (dims - 1 - axis)
             var = var / torch.tensor(lengths, dtype=var.dtype, device=var.device).reshape(shape)
         return linear_moments(pool(input.mean, output_size), var)
+
+
+def _mean_of_all(input: Moments, axes: tuple[int, ...]) -> Moments:
+    """One window: `vmap` knows no adaptive pool of images whose channels are last."""
+    count = math.prod(input.mean.shape[axis] for axis in axes)
+    var = input.var.mean(axes, keepdim=True) / count
+    return linear_moments(input.mean.mean(axes, keepdim=True), var)
 
 
 _register_adaptive("adaptive_avg_pool1d", F.adaptive_avg_pool1d, 1)

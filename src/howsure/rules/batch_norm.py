@@ -12,6 +12,7 @@ from howsure.errors import NoRuleError
 from howsure.moments import Moments, linear_moments
 from howsure.registry import EXACT, rule
 from howsure.samples import Draw, Sample
+from howsure.squares import kept
 
 
 def _channels(draw: Draw) -> Iterable[Sample]:
@@ -47,12 +48,39 @@ def batch_norm(
             "Batch norm in train mode mixes the statistics of the batch into every element. Call "
             "`model.eval()`; a layer with `track_running_stats=False` needs running statistics."
         )
-    mean = F.batch_norm(input.mean, running_mean, running_var, weight, bias, False, momentum, eps)
     dtype = input.var.dtype
-    scale = 1 / (running_var.to(dtype) + eps)
-    if weight is not None:
-        scale = scale * weight.to(dtype).square()
-    return linear_moments(mean, input.var * scale.reshape(-1, *[1] * (mean.dim() - 2)))
+    if input.mean.dtype != dtype:  # half precision: torch's own keeps more digits
+        settings = (running_mean, running_var, weight, bias, False, momentum, eps)
+        mean = F.batch_norm(input.mean, *settings)
+        scale, _ = scale_and_shift(running_mean, running_var, weight, bias, eps, dtype)
+    else:
+        scale, shift = scale_and_shift(running_mean, running_var, weight, bias, eps, dtype)
+        mean = (input.mean * _per_channel(scale, input.mean)).add_(_per_channel(shift, input.mean))
+    return linear_moments(mean, input.var * _per_channel(scale.square(), mean))
+
+
+def scale_and_shift(
+    running_mean: Tensor,
+    running_var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """y = scale x + shift for each channel, kept as long as the layer does not change."""
+
+    def make() -> tuple[Tensor, Tensor]:
+        scale = torch.rsqrt(running_var.to(dtype) + eps)
+        scale = scale if weight is None else scale * weight.to(dtype)
+        shift = -running_mean.to(dtype) * scale
+        return scale, shift if bias is None else shift + bias.to(dtype)
+
+    key = (scale_and_shift, eps, dtype)
+    return kept(make, running_var, running_mean, weight, bias, key=key)
+
+
+def _per_channel(values: Tensor, like: Tensor) -> Tensor:
+    return values.reshape(-1, *[1] * (like.dim() - 2))
 
 
 def _channels_aten(draw: Draw) -> Iterable[Sample]:

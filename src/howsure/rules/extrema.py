@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from howsure.blocks import in_blocks
-from howsure.moments import Moments, Refused, linear_moments
-from howsure.normal import cdf, ratio, roots, tails, unit_rectifier_pair
+from howsure.moments import Expansion, Moments, Refused, linear_moments
+from howsure.normal import cdf, ratio, roots
 from howsure.registry import APPROXIMATE, EXACT, rule, spellings
+from howsure.rules.unit_tail import Tail, plus_product, unit_tail
 from howsure.samples import Draw, Sample
 
 
@@ -24,7 +25,24 @@ def _pairs(draw: Draw) -> Iterable[Sample]:
     yield Sample(same, same)
 
 
-@rule(*spellings("maximum", "fmax"), name="maximum", fidelity=EXACT, samples=_pairs)
+def _expanded_maximum(input: Moments | Tensor, other: Moments | Tensor) -> Any:
+    """From one tail; d mean / d m1 = Phi(a), d mean / d m2 = 1 - Phi(a)."""
+    if input is other or not (isinstance(input, Moments) and isinstance(other, Moments)):
+        return NotImplemented
+    if input.mean.dtype != input.var.dtype or input.mean.shape != other.mean.shape:
+        return NotImplemented
+    inputs = torch.broadcast_tensors(input.mean, input.var, other.mean, other.var)
+    mean, var, beyond, share = in_blocks(_larger_expanded, *inputs)
+    return Expansion(mean, var, beyond, (share, 1 - share))
+
+
+@rule(
+    *spellings("maximum", "fmax"),
+    name="maximum",
+    fidelity=EXACT,
+    samples=_pairs,
+    expanded=_expanded_maximum,
+)
 def maximum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """E = max(m1, m2) + t m(-|a|), Var = v1 R(a) + v2 R(-a), t**2 = v1 + v2, a = (m1 - m2) / t.
 
@@ -51,31 +69,63 @@ def _moments(operand: Moments | Tensor, like: Moments | Tensor) -> Moments:
 def larger(first: Moments, second: Moments) -> Moments:
     """Moments of the larger of two independent Gaussians (Clark 1961)."""
     inputs = torch.broadcast_tensors(first.mean, first.var, second.mean, second.var)
-    mean, var = in_blocks(_larger, *inputs)
+    mean, var = in_blocks(larger_of_two, *inputs)
     return Moments(mean, var, innovation=lambda: _larger_innovation(*inputs))
 
 
-def _larger(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[Tensor, Tensor]:
-    a, std = _separation(mean1, var1, mean2, var2)
-    n, unit_var, mirrored = unit_rectifier_pair(a)
-    # n = m(-|a|) is what the noise adds to the larger mean.
-    top = torch.maximum(mean1, mean2)
-    return top + (std * n).to(top.dtype), var1 * unit_var + var2 * mirrored
+def larger_of_two(
+    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance, elementwise."""
+    a, std, spread = _separation(mean1, var1, mean2, var2)
+    tail = unit_tail(a)
+    leading = torch.lerp(var2, var1, tail.step)
+    return _from_tail(torch.maximum(mean1, mean2), leading, std, spread, tail)
 
 
-def _separation(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[Tensor, Tensor]:
-    """The distance of the means in standard deviations of their difference, and that deviation."""
+def _from_tail(
+    top: Tensor, leading: Tensor, std: Tensor, spread: Tensor, tail: Tail
+) -> tuple[Tensor, Tensor]:
+    """E = max(m1, m2) + t n, Var = v' + n [(h - n) t**2 - 2 w v'], v' that of the larger mean.
+
+    n = m(-|a|) is what the noise adds to the larger mean.
+    """
+    n, rest, reach, _ = tail
+    inner = plus_product(rest * spread, reach, leading, -2)
+    lifted = plus_product(top, std, n) if top.dtype == n.dtype else top + (std * n).to(top.dtype)
+    return lifted, plus_product(leading, n, inner)
+
+
+def _larger_expanded(
+    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor
+) -> tuple[Tensor, ...]:
+    """Mean, variance, innovation (v1 + v2) [R(a) - Phi(a)**2] and Phi(a)."""
+    a, std, spread = _separation(mean1, var1, mean2, var2)
+    tail = unit_tail(a)
+    share, beyond = tail.slope_and_innovation
+    leading = torch.lerp(var2, var1, tail.step)
+    moments = _from_tail(torch.maximum(mean1, mean2), leading, std, spread, tail)
+    return *moments, spread * beyond, share
+
+
+def _separation(
+    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The distance of the means in deviations of their difference, that deviation, its square."""
     spread = var1 + var2
-    std, divisor = roots(spread)
+    difference = (mean1 - mean2).to(spread.dtype)
     # Two paddings of -inf are equally large; their difference is not a number.
-    difference = torch.nan_to_num((mean1 - mean2).to(spread.dtype), nan=0.0)
-    return ratio(difference, divisor), std
+    if not torch.is_grad_enabled():
+        std = spread.sqrt()
+        return torch.nan_to_num_(difference.div_(std), nan=0.0), std, spread
+    std, divisor = roots(spread)
+    return ratio(torch.nan_to_num(difference, nan=0.0), divisor), std, spread
 
 
 def _larger_innovation(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> Tensor:
     """(v1 + v2) [R(a) - Phi(a)**2]."""
-    tail = tails(_separation(mean1, var1, mean2, var2)[0])
-    return (var1 + var2) * (tail.var - tail.probability.square()).clamp(min=0)
+    a, _, spread = _separation(mean1, var1, mean2, var2)
+    return spread * unit_tail(a).slope_and_innovation[1]
 
 
 @rule(*spellings("minimum", "fmin"), name="minimum", fidelity=EXACT, samples=_pairs)

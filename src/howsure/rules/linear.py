@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from howsure.families import linear_map
 from howsure.registry import spellings
+from howsure.rules.channels_last import in_channels_last
 from howsure.samples import Draw, Sample, Samples
 
 _SOURCE = "Gast & Roth 2018, Eq. 9; Loquercio et al. 2020, Eq. 5"
@@ -44,9 +45,11 @@ def _transposed_images(dims: int) -> Samples:
 
 linear_map(*spellings("linear"), name="linear", samples=_rows, source=_SOURCE)
 for _dims in (1, 2, 3):
-    linear_map(
+    _convolution = linear_map(
         *spellings(f"conv{_dims}d"), name=f"conv{_dims}d", samples=_images(_dims), source=_SOURCE
     )
+    if _dims == 2:
+        in_channels_last(_convolution)
     linear_map(
         *spellings(f"conv_transpose{_dims}d"),
         name=f"conv_transpose{_dims}d",

@@ -13,6 +13,7 @@ from howsure.errors import NoRuleError
 from howsure.families import composite
 from howsure.registry import APPROXIMATE, Target, spellings
 from howsure.rules.average_pool import adaptive_windows, output_sizes, per_dim
+from howsure.rules.max_pool_in_slabs import pooled
 from howsure.samples import Draw, Sample, Samples
 
 
@@ -55,7 +56,14 @@ def _all(count: int) -> tuple[slice, ...]:
 
 
 def _register(name: str, dims: int) -> None:
-    @composite(*spellings(name), name=name, samples=_windows(dims), fidelity=APPROXIMATE, error=0.2)
+    @composite(
+        *spellings(name),
+        name=name,
+        samples=_windows(dims),
+        fidelity=APPROXIMATE,
+        error=0.2,
+        in_one_go=functools.partial(pooled, dims=dims),
+    )
     def max_pool(
         input: Tensor,
         kernel_size: int | Sequence[int],

@@ -1,12 +1,13 @@
 """Rectifiers: closed forms that never subtract two nearly equal numbers.
 
 With a = mean / std, R(a) = Phi(a) - m(a) m(-a) is the variance of max(N(a, 1), 0), and
-Cov(max(x, 0), max(-x, 0)) = -var m(a) m(-a) (Frey & Hinton 1999; `howsure.normal.rectify`).
+Cov(max(x, 0), max(-x, 0)) = -var m(a) m(-a) (Frey & Hinton 1999; `howsure.rules.unit_tail`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,10 +15,15 @@ from torch.nn import functional as F
 
 from howsure.blocks import in_blocks
 from howsure.families import in_float32
-from howsure.moments import Moments
-from howsure.normal import ratio, roots, tails, unit_rectifier, unit_rectifier_pair
+from howsure.moments import Expansion, Moments
+from howsure.normal import ratio, roots
 from howsure.registry import EXACT, rule, spellings
+from howsure.rules.unit_tail import Tail, plus_product, unit_tail
 from howsure.samples import Draw, Sample, one_of_each_shape
+
+
+def _expanded_relu(input: Moments, inplace: bool = False) -> Any:
+    return expanded(input, 0.0)
 
 
 @rule(
@@ -27,6 +33,7 @@ from howsure.samples import Draw, Sample, one_of_each_shape
     fidelity=EXACT,
     samples=one_of_each_shape,
     pointwise=True,
+    expanded=_expanded_relu,
 )
 def relu(input: Moments, inplace: bool = False) -> Moments:
     """E = std m(a), Var = var [Phi(a) - m(a) m(-a)].
@@ -49,35 +56,62 @@ def bent(mean: Tensor, var: Tensor, slope: float | Tensor) -> Moments:
 
 
 def _bent(mean: Tensor, var: Tensor, slope: float | Tensor) -> tuple[Tensor, Tensor]:
+    std, divisor = roots(var)
+    return _from_tail(mean, var, std, unit_tail(ratio(mean, divisor)), slope)
+
+
+def _from_tail(
+    mean: Tensor, var: Tensor, std: Tensor, tail: Tail, slope: float | Tensor
+) -> tuple[Tensor, Tensor]:
     """E = bend(mean) + (1 - slope) std n, Var = var [R(a) + slope**2 R(-a) + 2 slope n (t + n)].
 
     n = m(-|a|) is what the noise lifts the mean by.
     """
-    std, divisor = roots(var)
-    a = ratio(mean, divisor)
+    n, rest, reach, step = tail
     if isinstance(slope, float) and slope == 0.0:
-        n, unit_var = unit_rectifier(a)
-        return torch.addcmul(mean.clamp(min=0), std, n), var * unit_var
-    n, unit_var, mirrored = unit_rectifier_pair(a)
-    lift = std * n
-    cross = n * (a.abs().clamp(max=14) + n)
-    unit_var = (unit_var + slope * slope * mirrored + 2 * slope * cross).clamp(min=0)
+        unit_var = plus_product(step, n, plus_product(rest, step, reach, -2))
+        return plus_product(mean.clamp(min=0), std, n), var * unit_var
+    square = slope * slope
+    share = square + (1 - square) * step  # slope**2 below 0, 1 above
+    inner = (1 + square) * rest - 2 * reach * share + 2 * slope * (reach - rest)
     plain = torch.maximum(mean, torch.zeros_like(mean)) + slope * mean.clamp(max=0)
-    return plain + (1 - slope) * lift, var * unit_var
+    unit_var = (share + n * inner).clamp(min=0)
+    return plain + (1 - slope) * (std * n), var * unit_var
 
 
 def _bent_innovation(mean: Tensor, var: Tensor, slope: float | Tensor) -> Tensor:
     """(1 - slope)**2 var [R(a) - Phi(a)**2]."""
-    std = var.clamp(min=torch.finfo(var.dtype).tiny).sqrt()
-    tail = tails(ratio(mean, std))
-    unit = (tail.var - tail.probability.square()).clamp(min=0)
-    return (1 - slope) ** 2 * var * unit
+    tail = unit_tail(ratio(mean, roots(var)[1]))
+    return (1 - slope) ** 2 * var * tail.slope_and_innovation[1]
+
+
+def expanded(input: Moments, slope: float) -> Any:
+    """Moments, innovation and derivative slope + (1 - slope) Phi(a) from one tail."""
+    if input.mean.dtype != input.var.dtype:
+        return NotImplemented
+
+    def function(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+        std, divisor = roots(var)
+        tail = unit_tail(ratio(mean, divisor))
+        steepness, beyond = tail.slope_and_innovation
+        moments = _from_tail(mean, var, std, tail, slope)
+        if slope == 0.0:
+            return *moments, var * beyond, steepness
+        return *moments, (1 - slope) ** 2 * var * beyond, slope + (1 - slope) * steepness
+
+    inputs = input.mean, input.var.expand(input.mean.shape)
+    mean, var, beyond, steepness = in_blocks(function, *inputs)
+    return Expansion(mean, var, beyond, (steepness,))
 
 
 def _slopes(draw: Draw) -> Iterable[Sample]:
     yield from one_of_each_shape(draw)
     yield Sample(draw.moments(3, 4), 0.2)
     yield Sample(draw.moments(3, 4), negative_slope=-0.5)
+
+
+def _expanded_leaky(input: Moments, negative_slope: float = 0.01, inplace: bool = False) -> Any:
+    return expanded(input, float(negative_slope))
 
 
 @rule(
@@ -87,6 +121,7 @@ def _slopes(draw: Draw) -> Iterable[Sample]:
     fidelity=EXACT,
     samples=_slopes,
     pointwise=True,
+    expanded=_expanded_leaky,
 )
 def leaky_relu(input: Moments, negative_slope: float = 0.01, inplace: bool = False) -> Moments:
     """E = std [m(a) - k m(-a)], Var = var [R(a) + k**2 R(-a) + 2 k m(a) m(-a)], slope k.

@@ -11,7 +11,7 @@ from torch import nn
 
 from howsure.gaussian import Gaussian
 from howsure.moments import Moments
-from howsure.propagate import propagate
+from howsure.propagation import propagate
 from howsure.registry import Rule, Target
 
 

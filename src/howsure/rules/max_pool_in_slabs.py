@@ -1,0 +1,120 @@
+"""Max pools a few rows at a time: all that belongs to a row of the output stays in the cache."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from howsure.blocks import outside_vmap
+from howsure.concrete import is_traced
+from howsure.moments import Moments
+from howsure.rules.average_pool import per_dim
+from howsure.rules.extrema import larger_of_two
+
+# Elements of the first maximum of a slab.
+_SLAB = 30720
+
+Pair = tuple[Tensor, Tensor]
+
+
+class Window(NamedTuple):
+    """The window of a pool without padding along one axis."""
+
+    kernel: int
+    stride: int
+    dilation: int
+
+    @property
+    def span(self) -> int:
+        """From its first element to its last."""
+        return self.dilation * (self.kernel - 1) + 1
+
+    def count(self, size: int) -> int:
+        """How many windows fit."""
+        return (size - self.span) // self.stride + 1
+
+
+def pooled(
+    input: Moments,  # (..., channels, *size)
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+    *,
+    dims: int,
+) -> Any:
+    """Moments of a max pool, as `howsure.rules.max_pool`; `NotImplemented` for rare settings."""
+    if ceil_mode or return_indices or torch.is_grad_enabled() or is_traced():
+        return NotImplemented
+    sizes = [per_dim(value, dims) for value in (kernel_size, stride or kernel_size, dilation)]
+    windows = [Window(*settings) for settings in zip(*sizes, strict=True)]
+    pads = [side for pad in reversed(per_dim(padding, dims)) for side in (pad, pad)]
+    if input.mean.dtype != input.var.dtype:
+        return NotImplemented
+
+    def function(mean: Tensor, var: Tensor) -> Pair:
+        return _slab_by_slab(*_padded(mean, var, pads), windows)
+
+    found = outside_vmap(function, input.mean, input.var.expand(input.mean.shape))
+    return NotImplemented if found is None else Moments(found[0], found[1])
+
+
+def _padded(mean: Tensor, var: Tensor, pads: list[int]) -> Pair:
+    if not any(pads):
+        return mean, var
+    # Far below any activation, but finite: -inf - (-inf) is not a number.
+    lowest = torch.finfo(mean.dtype).min / 4
+    pad = torch.nn.functional.pad
+    return pad(mean, pads, value=lowest), pad(var, pads)
+
+
+def _slab_by_slab(mean: Tensor, var: Tensor, windows: list[Window]) -> Pair:
+    """Slabs are cut along the first pooled axis of every image."""
+    dims = len(windows)
+    images = [t.reshape(-1, *t.shape[-dims - 1 :]) for t in (mean, var)]
+    first, size = windows[0], images[0].shape[2:]
+    counts = [window.count(n) for window, n in zip(windows, size, strict=True)]
+    row = max(1, images[0][0].numel() // size[0])
+    rows = max(1, _SLAB // row)
+    shape = (*images[0].shape[:2], *counts)
+    outputs = [_like(t, shape) for t in images]
+    for index in range(shape[0]):
+        for start in range(0, counts[0], rows):
+            length = (min(rows, counts[0] - start) - 1) * first.stride + first.span
+            slab = [t[index].narrow(1, start * first.stride, length) for t in images]
+            done = _pooled_slab(slab[0], slab[1], windows)
+            for output, part in zip(outputs, done, strict=True):
+                output[index, :, start : start + rows] = part
+    lead = mean.shape[: -dims - 1]
+    return tuple(t.reshape(*lead, *t.shape[1:]) for t in outputs)  # pyright: ignore
+
+
+def _like(image: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """An empty tensor of this shape in the layout of an image."""
+    last = image.dim() == 4 and image.is_contiguous(memory_format=torch.channels_last)
+    layout = torch.channels_last if last else torch.contiguous_format
+    return torch.empty(shape, dtype=image.dtype, device=image.device, memory_format=layout)
+
+
+def _pooled_slab(mean: Tensor, var: Tensor, windows: list[Window]) -> Pair:
+    """Clark's maximum over the windows of one slab, one axis after the other."""
+    for axis, window in enumerate(windows, start=1):
+        taps = zip(_taps(mean, axis, window), _taps(var, axis, window), strict=True)
+        mean, var = functools.reduce(lambda one, two: larger_of_two(*one, *two), taps)
+    return mean, var
+
+
+def _taps(x: Tensor, axis: int, window: Window) -> list[Tensor]:
+    """The first elements of all windows, the second ones, ..."""
+    end = (window.count(x.shape[axis]) - 1) * window.stride + 1
+    index: tuple[Any, ...] = (slice(None),) * axis
+    return [
+        x[(*index, slice(offset, offset + end, window.stride))]
+        for offset in range(0, window.span, window.dilation)
+    ]

@@ -1,0 +1,206 @@
+"""Short ways give what the long ones give: layouts, blocks, kept weights, pools in slabs."""
+
+import mpmath
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import howsure as hs
+from howsure import squares
+from howsure.blocks import in_blocks
+from howsure.interpreter import RuleInterpreter
+from howsure.moments import Moments
+from howsure.registry import find
+from howsure.rules import packed_kernels
+from howsure.rules.unit_tail import unit_tail
+from howsure.squares import channels_last, kept, squared, without_gradient
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tail_against_forty_digits(dtype, graph):
+    mpmath.mp.dps = 40
+    ratios = [-9.9, -8.0, -3.3, -1.0, -0.1, 0.0, 0.4, 2.0, 6.0, 9.5]
+    with torch.set_grad_enabled(graph):
+        tail = unit_tail(torch.tensor(ratios, dtype=dtype))
+        slope, innovation = tail.slope_and_innovation
+    for i, ratio in enumerate(ratios):
+        a = mpmath.mpf(float(torch.tensor(ratio, dtype=dtype)))
+        t = abs(a)
+        q, n = mpmath.ncdf(-t), mpmath.npdf(t) - t * mpmath.ncdf(-t)
+        lower = (t * t + 1) * q - t * mpmath.npdf(t) - n * n
+        upper_or_lower = 1 - q - n * (t + n) if a > 0 else lower
+        step, mean, rest, reach = (float(tail[k][i]) for k in (3, 0, 1, 2))
+        found = step + mean * (rest - 2 * step * reach)
+        expected = [n, upper_or_lower, mpmath.ncdf(a), lower - q * q]
+        for value, exact in zip(
+            (mean, found, float(slope[i]), float(innovation[i])), expected, strict=True
+        ):
+            assert abs(value / float(exact) - 1) < 2e-5
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kernel_size": 3, "stride": 2},
+        {"kernel_size": (3, 2), "stride": (1, 2), "padding": 1},
+        {"kernel_size": 2, "dilation": 2},
+    ],
+)
+def test_max_pool_in_slabs_is_the_composite(settings, layout, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, 5, 40, 33)
+    mean = torch.randn(shape, generator=generator).to(memory_format=layout)
+    var = torch.rand(shape, generator=generator).to(memory_format=layout)
+    var[0, 0] = 0
+    monkeypatch.setattr("howsure.rules.max_pool_in_slabs._SLAB", 700)
+
+    def pool(x):
+        return F.max_pool2d(x, **settings)
+
+    with torch.no_grad():
+        short = hs.propagate(pool, mean, var)
+    long = hs.propagate(pool, mean, var)  # Where gradients may be asked for.
+    torch.testing.assert_close(short.mean, long.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(short.var, long.var, rtol=1e-5, atol=1e-6)
+
+
+def test_max_pool_in_slabs_inside_vmap():
+    x, masks = torch.rand(2, 3, 12, 12), torch.rand(4, 3, 1, 1)
+
+    def moments(mask):
+        out = hs.propagate(lambda x: F.max_pool2d(x * mask, 3, 2, 1), x, 0.01)
+        return out.mean, out.var
+
+    with torch.no_grad():
+        means, variances = torch.vmap(moments)(masks)
+        rows = [moments(mask) for mask in masks]
+    torch.testing.assert_close(means, torch.stack([mean for mean, _ in rows]))
+    torch.testing.assert_close(variances, torch.stack([var for _, var in rows]))
+
+
+def test_convolutions_keep_channels_last_and_their_values():
+    net = nn.Sequential(nn.Conv2d(1, 8, 3, 2), nn.ReLU(), nn.Conv2d(8, 6, 3, groups=2)).eval()
+    x = torch.rand(2, 1, 20, 20)
+    with torch.no_grad():
+        out = hs.propagate(net, x, 0.0)
+        assert out.mean.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(out.mean, net(x))
+
+
+def test_flattening_an_image_keeps_the_order_of_its_elements():
+    conv = nn.Conv2d(1, 4, 3)
+    x = torch.rand(2, 1, 9, 9)
+    with torch.no_grad():
+        out = hs.propagate(lambda x: conv(x).view(2, -1), x, 0.0)
+        torch.testing.assert_close(out.mean, conv(x).reshape(2, -1))
+
+
+@pytest.mark.parametrize("padding", [1, "same"])
+def test_packed_kernels_give_the_same(padding, monkeypatch):
+    conv = nn.Conv2d(4, 6, 3, padding=padding).eval()
+    x = torch.rand(2, 4, 7, 7)
+    with torch.no_grad():
+        plain = hs.propagate(conv, x, 0.02)
+        monkeypatch.setattr(packed_kernels, "_LARGE", 1)
+        packed = hs.propagate(conv, x, 0.02)
+        torch.testing.assert_close(packed.var, plain.var)
+        conv.weight.mul_(2.0)
+        torch.testing.assert_close(hs.propagate(conv, x, 0.02).var, 4 * plain.var)
+
+
+def test_kept_forms_follow_their_weights():
+    weight, other = torch.rand(3, 3), torch.rand(3)
+    with torch.no_grad():
+        one = squared(weight, torch.float32)
+        assert squared(weight, torch.float32) is one
+        weight.add_(1.0)
+        torch.testing.assert_close(squared(weight, torch.float32), weight**2)
+        weight.data = torch.full((3, 3), 5.0)
+        torch.testing.assert_close(squared(weight, torch.float32), weight**2)
+
+        def total():
+            return weight.sum() + other.sum()
+
+        first = kept(total, weight, other, key=("total",))
+        assert kept(total, weight, other, key=("total",)) is first
+        other = torch.zeros(3)
+        assert float(kept(total, weight, other, key=("total",))) == 45.0
+
+
+def test_kept_forms_go_with_their_weights():
+    before = len(squares._cache)
+    weight = torch.rand(2, 2, 3, 3)
+    channels_last(weight)
+    squared(weight, torch.float32)
+    assert len(squares._cache) == before + 1
+    del weight
+    assert len(squares._cache) == before
+
+
+def test_weights_that_are_trained_are_not_kept():
+    weight = torch.rand(2, 2, requires_grad=True)
+    squared(weight, torch.float32).sum().backward()
+    torch.testing.assert_close(weight.grad, 2 * weight.detach())
+
+
+def test_a_constant_parameter_is_one_object():
+    weight = nn.Parameter(torch.rand(3))
+    alias = without_gradient(weight)
+    assert alias is without_gradient(weight)
+    assert not alias.requires_grad
+    weight.data = torch.ones(3)
+    torch.testing.assert_close(without_gradient(weight), torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t,
+        lambda t: t.to(memory_format=torch.channels_last),
+        lambda t: t[:, :, ::2],
+        lambda t: t.transpose(1, 3),
+        lambda t: t[:1].expand(3, -1, -1, -1),
+    ],
+    ids=["contiguous", "channels last", "strided", "transposed", "expanded"],
+)
+def test_blocks_in_any_layout(change):
+    x, y = change(torch.rand(3, 4, 10, 8)), torch.rand(3, 4, 10, 8)
+    y = y[tuple(slice(n) for n in x.shape)] if x.shape[1] == 4 else y.transpose(1, 3)
+    with torch.no_grad():
+        total, product = in_blocks(lambda a, b: (a + b, a * b), x, y, size=50)
+    torch.testing.assert_close(total, x + y)
+    torch.testing.assert_close(product, x * y)
+
+
+@pytest.mark.parametrize("func", [F.relu, F.leaky_relu, torch.maximum])
+def test_expansions_are_the_rule_and_its_derivative(func):
+    generator = torch.Generator().manual_seed(1)
+    rule, count = find(func), 2 if func is torch.maximum else 1
+    means = [torch.randn(50, generator=generator).requires_grad_() for _ in range(count)]
+    inputs = [Moments(m, torch.rand(50, generator=generator) + 0.01) for m in means]
+    assert rule is not None
+    assert rule.expanded is not None
+    expected = rule(*inputs)
+    slopes = torch.autograd.grad(expected.mean.sum(), means)
+    with torch.no_grad():
+        found = rule.expanded(*inputs)
+    torch.testing.assert_close(found.mean, expected.mean)
+    torch.testing.assert_close(found.var, expected.var)
+    torch.testing.assert_close(found.innovation, expected.innovation(), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(found.slopes, slopes, atol=1e-5, rtol=1e-4)
+
+
+def test_a_short_way_that_does_not_apply_is_not_taken(monkeypatch):
+    taken = []
+    apply = RuleInterpreter.apply
+    monkeypatch.setattr(
+        RuleInterpreter,
+        "apply",
+        lambda self, rule, *rest: taken.append(rule.name) or apply(self, rule, *rest),
+    )
+    with torch.no_grad():
+        hs.propagate(lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), torch.rand(1, 2, 8, 8), 0.1)
+    assert "maximum" in taken
