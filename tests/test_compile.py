@@ -43,11 +43,15 @@ CASES = {
 
 
 def assert_same(found, expected):
+    """Equal to 1e-5; a variance of samples that hardly differ is known no better than their mean."""
     one, two = Parts(found).tensors, Parts(expected).tensors
     assert len(one) == len(two)
+    rounding = 1e-7 * max(float(tensor.abs().max()) for tensor in two)
     for a, b in zip(one, two, strict=True):
         assert a.shape == b.shape
-        assert float((a - b).abs().max()) <= 1e-5 * float(b.abs().max()) + 1e-12
+        largest = float(b.abs().max())
+        allowed = 1e-5 * largest + min(2 * rounding * largest**0.5, 1e-9)
+        assert float((a - b).abs().max()) <= allowed + 1e-12
 
 
 @pytest.mark.parametrize("case, batch", [*((case, 3) for case in CASES), ("adjoint", 1)])

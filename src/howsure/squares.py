@@ -88,8 +88,11 @@ def without_gradient(leaf: Any) -> Any:
     if not has_values(leaf) or leaf.is_inference():
         return leaf.detach()
     alias = _aliases.get(leaf)
-    if alias is None or alias.data_ptr() != leaf.data_ptr():
-        _aliases[leaf] = alias = leaf.detach()
+    if alias is not None and alias.data_ptr() == leaf.data_ptr():
+        return alias
+    alias = leaf.detach()
+    if has_values(alias):  # else another thread is inside `vmap` or `jvp`, whose wrappers are brief
+        _aliases[leaf] = alias
     return alias
 
 
