@@ -2,7 +2,7 @@
 
 import pytest
 
-import howsure  # noqa: F401  (fills the table)
+import howsure.rules  # noqa: F401  (fills the table)
 from howsure.registry import registered
 from howsure.testing import LAWS, applies
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import howsure  # noqa: F401  (fills the table)
+import howsure.rules  # noqa: F401  (fills the table)
 from howsure.families import bilinear
 from howsure.moments import Moments, variance_dtype
 from howsure.registry import registered

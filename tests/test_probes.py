@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import howsure as hs
+import howsure.rules
 from howsure.call_site import CallSites
 from howsure.gaussian import Gaussian, wrap
 from howsure.moments import Moments

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-import howsure  # noqa: F401  (fills the table)
+import howsure.rules  # noqa: F401  (fills the table)
 from howsure.registry import registered
 from howsure.rule_table import markdown
 

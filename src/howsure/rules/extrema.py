@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure.blocks import in_blocks
+from howsure.concrete import is_traced
 from howsure.moments import Expansion, Moments, Refused, linear_moments
 from howsure.normal import cdf, ratio, roots
 from howsure.registry import APPROXIMATE, EXACT, rule, spellings
@@ -79,8 +80,15 @@ def larger_of_two(
     """Mean and variance, elementwise."""
     a, std, spread = _separation(mean1, var1, mean2, var2)
     tail = unit_tail(a)
-    leading = torch.lerp(var2, var1, tail.step)
+    leading = _leading(var1, var2, tail.step)
     return _from_tail(torch.maximum(mean1, mean2), leading, std, spread, tail)
+
+
+def _leading(var1: Tensor, var2: Tensor, step: Tensor) -> Tensor:
+    """The variance of the larger mean; compilers make slow code of `lerp`, torch of `where`."""
+    if is_traced():
+        return torch.where(step > 0, var1, var2)
+    return torch.lerp(var2, var1, step)
 
 
 def _from_tail(
@@ -103,7 +111,7 @@ def _larger_expanded(
     a, std, spread = _separation(mean1, var1, mean2, var2)
     tail = unit_tail(a)
     share, beyond = tail.slope_and_innovation
-    leading = torch.lerp(var2, var1, tail.step)
+    leading = _leading(var1, var2, tail.step)
     moments = _from_tail(torch.maximum(mean1, mean2), leading, std, spread, tail)
     return *moments, spread * beyond, share
 
@@ -115,7 +123,7 @@ def _separation(
     spread = var1 + var2
     difference = (mean1 - mean2).to(spread.dtype)
     # Two paddings of -inf are equally large; their difference is not a number.
-    if not torch.is_grad_enabled():
+    if not (torch.is_grad_enabled() or is_traced()):
         std = spread.sqrt()
         return torch.nan_to_num_(difference.div_(std), nan=0.0), std, spread
     std, divisor = roots(spread)
