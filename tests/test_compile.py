@@ -71,6 +71,44 @@ def test_traced_methods_give_what_eager_gives(case, batch):
         assert_same(structure[-1].filled(graph(values)), sure(values))
 
 
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(
+    "pool, shape",
+    [
+        (nn.MaxPool1d(3, 2, 1), (2, 3, 7)),
+        (nn.MaxPool2d((2, 3), (1, 2), (1, 0), (2, 1), ceil_mode=True), (2, 3, 7, 8)),
+        (nn.MaxPool2d(2), (3, 6, 6)),
+        (nn.MaxPool3d(2), (1, 2, 4, 5, 4)),
+    ],
+)
+def test_traced_pools_give_what_eager_gives(pool, shape, gradients):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+    def moments(x):
+        found = hs.propagate(pool, x, x.square())
+        return [found.mean, found.var]
+
+    with torch.set_grad_enabled(gradients):
+        found, expected = traced(moments, [x])(x), moments(x)
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
+
+
+def test_traced_maxima_of_infinities():
+    x = torch.tensor([0.5, -1.0, 2.0])
+
+    def padded(x):
+        return nn.functional.pad(x, (0, 2), value=-torch.inf)
+
+    def moments(x):
+        found = hs.propagate(lambda x: torch.maximum(padded(x), padded(2 * x)), x, 0.1)
+        return [found.mean, found.var]
+
+    found, expected = traced(moments, [x])(x), moments(x)
+    torch.testing.assert_close(found, expected)
+    assert not any(tensor.isnan().any() for tensor in found)
+
+
 def test_traced_draws_are_those_of_the_seed():
     def noisy(x):
         return [x + torch.rand(3, generator=torch.Generator().manual_seed(5))]
@@ -184,6 +222,24 @@ def test_compiled_wrapper_gives_what_eager_gives():
     x = torch.rand(4, 3)
     assert_same(sure.compile()(x), plain(x))
     assert list(sure._compiled.programs.values()) != [None]
+
+
+@needs_compiler
+def test_compiled_images_may_lie_in_any_order_and_weights_are_laid_out():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    sure, plain = (hs.Uncertain(model, 0.1, "adf") for _ in range(2))
+    x = torch.rand(2, 3, 6, 5)
+    assert_same(sure.compile()(x), plain(x))
+    turned = torch.rand(2, 5, 6, 3).permute(0, 3, 2, 1)
+    assert_same(sure(turned), plain(turned))
+    assert len(sure._compiled.programs) == 1
+    if torch.backends.mkldnn.is_available():
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as record:
+            sure(x)
+        names = {event.key for event in record.key_averages()}
+        assert any(name.startswith("mkldnn::_convolution") for name in names), names
+        assert "aten::batch_norm" not in names
 
 
 @needs_compiler

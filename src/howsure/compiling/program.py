@@ -7,10 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch._inductor
 from torch import Tensor
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from howsure.compiling.tracing import traced
+from howsure.freed_memory import keep_freed_memory
 from howsure.methods import METHODS
 from howsure.methods.adjoint import doubts
 from howsure.methods.setup import Setup
@@ -46,17 +49,29 @@ def compiled_method(setup: Setup, method: str, x: Any) -> Run:
 
     graph = traced(flat, tensors_of(leaves))
     _check_floating(found[-1])
-    options: dict[str, Any] = {"freezing": True}
-    run = torch.compile(graph, fullgraph=True, dynamic=False, options=options)
-    predict = _runner(run, found[-1])
-    predict(x)  # torch compiles when it is first called; errors belong here.
-    return predict
+    return _runner(_compiled(graph, tensors_of(leaves)), found[-1])
+
+
+def _compiled(graph: GraphModule, tensors: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
+    """The graph as machine code.
+
+    The graph is flat already, so it goes to the compiler itself. `torch.compile` would take the
+    weights for inputs: from it, "freezing" neither folds batch norms nor lays weights out.
+    """
+    keep_freed_memory()
+    examples = [tensor.contiguous() for tensor in tensors]
+    with torch.no_grad():
+        run: Any = torch._inductor.compile(graph, examples, options={"freezing": True})
+        run(*examples)  # Some compilers begin only now; errors belong here.
+    return run
 
 
 def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts) -> Run:
     def predict(x: Any) -> Prediction:
+        # Compiled code reads memory in the order it was compiled for.
+        inputs = [tensor.contiguous() for tensor in tensors_of(pytree.tree_leaves(x))]
         with torch.no_grad():
-            outputs = run(*tensors_of(pytree.tree_leaves(x)))
+            outputs = run(*inputs)
         return _noted(parts.filled(outputs))
 
     return predict

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from howsure.dropout import DropoutMode, Site, draw_uniforms, masks
+from howsure.freed_memory import keep_freed_memory
 from howsure.methods.passes import batch_size
 from howsure.methods.setup import Setup
 
@@ -32,6 +33,7 @@ def sampled(setup: Setup, x: Any, one_pass: Callable[[], tuple[Tensor, ...]]) ->
             "`samples` is 1, and one sample has no variance; use at least 2, or the method "
             '"adf" without dropout.'
         )
+    keep_freed_memory()
     sites = setup.sites(x)
     drawn = masks_of(setup, sites, x)
     chunk = setup.chunk or max(1, _ROWS // batch_size(x))

@@ -127,7 +127,9 @@ def _separation(
         std = spread.sqrt()
         return torch.nan_to_num_(difference.div_(std), nan=0.0), std, spread
     std, divisor = roots(spread)
-    return ratio(torch.nan_to_num(difference, nan=0.0), divisor), std, spread
+    # Compilers make slow code of `isnan` and `nan_to_num`.
+    difference = torch.where(difference == difference, difference, 0.0)
+    return ratio(difference, divisor), std, spread
 
 
 def _larger_innovation(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> Tensor:

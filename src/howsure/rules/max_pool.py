@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from howsure.concrete import is_traced
 from howsure.errors import NoRuleError
 from howsure.families import composite
 from howsure.registry import APPROXIMATE, Target, spellings
@@ -85,10 +87,28 @@ def _register(name: str, dims: int) -> None:
         settings = [
             per_dim(v, dims) for v in (kernel_size, stride or kernel_size, padding, dilation)
         ]
+        if is_traced() and input.dim() > dims:
+            return _pooled_densely(input, list(zip(*settings, strict=True)), ceil_mode)
         for axis in range(-dims, 0):
             kernel, step, pad, dilate = (setting[axis] for setting in settings)
             input = _max_along(input, axis, kernel, step, pad, dilate, ceil_mode)
         return input
+
+
+def _pooled_densely(
+    x: Tensor,  # (..., channels, *size)
+    settings: Sequence[tuple[int, int, int, int]],  # kernel, stride, padding, dilation of each axis
+    ceil_mode: bool,
+) -> Tensor:
+    """The same for compilers: with channels last, the slices that meet lie dense in memory."""
+    x = x.movedim(-len(settings) - 1, -1)
+    for axis, windows in enumerate(settings, start=x.dim() - 1 - len(settings)):
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        # Not four axes: torch's compiler takes those for images, and puts the second one last.
+        x = x.reshape(1, 1, math.prod(before), x.shape[axis], math.prod(after))
+        x = _max_along(x, -2, *windows, ceil_mode)
+        x = x.reshape(*before, x.shape[-2], *after)
+    return x.movedim(-1, -len(settings) - 1)
 
 
 for _dims in (1, 2, 3):

@@ -57,13 +57,14 @@ def unit_tail(
     h = _h_by_fraction(t) if t.dtype == torch.float32 else _h_exactly(t)
     w = t + h
     n = torch.exp(-0.5 * t * t) / (_SQRT_2PI * (1 + t * w))
-    return Tail(n, h - n, w, torch.sign(a.detach()).clamp(min=0))
+    return Tail(n, h - n, w, (a.detach() > 0).to(n.dtype))
 
 
 def plus_product(value: Tensor, left: Tensor, right: Tensor, factor: int = 1) -> Tensor:
     """value + factor left right; a value of one's own is overwritten where no graph needs it."""
     if torch.is_grad_enabled() or is_traced():  # `vmap` has no rule for `addcmul_` (torch 2.13).
-        return value + factor * (left * right)
+        product = left * right
+        return value + product if factor == 1 else value + factor * product
     return value.addcmul_(left, right, value=factor)
 
 
