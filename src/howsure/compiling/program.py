@@ -59,7 +59,7 @@ def _compiled(graph: GraphModule, tensors: Sequence[Tensor]) -> Callable[..., Se
     weights for inputs: from it, "freezing" neither folds batch norms nor lays weights out.
     """
     keep_freed_memory()
-    examples = [tensor.contiguous() for tensor in tensors]
+    examples: list[Any] = [tensor.contiguous() for tensor in tensors]
     with torch.no_grad():
         run: Any = torch._inductor.compile(graph, examples, options={"freezing": True})
         run(*examples)  # Some compilers begin only now; errors belong here.
