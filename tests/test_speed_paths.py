@@ -3,18 +3,24 @@
 import mpmath
 import pytest
 import torch
+from numpy.polynomial.hermite_e import hermegauss
 from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
 from howsure import squares
 from howsure.blocks import in_blocks
+from howsure.dropout import Site
+from howsure.freed_memory import keep_freed_memory
 from howsure.interpreter import RuleInterpreter
+from howsure.methods.sampling import usual_chunk
 from howsure.moments import Moments
+from howsure.quadrature import expectation
 from howsure.registry import find
 from howsure.rules import packed_kernels
 from howsure.rules.unit_tail import unit_tail
 from howsure.squares import channels_last, kept, squared, without_gradient
+from nets import perceptron, small_image_net
 
 
 @pytest.mark.parametrize("graph", [False, True])
@@ -204,3 +210,80 @@ def test_a_short_way_that_does_not_apply_is_not_taken(monkeypatch):
     with torch.no_grad():
         hs.propagate(lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), torch.rand(1, 2, 8, 8), 0.1)
     assert "maximum" in taken
+
+
+@pytest.mark.parametrize(
+    "function", [torch.sigmoid, torch.tanh, F.silu, F.mish, F.gelu, F.logsigmoid]
+)
+@pytest.mark.parametrize("std", [0.01, 0.1, 0.25])
+def test_few_nodes_are_enough_for_narrow_gaussians(function, std):
+    mean = torch.linspace(-5, 5, 41, dtype=torch.float64)
+    found = hs.propagate(function, mean, std**2)
+    z, weights = (torch.tensor(each)[:, None] for each in hermegauss(100))
+    values = function(mean + std * z)
+    expected = (weights * values).sum(0) / weights.sum()
+    var = (weights * (values - expected).square()).sum(0) / weights.sum()
+    torch.testing.assert_close(found.mean, expected, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(found.var.sqrt(), var.sqrt(), rtol=4e-5, atol=0)
+
+
+@pytest.mark.parametrize("std", [0.2, 0.3])
+def test_few_nodes_only_where_all_are_narrow(std):
+    calls = []
+
+    def function(values):
+        calls.append(len(values))
+        return torch.sigmoid(values)
+
+    expectation(function, torch.zeros(3), torch.full((3,), std**2), analytic=True)
+    assert calls[1] == (8 if std < 0.25 else 40)
+
+
+@pytest.mark.parametrize(
+    "method, options",
+    [("adf", {}), ("sampled_adf", {"rate": 0.1}), ("adjoint", {"rate": 0.1, "probes": 0})],
+)
+@pytest.mark.parametrize("net", [small_image_net, perceptron])
+def test_variances_in_half_the_bits_are_within_a_hundredth(method, options, net):
+    model = net()
+    x = torch.rand(2, 1, 8, 8) if net is small_image_net else torch.rand(2, 3)
+    full = hs.Uncertain(model, 0.01, method, **options)(x)
+    sure = hs.Uncertain(model, 0.01, method, variance_dtype=torch.bfloat16, **options)
+    half = sure(x)
+    assert half.data_var.dtype == torch.float32
+    assert not torch.equal(half.data_var, full.data_var)
+    torch.testing.assert_close(half.total_var, full.total_var, rtol=0.01, atol=0)
+    torch.testing.assert_close(half.mean, full.mean, rtol=1e-3, atol=1e-3)
+
+
+def test_variance_dtype_is_kept_in_the_settings_and_checked(tmp_path):
+    sure = hs.Uncertain(perceptron(), 0.1, "adf", variance_dtype=torch.bfloat16)
+    sure.save(tmp_path / "settings")
+    loaded = hs.Uncertain.load(tmp_path / "settings", perceptron())
+    assert loaded.setup.variance_dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="`variance_dtype` must be"):
+        hs.Uncertain(perceptron(), 0.1, variance_dtype=torch.float16)
+
+
+def test_precision_of_one_call_does_not_leak_into_the_next():
+    model, x = perceptron(), torch.rand(2, 3)
+    before = hs.Uncertain(model, 0.1, "adf")(x)
+    hs.Uncertain(model, 0.1, "adf", variance_dtype=torch.bfloat16)(x)
+    torch.testing.assert_close(
+        hs.Uncertain(model, 0.1, "adf")(x).total_var, before.total_var, rtol=0, atol=0
+    )
+
+
+@pytest.mark.parametrize(
+    "shape, chunk", [((64, 16), 64), ((1, 3, 224, 224), 64), ((8, 3, 64, 64), 8)]
+)
+def test_small_models_run_many_samples_at_once(shape, chunk):
+    sites = [Site("layer", "after", (), (64,))]
+    assert usual_chunk(sites, torch.empty(shape)) == chunk
+
+
+def test_freed_memory_is_asked_for_once():
+    keep_freed_memory.cache_clear()
+    for _ in range(2):
+        hs.Uncertain(perceptron(), 0.1, "sampled_adf", rate=0.1, samples=2)(torch.rand(2, 3))
+    assert keep_freed_memory.cache_info().misses == 1

@@ -21,7 +21,7 @@ from howsure.registry import (
     register,
 )
 from howsure.samples import Draw, Sample, Samples, one_of_each_shape
-from howsure.squares import squared
+from howsure.squares import through_squares
 
 
 def bilinear(
@@ -39,10 +39,10 @@ def bilinear(
         return Moments(op(left.mean, right.mean), first_order + both, innovation=lambda: both)
     if isinstance(left, Moments):
         assert isinstance(right, Tensor)
-        var = op(left.var, squared(right, left.var.dtype))
-        return linear_moments(op(left.mean, right), var)
+        return linear_moments(op(left.mean, right), through_squares(op, left.var, right))
     assert isinstance(right, Moments)
-    return linear_moments(op(left, right.mean), op(squared(left, right.var.dtype), right.var))
+    var = through_squares(lambda var, square: op(square, var), right.var, left)
+    return linear_moments(op(left, right.mean), var)
 
 
 def linear_map(
@@ -67,8 +67,7 @@ def linear_map(
             # The usual case keeps torch's fused bias: the mean is then the plain value exactly.
             shift = bias.mean if isinstance(bias, Moments) else bias
             mean = function(input.mean, weight, shift, *args, **kwargs)
-            var = op(input.var, squared(weight, input.var.dtype))
-            out = linear_moments(mean, var)
+            out = linear_moments(mean, through_squares(op, input.var, weight))
         else:
             out = bilinear(op, input, weight)
             if bias is not None:
@@ -133,12 +132,20 @@ def elementwise(
     name: str,
     samples: Samples = one_of_each_shape,
     error: float = 1e-3,
+    analytic: bool = False,
 ) -> Rule:
-    """Registers a smooth scalar function by centred quadrature; no formula needed."""
+    """Registers a smooth scalar function by centred quadrature; no formula needed.
+
+    `analytic`: as in `howsure.quadrature.expectation`.
+    """
 
     def moments(input: Moments, *args: Any, **kwargs: Any) -> Moments:
         kwargs.pop("inplace", None)
-        return in_float32(lambda x: expectation(lambda v: function(v, *args, **kwargs), *x), input)
+
+        def called(values: Tensor) -> Tensor:
+            return function(values, *args, **kwargs)
+
+        return in_float32(lambda x: expectation(called, *x, analytic=analytic), input)
 
     moments.__doc__ = (
         "E and Var of f(x) by centred quadrature: sum w f, sum w (f - mean)**2.\n\n"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from howsure.blocks import in_blocks
+from howsure.concrete import has_values
 from howsure.moments import Moments
 
 # Gauss-Legendre quadrature, 20 nodes on either side of z0 = -a, where x = mean + std z crosses 0
@@ -18,8 +19,15 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 _REACH = 6.5
 _BEND_WIDTH = 3.0
 
+# Gauss-Hermite quadrature, for Gaussians that are narrow beside the function's bends. Measured on
+# sigmoid, tanh, silu, mish, gelu up to this std: error of the standard deviation below 2e-5.
+_NARROW = 0.25
+_FEW_NODES, _FEW_WEIGHTS = np.polynomial.hermite_e.hermegauss(8)
 
-def expectation(function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor) -> Moments:
+
+def expectation(
+    function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor, *, analytic: bool = False
+) -> Moments:
     """Mean and variance of `function(x)`, elementwise, for x ~ N(mean, var).
 
     Centred quadrature: mean = sum w f, var = sum w (f - mean)**2, which cannot be negative.
@@ -27,8 +35,11 @@ def expectation(function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor)
     the result is scaled back, since f(mean + std z) would drown in rounding. Zero variance
     therefore gives f(mean) and 0 exactly. Measured error of the standard deviation: below 1e-4
     for activations of unit scale at any variance, also if they have a kink at 0.
+
+    An analytic function, with bends no sharper than those of `tanh`, takes a fifth of the nodes
+    where all standard deviations of a block are small, as those of sensors mostly are.
     """
-    moments = in_blocks(lambda m, v: _quadrature(function, m, v), mean, var, size=4096)
+    moments = in_blocks(lambda m, v: _quadrature(function, m, v, analytic), mean, var, size=4096)
     return _as_moments(*moments)
 
 
@@ -37,7 +48,7 @@ def _as_moments(mean: Tensor, var: Tensor, slope_part: Tensor) -> Moments:
 
 
 def _quadrature(
-    function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor
+    function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor, analytic: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, variance, and the variance that the statistically linearised slope explains.
 
@@ -48,7 +59,8 @@ def _quadrature(
     smallest = (resolution * mean.detach().abs().clamp(1, 1e15)).square()
     widened = torch.maximum(var, smallest)
     std = widened.sqrt()
-    z, weight = _nodes(mean.detach(), std.detach())
+    few = analytic and has_values(std) and bool((std <= _NARROW).all())
+    z, weight = _few_nodes(std) if few else _nodes(mean.detach(), std.detach())
     centre = function(mean)
     # Measured from f(mean): the deviations are small where the function is flat or the noise is.
     value = function(mean + std * z) - centre
@@ -61,6 +73,15 @@ def _quadrature(
         (weight * deviation.square()).sum(0) * scale,
         slope.square() * scale,
     )
+
+
+def _few_nodes(like: Tensor) -> tuple[Tensor, Tensor]:
+    """The same nodes and weights for all elements."""
+    shape = (-1, *[1] * like.dim())
+    nodes, weights = _FEW_NODES, _FEW_WEIGHTS / _FEW_WEIGHTS.sum()
+    made = (torch.tensor(each, dtype=like.dtype, device=like.device) for each in (nodes, weights))
+    z, weight = (each.reshape(shape) for each in made)
+    return z, weight
 
 
 def _nodes(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,31 @@ _aliases: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 Key = tuple[Any, ...]
 
+_precision: contextvars.ContextVar[torch.dtype | None] = contextvars.ContextVar(
+    "variance_precision", default=None
+)
+
+
+@contextlib.contextmanager
+def layers_of_variances_in(dtype: torch.dtype | None) -> Iterator[None]:
+    """Inside, `through_squares` computes in this dtype; `None` for that of the variance."""
+    token = _precision.set(dtype)
+    try:
+        yield
+    finally:
+        _precision.reset(token)
+
+
+def through_squares(op: Callable[[Tensor, Tensor], Tensor], var: Tensor, weight: Tensor) -> Tensor:
+    """op(var, weight**2): a variance behind a linear layer, in the variance's dtype.
+
+    Layers are where the time goes, so they alone run in the lower precision that was asked for.
+    """
+    dtype = _precision.get()
+    if dtype is None or dtype == var.dtype:
+        return op(var, squared(weight, var.dtype))
+    return op(var.to(dtype), squared(weight, dtype)).to(var.dtype)
+
 
 def squared(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """`weight**2` in the variance's dtype, with the channels of a convolution's kernel last.
@@ -26,9 +53,14 @@ def squared(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """
 
     def square() -> Tensor:
-        return laid_out(weight.to(dtype).square())
+        # A half-precision weight, squared in its own precision, would be rounded twice.
+        return laid_out(weight.to(_at_least_float32(dtype)).square().to(dtype))
 
     return kept(square, weight, key=(squared, dtype))
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
 
 
 def channels_last(weight: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ class Uncertain(nn.Module):
                 network's output.
             seed: Same seed, same result.
             **method_options: Further settings of `howsure.methods.setup.Setup`, such as
-                `task="classification"`, `tau`, `chunk`, `shared_masks`.
+                `task="classification"`, `tau`, `chunk`, `shared_masks`, `variance_dtype`.
         """
         super().__init__()
         if method != "auto" and method not in METHODS:
@@ -182,6 +182,7 @@ class Uncertain(nn.Module):
             "unbiased": setup.unbiased,
             "probes": setup.probes,
             "outputs": None if setup.outputs is None else list(setup.outputs),
+            "variance_dtype": None if setup.variance_dtype is None else "bfloat16",
             "calibrators": [calibrator.state() for calibrator in self.calibrators],
         }
 
@@ -201,6 +202,7 @@ class Uncertain(nn.Module):
             rate=tuple(rate) if isinstance(rate, list) else rate,
             placement=Placement(kind, tuple(only), units, over_time),
             outputs=None if outputs is None else tuple(outputs),
+            variance_dtype=torch.bfloat16 if state.get("variance_dtype") else None,
             **{name: state[name] for name in _PLAIN},
             _sites={},
         )

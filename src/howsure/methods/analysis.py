@@ -18,6 +18,7 @@ from howsure.methods.plain_ledger import PlainLedger
 from howsure.methods.setup import Setup
 from howsure.propagation import outcome, run
 from howsure.sites import LedgerInterpreter, RowsMixedError, UndrawnMask
+from howsure.squares import layers_of_variances_in
 from howsure.structure import Parts
 
 # One backward pass per output: beyond this, sampling is cheaper.
@@ -99,7 +100,8 @@ def _piece(
         UndrawnMask(ledger, site.name, site.units, rate) if rate else None
         for site, rate in zip(sites, rates, strict=True)
     ]
-    with DropoutMode(setup.model, sites, masks) as mode:
+    precision = layers_of_variances_in(setup.variance_dtype)
+    with precision, DropoutMode(setup.model, sites, masks) as mode:
         output = run(setup.model, run_.x, variance, ledger)
     mode.check_all_used()
     result = outcome(run_.finished(output), ledger.notes)

@@ -12,6 +12,7 @@ from howsure.call_site import CallSites
 from howsure.interpreter import RuleInterpreter
 from howsure.methods.setup import Setup
 from howsure.propagation import Propagated, outcome, run
+from howsure.squares import layers_of_variances_in
 from howsure.structure import Parts, as_call
 
 
@@ -44,7 +45,8 @@ class Pass:
         """The moments of the output in its own structure."""
         setup = self.setup
         interpreter = RuleInterpreter(setup.rules, CallSites(setup.model), setup.fallback)
-        output = run(setup.model, self.x, setup.variance(self.x), interpreter)
+        with layers_of_variances_in(setup.variance_dtype):
+            output = run(setup.model, self.x, setup.variance(self.x), interpreter)
         result = outcome(self.finished(output), interpreter.notes)
         self.notes = result.notes
         return result

@@ -6,7 +6,8 @@ samples of a chunk, and skip connections broadcast by themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,9 +17,12 @@ from howsure.dropout import DropoutMode, Site, draw_uniforms, masks
 from howsure.freed_memory import keep_freed_memory
 from howsure.methods.passes import batch_size
 from howsure.methods.setup import Setup
+from howsure.structure import Parts
 
-# Samples times inputs that run at once unless `chunk` says otherwise.
+# Samples times inputs that run at once unless `chunk` says otherwise: at least so many, and more
+# where all of them together have no more than so many elements.
 _ROWS = 64
+_ELEMENTS = 2**18
 
 
 def has_active_sites(setup: Setup, x: Any) -> bool:
@@ -36,7 +40,7 @@ def sampled(setup: Setup, x: Any, one_pass: Callable[[], tuple[Tensor, ...]]) ->
     keep_freed_memory()
     sites = setup.sites(x)
     drawn = masks_of(setup, sites, x)
-    chunk = setup.chunk or max(1, _ROWS // batch_size(x))
+    chunk = setup.chunk or usual_chunk(sites, x)
     parts = [
         _one_chunk(
             setup, sites, [None if m is None else m[start : start + chunk] for m in drawn], one_pass
@@ -44,6 +48,14 @@ def sampled(setup: Setup, x: Any, one_pass: Callable[[], tuple[Tensor, ...]]) ->
         for start in range(0, setup.samples, chunk)
     ]
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
+def usual_chunk(sites: Sequence[Site], x: Any) -> int:
+    """How many samples of a batch run at once: few calls for small models, no heaps for large."""
+    batch = batch_size(x)
+    inputs = sum(tensor.numel() for tensor in Parts(x).tensors) // max(batch, 1)
+    largest = max(inputs, *(math.prod(site.units) for site in sites), 1)
+    return max(1, max(_ROWS, _ELEMENTS // largest) // max(batch, 1))
 
 
 def masks_of(setup: Setup, sites: tuple[Site, ...], x: Any) -> list[Tensor | None]:

@@ -38,6 +38,8 @@ class Setup:
         unbiased: Divide the variance of the means by T - 1; the paper divides by T.
         probes: Random directions that carry correlations ("adjoint", "control_variate").
         outputs: Which outputs get a backward pass ("adjoint"), as flat indices; `None` for all.
+        variance_dtype: `torch.bfloat16` takes the variance through linear layers in half the bits,
+            for hardware that is faster with them; `None` keeps the model's precision.
         fallback: As in `propagate`.
         rules: As in `propagate`.
         uniforms: Numbers for every site, (samples, [batch,] *units), in place of drawn ones: a unit
@@ -58,6 +60,7 @@ class Setup:
     unbiased: bool = False
     probes: int = 8
     outputs: tuple[int, ...] | None = None
+    variance_dtype: torch.dtype | None = None
     fallback: str = "error"
     rules: Mapping[Target, Rule] | None = None
     uniforms: tuple[Tensor, ...] | None = None
@@ -73,6 +76,12 @@ class Setup:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"`{name}` must be a whole number of at least 1, not {value!r}.")
+
+        if self.variance_dtype not in (None, torch.bfloat16):
+            raise ValueError(
+                "`variance_dtype` must be torch.bfloat16 or None (the model's precision), not "
+                f"{self.variance_dtype!r}: float16 cannot hold small variances."
+            )
 
     def with_(self, **changes: Any) -> Setup:
         """The same setup with some settings changed."""

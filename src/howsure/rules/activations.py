@@ -32,13 +32,14 @@ def _register(function: Target, *names: str, **options: object) -> None:
     elementwise(function, *spellings(*names), name=names[0], **options)  # pyright: ignore[reportArgumentType]
 
 
-_register(torch.sigmoid, "sigmoid", "expit")
-_register(torch.tanh, "tanh")
-_register(F.silu, "silu")
-_register(F.mish, "mish")
-_register(F.gelu, "gelu", samples=_gelus)
+_register(torch.sigmoid, "sigmoid", "expit", analytic=True)
+_register(torch.tanh, "tanh", analytic=True)
+_register(F.silu, "silu", analytic=True)
+_register(F.mish, "mish", analytic=True)
+_register(F.gelu, "gelu", samples=_gelus, analytic=True)
+# Its `beta` may make the bend as sharp as one likes.
 _register(F.softplus, "softplus", samples=_softpluses)
-_register(F.logsigmoid, "logsigmoid", "log_sigmoid")
+_register(F.logsigmoid, "logsigmoid", "log_sigmoid", analytic=True)
 _register(F.softsign, "softsign")
 _register(F.tanhshrink, "tanhshrink")
 # The aten overloads of `elu` take more arguments, see `exported`.

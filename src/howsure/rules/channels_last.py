@@ -19,7 +19,7 @@ from howsure.concrete import has_values, is_traced
 from howsure.moments import Moments, linear_moments
 from howsure.registry import Rule, register, unregister
 from howsure.rules.packed_kernels import packed_convolution
-from howsure.squares import channels_last, laid_out, squared
+from howsure.squares import channels_last, laid_out, through_squares
 
 
 def in_channels_last(general: Rule) -> Rule:
@@ -30,9 +30,12 @@ def in_channels_last(general: Rule) -> Rule:
     def moments(input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Moments:
         if not _is_usual(input, weight, bias):
             return general.function(input, weight, bias, *args, **kwargs)
-        square = squared(weight, input.var.dtype)
+
+        def convolved(var: Tensor, square: Tensor) -> Tensor:
+            return _convolved(var, square, None, *args, **kwargs)
+
         mean = _convolved(input.mean, channels_last(weight), bias, *args, **kwargs)
-        return linear_moments(mean, _convolved(input.var, square, None, *args, **kwargs))
+        return linear_moments(mean, through_squares(convolved, input.var, weight))
 
     return register(replace(general, function=moments))
 
