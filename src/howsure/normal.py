@@ -116,10 +116,9 @@ def _mills_polynomials(t: Tensor) -> tuple[Tensor, Tensor]:
 
     torch's `erfcx` runs one number at a time: 40 times slower than a multiplication.
     """
-    u = torch.reciprocal(_plus(t * 0.25, 1.0))
+    u = torch.reciprocal(t * 0.25 + 1)
     square = u.square()
-    e = _times(_horner(u, _E_POLYNOMIAL), square)
-    return e, _times(_times(_horner(u, _G_POLYNOMIAL), square), u)
+    return _horner(u, _E_POLYNOMIAL) * square, _horner(u, _G_POLYNOMIAL) * square * u
 
 
 def _horner(u: Tensor, coefficients: tuple[float, ...]) -> Tensor:
@@ -155,55 +154,6 @@ def ratio(mean: Tensor, std: Tensor) -> Tensor:
     if torch.is_grad_enabled():
         mean = torch.maximum(torch.minimum(mean, 14 * std), -14 * std)
     return mean / std
-
-
-def unit_rectifier(a: Tensor) -> tuple[Tensor, Tensor]:
-    """n = m(-|a|) and R(a), in as few passes through memory as possible.
-
-    With s the sign of a and b = max(a, 0): R(a) = [a > 0] - phi [s g + e (n + 2 b)], which is
-    phi (g - e n) below 0, without cancellation, and 1 - phi (g + e (n + 2 a)) above.
-    """
-    a, e, g, density = _rectifier_parts(a)
-    n = density * e
-    sign = torch.sign(a)
-    tail = _tail_part(a, _times(g, sign), e, n, density)
-    return n, (_plus(_times(sign, 0.5), 0.5) - tail).clamp(min=0)
-
-
-def unit_rectifier_pair(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """n = m(-|a|), R(a) and R(-a)."""
-    a, e, g, density = _rectifier_parts(a)
-    n = density * e
-    sign = torch.sign(a)
-    signed_g = _times(g, sign)
-    above = _plus(_times(sign, 0.5), 0.5)
-    var = above - _tail_part(a, signed_g, e, n, density)
-    mirrored = 1 - above - _tail_part(-a, -signed_g, e, n, density)
-    return n, var.clamp(min=0), mirrored.clamp(min=0)
-
-
-def _rectifier_parts(a: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """a within reach, e, g and phi."""
-    a = a.clamp(-_FURTHEST, _FURTHEST)
-    t = a.abs()
-    e, g = _mills_polynomials(t) if t.dtype == torch.float32 else _mills_exactly(t)
-    return a, e, g, _times(torch.exp(_times(_times(t, t), -0.5)), 1 / _SQRT_2PI)
-
-
-def _tail_part(a: Tensor, signed_g: Tensor, e: Tensor, n: Tensor, density: Tensor) -> Tensor:
-    """phi [s g + e (n + 2 max(a, 0))]."""
-    inner = _times(_plus(_times(a.clamp(min=0), 2.0), n), e)
-    return _times(_plus(inner, signed_g), density)
-
-
-def _times(value: Tensor, factor: Tensor | float) -> Tensor:
-    """The product, in place where no graph needs the old value."""
-    return value * factor if torch.is_grad_enabled() else value.mul_(factor)
-
-
-def _plus(value: Tensor, term: Tensor | float) -> Tensor:
-    """The sum, in place where no graph needs the old value."""
-    return value + term if torch.is_grad_enabled() else value.add_(term)
 
 
 class Rectified(NamedTuple):

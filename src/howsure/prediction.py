@@ -113,8 +113,8 @@ def _root(leaf: Any) -> Any:
     return leaf.sqrt() if isinstance(leaf, Tensor) else math.sqrt(leaf or 0.0)
 
 
-def concatenated(batches: Sequence[Prediction]) -> Prediction:
-    """One prediction from those of all batches; maps by input element are left out."""
+def concatenated(batches: Sequence[Prediction], *, maps: bool = False) -> Prediction:
+    """One prediction from those of all batches; maps by input element only if asked for."""
 
     def joined(name: str) -> Any:
         parts = [Parts(getattr(batch, name)) for batch in batches]
@@ -128,10 +128,10 @@ def concatenated(batches: Sequence[Prediction]) -> Prediction:
         data_var=joined("data_var"),
         model_var=joined("model_var"),
         notes=tuple(dict.fromkeys(note for batch in batches for note in batch.notes)),
-        logits=_of_all(batches, "logits", concatenated),
+        logits=_of_all(batches, "logits", lambda parts: concatenated(parts, maps=maps)),
         expected_entropy=_of_all(batches, "expected_entropy", torch.cat),
         covariance=_of_all(batches, "covariance", torch.cat),
-        sources=_of_all(batches, "sources", Budget.joined),
+        sources=_of_all(batches, "sources", lambda parts: Budget.joined(parts, maps=maps)),
         trust=_of_all(batches, "trust", torch.cat),
     )
 

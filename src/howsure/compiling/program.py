@@ -16,8 +16,10 @@ from howsure.compiling.tracing import traced
 from howsure.freed_memory import keep_freed_memory
 from howsure.methods import METHODS
 from howsure.methods.adjoint import doubts
+from howsure.methods.passes import batch_size
+from howsure.methods.pieces import pieces
 from howsure.methods.setup import Setup
-from howsure.prediction import Prediction
+from howsure.prediction import Prediction, concatenated
 from howsure.structure import Parts, map_leaves
 
 Run = Callable[[Any], Prediction]
@@ -39,6 +41,21 @@ def compiled_method(setup: Setup, method: str, x: Any) -> Run:
     if method in _DRAWS_NOISE:
         raise NotCompilableError(f'the method "{method}" draws noise in every call')
     METHODS[method](setup, x)  # Finds dropout sites and squares weights, outside the trace.
+    if method != "adjoint" or _rows_at_once(setup, x) == batch_size(x):
+        return _in_one_program(setup, method, x)
+    # Eager takes large inputs in pieces; one program serves all of them.
+    rows = _rows_at_once(setup, x)
+    run = _in_one_program(setup, method, next(pieces(x, None, rows))[0])
+    return lambda x: concatenated([run(each) for each, _ in pieces(x, None, rows)], maps=True)
+
+
+def _rows_at_once(setup: Setup, x: Any) -> int:
+    """How many inputs a piece has; all pieces must be equally long."""
+    batch, rows = batch_size(x), batch_size(next(pieces(x, None, setup.chunk))[0])
+    return rows if batch % rows == 0 else 1
+
+
+def _in_one_program(setup: Setup, method: str, x: Any) -> Run:
     leaves, spec = pytree.tree_flatten(x)
     found: list[Parts] = []
 

@@ -13,7 +13,9 @@ from torch.nn import functional as F
 from howsure.concrete import is_traced
 from howsure.errors import NoRuleError
 from howsure.families import composite
+from howsure.gaussian import Gaussian
 from howsure.registry import APPROXIMATE, Target, spellings
+from howsure.responses import Probed
 from howsure.rules.average_pool import adaptive_windows, output_sizes, per_dim
 from howsure.rules.max_pool_in_slabs import pooled
 from howsure.samples import Draw, Sample, Samples
@@ -87,12 +89,18 @@ def _register(name: str, dims: int) -> None:
         settings = [
             per_dim(v, dims) for v in (kernel_size, stride or kernel_size, padding, dilation)
         ]
-        if is_traced() and input.dim() > dims:
+        # Signs of probes go by shapes: with another one, a trace would draw others than eager.
+        if is_traced() and input.dim() > dims and not _has_probes(input):
             return _pooled_densely(input, list(zip(*settings, strict=True)), ceil_mode)
         for axis in range(-dims, 0):
             kernel, step, pad, dilate = (setting[axis] for setting in settings)
             input = _max_along(input, axis, kernel, step, pad, dilate, ceil_mode)
         return input
+
+
+def _has_probes(x: Tensor) -> bool:
+    moments = x.read() if isinstance(x, Gaussian) else None
+    return isinstance(moments, Probed) and len(moments.probes) > 0
 
 
 def _pooled_densely(
@@ -101,14 +109,17 @@ def _pooled_densely(
     ceil_mode: bool,
 ) -> Tensor:
     """The same for compilers: with channels last, the slices that meet lie dense in memory."""
-    x = x.movedim(-len(settings) - 1, -1)
-    for axis, windows in enumerate(settings, start=x.dim() - 1 - len(settings)):
-        before, after = x.shape[:axis], x.shape[axis + 1 :]
-        # Not four axes: torch's compiler takes those for images, and puts the second one last.
-        x = x.reshape(1, 1, math.prod(before), x.shape[axis], math.prod(after))
+    dims = len(settings)
+    lead = x.shape[: -dims - 1]
+    # Five axes: torch's compiler takes four for an image, and puts the second one last.
+    front = (*lead, *(1,) * (2 - len(lead)))
+    x = x.movedim(-dims - 1, -1)
+    for axis, windows in enumerate(settings, start=len(lead)):
+        before, after = x.shape[len(lead) : axis], x.shape[axis + 1 :]
+        x = x.reshape(*front, math.prod(before), x.shape[axis], math.prod(after))
         x = _max_along(x, -2, *windows, ceil_mode)
-        x = x.reshape(*before, x.shape[-2], *after)
-    return x.movedim(-1, -len(settings) - 1)
+        x = x.reshape(*lead, *before, x.shape[-2], *after)
+    return x.movedim(-1, -dims - 1)
 
 
 for _dims in (1, 2, 3):
