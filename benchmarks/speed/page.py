@@ -125,9 +125,10 @@ def _textbook(folder: Path) -> str:
     for kind in ("textbook", "peers"):
         for name, case in store.load(folder, kind).items():
             for other, faster in case.get("times_faster", {}).items():
-                ratios = case["ratio_to_plain"]
-                ours = ratios["howsure"]
-                rows.append([name, other, number(ratios[other]), number(ours), number(faster)])
+                ratios, compiled = case["ratio_to_plain"], case.get("times_faster_compiled", {})
+                ours = [ratios.get(name) for name in ("howsure", "howsure, compiled")]
+                gains = [faster, compiled.get(other)]
+                rows.append([name, other, number(ratios[other]), _both(ours), _both(gains)])
     if not rows:
         return ""
     header = ["T = 20", "against", "plain forwards, theirs", "howsure", "times faster"]
@@ -135,8 +136,14 @@ def _textbook(folder: Path) -> str:
         "## Against others\n\nThe textbook (`benchmarks/textbook.py`) writes the network a second "
         "time with layers that take mean and variance, and loops over samples. The peer runs MC "
         "dropout on a network with dropout after every block, without sensor noise; so does "
-        "howsure in these rows. All eager.\n\n" + table(header, rows)
+        "howsure in these rows. The first number is eager, the second compiled.\n\n"
+        + table(header, rows)
     )
+
+
+def _both(values: list[float | None]) -> str:
+    """Eager and compiled, where there is one."""
+    return " / ".join(number(value) for value in values if value is not None)
 
 
 def _growth(folder: Path, names: list[str], where: str) -> str:
