@@ -26,9 +26,26 @@ def in_blocks(function: Elementwise, *inputs: Tensor, size: int = _BLOCK) -> tup
     Where derivatives may be asked for, the function is called as it is. Inside `vmap` the blocks
     are cut from the whole batch, not from what one sample sees.
     """
-    if torch.is_grad_enabled() or is_traced():
+    if torch.is_grad_enabled():
         return function(*inputs)
+    if is_traced():
+        return _in_trace(function, inputs)
     found = outside_vmap(lambda *whole: _blockwise(function, whole, size), *inputs)
+    return function(*inputs) if found is None else found
+
+
+def _in_trace(function: Elementwise, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Images of all samples as one batch: torch's compiler puts channels last only in those."""
+    if _functorch.peek_interpreter_stack() is None or inputs[0].dim() != 4:
+        return function(*inputs)
+
+    def merged(*whole: Tensor) -> tuple[Tensor, ...]:
+        if whole[0].dim() != 5:
+            return function(*whole)
+        outputs = function(*(tensor.flatten(0, 1) for tensor in whole))
+        return tuple(output.unflatten(0, whole[0].shape[:2]) for output in outputs)
+
+    found = outside_vmap(merged, *inputs)
     return function(*inputs) if found is None else found
 
 
