@@ -31,7 +31,9 @@ def write(folder: Path, page: Path, images: Path) -> None:
     """Writes the page and its pictures from the results in a folder."""
     names = plots.write(folder, images)
     where = "img/" if images.name == "img" else ""
+    reading = folder / "reading.md"  # by hand: what the figures mean
     parts = [_HEAD, _measured_with(folder), _must_hold(folder)]
+    parts.append(reading.read_text() if reading.exists() else "")
     parts += [_speed(folder, names, where), _textbook(folder), _growth(folder, names, where)]
     text = "\n".join(part for part in parts if part).rstrip() + "\n"
     write_atomically(page, lambda file: file.write(text), text=True)
