@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch._inductor
 from torch import Tensor, nn
 
 import howsure as hs
+from howsure.compiling.tracing import traced
 from speed.networks import Network
 
 NOISE = (2 / 255) ** 2
@@ -77,8 +79,9 @@ def plain(model: nn.Module, x: Tensor) -> Callable[[], Any]:
 
 def folded(model: nn.Module, x: Tensor) -> Callable[[], Any]:
     """One forward pass at its best: batch norms folded, weights laid out, compiled."""
-    traced = torch.export.export(model, (x,)).module()
-    compiled = torch.compile(traced, fullgraph=True, dynamic=False, options={"freezing": True})
+    graph = traced(lambda image: [model(image)], [x])
+    with torch.no_grad():
+        compiled: Any = torch._inductor.compile(graph, [x], options={"freezing": True})
 
     def call() -> Any:
         with torch.no_grad():
