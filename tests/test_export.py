@@ -1,34 +1,22 @@
 """Exported files give what the wrapper gives, without howsure."""
 
-import importlib.util
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import howsure as hs
+from exports import EXAMPLE, QUIET, needs_onnx
 from howsure.calibrate import AffineVariance, Conformal, VarianceScale
 from howsure.compiling.tracing import traced
 from howsure.exporting import ExportError, export, read_metadata
 from howsure.exporting.any_batch import BatchSizeMattersError, for_any_batch
 from nets import TwoSensors, perceptron, small_image_net
 
-# Warnings of torch's own about its own export.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
-    pytest.mark.filterwarnings("ignore:The tensor attributes"),
-]
-EXAMPLE = Path(__file__).parents[1] / "examples" / "run_exported.py"
-
-packages = ("onnx", "onnxruntime", "onnxscript")
-missing = [name for name in packages if importlib.util.find_spec(name) is None]
-needs_onnx = pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+pytestmark = QUIET
 
 
 CASES = {

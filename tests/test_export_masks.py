@@ -1,30 +1,19 @@
 """Programs that take dropout masks as inputs, and what rounding does to variances in the check."""
 
-import importlib.util
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import howsure as hs
+from exports import EXAMPLE, QUIET, needs_onnx
 from howsure.exporting import ExportError, export, read_metadata
 from howsure.exporting.checking import _difference, _is_rounding
 from nets import perceptron, small_image_net
 
-# Warnings of torch's own about its own export.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
-    pytest.mark.filterwarnings("ignore:The tensor attributes"),
-]
-EXAMPLE = Path(__file__).parents[1] / "examples" / "run_exported.py"
-packages = ("onnx", "onnxruntime", "onnxscript")
-missing = [name for name in packages if importlib.util.find_spec(name) is None]
-needs_onnx = pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+pytestmark = QUIET
 
 
 def by_hand(net, x, kept, rate):

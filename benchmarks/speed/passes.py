@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch._inductor
 from torch import Tensor, nn
 
 import howsure as hs
+from howsure.compiling.program import compiled_graph
 from howsure.compiling.tracing import traced
 from speed.networks import Network
 
@@ -79,9 +79,7 @@ def plain(model: nn.Module, x: Tensor) -> Callable[[], Any]:
 
 def folded(model: nn.Module, x: Tensor) -> Callable[[], Any]:
     """One forward pass at its best: batch norms folded, weights laid out, compiled."""
-    graph = traced(lambda image: [model(image)], [x])
-    with torch.no_grad():
-        compiled: Any = torch._inductor.compile(graph, [x], options={"freezing": True})
+    compiled = compiled_graph(traced(lambda image: [model(image)], [x]), [x])
 
     def call() -> Any:
         with torch.no_grad():

@@ -41,17 +41,19 @@ def compiled_method(setup: Setup, method: str, x: Any) -> Run:
     if method in _DRAWS_NOISE:
         raise NotCompilableError(f'the method "{method}" draws noise in every call')
     METHODS[method](setup, x)  # Finds dropout sites and squares weights, outside the trace.
-    if method != "adjoint" or _rows_at_once(setup, x) == batch_size(x):
+    rows = _rows_at_once(setup, x) if method == "adjoint" else None
+    if rows is None:
         return _in_one_program(setup, method, x)
     # Eager takes large inputs in pieces; one program serves all of them.
-    rows = _rows_at_once(setup, x)
     run = _in_one_program(setup, method, next(pieces(x, None, rows))[0])
     return lambda x: concatenated([run(each) for each, _ in pieces(x, None, rows)], maps=True)
 
 
-def _rows_at_once(setup: Setup, x: Any) -> int:
-    """How many inputs a piece has; all pieces must be equally long."""
+def _rows_at_once(setup: Setup, x: Any) -> int | None:
+    """How many inputs a piece has, all equally many; `None` if there is one piece."""
     batch, rows = batch_size(x), batch_size(next(pieces(x, None, setup.chunk))[0])
+    if rows == batch:
+        return None
     return rows if batch % rows == 0 else 1
 
 
@@ -66,10 +68,12 @@ def _in_one_program(setup: Setup, method: str, x: Any) -> Run:
 
     graph = traced(flat, tensors_of(leaves))
     _check_floating(found[-1])
-    return _runner(_compiled(graph, tensors_of(leaves)), found[-1])
+    return _runner(compiled_graph(graph, tensors_of(leaves)), found[-1])
 
 
-def _compiled(graph: GraphModule, tensors: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
+def compiled_graph(
+    graph: GraphModule, tensors: Sequence[Tensor]
+) -> Callable[..., Sequence[Tensor]]:
     """The graph as machine code.
 
     The graph is flat already, so it goes to the compiler itself. `torch.compile` would take the
