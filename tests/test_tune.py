@@ -100,6 +100,29 @@ def test_rate_tau_and_noise_together(net):
     assert abs(with_tau.tau / math.exp(best.x[1]) - 1) < 0.05
 
 
+def test_a_rate_is_believed_only_near_a_pass(net):
+    """Masks and noise together make most of the variance: a pass at one rate misleads at others."""
+    with torch.no_grad():  # The slopes of halves cancel: noise alone changes the output by little.
+        net.first.weight *= 10
+        net.first.weight[20:] = net.first.weight[:20] + 0.1 * net.first.weight[20:]
+        net.last.weight[:, 20:] = -net.last.weight[:, :20]
+    x, y = held_out(net, rate=0.08, noise=1.0)
+    fit = hs.Uncertain(net, 1.0, "adjoint").fit([(x, y)], **QUIET)
+    best = minimize_scalar(
+        lambda log: nll(net, x, y, odds=math.exp(log), noise=1.0), bounds=(-6, 2), method="bounded"
+    )
+    assert abs(fit.rate - 0.08) < 0.02
+    odds = fit.rate / (1 - fit.rate)
+    assert nll(net, x, y, odds=odds, noise=1.0) - best.fun < 1e-3
+
+
+def test_noise_is_scaled_also_without_dropout(net):
+    x, y = held_out(net, rate=0.0, noise=0.1)
+    with pytest.warns(UserWarning, match="dropout does not explain"):
+        fit = hs.Uncertain(net, 0.5, "adjoint").fit([(x, y)], fit_noise=True, **QUIET)
+    assert abs(fit.noise_scale - 0.2) < 0.02
+
+
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()

@@ -217,6 +217,8 @@ def test_predict_concatenates_batches(trained, held_out):
     batched = sure.predict(DataLoader(held_out, 50), show_progress=False)
     torch.testing.assert_close(batched.mean, whole.mean)
     torch.testing.assert_close(batched.total_var, whole.total_var)
+    one = sure.predict(held_out.tensors[0], show_progress=False)
+    assert torch.equal(one.total_var, whole.total_var), "a tensor is one batch"
 
 
 def test_settings_are_saved_and_loaded_safely(trained, tmp_path):

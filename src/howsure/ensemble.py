@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from howsure.methods.ensemble import mixture
-from howsure.prediction import Prediction, concatenated
-from howsure.progress import progress
+from howsure.prediction import Prediction
 from howsure.tune import Fit
-from howsure.uncertain import Uncertain, as_args
+from howsure.uncertain import Uncertain, predict_all
 
 
 class Ensemble(nn.Module):
@@ -54,10 +53,7 @@ class Ensemble(nn.Module):
     @torch.no_grad()
     def predict(self, loader: Iterable[Any], *, show_progress: bool = True) -> Prediction:
         """Predictions for all batches of a loader, concatenated; targets are left aside."""
-        batches = [self(*as_args(batch)) for batch in progress(loader, show_progress, "predict")]
-        if not batches:
-            raise ValueError("The loader is empty; there is nothing to predict.")
-        return concatenated(batches)
+        return predict_all(self, loader, show_progress=show_progress)
 
 
 def _wrapped(member: Any, options: dict[str, Any], index: int) -> Uncertain:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -144,14 +144,11 @@ class Uncertain(nn.Module):
 
     @torch.no_grad()
     def predict(self, loader: Iterable[Any], *, show_progress: bool = True) -> Prediction:
-        """Predictions for all batches of a loader, concatenated.
+        """Predictions for all batches of a loader, concatenated; a tensor is one batch.
 
         A batch that is a pair (inputs, targets) is taken as such; the targets are left aside.
         """
-        batches = [self(*as_args(batch)) for batch in progress(loader, show_progress, "predict")]
-        if not batches:
-            raise ValueError("The loader is empty; there is nothing to predict.")
-        return concatenated(batches)
+        return predict_all(self, loader, show_progress=show_progress)
 
     def describe(self, x: Any) -> str:
         """Where dropout goes for inputs like `x`, and at which rate."""
@@ -230,6 +227,18 @@ class Uncertain(nn.Module):
 
 
 _PLAIN = ("samples", "seed", "prediction", "task", "tau", "shared_masks", "unbiased", "probes")
+
+
+def predict_all(
+    wrapped: Callable[..., Prediction], loader: Iterable[Any], *, show_progress: bool
+) -> Prediction:
+    """The predictions of a wrapped model, or of several, for all batches."""
+    batches = [loader] if isinstance(loader, Tensor) else loader
+    shown = progress(batches, show_progress, "predict")
+    found = [wrapped(*as_args(batch)) for batch in shown]
+    if not found:
+        raise ValueError("The loader is empty; there is nothing to predict.")
+    return concatenated(found)
 
 
 def as_args(batch: Any) -> tuple[Any, ...]:

@@ -141,7 +141,7 @@ def tuned(contender: Contender, bench: Bench, folder: RunFolder) -> Tuned:
                 fit_tau=contender.fit_tau,
                 show_progress=False,
             )
-        record = {"rate": fit.rate, "tau": fit.tau, "validation_nll": min(fit.nll)}
+        record = {"rate": fit.rate, "tau": fit.tau, "validation_nll": fit.best_nll}
         record["notes"] = sorted({str(warning.message) for warning in caught})
     return Tuned(sure, record)
 

@@ -1,0 +1,118 @@
+"""Repeats the pass over the data at the rates that were found, until they stay.
+
+The terms of a pass hold near its rates: masks and noise together make variance that grows faster
+than either, and counts as the sensor's. A step is therefore bounded, and rates are believed only
+if a pass was made near them; if they never stay, the best pass wins.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from howsure.methods.setup import Setup
+from howsure.objectives import Scored, fitted_tau
+from howsure.progress import progress
+from howsure.tune.grid import Batches
+from howsure.tune.optimum import Optimum, optimum
+from howsure.tune.search import Search
+from howsure.tune.terms import HeldOut, Terms, rate_of, terms_of
+
+FIRST = 0.02  # odds of the first pass: small, and yet not lost in rounding
+LEAST_RATE = 1e-5  # a site without any noise would have no slope
+REACH = 4.0  # beyond the first odds, they change at most by this factor between two passes
+PASSES = 6
+PROBES = (0,) + (4,) * (PASSES - 1)  # The first pass finds the order of magnitude without any.
+# Rates are settled when the model variance is within this of that at the rates of the pass ...
+SETTLED = 0.2
+NEGLIGIBLE = 0.01  # ... or within this share of the total.
+FLAT = 1e-3  # A gain in NLL that is not worth another pass.
+
+
+def settled_terms(
+    setup: Setup, name: str, batches: Batches, search: Search
+) -> tuple[Terms, Optimum]:
+    """The terms of a pass near the rates that are best for them, and these rates."""
+    with_tau = search.with_tau(name)
+    held_out = [HeldOut.of(setup, name, x, target) for x, target in batches]
+    bracket = Bracket.of(len(setup.sites(batches[0][0])))
+    odds = torch.full_like(bracket.low, FIRST)
+    tried: list[tuple[Terms, Optimum]] = []
+    for number in range(PASSES):
+        rates = tuple(rate_of(odds).clamp(min=LEAST_RATE).tolist())
+        at_rates = setup.with_(rate=rates, tau=0.0, probes=min(PROBES[number], setup.probes))
+        bar = progress(held_out, search.show_progress, f"fit {name}, pass {number + 1}")
+        parts = search.share.map(lambda _, batch, at=at_rates: terms_of(at, name, batch), bar)
+        terms = Terms.joined(parts)
+        best = optimum(terms, search, with_tau=with_tau)
+        if number > 0 and _is_settled(terms, best):
+            return terms, best
+        own = _at_its_own_rates(terms, best, with_tau=with_tau)
+        if number > 1 and own.nll - best.nll <= FLAT:
+            return terms, own
+        tried.append((terms, own))
+        bracket = bracket.narrowed(terms.odds, best.odds)
+        odds = bracket.step(terms.odds, best.odds)
+    return _best_pass(tried[1:])  # The first pass has no probes.
+
+
+@dataclass(frozen=True, eq=False)
+class Bracket:
+    """Odds of every site between which the best ones lie, as far as passes tell; (sites,).
+
+    Attributes:
+        low: Where a pass asked for more.
+        high: Where a pass asked for less.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    @classmethod
+    def of(cls, sites: int) -> Bracket:
+        """Nothing is known."""
+        low = torch.zeros(sites, dtype=torch.float64)
+        return cls(low, torch.full_like(low, math.inf))
+
+    def narrowed(self, odds: Tensor, best: Tensor) -> Bracket:
+        """The bracket after a pass at these odds, which finds others best."""
+        return Bracket(
+            torch.where(best > odds, odds, self.low), torch.where(best < odds, odds, self.high)
+        )
+
+    def step(self, odds: Tensor, best: Tensor) -> Tensor:
+        """Where to go: to the best odds if they are in reach, or between those that were tried."""
+        highest = (REACH * odds).clamp(min=FIRST)
+        lowest = torch.where(odds > 1.01 * FIRST, odds / REACH, 0.0)
+        aim = best.clamp(lowest, highest)
+        is_known = (self.low > 0) & (self.high < math.inf)
+        is_outside = is_known & ((aim <= self.low) | (aim >= self.high))
+        return torch.where(is_outside, (self.low * self.high).sqrt(), aim)
+
+
+def _is_settled(terms: Terms, best: Optimum) -> bool:
+    """The model variance is nearly that of the pass, or the difference does not matter."""
+    before, after = (float(terms.model_var(odds).mean()) for odds in (terms.odds, best.odds))
+    total = float(terms.total_var(terms.odds).mean())
+    return abs(after - before) <= max(SETTLED * before, NEGLIGIBLE * total)
+
+
+def _best_pass(tried: list[tuple[Terms, Optimum]]) -> tuple[Terms, Optimum]:
+    """The pass whose own rates, which need no extrapolation, have the least NLL."""
+    terms, best = min(tried, key=lambda each: each[1].nll)
+    warnings.warn(
+        f"The rate did not settle within {PASSES} passes; the best one that was tried is taken "
+        f'(NLL {best.nll:.3g}). `search="grid"` tries them all.',
+        stacklevel=5,
+    )
+    return terms, best
+
+
+def _at_its_own_rates(terms: Terms, best: Optimum, *, with_tau: bool) -> Optimum:
+    scored = Scored(terms.error, terms.total_var(terms.odds, best.noise_scale))
+    tau = fitted_tau(scored) if with_tau else 0.0
+    return replace(best, odds=terms.odds, tau=tau, nll=float(scored.nll(tau).mean()))
