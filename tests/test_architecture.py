@@ -23,7 +23,7 @@ LAYERS = [
     ["blocks", "normal", "quadrature", "samples", "squares", "call_site"],
     ["registry", "inputs", "noise", "metrics", "batch_statistics", "responses"],
     ["families", "gaussian", "correlated", "linear_part", "probe_rules"],
-    ["rules", "fallbacks", "interpreter", "probes"],
+    ["rules", "fallbacks", "interpreter", "probes", "prefix"],
     ["propagation", "sites", "adjoint"],
     ["survey", "tracing", "testing", "checking", "rule_table", "dropout", "heteroscedastic"],
     ["prediction"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -98,17 +98,27 @@ class RuleInterpreter:
     def apply(self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the rule returns, wrapped; views share memory with what they view."""
         if rule.in_one_go is not None:
-            moments = rule.in_one_go(*unwrap(args), **unwrap(kwargs))
+            moments = self.moments_by(rule, rule.in_one_go, args, kwargs)
             if moments is not NotImplemented:
                 return wrap(moments, self)
         if rule.takes_carriers:
             return rule.called_as(func)(*args, **kwargs)
-        result = rule.called_as(func)(*unwrap(args), **unwrap(kwargs))
+        result = self.moments_by(rule, rule.called_as(func), args, kwargs)
         wrapped = wrap(result, self, self.shared_memory(rule, func, args))
         if isinstance(wrapped, Gaussian):
             wrapped.constant = rule.family == "construction"
             wrapped.index = args[1] if func is Tensor.__getitem__ else None
         return wrapped
+
+    def moments_by(
+        self,
+        rule: Rule,
+        formula: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """What one of the rule's formulas gives for the moments of the arguments."""
+        return formula(*unwrap(args), **unwrap(kwargs))
 
     def shared_memory(self, rule: Rule, func: Target, args: tuple[Any, ...]) -> Memory | None:
         """The memory of the first argument if the operation returns a view of it."""

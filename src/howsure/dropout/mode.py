@@ -22,9 +22,15 @@ class DropoutMode(TorchFunctionMode):
     """Multiplies the result at each site by its mask: mean by m, variance by m**2."""
 
     def __init__(
-        self, model: Callable[..., Any], sites: Sequence[Site], masks: Sequence[Tensor | None]
+        self,
+        model: Callable[..., Any],
+        sites: Sequence[Site],
+        masks: Sequence[Tensor | None],
+        before_mask: Callable[[], None] = lambda: None,
     ) -> None:
+        """Starts with nothing dropped; `before_mask` is called whenever a mask is about to be."""
         super().__init__()
+        self.before_mask = before_mask
         self.weights = Weights(model)
         self.places = CallSites(model)
         active = [(s, m) for s, m in zip(sites, masks, strict=True) if m is not None]
@@ -120,6 +126,7 @@ class DropoutMode(TorchFunctionMode):
 
     def _dropped(self, data: Any, site: Site, mask: Tensor) -> Any:
         """The data times the mask; a mask for each input leaves out the axes before the units."""
+        self.before_mask()
         missing = data.dim() - len(site.units) - 1
         if isinstance(mask, Tensor) and mask.dim() > len(site.units) and missing > 0:
             axis = self.batch_axis.get(site.name, 0)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from howsure.call_site import CallSites
 from howsure.interpreter import RuleInterpreter
 from howsure.methods.setup import Setup
+from howsure.prefix import Prefix, PrefixInterpreter
 from howsure.propagation import Propagated, outcome, run
 from howsure.squares import layers_of_variances_in
 from howsure.structure import Parts, as_call
@@ -35,16 +36,19 @@ class Pass:
         self.parts = Parts(output)
         return tuple(self.parts.tensors)
 
-    def gaussian(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def gaussian(
+        self, prefix: Prefix | None = None
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """The means and the variances of the outputs."""
-        result = self.propagated()
+        result = self.propagated(prefix)
         self.parts = Parts(result.mean)
         return tuple(self.parts.tensors), tuple(Parts(result.var).tensors)
 
-    def propagated(self) -> Propagated:
-        """The moments of the output in its own structure."""
+    def propagated(self, prefix: Prefix | None = None) -> Propagated:
+        """The moments of the output in its own structure; a prefix spares repeated work."""
         setup = self.setup
-        interpreter = RuleInterpreter(setup.rules, CallSites(setup.model), setup.fallback)
+        known = (setup.rules, CallSites(setup.model), setup.fallback)
+        interpreter = PrefixInterpreter(*known, prefix) if prefix else RuleInterpreter(*known)
         with layers_of_variances_in(setup.variance_dtype):
             output = run(setup.model, self.x, setup.variance(self.x), interpreter)
         result = outcome(self.finished(output), interpreter.notes)

@@ -14,6 +14,7 @@ from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.sampling import has_active_sites, sampled
 from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
+from howsure.prefix import Prefix
 
 
 def predict(setup: Setup, x: Any) -> Prediction:
@@ -22,14 +23,14 @@ def predict(setup: Setup, x: Any) -> Prediction:
         return mc_dropout.predict(setup, x)
     if not has_active_sites(setup, x):
         return adf.predict(setup, x)
-    run = Pass(setup, x)
+    run, prefix = Pass(setup, x), Prefix()
 
     def one_pass() -> tuple[Any, ...]:
-        means, variances = run.gaussian()
+        means, variances = run.gaussian(prefix)
         return (*means, *variances)
 
     with no_gradients():
-        outputs = sampled(setup, x, one_pass)
+        outputs = sampled(setup, x, one_pass, prefix)
         half = len(outputs) // 2
         means, variances = outputs[:half], outputs[half:]
         centres = means if setup.prediction == "adf" else sampled(setup, x, run.plain)

@@ -1,7 +1,8 @@
 """T passes with dropout masks, all in vmapped chunks, from one seed.
 
 Only the masks are batched: whatever comes before the first active mask is computed once for all
-samples of a chunk, and skip connections broadcast by themselves.
+samples of a chunk, and skip connections broadcast by themselves. Gaussians before the mask are kept
+from chunk to chunk.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from howsure.dropout import DropoutMode, Site, draw_uniforms, masks
 from howsure.freed_memory import keep_freed_memory
 from howsure.methods.passes import batch_size
 from howsure.methods.setup import Setup
+from howsure.prefix import Prefix
 from howsure.structure import Parts
 
 # Samples times inputs that run at once unless `chunk` says otherwise: at least so many, and more
@@ -30,8 +32,16 @@ def has_active_sites(setup: Setup, x: Any) -> bool:
     return any(rate > 0 for rate in setup.rates(setup.sites(x)))
 
 
-def sampled(setup: Setup, x: Any, one_pass: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """The outputs of `one_pass` for every dropout sample, stacked in front."""
+def sampled(
+    setup: Setup,
+    x: Any,
+    one_pass: Callable[[], tuple[Tensor, ...]],
+    prefix: Prefix | None = None,
+) -> tuple[Tensor, ...]:
+    """The outputs of `one_pass` for every dropout sample, stacked in front.
+
+    With a prefix, which the pass must use, later chunks take from it what comes before the masks.
+    """
     if setup.samples < 2:
         raise ValueError(
             "`samples` is 1, and one sample has no variance; use at least 2, or the method "
@@ -41,12 +51,10 @@ def sampled(setup: Setup, x: Any, one_pass: Callable[[], tuple[Tensor, ...]]) ->
     sites = setup.sites(x)
     drawn = masks_of(setup, sites, x)
     chunk = setup.chunk or usual_chunk(sites, x)
-    parts = [
-        _one_chunk(
-            setup, sites, [None if m is None else m[start : start + chunk] for m in drawn], one_pass
-        )
-        for start in range(0, setup.samples, chunk)
-    ]
+    parts = []
+    for start in range(0, setup.samples, chunk):
+        some = [None if m is None else m[start : start + chunk] for m in drawn]
+        parts.append(_one_chunk(setup, sites, some, one_pass, prefix or Prefix()))
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
@@ -72,13 +80,15 @@ def _one_chunk(
     sites: tuple[Site, ...],
     chunk: list[Tensor | None],
     one_pass: Callable[[], tuple[Tensor, ...]],
+    prefix: Prefix,
 ) -> tuple[Tensor, ...]:
     active = [m for m in chunk if m is not None]
 
     def one_sample(*values: Tensor) -> tuple[Tensor, ...]:
         remaining = iter(values)
         filled = [None if m is None else next(remaining) for m in chunk]
-        with DropoutMode(setup.model, sites, filled) as mode:
+        prefix.start()
+        with DropoutMode(setup.model, sites, filled, prefix.close) as mode:
             outputs = one_pass()
         mode.check_all_used()
         return outputs

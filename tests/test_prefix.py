@@ -1,0 +1,74 @@
+"""Samples in chunks: what comes before the first mask is computed once, all else as before."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import howsure as hs
+from howsure.registry import find
+
+
+class Prepared(nn.Module):
+    """Work before the first mask of every kind that keeps state: views, in place, a new buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        buffer = x.new_zeros(x.shape)
+        buffer += 1
+        offset = x.new_zeros(len(x), 2)
+        offset += 1
+        buffer[:, 1:] = torch.sin(x)[:, 1:]
+        buffer[:, :2] += x[:, :2]
+        hidden = self.first(buffer)
+        hidden.mul_(0.5)
+        return self.last(torch.relu_(hidden)) + offset + x[:, :2] * x[:, 2:4]
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return Prepared().eval()
+
+
+def test_chunks_do_not_change_the_result(net):
+    x, options = torch.randn(3, 6), {"rate": 0.2, "samples": 12, "method": "sampled_adf"}
+    whole = hs.Uncertain(net, 0.05, chunk=12, **options)(x)
+    for chunk in (1, 5):
+        parts = hs.Uncertain(net, 0.05, chunk=chunk, **options)(x)
+        torch.testing.assert_close(parts.mean, whole.mean)
+        torch.testing.assert_close(parts.data_var, whole.data_var)
+        torch.testing.assert_close(parts.model_var, whole.model_var)
+        again = hs.Uncertain(net, 0.05, chunk=chunk, **options)(x)
+        assert torch.equal(parts.total_var, again.total_var)
+
+
+@pytest.mark.parametrize(("place", "expected"), [("before", 1), ("after", 4)])
+def test_only_what_precedes_the_masks_is_kept(place, expected):
+    calls = []
+
+    def counted(x):
+        calls.append(x)
+        return x
+
+    own = replace(find(torch.abs, None), function=counted, expanded=None)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            if place == "before":
+                return self.last(self.first(torch.abs(x)))
+            return self.last(torch.abs(2 * torch.relu(self.first(x))))
+
+    net = Net().eval()
+    sure = hs.Uncertain(net, 0.1, "sampled_adf", rate=0.1, samples=8, chunk=2)
+    sure.setup = sure.setup.with_(rules={torch.abs: own})
+    sure(torch.randn(2, 3))
+    assert len(calls) == expected
