@@ -34,3 +34,13 @@ def test_trained_runs_have_three_seeds_unless_they_are_quick():
     for file in FILES:
         results = json.loads(file.read_text())
         assert "quick" in results["name"] or len(results["seeds"]) >= 3
+
+
+def test_retrained_methods_have_a_line_for_every_seed():
+    for file in FILES:
+        results = json.loads(file.read_text())
+        seeds = {}
+        for line in [*results.get("lines", []), *results.get("real", [])]:
+            seeds.setdefault(line.get("method"), set()).add(line.get("seed", line.get("split")))
+        for method in seeds.keys() & {"gast", "kendall"}:
+            assert seeds[method] >= set(results["seeds"]), (file.name, method)

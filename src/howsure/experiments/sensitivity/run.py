@@ -91,13 +91,12 @@ class SensitivityRun(SteeringRun):
         return evaluated(name, bench, {key: self.data.tests[key]}, self.folder)
 
     def steps(self) -> list[Step]:
-        """Both directions, seed by seed; a pretrained network has one seed."""
+        """Both directions, seed by seed; what is neither trained nor retrained has one seed."""
         steps = []
-        seeds = self.options.seed_list if self.options.data is None else (0,)
-        for seed in seeds:
-            for name in self.methods:
+        for seed in self.options.seed_list:
+            for name in filter(partial(self.is_other, seed=seed), self.methods):
                 steps.append(Step(f"real-seed{seed}-{name}", partial(self.method, name, seed)))
-            for name in _SWEPT:
+            for name in filter(partial(self.is_other, seed=seed), _SWEPT):
                 for var in ASSUMED:
                     compute = partial(self.assumed, name, var, seed)
                     steps.append(Step(f"assumed{var:g}-seed{seed}-{name}", compute))

@@ -142,9 +142,13 @@ class SteeringRun:
         steps = [Step("plain", self.plain)]
         for seed in self.options.seed_list:
             for name in self.settings.methods:
-                if seed == 0 or self.options.data is None or CONTENDERS[name].retrained:
+                if self.is_other(name, seed):
                     steps.append(Step(f"seed{seed}-{name}", partial(self.method, name, seed)))
         return steps
+
+    def is_other(self, name: str, seed: int) -> bool:
+        """Whether a method has something of this seed that was trained."""
+        return seed == 0 or self.options.data is None or bool(CONTENDERS[name].retrained)
 
 
 @torch.inference_mode()
