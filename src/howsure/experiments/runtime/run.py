@@ -7,6 +7,7 @@ as on a robot; and relative to a plain forward pass.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -24,7 +25,7 @@ from howsure.experiments.options import Options
 from howsure.experiments.reports import Step, finished, open_folder, write_results
 from howsure.experiments.scores import regression_scores
 from howsure.experiments.steering.run import Settings, SteeringRun, find_weights
-from howsure.experiments.tables import markdown, number
+from howsure.experiments.tables import Column, markdown, number, summaries
 
 SAMPLES = (2, 5, 10, 20, 50, 100)
 _SAMPLED = ("gal", "ours", "noise_sampling")
@@ -36,12 +37,12 @@ _REPEATS = 7
 class RuntimeRun(SteeringRun):
     """A steering run that changes T."""
 
-    def curve(self, name: str) -> dict[str, Any]:
+    def curve(self, name: str, seed: int) -> dict[str, Any]:
         """A method's likelihood and time at every T, or at its one point."""
         tests = next(iter(self.data.tests.values()))
-        made = tuned(CONTENDERS[name], self.bench(0), self.folder)
+        made = tuned(CONTENDERS[name], self.bench(seed), self.folder)
         image, points = tests.x[:1], []
-        plain = _seconds(lambda: _forward(self.network(0), image))
+        plain = _seconds(lambda: _forward(self.network(seed), image))
         for samples in self._samples(name):
             sure = with_samples(made.sure, samples)
             found = sure.predict(tests.batches(self.settings.effort.batch), show_progress=False)
@@ -49,7 +50,8 @@ class RuntimeRun(SteeringRun):
             seconds = _seconds(partial(sure, image))
             timing = {"seconds": seconds, "ratio": seconds / plain}
             points.append({"samples": samples, **timing, **scores})
-        return {"method": name, "fit": made.record, "plain_seconds": plain, "points": points}
+        about = {"method": name, "seed": seed, "fit": made.record}
+        return {**about, "plain_seconds": plain, "points": points}
 
     def _samples(self, name: str) -> tuple[int, ...]:
         if name in _SINGLE:
@@ -58,8 +60,13 @@ class RuntimeRun(SteeringRun):
         return tuple(t for t in SAMPLES if _LEAST.get(name, 1) <= t <= most)
 
     def steps(self) -> list[Step]:
-        """One part per method."""
-        return [Step(f"curve-{name}", partial(self.curve, name)) for name in (*_SINGLE, *_SAMPLED)]
+        """One part per method and seed; what is not trained has one seed."""
+        return [
+            Step(f"seed{seed}-curve-{name}", partial(self.curve, name, seed))
+            for seed in self.options.seed_list
+            for name in (*_SINGLE, *_SAMPLED)
+            if self.is_other(name, seed)
+        ]
 
 
 @torch.inference_mode()
@@ -78,40 +85,48 @@ def _seconds(call: Callable[[], object]) -> float:
     return min(times)
 
 
+def _by_method(curves: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Mapping[str, Any]]]]:
+    """For every method its points, each a list over seeds."""
+    points: dict[str, list[Any]] = {}
+    for curve in curves:
+        points.setdefault(curve["method"], []).append(curve["points"])
+    return {name: [list(each) for each in zip(*own, strict=True)] for name, own in points.items()}
+
+
 def tables(results: Mapping[str, Any]) -> list[str]:
     """NLL and time, one line per method and T."""
-    headings = ["method", "T", "NLL", "RMSE", "ms per image", "plain passes"]
+    columns = (Column("nll", "NLL", 2), Column("rmse", "RMSE", 3))
     rows = []
-    for curve in results["curves"]:
-        single = len(curve["points"]) == 1
-        for point in curve["points"]:
-            cells = [number(point["nll"], 2), number(point["rmse"], 3)]
-            cells += [number(1e3 * point["seconds"], 1), number(point["ratio"], 1)]
-            label = LABELS[curve["method"]]
-            rows.append([label, "-" if single else str(point["samples"]), *cells])
+    for name, points in _by_method(results["curves"]).items():
+        for seeds in points:
+            found = summaries(seeds, ("nll", "rmse", "seconds", "ratio"))
+            cells = [found[column.key].text(column.digits) for column in columns]
+            times = 1e3 * (found["seconds"].mean or 0.0), found["ratio"].mean
+            samples = "-" if len(points) == 1 else str(seeds[0]["samples"])
+            rows.append([LABELS[name], samples, *cells, *(number(each, 1) for each in times)])
+    headings = ["method", "T", *(each.heading for each in columns), "ms per image", "plain passes"]
     return [
         markdown(headings, rows),
         "NLL includes 1/2 log 2 pi. Time: best of 7, one image; plain passes: relative to one "
-        "forward pass of the network itself. The paper reports a plateau at T = 20 and about 10 Hz "
-        "on an RTX 2080.\n",
+        "forward pass of the network itself; means over seeds. The paper reports a plateau at "
+        "T = 20 and about 10 Hz on an RTX 2080.\n",
     ]
 
 
 def draw(curves: Sequence[Mapping[str, Any]], path: Path) -> None:
     """NLL and time against T; single-pass methods as horizontal lines and points."""
     figure, axes = new_figure(1, 2, width=11, height=4.2)
-    for index, curve in enumerate(curves):
+    for index, (name, points) in enumerate(_by_method(curves).items()):
         # Without training, ADF's variance is far too small: its NLL would hide all else.
-        if curve["method"] == "gast_untrained":
+        if name == "gast_untrained":
             continue
-        points, style = curve["points"], style_of(index)
-        label = LABELS[curve["method"]]
+        style: dict[str, Any] = {"label": LABELS[name], **style_of(index)}
         for ax, key in ((axes[0, 0], "nll"), (axes[0, 1], "ratio")):
+            values = [summaries(seeds, [key])[key].mean or math.nan for seeds in points]
             if len(points) == 1:
-                ax.axhline(points[0][key], label=label, linewidth=1, **style)
+                ax.axhline(values[0], linewidth=1, **style)
             else:
-                samples = [point["samples"] for point in points]
-                ax.plot(samples, [p[key] for p in points], marker="o", label=label, **style)
+                ax.plot([seeds[0]["samples"] for seeds in points], values, marker="o", **style)
             ax.set(xscale="log", xlabel="samples T")
             ax.set_xticks(SAMPLES, [str(t) for t in SAMPLES])
             ax.minorticks_off()
