@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import howsure as hs
+from howsure import prefix
 from howsure.registry import find
 
 
@@ -45,6 +46,66 @@ def test_chunks_do_not_change_the_result(net):
         torch.testing.assert_close(parts.model_var, whole.model_var)
         again = hs.Uncertain(net, 0.05, chunk=chunk, **options)(x)
         assert torch.equal(parts.total_var, again.total_var)
+
+
+class Refused(nn.Module):
+    """A comparison, which has no rule and takes the fallback, before a square layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        bent = torch.where(x > 0, x, 0.1 * x)
+        return self.last(torch.relu(self.first(bent)))
+
+
+class SameInput(nn.Module):
+    """A result that is its input, compared with it after the mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        same = x.float()
+        return self.last(torch.relu(self.first(x))) + (x - same)
+
+
+class Written(nn.Module):
+    """Plain numbers about the input, written to by the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        known = torch.isfinite(x)
+        known.logical_not_()
+        return self.last(torch.relu(self.first(x))) + known * 1.0
+
+
+@pytest.mark.parametrize("kind", [Refused, SameInput, Written])
+def test_what_cannot_be_kept_is_not(kind):
+    torch.manual_seed(0)
+    net, x = kind().eval(), torch.randn(3, 6)
+    options = {"rate": 0.2, "samples": 6, "method": "sampled_adf", "fallback": "linearise"}
+    whole, parts = (hs.Uncertain(net, 0.05, chunk=chunk, **options)(x) for chunk in (6, 1))
+    torch.testing.assert_close(parts.mean, whole.mean)
+    torch.testing.assert_close(parts.data_var, whole.data_var)
+
+
+def test_a_prefix_takes_no_more_than_it_may(net, monkeypatch):
+    kept = []
+    true_start = prefix.Prefix.start
+    monkeypatch.setattr(prefix, "_MOST_ELEMENTS", 100)
+    monkeypatch.setattr(
+        prefix.Prefix, "start", lambda self: (kept.append(len(self.results)), true_start(self))
+    )
+    x, options = torch.randn(3, 6), {"rate": 0.2, "samples": 4, "method": "sampled_adf"}
+    whole, parts = (hs.Uncertain(net, 0.05, chunk=chunk, **options)(x) for chunk in (4, 2))
+    torch.testing.assert_close(parts.total_var, whole.total_var)
+    assert kept == [0, 2], "the input and one result of 36 elements each; one chunk keeps nothing"
 
 
 @pytest.mark.parametrize(("place", "expected"), [("before", 1), ("after", 4)])

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import nn
 
 import howsure as hs
-from howsure.tune import DEFAULT_RATES
+from howsure.tune import DEFAULT_RATES, settling
 
 STEP = DEFAULT_RATES[2] / DEFAULT_RATES[1]
 QUIET = {"show_progress": False, "samples": 0}
@@ -100,20 +101,53 @@ def test_rate_tau_and_noise_together(net):
     assert abs(with_tau.tau / math.exp(best.x[1]) - 1) < 0.05
 
 
-def test_a_rate_is_believed_only_near_a_pass(net):
+@pytest.mark.parametrize("noise", [1.0, 200.0])
+def test_a_rate_is_believed_only_near_a_pass(net, noise):
     """Masks and noise together make most of the variance: a pass at one rate misleads at others."""
     with torch.no_grad():  # The slopes of halves cancel: noise alone changes the output by little.
         net.first.weight *= 10
         net.first.weight[20:] = net.first.weight[:20] + 0.1 * net.first.weight[20:]
         net.last.weight[:, 20:] = -net.last.weight[:, :20]
-    x, y = held_out(net, rate=0.08, noise=1.0)
-    fit = hs.Uncertain(net, 1.0, "adjoint").fit([(x, y)], **QUIET)
+    x, y = held_out(net, rate=0.08, noise=noise)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The rate did not settle")
+        fit = hs.Uncertain(net, noise, "adjoint").fit([(x, y)], **QUIET)
     best = minimize_scalar(
-        lambda log: nll(net, x, y, odds=math.exp(log), noise=1.0), bounds=(-6, 2), method="bounded"
+        lambda log: nll(net, x, y, odds=math.exp(log), noise=noise),
+        bounds=(-6, 2),
+        method="bounded",
     )
     assert abs(fit.rate - 0.08) < 0.02
     odds = fit.rate / (1 - fit.rate)
-    assert nll(net, x, y, odds=odds, noise=1.0) - best.fun < 1e-3
+    assert nll(net, x, y, odds=odds, noise=noise) - best.fun < 1e-2
+
+
+def test_rates_that_never_settle_end_at_the_best_pass(net, monkeypatch):
+    """Data variance that jumps with the rate: every pass asks for the other side of the jump."""
+    x, y = held_out(net, 500, rate=0.1, noise=0.01)
+    true_terms = settling.terms_of
+
+    def jumping(setup, name, batch):
+        terms = true_terms(setup, name, batch)
+        huge = 100 * terms.error.mean() * torch.ones_like(terms.data)
+        return replace(terms, data=huge if float(terms.odds[0]) > 0.05 else terms.data)
+
+    monkeypatch.setattr(settling, "terms_of", jumping)
+    with pytest.warns(UserWarning, match="did not settle within 6 passes") as caught:
+        fit = hs.Uncertain(net, 0.01, "adjoint").fit([(x, y)], **QUIET)
+    assert 0.02 < fit.rate <= 0.05, "the bracket closes in on the jump from below"
+    assert caught[0].filename == __file__
+
+
+def test_no_rate_where_tau_explains_all(net):
+    x, _ = held_out(net, rate=0.0, noise=0.1)
+    y = net(x).detach() + 1  # errors that are equally large everywhere
+    options = {"search": "closed_form", "fit_tau": True, **QUIET}
+    with pytest.warns(UserWarning, match="dropout does not explain") as caught:
+        fit = hs.Uncertain(net, None, "mc_dropout").fit([(x, y)], **options)
+    assert fit.rate == 0
+    assert abs(fit.tau - 1) < 0.05
+    assert caught[0].filename == __file__
 
 
 def test_noise_is_scaled_also_without_dropout(net):

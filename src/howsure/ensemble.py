@@ -52,7 +52,7 @@ class Ensemble(nn.Module):
 
     @torch.no_grad()
     def predict(self, loader: Iterable[Any], *, show_progress: bool = True) -> Prediction:
-        """Predictions for all batches of a loader, concatenated; targets are left aside."""
+        """As `Uncertain.predict`."""
         return predict_all(self, loader, show_progress=show_progress)
 
 

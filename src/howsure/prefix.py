@@ -6,39 +6,73 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from torch.utils import _pytree as pytree
+
 from howsure.call_site import CallSites
+from howsure.gaussian import Gaussian
 from howsure.interpreter import RuleInterpreter
+from howsure.moments import Moments
 from howsure.registry import Rule, Target
+
+_MOST_ELEMENTS = 2**26  # that are kept, a quarter of a gigabyte; what comes after is repeated
+# Results that the model may write to, or that cost nothing.
+_NOT_KEPT = ("construction", "value only")
+_INPUT = object()
 
 
 class Prefix:
     """Results of the operations before the first mask, in the order of their calls.
 
-    The first pass fills it, those after it read from it: a model without masks takes the same
-    operations in every pass.
+    The first pass fills it, those after it read from it as long as they make the same calls.
+
+    Attributes:
+        results: For every call its rule, or that it is an input, and what it gave.
+        position: How many of them this pass has used.
+        is_open: Whether this pass may use more.
+        is_complete: Whether a pass has filled it.
+        room: How many more elements it takes.
     """
 
     def __init__(self) -> None:
-        self.results: list[Any] = []
+        self.results: list[tuple[Any, Any]] = []
         self.position = 0
         self.is_open = False
+        self.is_complete = False
+        self.room = _MOST_ELEMENTS
 
     def start(self) -> None:
         """A pass begins."""
         self.position, self.is_open = 0, True
 
     def close(self) -> None:
-        """A mask was used: from now on passes differ."""
-        self.is_open = False
+        """From here on passes differ, or nothing more is kept."""
+        self.is_open, self.is_complete = False, True
 
-    def result(self, compute: Callable[[], Any]) -> Any:
-        """The result of the next operation."""
+    def result(self, call: Any, compute: Callable[[], Any]) -> Any:
+        """The result of the next call, kept or computed."""
         if not self.is_open:
             return compute()
-        if self.position == len(self.results):
-            self.results.append(compute())
-        self.position += 1
-        return self.results[self.position - 1]
+        if not self.is_complete:
+            return self._kept(call, compute)
+        if self.position < len(self.results) and self.results[self.position][0] is call:
+            self.position += 1
+            return self.results[self.position - 1][1]
+        self.close()
+        return compute()
+
+    def _kept(self, call: Any, compute: Callable[[], Any]) -> Any:
+        try:
+            found = compute()
+        except Exception:
+            self.close()  # What is done instead does not pass here, and would not be counted.
+            raise
+        parts = [part for part in pytree.tree_leaves(found) if isinstance(part, Moments)]
+        self.room -= sum(part.mean.numel() + part.var.numel() for part in parts)
+        if self.room < 0:
+            self.close()
+        else:
+            self.results.append((call, found))
+        return found
 
 
 class PrefixInterpreter(RuleInterpreter):
@@ -54,6 +88,10 @@ class PrefixInterpreter(RuleInterpreter):
         super().__init__(overrides, sites, fallback)
         self.prefix = prefix
 
+    def enter(self, moments: Moments) -> Gaussian:
+        """A noisy input as a carrier; that of the first pass, by which kept results know it."""
+        return super().enter(self.prefix.result(_INPUT, lambda: moments))
+
     def moments_by(
         self,
         rule: Rule,
@@ -63,5 +101,4 @@ class PrefixInterpreter(RuleInterpreter):
     ) -> Any:
         """What a formula gives, or has given."""
         compute = partial(super().moments_by, rule, formula, args, kwargs)
-        # New tensors are there to be written to, in each pass from the beginning.
-        return compute() if rule.family == "construction" else self.prefix.result(compute)
+        return compute() if rule.family in _NOT_KEPT else self.prefix.result(rule, compute)

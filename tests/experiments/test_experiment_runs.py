@@ -147,8 +147,10 @@ def test_sensitivity_runs_in_both_directions(tiny, tmp_path):
 
 
 def test_runtime_changes_nothing_but_the_samples(tiny, tmp_path):
-    assert run("runtime", "--out", tmp_path) == 0
+    assert run("runtime", "--seeds", 2, "--out", tmp_path) == 0
     curves = json.loads((tmp_path / "results.json").read_text())["curves"]
+    assert {curve["seed"] for curve in curves} == {0, 1}
+    assert "±" in (tmp_path / "table.md").read_text()
     by_name = {curve["method"]: curve["points"] for curve in curves}
     assert [point["samples"] for point in by_name["ours"]] == [2, 5]
     assert [point["samples"] for point in by_name["noise_sampling"]] == [5]

@@ -28,7 +28,7 @@ class DropoutMode(TorchFunctionMode):
         masks: Sequence[Tensor | None],
         before_mask: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts with nothing dropped; `before_mask` is called whenever a mask is about to be."""
+        """Starts with nothing dropped; `before_mask` is called before each mask is applied."""
         super().__init__()
         self.before_mask = before_mask
         self.weights = Weights(model)

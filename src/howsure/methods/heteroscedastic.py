@@ -45,7 +45,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
         if not _has_dropout(setup, x):
             means, variances = _halves(_one_pass(run))
             return prediction(setup, run, means, variances, zeros_like_each(variances))
-        means, variances = _halves(sampled(setup, x, lambda: _one_pass(run)))
+        means, variances = _halves(sampled(setup, x, lambda _: _one_pass(run)))
         return prediction(
             setup,
             run,

@@ -22,7 +22,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
             means = run.plain()
             nothing = zeros_like_each(means)
             return prediction(setup, run, means, nothing, nothing)
-        outputs = sampled(setup, x, run.plain)
+        outputs = sampled(setup, x, lambda _: run.plain())
         means = [output.mean(0) for output in outputs]
         model_vars = [spread(setup, output) for output in outputs]
         return prediction(setup, run, means, zeros_like_each(means), model_vars, samples=outputs[0])

@@ -23,17 +23,17 @@ def predict(setup: Setup, x: Any) -> Prediction:
         return mc_dropout.predict(setup, x)
     if not has_active_sites(setup, x):
         return adf.predict(setup, x)
-    run, prefix = Pass(setup, x), Prefix()
+    run = Pass(setup, x)
 
-    def one_pass() -> tuple[Any, ...]:
+    def one_pass(prefix: Prefix | None) -> tuple[Any, ...]:
         means, variances = run.gaussian(prefix)
         return (*means, *variances)
 
     with no_gradients():
-        outputs = sampled(setup, x, one_pass, prefix)
+        outputs = sampled(setup, x, one_pass)
         half = len(outputs) // 2
         means, variances = outputs[:half], outputs[half:]
-        centres = means if setup.prediction == "adf" else sampled(setup, x, run.plain)
+        centres = means if setup.prediction == "adf" else sampled(setup, x, lambda _: run.plain())
         return prediction(
             setup,
             run,

@@ -1,8 +1,8 @@
 """T passes with dropout masks, all in vmapped chunks, from one seed.
 
 Only the masks are batched: whatever comes before the first active mask is computed once for all
-samples of a chunk, and skip connections broadcast by themselves. Gaussians before the mask are kept
-from chunk to chunk.
+samples of a chunk, and skip connections broadcast by themselves. A `Prefix` keeps it for the next
+chunks.
 """
 
 from __future__ import annotations
@@ -33,14 +33,11 @@ def has_active_sites(setup: Setup, x: Any) -> bool:
 
 
 def sampled(
-    setup: Setup,
-    x: Any,
-    one_pass: Callable[[], tuple[Tensor, ...]],
-    prefix: Prefix | None = None,
+    setup: Setup, x: Any, one_pass: Callable[[Prefix | None], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
     """The outputs of `one_pass` for every dropout sample, stacked in front.
 
-    With a prefix, which the pass must use, later chunks take from it what comes before the masks.
+    The pass is handed what earlier ones kept, if there are several; using it is up to the pass.
     """
     if setup.samples < 2:
         raise ValueError(
@@ -51,10 +48,11 @@ def sampled(
     sites = setup.sites(x)
     drawn = masks_of(setup, sites, x)
     chunk = setup.chunk or usual_chunk(sites, x)
+    prefix = Prefix() if chunk < setup.samples else None
     parts = []
     for start in range(0, setup.samples, chunk):
         some = [None if m is None else m[start : start + chunk] for m in drawn]
-        parts.append(_one_chunk(setup, sites, some, one_pass, prefix or Prefix()))
+        parts.append(_one_chunk(setup, sites, some, one_pass, prefix))
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
@@ -79,18 +77,24 @@ def _one_chunk(
     setup: Setup,
     sites: tuple[Site, ...],
     chunk: list[Tensor | None],
-    one_pass: Callable[[], tuple[Tensor, ...]],
-    prefix: Prefix,
+    one_pass: Callable[[Prefix | None], tuple[Tensor, ...]],
+    prefix: Prefix | None,
 ) -> tuple[Tensor, ...]:
     active = [m for m in chunk if m is not None]
+    before_mask = prefix.close if prefix else _nothing
 
     def one_sample(*values: Tensor) -> tuple[Tensor, ...]:
         remaining = iter(values)
         filled = [None if m is None else next(remaining) for m in chunk]
-        prefix.start()
-        with DropoutMode(setup.model, sites, filled, prefix.close) as mode:
-            outputs = one_pass()
+        if prefix:
+            prefix.start()
+        with DropoutMode(setup.model, sites, filled, before_mask) as mode:
+            outputs = one_pass(prefix)
         mode.check_all_used()
         return outputs
 
     return torch.vmap(one_sample)(*active)
+
+
+def _nothing() -> None:
+    pass

@@ -1,8 +1,8 @@
-"""The search without passes: the rates, tau and a noise scale by a smooth optimiser on the NLL.
+"""The search in closed form: rates, tau and a noise scale by a smooth optimiser on the NLL.
 
 One pass over the data gives all terms of the variance (`howsure.tune.terms`). The slopes of a
-network depend a little on the noise inside it, so the pass is repeated at the rates that were
-found, until they stay (`howsure.tune.settling`); and one sampled run confirms the result.
+network depend on the noise inside it, so the pass is repeated at the rates that were found, until
+they stay (`howsure.tune.settling`); and one sampled run confirms the result.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def search_closed_form(
     terms, best = settled_terms(setup, name, batches, search)
     rates = tuple(rate_of(best.odds).tolist())
     found = rates if search.per_layer else rates[0]
-    _warn(rates, search)
+    warn_at_the_edge(_rate_at_an_edge(rates, search), search.grid)
     noise = setup.noise if best.noise_scale == 1 else scaled(setup.noise, best.noise_scale)
     changed = setup.with_(rate=found, tau=best.tau, noise=noise)
-    curve = [_on_curve(terms, rate, with_tau=with_tau) for rate in search.grid]
+    curve = [_on_curve(terms, rate, best.noise_scale, with_tau=with_tau) for rate in search.grid]
     fit = Fit(
         search.grid,
         tuple(each.nll for each in curve),
@@ -48,17 +48,17 @@ def search_closed_form(
     return changed, fit
 
 
-def _warn(rates: tuple[float, ...], search: Search) -> None:
+def _rate_at_an_edge(rates: tuple[float, ...], search: Search) -> float | None:
+    """The rate to look at; a layer may well have none, so that of many only the largest."""
     if not search.per_layer:
-        warn_at_the_edge(rates[0], search.grid)
-    elif max(rates) >= max(search.grid):
-        warn_at_the_edge(max(rates), search.grid)
+        return rates[0]
+    return max(rates) if max(rates) >= max(search.grid) else None
 
 
-def _on_curve(terms: Terms, rate: float, *, with_tau: bool) -> Point:
-    """The NLL of one rate for all sites."""
+def _on_curve(terms: Terms, rate: float, noise_scale: float, *, with_tau: bool) -> Point:
+    """The NLL of one rate for all sites, extrapolated from the last pass."""
     odds = odds_of(torch.full_like(terms.odds, rate))
-    scored = Scored(terms.error, terms.total_var(odds))
+    scored = Scored(terms.error, terms.total_var(odds, noise_scale))
     return Point.of(scored, fitted_tau(scored) if with_tau else 0.0)
 
 

@@ -39,11 +39,8 @@ def optimum(terms: Terms, search: Search, *, with_tau: bool) -> Optimum:
     largest = float(odds_of(torch.tensor(max(search.grid), dtype=torch.float64)))
     smallest = min((rate for rate in search.grid if rate > 0), default=largest)
     line = torch.logspace(math.log10(smallest), math.log10(largest), LINE, dtype=torch.float64)
-    points = (0.0, *line.tolist())
-    tried = [_single(terms, odds, with_tau=with_tau) for odds in points]
-    if search.fit_noise:
-        tried += [_single(terms, odds, with_tau=with_tau, match_noise=True) for odds in points]
-    best = min(tried, key=lambda each: each.nll)
+    points = [torch.full_like(terms.odds, odds) for odds in (0.0, *line.tolist())]
+    best = min((_at(terms, odds, search, with_tau) for odds in points), key=lambda each: each.nll)
     if not math.isfinite(best.nll):
         raise ValueError(
             "The total variance is 0 at every rate, so no likelihood is defined; give the "
@@ -51,17 +48,28 @@ def optimum(terms: Terms, search: Search, *, with_tau: bool) -> Optimum:
         )
     if float(best.odds.max()) == 0 and not search.fit_noise:
         return best
-    return min(best, _descended(terms, best, search, largest), key=lambda each: each.nll)
+    sites = len(terms.odds) if search.per_layer else 1
+    return min(best, _descended(terms, best, search, sites, largest), key=lambda each: each.nll)
 
 
-def _single(terms: Terms, odds: float, *, with_tau: bool, match_noise: bool = False) -> Optimum:
-    """One rate for all sites, with the tau that suits it, and noise that explains the errors."""
-    everywhere = torch.full_like(terms.odds, odds)
-    scale = _matched_scale(terms, everywhere) if match_noise else 1.0
-    scored = Scored(terms.error, terms.total_var(everywhere, scale))
-    tau = fitted_tau(scored) if with_tau else 0.0
-    nll = float(scored.nll(tau).mean())
-    return Optimum(everywhere, tau, scale, nll if math.isfinite(nll) else math.inf)
+def optimum_at(odds: Tensor, terms: Terms, search: Search, *, with_tau: bool) -> Optimum:
+    """The tau and the factor on the noise that are best for given odds."""
+    best = _at(terms, odds, search, with_tau)
+    if not search.fit_noise or not math.isfinite(best.nll):
+        return best
+    return min(best, _descended(terms, best, search, sites=0), key=lambda each: each.nll)
+
+
+def _at(terms: Terms, odds: Tensor, search: Search, with_tau: bool) -> Optimum:
+    """Given odds with the tau that suits them; noise as stated, or so that it explains errors."""
+    scales = [1.0, _matched_scale(terms, odds)] if search.fit_noise else [1.0]
+    found = []
+    for scale in scales:
+        scored = Scored(terms.error, terms.total_var(odds, scale))
+        tau = fitted_tau(scored) if with_tau else 0.0
+        nll = float(scored.nll(tau).mean())
+        found.append(Optimum(odds, tau, scale, nll if math.isfinite(nll) else math.inf))
+    return min(found, key=lambda each: each.nll)
 
 
 def _matched_scale(terms: Terms, odds: Tensor) -> float:
@@ -71,12 +79,14 @@ def _matched_scale(terms: Terms, odds: Tensor) -> float:
     return unexplained / data if unexplained > 0 and data > 0 else 1.0
 
 
-def _descended(terms: Terms, start: Optimum, search: Search, largest: float) -> Optimum:
+def _descended(
+    terms: Terms, start: Optimum, search: Search, sites: int, largest: float = 1.0
+) -> Optimum:
     """A local minimum in all free settings, by L-BFGS on their logarithms.
 
-    Odds are `largest` times a sigmoid, so that they stay in the range of the search.
+    As many odds are free as there are `sites`: one for each, a single one for all, or none. They
+    are `largest` times a sigmoid, so that they stay in the range of the search.
     """
-    sites = len(terms.odds) if search.per_layer else 1
     share = (start.odds[:sites] / largest).clamp(1e-9, 1 - 1e-3)
     scale = torch.tensor([start.noise_scale]).log()
     free = [torch.logit(share), *_logarithm(start.tau), *([scale] * search.fit_noise)]
@@ -86,6 +96,8 @@ def _descended(terms: Terms, start: Optimum, search: Search, largest: float) -> 
         rest = [part.exp() for part in point[sites:]]
         tau = rest.pop(0) if start.tau > 0 else torch.zeros((), dtype=torch.float64)
         scale = rest.pop(0) if search.fit_noise else torch.ones((), dtype=torch.float64)
+        if not sites:
+            return start.odds, tau, scale
         return (largest * torch.sigmoid(point[:sites])).expand_as(terms.odds), tau, scale
 
     def nll() -> Tensor:

@@ -25,7 +25,7 @@ class Search:
 
     Attributes:
         search: "grid" runs the method at every rate, as the paper does. "closed_form" takes the
-            variances by source from one backward pass, and then needs no further passes.
+            variances by source from backward passes, two to six in all.
             "auto" is "closed_form" for regression with the method "adjoint", else "grid".
         rates: Rates to try; by default 0 and 20 log-spaced ones from 0.001 to 0.9. In closed form
             their range bounds the rate.
@@ -103,8 +103,9 @@ class Fit:
     """The result of a search.
 
     Attributes:
-        rates: The rates that were tried.
-        nll: Mean negative log-likelihood per target at each rate, without 1/2 log 2 pi.
+        rates: The rates of the curve; those that were tried, unless in closed form.
+        nll: Mean negative log-likelihood per target at each rate, without 1/2 log 2 pi. In closed
+            form it is extrapolated from the last pass, and holds near the result.
         standard_error: Its standard error over the data.
         rate: The best rate, or the best of every dropout site; `None` if the method has none.
         tau: The residual variance at the best rate.

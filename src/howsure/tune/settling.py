@@ -9,28 +9,27 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from howsure.methods.setup import Setup
-from howsure.objectives import Scored, fitted_tau
 from howsure.progress import progress
 from howsure.tune.grid import Batches
-from howsure.tune.optimum import Optimum, optimum
+from howsure.tune.optimum import Optimum, optimum, optimum_at
 from howsure.tune.search import Search
 from howsure.tune.terms import HeldOut, Terms, rate_of, terms_of
 
 FIRST = 0.02  # odds of the first pass: small, and yet not lost in rounding
-LEAST_RATE = 1e-5  # a site without any noise would have no slope
+LEAST = 1e-5  # A site without any noise would have no slope.
 REACH = 4.0  # beyond the first odds, they change at most by this factor between two passes
 PASSES = 6
 PROBES = (0,) + (4,) * (PASSES - 1)  # The first pass finds the order of magnitude without any.
 # Rates are settled when the model variance is within this of that at the rates of the pass ...
 SETTLED = 0.2
-NEGLIGIBLE = 0.01  # ... or within this share of the total.
-FLAT = 1e-3  # A gain in NLL that is not worth another pass.
+NEGLIGIBLE = 0.01  # ... or, for small rates, within this share of the total.
+FLAT = 1e-3  # A gain in NLL that is not worth a fourth pass.
 
 
 def settled_terms(
@@ -43,7 +42,7 @@ def settled_terms(
     odds = torch.full_like(bracket.low, FIRST)
     tried: list[tuple[Terms, Optimum]] = []
     for number in range(PASSES):
-        rates = tuple(rate_of(odds).clamp(min=LEAST_RATE).tolist())
+        rates = tuple(rate_of(odds.clamp(min=LEAST)).tolist())
         at_rates = setup.with_(rate=rates, tau=0.0, probes=min(PROBES[number], setup.probes))
         bar = progress(held_out, search.show_progress, f"fit {name}, pass {number + 1}")
         parts = search.share.map(lambda _, batch, at=at_rates: terms_of(at, name, batch), bar)
@@ -51,11 +50,13 @@ def settled_terms(
         best = optimum(terms, search, with_tau=with_tau)
         if number > 0 and _is_settled(terms, best):
             return terms, best
-        own = _at_its_own_rates(terms, best, with_tau=with_tau)
+        own_odds = torch.where(terms.odds > 1.01 * LEAST, terms.odds, 0.0)
+        own = optimum_at(own_odds, terms, search, with_tau=with_tau)
         if number > 1 and own.nll - best.nll <= FLAT:
             return terms, own
         tried.append((terms, own))
-        bracket = bracket.narrowed(terms.odds, best.odds)
+        if not search.per_layer:  # What one layer asks for depends on the others.
+            bracket = bracket.narrowed(terms.odds, best.odds)
         odds = bracket.step(terms.odds, best.odds)
     return _best_pass(tried[1:])  # The first pass has no probes.
 
@@ -96,9 +97,14 @@ class Bracket:
 
 def _is_settled(terms: Terms, best: Optimum) -> bool:
     """The model variance is nearly that of the pass, or the difference does not matter."""
+    by_site = terms.by_site.mean((1, 2))
     before, after = (float(terms.model_var(odds).mean()) for odds in (terms.odds, best.odds))
-    total = float(terms.total_var(terms.odds).mean())
-    return abs(after - before) <= max(SETTLED * before, NEGLIGIBLE * total)
+    # Sites that move in opposite directions do not make up for each other.
+    moved = max(abs(after - before), float((by_site * (best.odds - terms.odds).abs()).sum()))
+    total = float(terms.total_var(terms.odds, best.noise_scale).mean()) + best.tau
+    # Of large odds the total is no measure: it contains what noise makes together with masks.
+    are_small = float(torch.maximum(terms.odds, best.odds).max()) <= 1.01 * FIRST
+    return moved <= SETTLED * before or (are_small and moved <= NEGLIGIBLE * total)
 
 
 def _best_pass(tried: list[tuple[Terms, Optimum]]) -> tuple[Terms, Optimum]:
@@ -107,12 +113,6 @@ def _best_pass(tried: list[tuple[Terms, Optimum]]) -> tuple[Terms, Optimum]:
     warnings.warn(
         f"The rate did not settle within {PASSES} passes; the best one that was tried is taken "
         f'(NLL {best.nll:.3g}). `search="grid"` tries them all.',
-        stacklevel=5,
+        stacklevel=6,
     )
     return terms, best
-
-
-def _at_its_own_rates(terms: Terms, best: Optimum, *, with_tau: bool) -> Optimum:
-    scored = Scored(terms.error, terms.total_var(terms.odds, best.noise_scale))
-    tau = fitted_tau(scored) if with_tau else 0.0
-    return replace(best, odds=terms.odds, tau=tau, nll=float(scored.nll(tau).mean()))

@@ -94,9 +94,9 @@ class SensitivityRun(SteeringRun):
         """Both directions, seed by seed; what is neither trained nor retrained has one seed."""
         steps = []
         for seed in self.options.seed_list:
-            for name in filter(partial(self.is_other, seed=seed), self.methods):
+            for name in filter(partial(self.differs_by_seed, seed=seed), self.methods):
                 steps.append(Step(f"real-seed{seed}-{name}", partial(self.method, name, seed)))
-            for name in filter(partial(self.is_other, seed=seed), _SWEPT):
+            for name in filter(partial(self.differs_by_seed, seed=seed), _SWEPT):
                 for var in ASSUMED:
                     compute = partial(self.assumed, name, var, seed)
                     steps.append(Step(f"assumed{var:g}-seed{seed}-{name}", compute))

@@ -142,12 +142,12 @@ class SteeringRun:
         steps = [Step("plain", self.plain)]
         for seed in self.options.seed_list:
             for name in self.settings.methods:
-                if self.is_other(name, seed):
+                if self.differs_by_seed(name, seed):
                     steps.append(Step(f"seed{seed}-{name}", partial(self.method, name, seed)))
         return steps
 
-    def is_other(self, name: str, seed: int) -> bool:
-        """Whether a method has something of this seed that was trained."""
+    def differs_by_seed(self, name: str, seed: int) -> bool:
+        """Whether this seed has a result of its own: it is the first, or something was trained."""
         return seed == 0 or self.options.data is None or bool(CONTENDERS[name].retrained)
 
 
