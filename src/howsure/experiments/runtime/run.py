@@ -33,6 +33,7 @@ _SAMPLED = ("gal", "ours", "noise_sampling")
 _SINGLE = ("constant", "gast_untrained", "adjoint")
 _LEAST = {"noise_sampling": 5}  # it needs pairs of samples
 _REPEATS = 7
+_SHOWN = 2.5  # range of NLL in the figure
 
 
 class RuntimeRun(SteeringRun):
@@ -131,10 +132,20 @@ def draw(curves: Sequence[Mapping[str, Any]], path: Path) -> None:
             ax.set(xscale="log", xlabel="samples T")
             ax.set_xticks(SAMPLES, [str(t) for t in SAMPLES])
             ax.minorticks_off()
-    axes[0, 0].set_ylabel("NLL")
+    _cut_off(axes[0, 0])
     axes[0, 1].set(ylabel="time, in plain forward passes", yscale="log")
     axes[0, 0].legend(frameon=False, fontsize=8)
     save(figure, path)
+
+
+def _cut_off(ax: Any) -> None:
+    """Too few samples have an NLL beside which all others look the same: the axis ends before."""
+    values = [float(value) for line in ax.get_lines() for value in line.get_ydata()]
+    lowest, highest = min(values), max(values)
+    ax.set_ylabel("NLL")
+    if highest - lowest > _SHOWN:
+        ax.set_ylim(lowest - 0.05 * _SHOWN, lowest + _SHOWN)
+        ax.set_ylabel(f"NLL (up to {number(highest, 0)})")
 
 
 def _settings(options: Options) -> Settings:
