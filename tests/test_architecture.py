@@ -19,7 +19,7 @@ PACKAGE = Path(hs.__file__).parent
 # Lower layers know nothing of higher ones (DESIGN, section 3).
 LAYERS = [
     ["errors", "concrete", "structure", "moments", "files", "progress", "eval_mode", "gate"],
-    ["signs", "pushforward", "innovation", "budget", "freed_memory"],
+    ["signs", "pushforward", "innovation", "budget", "freed_memory", "narrow"],
     ["blocks", "normal", "quadrature", "samples", "squares", "call_site"],
     ["registry", "inputs", "noise", "metrics", "batch_statistics", "responses"],
     ["families", "gaussian", "correlated", "linear_part", "probe_rules"],

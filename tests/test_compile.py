@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import howsure as hs
+from compilers import needs_compiler
 from howsure.compiling import Compiled
 from howsure.compiling.backward import DECOMPOSITIONS
 from howsure.compiling.tracing import traced
@@ -180,18 +181,6 @@ def test_errors_are_those_of_eager():
     sure = hs.Uncertain(perceptron(), 0.1, "adf")
     with pytest.raises(ValueError, match="NaN or infinity"):
         Compiled()(sure.setup, "adf", torch.full((2, 3), float("nan")))
-
-
-def has_cpp_compiler():
-    from torch._inductor.cpp_builder import get_cpp_compiler
-
-    try:
-        return bool(get_cpp_compiler())
-    except Exception:
-        return False
-
-
-needs_compiler = pytest.mark.skipif(not has_cpp_compiler(), reason="there is no C++ compiler")
 
 
 def test_new_shapes_weights_and_settings_are_compiled_anew(monkeypatch):

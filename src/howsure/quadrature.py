@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from howsure.blocks import in_blocks
-from howsure.concrete import has_values
 from howsure.moments import Moments
+from howsure.narrow import are_narrow
 
 # Gauss-Legendre quadrature, 20 nodes on either side of z0 = -a, where x = mean + std z crosses 0
 # and activations bend: a kink at 0 costs no accuracy. In the variable t with z = z0 + d sinh(t),
@@ -20,9 +20,8 @@ _REACH = 6.5
 _BEND_WIDTH = 3.0
 
 # Gauss-Hermite quadrature, for Gaussians that are narrow beside the function's bends. Measured on
-# sigmoid, tanh, silu, mish, gelu up to this std: error of the standard deviation below 3e-6, which
-# is float32's own. Which nodes a block takes must not show in its results.
-_NARROW = 0.2
+# sigmoid, tanh, silu, mish, gelu up to a std of 0.2: error of the standard deviation below 3e-6,
+# which is float32's own. Which nodes a block takes must not show in its results.
 _FEW_NODES, _FEW_WEIGHTS = np.polynomial.hermite_e.hermegauss(8)
 
 
@@ -60,8 +59,7 @@ def _quadrature(
     smallest = (resolution * mean.detach().abs().clamp(1, 1e15)).square()
     widened = torch.maximum(var, smallest)
     std = widened.sqrt()
-    few = analytic and std.dtype == torch.float32 and has_values(std)
-    few = few and bool((std <= _NARROW).all())
+    few = analytic and std.dtype == torch.float32 and std.numel() > 0 and are_narrow(std)
     z, weight = _few_nodes(std) if few else _nodes(mean.detach(), std.detach())
     centre = function(mean)
     # Measured from f(mean): the deviations are small where the function is flat or the noise is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from howsure.methods.adjoint import doubts
 from howsure.methods.passes import batch_size
 from howsure.methods.pieces import pieces
 from howsure.methods.setup import Setup
+from howsure.narrow import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.structure import Parts, map_leaves
 
@@ -40,12 +42,14 @@ def compiled_method(setup: Setup, method: str, x: Any) -> Run:
     """
     if method in _DRAWS_NOISE:
         raise NotCompilableError(f'the method "{method}" draws noise in every call')
-    METHODS[method](setup, x)  # Finds dropout sites and squares weights, outside the trace.
+    with widths_noted() as widths:
+        METHODS[method](setup, x)  # Finds dropout sites and squares weights, outside the trace.
+    narrow = all(float(width) <= NARROW for width in widths)
     rows = _rows_at_once(setup, x) if method == "adjoint" else None
     if rows is None:
-        return _in_one_program(setup, method, x)
+        return _for_any_width(setup, method, x, narrow)
     # Eager takes large inputs in pieces; one program serves all of them.
-    run = _in_one_program(setup, method, next(pieces(x, None, rows))[0])
+    run = _for_any_width(setup, method, next(pieces(x, None, rows))[0], narrow)
     return lambda x: concatenated([run(each) for each, _ in pieces(x, None, rows)], maps=True)
 
 
@@ -57,18 +61,49 @@ def _rows_at_once(setup: Setup, x: Any) -> int | None:
     return rows if batch % rows == 0 else 1
 
 
-def _in_one_program(setup: Setup, method: str, x: Any) -> Run:
+def _for_any_width(setup: Setup, method: str, x: Any, narrow: bool) -> Run:
+    """A program for narrow Gaussians, and another one as soon as some are not."""
+    if not narrow:
+        return _in_one_program(setup, method, x)
+    programs = [_in_one_program(setup, method, x, assume_narrow=True)]
+
+    def predict(x: Any) -> Prediction:
+        try:
+            return programs[-1](x)
+        except _TooWideError:
+            warnings.warn(
+                "Compiling again, which takes a while: the noise inside the network is larger "
+                "than for the inputs before.",
+                stacklevel=6,
+            )
+            programs[:] = [_in_one_program(setup, method, x)]
+            return programs[-1](x)
+
+    return predict
+
+
+class _TooWideError(RuntimeError):
+    """Gaussians are not as narrow as the program takes them for."""
+
+
+def _in_one_program(setup: Setup, method: str, x: Any, *, assume_narrow: bool = False) -> Run:
     leaves, spec = pytree.tree_flatten(x)
     found: list[Parts] = []
+    widths: list[Tensor] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
         filled = pytree.tree_unflatten(_with(leaves, tensors), spec)
-        found.append(Parts(METHODS[method](setup, filled)))
-        return found[-1].tensors
+        if not assume_narrow:
+            found.append(Parts(METHODS[method](setup, filled)))
+            return found[-1].tensors
+        with widths_noted() as noted:
+            found.append(Parts(METHODS[method](setup, filled)))
+        widths[:] = noted
+        return [*found[-1].tensors, *noted]
 
     graph = traced(flat, tensors_of(leaves))
     _check_floating(found[-1])
-    return _runner(compiled_graph(graph, tensors_of(leaves)), found[-1])
+    return _runner(compiled_graph(graph, tensors_of(leaves)), found[-1], len(widths))
 
 
 def compiled_graph(
@@ -87,13 +122,18 @@ def compiled_graph(
     return run
 
 
-def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts) -> Run:
+def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, widths: int) -> Run:
+    """Calls the program, whose last outputs are stds that must be small."""
+
     def predict(x: Any) -> Prediction:
         # Compiled code reads memory in the order it was compiled for.
         inputs = [tensor.contiguous() for tensor in tensors_of(pytree.tree_leaves(x))]
         with torch.no_grad():
-            outputs = run(*inputs)
-        return _noted(parts.filled(outputs))
+            outputs = list(run(*inputs))
+        count = len(outputs) - widths
+        if not all(float(width) <= NARROW for width in outputs[count:]):
+            raise _TooWideError
+        return _noted(parts.filled(outputs[:count]))
 
     return predict
 

@@ -1,0 +1,114 @@
+"""Compiled code takes Gaussians for narrow, and notices when they are not."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import howsure as hs
+from compilers import needs_compiler
+from howsure.compiling import program
+from howsure.compiling.tracing import traced
+from howsure.methods import METHODS
+from howsure.narrow import widths_noted
+from howsure.quadrature import expectation
+from howsure.structure import Parts
+
+# Warnings of torch's own about its own compiler.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+class Tokens(nn.Module):
+    """Two layers over (batch, tokens, width), whose noise grows with the input."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.last(F.gelu(self.first(x * x))).mean(1)
+
+
+def nodes_of(*, noted):
+    """How many nodes a trace takes; noted: whether it may assume narrow Gaussians."""
+    calls = []
+
+    def function(values):
+        calls.append(len(values))
+        return torch.sigmoid(values)
+
+    def flat(mean, var):
+        moments = expectation(function, mean, var, analytic=True)
+        return [moments.mean, moments.var]
+
+    if noted:
+        with widths_noted() as widths:
+            traced(flat, [torch.zeros(3), torch.ones(3)])
+        assert len(widths) == 1
+    else:
+        traced(flat, [torch.zeros(3), torch.ones(3)])
+    return calls[1]
+
+
+def test_a_trace_takes_few_nodes_only_if_it_may_assume_it():
+    assert nodes_of(noted=True) == 8
+    assert nodes_of(noted=False) == 40
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("adf", {}),
+        ("sampled_adf", {"rate": 0.2, "samples": 4}),
+        ("sampled_adf", {"rate": 0.2, "samples": 4, "chunk": 1}),
+        ("adjoint", {"rate": 0.2, "probes": 0}),
+    ],
+)
+def test_widths_are_told_from_inside_samples_and_derivatives(method, options):
+    sure, x = hs.Uncertain(Tokens().eval(), 1e-4, method, **options), torch.rand(2, 3, 4)
+    expected = sure(x)
+
+    def flat(x):
+        with widths_noted() as noted:
+            found = METHODS[method](sure.setup, x)
+        return [found.mean, found.total_var, *noted]
+
+    mean, var, *largest = traced(flat, [x])(x)
+    torch.testing.assert_close(mean, expected.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(var, expected.total_var, rtol=1e-4, atol=0)
+    assert largest and all(0 < float(width) < 0.2 for width in largest)
+
+
+@needs_compiler
+def test_wider_gaussians_are_compiled_anew():
+    sure, plain = (hs.Uncertain(Tokens().eval(), 1e-2, "adf") for _ in range(2))
+    sure.compile()
+    narrow, wide = 0.5 * torch.rand(2, 3, 4), 20 * torch.rand(2, 3, 4)
+    for x in (narrow, 1.1 * narrow):
+        assert_near(sure(x), plain(x))
+    with pytest.warns(UserWarning, match="Compiling again.*the noise inside the network is larger"):
+        found = sure(wide)
+    assert_near(found, plain(wide))
+    assert_near(sure(narrow), plain(narrow))  # without a further warning
+
+
+@needs_compiler
+def test_wide_gaussians_are_compiled_once(monkeypatch):
+    made = []
+    compiled_graph = program.compiled_graph
+    monkeypatch.setattr(
+        program, "compiled_graph", lambda *args: made.append(1) or compiled_graph(*args)
+    )
+    sure, plain = (hs.Uncertain(Tokens().eval(), 1e-2, "adf") for _ in range(2))
+    wide = 20 * torch.rand(2, 3, 4)
+    assert_near(sure.compile()(wide), plain(wide))
+    assert len(made) == 1
+
+
+def assert_near(found, expected):
+    for one, two in zip(Parts(found).tensors, Parts(expected).tensors, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5 * float(two.abs().max()))
