@@ -59,6 +59,21 @@ def test_a_trace_takes_few_nodes_only_if_it_may_assume_it():
     assert nodes_of(noted=False) == 40
 
 
+@pytest.mark.parametrize("std, nodes", [(0.1, 8), (0.3, 40)])
+def test_widths_are_seen_inside_samples_and_derivatives(std, nodes):
+    calls = []
+
+    def function(values):
+        calls.append(len(values))
+        return torch.sigmoid(values)
+
+    def mean_of(mean):
+        return expectation(function, mean, torch.full_like(mean, std**2), analytic=True).mean
+
+    torch.vmap(lambda mean: torch.func.jvp(mean_of, (mean,), (torch.ones(3),)))(torch.zeros(2, 3))
+    assert calls[1] == nodes
+
+
 @pytest.mark.parametrize(
     ("method", "options"),
     [
@@ -66,6 +81,7 @@ def test_a_trace_takes_few_nodes_only_if_it_may_assume_it():
         ("sampled_adf", {"rate": 0.2, "samples": 4}),
         ("sampled_adf", {"rate": 0.2, "samples": 4, "chunk": 1}),
         ("adjoint", {"rate": 0.2, "probes": 0}),
+        ("adjoint", {"rate": 0.2, "probes": 4}),
     ],
 )
 def test_widths_are_told_from_inside_samples_and_derivatives(method, options):

@@ -36,10 +36,11 @@ def in_blocks(function: Elementwise, *inputs: Tensor, size: int = _BLOCK) -> tup
 
 def _in_trace(function: Elementwise, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Images of all samples as one batch: torch's compiler puts channels last only in those."""
-    is_image = inputs[0].dim() == 4
+    if _functorch.peek_interpreter_stack() is None or inputs[0].dim() != 4:
+        return function(*inputs)
 
     def merged(*whole: Tensor) -> tuple[Tensor, ...]:
-        if not is_image or whole[0].dim() != 5:
+        if whole[0].dim() != 5:
             return function(*whole)
         outputs = function(*(tensor.flatten(0, 1) for tensor in whole))
         return tuple(output.unflatten(0, whole[0].shape[:2]) for output in outputs)

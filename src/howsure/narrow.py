@@ -12,6 +12,7 @@ from contextvars import ContextVar
 
 from torch import Tensor
 from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
+    get_unwrapped,
     is_functorch_wrapped_tensor,
 )
 
@@ -36,12 +37,19 @@ def widths_noted() -> Iterator[list[Tensor]]:
 
 def are_narrow(std: Tensor) -> bool:
     """Whether all of these standard deviations are small, or may be taken for it."""
-    noted, is_seen = _widths.get(), has_values(std)
-    # What a sample of `vmap` sees cannot be told to the outside.
-    if is_functorch_wrapped_tensor(std) or not (is_seen or noted is not None):
+    noted, std = _widths.get(), _without_levels(std.detach())
+    is_seen = has_values(std)
+    if not is_seen and noted is None:
         return False
     if noted is None:
         return bool((std <= NARROW).all())
-    largest = std.detach().max()
+    largest = std.max()
     noted.append(largest)
     return bool(largest <= NARROW) if is_seen else True
+
+
+def _without_levels(tensor: Tensor) -> Tensor:
+    """The values that `vmap` and derivatives work on, of all samples."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor
