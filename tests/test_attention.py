@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import howsure as hs
+from howsure.pushforward import evaluated, push
 
 
 def _tensors(tree):
@@ -154,3 +155,21 @@ def test_attention_dropout_is_refused_in_train_mode():
         hs.propagate(lambda y: module.train()(y, y, y), x, 0.1)
     with pytest.raises(hs.NoRuleError, match="eval"):
         hs.propagate(lambda y: F.scaled_dot_product_attention(y, y, y, dropout_p=0.1), x, 0.1)
+
+
+def test_values_beside_have_derivatives_only_outside_of_a_push():
+    x, direction = torch.tensor([2.0, 3.0]), torch.ones(1, 2)
+    _, pushed, _ = push(lambda x: ((x * evaluated(x),), ()), [x], [direction])
+    torch.testing.assert_close(pushed[0], x[None], msg="the second factor is a constant")
+    leaf = x.clone().requires_grad_()
+    (leaf * evaluated(leaf)).sum().backward()
+    torch.testing.assert_close(leaf.grad, 2 * x)
+
+
+def test_variances_of_attention_can_be_trained():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 3, 4, requires_grad=True) for _ in range(3))
+    noisy = tuple(torch.full((1, 2, 3, 4), 0.1) for _ in range(3))
+    out = hs.propagate(F.scaled_dot_product_attention, (q, k, v), noisy)
+    out.var.sum().backward()
+    assert all(float(x.grad.abs().max()) > 1e-4 for x in (q, k, v))

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -23,6 +24,14 @@ Partials = tuple[Tensor, Tensor, Tensor, Tensor]
 _one_at_a_time = threading.RLock()
 
 
+_is_pushing: ContextVar[bool] = ContextVar("is_pushing", default=False)
+
+
+def evaluated(tensor: Tensor) -> Tensor:
+    """The tensor for values beside: without derivatives inside `push`, where they would be lost."""
+    return tensor.detach() if _is_pushing.get() else tensor
+
+
 def push(function: Function, primals: Sequence[Tensor], directions: Sequence[Tensor]) -> Pushed:
     """The function's values, J d for every direction d in front, and the values beside.
 
@@ -30,7 +39,11 @@ def push(function: Function, primals: Sequence[Tensor], directions: Sequence[Ten
     """
 
     def forward(*direction: Tensor) -> Any:
-        return torch.func.jvp(function, tuple(primals), direction, has_aux=True)
+        token = _is_pushing.set(True)
+        try:
+            return torch.func.jvp(function, tuple(primals), direction, has_aux=True)
+        finally:
+            _is_pushing.reset(token)
 
     def backward(*direction: Tensor) -> Any:
         return _reversed_twice(function, tuple(primals), direction)

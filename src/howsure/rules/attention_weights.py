@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments import Moments
+from howsure.pushforward import evaluated
 from howsure.rules.arithmetic import mean_of, var_of
 from howsure.rules.softmax import leave_one_out
 
@@ -89,9 +90,9 @@ def _sigmoid_moments(input: Moments) -> Moments:
     for weight, value in zip(_WEIGHTS.tolist(), values, strict=True):
         shift = shift + weight * value
     for weight, value in zip(_WEIGHTS.tolist(), values, strict=True):
-        square = square + weight * (value - shift).square()
+        square = square + weight * evaluated(value - shift).square()
     small = centre + scale * shift
-    return Moments(torch.where(input.mean > 0, 1 - small, small), scale * square)
+    return Moments(torch.where(input.mean > 0, 1 - small, small), evaluated(scale) * square)
 
 
 def weighted_average(scores: Scores, value: Moments | Tensor) -> Moments:
@@ -103,17 +104,20 @@ def weighted_average(scores: Scores, value: Moments | Tensor) -> Moments:
     """
     score_var = scores.var
     weights = attention_weights(scores.mean, score_var)
-    a, values = weights.mean, mean_of(value).to(score_var.dtype)
+    values = mean_of(value).to(score_var.dtype)
+    mean = weights.mean @ values
+    # The variance is beside what derivatives are taken of.
+    a, values, score_var = (evaluated(each) for each in (weights.mean, values, score_var))
     # Values measured from their average: less is lost where squares are subtracted.
     away = values - values.mean(-2, keepdim=True)
-    ratio = _spread_ratio(a, weights.var, score_var)
+    ratio = _spread_ratio(a, evaluated(weights.var), score_var)
     pull = _Pull(a, a * ratio, away)
-    var = pull.squared(scores.own_var, ratio)
+    var = pull.squared(evaluated(scores.own_var), ratio)
     if scores.query_var is not None:
-        var = var + pull.through_keys(scores.keys, scores.query_var)
+        var = var + pull.through_keys(evaluated(scores.keys), scores.query_var)
     if isinstance(value, Moments):
-        var = var + (a.square() + weights.var) @ value.var
-    return Moments(a @ values, var)
+        var = var + (a.square() + evaluated(weights.var)) @ value.var
+    return Moments(mean, var)
 
 
 def _spread_ratio(a: Tensor, weight_var: Tensor, score_var: Tensor) -> Tensor:
@@ -150,10 +154,11 @@ class _Pull:
     def through_keys(self, keys: Tensor, query_var: Tensor) -> Tensor:
         """sum_d (sum_k a_k u_k keys_kd)**2 query_var_d, in blocks of d to bound the memory."""
         total = torch.zeros_like(self.out)
-        for k, v in zip(keys.split(8, -1), query_var.split(8, -1), strict=True):
+        levels = torch.stack([self.out, self.shift], -2)  # (*, L, 2, V)
+        shares = torch.stack([self.scaled @ keys, self.a @ keys], -1)  # (*, L, E, 2)
+        blocks = (keys.split(8, -1), query_var.split(8, -1), shares.split(8, -2))
+        for k, v, share in zip(*blocks, strict=True):
             pairs = (k.unsqueeze(-1) * self.values.unsqueeze(-2)).flatten(-2)
-            moved = (self.scaled @ pairs).unflatten(-1, (k.shape[-1], -1))
-            moved = moved - (self.scaled @ k).unsqueeze(-1) * self.out.unsqueeze(-2)
-            moved = moved - (self.a @ k).unsqueeze(-1) * self.shift.unsqueeze(-2)
-            total = total + (moved.square() * v.unsqueeze(-1)).sum(-2)
+            moved = (self.scaled @ pairs).unflatten(-1, (k.shape[-1], -1)) - share @ levels
+            total = total + (v.unsqueeze(-2) @ moved.square()).squeeze(-2)
         return total
