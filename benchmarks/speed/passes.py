@@ -64,6 +64,7 @@ COMPILED = {
     ("FlowNetS", 1): ("ADF",),
     ("small ViT", 1): ("ADF",),
     ("MLP", 1): ("ADF", "T = 20, dropout everywhere"),
+    ("LSTM", 1): ("ADF", "T = 20, dropout everywhere"),
 }
 
 
