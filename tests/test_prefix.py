@@ -99,6 +99,7 @@ def test_a_prefix_takes_no_more_than_it_may(net, monkeypatch):
     kept = []
     true_start = prefix.Prefix.start
     monkeypatch.setattr(prefix, "_MOST_ELEMENTS", 100)
+    monkeypatch.setattr(prefix, "_MOST_TIMES", 1)
     monkeypatch.setattr(
         prefix.Prefix, "start", lambda self: (kept.append(len(self.results)), true_start(self))
     )

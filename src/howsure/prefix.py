@@ -14,7 +14,10 @@ from howsure.interpreter import RuleInterpreter
 from howsure.moments import Moments
 from howsure.registry import Rule, Target
 
-_MOST_ELEMENTS = 2**26  # that are kept, a quarter of a gigabyte; what comes after is repeated
+# Elements that are kept, a quarter of a gigabyte or a few times the largest result, which takes as
+# much memory while it is computed; what comes after is repeated.
+_MOST_ELEMENTS = 2**26
+_MOST_TIMES = 4
 # Results that the model may write to, or that cost nothing.
 _NOT_KEPT = ("construction", "value only")
 _INPUT = object()
@@ -30,7 +33,8 @@ class Prefix:
         position: How many of them this pass has used.
         is_open: Whether this pass may use more.
         is_complete: Whether a pass has filled it.
-        room: How many more elements it takes.
+        size: How many elements are kept.
+        largest: How many the largest result has.
     """
 
     def __init__(self) -> None:
@@ -38,7 +42,7 @@ class Prefix:
         self.position = 0
         self.is_open = False
         self.is_complete = False
-        self.room = _MOST_ELEMENTS
+        self.size = self.largest = 0
 
     def start(self) -> None:
         """A pass begins."""
@@ -67,8 +71,9 @@ class Prefix:
             self.close()  # What is done instead does not pass here, and would not be counted.
             raise
         parts = [part for part in pytree.tree_leaves(found) if isinstance(part, Moments)]
-        self.room -= sum(part.mean.numel() + part.var.numel() for part in parts)
-        if self.room < 0:
+        own = sum(part.mean.numel() + part.var.numel() for part in parts)
+        self.size, self.largest = self.size + own, max(self.largest, own)
+        if self.size > max(_MOST_ELEMENTS, _MOST_TIMES * self.largest):
             self.close()
         else:
             self.results.append((call, found))
