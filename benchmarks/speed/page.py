@@ -8,6 +8,7 @@ from typing import Any
 
 from howsure.files import write_atomically
 from speed import plots, store
+from speed.case import names as case_names
 from speed.passes import FOLDED, KINDS, PLAIN
 
 _HEAD = """\
@@ -70,9 +71,12 @@ def _must_hold(folder: Path) -> str:
 
 
 def _speed(folder: Path, names: list[str], where: str) -> str:
-    cases = store.load(folder, "speed")
-    if not cases:
+    found = store.load(folder, "speed")
+    if not found:
         return ""
+    # Cases lie in the order in which they were measured; those of no known name come last.
+    order = {name: place for place, name in enumerate(case_names())}
+    cases = dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
     parts = ["## Plain forward passes per prediction\n", _pictured("bench_ratio", names, where)]
     parts.append(
         "The first number is eager, the second compiled, where it was. ADF is the paper's single "
