@@ -112,13 +112,54 @@ def test_wider_gaussians_are_compiled_anew():
     assert_near(sure(narrow), plain(narrow))  # without a further warning
 
 
-@needs_compiler
-def test_wide_gaussians_are_compiled_once(monkeypatch):
-    made = []
-    compiled_graph = program.compiled_graph
+@pytest.fixture
+def made(monkeypatch):
+    """A list that grows by one with every program."""
+    made, compiled_graph = [], program.compiled_graph
     monkeypatch.setattr(
         program, "compiled_graph", lambda *args: made.append(1) or compiled_graph(*args)
     )
+    return made
+
+
+@needs_compiler
+def test_wrong_inputs_are_refused_and_change_nothing(made):
+    sure, x = hs.Uncertain(Tokens().eval(), 1e-2, "adf").compile(), 0.5 * torch.rand(2, 3, 4)
+    sure(x)
+    with pytest.raises(ValueError, match="NaN"):
+        sure(torch.full_like(x, torch.nan))
+    sure(x)
+    assert len(made) == 1
+
+
+def test_large_means_are_not_wide():
+    with widths_noted() as widths:
+        hs.propagate(F.gelu, torch.tensor([-5e3, 5e3]), 1e-4)
+    assert [float(width) for width in widths] == pytest.approx([1e-2])
+
+
+def test_without_a_second_program_it_runs_uncompiled(monkeypatch):
+    def not_again(setup, method, x, *, may_assume=True):
+        if not may_assume:
+            raise OSError("no room")
+
+        def run(x):
+            raise program.TooWideError
+
+        return run
+
+    monkeypatch.setattr("howsure.compiling.compiled.compiled_method", not_again)
+    sure, plain = (hs.Uncertain(Tokens().eval(), 1e-2, "adf") for _ in range(2))
+    x = torch.rand(2, 3, 4)
+    again, uncompiled = "Compiling again", "runs uncompiled.*no room"
+    with pytest.warns(UserWarning, match=again), pytest.warns(UserWarning, match=uncompiled):
+        found = sure.compile()(x)
+    for each in (found, sure(x)):
+        assert torch.equal(each.total_var, plain(x).total_var)
+
+
+@needs_compiler
+def test_wide_gaussians_are_compiled_once(made):
     sure, plain = (hs.Uncertain(Tokens().eval(), 1e-2, "adf") for _ in range(2))
     wide = 20 * torch.rand(2, 3, 4)
     assert_near(sure.compile()(wide), plain(wide))

@@ -8,6 +8,7 @@ from torch import nn
 
 import howsure as hs
 from howsure import prefix
+from howsure.errors import NoRuleError
 from howsure.registry import find
 
 
@@ -93,6 +94,38 @@ def test_what_cannot_be_kept_is_not(kind):
     whole, parts = (hs.Uncertain(net, 0.05, chunk=chunk, **options)(x) for chunk in (6, 1))
     torch.testing.assert_close(parts.mean, whole.mean)
     torch.testing.assert_close(parts.data_var, whole.data_var)
+
+
+def test_a_rule_that_refuses_once_is_asked_again():
+    """The next call of the same rule must not lend its result to the refused one."""
+    plain = find(torch.abs, None)
+
+    def fussy(x):
+        if float(x.mean.max()) < 0:
+            raise NoRuleError("not this one", can_fall_back=True)
+        return plain.function(x)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 2)
+
+        def forward(self, x):
+            other = -3 * x
+            refused = torch.abs(x)
+            return self.last(torch.relu(self.first(refused + torch.abs(other))))
+
+    torch.manual_seed(0)
+    net, x = Net().eval(), -1 - torch.rand(20, 6)  # more elements than directions
+    options = {"rate": 0.2, "samples": 6, "method": "sampled_adf", "fallback": "linearise"}
+    found = []
+    for chunk in (6, 1):
+        sure = hs.Uncertain(net, 0.05, chunk=chunk, **options)
+        own = replace(plain, function=fussy, expanded=None)
+        sure.setup = sure.setup.with_(rules={torch.abs: own})
+        found.append(sure(x))
+    torch.testing.assert_close(found[1].mean, found[0].mean)
+    torch.testing.assert_close(found[1].data_var, found[0].data_var)
 
 
 def test_a_prefix_takes_no_more_than_it_may(net, monkeypatch):

@@ -150,6 +150,14 @@ def test_no_rate_where_tau_explains_all(net):
     assert caught[0].filename == __file__
 
 
+def test_a_grid_of_nothing_but_zero(net):
+    x, y = held_out(net, rate=0.0, noise=0.1)
+    for options in ({}, {"fit_noise": True}):
+        fit = hs.Uncertain(net, 0.2, "adjoint").fit([(x, y)], rates=(0.0,), **options, **QUIET)
+        assert fit.rate == 0
+    assert abs(fit.noise_scale - 0.5) < 0.05
+
+
 def test_noise_is_scaled_also_without_dropout(net):
     x, y = held_out(net, rate=0.0, noise=0.1)
     with pytest.warns(UserWarning, match="dropout does not explain"):

@@ -10,8 +10,10 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.utils import _pytree as pytree
 
 from howsure.concrete import has_values
@@ -95,9 +97,9 @@ def _directions(call: RandomCall) -> tuple[Tensor, ...]:
     if flat.numel() <= _DIRECTIONS:
         table = torch.diag(flat)
     else:
-        generator = torch.Generator().manual_seed(0)
-        signs = torch.randint(0, 2, (_DIRECTIONS, flat.numel()), generator=generator)
-        table = (2 * signs - 1).to(flat) * flat / _DIRECTIONS**0.5
+        # numpy's, since `vmap` allows none of torch's.
+        signs = np.random.default_rng(0).choice((-1.0, 1.0), (_DIRECTIONS, flat.numel()))
+        table = torch.as_tensor(signs).to(flat) * flat / _DIRECTIONS**0.5
     parts = table.split([std.numel() for std in stds], dim=1)
     return tuple(part.reshape(-1, *std.shape) for part, std in zip(parts, stds, strict=True))
 
@@ -137,13 +139,12 @@ class _BackwardProbe:
         if not self.checkable:
             return
         with torch.inference_mode(False), torch.enable_grad():
-            inputs = [mean.detach().clone().requires_grad_() for mean in call.means]
-            outputs = call.floating(*inputs)
-            generator = torch.Generator().manual_seed(1)
-            self.weights = [torch.randn(o.shape, generator=generator).to(o) for o in outputs]
+            inputs = tuple(mean.detach().clone() for mean in call.means)
+            outputs, pull = _with_pullback(call.floating, inputs)
+            draws = np.random.default_rng(1)
+            self.weights = [torch.as_tensor(draws.normal(size=o.shape)).to(o) for o in outputs]
             with contextlib.suppress(RuntimeError):  # no derivative: `gradients` stays None
-                total = _inner(outputs, self.weights)
-                self.gradients = torch.autograd.grad(total, inputs, materialize_grads=True)
+                self.gradients = pull(tuple(self.weights))
 
     def agrees(self, directions: tuple[Tensor, ...], pushed: tuple[Tensor, ...]) -> bool:
         """Whether the derivative along all directions is what the backward pass says."""
@@ -153,6 +154,22 @@ class _BackwardProbe:
         forward = _inner(self.weights, [result.sum(0) for result in pushed])
         terms = _inner([w.abs() for w in self.weights], [p.abs().sum(0) for p in pushed])
         return bool((forward - backward).abs() <= 1e-3 * torch.maximum(terms, backward.abs()))
+
+
+def _with_pullback(
+    function: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]
+) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
+    """The function's outputs, and w -> J^T w."""
+    if _functorch.peek_interpreter_stack() is not None:
+        # Inside `vmap`, before anything is batched, torch allows no other derivatives.
+        return torch.func.vjp(function, *inputs)  # pyright: ignore[reportReturnType]
+    leaves = [each.requires_grad_() for each in inputs]
+    outputs = function(*leaves)
+
+    def pull(weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(_inner(outputs, weights), leaves, materialize_grads=True)
+
+    return outputs, pull
 
 
 def _inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:

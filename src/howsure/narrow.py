@@ -37,10 +37,12 @@ def widths_noted() -> Iterator[list[Tensor]]:
 
 def are_narrow(std: Tensor) -> bool:
     """Whether all of these standard deviations are small, or may be taken for it."""
-    noted, std = _widths.get(), _without_levels(std.detach())
+    noted, std = _widths.get(), _without_levels(std)
     is_seen = has_values(std)
     if not is_seen and noted is None:
         return False
+    if std.numel() == 0:
+        return True
     if noted is None:
         return bool((std <= NARROW).all())
     largest = std.max()

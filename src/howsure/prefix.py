@@ -14,8 +14,8 @@ from howsure.interpreter import RuleInterpreter
 from howsure.moments import Moments
 from howsure.registry import Rule, Target
 
-# Elements that are kept, a quarter of a gigabyte or a few times the largest result, which takes as
-# much memory while it is computed; what comes after is repeated.
+# Elements of means and variances that are kept, a quarter of a gigabyte of float32, or a few times
+# the largest result, which takes as much while it is computed; what comes after is repeated.
 _MOST_ELEMENTS = 2**26
 _MOST_TIMES = 4
 # Results that the model may write to, or that cost nothing.

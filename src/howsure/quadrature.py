@@ -59,7 +59,8 @@ def _quadrature(
     smallest = (resolution * mean.detach().abs().clamp(1, 1e15)).square()
     widened = torch.maximum(var, smallest)
     std = widened.sqrt()
-    few = analytic and std.dtype == torch.float32 and std.numel() > 0 and are_narrow(std)
+    # Where a std is widened, the mean is far from all bends: only the true one counts.
+    few = analytic and std.dtype == torch.float32 and are_narrow(var.detach().sqrt())
     z, weight = _few_nodes(std) if few else _nodes(mean.detach(), std.detach())
     centre = function(mean)
     # Measured from f(mean): the deviations are small where the function is flat or the noise is.

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from howsure.compiling.program import Run, compiled_method, tensors_of
+from howsure.compiling.program import Run, TooWideError, compiled_method, tensors_of
 from howsure.methods import METHODS
 from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
@@ -37,7 +37,23 @@ class Compiled:
             self._report(key)
             self.programs[key] = _made(setup, method, x)
         program = self.programs[key]
-        return METHODS[method](setup, x) if program is None else program(x)
+        if program is None:
+            return METHODS[method](setup, x)
+        try:
+            return program(x)
+        except TooWideError:
+            return self._without_assumptions(key, setup, method, x)
+
+    def _without_assumptions(self, key: Any, setup: Setup, method: str, x: Any) -> Prediction:
+        """The prediction by eager, which refuses wrong inputs, and another program from now on."""
+        found = METHODS[method](setup, x)
+        warnings.warn(
+            "Compiling again, which takes a while: the noise inside the network is larger than "
+            "for the inputs before.",
+            stacklevel=4,
+        )
+        self.programs[key] = _made(setup, method, x, may_assume=False)
+        return found
 
     def _report(self, key: Any) -> None:
         if self.programs:
@@ -49,9 +65,9 @@ class Compiled:
             )
 
 
-def _made(setup: Setup, method: str, x: Any) -> Run | None:
+def _made(setup: Setup, method: str, x: Any, *, may_assume: bool = True) -> Run | None:
     try:
-        return compiled_method(setup, method, x)
+        return compiled_method(setup, method, x, may_assume=may_assume)
     # The compiler's errors have no common class, and eager gives the same numbers.
     except Exception as error:
         # What is wrong with the input or the model is wrong in eager as well: let that say so.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -34,22 +34,28 @@ class NotCompilableError(RuntimeError):
     """The method or the model's output has no compiled form."""
 
 
-def compiled_method(setup: Setup, method: str, x: Any) -> Run:
+class TooWideError(RuntimeError):
+    """Gaussians are not as narrow as the program takes them for."""
+
+
+def compiled_method(setup: Setup, method: str, x: Any, *, may_assume: bool = True) -> Run:
     """The method as a compiled function of inputs that are shaped like `x`.
 
     Weights become constants, which lets the compiler fold batch norms into convolutions and lay
-    weights out for the processor.
+    weights out for the processor. If it may, and all Gaussians are narrow for `x`, the program
+    takes them for narrow, and raises `TooWideError` for inputs for which they are not.
     """
     if method in _DRAWS_NOISE:
         raise NotCompilableError(f'the method "{method}" draws noise in every call')
     with widths_noted() as widths:
         METHODS[method](setup, x)  # Finds dropout sites and squares weights, outside the trace.
-    narrow = all(float(width) <= NARROW for width in widths)
+    narrow = may_assume and all(float(width) <= NARROW for width in widths)
     rows = _rows_at_once(setup, x) if method == "adjoint" else None
     if rows is None:
-        return _for_any_width(setup, method, x, narrow)
+        return _in_one_program(setup, method, x, assume_narrow=narrow)
     # Eager takes large inputs in pieces; one program serves all of them.
-    run = _for_any_width(setup, method, next(pieces(x, None, rows))[0], narrow)
+    piece = next(pieces(x, None, rows))[0]
+    run = _in_one_program(setup, method, piece, assume_narrow=narrow)
     return lambda x: concatenated([run(each) for each, _ in pieces(x, None, rows)], maps=True)
 
 
@@ -61,49 +67,22 @@ def _rows_at_once(setup: Setup, x: Any) -> int | None:
     return rows if batch % rows == 0 else 1
 
 
-def _for_any_width(setup: Setup, method: str, x: Any, narrow: bool) -> Run:
-    """A program for narrow Gaussians, and another one as soon as some are not."""
-    if not narrow:
-        return _in_one_program(setup, method, x)
-    programs = [_in_one_program(setup, method, x, assume_narrow=True)]
-
-    def predict(x: Any) -> Prediction:
-        try:
-            return programs[-1](x)
-        except _TooWideError:
-            warnings.warn(
-                "Compiling again, which takes a while: the noise inside the network is larger "
-                "than for the inputs before.",
-                stacklevel=6,
-            )
-            programs[:] = [_in_one_program(setup, method, x)]
-            return programs[-1](x)
-
-    return predict
-
-
-class _TooWideError(RuntimeError):
-    """Gaussians are not as narrow as the program takes them for."""
-
-
-def _in_one_program(setup: Setup, method: str, x: Any, *, assume_narrow: bool = False) -> Run:
+def _in_one_program(setup: Setup, method: str, x: Any, *, assume_narrow: bool) -> Run:
     leaves, spec = pytree.tree_flatten(x)
     found: list[Parts] = []
     widths: list[Tensor] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
         filled = pytree.tree_unflatten(_with(leaves, tensors), spec)
-        if not assume_narrow:
+        with widths_noted() if assume_narrow else nullcontext([]) as noted:
             found.append(Parts(METHODS[method](setup, filled)))
-            return found[-1].tensors
-        with widths_noted() as noted:
-            found.append(Parts(METHODS[method](setup, filled)))
-        widths[:] = noted
-        return [*found[-1].tensors, *noted]
+        widths[:] = [torch.stack(noted).max()] if noted else []
+        return [*found[-1].tensors, *widths]
 
     graph = traced(flat, tensors_of(leaves))
     _check_floating(found[-1])
-    return _runner(compiled_graph(graph, tensors_of(leaves)), found[-1], len(widths))
+    run = compiled_graph(graph, tensors_of(leaves))
+    return _runner(run, found[-1], has_width=bool(widths))
 
 
 def compiled_graph(
@@ -122,18 +101,17 @@ def compiled_graph(
     return run
 
 
-def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, widths: int) -> Run:
-    """Calls the program, whose last outputs are stds that must be small."""
+def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, *, has_width: bool) -> Run:
+    """Calls the program, whose last output may be a std that must be small."""
 
     def predict(x: Any) -> Prediction:
         # Compiled code reads memory in the order it was compiled for.
         inputs = [tensor.contiguous() for tensor in tensors_of(pytree.tree_leaves(x))]
         with torch.no_grad():
             outputs = list(run(*inputs))
-        count = len(outputs) - widths
-        if not all(float(width) <= NARROW for width in outputs[count:]):
-            raise _TooWideError
-        return _noted(parts.filled(outputs[:count]))
+        if has_width and not float(outputs.pop()) <= NARROW:
+            raise TooWideError
+        return _noted(parts.filled(outputs))
 
     return predict
 

@@ -36,10 +36,10 @@ class Optimum:
 
 def optimum(terms: Terms, search: Search, *, with_tau: bool) -> Optimum:
     """The settings of least NLL: the best single rate first, then all free settings together."""
-    largest = float(odds_of(torch.tensor(max(search.grid), dtype=torch.float64)))
-    smallest = min((rate for rate in search.grid if rate > 0), default=largest)
-    line = torch.logspace(math.log10(smallest), math.log10(largest), LINE, dtype=torch.float64)
-    points = [torch.full_like(terms.odds, odds) for odds in (0.0, *line.tolist())]
+    tried = odds_of(torch.tensor([rate for rate in search.grid if rate > 0], dtype=torch.float64))
+    largest = float(tried.max()) if len(tried) else 0.0
+    line = torch.logspace(*tried.log10().aminmax(), LINE).tolist() if len(tried) else []
+    points = [torch.full_like(terms.odds, odds) for odds in (0.0, *line)]
     best = min((_at(terms, odds, search, with_tau) for odds in points), key=lambda each: each.nll)
     if not math.isfinite(best.nll):
         raise ValueError(
@@ -48,6 +48,8 @@ def optimum(terms: Terms, search: Search, *, with_tau: bool) -> Optimum:
         )
     if float(best.odds.max()) == 0 and not search.fit_noise:
         return best
+    if largest == 0:
+        return optimum_at(best.odds, terms, search, with_tau=with_tau)
     sites = len(terms.odds) if search.per_layer else 1
     return min(best, _descended(terms, best, search, sites, largest), key=lambda each: each.nll)
 

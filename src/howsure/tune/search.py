@@ -28,7 +28,7 @@ class Search:
             variances by source from backward passes, two to six in all.
             "auto" is "closed_form" for regression with the method "adjoint", else "grid".
         rates: Rates to try; by default 0 and 20 log-spaced ones from 0.001 to 0.9. In closed form
-            their range bounds the rate.
+            their largest bounds the rate.
         samples: Monte-Carlo samples during the search; more than in use, for a smooth curve. In
             closed form they confirm the result; 0 leaves that out.
         inputs: "noisy" if the inputs carry the noise of deployment, as they must; "clean" adds
