@@ -285,3 +285,9 @@ def test_without_a_compiler_it_runs_as_before():
         env={**os.environ, "CXX": "/does/not/exist", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
     )
     assert "runs uncompiled" in found.stdout, found.stdout + found.stderr
+
+
+def test_the_compiler_is_imported_only_to_compile():
+    code = "import sys, howsure; howsure.Uncertain; print('torch._inductor' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch._inductor
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
@@ -93,6 +92,8 @@ def compiled_graph(
     The graph is flat already, so it goes to the compiler itself. `torch.compile` would take the
     weights for inputs: from it, "freezing" neither folds batch norms nor lays weights out.
     """
+    import torch._inductor  # takes a second and 60 MB, which only compiling needs
+
     keep_freed_memory()
     examples: list[Any] = [tensor.contiguous() for tensor in tensors]
     with torch.no_grad():
