@@ -33,45 +33,38 @@ class Tokens(nn.Module):
         return self.last(F.gelu(self.first(x * x))).mean(1)
 
 
-def nodes_of(*, noted):
-    """How many nodes a trace takes; noted: whether it may assume narrow Gaussians."""
-    calls = []
+class Counted:
+    """A sigmoid that knows how many nodes it was last asked for."""
 
-    def function(values):
-        calls.append(len(values))
+    def __call__(self, values):
+        self.nodes = len(values)
         return torch.sigmoid(values)
 
-    def flat(mean, var):
-        moments = expectation(function, mean, var, analytic=True)
-        return [moments.mean, moments.var]
-
-    if noted:
-        with widths_noted() as widths:
-            traced(flat, [torch.zeros(3), torch.ones(3)])
-        assert len(widths) == 1
-    else:
-        traced(flat, [torch.zeros(3), torch.ones(3)])
-    return calls[1]
-
-
-def test_a_trace_takes_few_nodes_only_if_it_may_assume_it():
-    assert nodes_of(noted=True) == 8
-    assert nodes_of(noted=False) == 40
+    def moments(self, mean, var):
+        found = expectation(self, mean, var, analytic=True)
+        return [found.mean, found.var]
 
 
 @pytest.mark.parametrize("std, nodes", [(0.1, 8), (0.3, 40)])
-def test_widths_are_seen_inside_samples_and_derivatives(std, nodes):
-    calls = []
-
-    def function(values):
-        calls.append(len(values))
-        return torch.sigmoid(values)
+def test_few_nodes_only_where_all_are_narrow(std, nodes):
+    function = Counted()
+    function.moments(torch.zeros(3), torch.tensor([1e-4, 1e-4, std**2]))
+    assert function.nodes == nodes
 
     def mean_of(mean):
-        return expectation(function, mean, torch.full_like(mean, std**2), analytic=True).mean
+        return function.moments(mean, torch.full_like(mean, std**2))[0]
 
     torch.vmap(lambda mean: torch.func.jvp(mean_of, (mean,), (torch.ones(3),)))(torch.zeros(2, 3))
-    assert calls[1] == nodes
+    assert function.nodes == nodes, "inside samples and derivatives"
+
+
+def test_a_trace_takes_few_nodes_only_if_it_may_assume_it():
+    function, examples = Counted(), [torch.zeros(3), torch.ones(3)]
+    traced(function.moments, examples)
+    assert function.nodes == 40
+    with widths_noted() as widths:
+        traced(function.moments, examples)
+    assert function.nodes == 8 and len(widths) == 1
 
 
 @pytest.mark.parametrize(

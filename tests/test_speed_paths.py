@@ -15,7 +15,6 @@ from howsure.freed_memory import keep_freed_memory
 from howsure.interpreter import RuleInterpreter
 from howsure.methods.sampling import usual_chunk
 from howsure.moments import Moments
-from howsure.quadrature import expectation
 from howsure.registry import find
 from howsure.rules import packed_kernels
 from howsure.rules.unit_tail import unit_tail
@@ -226,18 +225,6 @@ def test_few_nodes_are_enough_for_narrow_gaussians(function, std):
     var = (weights * (values - expected).square()).sum(0) / weights.sum()
     torch.testing.assert_close(found.mean, expected, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(found.var.sqrt(), var.sqrt(), rtol=4e-5, atol=1e-8)
-
-
-@pytest.mark.parametrize("std, nodes", [(0.1, 8), (0.3, 40)])
-def test_few_nodes_only_where_all_are_narrow(std, nodes):
-    calls = []
-
-    def function(values):
-        calls.append(len(values))
-        return torch.sigmoid(values)
-
-    expectation(function, torch.zeros(3), torch.full((3,), std**2), analytic=True)
-    assert calls[1] == nodes
 
 
 @pytest.mark.parametrize(

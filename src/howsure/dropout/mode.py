@@ -26,7 +26,7 @@ class DropoutMode(TorchFunctionMode):
         model: Callable[..., Any],
         sites: Sequence[Site],
         masks: Sequence[Tensor | None],
-        before_mask: Callable[[], None] = lambda: None,
+        before_mask: Callable[[], None] | None = None,
     ) -> None:
         """Starts with nothing dropped; `before_mask` is called before each mask is applied."""
         super().__init__()
@@ -126,7 +126,8 @@ class DropoutMode(TorchFunctionMode):
 
     def _dropped(self, data: Any, site: Site, mask: Tensor) -> Any:
         """The data times the mask; a mask for each input leaves out the axes before the units."""
-        self.before_mask()
+        if self.before_mask is not None:
+            self.before_mask()
         missing = data.dim() - len(site.units) - 1
         if isinstance(mask, Tensor) and mask.dim() > len(site.units) and missing > 0:
             axis = self.batch_axis.get(site.name, 0)

@@ -81,7 +81,7 @@ def _one_chunk(
     prefix: Prefix | None,
 ) -> tuple[Tensor, ...]:
     active = [m for m in chunk if m is not None]
-    before_mask = prefix.close if prefix else _nothing
+    before_mask = prefix.close if prefix else None
 
     def one_sample(*values: Tensor) -> tuple[Tensor, ...]:
         remaining = iter(values)
@@ -94,7 +94,3 @@ def _one_chunk(
         return outputs
 
     return torch.vmap(one_sample)(*active)
-
-
-def _nothing() -> None:
-    pass
