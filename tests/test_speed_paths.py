@@ -224,7 +224,9 @@ def test_few_nodes_are_enough_for_narrow_gaussians(function, std):
     expected = (weights * values).sum(0) / weights.sum()
     var = (weights * (values - expected).square()).sum(0) / weights.sum()
     torch.testing.assert_close(found.mean, expected, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(found.var.sqrt(), var.sqrt(), rtol=4e-5, atol=1e-8)
+    # On some processors torch's float32 gelu is off by 7e-7 where it is nearly 0.
+    rounding = float((function(mean.float()) - function(mean.float().double())).abs().max())
+    torch.testing.assert_close(found.var.sqrt(), var.sqrt(), rtol=4e-5, atol=1e-8 + rounding)
 
 
 @pytest.mark.parametrize(
