@@ -272,8 +272,9 @@ def test_small_models_run_many_samples_at_once(shape, chunk):
     assert usual_chunk(sites, torch.empty(shape)) == chunk
 
 
-def test_freed_memory_is_asked_for_once():
+@pytest.mark.parametrize("method", ["adf", "sampled_adf", "mc_dropout", "adjoint"])
+def test_freed_memory_is_asked_for_once(method):
     keep_freed_memory.cache_clear()
     for _ in range(2):
-        hs.Uncertain(perceptron(), 0.1, "sampled_adf", rate=0.1, samples=2)(torch.rand(2, 3))
+        hs.Uncertain(perceptron(), 0.1, method, rate=0.1, samples=2)(torch.rand(2, 3))
     assert keep_freed_memory.cache_info().misses == 1

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from howsure import rules as _rules  # noqa: F401  (fills the table)
 from howsure.call_site import CallSites
 from howsure.errors import NoRuleError
+from howsure.freed_memory import keep_freed_memory
 from howsure.gaussian import Gaussian
 from howsure.inputs import noisy
 from howsure.interpreter import RuleInterpreter
@@ -74,6 +75,7 @@ def propagate(
 def run(model: Callable[..., Any], x: Any, noise_var: Any, interpreter: RuleInterpreter) -> Any:
     """The model's output, with carriers where it is random."""
     _refuse_train_mode(model)
+    keep_freed_memory()
     args, kwargs = as_call(x)
     if type(x) is tuple and not isinstance(noise_var, tuple | list) and noise_var is not None:
         raise TypeError(

@@ -111,6 +111,7 @@ def _larger_expanded(
     a, std, spread = _separation(mean1, var1, mean2, var2)
     tail = unit_tail(a)
     share, beyond = tail.slope_and_innovation
+    share = torch.threshold(share, 2**-24, 0.0)
     leading = _leading(var1, var2, tail.step)
     moments = _from_tail(torch.maximum(mean1, mean2), leading, std, spread, tail)
     return *moments, spread * beyond, share

@@ -18,6 +18,7 @@ from howsure.registry import APPROXIMATE, Target, spellings
 from howsure.responses import Probed
 from howsure.rules.average_pool import adaptive_windows, output_sizes, per_dim
 from howsure.rules.max_pool_in_slabs import pooled
+from howsure.rules.windows import Window, taps
 from howsure.samples import Draw, Sample, Samples
 
 
@@ -47,16 +48,7 @@ def _max_along(
         # Far below any activation, but finite: -inf - (-inf) is not a number.
         lowest = torch.finfo(x.dtype).min / 4
         x = F.pad(x, [0, 0] * (-axis - 1) + [padding, after], value=lowest)
-    end = (count - 1) * stride + 1
-    slices = (
-        x.narrow(axis, offset * dilation, end)[(..., slice(None, None, stride), *_all(-axis - 1))]
-        for offset in range(kernel)
-    )
-    return functools.reduce(torch.maximum, slices)
-
-
-def _all(count: int) -> tuple[slice, ...]:
-    return (slice(None),) * count
+    return functools.reduce(torch.maximum, taps(x, axis, Window(kernel, stride, dilation)))
 
 
 def _register(name: str, dims: int) -> None:

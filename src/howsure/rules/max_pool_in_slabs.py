@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,28 +14,12 @@ from howsure.concrete import is_traced
 from howsure.moments import Moments
 from howsure.rules.average_pool import per_dim
 from howsure.rules.extrema import larger_of_two
+from howsure.rules.windows import Window, taps
 
 # Elements of the first maximum of a slab.
 _SLAB = 30720
 
 Pair = tuple[Tensor, Tensor]
-
-
-class Window(NamedTuple):
-    """The window of a pool without padding along one axis."""
-
-    kernel: int
-    stride: int
-    dilation: int
-
-    @property
-    def span(self) -> int:
-        """From its first element to its last."""
-        return self.dilation * (self.kernel - 1) + 1
-
-    def count(self, size: int) -> int:
-        """How many windows fit."""
-        return (size - self.span) // self.stride + 1
 
 
 def pooled(
@@ -105,16 +89,6 @@ def _like(image: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _pooled_slab(mean: Tensor, var: Tensor, windows: list[Window]) -> Pair:
     """Clark's maximum over the windows of one slab, one axis after the other."""
     for axis, window in enumerate(windows, start=1):
-        taps = zip(_taps(mean, axis, window), _taps(var, axis, window), strict=True)
-        mean, var = functools.reduce(lambda one, two: larger_of_two(*one, *two), taps)
+        pairs = zip(taps(mean, axis, window), taps(var, axis, window), strict=True)
+        mean, var = functools.reduce(lambda one, two: larger_of_two(*one, *two), pairs)
     return mean, var
-
-
-def _taps(x: Tensor, axis: int, window: Window) -> list[Tensor]:
-    """The first elements of all windows, the second ones, ..."""
-    end = (window.count(x.shape[axis]) - 1) * window.stride + 1
-    index: tuple[Any, ...] = (slice(None),) * axis
-    return [
-        x[(*index, slice(offset, offset + end, window.stride))]
-        for offset in range(0, window.span, window.dilation)
-    ]

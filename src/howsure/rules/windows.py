@@ -1,0 +1,82 @@
+"""The windows of a pool along one axis, and their elements as slices of the whole."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from howsure.concrete import is_traced
+from howsure.gaussian import Gaussian, wrap
+from howsure.responses import Probed
+
+
+class Window(NamedTuple):
+    """The window of a pool without padding along one axis."""
+
+    kernel: int
+    stride: int
+    dilation: int
+
+    @property
+    def span(self) -> int:
+        """From its first element to its last."""
+        return self.dilation * (self.kernel - 1) + 1
+
+    def count(self, size: int) -> int:
+        """How many windows fit."""
+        return (size - self.span) // self.stride + 1
+
+    def slices(self, size: int) -> list[slice]:
+        """The first elements of all windows, the second ones, ..."""
+        end = (self.count(size) - 1) * self.stride + 1
+        return [
+            slice(offset, offset + end, self.stride)
+            for offset in range(0, self.span, self.dilation)
+        ]
+
+
+def taps(x: Tensor, axis: int, window: Window) -> list[Tensor]:
+    """The first elements of all windows along the axis, the second ones, ..."""
+    axis %= x.dim()
+    moments = x.read() if isinstance(x, Gaussian) else None
+    if isinstance(moments, Probed) and moments.mean.requires_grad and not is_traced():
+        return _with_one_gradient(x, moments, axis, window)
+    return [x[_at(axis, part)] for part in window.slices(x.shape[axis])]
+
+
+def _at(axis: int, part: slice) -> tuple[slice, ...]:
+    return (*(slice(None),) * axis, part)
+
+
+def _with_one_gradient(x: Gaussian, moments: Probed, axis: int, window: Window) -> list[Tensor]:
+    """The same for backward passes."""
+    means: Any = _Taps.apply(moments.mean, axis, window)
+    found = []
+    for mean, part in zip(means, window.slices(moments.mean.shape[axis]), strict=True):
+        var, probes = moments.var[_at(axis, part)], moments.probes[_at(axis + 1, part)]
+        found.append(wrap(Probed(mean, var, None, probes), x.interpreter, x.memory))
+    return found
+
+
+class _Taps(torch.autograd.Function):
+    """Slices whose gradients are summed in one tensor, in the layout of the whole.
+
+    Torch's own slices make a tensor of zeros for each, with the channels in front, and add them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, axis: int, window: Window) -> tuple[Tensor, ...]:
+        ctx.axis, ctx.parts = axis, window.slices(whole.shape[axis])
+        ctx.order = sorted(range(whole.dim()), key=whole.stride, reverse=True)
+        ctx.shape = [whole.shape[i] for i in ctx.order]
+        return tuple(whole[_at(axis, part)] for part in ctx.parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        back = [ctx.order.index(i) for i in range(len(ctx.order))]
+        total = gradients[0].new_zeros(ctx.shape).permute(back)
+        for part, gradient in zip(ctx.parts, gradients, strict=True):
+            total[_at(ctx.axis, part)] += gradient
+        return total, None, None
