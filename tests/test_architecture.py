@@ -20,7 +20,7 @@ PACKAGE = Path(hs.__file__).parent
 LAYERS = [
     ["errors", "concrete", "structure", "moments", "files", "progress", "eval_mode", "gate"],
     ["signs", "pushforward", "innovation", "budget", "freed_memory", "narrow"],
-    ["blocks", "normal", "quadrature", "samples", "squares", "call_site"],
+    ["blocks", "normal", "unit_tail", "quadrature", "samples", "squares", "call_site"],
     ["registry", "inputs", "noise", "metrics", "batch_statistics", "responses"],
     ["families", "gaussian", "correlated", "linear_part", "probe_rules"],
     ["rules", "fallbacks", "interpreter", "probes", "prefix"],

@@ -17,7 +17,7 @@ from howsure.methods.sampling import usual_chunk
 from howsure.moments import Moments
 from howsure.registry import find
 from howsure.rules import packed_kernels
-from howsure.rules.unit_tail import unit_tail
+from howsure.unit_tail import unit_tail
 from howsure.squares import channels_last, kept, squared, without_gradient
 from nets import perceptron, small_image_net
 

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure.blocks import in_blocks
 from howsure.moments import variance_dtype
-from howsure.normal import pdf, rectify, standardise
 from howsure.responses import Bend, Probed, Response, scalar
+from howsure.unit_tail import Tail, in_deviations, plus_product, unit_tail
 
 
 def square_sum(probes: Tensor) -> Tensor:
@@ -41,14 +42,23 @@ def rectified(x: Probed, *args: Any, **kwargs: Any) -> Response:
     """
     with torch.no_grad():
         mean = x.mean.to(x.var.dtype)
-        a, std, certain = standardise(mean, x.var)
-        unit = rectify(a)
-        value = torch.where(certain, mean.clamp(min=0), std * unit.mean)
-        slope = torch.where(certain, (mean > 0).to(mean), unit.probability)
-        curvature = torch.where(certain, 0.0, pdf(a) / std)
-        beyond = torch.where(certain, 0.0, x.var * unit.innovation)
+        value, slope, curvature, beyond = in_blocks(_rectified, mean, x.var.expand(mean.shape))
     dtype = x.mean.dtype
     return scalar(x, value.to(dtype), slope.to(dtype), curvature, beyond)
+
+
+def _rectified(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    """E[f], E[f'], E[f''] and the innovation."""
+    a, std = in_deviations(mean, var)
+    tail = unit_tail(a)
+    slope, beyond = tail.slope_and_innovation
+    value = plus_product(mean.clamp(min=0), std, tail.mean)
+    return value, slope, _curvature(tail, std), var * beyond
+
+
+def _curvature(tail: Tail, std: Tensor) -> Tensor:
+    """phi(a) / std, 0 where nothing is random."""
+    return torch.where(std > 0, tail.density / std, 0.0)
 
 
 def larger(x: Probed, y: Probed) -> Response:
@@ -61,20 +71,23 @@ def larger(x: Probed, y: Probed) -> Response:
         apart = x.probes - y.probes
         spread = square_sum(apart)
         difference = (x.mean - y.mean).to(spread.dtype)
-        a, std, certain = standardise(difference, spread)
-        unit = rectify(a)
-        gain = torch.where(certain, 0.0, std * torch.minimum(unit.mean, unit.mirrored_mean))
-        share = torch.where(certain, (difference > 0).to(spread), unit.probability)
-        share = share.to(x.mean.dtype)
-        beyond = torch.where(certain, 0.0, spread * unit.innovation)
-        curvature = torch.where(certain, 0.0, pdf(a) / std)
+        gain, share, other, curvature, beyond = in_blocks(_larger, difference, spread)
+        share, other = share.to(x.mean.dtype), other.to(x.mean.dtype)
         rest = (beyond - (curvature * spread).square() / 2).clamp(min=0)
         mean = torch.maximum(x.mean, y.mean) + gain.to(x.mean.dtype)
         probes = y.probes + share * apart
     if x.mean.requires_grad or y.mean.requires_grad:
         mean = mean + share * (x.mean - x.mean.detach())
-        mean = mean + (1 - share) * (y.mean - y.mean.detach())
+        mean = mean + other * (y.mean - y.mean.detach())
     return Response(mean, probes, beyond, (Bend(curvature.to(mean.dtype), apart),), rest)
+
+
+def _larger(difference: Tensor, spread: Tensor) -> tuple[Tensor, ...]:
+    """What the noise adds to the larger mean, Phi(a), Phi(-a), E[f''] and the innovation."""
+    a, std = in_deviations(difference, spread)
+    tail = unit_tail(a)
+    share, other, beyond = tail.shares_and_innovation
+    return std * tail.mean, share, other, _curvature(tail, std), spread * beyond
 
 
 def smaller(x: Probed, y: Probed) -> Response:

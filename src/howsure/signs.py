@@ -30,10 +30,15 @@ def _drawn(count: int, shape: tuple[int, ...], seed: tuple[int, ...]) -> np.ndar
     generator = np.random.default_rng(seed)
     if not are_coloured(count):
         return 2 * generator.integers(0, 2, size=(count, *shape), dtype=np.int8) - 1
-    own = 2 * generator.integers(0, 2, size=shape, dtype=np.int8) - 1
+    signs = np.empty((count, *shape), dtype=np.int8)
+    signs[0] = 2 * generator.integers(0, 2, size=shape, dtype=np.int8) - 1
     # Different draws start with different colours.
-    colours = (_colours(count, shape) + generator.integers(count)) % count
-    return _hadamard(count)[:, colours] * own
+    colours = _colours(count, shape) + np.uint16(generator.integers(count))
+    # Sylvester's matrix: row `bit + k` is row k, turned where the colour contains the bit.
+    for bit in (2**power for power in range(count.bit_length() - 1)):
+        turned = 1 - 2 * ((colours & bit) != 0).astype(np.int8)
+        np.multiply(signs[:bit], turned, out=signs[bit : 2 * bit])
+    return signs
 
 
 # Small networks spend more time on drawing than on computing, so theirs are kept.
@@ -46,23 +51,15 @@ def are_coloured(count: int) -> bool:
     return count & (count - 1) == 0
 
 
-@lru_cache(maxsize=8)
-def _hadamard(count: int) -> np.ndarray:
-    matrix = np.ones((1, 1), dtype=np.int8)
-    while len(matrix) < count:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return matrix
-
-
 @lru_cache(maxsize=256)
 def _colours(count: int, shape: tuple[int, ...]) -> np.ndarray:
     """A lattice: in images the next element of the same colour is about sqrt(count) away."""
     steps = (1, round(count**0.5), 2 if count >= 8 else 1, 5, 7)
-    colours = np.zeros(shape, dtype=np.int64)
+    colours = np.zeros(shape, dtype=np.uint16)  # which wraps around at a multiple of `count`
     for axis in range(len(shape)):
         step = steps[min(axis, len(steps) - 1)]
         index = np.arange(shape[len(shape) - 1 - axis]).reshape(-1, *[1] * axis)
-        colours = colours + step * index
+        colours = colours + (step * index).astype(np.uint16)
     return colours
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from howsure.blocks import in_blocks
 from howsure.concrete import is_traced
 from howsure.moments import Expansion, Moments, Refused, linear_moments
-from howsure.normal import cdf, ratio, roots
+from howsure.normal import cdf
 from howsure.registry import APPROXIMATE, EXACT, rule, spellings
-from howsure.rules.unit_tail import Tail, plus_product, unit_tail
+from howsure.unit_tail import Tail, in_deviations, plus_product, unit_tail
 from howsure.samples import Draw, Sample
 
 
@@ -33,8 +33,8 @@ def _expanded_maximum(input: Moments | Tensor, other: Moments | Tensor) -> Any:
     if input.mean.dtype != input.var.dtype or input.mean.shape != other.mean.shape:
         return NotImplemented
     inputs = torch.broadcast_tensors(input.mean, input.var, other.mean, other.var)
-    mean, var, beyond, share = in_blocks(_larger_expanded, *inputs)
-    return Expansion(mean, var, beyond, (share, 1 - share))
+    mean, var, beyond, *shares = in_blocks(_larger_expanded, *inputs)
+    return Expansion(mean, var, beyond, tuple(shares))
 
 
 @rule(
@@ -98,7 +98,7 @@ def _from_tail(
 
     n = m(-|a|) is what the noise adds to the larger mean.
     """
-    n, rest, reach, _ = tail
+    n, rest, reach = tail.mean, tail.rest, tail.reach
     inner = plus_product(rest * spread, reach, leading, -2)
     lifted = plus_product(top, std, n) if top.dtype == n.dtype else top + (std * n).to(top.dtype)
     return lifted, plus_product(leading, n, inner)
@@ -107,14 +107,13 @@ def _from_tail(
 def _larger_expanded(
     mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor
 ) -> tuple[Tensor, ...]:
-    """Mean, variance, innovation (v1 + v2) [R(a) - Phi(a)**2] and Phi(a)."""
+    """Mean, variance, innovation (v1 + v2) [R(a) - Phi(a)**2], Phi(a) and Phi(-a)."""
     a, std, spread = _separation(mean1, var1, mean2, var2)
     tail = unit_tail(a)
-    share, beyond = tail.slope_and_innovation
-    share = torch.threshold(share, 2**-24, 0.0)
+    *shares, beyond = tail.shares_and_innovation
     leading = _leading(var1, var2, tail.step)
     moments = _from_tail(torch.maximum(mean1, mean2), leading, std, spread, tail)
-    return *moments, spread * beyond, share
+    return *moments, spread * beyond, *shares
 
 
 def _separation(
@@ -122,15 +121,7 @@ def _separation(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The distance of the means in deviations of their difference, that deviation, its square."""
     spread = var1 + var2
-    difference = (mean1 - mean2).to(spread.dtype)
-    # Two paddings of -inf are equally large; their difference is not a number.
-    if not (torch.is_grad_enabled() or is_traced()):
-        std = spread.sqrt()
-        return torch.nan_to_num_(difference.div_(std), nan=0.0), std, spread
-    std, divisor = roots(spread)
-    # Compilers make slow code of `isnan` and `nan_to_num`.
-    difference = torch.where(difference == difference, difference, 0.0)
-    return ratio(difference, divisor), std, spread
+    return *in_deviations(mean1 - mean2, spread), spread
 
 
 def _larger_innovation(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Rectifiers: closed forms that never subtract two nearly equal numbers.
 
 With a = mean / std, R(a) = Phi(a) - m(a) m(-a) is the variance of max(N(a, 1), 0), and
-Cov(max(x, 0), max(-x, 0)) = -var m(a) m(-a) (Frey & Hinton 1999; `howsure.rules.unit_tail`).
+Cov(max(x, 0), max(-x, 0)) = -var m(a) m(-a) (Frey & Hinton 1999; `howsure.unit_tail`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from howsure.families import in_float32
 from howsure.moments import Expansion, Moments
 from howsure.normal import ratio, roots
 from howsure.registry import EXACT, rule, spellings
-from howsure.rules.unit_tail import Tail, plus_product, unit_tail
+from howsure.unit_tail import Tail, plus_product, unit_tail
 from howsure.samples import Draw, Sample, one_of_each_shape
 
 
@@ -67,7 +67,7 @@ def _from_tail(
 
     n = m(-|a|) is what the noise lifts the mean by.
     """
-    n, rest, reach, step = tail
+    n, rest, reach, step, _ = tail
     if isinstance(slope, float) and slope == 0.0:
         unit_var = plus_product(step, n, plus_product(rest, step, reach, -2))
         return plus_product(mean.clamp(min=0), std, n), var * unit_var

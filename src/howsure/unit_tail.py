@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from howsure.concrete import is_traced
+from howsure.normal import ratio, roots
 
 # Beyond, the tail is taken as constant: R(-10) = 1e-25 counts for nothing. Smaller numbers, times a
 # small variance, would leave the normal numbers of float32, where arithmetic is slow.
@@ -38,6 +39,13 @@ class Tail(NamedTuple):
     """w = t + h: times n it is Phi(-t)."""
     step: Tensor
     """1 where a > 0, 0 elsewhere; at 0 both ways give the same."""
+    distance: Tensor
+    """t, at most 10."""
+
+    @property
+    def density(self) -> Tensor:
+        """phi(t) = n (1 + t w)."""
+        return plus_product(self.mean.clone(), self.mean * self.distance, self.reach)
 
     @property
     def slope_and_innovation(self) -> tuple[Tensor, Tensor]:
@@ -45,6 +53,17 @@ class Tail(NamedTuple):
         q = self.mean * self.reach  # Phi(-t)
         innovation = plus_product(self.mean * self.rest, q, q, -1)
         return torch.lerp(q, 1 - q, self.step), innovation.clamp(min=0)
+
+    @property
+    def shares_and_innovation(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Phi(a) and Phi(-a) that add up to 1, and the innovation.
+
+        What float32 cannot tell from 0 beside 1 is 0: products of several tiny shares would leave
+        the normal numbers.
+        """
+        share, innovation = self.slope_and_innovation
+        share = torch.threshold(share, 2**-24, 0.0)
+        return share, 1 - share, innovation
 
 
 def unit_tail(
@@ -57,7 +76,22 @@ def unit_tail(
     h = _h_by_fraction(t) if t.dtype == torch.float32 else _h_exactly(t)
     w = t + h
     n = torch.exp(-0.5 * t * t) / (_SQRT_2PI * (1 + t * w))
-    return Tail(n, h - n, w, (a.detach() > 0).to(n.dtype))
+    return Tail(n, h - n, w, (a.detach() > 0).to(n.dtype), t)
+
+
+def in_deviations(difference: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+    """A difference in units of its standard deviation, and that, from its variance.
+
+    Two paddings of -inf are equally large; their difference is not a number.
+    """
+    difference = difference.to(spread.dtype)
+    if not (torch.is_grad_enabled() or is_traced()):
+        std = spread.sqrt()
+        return torch.nan_to_num_(difference / std, nan=0.0), std
+    std, divisor = roots(spread)
+    # Compilers make slow code of `isnan` and `nan_to_num`.
+    difference = torch.where(difference == difference, difference, 0.0)
+    return ratio(difference, divisor), std
 
 
 def plus_product(value: Tensor, left: Tensor, right: Tensor, factor: int = 1) -> Tensor:
@@ -101,7 +135,7 @@ def _overwriting(a: Tensor) -> Tail:
     h = _evaluated(t, _TOP).div_(_evaluated(t, _BOTTOM))
     w = t + h
     n = torch.addcmul(_LEVEL, t, t, value=_FALL).exp2_().div_(torch.addcmul(_ONE, t, w))
-    return Tail(n, h.sub_(n), w, step)
+    return Tail(n, h.sub_(n), w, step, t)
 
 
 def _evaluated(t: Tensor, coefficients: tuple[Tensor, ...]) -> Tensor:
