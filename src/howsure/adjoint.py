@@ -131,8 +131,8 @@ def _of_kinds(
 
 def _rows(tensor: Tensor, remainder: Remainder, like: Tensor) -> Tensor:
     """(front, *shape) as (batch, front, units)."""
-    if tensor.dim() == 5 and remainder.axis == 0 and not is_traced():
-        tensor = tensor.permute(0, 1, 3, 4, 2)  # Images have their channels last.
+    if remainder.has_channels_last and not is_traced():
+        tensor = tensor.permute(0, 1, 3, 4, 2)  # any order will do, and this one needs no copy
     if like.shape[0] == 1:
         return tensor.flatten(1)[None]
     return tensor.movedim(remainder.axis + 1, 0).flatten(2)

@@ -8,14 +8,26 @@ import torch
 from torch import Tensor
 
 from howsure.blocks import in_blocks
+from howsure.concrete import is_traced
 from howsure.moments import variance_dtype
 from howsure.responses import Bend, Probed, Response, scalar
 from howsure.unit_tail import Tail, in_deviations, plus_product, unit_tail
 
 
+# Beyond, the squares of all directions do not fit into a cache.
+_AT_ONCE = 2**15
+
+
 def square_sum(probes: Tensor) -> Tensor:
     """The variance that directions stand for."""
-    return probes.to(variance_dtype(probes.dtype)).square().sum(0)
+    probes = probes.to(variance_dtype(probes.dtype))
+    if is_traced() or probes.numel() <= _AT_ONCE:
+        return probes.square().sum(0)
+    first, *others = probes.unbind()
+    total = first.square()
+    for each in others:
+        total = torch.addcmul(total, each, each)
+    return total
 
 
 def product(x: Probed, y: Probed, *, independent: bool = False) -> Response:

@@ -69,12 +69,17 @@ class ProbeInterpreter(RuleInterpreter):
     def fresh(self, var: Tensor, like: Tensor, count: int | None = None) -> Tensor:
         """New independent directions of variance `var`, all or `count` of them."""
         count = self.count if count is None else count
+        return self.renewed(like.new_zeros((count, *[1] * like.dim())), var, like)
+
+    def renewed(self, probes: Tensor, var: Tensor, like: Tensor) -> Tensor:
+        """These directions and new independent ones of variance `var` in the shape of `like`."""
         self.drawn += 1
+        count = len(probes)
         if count == 0:
             return like.new_empty((0, *like.shape))
         shape = without_batch(like.shape, self.batch)
         signs = random_signs(count, shape, (self.seed, self.drawn), like)
-        return (var / count).sqrt().to(like.dtype) * signs
+        return torch.addcmul(probes, (var / count).sqrt().to(like.dtype), signs)
 
     def apply(self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the operation's responses say, as carriers."""
@@ -132,7 +137,7 @@ class ProbeInterpreter(RuleInterpreter):
             return Probed(response.mean, response.var, None, probes)
         var = square_sum(probes)
         if response.innovation is not None:
-            probes = probes + self.fresh(response.innovation, response.mean)
+            probes = self.renewed(probes, response.innovation, response.mean)
             var = var + response.innovation
         return Probed(response.mean, var, None, probes)
 

@@ -63,6 +63,12 @@ class Remainder:
     rest: Tensor | None
     model_share: Tensor | None = None
 
+    @property
+    def has_channels_last(self) -> bool:
+        """Whether the output is a batch of images whose channels are last in memory."""
+        last = self.mean.dim() == 4 and self.mean.is_contiguous(memory_format=torch.channels_last)
+        return last and self.axis == 0 and not self.mean.is_contiguous()
+
 
 class RowsMixedError(RuntimeError):
     """The inputs of a batch share an axis with something else: analyse them one by one."""
@@ -122,16 +128,19 @@ class LedgerInterpreter(ProbeInterpreter):
         if self.of_sensors is None:
             return super().sprayed(moments)
         nothing = torch.zeros_like(moments.var)
-        data, model = (moments.var, nothing) if kind == SENSOR else (nothing, moments.var)
-        directions = self.fresh_of_kinds(data, model, moments.mean)
+        variances = (moments.var, nothing) if kind == SENSOR else (nothing, moments.var)
+        mean = moments.mean
+        directions = self.renewed_by_kind(mean.new_zeros(self.count, *mean.shape), variances, mean)
         return Probed(moments.mean, moments.var, None, directions)
 
-    def fresh_of_kinds(self, data: Tensor, model: Tensor, like: Tensor) -> Tensor:
-        """New directions of what sensors and of what masks cause."""
+    def renewed_by_kind(
+        self, probes: Tensor, variances: tuple[Tensor, Tensor], like: Tensor
+    ) -> Tensor:
+        """The directions with new ones of what sensors and of what masks cause."""
         assert self.of_sensors is not None
-        counts = self.of_sensors, self.count - self.of_sensors
-        pairs = zip((data, model), counts, strict=True)
-        return torch.cat([self.fresh(var, like, count) for var, count in pairs])
+        parts = probes[: self.of_sensors], probes[self.of_sensors :]
+        pairs = zip(parts, variances, strict=True)
+        return torch.cat([self.renewed(part, var, like) for part, var in pairs])
 
     def dropped(self, data: Any, mask: UndrawnMask) -> Gaussian:
         """The data times a mask that is not drawn: E = m, J F = F + m G, r = c v."""
@@ -193,9 +202,9 @@ class LedgerInterpreter(ProbeInterpreter):
     def _split(self, response: Response, share: Tensor) -> Probed:
         beyond = response.innovation
         assert beyond is not None
-        new = self.fresh_of_kinds(beyond * (1 - share), beyond * share, response.mean)
-        var = square_sum(response.probes) + beyond
-        return Probed(response.mean, var, None, response.probes + new)
+        of_kinds = (beyond * (1 - share), beyond * share)
+        probes = self.renewed_by_kind(response.probes, of_kinds, response.mean)
+        return Probed(response.mean, square_sum(response.probes) + beyond, None, probes)
 
 
 def _constant(data: Tensor) -> Moments:
