@@ -17,8 +17,8 @@ from howsure.methods.sampling import usual_chunk
 from howsure.moments import Moments
 from howsure.registry import find
 from howsure.rules import packed_kernels
-from howsure.unit_tail import unit_tail
 from howsure.squares import channels_last, kept, squared, without_gradient
+from howsure.unit_tail import unit_tail
 from nets import perceptron, small_image_net
 
 
@@ -30,6 +30,7 @@ def test_tail_against_forty_digits(dtype, graph):
     with torch.set_grad_enabled(graph):
         tail = unit_tail(torch.tensor(ratios, dtype=dtype))
         slope, innovation = tail.slope_and_innovation
+        density = tail.density
     for i, ratio in enumerate(ratios):
         a = mpmath.mpf(float(torch.tensor(ratio, dtype=dtype)))
         t = abs(a)
@@ -38,10 +39,9 @@ def test_tail_against_forty_digits(dtype, graph):
         upper_or_lower = 1 - q - n * (t + n) if a > 0 else lower
         step, mean, rest, reach = (float(tail[k][i]) for k in (3, 0, 1, 2))
         found = step + mean * (rest - 2 * step * reach)
-        expected = [n, upper_or_lower, mpmath.ncdf(a), lower - q * q]
-        for value, exact in zip(
-            (mean, found, float(slope[i]), float(innovation[i])), expected, strict=True
-        ):
+        expected = [n, upper_or_lower, mpmath.ncdf(a), lower - q * q, mpmath.npdf(t)]
+        of_both = (float(each[i]) for each in (slope, innovation, density))
+        for value, exact in zip((mean, found, *of_both), expected, strict=True):
             assert abs(value / float(exact) - 1) < 2e-5
 
 

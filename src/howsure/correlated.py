@@ -13,7 +13,6 @@ from howsure.moments import variance_dtype
 from howsure.responses import Bend, Probed, Response, scalar
 from howsure.unit_tail import Tail, in_deviations, plus_product, unit_tail
 
-
 # Beyond, the squares of all directions do not fit into a cache.
 _AT_ONCE = 2**15
 

@@ -14,8 +14,8 @@ from howsure.concrete import is_traced
 from howsure.moments import Expansion, Moments, Refused, linear_moments
 from howsure.normal import cdf
 from howsure.registry import APPROXIMATE, EXACT, rule, spellings
-from howsure.unit_tail import Tail, in_deviations, plus_product, unit_tail
 from howsure.samples import Draw, Sample
+from howsure.unit_tail import Tail, in_deviations, plus_product, unit_tail
 
 
 def _pairs(draw: Draw) -> Iterable[Sample]:

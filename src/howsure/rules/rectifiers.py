@@ -18,8 +18,8 @@ from howsure.families import in_float32
 from howsure.moments import Expansion, Moments
 from howsure.normal import ratio, roots
 from howsure.registry import EXACT, rule, spellings
-from howsure.unit_tail import Tail, plus_product, unit_tail
 from howsure.samples import Draw, Sample, one_of_each_shape
+from howsure.unit_tail import Tail, plus_product, unit_tail
 
 
 def _expanded_relu(input: Moments, inplace: bool = False) -> Any:

@@ -39,10 +39,13 @@ class Window(NamedTuple):
 
 def taps(x: Tensor, axis: int, window: Window) -> list[Tensor]:
     """The first elements of all windows along the axis, the second ones, ..."""
+    if window.kernel == window.stride == 1:
+        return [x]
     axis %= x.dim()
-    moments = x.read() if isinstance(x, Gaussian) else None
-    if isinstance(moments, Probed) and moments.mean.requires_grad and not is_traced():
-        return _with_one_gradient(x, moments, axis, window)
+    if isinstance(x, Gaussian) and not is_traced():
+        moments = x.read()
+        if isinstance(moments, Probed) and moments.mean.requires_grad:
+            return _with_one_gradient(x, moments, axis, window)
     return [x[_at(axis, part)] for part in window.slices(x.shape[axis])]
 
 
@@ -78,5 +81,5 @@ class _Taps(torch.autograd.Function):
         back = [ctx.order.index(i) for i in range(len(ctx.order))]
         total = gradients[0].new_zeros(ctx.shape).permute(back)
         for part, gradient in zip(ctx.parts, gradients, strict=True):
-            total[_at(ctx.axis, part)] += gradient
+            total[_at(ctx.axis, part)].add_(gradient)
         return total, None, None
