@@ -6,7 +6,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import howsure as hs
+from howsure.compiling.tracing import traced
 from howsure.correlated import square_sum
+from howsure.methods import METHODS
 from howsure.rules.windows import Window, _Taps
 from howsure.signs import random_signs
 from howsure.unit_tail import unit_tail
@@ -43,6 +45,27 @@ def test_pools_of_one_element_along_an_axis(kernel, stride):
     backward, forward = (hs.Uncertain(model, 0.01, m, probes=0)(x) for m in ("adjoint", "adf"))
     torch.testing.assert_close(backward.mean, forward.mean)
     torch.testing.assert_close(backward.total_var, forward.total_var)
+
+
+class PooledTokens(nn.Module):
+    """After the pool comes a soft-max, whose innovation is estimated by random directions."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.pool, self.last = nn.MaxPool2d(3, 1), nn.Linear(100, 1)
+
+    def forward(self, x):
+        return self.last(self.pool(x).flatten(1).softmax(1))
+
+
+@pytest.mark.parametrize("probes", [0, 4])
+def test_a_trace_draws_as_eager_does(probes):
+    sure, x = hs.Uncertain(PooledTokens(), 0.01, "adjoint", probes=probes), torch.rand(1, 1, 12, 12)
+    sure.eval()
+    expected = sure(x).total_var
+    (found,) = traced(lambda x: [METHODS["adjoint"](sure.setup, x).total_var], [x])(x)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
 
 
 def test_shares_that_count_for_nothing_are_zero():

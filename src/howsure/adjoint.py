@@ -123,10 +123,10 @@ def _of_kinds(
     remainder: Remainder, ledger: LedgerInterpreter
 ) -> tuple[Tensor | None, Tensor | None]:
     """What is beyond the quadratic part, of the data and of the model."""
-    rest, share = remainder.rest, remainder.model_share
-    if rest is None or share is None:
+    rest, shares = remainder.rest, remainder.shares
+    if rest is None or shares is None:
         return (None, rest) if ledger.has_masks_only else (rest, None)
-    return rest * (1 - share), rest * share
+    return rest * shares[0], rest * shares[1]
 
 
 def _rows(tensor: Tensor, remainder: Remainder, like: Tensor) -> Tensor:

@@ -63,13 +63,9 @@ class ProbeInterpreter(RuleInterpreter):
 
     def sprayed(self, moments: Moments) -> Probed:
         """Independent noise as probes."""
-        directions = self.fresh(moments.var, moments.mean)
+        nothing = moments.mean.new_zeros((self.count, *[1] * moments.mean.dim()))
+        directions = self.renewed(nothing, moments.var, moments.mean)
         return Probed(moments.mean, moments.var, None, directions)
-
-    def fresh(self, var: Tensor, like: Tensor, count: int | None = None) -> Tensor:
-        """New independent directions of variance `var`, all or `count` of them."""
-        count = self.count if count is None else count
-        return self.renewed(like.new_zeros((count, *[1] * like.dim())), var, like)
 
     def renewed(self, probes: Tensor, var: Tensor, like: Tensor) -> Tensor:
         """These directions and new independent ones of variance `var` in the shape of `like`."""
@@ -106,9 +102,9 @@ class ProbeInterpreter(RuleInterpreter):
     def respond(self, call: Call) -> Any:
         """The responses of one call, in the structure of its result."""
         rule = call.rule
-        self.drawn += 1
         if self.count == 0:
-            return diagonal(call, (self.seed, self.drawn), affine=is_affine(call))
+            return diagonal(call, self.next_seed, affine=is_affine(call))
+        self.drawn += 1
         if is_affine(call):
             return affine(call)
         if rule.name == "relu":
@@ -118,6 +114,11 @@ class ProbeInterpreter(RuleInterpreter):
         if len(call.inputs) == 2 and rule.name in _OF_TWO:
             return _OF_TWO[rule.name](*call.inputs)
         return general(call, (self.seed, self.drawn))
+
+    def next_seed(self) -> tuple[int, ...]:
+        """Another seed in every call."""
+        self.drawn += 1
+        return self.seed, self.drawn
 
     def finished(self, responses: Any, memory: Any = None) -> Any:
         """Carriers in place of responses; innovations become new directions."""

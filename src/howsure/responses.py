@@ -217,8 +217,11 @@ def _expanded(call: Call) -> Response | None:
     return Response(mean, none, found.innovation, (), found.innovation, found.var)
 
 
-def diagonal(call: Call, seed: tuple[int, ...], *, affine: bool) -> Any:
-    """Responses without probes: the rule's own moments, for independent elements."""
+def diagonal(call: Call, seed: Callable[[], tuple[int, ...]], *, affine: bool) -> Any:
+    """Responses without probes: the rule's own moments, for independent elements.
+
+    A seed is taken only to estimate something: operations that do without may be more or fewer.
+    """
     known = _expanded(call)
     if known is not None:
         return known
@@ -233,7 +236,7 @@ def diagonal(call: Call, seed: tuple[int, ...], *, affine: bool) -> Any:
         if affine:
             pass
         elif out.innovation is None:
-            beyond = estimated_innovation(values, index, call.inputs, var, seed)
+            beyond = estimated_innovation(values, index, call.inputs, var, seed())
         else:
             beyond = out.innovation().detach()
         none = out.mean.new_empty((0, *out.mean.shape))

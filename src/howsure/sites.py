@@ -54,14 +54,15 @@ class Remainder:
         axis: The axis of `mean` that counts the inputs of the batch.
         bends: Its quadratic part with the directions behind it.
         rest: Variance beyond, independent in each element; `None` for nothing.
-        model_share: The model's share of `rest`; `None` where there is one kind of source only.
+        shares: The data's and the model's shares of `rest`; `None` where there is one kind of
+            source only.
     """
 
     mean: Tensor
     axis: int
     bends: tuple[Bend, ...]
     rest: Tensor | None
-    model_share: Tensor | None = None
+    shares: tuple[Tensor, Tensor] | None = None
 
     @property
     def has_channels_last(self) -> bool:
@@ -177,32 +178,35 @@ class LedgerInterpreter(ProbeInterpreter):
 
     def with_innovation(self, response: Response) -> Probed:
         """The moments after an operation, with its remainder noted."""
-        share = self.model_share(response)
-        out = super().with_innovation(response) if share is None else self._split(response, share)
+        shares = self.shares(response)
+        out = super().with_innovation(response) if shares is None else self._split(response, shares)
         if response.innovation is not None and out.mean.requires_grad:
             pairs = self.count > 1  # A form is known by pairs of different probes.
             bends = response.bends if pairs else ()
             rest = response.rest if pairs else response.innovation
             axis = self.rows_of(out.mean)
-            self.remainders.append(Remainder(out.mean, axis, bends, rest, share))
+            self.remainders.append(Remainder(out.mean, axis, bends, rest, shares))
         return out
 
-    def model_share(self, response: Response) -> Tensor | None:
-        """rho**2 with rho the masks' share of the first-order variance in each element.
+    def shares(self, response: Response) -> tuple[Tensor, Tensor] | None:
+        """1 - rho**2 and rho**2, with rho the masks' share of the first-order variance.
 
-        Of pairs of noises that interact, so many are both the masks'; all others are the data's.
+        Of pairs of noises that interact, rho**2 are both the masks'; all others are the data's.
+        1 - rho**2 = (1 - rho) (1 + rho), which loses no digits where the masks rule.
         """
         if self.of_sensors is None or response.innovation is None:
             return None
         data = square_sum(response.probes[: self.of_sensors])
         model = square_sum(response.probes[self.of_sensors :])
         total = data + model
-        return (model / torch.where(total > 0, total, torch.ones_like(total))).square()
+        some = torch.where(total > 0, total, torch.ones_like(total))
+        rho, rest = model / some, torch.where(total > 0, data / some, torch.ones_like(total))
+        return rest * (1 + rho), rho.square()
 
-    def _split(self, response: Response, share: Tensor) -> Probed:
+    def _split(self, response: Response, shares: tuple[Tensor, Tensor]) -> Probed:
         beyond = response.innovation
         assert beyond is not None
-        of_kinds = (beyond * (1 - share), beyond * share)
+        of_kinds = (beyond * shares[0], beyond * shares[1])
         probes = self.renewed_by_kind(response.probes, of_kinds, response.mean)
         return Probed(response.mean, square_sum(response.probes) + beyond, None, probes)
 

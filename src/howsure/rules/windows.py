@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -37,16 +38,20 @@ class Window(NamedTuple):
         ]
 
 
-def taps(x: Tensor, axis: int, window: Window) -> list[Tensor]:
+def taps(x: Tensor, axis: int, window: Window) -> Iterable[Tensor]:
     """The first elements of all windows along the axis, the second ones, ..."""
     if window.kernel == window.stride == 1:
         return [x]
     axis %= x.dim()
     if isinstance(x, Gaussian) and not is_traced():
         moments = x.read()
-        if isinstance(moments, Probed) and moments.mean.requires_grad:
+        # Probes draw their signs by how many operations came before: a trace must have as many.
+        if isinstance(moments, Probed) and not len(moments.probes) and moments.mean.requires_grad:
             return _with_one_gradient(x, moments, axis, window)
-    return [x[_at(axis, part)] for part in window.slices(x.shape[axis])]
+    return (
+        x.narrow(axis, part.start, part.stop - part.start)[_at(axis, slice(None, None, part.step))]
+        for part in window.slices(x.shape[axis])
+    )
 
 
 def _at(axis: int, part: slice) -> tuple[slice, ...]:
@@ -58,8 +63,8 @@ def _with_one_gradient(x: Gaussian, moments: Probed, axis: int, window: Window) 
     means: Any = _Taps.apply(moments.mean, axis, window)
     found = []
     for mean, part in zip(means, window.slices(moments.mean.shape[axis]), strict=True):
-        var, probes = moments.var[_at(axis, part)], moments.probes[_at(axis + 1, part)]
-        found.append(wrap(Probed(mean, var, None, probes), x.interpreter, x.memory))
+        var, none = moments.var[_at(axis, part)], mean.new_empty((0, *mean.shape))
+        found.append(wrap(Probed(mean, var, None, none), x.interpreter, x.memory))
     return found
 
 
