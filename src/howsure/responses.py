@@ -195,7 +195,7 @@ class _WithSlopes(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, *slopes_and_means: Tensor) -> Tensor:
         ctx.save_for_backward(*slopes_and_means[: len(slopes_and_means) // 2])
-        return value.view_as(value)
+        return value.detach()  # `view` would give a batch axis of size 1 another stride
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

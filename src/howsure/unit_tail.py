@@ -63,7 +63,7 @@ class Tail(NamedTuple):
         """
         share, innovation = self.slope_and_innovation
         share = torch.threshold(share, 2**-24, 0.0)
-        return share, 1 - share, innovation
+        return share, 1 - share, torch.threshold(innovation, 2**-48, 0.0)
 
 
 def unit_tail(

@@ -47,7 +47,7 @@ class _TimesOnes(torch.autograd.Function):
         shape = (1,) * missing + tuple(ones.shape)
         ctx.shape, ctx.missing = ones.shape, missing
         ctx.shared = [axis for axis, size in enumerate(shape) if size < x.shape[axis]]
-        return x.view_as(x)
+        return x.detach()  # `view` would give a batch axis of size 1 another stride
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:

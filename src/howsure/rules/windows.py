@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -45,8 +45,7 @@ def taps(x: Tensor, axis: int, window: Window) -> Iterable[Tensor]:
     axis %= x.dim()
     if isinstance(x, Gaussian) and not is_traced():
         moments = x.read()
-        # Probes draw their signs by how many operations came before: a trace must have as many.
-        if isinstance(moments, Probed) and not len(moments.probes) and moments.mean.requires_grad:
+        if isinstance(moments, Probed) and moments.mean.requires_grad:
             return _with_one_gradient(x, moments, axis, window)
     return (
         x.narrow(axis, part.start, part.stop - part.start)[_at(axis, slice(None, None, part.step))]
@@ -58,14 +57,16 @@ def _at(axis: int, part: slice) -> tuple[slice, ...]:
     return (*(slice(None),) * axis, part)
 
 
-def _with_one_gradient(x: Gaussian, moments: Probed, axis: int, window: Window) -> list[Tensor]:
+def _with_one_gradient(
+    x: Gaussian, moments: Probed, axis: int, window: Window
+) -> Iterator[Gaussian]:
     """The same for backward passes."""
+    interpreter: Any = x.interpreter
     means: Any = _Taps.apply(moments.mean, axis, window)
-    found = []
     for mean, part in zip(means, window.slices(moments.mean.shape[axis]), strict=True):
-        var, none = moments.var[_at(axis, part)], mean.new_empty((0, *mean.shape))
-        found.append(wrap(Probed(mean, var, None, none), x.interpreter, x.memory))
-    return found
+        interpreter.count_operations(2)  # those that `taps` would have called
+        var, probes = moments.var[_at(axis, part)], moments.probes[_at(axis + 1, part)]
+        yield wrap(Probed(mean, var, None, probes), interpreter, x.memory)
 
 
 class _Taps(torch.autograd.Function):
