@@ -82,6 +82,9 @@ def _depth(layers: int) -> dict[str, Call]:
     parts: list[nn.Module] = [nn.Conv2d(3, 32, 3, padding=1)]
     for _ in range(layers - 1):
         parts += [nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1)]
+    for part in parts:
+        if isinstance(part, nn.Conv2d):  # as in trained networks, activations keep their size
+            nn.init.kaiming_normal_(part.weight)
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 1)]
     net = nn.Sequential(*parts, *head).eval().requires_grad_(False)
     x, dropout = torch.rand(1, 3, 48, 48), {"rate": RATE}

@@ -16,8 +16,8 @@ _HEAD = """\
 
 How long a prediction takes, in plain forward passes of the same network. `make bench` measures it
 and writes this page; the numbers are in `benchmarks/results/`. One thread, float32. All passes of
-a network take turns in one process, and the shortest time of each counts. Weights are random:
-speed does not depend on them.
+a network take turns in one process, and the shortest time of each counts. Weights are random, with
+activations of usual size; beyond that speed does not depend on them.
 
 """
 
