@@ -67,7 +67,7 @@ def _blockwise(function: Elementwise, inputs: tuple[Tensor, ...], size: int) -> 
     count = inputs[0].numel()
     if not isinstance(count, int) or count <= size:
         return function(*inputs)
-    order = _as_in_memory(inputs)
+    order, back = as_in_memory(*inputs)
     ordered = [tensor.permute(order) for tensor in inputs]
     shape = ordered[0].shape
     # Rows in front, to be cut without a copy: single elements, or slices of images.
@@ -81,7 +81,6 @@ def _blockwise(function: Elementwise, inputs: tuple[Tensor, ...], size: int) -> 
         outputs = outputs or tuple(block.new_empty(rows[0].shape) for block in found)
         for output, block in zip(outputs, found, strict=True):
             output[start : start + step] = block
-    back = sorted(range(len(order)), key=order.__getitem__)
     return tuple(output.reshape(shape).permute(back) for output in outputs)
 
 
@@ -91,13 +90,14 @@ def _trailing_axes(shape: torch.Size, size: int) -> int:
     return max(whole for whole in axes if math.prod(shape[len(shape) - whole :]) <= size)
 
 
-def _as_in_memory(inputs: tuple[Tensor, ...]) -> list[int]:
-    """The axes from the slowest to the fastest: images may have their channels last."""
+def as_in_memory(*tensors: Tensor) -> tuple[list[int], list[int]]:
+    """The axes from the slowest to the fastest, and the way back: channels may be last."""
 
     def step(axis: int) -> int:
-        return max(tensor.stride(axis) for tensor in inputs)
+        return max(tensor.stride(axis) for tensor in tensors)
 
-    return sorted(range(inputs[0].dim()), key=step, reverse=True)
+    order = sorted(range(tensors[0].dim()), key=step, reverse=True)
+    return order, sorted(range(len(order)), key=order.__getitem__)
 
 
 class _WholeBatch(torch.autograd.Function):

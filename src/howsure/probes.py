@@ -63,18 +63,20 @@ class ProbeInterpreter(RuleInterpreter):
 
     def sprayed(self, moments: Moments) -> Probed:
         """Independent noise as probes."""
-        nothing = moments.mean.new_zeros((self.count, *[1] * moments.mean.dim()))
-        directions = self.renewed(nothing, moments.var, moments.mean)
+        directions = self.renewed(self.nothing(moments.mean), moments.var, moments.mean)
         return Probed(moments.mean, moments.var, None, directions)
+
+    def nothing(self, like: Tensor) -> Tensor:
+        """Directions of 0, to begin with."""
+        return like.new_zeros((self.count, *[1] * like.dim()))
 
     def renewed(self, probes: Tensor, var: Tensor, like: Tensor) -> Tensor:
         """These directions and new independent ones of variance `var` in the shape of `like`."""
-        self.drawn += 1
-        count = len(probes)
+        seed, count = self.next_seed(), len(probes)
         if count == 0:
             return like.new_empty((0, *like.shape))
         shape = without_batch(like.shape, self.batch)
-        signs = random_signs(count, shape, (self.seed, self.drawn), like)
+        signs = random_signs(count, shape, seed, like)
         return torch.addcmul(probes, (var / count).sqrt().to(like.dtype), signs)
 
     def apply(self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

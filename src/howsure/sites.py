@@ -128,11 +128,10 @@ class LedgerInterpreter(ProbeInterpreter):
         """Independent noise as probes: all of them, or those of its kind."""
         if self.of_sensors is None:
             return super().sprayed(moments)
-        nothing = torch.zeros_like(moments.var)
-        variances = (moments.var, nothing) if kind == SENSOR else (nothing, moments.var)
-        mean = moments.mean
-        directions = self.renewed_by_kind(mean.new_zeros(self.count, *mean.shape), variances, mean)
-        return Probed(moments.mean, moments.var, None, directions)
+        mean, var, none = moments.mean, moments.var, torch.zeros_like(moments.var)
+        variances = (var, none) if kind == SENSOR else (none, var)
+        directions = self.renewed_by_kind(self.nothing(mean), variances, mean)
+        return Probed(mean, var, None, directions)
 
     def renewed_by_kind(
         self, probes: Tensor, variances: tuple[Tensor, Tensor], like: Tensor
@@ -178,8 +177,7 @@ class LedgerInterpreter(ProbeInterpreter):
 
     def with_innovation(self, response: Response) -> Probed:
         """The moments after an operation, with its remainder noted."""
-        shares = self.shares(response)
-        out = super().with_innovation(response) if shares is None else self._split(response, shares)
+        out, shares = self._by_kind(response)
         if response.innovation is not None and out.mean.requires_grad:
             pairs = self.count > 1  # A form is known by pairs of different probes.
             bends = response.bends if pairs else ()
@@ -188,27 +186,29 @@ class LedgerInterpreter(ProbeInterpreter):
             self.remainders.append(Remainder(out.mean, axis, bends, rest, shares))
         return out
 
-    def shares(self, response: Response) -> tuple[Tensor, Tensor] | None:
-        """1 - rho**2 and rho**2, with rho the masks' share of the first-order variance.
-
-        Of pairs of noises that interact, rho**2 are both the masks'; all others are the data's.
-        1 - rho**2 = (1 - rho) (1 + rho), which loses no digits where the masks rule.
-        """
-        if self.of_sensors is None or response.innovation is None:
-            return None
+    def _by_kind(self, response: Response) -> tuple[Probed, tuple[Tensor, Tensor] | None]:
+        """The moments after an operation, and the data's and the model's shares of what is new."""
+        beyond = response.innovation
+        if self.of_sensors is None or beyond is None:
+            return super().with_innovation(response), None
         data = square_sum(response.probes[: self.of_sensors])
         model = square_sum(response.probes[self.of_sensors :])
-        total = data + model
-        some = torch.where(total > 0, total, torch.ones_like(total))
-        rho, rest = model / some, torch.where(total > 0, data / some, torch.ones_like(total))
-        return rest * (1 + rho), rho.square()
+        shares = _shares(data, model)
+        new = (beyond * shares[0], beyond * shares[1])
+        probes = self.renewed_by_kind(response.probes, new, response.mean)
+        return Probed(response.mean, data + model + beyond, None, probes), shares
 
-    def _split(self, response: Response, shares: tuple[Tensor, Tensor]) -> Probed:
-        beyond = response.innovation
-        assert beyond is not None
-        of_kinds = (beyond * shares[0], beyond * shares[1])
-        probes = self.renewed_by_kind(response.probes, of_kinds, response.mean)
-        return Probed(response.mean, square_sum(response.probes) + beyond, None, probes)
+
+def _shares(data: Tensor, model: Tensor) -> tuple[Tensor, Tensor]:
+    """1 - rho**2 and rho**2, with rho the masks' share of the first-order variance.
+
+    Of pairs of noises that interact, rho**2 are both the masks'; all others are the data's.
+    1 - rho**2 = (1 - rho) (1 + rho), which loses no digits where the masks rule.
+    """
+    total = data + model
+    some = torch.where(total > 0, total, torch.ones_like(total))
+    rho, rest = model / some, torch.where(total > 0, data / some, torch.ones_like(total))
+    return rest * (1 + rho), rho.square()
 
 
 def _constant(data: Tensor) -> Moments:

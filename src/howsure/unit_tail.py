@@ -19,7 +19,7 @@ from howsure.normal import ratio, roots
 
 # Beyond, the tail is taken as constant: R(-8) = 2e-17 counts for nothing. Squares of smaller ones,
 # and products with a small variance, would leave the normal numbers of float32, where some
-# processors are a hundred times slower.
+# processors are thirty times slower.
 _FURTHEST = 8.0
 _FURTHEST_IN_FLOAT64 = 10.0
 
@@ -60,12 +60,13 @@ class Tail(NamedTuple):
     def shares_and_innovation(self) -> tuple[Tensor, Tensor, Tensor]:
         """Phi(a) and Phi(-a) that add up to 1, and the innovation.
 
-        What float32 cannot tell from 0 beside 1 is 0: products of several tiny shares would leave
-        the normal numbers.
+        What cannot be told from 0 beside 1 is 0: products of several tiny shares would leave the
+        normal numbers.
         """
         share, innovation = self.slope_and_innovation
-        share = torch.threshold(share, 2**-24, 0.0)
-        return share, 1 - share, torch.threshold(innovation, 2**-48, 0.0)
+        nothing = torch.finfo(share.dtype).eps / 2
+        share = torch.threshold(share, nothing, 0.0)
+        return share, 1 - share, torch.threshold(innovation, nothing**2, 0.0)
 
 
 def unit_tail(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from howsure.blocks import as_in_memory
 from howsure.concrete import is_traced
 from howsure.gaussian import Gaussian, wrap
 from howsure.responses import Probed
@@ -78,14 +79,13 @@ class _Taps(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, whole: Tensor, axis: int, window: Window) -> tuple[Tensor, ...]:
         ctx.axis, ctx.parts = axis, window.slices(whole.shape[axis])
-        ctx.order = sorted(range(whole.dim()), key=whole.stride, reverse=True)
-        ctx.shape = [whole.shape[i] for i in ctx.order]
+        order, ctx.back = as_in_memory(whole)
+        ctx.shape = [whole.shape[axis] for axis in order]
         return tuple(whole[_at(axis, part)] for part in ctx.parts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        back = [ctx.order.index(i) for i in range(len(ctx.order))]
-        total = gradients[0].new_zeros(ctx.shape).permute(back)
+        total = gradients[0].new_zeros(ctx.shape).permute(ctx.back)
         for part, gradient in zip(ctx.parts, gradients, strict=True):
             total[_at(ctx.axis, part)].add_(gradient)
         return total, None, None
