@@ -35,7 +35,6 @@ CASES = [
         Case(f"{network}, {label}", network, noise_std=std)
         for network in ("ResNet-20", "ResNet-32", "DroNet")
         for label, std in NOISE
-        if network != "DroNet" or std < 0.1
     ),
     *(
         Case(f"ResNet-20, {units}-wise dropout {rate:.1%}", "ResNet-20", rate=rate, units=units)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -37,6 +37,24 @@ def as_call(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(x, dict) and all(isinstance(key, str) for key in x):
         return (), x
     return (x,), {}
+
+
+def selected(output: Any, choice: Any) -> Any:
+    """A part of a model's output: by key, index, attribute or function; `None` is all of it."""
+    if choice is None:
+        return output
+    if callable(choice):
+        return choice(output)
+    try:
+        if isinstance(choice, str) and not isinstance(output, Mapping):
+            return getattr(output, choice)
+        return output[choice]
+    except (AttributeError, IndexError, KeyError, TypeError):
+        keys = f" with the keys {list(output)}" if isinstance(output, Mapping) else ""
+        raise ValueError(
+            f"`output={choice!r}` is no part of what the model returns, a "
+            f"{type(output).__name__}{keys}; give a key, an index, an attribute or a function."
+        ) from None
 
 
 class Parts:

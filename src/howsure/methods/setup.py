@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from howsure.dropout import Placement, Site, check_rates, find_sites
 from howsure.noise import variance_of
 from howsure.registry import Rule, Target
-from howsure.structure import Parts, as_call, map_leaves
+from howsure.structure import as_call, map_leaves, selected
 
 TASKS = ("regression", "classification")
-PREDICTIONS = ("adf", "network")
+PREDICTIONS = (None, "mean", "network")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,17 +27,20 @@ class Setup:
         noise: The sensor's noise: a variance, a `howsure.noise` object, or a structure of them.
         placement: Where dropout goes.
         rate: Dropout rate: one number, one per site, or `None` for the model's own.
-        samples: Monte-Carlo samples T.
-        seed: Seed of masks and noise draws.
-        prediction: "adf": the mean of the propagated means (the paper); "network": the mean of
-            the plain passes with the same masks.
+        samples: How many points or Monte-Carlo samples; `None` for the method's own number.
+        tolerance: Largest relative standard error of any std; the methods "gradients",
+            "noise_sampling" and "mc_dropout" go on until every row has reached it.
+        seed: Seed of points, masks and noise draws.
+        prediction: "network": what the plain network says; "mean": E[f(x + noise)], over the masks
+            as well; `None` for the method's own, which is "network" for "gradients".
+        output: Which part of the model's output counts: a key, index, attribute or function.
+        batch_dim: The axis of inputs and outputs that counts the inputs; `None` if a call is one
+            input.
         task: "classification" applies a soft-max to the model's output.
         tau: A constant variance added to `data_var` (Gal & Ghahramani's 1/tau).
-        chunk: How many samples run at once; bounds the memory.
+        chunk: How many points or samples run at once; bounds the memory.
         shared_masks: One weight draw per sample for all inputs of a call, or one per input.
         unbiased: Divide the variance of the means by T - 1; the paper divides by T.
-        probes: Random directions that carry correlations ("adjoint", "control_variate").
-        outputs: Which outputs get a backward pass ("adjoint"), as flat indices; `None` for all.
         variance_dtype: `torch.bfloat16` takes the variance through linear layers in half the bits,
             for hardware that is faster with them; `None` keeps the model's precision.
         fallback: As in `propagate`.
@@ -50,33 +53,39 @@ class Setup:
     noise: Any = None
     placement: Placement = field(default_factory=Placement)
     rate: float | tuple[float, ...] | None = None
-    samples: int = 20
+    samples: int | None = None
+    tolerance: float | None = None
     seed: int = 0
-    prediction: str = "adf"
+    prediction: str | None = None
+    output: Any = None
+    batch_dim: int | None = 0
     task: str = "regression"
     tau: float | Tensor = 0.0
     chunk: int | None = None
     shared_masks: bool = True
     unbiased: bool = False
-    probes: int = 8
-    outputs: tuple[int, ...] | None = None
     variance_dtype: torch.dtype | None = None
     fallback: str = "error"
     rules: Mapping[Target, Rule] | None = None
     uniforms: tuple[Tensor, ...] | None = None
     _sites: dict[str, tuple[Site, ...]] = field(default_factory=dict, repr=False)
-    _counts: dict[tuple[str, str], int] = field(default_factory=dict, repr=False)
+    _verdicts: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """One clear sentence for each wrong setting."""
         for name, allowed in (("task", TASKS), ("prediction", PREDICTIONS)):
             if getattr(self, name) not in allowed:
-                raise ValueError(f"`{name}` must be one of {allowed}, not {getattr(self, name)!r}.")
+                known = tuple(word for word in allowed if word)
+                raise ValueError(f"`{name}` must be one of {known}, not {getattr(self, name)!r}.")
         for name in ("samples", "chunk"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"`{name}` must be a whole number of at least 1, not {value!r}.")
-
+        if self.tolerance is not None and not 0 < self.tolerance < 1:
+            raise ValueError(
+                "`tolerance` is the largest relative error of a std, a number between 0 and 1, not "
+                f"{self.tolerance!r}."
+            )
         if self.variance_dtype not in (None, torch.bfloat16):
             raise ValueError(
                 "`variance_dtype` must be torch.bfloat16 or None (the model's precision), not "
@@ -98,19 +107,23 @@ class Setup:
             self._sites[key] = find_sites(self.model, x, self.placement)
         return self._sites[key]
 
-    def output_count(self, x: Any) -> int:
-        """How many numbers the model returns per input, for classification both kinds.
+    def run(self, x: Any) -> Any:
+        """What the model returns for an input, or the part of it that was asked for."""
+        args, kwargs = as_call(x)
+        return selected(self._callable()(*args, **kwargs), self.output)
 
-        One plain pass finds it, once per shape.
+    def _callable(self) -> Callable[..., Any]:
+        """The model; with copies of weights that were made in inference mode, where gradients are
+        wanted: autograd cannot keep those.
         """
-        key = (self.task, _shapes(x))
-        if key not in self._counts:
-            args, kwargs = as_call(x)
-            with torch.no_grad():
-                tensors = Parts(self.model(*args, **kwargs)).tensors
-            count = sum(out.numel() // max(len(out), 1) if out.dim() else 1 for out in tensors)
-            self._counts[key] = 2 * count if self.task == "classification" else count
-        return self._counts[key]
+        model = self.model
+        if not torch.is_grad_enabled() or not isinstance(model, nn.Module):
+            return model
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        if not any(tensor.is_inference() for tensor in tensors.values()):
+            return model
+        copies = {name: tensor.clone() for name, tensor in tensors.items()}
+        return lambda *args, **kwargs: torch.func.functional_call(model, copies, args, kwargs)
 
     def rates(self, sites: tuple[Site, ...]) -> tuple[float, ...]:
         """The rate of every site."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments import variance_dtype
+from howsure.noise.roots import Root, diagonal
 from howsure.noise.values import Value, along, as_value, check, encode, like
 
 
@@ -48,6 +49,15 @@ class Noise(ABC):
                 "or come from `howsure.noise.per_channel`."
             )
         return var
+
+    def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
+        """The square root of the noise's covariance at `x`, row by row.
+
+        Independent noise has a diagonal one. A noise whose elements are correlated overrides this:
+        any linear map from standard normal numbers to noise will do.
+        """
+        std = self(x).expand(x.shape).sqrt()
+        return diagonal(std.unsqueeze(0) if batch_dim is None else std.movedim(batch_dim, 0))
 
     def sample(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """`x` plus Gaussian noise with the variance at `x`; `None` takes torch's own generator."""

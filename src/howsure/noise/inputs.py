@@ -11,6 +11,7 @@ from torch import Tensor
 from howsure.noise.base import Noise
 from howsure.noise.constant import Constant
 from howsure.noise.identified import CameraFit, Identified
+from howsure.noise.roots import Root
 from howsure.noise.signal import Custom
 from howsure.noise.values import as_value
 
@@ -24,13 +25,31 @@ def variance_of(noise: Any, x: Any) -> Any:
             with one of these for each tensor; a dict may leave out the inputs without noise.
         x: The model's input: a tensor, or tuples, lists and dicts of tensors.
     """
-    return _walk(noise, x, lambda found, tensor: None if found is None else found(tensor), "x")
+    return _walk(noise, x, lambda found, tensor, _: None if found is None else found(tensor), "x")
+
+
+def roots_of(noise: Any, x: Any, batch_dim: int | None = 0) -> list[tuple[int, str, Root]]:
+    """Number, name and square root of the noise of every noisy floating-point tensor of `x`."""
+    found: list[tuple[int, str, Root]] = []
+    number = -1
+
+    def leaf(own: Noise | None, item: Any, name: str) -> None:
+        nonlocal number
+        number += isinstance(item, Tensor) and item.dtype.is_floating_point
+        if own is not None:
+            found.append((number, name, own.root(item.detach(), batch_dim)))
+
+    _walk(noise, x, leaf, "x")
+    return found
 
 
 def sample_of(noise: Any, x: Any, generator: torch.Generator | None) -> Any:
     """`x` with noise drawn onto every tensor that has a noise; `noise` as in `variance_of`."""
     return _walk(
-        noise, x, lambda found, item: item if found is None else found.sample(item, generator), "x"
+        noise,
+        x,
+        lambda found, item, _: item if found is None else found.sample(item, generator),
+        "x",
     )
 
 
@@ -61,14 +80,14 @@ def as_noise(noise: Any) -> Noise | None:
     return Constant(as_value(noise, "noise"))
 
 
-def _walk(noise: Any, x: Any, leaf: Callable[[Noise | None, Any], Any], name: str) -> Any:
-    """`x` with `leaf(noise, item)` for each of its items."""
+def _walk(noise: Any, x: Any, leaf: Callable[[Noise | None, Any, str], Any], name: str) -> Any:
+    """`x` with `leaf(noise, item, name)` for each of its items."""
     if isinstance(x, Mapping) and isinstance(noise, Mapping | None):
         return _walk_mapping(noise or {}, x, leaf, name)
     if _is_sequence(x) and (noise is None or _is_sequence(noise)):
         return _walk_sequence(noise, x, leaf, name)
     if noise is None or (isinstance(x, Tensor) and not isinstance(noise, Mapping)):
-        return leaf(as_noise(noise), x)
+        return leaf(as_noise(noise), x, name)
     raise TypeError(
         "The noise must have the structure of the input, with one noise (or None) for each "
         f"tensor; `{name}` is a {type(x).__name__} and its noise a {type(noise).__name__}."

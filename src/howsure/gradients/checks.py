@@ -1,0 +1,322 @@
+"""What the method takes for granted, checked on the user's own network before it is relied on.
+
+The first call for a model makes all checks; a later one those for shapes that are new.
+
+- The same input gives the same output: two plain passes.
+- Rows do not influence each other, and points may run as rows of one batch: the outputs of a
+  folded pass against a plain one, and a backward pass of one row, which must not reach others.
+- Gradients are what they say: directional derivatives against differences of outputs (`no_grad`,
+  `detach`, a backward pass of its own), and the variance against that of plain samples (steps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from howsure.calls import ALL, Calls, Layout, NotRowsError, Rows, has_rows
+from howsure.gradients.backward import Sources, gradients_at, outputs_at
+from howsure.gradients.points import Design
+from howsure.gradients.sums import sums_of
+from howsure.methods.setup import Setup
+from howsure.structure import map_leaves
+
+# Plain samples, blocks of points and rows that are looked at, the latter fewer for large inputs.
+SAMPLES = 64
+BLOCKS = 4
+_ROWS = 8
+_ELEMENTS = 2**17
+# Steps of the differences, in std of the noise. A gradient is believed if the differences agree
+# with it at one of them: a long step is blurred by curvature, a short one by rounding.
+STEPS = (0.3, 0.1, 0.03, 0.01)
+# Largest relative difference of the two: its square is the share of the variance that is hidden.
+HIDDEN = 0.15
+# The variance by gradients differs from that of samples: by so many standard errors, and so much.
+ERRORS = 4.0
+MATERIAL = 0.25
+
+RANDOM = "the model draws random numbers: the same input gave two different outputs"
+HIDES = (
+    "the model hides its gradient (no_grad, detach, rounding, or a backward pass of its own): "
+    "outputs change with the noise and their gradients do not tell how"
+)
+STEPWISE = (
+    "the outputs are flat or have steps: their variance is not that of their gradients"
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a model can be run, and why its gradients cannot be used, if so.
+
+    Attributes:
+        layout: Whether points run as one batch.
+        channels_last: Whether images are laid out with their channels last.
+        reason: Why to sample instead; `None` if the gradients can be relied on.
+        note: What a user should know about the layout.
+        random: Whether the model draws random numbers.
+    """
+
+    layout: Layout
+    channels_last: bool = False
+    reason: str | None = None
+    note: str | None = None
+    random: bool = False
+
+
+def layout_of(setup: Setup, x: Any, sources: Sources) -> Verdict:
+    """How the model can be run for inputs of these shapes; looked up if it is known."""
+    key = ("layout", *_key(setup, sources), _shapes(x))
+    if key not in setup._verdicts:
+        setup._verdicts[key] = _layout(setup, x, sources)
+    return setup._verdicts[key]
+
+
+def verdict_of(setup: Setup, x: Any, sources: Sources) -> Verdict:
+    """The layout, and whether gradients can be relied on for inputs of this kind."""
+    verdict = layout_of(setup, x, sources)
+    if verdict.reason is not None:
+        return verdict
+    rows = _shapes(x, without=setup.batch_dim) if verdict.layout == "folded" else _shapes(x)
+    key = ("gradients", *_key(setup, sources), rows)
+    if key not in setup._verdicts:
+        calls = Calls(setup, x, verdict.layout, sources.sites, verdict.channels_last)
+        setup._verdicts[key] = _doubt(calls, sources)
+    reason = setup._verdicts[key]
+    return verdict if reason is None else Verdict(verdict.layout, reason=reason)
+
+
+def _key(setup: Setup, sources: Sources) -> tuple[Any, ...]:
+    """The model, its weights and what is random."""
+    tensors = (
+        [*setup.model.parameters(), *setup.model.buffers()]
+        if isinstance(setup.model, nn.Module)
+        else []
+    )
+    versions = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+    kinds = (len(sources.inputs), sources.active, setup.batch_dim, repr(setup.output))
+    return id(setup.model), hash(versions), id(setup.noise), kinds
+
+
+def _shapes(x: Any, without: int | None = None) -> str:
+    """Shapes and types of the tensors of an input, and everything in it that is no tensor."""
+
+    def leaf(item: Any) -> Any:
+        if not isinstance(item, Tensor):
+            return repr(item)
+        shape = list(item.shape)
+        if without is not None and item.dim() > without:
+            del shape[without]
+        return (tuple(shape), str(item.dtype))
+
+    return str(map_leaves(leaf, x))
+
+
+def _layout(setup: Setup, x: Any, sources: Sources) -> Verdict:
+    with torch.no_grad():
+        whole = Calls(setup, x, "whole")
+        plain = whole.plain()
+        again = Calls(setup, x, "whole").plain()
+    if not plain:
+        raise TypeError("The model returns no floating-point tensor, so nothing has a variance.")
+    if not _same(plain, again):
+        return Verdict("whole", reason=RANDOM, random=True)
+    axis = setup.batch_dim
+    if axis is None:
+        return Verdict("whole")
+    if has_rows(x, axis):
+        for channels_last in (True, False):
+            calls = Calls(setup, x, "folded", sources.sites, channels_last)
+            if _is_foldable(calls, sources, plain):
+                return Verdict("folded", channels_last)
+    if _has_own_rows(Calls(setup, x, "looped", sources.sites), sources, plain):
+        return Verdict("looped")
+    return Verdict(
+        "whole",
+        note="The rows of a batch influence each other, or are not on the axis "
+        f"`batch_dim={axis}`: the whole call was taken as one input. Say so with "
+        "`batch_dim=None`, or give rows one by one.",
+    )
+
+
+def _same(one: Sequence[Tensor], two: Sequence[Tensor]) -> bool:
+    """Equal but for rounding, NaN included."""
+    return len(one) == len(two) and all(_close(a, b) for a, b in zip(one, two, strict=True))
+
+
+def _close(one: Tensor, two: Tensor) -> bool:
+    if one.shape != two.shape:
+        return False
+    size = float(one.abs().nan_to_num(0, 0, 0).max()) if one.numel() else 0.0
+    eps = torch.finfo(one.dtype).eps
+    return torch.allclose(one, two, rtol=200 * eps, atol=200 * eps * size, equal_nan=True)
+
+
+def _is_foldable(calls: Calls, sources: Sources, plain: Sequence[Tensor]) -> bool:
+    """Whether rows of a folded batch have the outputs that they have by themselves."""
+    expected = Calls(calls.setup, calls.x, "looped")
+    try:
+        still = [torch.zeros(1, *z.shape[1:]) for z in sources.drawn(range(1))]
+        noisy = [z[:1] for z in sources.drawn(range(1))]
+        both = [torch.cat(pair) for pair in zip(still, noisy, strict=True)]
+        rows, count = _some_rows(calls)
+        with torch.no_grad():
+            found = outputs_at(calls, sources, _leaves(both, count, calls), rows)
+            alone = expected._flat(plain, 1)[0][rows]
+        return _close(alone, found[0]) and _is_independent(calls, sources, both, rows, count)
+    # A model that expects its own batch size can fail in any way.
+    except Exception:
+        return False
+
+
+def _has_own_rows(calls: Calls, sources: Sources, plain: Sequence[Tensor]) -> bool:
+    """Whether rows of one call are independent, with the rows of every noisy input where said."""
+    try:
+        if any(calls.base(t).shape[0] != calls.count for t in _noisy_tensors(calls, sources)):
+            return False
+        outputs = calls._flat(plain, 1)
+        if outputs.shape[1] != calls.count:
+            return False
+        points = [z[:1] for z in sources.drawn(range(1))]
+        return _is_independent(calls, sources, points, ALL, calls.count)
+    except (NotRowsError, IndexError, ValueError):
+        return False
+
+
+def _noisy_tensors(calls: Calls, sources: Sources) -> list[Tensor]:
+    from howsure.structure import Parts
+
+    tensors = Parts(calls.x).tensors
+    return [tensors[noisy.number] for noisy in sources.inputs]
+
+
+def _is_independent(
+    calls: Calls, sources: Sources, points: Sequence[Tensor], rows: Rows, count: int
+) -> bool:
+    """Whether the gradient of the first row's outputs is 0 for all others."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves = [leaf.requires_grad_() for leaf in _leaves(points, count, calls)]
+        outputs = outputs_at(calls, sources, leaves, rows)
+        if not outputs.requires_grad or outputs.shape[:2] != leaves[0].shape[:2]:
+            return outputs.shape[:2] == leaves[0].shape[:2]
+        own = outputs[0, 0]
+        weights = torch.linspace(1, 2, len(own), dtype=own.dtype, device=own.device)
+        found = torch.autograd.grad((weights * own).sum(), leaves, allow_unused=True)
+    reached = [each.flatten(0, 1)[1:] for each in found if each is not None]
+    return not any(bool((each != 0).any()) for each in reached)
+
+
+def _leaves(points: Sequence[Tensor], rows: int, calls: Calls) -> list[Tensor]:
+    from howsure.gradients.backward import _leaf
+
+    return [_leaf(z, rows, calls.x).detach() for z in points]
+
+
+def _some_rows(calls: Calls) -> tuple[Rows, int]:
+    """The first rows; few where inputs are large, all where none can be left out."""
+    if calls.layout != "folded":
+        return ALL, calls.count
+    elements = sum(t.numel() for t in _all_tensors(calls.x)) // max(1, calls.count)
+    count = min(calls.count, max(1, min(_ROWS, _ELEMENTS // max(1, elements))))
+    return slice(0, count), count
+
+
+def _all_tensors(x: Any) -> list[Tensor]:
+    from howsure.calls import tensors_of
+
+    return tensors_of(x)
+
+
+def _doubt(calls: Calls, sources: Sources) -> str | None:
+    """Why the gradients cannot be relied on; `None` if they can."""
+    rows, count = _some_rows(calls)
+    design, points = sources.design, sources.drawn(range(BLOCKS))
+    found = gradients_at(calls, sources, points, rows, count)
+    if _is_hidden(calls, sources, points, rows, count):
+        return HIDES
+    sums = [
+        sums_of(_block(found, design, b), design, len(sources.inputs), b) for b in range(BLOCKS)
+    ]
+    variances = torch.stack([each.variance.mean for each in sums])  # (blocks, rows, outputs)
+    return STEPWISE if _disagrees(calls, sources, rows, count, variances) else None
+
+
+def _block(found: Any, design: Design, block: int) -> Any:
+    from howsure.gradients.backward import Gradients
+
+    own = slice(block * design.points, (block + 1) * design.points)
+    return Gradients(found.values[own], [each[:, own] for each in found.by_source])
+
+
+def _is_hidden(
+    calls: Calls, sources: Sources, points: Sequence[Tensor], rows: Rows, count: int
+) -> bool:
+    """Whether directional derivatives differ from what the gradients say, for any output."""
+    size = sources.design.points
+    first = [z[:size] for z in points]
+    # Another block's points are independent directions.
+    directions = [z[size : 2 * size] for z in points]
+    found = gradients_at(calls, sources, first, rows, count)
+    slopes = sum(
+        torch.einsum("kprd,pd->prk", g, d.flatten(1).to(g))
+        for g, d in zip(found.by_source, directions, strict=True)
+    )
+    assert isinstance(slopes, Tensor)
+    eps = torch.finfo(found.values.dtype).eps
+    scale = found.values.abs().amax((0, 1))
+    suspicious = torch.ones_like(scale, dtype=torch.bool)
+    with torch.no_grad():
+        for step in STEPS:
+            ends = [
+                outputs_at(
+                    calls,
+                    sources,
+                    _leaves(
+                        [z + sign * step * d for z, d in zip(first, directions, strict=True)],
+                        count,
+                        calls,
+                    ),
+                    rows,
+                )
+                for sign in (1, -1)
+            ]
+            change = ((ends[0] - ends[1]) / (2 * step)).to(slopes.dtype)
+            allowed = HIDDEN * _rms(change) + 20 * eps * scale / step
+            suspicious &= ~(_rms(change - slopes) <= allowed)
+    return bool(suspicious.any())
+
+
+def _rms(values: Tensor) -> Tensor:
+    """Over points and rows, for every output."""
+    return values.square().mean((0, 1)).sqrt()
+
+
+def _disagrees(
+    calls: Calls, sources: Sources, rows: Rows, count: int, variances: Tensor
+) -> bool:
+    """Whether plain samples have another variance than the gradients say, for any output."""
+    # Independent points: of each block the first one is enough, and no two share anything.
+    size = sources.design.points
+    drawn = [z[::size] for z in sources.drawn(range(1000, 1000 + SAMPLES))]
+    with torch.no_grad():
+        parts = [
+            outputs_at(calls, sources, _leaves([z[s : s + 16] for z in drawn], count, calls), rows)
+            for s in range(0, SAMPLES, 16)
+        ]
+    values = torch.cat(parts).to(variances.dtype)
+    eps = torch.finfo(parts[0].dtype).eps
+    deviations = (values - values.mean(0)).square() * (SAMPLES / (SAMPLES - 1))
+    spread = deviations.mean(0)  # (rows, outputs)
+    rounding = (20 * eps * values.abs().amax(0)).square()
+    seen = spread > rounding
+    weight = torch.where(seen, 1 / spread.clamp(min=torch.finfo(spread.dtype).tiny), 0.0)
+    weight = weight / seen.sum(0).clamp(min=1)
+    ratios = (variances * weight).sum(1)  # (blocks, outputs)
+    chances = (deviations * weight).sum(1)  # (samples, outputs)
+    error = (ratios.var(0) / len(ratios) + chances.var(0) / SAMPLES).sqrt()
+    gap = (ratios.mean(0) - 1).abs()
+    return bool(((gap > ERRORS * error) & (gap > MATERIAL) & seen.any(0)).any())

@@ -1,0 +1,180 @@
+"""From gradients to variances: blocks of points are independent estimates, and are averaged.
+
+Their spread gives the standard error, and with a tolerance each row takes as many as it needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from howsure.calls import ALL, Calls, Rows
+from howsure.concrete import is_traced
+from howsure.gradients.backward import Sources, gradients_at
+from howsure.gradients.sums import Running, Sums, sums_of
+
+# Elements of sources that run at once: activations take some hundred times as much memory.
+_ELEMENTS = 2**19
+# With a tolerance: blocks before a row may stop, and after which it stops in any case.
+FEWEST_BLOCKS = 8
+MOST_BLOCKS = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """The variance of every row and output, by where it comes from.
+
+    Attributes:
+        sums: Sums over the blocks.
+        sources: What they are over.
+        blocks: Of the row that has most.
+    """
+
+    sums: Sums
+    sources: Sources
+    blocks: int
+
+    @property
+    def count(self) -> Tensor:
+        """Blocks of every row, (rows, 1)."""
+        return self.sums.variance.count
+
+    @property
+    def data_covariance(self) -> Tensor:
+        """(rows, outputs, outputs)."""
+        return self.sums.data.sum(1) / self.count[:, :, None]
+
+    @property
+    def model_covariance(self) -> Tensor:
+        """(rows, outputs, outputs)."""
+        return self.sums.model.sum(1) / self.count[:, :, None]
+
+    @property
+    def by_source(self) -> Tensor:
+        """(sources, rows, outputs)."""
+        return (self.sums.by_source / self.count[:, :, None]).movedim(1, 0)
+
+    @property
+    def elements(self) -> list[Tensor]:
+        """Of each noisy input, (rows, outputs, elements)."""
+        return [each / self.count[:, :, None] for each in self.sums.elements]
+
+    @property
+    def linear_share(self) -> Tensor:
+        """The first-order share of the variance, between 0 and 1; 1 where there is none."""
+        total = self.sums.variance.mean
+        share = self.sums.linear / (self.count * torch.where(total > 0, total, 1.0))
+        return torch.where(total > 0, share.clamp(0, 1), 1.0)
+
+    @property
+    def standard_error(self) -> Tensor:
+        """Of the total variance, (rows, outputs); infinite for a single block."""
+        return self.sums.variance.standard_error
+
+    def halves(self) -> tuple[Tensor, Tensor] | None:
+        """Data and model covariance of the blocks of even and of odd number, (2, rows, ...).
+
+        `None` if there are no odd ones: two independent estimates show the error of what is made
+        of a covariance.
+        """
+        if self.blocks == 1:
+            return None
+        count = self.sums.blocks.clamp(min=1)[:, :, None, None]
+        data, model = self.sums.data / count, self.sums.model / count
+        return data.movedim(1, 0), model.movedim(1, 0)
+
+
+def estimate(
+    calls: Calls,
+    sources: Sources,
+    points: int,
+    tolerance: float | None = None,
+    chunk: int | None = None,
+) -> Estimate:
+    """The estimate from a number of points, or from as many as each row needs.
+
+    Args:
+        calls: The model at its input.
+        sources: What is random.
+        points: How many, rounded to whole blocks.
+        tolerance: Largest relative standard error of any std; `None` takes `points` as they are.
+        chunk: How many points run at once.
+    """
+    size = sources.design.points
+    blocks = max(1, points // size)
+    if tolerance is None:
+        return Estimate(_sums(calls, sources, None, range(blocks), chunk), sources, blocks)
+    blocks = max(FEWEST_BLOCKS, blocks)
+    total = _sums(calls, sources, None, range(blocks), chunk)
+    while blocks < MOST_BLOCKS:
+        rows = (~is_precise(total.variance, tolerance)).nonzero()[:, 0]
+        if len(rows) == 0:
+            break
+        more = _sums(calls, sources, rows, range(blocks, 2 * blocks), chunk)
+        total = total + more.scattered(rows, calls.count)
+        blocks *= 2
+    return Estimate(total, sources, blocks)
+
+
+def is_precise(variance: Running, tolerance: float) -> Tensor:  # (rows,)
+    """Whether a row's largest standard error, with its own uncertainty, is below the tolerance."""
+    doubt = 1 + 1 / (2 * (variance.count - 1)).sqrt()
+    # The relative error of a std is half that of its variance.
+    reached = variance.standard_error * doubt <= 2 * tolerance * variance.mean
+    return (reached | (variance.squares == 0)).all(1)
+
+
+def _sums(
+    calls: Calls, sources: Sources, rows: Tensor | None, blocks: range, chunk: int | None
+) -> Sums:
+    """The sums of some blocks for some rows, or all, as many at once as fit into memory."""
+    at_once, count = _sizes(calls, sources, len(blocks), chunk)
+    parts = []
+    for some in _pieces(blocks, at_once):
+        points = sources.drawn(some)
+        columns = [
+            sums_of(
+                gradients_at(calls, sources, points, chosen, size),
+                sources.design,
+                len(sources.inputs),
+                some[0],
+            )
+            for chosen, size in _row_pieces(calls, rows, count)
+        ]
+        parts.append(Sums.joined(columns))
+    total = sum(parts[1:], parts[0])
+    return total if rows is None or calls.layout == "folded" else total.chosen(rows)
+
+
+def _sizes(calls: Calls, sources: Sources, blocks: int, chunk: int | None) -> tuple[int, int]:
+    """How many blocks run at once, and how many rows; all of them inside a trace."""
+    if is_traced():
+        return blocks, calls.count
+    size = sources.design.points
+    elements = sum(math.prod(noisy.root.shape) for noisy in sources.inputs)
+    elements += sum(math.prod(sources.sites[site].units) for site in sources.active)
+    block = max(1, elements) * size
+    at_once = max(1, min(blocks, chunk // size if chunk else _ELEMENTS // block))
+    return at_once, max(1, _ELEMENTS // (block * at_once))
+
+
+def _row_pieces(calls: Calls, rows: Tensor | None, size: int) -> Iterator[tuple[Rows, int]]:
+    """The rows of each pass, and how many: all of them if a pass cannot leave any out."""
+    count = calls.count
+    if calls.layout != "folded" or (rows is None and size >= count):
+        yield ALL, count
+    elif rows is None:
+        for start in range(0, count, size):
+            yield slice(start, start + size), min(size, count - start)
+    else:
+        for some in rows.split(size):
+            yield some, len(some)
+
+
+def _pieces(blocks: range, size: int) -> Iterator[range]:
+    for start in range(0, len(blocks), size):
+        yield blocks[start : start + size]
