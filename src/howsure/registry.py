@@ -53,7 +53,6 @@ class Rule:
         error: Bound on the relative error of the standard deviation over the samples.
         pointwise: Each output element depends on one element of one random input.
         takes_carriers: A composite: it is handed the Gaussians and calls operations with rules.
-        expanded: Computes the rule's `Expansion`; may return `NotImplemented`.
         takes_target: The function's first argument is the spelling that was called.
     """
 
@@ -66,7 +65,6 @@ class Rule:
     error: float = 0.0
     pointwise: bool = False
     takes_carriers: bool = False
-    expanded: Callable[..., Any] | None = None
     takes_target: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
