@@ -19,12 +19,12 @@ PACKAGE = Path(hs.__file__).parent
 # Lower layers know nothing of higher ones (DESIGN, section 3).
 LAYERS = [
     ["errors", "concrete", "structure", "moments", "files", "progress", "eval_mode", "gate"],
-    ["signs", "pushforward", "innovation", "budget", "freed_memory", "narrow"],
+    ["budget", "freed_memory", "narrow"],
     ["blocks", "normal", "unit_tail", "quadrature", "samples", "squares", "call_site"],
-    ["registry", "inputs", "noise", "metrics", "batch_statistics", "responses"],
-    ["families", "gaussian", "correlated", "linear_part", "probe_rules"],
-    ["rules", "fallbacks", "interpreter", "probes", "prefix"],
-    ["propagation", "sites", "adjoint"],
+    ["registry", "inputs", "noise", "metrics", "batch_statistics"],
+    ["families", "gaussian"],
+    ["rules", "fallbacks", "interpreter", "prefix"],
+    ["propagation"],
     ["survey", "tracing", "testing", "checking", "rule_table", "dropout", "heteroscedastic"],
     ["prediction"],
     ["methods"],

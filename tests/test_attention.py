@@ -7,7 +7,6 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import howsure as hs
-from howsure.pushforward import evaluated, push
 
 
 def _tensors(tree):
@@ -155,15 +154,6 @@ def test_attention_dropout_is_refused_in_train_mode():
         hs.propagate(lambda y: module.train()(y, y, y), x, 0.1)
     with pytest.raises(hs.NoRuleError, match="eval"):
         hs.propagate(lambda y: F.scaled_dot_product_attention(y, y, y, dropout_p=0.1), x, 0.1)
-
-
-def test_values_beside_have_derivatives_only_outside_of_a_push():
-    x, direction = torch.tensor([2.0, 3.0]), torch.ones(1, 2)
-    _, pushed, _ = push(lambda x: ((x * evaluated(x),), ()), [x], [direction])
-    torch.testing.assert_close(pushed[0], x[None], msg="the second factor is a constant")
-    leaf = x.clone().requires_grad_()
-    (leaf * evaluated(leaf)).sum().backward()
-    torch.testing.assert_close(leaf.grad, 2 * x)
 
 
 def test_variances_of_attention_can_be_trained():

@@ -73,8 +73,6 @@ def test_a_trace_takes_few_nodes_only_if_it_may_assume_it():
         ("adf", {}),
         ("sampled_adf", {"rate": 0.2, "samples": 4}),
         ("sampled_adf", {"rate": 0.2, "samples": 4, "chunk": 1}),
-        ("adjoint", {"rate": 0.2, "probes": 0}),
-        ("adjoint", {"rate": 0.2, "probes": 4}),
     ],
 )
 def test_widths_are_told_from_inside_samples_and_derivatives(method, options):

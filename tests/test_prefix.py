@@ -121,7 +121,7 @@ def test_a_rule_that_refuses_once_is_asked_again():
     found = []
     for chunk in (6, 1):
         sure = hs.Uncertain(net, 0.05, chunk=chunk, **options)
-        own = replace(plain, function=fussy, expanded=None)
+        own = replace(plain, function=fussy)
         sure.setup = sure.setup.with_(rules={torch.abs: own})
         found.append(sure(x))
     torch.testing.assert_close(found[1].mean, found[0].mean)
@@ -150,7 +150,7 @@ def test_only_what_precedes_the_masks_is_kept(place, expected):
         calls.append(x)
         return x
 
-    own = replace(find(torch.abs, None), function=counted, expanded=None)
+    own = replace(find(torch.abs, None), function=counted)
 
     class Net(nn.Module):
         def __init__(self):

@@ -6,18 +6,18 @@ import torch
 from numpy.polynomial.hermite_e import hermegauss
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import howsure as hs
 from howsure import squares
 from howsure.blocks import in_blocks
+from howsure.compiling.tracing import traced
 from howsure.dropout import Site
 from howsure.freed_memory import keep_freed_memory
-from howsure.interpreter import RuleInterpreter
 from howsure.methods.sampling import usual_chunk
 from howsure.moments import Moments
-from howsure.registry import find
 from howsure.rules import packed_kernels
-from howsure.squares import channels_last, kept, squared, without_gradient
+from howsure.squares import channels_last, kept, squared
 from howsure.unit_tail import unit_tail
 from nets import perceptron, small_image_net
 
@@ -30,8 +30,6 @@ def test_tail_against_forty_digits(dtype, graph):
     ratios = [-furthest, -6.0, -3.3, -1.0, -0.1, 0.0, 0.4, 2.0, 6.0, furthest]
     with torch.set_grad_enabled(graph):
         tail = unit_tail(torch.tensor(ratios, dtype=dtype))
-        slope, innovation = tail.slope_and_innovation
-        density = tail.density
     for i, ratio in enumerate(ratios):
         a = mpmath.mpf(float(torch.tensor(ratio, dtype=dtype)))
         t = abs(a)
@@ -40,9 +38,7 @@ def test_tail_against_forty_digits(dtype, graph):
         upper_or_lower = 1 - q - n * (t + n) if a > 0 else lower
         step, mean, rest, reach = (float(tail[k][i]) for k in (3, 0, 1, 2))
         found = step + mean * (rest - 2 * step * reach)
-        expected = [n, upper_or_lower, mpmath.ncdf(a), lower - q * q, mpmath.npdf(t)]
-        of_both = (float(each[i]) for each in (slope, innovation, density))
-        for value, exact in zip((mean, found, *of_both), expected, strict=True):
+        for value, exact in ((mean, n), (mean * reach, q), (found, upper_or_lower)):
             assert abs(value / float(exact) - 1) < 2e-5
 
 
@@ -55,7 +51,7 @@ def test_tail_against_forty_digits(dtype, graph):
         {"kernel_size": 2, "dilation": 2},
     ],
 )
-def test_max_pool_in_slabs_is_the_composite(settings, layout, monkeypatch):
+def test_max_pool_in_slabs_is_that_of_whole_images(settings, layout, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     shape = (2, 5, 40, 33)
     mean = torch.randn(shape, generator=generator).to(memory_format=layout)
@@ -71,6 +67,29 @@ def test_max_pool_in_slabs_is_the_composite(settings, layout, monkeypatch):
     long = hs.propagate(pool, mean, var)  # Where gradients may be asked for.
     torch.testing.assert_close(short.mean, long.mean, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(short.var, long.var, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel, stride", [((1, 3), (1, 2)), ((1, 1), (1, 1)), ((1, 2), (2, 9))])
+def test_pools_of_one_element_along_an_axis(kernel, stride):
+    x = torch.rand(2, 1, 1, 9)
+    long = hs.propagate(nn.MaxPool2d(kernel, stride), x, 0.01)
+    with torch.no_grad():
+        short = hs.propagate(nn.MaxPool2d(kernel, stride), x, 0.01)
+    torch.testing.assert_close(short.mean, long.mean)
+    torch.testing.assert_close(short.var, long.var)
+
+
+@pytest.mark.parametrize("ceil_mode", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3, 9, 8), (3, 9, 8)])
+def test_traced_max_pools_are_the_eager_ones(shape, ceil_mode):
+    def moments(x):
+        pool = nn.MaxPool2d(3, 2, 1, ceil_mode=ceil_mode)
+        out = hs.propagate(pool, x, 0.01)
+        return [out.mean, out.var]
+
+    x = torch.rand(shape)
+    for found, expected in zip(traced(moments, [x])(x), moments(x), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 def test_max_pool_in_slabs_inside_vmap():
@@ -152,15 +171,6 @@ def test_weights_that_are_trained_are_not_kept():
     torch.testing.assert_close(weight.grad, 2 * weight.detach())
 
 
-def test_a_constant_parameter_is_one_object():
-    weight = nn.Parameter(torch.rand(3))
-    alias = without_gradient(weight)
-    assert alias is without_gradient(weight)
-    assert not alias.requires_grad
-    weight.data = torch.ones(3)
-    torch.testing.assert_close(without_gradient(weight), torch.ones(3))
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -179,37 +189,6 @@ def test_blocks_in_any_layout(change):
         total, product = in_blocks(lambda a, b: (a + b, a * b), x, y, size=50)
     torch.testing.assert_close(total, x + y)
     torch.testing.assert_close(product, x * y)
-
-
-@pytest.mark.parametrize("func", [F.relu, F.leaky_relu, torch.maximum])
-def test_expansions_are_the_rule_and_its_derivative(func):
-    generator = torch.Generator().manual_seed(1)
-    rule, count = find(func), 2 if func is torch.maximum else 1
-    means = [torch.randn(50, generator=generator).requires_grad_() for _ in range(count)]
-    inputs = [Moments(m, torch.rand(50, generator=generator) + 0.01) for m in means]
-    assert rule is not None
-    assert rule.expanded is not None
-    expected = rule(*inputs)
-    slopes = torch.autograd.grad(expected.mean.sum(), means)
-    with torch.no_grad():
-        found = rule.expanded(*inputs)
-    torch.testing.assert_close(found.mean, expected.mean)
-    torch.testing.assert_close(found.var, expected.var)
-    torch.testing.assert_close(found.innovation, expected.innovation(), atol=1e-6, rtol=1e-4)
-    torch.testing.assert_close(found.slopes, slopes, atol=1e-5, rtol=1e-4)
-
-
-def test_a_short_way_that_does_not_apply_is_not_taken(monkeypatch):
-    taken = []
-    apply = RuleInterpreter.apply
-    monkeypatch.setattr(
-        RuleInterpreter,
-        "apply",
-        lambda self, rule, *rest: taken.append(rule.name) or apply(self, rule, *rest),
-    )
-    with torch.no_grad():
-        hs.propagate(lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), torch.rand(1, 2, 8, 8), 0.1)
-    assert "maximum" in taken
 
 
 @pytest.mark.parametrize(
@@ -232,7 +211,7 @@ def test_few_nodes_are_enough_for_narrow_gaussians(function, std):
 
 @pytest.mark.parametrize(
     "method, options",
-    [("adf", {}), ("sampled_adf", {"rate": 0.1}), ("adjoint", {"rate": 0.1, "probes": 0})],
+    [("adf", {}), ("sampled_adf", {"rate": 0.1})],
 )
 @pytest.mark.parametrize("net", [small_image_net, perceptron])
 def test_variances_in_half_the_bits_are_within_a_hundredth(method, options, net):
@@ -273,9 +252,33 @@ def test_small_models_run_many_samples_at_once(shape, chunk):
     assert usual_chunk(sites, torch.empty(shape)) == chunk
 
 
-@pytest.mark.parametrize("method", ["adf", "sampled_adf", "mc_dropout", "adjoint"])
+@pytest.mark.parametrize("method", ["adf", "sampled_adf", "mc_dropout"])
 def test_freed_memory_is_asked_for_once(method):
     keep_freed_memory.cache_clear()
     for _ in range(2):
         hs.Uncertain(perceptron(), 0.1, method, rate=0.1, samples=2)(torch.rand(2, 3))
     assert keep_freed_memory.cache_info().misses == 1
+
+
+class Subnormal(TorchDispatchMode):
+    """Counts the numbers so small that some processors take thirty times as long for them."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = self.of = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        is_computed = isinstance(result, torch.Tensor) and "empty" not in str(func)
+        if is_computed and result.is_floating_point():
+            self.count += int(((result != 0) & (result.abs() < 1.17e-38)).sum())
+            self.of += result.numel()
+        return result
+
+
+def test_hardly_any_number_is_too_small_for_fast_arithmetic():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.MaxPool2d(3, 1), nn.Flatten(), nn.Linear(108, 1))
+    with Subnormal() as seen:
+        hs.propagate(model.eval(), torch.rand(1, 1, 10, 10), 1e-4)
+    assert seen.of > 10_000 and seen.count < 1e-3 * seen.of

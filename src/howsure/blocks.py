@@ -67,7 +67,7 @@ def _blockwise(function: Elementwise, inputs: tuple[Tensor, ...], size: int) -> 
     count = inputs[0].numel()
     if not isinstance(count, int) or count <= size:
         return function(*inputs)
-    order, back = as_in_memory(*inputs)
+    order, back = _as_in_memory(*inputs)
     ordered = [tensor.permute(order) for tensor in inputs]
     shape = ordered[0].shape
     # Rows in front, to be cut without a copy: single elements, or slices of images.
@@ -90,7 +90,7 @@ def _trailing_axes(shape: torch.Size, size: int) -> int:
     return max(whole for whole in axes if math.prod(shape[len(shape) - whole :]) <= size)
 
 
-def as_in_memory(*tensors: Tensor) -> tuple[list[int], list[int]]:
+def _as_in_memory(*tensors: Tensor) -> tuple[list[int], list[int]]:
     """The axes from the slowest to the fastest, and the way back: channels may be last."""
 
     def step(axis: int) -> int:

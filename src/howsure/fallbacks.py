@@ -7,7 +7,9 @@ notes name every operation that took it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,6 @@ from howsure.concrete import has_values
 from howsure.errors import NoRuleError
 from howsure.gaussian import Gaussian
 from howsure.moments import Moments, variance_dtype
-from howsure.pushforward import quiet
 from howsure.registry import Target, operation_name
 
 Fallback = Callable[[Target, tuple[Any, ...], dict[str, Any]], Any]
@@ -29,6 +30,10 @@ Fallback = Callable[[Target, tuple[Any, ...], dict[str, Any]], Any]
 # directions estimate the variance with a relative error of sqrt(2 / 128) = 12 %.
 _DIRECTIONS = 128
 _SAMPLES = 256
+
+# Forward mode counts its levels in one place for all threads (torch 2.13), and there is one list of
+# warning filters: two threads at once would lose tangents, some without a word.
+_one_at_a_time = threading.RLock()
 
 
 class RandomCall:
@@ -78,7 +83,7 @@ def linearised(func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     that they have at the mean.
     """
     call = RandomCall(func, args, kwargs)
-    with quiet():
+    with _quiet():
         outputs = call.floating(*call.means)
         if not outputs:
             return call.result(*call.means)
@@ -88,6 +93,17 @@ def linearised(func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         for spread, out in zip(spreads, outputs, strict=True)
     )
     return call.with_variances(variances, outputs)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """One thread at a time, without the warning for kernels that run one by one: slow, not wrong.
+
+    Whatever uses forward mode runs inside.
+    """
+    with _one_at_a_time, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        yield
 
 
 def _directions(call: RandomCall) -> tuple[Tensor, ...]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments import HALF_PRECISION, Moments, linear_moments
+from howsure.moments import HALF_PRECISION, Moments
 from howsure.quadrature import expectation
 from howsure.registry import (
     EXACT,
@@ -30,19 +30,18 @@ def bilinear(
     """Moments of an op that is linear in each of two independent operands.
 
     mean = op(m1, m2), var = op(m1**2, v2) + op(v1, m2**2) + op(v1, v2); a constant operand has
-    variance 0. Exact. The last term is the innovation.
+    variance 0. Exact.
     """
     if isinstance(left, Moments) and isinstance(right, Moments):
-        both = op(left.var, right.var)
-        first_order = op(left.mean.to(left.var.dtype).square(), right.var)
-        first_order = first_order + op(left.var, right.mean.to(right.var.dtype).square())
-        return Moments(op(left.mean, right.mean), first_order + both, innovation=lambda: both)
+        var = op(left.mean.to(left.var.dtype).square(), right.var)
+        var = var + op(left.var, right.mean.to(right.var.dtype).square())
+        return Moments(op(left.mean, right.mean), var + op(left.var, right.var))
     if isinstance(left, Moments):
         assert isinstance(right, Tensor)
-        return linear_moments(op(left.mean, right), through_squares(op, left.var, right))
+        return Moments(op(left.mean, right), through_squares(op, left.var, right))
     assert isinstance(right, Moments)
     var = through_squares(lambda var, square: op(square, var), right.var, left)
-    return linear_moments(op(left, right.mean), var)
+    return Moments(op(left, right.mean), var)
 
 
 def linear_map(
@@ -67,15 +66,14 @@ def linear_map(
             # The usual case keeps torch's fused bias: the mean is then the plain value exactly.
             shift = bias.mean if isinstance(bias, Moments) else bias
             mean = function(input.mean, weight, shift, *args, **kwargs)
-            out = linear_moments(mean, through_squares(op, input.var, weight))
+            out = Moments(mean, through_squares(op, input.var, weight))
         else:
             out = bilinear(op, input, weight)
             if bias is not None:
                 shift = bias.mean if isinstance(bias, Moments) else bias
-                out = Moments(out.mean + _per_channel(shift, out.mean), out.var, out.innovation)
+                out = Moments(out.mean + _per_channel(shift, out.mean), out.var)
         if isinstance(bias, Moments):
-            var = out.var + _per_channel(bias.var, out.mean)
-            return Moments(out.mean, var, out.innovation)
+            return Moments(out.mean, out.var + _per_channel(bias.var, out.mean))
         return out
 
     def _per_channel(shift: Tensor, like: Tensor) -> Tensor:
@@ -122,7 +120,7 @@ def select(arguments: Any, field: str) -> Any:
 def zip_moments(means: Any, variances: Any) -> Any:
     """`Moments` of a tensor, or of each tensor in a tuple or list."""
     if isinstance(means, Tensor):
-        return linear_moments(means, variances)
+        return Moments(means, variances)
     return type(means)(zip_moments(m, v) for m, v in zip(means, variances, strict=True))
 
 
@@ -166,7 +164,7 @@ def in_float32(formula: Callable[[tuple[Tensor, Tensor]], Moments], input: Momen
     # float16 ends at 65504: a mean beyond it becomes the largest number, not infinity.
     largest = torch.finfo(input.mean.dtype).max
     mean = out.mean.clamp(-largest, largest).to(input.mean.dtype)
-    return Moments(mean, out.var, out.innovation)
+    return Moments(mean, out.var)
 
 
 def composite(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure.concrete import has_values
-from howsure.moments import Moments, linear_moments, variance_dtype
+from howsure.moments import Moments, variance_dtype
 
 
 def noisy(x: Any, noise_var: Any, make: Callable[[Moments], Any], name: str = "x") -> Any:
@@ -81,7 +81,7 @@ def input_moments(x: Tensor, noise_var: float | Tensor, name: str = "x") -> Mome
             f"`noise_var` of shape {tuple(var.shape)} does not broadcast to `{name}` of shape "
             f"{tuple(x.shape)}; a variance per channel of an image has shape (C, 1, 1)."
         ) from None
-    return linear_moments(x, var)
+    return Moments(x, var)
 
 
 def _check_variance(var: float | Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from howsure.errors import NoRuleError
 from howsure.fallbacks import fallback_named, note
 from howsure.families import select
 from howsure.gaussian import Gaussian, Memory, carriers, unwrap, wrap
-from howsure.moments import Moments, linear_moments, variance_dtype
+from howsure.moments import Moments, variance_dtype
 from howsure.registry import Rule, Target, find, operation_name
 from howsure.structure import map_leaves
 
@@ -83,7 +83,7 @@ class RuleInterpreter:
             return leaf
         zero = torch.zeros(leaf.shape, dtype=variance_dtype(leaf.dtype), device=leaf.device)
         memory = source.memory if isinstance(source, Gaussian) else None
-        carrier = wrap(linear_moments(leaf, zero), self, memory)
+        carrier = wrap(Moments(leaf, zero), self, memory)
         carrier.constant = True
         return carrier
 
@@ -97,13 +97,9 @@ class RuleInterpreter:
 
     def apply(self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the rule returns, wrapped; views share memory with what they view."""
-        if rule.in_one_go is not None:
-            moments = self.moments_by(rule, rule.in_one_go, args, kwargs)
-            if moments is not NotImplemented:
-                return wrap(moments, self)
         if rule.takes_carriers:
             return rule.called_as(func)(*args, **kwargs)
-        result = self.moments_by(rule, rule.called_as(func), args, kwargs)
+        result = self.moments_by(rule, func, args, kwargs)
         wrapped = wrap(result, self, self.shared_memory(rule, func, args))
         if isinstance(wrapped, Gaussian):
             wrapped.constant = rule.family == "construction"
@@ -111,14 +107,10 @@ class RuleInterpreter:
         return wrapped
 
     def moments_by(
-        self,
-        rule: Rule,
-        formula: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What one of the rule's formulas gives for the moments of the arguments."""
-        return formula(*unwrap(args), **unwrap(kwargs))
+        """What the rule gives for the moments of the arguments."""
+        return rule.called_as(func)(*unwrap(args), **unwrap(kwargs))
 
     def shared_memory(self, rule: Rule, func: Target, args: tuple[Any, ...]) -> Memory | None:
         """The memory of the first argument if the operation returns a view of it."""

@@ -169,8 +169,6 @@ class Rectified(NamedTuple):
     """R(-a)."""
     probability: Tensor
     """Phi(a)."""
-    innovation: Tensor
-    """R(a) - Phi(a)**2, the same for a and -a."""
 
 
 def rectify(a: Tensor) -> Rectified:
@@ -184,5 +182,4 @@ def rectify(a: Tensor) -> Rectified:
         var=torch.where(positive, upper, tail.var),
         mirrored_var=torch.where(positive, tail.var, upper),
         probability=torch.where(positive, 1 - tail.probability, tail.probability),
-        innovation=(tail.var - tail.probability.square()).clamp(min=0),
     )

@@ -98,12 +98,8 @@ class PrefixInterpreter(RuleInterpreter):
         return super().enter(self.prefix.result(_INPUT, lambda: moments))
 
     def moments_by(
-        self,
-        rule: Rule,
-        formula: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What a formula gives, or has given."""
-        compute = partial(super().moments_by, rule, formula, args, kwargs)
+        """What the rule gives, or has given."""
+        compute = partial(super().moments_by, rule, func, args, kwargs)
         return compute() if rule.family in _NOT_KEPT else self.prefix.result(rule, compute)

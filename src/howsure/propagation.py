@@ -17,7 +17,6 @@ from howsure.gaussian import Gaussian
 from howsure.inputs import noisy
 from howsure.interpreter import RuleInterpreter
 from howsure.moments import Moments, variance_dtype
-from howsure.probes import ProbeInterpreter
 from howsure.registry import Rule, Target
 from howsure.structure import as_call, map_leaves
 
@@ -36,10 +35,8 @@ def propagate(
     x: Any,
     noise_var: Any,
     *,
-    probes: int = 0,
     fallback: str = "error",
     rules: Mapping[Target, Rule] | None = None,
-    seed: int = 0,
 ) -> Propagated:
     """Mean and variance of the model's output for inputs x ~ N(x, noise_var).
 
@@ -52,22 +49,15 @@ def propagate(
         x: Its input: a tensor; a tuple of positional arguments; a dict of keyword arguments.
         noise_var: The sensor's **variance**: a number, or a tensor that broadcasts to `x`. For
             several inputs the same structure as `x`, with `None` for inputs without noise.
-        probes: Random directions that carry correlations (`howsure.probes`); 0 is the paper's
-            propagation, which ignores them.
         fallback: For operations without a rule: "error"; "linearise" (first order in the noise,
             and masks and orders frozen at the mean); "sample" (256 draws). The result's `notes`
             name every operation that took it.
         rules: Rules that win over the registered ones, by operation.
-        seed: Seed of the probes' signs.
 
     Raises:
         NoRuleError: If an operation has no rule; `missing_rules` lists all of them at once.
     """
-    interpreter = (
-        ProbeInterpreter(rules, CallSites(model), fallback, count=probes, seed=seed)
-        if probes
-        else RuleInterpreter(rules, CallSites(model), fallback)
-    )
+    interpreter = RuleInterpreter(rules, CallSites(model), fallback)
     output = run(model, x, noise_var, interpreter)
     return outcome(output, interpreter.notes)
 
@@ -102,7 +92,7 @@ def _refuse_train_mode(model: Callable[..., Any]) -> None:
 
 def outcome(output: Any, notes: tuple[str, ...] = ()) -> Propagated:
     """Means and variances of a model's output; a tensor that is not random has variance 0."""
-    return Propagated(map_leaves(_mean, output), map_leaves(_var, output), None, notes)
+    return Propagated(map_leaves(_mean, output), map_leaves(_var, output), notes=notes)
 
 
 def _mean(leaf: Any) -> Any:

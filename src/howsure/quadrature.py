@@ -39,21 +39,15 @@ def expectation(
     An analytic function, with bends no sharper than those of `tanh`, takes a fifth of the nodes
     in float32 where all standard deviations of a block are small, as with most sensors.
     """
-    moments = in_blocks(lambda m, v: _quadrature(function, m, v, analytic), mean, var, size=4096)
-    return _as_moments(*moments)
-
-
-def _as_moments(mean: Tensor, var: Tensor, slope_part: Tensor) -> Moments:
-    return Moments(mean, var, innovation=lambda: (var - slope_part).clamp(min=0))
+    return Moments(
+        *in_blocks(lambda m, v: _quadrature(function, m, v, analytic), mean, var, size=4096)
+    )
 
 
 def _quadrature(
     function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor, analytic: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance, and the variance that the statistically linearised slope explains.
-
-    By Stein's lemma std E[f'(x)] = E[z f(x)]: the linear part of the variance is (sum w z f)**2.
-    """
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of one block."""
     resolution = 1e-3 if var.dtype == torch.float32 else 1e-5
     # The upper limit lets a mean of -inf through, as masked attention scores have.
     smallest = (resolution * mean.detach().abs().clamp(1, 1e15)).square()
@@ -68,12 +62,7 @@ def _quadrature(
     shift = (weight * value).sum(0)
     deviation = value - shift
     scale = var / widened
-    slope = (weight * z * deviation).sum(0)
-    return (
-        centre + shift * scale,
-        (weight * deviation.square()).sum(0) * scale,
-        slope.square() * scale,
-    )
+    return centre + shift * scale, (weight * deviation.square()).sum(0) * scale
 
 
 def _few_nodes(like: Tensor) -> tuple[Tensor, Tensor]:

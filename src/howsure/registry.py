@@ -53,8 +53,6 @@ class Rule:
         error: Bound on the relative error of the standard deviation over the samples.
         pointwise: Each output element depends on one element of one random input.
         takes_carriers: A composite: it is handed the Gaussians and calls operations with rules.
-        in_one_go: The same moments as a composite's, sooner, where elements count as independent.
-        expanded: Computes the rule's `Expansion`; may return `NotImplemented`.
         takes_target: The function's first argument is the spelling that was called.
     """
 
@@ -67,8 +65,6 @@ class Rule:
     error: float = 0.0
     pointwise: bool = False
     takes_carriers: bool = False
-    in_one_go: Callable[..., Any] | None = None
-    expanded: Callable[..., Any] | None = None
     takes_target: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

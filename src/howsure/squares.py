@@ -16,7 +16,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 from howsure.concrete import has_values, is_traced
 
 _cache: Any = WeakIdKeyDictionary()
-_aliases: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 Key = tuple[Any, ...]
 
@@ -108,24 +107,6 @@ class _Entry:
 
     def is_of(self, weights: list[Tensor]) -> bool:
         return all(old() is new for old, new in zip(self.weights, weights, strict=True))
-
-
-def without_gradient(leaf: Any) -> Any:
-    """A constant: parameters need no gradient, and a backward pass then costs one forward.
-
-    The same object in every pass, so that its forms are found again.
-    """
-    if not isinstance(leaf, Tensor) or not leaf.requires_grad:
-        return leaf
-    if not has_values(leaf) or leaf.is_inference():
-        return leaf.detach()
-    alias = _aliases.get(leaf)
-    if alias is not None and alias.data_ptr() == leaf.data_ptr():
-        return alias
-    alias = leaf.detach()
-    if has_values(alias):  # else another thread is inside `vmap` or `jvp`, whose wrappers are brief
-        _aliases[leaf] = alias
-    return alias
 
 
 def _is_plain(weight: Tensor) -> bool:

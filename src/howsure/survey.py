@@ -16,7 +16,7 @@ from howsure.families import select
 from howsure.gaussian import Gaussian, carriers, unwrap, wrap
 from howsure.inputs import input_moments
 from howsure.interpreter import RuleInterpreter, works_in_place
-from howsure.moments import linear_moments, variance_dtype
+from howsure.moments import Moments, variance_dtype
 from howsure.propagation import run
 from howsure.registry import Rule, Target, find, operation_name
 from howsure.structure import map_leaves
@@ -91,7 +91,7 @@ class Surveyor(RuleInterpreter):
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
         zero = torch.zeros(leaf.shape, dtype=variance_dtype(leaf.dtype), device=leaf.device)
-        return wrap(linear_moments(leaf, zero), self)
+        return wrap(Moments(leaf, zero), self)
 
 
 def survey(

@@ -41,32 +41,6 @@ class Tail(NamedTuple):
     """w = t + h: times n it is Phi(-t)."""
     step: Tensor
     """1 where a > 0, 0 elsewhere; at 0 both ways give the same."""
-    distance: Tensor
-    """t, at most 8, or 10 in float64."""
-
-    @property
-    def density(self) -> Tensor:
-        """phi(t) = n (1 + t w)."""
-        return plus_product(self.mean.clone(), self.mean * self.distance, self.reach)
-
-    @property
-    def slope_and_innovation(self) -> tuple[Tensor, Tensor]:
-        """Phi(a), and R(a) - Phi(a)**2 = n (h - n) - (n w)**2, which is the same for a and -a."""
-        q = self.mean * self.reach  # Phi(-t)
-        innovation = plus_product(self.mean * self.rest, q, q, -1)
-        return torch.lerp(q, 1 - q, self.step), innovation.clamp(min=0)
-
-    @property
-    def shares_and_innovation(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Phi(a) and Phi(-a) that add up to 1, and the innovation.
-
-        What cannot be told from 0 beside 1 is 0: products of several tiny shares would leave the
-        normal numbers.
-        """
-        share, innovation = self.slope_and_innovation
-        nothing = torch.finfo(share.dtype).eps / 2
-        share = torch.threshold(share, nothing, 0.0)
-        return share, 1 - share, torch.threshold(innovation, nothing**2, 0.0)
 
 
 def unit_tail(
@@ -79,7 +53,7 @@ def unit_tail(
     h = _h_by_fraction(t) if t.dtype == torch.float32 else _h_exactly(t)
     w = t + h
     n = torch.exp(-0.5 * t * t) / (_SQRT_2PI * (1 + t * w))
-    return Tail(n, h - n, w, (a.detach() > 0).to(n.dtype), t)
+    return Tail(n, h - n, w, (a.detach() > 0).to(n.dtype))
 
 
 def in_deviations(difference: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,7 +112,7 @@ def _overwriting(a: Tensor) -> Tail:
     h = _evaluated(t, _TOP).div_(_evaluated(t, _BOTTOM))
     w = t + h
     n = torch.addcmul(_LEVEL, t, t, value=_FALL).exp2_().div_(torch.addcmul(_ONE, t, w))
-    return Tail(n, h.sub_(n), w, step, t)
+    return Tail(n, h.sub_(n), w, step)
 
 
 def _evaluated(t: Tensor, coefficients: tuple[Tensor, ...]) -> Tensor:

@@ -14,10 +14,12 @@ from torch import Tensor
 from howsure.auditing.case import Case
 from howsure.auditing.cost import Stopwatch
 from howsure.methods import METHODS
-from howsure.methods.adjoint import DOUBTFUL
 
 Method = str | tuple[str, dict[str, Any]]
 Late = Callable[[], bool]
+
+# Where less of the variance than this is first order, brute force is advised.
+DOUBTFUL = 0.4
 
 _SENSORS_ONLY = ("adf", "linear", "sampled_adf", "heteroscedastic")
 _DROPOUT_ONLY = ("mc_dropout", "sampled_adf")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from torch.utils import _pytree as pytree
 from howsure.compiling.tracing import traced
 from howsure.freed_memory import keep_freed_memory
 from howsure.methods import METHODS
-from howsure.methods.adjoint import doubts
 from howsure.methods.passes import batch_size
 from howsure.methods.pieces import pieces
 from howsure.methods.setup import Setup
@@ -112,16 +110,9 @@ def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, *, has_width: bo
             outputs = list(run(*inputs))
         if has_width and not float(outputs.pop()) <= NARROW:
             raise TooWideError
-        return _noted(parts.filled(outputs))
+        return parts.filled(outputs)
 
     return predict
-
-
-def _noted(prediction: Prediction) -> Prediction:
-    """The prediction with the notes that depend on its values."""
-    if prediction.trust is None:
-        return prediction
-    return replace(prediction, notes=(*prediction.notes, *doubts(prediction.trust)))
 
 
 def _check_floating(parts: Parts) -> None:

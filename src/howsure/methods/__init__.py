@@ -7,9 +7,7 @@ from typing import Any
 
 from howsure.methods import (
     adf,
-    adjoint,
     constant,
-    control_variate,
     ensemble,
     heteroscedastic,
     linear,
@@ -23,8 +21,6 @@ from howsure.prediction import Prediction
 
 METHODS: dict[str, Callable[[Setup, Any], Prediction]] = {
     "sampled_adf": sampled_adf.predict,
-    "adjoint": adjoint.predict,
-    "control_variate": control_variate.predict,
     "adf": adf.predict,
     "mc_dropout": mc_dropout.predict,
     "noise_sampling": noise_sampling.predict,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments import Moments, linear_moments, variance_dtype
+from howsure.moments import Moments, variance_dtype
 from howsure.registry import APPROXIMATE, EXACT, rule, spellings
 from howsure.rules.powers import reciprocal, square
 from howsure.samples import Draw, Sample
@@ -35,7 +35,7 @@ def _pairs_with_alpha(draw: Draw) -> Iterable[Sample]:
 
 def _linear(mean: Tensor, var: Tensor) -> Moments:
     """Moments with the variance in the mean's shape and dtype, which broadcasting has chosen."""
-    return linear_moments(mean, var.to(variance_dtype(mean.dtype)).expand(mean.shape))
+    return Moments(mean, var.to(variance_dtype(mean.dtype)).expand(mean.shape))
 
 
 def mean_of(operand: Any) -> Any:
@@ -112,7 +112,7 @@ def neg(input: Moments) -> Moments:
 
     Source: definition.
     """
-    return linear_moments(-input.mean, input.var)
+    return Moments(-input.mean, input.var)
 
 
 @rule(
@@ -135,7 +135,7 @@ def mul(input: Operand, other: Operand) -> Moments:
         return _linear(mean, var_of(random) * (factor * factor))
     both = (input.var * other.var).to(dtype)
     var = input.mean.to(dtype).square() * other.var + other.mean.to(dtype).square() * input.var
-    return Moments(mean, var + both, innovation=lambda: both)
+    return Moments(mean, var + both)
 
 
 def _quotients(draw: Draw) -> Iterable[Sample]:
@@ -164,9 +164,7 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> 
     if rounding_mode is not None:
         raise NoRuleError("A rounded quotient is a step function; divide without `rounding_mode`.")
     if isinstance(other, Moments):
-        product = mul(input, reciprocal(other))
-        # The reciprocal's own innovation is not in the product's.
-        return Moments(product.mean, product.var)
+        return mul(input, reciprocal(other))
     assert isinstance(input, Moments)
     mean = torch.div(input.mean, other)
     divisor = other.to(input.var.dtype) if isinstance(other, Tensor) else other

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments import Moments, linear_moments, variance_dtype
+from howsure.moments import Moments, variance_dtype
 from howsure.registry import APPROXIMATE, rule, spellings
 from howsure.rules.arithmetic import mean_of, var_of
 from howsure.rules.attention_weights import Scores, weighted_average
@@ -54,7 +54,7 @@ def scaled_dot_product_attention(
     scores of one query share through the query's noise is kept (`weighted_average`).
 
     Assumes: independent queries, keys and values. Self-attention makes all three from one
-    tensor, which only correlated propagation can see.
+    tensor, which the rule cannot see.
 
     Source: our own; docs/accuracy.md compares it with independent weights.
     """
@@ -82,7 +82,7 @@ def _with_heads(x: Operand, heads: int) -> Operand:
     if isinstance(x, Tensor):
         return x.repeat_interleave(repeats, -3)
     mean, var = (field.repeat_interleave(repeats, -3) for field in (x.mean, x.var))
-    return linear_moments(mean, var)
+    return Moments(mean, var)
 
 
 def score_moments(query: Operand, key: Operand, scale: float) -> Scores:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from howsure.moments import Moments
-from howsure.pushforward import evaluated
 from howsure.rules.arithmetic import mean_of, var_of
 from howsure.rules.softmax import leave_one_out
 
@@ -90,9 +89,9 @@ def _sigmoid_moments(input: Moments) -> Moments:
     for weight, value in zip(_WEIGHTS.tolist(), values, strict=True):
         shift = shift + weight * value
     for weight, value in zip(_WEIGHTS.tolist(), values, strict=True):
-        square = square + weight * evaluated(value - shift).square()
+        square = square + weight * (value - shift).square()
     small = centre + scale * shift
-    return Moments(torch.where(input.mean > 0, 1 - small, small), evaluated(scale) * square)
+    return Moments(torch.where(input.mean > 0, 1 - small, small), scale * square)
 
 
 def weighted_average(scores: Scores, value: Moments | Tensor) -> Moments:
@@ -104,19 +103,17 @@ def weighted_average(scores: Scores, value: Moments | Tensor) -> Moments:
     """
     score_var = scores.var
     weights = attention_weights(scores.mean, score_var)
-    values = mean_of(value).to(score_var.dtype)
-    mean = weights.mean @ values
-    # The variance is beside what derivatives are taken of.
-    a, values, score_var = (evaluated(each) for each in (weights.mean, values, score_var))
+    a, values = weights.mean, mean_of(value).to(score_var.dtype)
+    mean = a @ values
     # Values measured from their average: less is lost where squares are subtracted.
     away = values - values.mean(-2, keepdim=True)
-    ratio = _spread_ratio(a, evaluated(weights.var), score_var)
+    ratio = _spread_ratio(a, weights.var, score_var)
     pull = _Pull(a, a * ratio, away)
-    var = pull.squared(evaluated(scores.own_var), ratio)
+    var = pull.squared(scores.own_var, ratio)
     if scores.query_var is not None:
-        var = var + pull.through_keys(evaluated(scores.keys), scores.query_var)
+        var = var + pull.through_keys(scores.keys, scores.query_var)
     if isinstance(value, Moments):
-        var = var + (a.square() + evaluated(weights.var)) @ value.var
+        var = var + (a.square() + weights.var) @ value.var
     return Moments(mean, var)
 
 

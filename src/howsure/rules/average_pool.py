@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import EXACT, rule, spellings
 from howsure.samples import Draw, Sample, Samples
 
@@ -46,11 +46,11 @@ def _pooled(
     extra = () if divisor is None else (divisor,)
     mean, var = pool(input.mean, *args, *extra), pool(input.var, *args, *extra)
     if divisor is not None:
-        return linear_moments(mean, var / divisor)
+        return Moments(mean, var / divisor)
     if not ceil_mode and not any(per_dim(padding, dims)):
-        return linear_moments(mean, var / math.prod(per_dim(kernel, dims)))
+        return Moments(mean, var / math.prod(per_dim(kernel, dims)))
     count = _divisor(pool, input.mean.shape[-dims:], var, *args)
-    return linear_moments(mean, var / count.reshape(count.shape[-dims:]))
+    return Moments(mean, var / count.reshape(count.shape[-dims:]))
 
 
 def per_dim(value: object, dims: int) -> tuple[int, ...]:
@@ -157,14 +157,14 @@ def _register_adaptive(name: str, pool: Callable[..., Tensor], dims: int) -> Non
             lengths = [end - start for start, end in adaptive_windows(n, parts)]
             shape = (-1,) + (1,) * (dims - 1 - axis)
             var = var / torch.tensor(lengths, dtype=var.dtype, device=var.device).reshape(shape)
-        return linear_moments(pool(input.mean, output_size), var)
+        return Moments(pool(input.mean, output_size), var)
 
 
 def _mean_of_all(input: Moments, axes: tuple[int, ...]) -> Moments:
     """One window: `vmap` knows no adaptive pool of images whose channels are last."""
     count = math.prod(input.mean.shape[axis] for axis in axes)
     var = input.var.mean(axes, keepdim=True) / count
-    return linear_moments(input.mean.mean(axes, keepdim=True), var)
+    return Moments(input.mean.mean(axes, keepdim=True), var)
 
 
 _register_adaptive("adaptive_avg_pool1d", F.adaptive_avg_pool1d, 1)

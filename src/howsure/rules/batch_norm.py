@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import EXACT, rule
 from howsure.samples import Draw, Sample
 from howsure.squares import kept
@@ -56,7 +56,7 @@ def batch_norm(
     else:
         scale, shift = scale_and_shift(running_mean, running_var, weight, bias, eps, dtype)
         mean = (input.mean * _per_channel(scale, input.mean)).add_(_per_channel(shift, input.mean))
-    return linear_moments(mean, input.var * _per_channel(scale.square(), mean))
+    return Moments(mean, input.var * _per_channel(scale.square(), mean))
 
 
 def scale_and_shift(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsure.families import select
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import STRUCTURAL, Target, rule, spellings
 from howsure.samples import Draw, Sample
 
@@ -35,7 +35,7 @@ def _noise(item: Moments | Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _paired(item: Moments | Tensor, mean: Tensor, var: Tensor) -> Moments | Tensor:
-    return linear_moments(mean, var) if isinstance(item, Moments) else mean
+    return Moments(mean, var) if isinstance(item, Moments) else mean
 
 
 def _shapes(draw: Draw) -> Iterable[Sample]:

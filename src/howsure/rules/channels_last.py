@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from howsure.blocks import outside_vmap
 from howsure.concrete import has_values, is_traced
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import Rule, register, unregister
 from howsure.rules.packed_kernels import packed_convolution
 from howsure.squares import channels_last, laid_out, through_squares
@@ -35,7 +35,7 @@ def in_channels_last(general: Rule) -> Rule:
             return _convolved(var, square, None, *args, **kwargs)
 
         mean = _convolved(input.mean, channels_last(weight), bias, *args, **kwargs)
-        return linear_moments(mean, through_squares(convolved, input.var, weight))
+        return Moments(mean, through_squares(convolved, input.var, weight))
 
     return register(replace(general, function=moments))
 

@@ -45,10 +45,10 @@ def _clamped(
     if high is None:
         assert low is not None
         above = bent(mean - low, var, 0.0)
-        return Moments(above.mean + low, above.var, above.innovation)
+        return Moments(above.mean + low, above.var)
     if low is None:
         below = bent(high - mean, var, 0.0)
-        return Moments(high - below.mean, below.var, below.innovation)
+        return Moments(high - below.mean, below.var)
     return _between(mean, var, torch.as_tensor(low).to(mean), torch.as_tensor(high).to(mean))
 
 
@@ -72,12 +72,9 @@ def _between(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Moments:
     wide = torch.where((a - b) < _NARROW, _narrow_unit_var(a, b), unit_var).clamp(min=0)
     inside = (mean > low) & (mean < high)
     plain_var = torch.where(inside, var, torch.zeros_like(var))
-    out_var = torch.where(certain, plain_var, var * wide)
-    slope = torch.where(certain, inside.to(mean), lower.probability - upper.probability)
     return Moments(
         torch.where(certain, torch.minimum(torch.maximum(mean, low), high), cut),
-        out_var,
-        innovation=lambda: (out_var - slope.square() * var).clamp(min=0),
+        torch.where(certain, plain_var, var * wide),
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.families import select
-from howsure.moments import Moments, linear_moments, variance_dtype
+from howsure.moments import Moments, variance_dtype
 from howsure.registry import STRUCTURAL, Target, rule
 from howsure.samples import Draw, Sample
 
@@ -49,7 +49,7 @@ def cast(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Moments |
             "Rounding a Gaussian to integers is a step function and has no smooth moments; "
             "compute indices and labels from a tensor without noise."
         )
-    return linear_moments(mean, input.var.to(mean.device, variance_dtype(mean.dtype)))
+    return Moments(mean, input.var.to(mean.device, variance_dtype(mean.dtype)))
 
 
 def _likes(draw: Draw) -> Iterable[Sample]:
@@ -81,7 +81,7 @@ def new_tensor(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Mom
     if not made.dtype.is_floating_point:
         return made
     zero = torch.zeros(made.shape, dtype=variance_dtype(made.dtype), device=made.device)
-    return linear_moments(made, zero)
+    return Moments(made, zero)
 
 
 @rule(
@@ -103,7 +103,7 @@ def fill(target: Target, self: Moments, *args: Any) -> Moments:
     value = args[0] if args else 0.0
     if isinstance(value, Moments):
         raise NoRuleError("`fill_` with a Gaussian makes one value of many; use `expand`.")
-    return linear_moments(torch.full_like(self.mean, float(value)), torch.zeros_like(self.var))
+    return Moments(torch.full_like(self.mean, float(value)), torch.zeros_like(self.var))
 
 
 @rule(
@@ -126,4 +126,4 @@ def copy_(self: Moments | Tensor, src: Moments | Tensor, non_blocking: bool = Fa
         raise NoRuleError("A Gaussian cannot be copied into a constant tensor; assign instead.")
     mean = select(src, "mean").to(self.mean.dtype).expand(self.mean.shape)
     var = src.var if isinstance(src, Moments) else torch.zeros_like(self.var)
-    return linear_moments(mean, var.expand(mean.shape))
+    return Moments(mean, var.expand(mean.shape))

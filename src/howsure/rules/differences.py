@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import EXACT, rule, spellings
 from howsure.samples import Draw, Sample
 
@@ -38,7 +38,7 @@ def diff(
     var = torch.cat([part.var for part in parts], dim)
     count = var.shape[dim] - n
     spread = [var.narrow(dim, k, count) * math.comb(n, k) ** 2 for k in range(n + 1)]
-    return linear_moments(mean, torch.stack(spread).sum(0))
+    return Moments(mean, torch.stack(spread).sum(0))
 
 
 def _with_variance(x: Moments | Tensor, like: Moments) -> Moments:

@@ -102,7 +102,7 @@ def cosine_similarity(
     both = (v1 * v2).sum(dim)
     pulls = v1 * (y2 - cosine * y1).square() + v2 * (y1 - cosine * y2).square()
     dtype = torch.promote_types(mean_of(x1).dtype, mean_of(x2).dtype)
-    return Moments(cosine.squeeze(dim).to(dtype), pulls.sum(dim) + both, innovation=lambda: both)
+    return Moments(cosine.squeeze(dim).to(dtype), pulls.sum(dim) + both)
 
 
 def _unit(x: Moments | Tensor, dim: int, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import APPROXIMATE, EXACT, rule
 from howsure.rules.batch_norm import batch_norm
 from howsure.rules.normalisation import affine, group_norm, layer_norm, standardise_over
@@ -23,8 +23,8 @@ def _statistics(input: Moments, axes: tuple[int, ...], eps: float) -> tuple[Mome
     count = input.mean.numel() // mean.numel()
     spread = (normal.mean.square() * input.var).sum(axes, keepdim=True)
     return (
-        linear_moments(mean, input.var.sum(axes, keepdim=True) / count**2),
-        linear_moments((1 / scale).to(mean.dtype), spread / (count * scale.square()).square()),
+        Moments(mean, input.var.sum(axes, keepdim=True) / count**2),
+        Moments((1 / scale).to(mean.dtype), spread / (count * scale.square()).square()),
     )
 
 
@@ -94,7 +94,7 @@ def native_group_norm(
 
 
 def _reshaped(moments: Moments, shape: Sequence[int]) -> Moments:
-    return linear_moments(moments.mean.reshape(shape), moments.var.reshape(shape))
+    return Moments(moments.mean.reshape(shape), moments.var.reshape(shape))
 
 
 def _fixed(draw: Draw) -> Iterable[Sample]:

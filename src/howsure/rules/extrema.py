@@ -11,11 +11,11 @@ from torch import Tensor
 
 from howsure.blocks import in_blocks
 from howsure.concrete import is_traced
-from howsure.moments import Expansion, Moments, Refused, linear_moments
+from howsure.moments import Moments, Refused
 from howsure.normal import cdf
 from howsure.registry import APPROXIMATE, EXACT, rule, spellings
 from howsure.samples import Draw, Sample
-from howsure.unit_tail import Tail, in_deviations, plus_product, unit_tail
+from howsure.unit_tail import in_deviations, plus_product, unit_tail
 
 
 def _pairs(draw: Draw) -> Iterable[Sample]:
@@ -26,24 +26,7 @@ def _pairs(draw: Draw) -> Iterable[Sample]:
     yield Sample(same, same)
 
 
-def _expanded_maximum(input: Moments | Tensor, other: Moments | Tensor) -> Any:
-    """From one tail; d mean / d m1 = Phi(a), d mean / d m2 = 1 - Phi(a)."""
-    if input is other or not (isinstance(input, Moments) and isinstance(other, Moments)):
-        return NotImplemented
-    if input.mean.dtype != input.var.dtype or input.mean.shape != other.mean.shape:
-        return NotImplemented
-    inputs = torch.broadcast_tensors(input.mean, input.var, other.mean, other.var)
-    mean, var, beyond, *shares = in_blocks(_larger_expanded, *inputs)
-    return Expansion(mean, var, beyond, tuple(shares))
-
-
-@rule(
-    *spellings("maximum", "fmax"),
-    name="maximum",
-    fidelity=EXACT,
-    samples=_pairs,
-    expanded=_expanded_maximum,
-)
+@rule(*spellings("maximum", "fmax"), name="maximum", fidelity=EXACT, samples=_pairs)
 def maximum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """E = max(m1, m2) + t m(-|a|), Var = v1 R(a) + v2 R(-a), t**2 = v1 + v2, a = (m1 - m2) / t.
 
@@ -55,7 +38,7 @@ def maximum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """
     if input is other:
         assert isinstance(input, Moments)
-        return linear_moments(input.mean, input.var)
+        return Moments(input.mean, input.var)
     return larger(_moments(input, other), _moments(other, input))
 
 
@@ -70,18 +53,23 @@ def _moments(operand: Moments | Tensor, like: Moments | Tensor) -> Moments:
 def larger(first: Moments, second: Moments) -> Moments:
     """Moments of the larger of two independent Gaussians (Clark 1961)."""
     inputs = torch.broadcast_tensors(first.mean, first.var, second.mean, second.var)
-    mean, var = in_blocks(larger_of_two, *inputs)
-    return Moments(mean, var, innovation=lambda: _larger_innovation(*inputs))
+    return Moments(*in_blocks(larger_of_two, *inputs))
 
 
 def larger_of_two(
     mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance, elementwise."""
-    a, std, spread = _separation(mean1, var1, mean2, var2)
-    tail = unit_tail(a)
-    leading = _leading(var1, var2, tail.step)
-    return _from_tail(torch.maximum(mean1, mean2), leading, std, spread, tail)
+    """E = max(m1, m2) + t n, Var = v' + n [(h - n) t**2 - 2 w v'], v' that of the larger mean.
+
+    n = m(-|a|) is what the noise adds to the larger mean. Elementwise.
+    """
+    spread = var1 + var2
+    a, std = in_deviations(mean1 - mean2, spread)
+    n, rest, reach, step = unit_tail(a)
+    top, leading = torch.maximum(mean1, mean2), _leading(var1, var2, step)
+    inner = plus_product(rest * spread, reach, leading, -2)
+    lifted = plus_product(top, std, n) if top.dtype == n.dtype else top + (std * n).to(top.dtype)
+    return lifted, plus_product(leading, n, inner)
 
 
 def _leading(var1: Tensor, var2: Tensor, step: Tensor) -> Tensor:
@@ -89,45 +77,6 @@ def _leading(var1: Tensor, var2: Tensor, step: Tensor) -> Tensor:
     if is_traced():
         return torch.where(step > 0, var1, var2)
     return torch.lerp(var2, var1, step)
-
-
-def _from_tail(
-    top: Tensor, leading: Tensor, std: Tensor, spread: Tensor, tail: Tail
-) -> tuple[Tensor, Tensor]:
-    """E = max(m1, m2) + t n, Var = v' + n [(h - n) t**2 - 2 w v'], v' that of the larger mean.
-
-    n = m(-|a|) is what the noise adds to the larger mean.
-    """
-    n, rest, reach = tail.mean, tail.rest, tail.reach
-    inner = plus_product(rest * spread, reach, leading, -2)
-    lifted = plus_product(top, std, n) if top.dtype == n.dtype else top + (std * n).to(top.dtype)
-    return lifted, plus_product(leading, n, inner)
-
-
-def _larger_expanded(
-    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor
-) -> tuple[Tensor, ...]:
-    """Mean, variance, innovation (v1 + v2) [R(a) - Phi(a)**2], Phi(a) and Phi(-a)."""
-    a, std, spread = _separation(mean1, var1, mean2, var2)
-    tail = unit_tail(a)
-    *shares, beyond = tail.shares_and_innovation
-    leading = _leading(var1, var2, tail.step)
-    moments = _from_tail(torch.maximum(mean1, mean2), leading, std, spread, tail)
-    return *moments, spread * beyond, *shares
-
-
-def _separation(
-    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The distance of the means in deviations of their difference, that deviation, its square."""
-    spread = var1 + var2
-    return *in_deviations(mean1 - mean2, spread), spread
-
-
-def _larger_innovation(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> Tensor:
-    """(v1 + v2) [R(a) - Phi(a)**2]."""
-    a, _, spread = _separation(mean1, var1, mean2, var2)
-    return spread * unit_tail(a).slope_and_innovation[1]
 
 
 @rule(*spellings("minimum", "fmin"), name="minimum", fidelity=EXACT, samples=_pairs)
@@ -145,7 +94,7 @@ def minimum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
 
 
 def _negated(moments: Moments) -> Moments:
-    return Moments(-moments.mean, moments.var, moments.innovation)
+    return Moments(-moments.mean, moments.var)
 
 
 def _dimensions(draw: Draw) -> Iterable[Sample]:

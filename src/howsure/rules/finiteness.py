@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.families import value_only
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import STRUCTURAL, Target, rule, spellings
 from howsure.samples import Sample
 
@@ -59,4 +59,4 @@ def nan_to_num(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """
     finite = torch.isfinite(input.mean)
     var = torch.where(finite, input.var, torch.zeros_like(input.var))
-    return linear_moments(torch.nan_to_num(input.mean, *args, **kwargs), var)
+    return Moments(torch.nan_to_num(input.mean, *args, **kwargs), var)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from howsure.families import composite
-from howsure.moments import Moments, linear_moments, variance_dtype
+from howsure.moments import Moments, variance_dtype
 from howsure.registry import EXACT, rule, spellings
 from howsure.rules.arithmetic import mean_of, var_of
 from howsure.samples import Draw, Sample
@@ -33,17 +33,18 @@ def lerp(input: Operand, end: Operand, weight: Operand | float) -> Moments:
     Source: law of total variance.
     """
     if input is end and isinstance(input, Moments):
-        return linear_moments(input.mean.clone(), input.var.clone())
+        return Moments(input.mean.clone(), input.var.clone())
     mean = torch.lerp(mean_of(input), mean_of(end), mean_of(weight))
     dtype = variance_dtype(mean.dtype)
     a, b = mean_of(input).to(dtype), mean_of(end).to(dtype)
     w = mean_of(weight)
     w = w.to(dtype) if isinstance(w, Tensor) else w
     ends = var_of(input) + var_of(end)
-    beyond = torch.zeros_like(mean, dtype=dtype) + var_of(weight) * ends
-    first_order = (1 - w) ** 2 * var_of(input) + w**2 * var_of(end)
-    first_order = first_order + var_of(weight) * (b - a).square()
-    return Moments(mean, first_order + beyond, innovation=lambda: beyond)
+    var = (1 - w) ** 2 * var_of(input) + w**2 * var_of(end)
+    var = var + var_of(weight) * (b - a).square()
+    # The product may be a number: its sum with zeros has the shape of the result.
+    both = torch.zeros_like(mean, dtype=dtype) + var_of(weight) * ends
+    return Moments(mean, var + both)
 
 
 @composite(

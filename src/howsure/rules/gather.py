@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.families import select
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import EXACT, STRUCTURAL, Target, rule, spellings
 from howsure.samples import Draw, Sample
 from howsure.squares import squared
@@ -25,7 +25,7 @@ def _read(target: Target, *args: Any, **kwargs: Any) -> Moments:
     Source: definition.
     """
     means = target(*select(args, "mean"), **select(kwargs, "mean"))
-    return linear_moments(means, target(*select(args, "var"), **select(kwargs, "var")))
+    return Moments(means, target(*select(args, "var"), **select(kwargs, "var")))
 
 
 def _register(name: str, *sample: Any, targets: Sequence[Target] = ()) -> None:
@@ -88,7 +88,7 @@ def embedding(
         raise NoRuleError(_RANDOM_INDEX)
     if max_norm is not None:
         raise NoRuleError("An embedding with `max_norm` rescales its weights; scale them before.")
-    return linear_moments(F.embedding(input, weight.mean), F.embedding(input, weight.var))
+    return Moments(F.embedding(input, weight.mean), F.embedding(input, weight.var))
 
 
 @rule(
@@ -149,6 +149,6 @@ def embedding_bag(
         squares = (
             None if per_sample_weights is None else squared(per_sample_weights, weight.var.dtype)
         )
-        return linear_moments(mean, bag(weight.var, "sum", squares))
+        return Moments(mean, bag(weight.var, "sum", squares))
     count = bag(torch.ones_like(weight.var), "sum", None).clamp(min=1)
-    return linear_moments(mean, bag(weight.var, "sum", None) / count.square())
+    return Moments(mean, bag(weight.var, "sum", None) / count.square())

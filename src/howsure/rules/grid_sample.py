@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import EXACT, rule
 from howsure.samples import Draw, Sample
 
@@ -132,8 +132,8 @@ def grid_sample(
     mean = F.grid_sample(input.mean, grid, *options)
     if mode == "nearest":
         grid = grid.to(input.var.dtype)
-        return linear_moments(mean, F.grid_sample(input.var, grid, *options))
-    return linear_moments(mean, _interpolated(input.var, grid, *options))
+        return Moments(mean, F.grid_sample(input.var, grid, *options))
+    return Moments(mean, _interpolated(input.var, grid, *options))
 
 
 _MODES, _PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
@@ -192,4 +192,4 @@ def affine_grid(
     identity = torch.eye(dims, dims + 1, dtype=theta.var.dtype, device=theta.var.device)
     base = F.affine_grid(identity.unsqueeze(0), [1, *size[1:]], bool(align_corners))
     base = F.pad(base, (0, 1), value=1.0).squeeze(0)
-    return linear_moments(mean, torch.einsum("...k,brk->b...r", base.square(), theta.var))
+    return Moments(mean, torch.einsum("...k,brk->b...r", base.square(), theta.var))

@@ -33,16 +33,13 @@ def piecewise_expectation(
     flat = mean.reshape(-1), var.reshape(-1)
     blocks = zip(*(t.split(_BLOCK) for t in flat), strict=True)
     parts = [_quadrature(function, m, v, kinks) for m, v in blocks]
-    centre, spread, explained = (
-        torch.cat(column).reshape(mean.shape) for column in zip(*parts, strict=True)
-    )
-    return Moments(centre, spread, innovation=lambda: (spread - explained).clamp(min=0))
+    return Moments(*(torch.cat(column).reshape(mean.shape) for column in zip(*parts, strict=True)))
 
 
 def _quadrature(
     function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor, kinks: Sequence[float]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance, and the variance that the statistically linearised slope explains."""
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of one block."""
     resolution = 1e-3 if var.dtype == torch.float32 else 1e-5
     widened = torch.maximum(var, (resolution * mean.detach().abs().clamp(min=1)).square())
     std, scale = widened.sqrt(), var / widened
@@ -51,10 +48,7 @@ def _quadrature(
     value = function(mean + std * z) - centre
     shift = (weight * value).sum(0)
     deviation = value - shift
-    spread = (weight * deviation.square()).sum(0) * scale
-    # Stein's lemma: std E[f'(x)] = E[z f(x)].
-    slope = (weight * z * deviation).sum(0)
-    return centre + shift * scale, spread, slope.square() * scale
+    return centre + shift * scale, (weight * deviation.square()).sum(0) * scale
 
 
 def _nodes(mean: Tensor, std: Tensor, kinks: Sequence[float]) -> tuple[Tensor, Tensor]:

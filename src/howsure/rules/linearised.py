@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure.families import in_float32
-from howsure.moments import Moments, linear_moments, variance_dtype
+from howsure.moments import Moments, variance_dtype
 from howsure.registry import LINEARISED, rule, spellings
 from howsure.rules.arithmetic import mean_of, var_of
 from howsure.samples import Draw, Sample, Samples
@@ -48,7 +48,7 @@ def _register(
         Source: Taylor expansion.
         """
         return in_float32(
-            lambda x: linear_moments(function(x[0]), derivative(x[0]).square() * x[1]), input
+            lambda x: Moments(function(x[0]), derivative(x[0]).square() * x[1]), input
         )
 
 
@@ -91,7 +91,7 @@ def logit(input: Moments, eps: float | None = None) -> Moments:
         var = v / (m * (1 - m)).square()
         if eps is not None:
             var = torch.where((m > eps) & (m < 1 - eps), var, torch.zeros_like(var))
-        return linear_moments(torch.logit(m, eps), var)
+        return Moments(torch.logit(m, eps), var)
 
     return in_float32(formula, input)
 
@@ -116,4 +116,4 @@ def atan2(input: Any, other: Any) -> Moments:
     y, x = mean_of(input).to(dtype), mean_of(other).to(dtype)
     length = y.square() + x.square()
     spread = x.square() * var_of(input) + y.square() * var_of(other)
-    return linear_moments(mean, (spread / length.square()).expand(mean.shape))
+    return Moments(mean, (spread / length.square()).expand(mean.shape))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import APPROXIMATE, rule
 from howsure.samples import Draw, Sample
 
@@ -45,7 +45,7 @@ def local_response_norm(
     spread = var * (1 - 2 * pull * power)
     spread = (spread + pull.square() * power * _neighbours(power * var, size)).clamp(min=0)
     out = mean * level.pow(-beta)
-    return linear_moments(out.to(input.mean.dtype), spread * level.pow(-2 * beta))
+    return Moments(out.to(input.mean.dtype), spread * level.pow(-2 * beta))
 
 
 def _neighbours(x: Tensor, size: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.families import in_float32
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.quadrature import expectation
 from howsure.registry import APPROXIMATE, EXACT, rule, spellings
 from howsure.rules.arithmetic import mean_of, var_of
@@ -39,9 +39,7 @@ def _register(name: str, base: float) -> None:
         Source: `log`.
         """
         out, unit = log(input), math.log(base)
-        beyond = out.innovation
-        innovation = None if beyond is None else lambda: beyond() / unit**2
-        return Moments(out.mean / unit, out.var / unit**2, innovation)
+        return Moments(out.mean / unit, out.var / unit**2)
 
 
 _register("log2", 2.0)
@@ -68,7 +66,7 @@ def logaddexp(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """
     if input is other:
         assert isinstance(input, Moments)
-        return linear_moments(input.mean + math.log(2), input.var)
+        return Moments(input.mean + math.log(2), input.var)
     mean = torch.logaddexp(mean_of(input), mean_of(other))
     dtype = input.var.dtype if isinstance(input, Moments) else var_of(other).dtype
     spread = torch.zeros_like(mean, dtype=dtype) + var_of(input) + var_of(other)
@@ -86,8 +84,5 @@ def _summed(
     soft, share = (expectation(f, distance, spread) for f in (F.softplus, torch.sigmoid))
     ahead = gap > 0
     big = torch.where(ahead, spread * 0 + first, spread * 0 + second)
-    small = torch.where(ahead, spread * 0 + second, spread * 0 + first)
     var = soft.var + big * (1 - 2 * share.mean)
-    slopes = (1 - share.mean).square() * big + share.mean.square() * small
-    mean = plain + (soft.mean - F.softplus(distance))
-    return Moments(mean, var, innovation=lambda: (var - slopes).clamp(min=0))
+    return Moments(plain + (soft.mean - F.softplus(distance)), var)

@@ -112,10 +112,7 @@ def dot(input: Operand, other: Operand) -> Moments:
         return bilinear(torch.dot, input, other)
     assert isinstance(input, Moments)
     squares = square(input)
-    beyond = squares.innovation
-    return Moments(
-        squares.mean.sum(), squares.var.sum(), None if beyond is None else lambda: beyond().sum()
-    )
+    return Moments(squares.mean.sum(), squares.var.sum())
 
 
 def _inner_products(draw: Draw) -> Iterable[Sample]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial, reduce
+from itertools import starmap
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,12 +15,12 @@ from torch.nn import functional as F
 from howsure.concrete import is_traced
 from howsure.errors import NoRuleError
 from howsure.families import composite
-from howsure.gaussian import Gaussian
-from howsure.registry import APPROXIMATE, Target, spellings
-from howsure.responses import Probed
+from howsure.moments import Moments
+from howsure.registry import APPROXIMATE, Target, rule, spellings
 from howsure.rules.average_pool import adaptive_windows, output_sizes, per_dim
-from howsure.rules.max_pool_in_slabs import pooled
-from howsure.rules.windows import Window, taps
+from howsure.rules.extrema import larger
+from howsure.rules.max_pool_in_slabs import pooled_in_slabs
+from howsure.rules.windows import Window, padded, taps
 from howsure.samples import Draw, Sample, Samples
 
 
@@ -33,42 +35,17 @@ def _windows(dims: int) -> Samples:
     return samples
 
 
-def _max_along(
-    x: Tensor, axis: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
-) -> Tensor:
-    """The maximum over windows along one axis, of strided slices."""
-    size = x.shape[axis]
-    span = dilation * (kernel - 1) + 1
-    steps = size + 2 * padding - span
-    count = (-(-steps // stride) if ceil_mode else steps // stride) + 1
-    if ceil_mode and (count - 1) * stride >= size + padding:
-        count -= 1
-    after = max((count - 1) * stride + span - size - padding, 0)
-    if padding or after:
-        # Far below any activation, but finite: -inf - (-inf) is not a number.
-        lowest = torch.finfo(x.dtype).min / 4
-        x = F.pad(x, [0, 0] * (-axis - 1) + [padding, after], value=lowest)
-    return functools.reduce(torch.maximum, taps(x, axis, Window(kernel, stride, dilation)))
-
-
 def _register(name: str, dims: int) -> None:
-    @composite(
-        *spellings(name),
-        name=name,
-        samples=_windows(dims),
-        fidelity=APPROXIMATE,
-        error=0.2,
-        in_one_go=functools.partial(pooled, dims=dims),
-    )
+    @rule(*spellings(name), name=name, fidelity=APPROXIMATE, samples=_windows(dims), error=0.2)
     def max_pool(
-        input: Tensor,
+        input: Moments,
         kernel_size: int | Sequence[int],
         stride: int | Sequence[int] | None = None,
         padding: int | Sequence[int] = 0,
         dilation: int | Sequence[int] = 1,
         ceil_mode: bool = False,
         return_indices: bool = False,
-    ) -> Tensor:
+    ) -> Moments:
         """Clark's `maximum` over the window's elements, along one axis after the other.
 
         Assumes: independent elements, and that the maximum of two is Gaussian again. The std is
@@ -78,40 +55,61 @@ def _register(name: str, dims: int) -> None:
         """
         if return_indices:
             raise NoRuleError("The indices of a max pool are not Gaussian; pool without them.")
-        settings = [
-            per_dim(v, dims) for v in (kernel_size, stride or kernel_size, padding, dilation)
-        ]
-        # Signs of probes go by shapes: with another one, a trace would draw others than eager.
-        if is_traced() and input.dim() > dims and not _has_probes(input):
-            return _pooled_densely(input, list(zip(*settings, strict=True)), ceil_mode)
-        for axis in range(-dims, 0):
-            kernel, step, pad, dilate = (setting[axis] for setting in settings)
-            input = _max_along(input, axis, kernel, step, pad, dilate, ceil_mode)
-        return input
+        sizes = [per_dim(value, dims) for value in (kernel_size, stride or kernel_size, dilation)]
+        windows = [Window(*settings) for settings in zip(*sizes, strict=True)]
+        pads = per_dim(padding, dims)
+        found = None if ceil_mode else pooled_in_slabs(input, windows, pads)
+        return _pooled(input, windows, pads, ceil_mode) if found is None else found
 
 
-def _has_probes(x: Tensor) -> bool:
-    moments = x.read() if isinstance(x, Gaussian) else None
-    return isinstance(moments, Probed) and len(moments.probes) > 0
+def _pooled(x: Moments, windows: list[Window], pads: Sequence[int], ceil_mode: bool) -> Moments:
+    """The maximum over whole images, for traces and derivatives."""
+    along_axis = [
+        partial(_max_along, window=window, padding=pad, ceil_mode=ceil_mode)
+        for window, pad in zip(windows, pads, strict=True)
+    ]
+    if is_traced() and x.mean.dim() > len(windows):
+        return _pooled_densely(x, along_axis)
+    for axis, largest in enumerate(along_axis, start=-len(windows)):
+        x = largest(x, axis)
+    return x
+
+
+def _max_along(x: Moments, axis: int, window: Window, padding: int, ceil_mode: bool) -> Moments:
+    """The maximum over windows along one axis, of strided slices."""
+    size = x.mean.shape[axis]
+    steps = size + 2 * padding - window.span
+    count = (-(-steps // window.stride) if ceil_mode else steps // window.stride) + 1
+    if ceil_mode and (count - 1) * window.stride >= size + padding:
+        count -= 1
+    after = max((count - 1) * window.stride + window.span - size - padding, 0)
+    x = padded(x, [0, 0] * (-axis - 1) + [padding, after])
+    pairs = zip(taps(x.mean, axis, window), taps(x.var, axis, window), strict=True)
+    return reduce(larger, starmap(Moments, pairs))
 
 
 def _pooled_densely(
-    x: Tensor,  # (..., channels, *size)
-    settings: Sequence[tuple[int, int, int, int]],  # kernel, stride, padding, dilation of each axis
-    ceil_mode: bool,
-) -> Tensor:
+    x: Moments,  # (..., channels, *size)
+    along_axis: Sequence[Callable[[Moments, int], Moments]],
+) -> Moments:
     """The same for compilers: with channels last, the slices that meet lie dense in memory."""
-    dims = len(settings)
-    lead = x.shape[: -dims - 1]
+    dims = len(along_axis)
+    lead = x.mean.shape[: -dims - 1]
     # Five axes: torch's compiler takes four for an image, and puts the second one last.
     front = (*lead, *(1,) * (2 - len(lead)))
-    x = x.movedim(-dims - 1, -1)
-    for axis, windows in enumerate(settings, start=len(lead)):
-        before, after = x.shape[len(lead) : axis], x.shape[axis + 1 :]
-        x = x.reshape(*front, math.prod(before), x.shape[axis], math.prod(after))
-        x = _max_along(x, -2, *windows, ceil_mode)
-        x = x.reshape(*lead, *before, x.shape[-2], *after)
-    return x.movedim(-1, -dims - 1)
+    x = _each(torch.movedim, x, -dims - 1, -1)
+    for axis, largest in enumerate(along_axis, start=len(lead)):
+        shape = x.mean.shape
+        before, after = shape[len(lead) : axis], shape[axis + 1 :]
+        rows = (*front, math.prod(before), shape[axis], math.prod(after))
+        x = largest(_each(torch.reshape, x, rows), -2)
+        x = _each(torch.reshape, x, (*lead, *before, x.mean.shape[-2], *after))
+    return _each(torch.movedim, x, -1, -dims - 1)
+
+
+def _each(change: Callable[..., Tensor], x: Moments, *args: Any) -> Moments:
+    """The same change of shape for mean and variance."""
+    return Moments(change(x.mean, *args), change(x.var, *args))
 
 
 for _dims in (1, 2, 3):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +11,8 @@ from torch import Tensor
 from howsure.blocks import outside_vmap
 from howsure.concrete import is_traced
 from howsure.moments import Moments
-from howsure.rules.average_pool import per_dim
 from howsure.rules.extrema import larger_of_two
-from howsure.rules.windows import Window, taps
+from howsure.rules.windows import Window, padded, taps
 
 # Elements of the first maximum of a slab.
 _SLAB = 30720
@@ -22,43 +20,25 @@ _SLAB = 30720
 Pair = tuple[Tensor, Tensor]
 
 
-def pooled(
+def pooled_in_slabs(
     input: Moments,  # (..., channels, *size)
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] | None = None,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-    *,
-    dims: int,
-) -> Any:
-    """Moments of a max pool, as `howsure.rules.max_pool`; `NotImplemented` for rare settings."""
-    if ceil_mode or return_indices or torch.is_grad_enabled() or is_traced():
-        return NotImplemented
-    sizes = [per_dim(value, dims) for value in (kernel_size, stride or kernel_size, dilation)]
-    windows = [Window(*settings) for settings in zip(*sizes, strict=True)]
-    pads = [side for pad in reversed(per_dim(padding, dims)) for side in (pad, pad)]
-    if input.mean.dtype != input.var.dtype:
-        return NotImplemented
+    windows: Sequence[Window],
+    padding: Sequence[int],
+) -> Moments | None:
+    """Moments of a max pool; `None` where derivatives may be asked for, and inside a trace."""
+    if torch.is_grad_enabled() or is_traced() or input.mean.dtype != input.var.dtype:
+        return None
+    sides = [side for pad in reversed(padding) for side in (pad, pad)]
 
     def function(mean: Tensor, var: Tensor) -> Pair:
-        return _slab_by_slab(*_padded(mean, var, pads), windows)
+        image = padded(Moments(mean, var), sides)
+        return _slab_by_slab(image.mean, image.var, windows)
 
     found = outside_vmap(function, input.mean, input.var.expand(input.mean.shape))
-    return NotImplemented if found is None else Moments(found[0], found[1])
+    return None if found is None else Moments(*found)
 
 
-def _padded(mean: Tensor, var: Tensor, pads: list[int]) -> Pair:
-    if not any(pads):
-        return mean, var
-    # Far below any activation, but finite: -inf - (-inf) is not a number.
-    lowest = torch.finfo(mean.dtype).min / 4
-    pad = torch.nn.functional.pad
-    return pad(mean, pads, value=lowest), pad(var, pads)
-
-
-def _slab_by_slab(mean: Tensor, var: Tensor, windows: list[Window]) -> Pair:
+def _slab_by_slab(mean: Tensor, var: Tensor, windows: Sequence[Window]) -> Pair:
     """Slabs are cut along the first pooled axis of every image."""
     dims = len(windows)
     images = [t.reshape(-1, *t.shape[-dims - 1 :]) for t in (mean, var)]
@@ -86,7 +66,7 @@ def _like(image: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.empty(shape, dtype=image.dtype, device=image.device, memory_format=layout)
 
 
-def _pooled_slab(mean: Tensor, var: Tensor, windows: list[Window]) -> Pair:
+def _pooled_slab(mean: Tensor, var: Tensor, windows: Sequence[Window]) -> Pair:
     """Clark's maximum over the windows of one slab, one axis after the other."""
     for axis, window in enumerate(windows, start=1):
         pairs = zip(taps(mean, axis, window), taps(var, axis, window), strict=True)

@@ -2,7 +2,7 @@
 
 For independent operands the variance of a multilinear form is a sum over the non-empty sets S of
 random operands (Hoeffding's decomposition): contract the means of all others, square, and contract
-with the variances of those in S. Sets of one are the first-order part, the rest the innovation.
+with the variances of those in S.
 """
 
 from __future__ import annotations
@@ -43,17 +43,12 @@ def multilinear(equation: str, operands: Sequence[Moments | Tensor]) -> Moments:
     terms, output = _terms(equation, operands)
     terms, squares = _with_squares(terms)
     random = [i for i, term in enumerate(terms) if isinstance(term.operand, Moments)]
-    parts: list[Tensor] = []
-    for size in range(1, len(random) + 1):
-        chosen = itertools.combinations(random, size)
-        parts.append(torch.stack([_part(terms, output, each, mean) for each in chosen]).sum(0))
-    var = torch.stack(parts).sum(0)
+    sets = (each for n in range(1, len(random) + 1) for each in itertools.combinations(random, n))
+    var = torch.stack([_part(terms, output, each, mean) for each in sets]).sum(0)
     if squares:
-        # A squared operand moves the mean by its variance and has an innovation of its own.
-        kept = [term.contracted(mean_of(term.operand)) for term in terms]
-        return Moments(_contract(kept, output), var)
-    beyond = torch.stack(parts[1:]).sum(0) if len(parts) > 1 else torch.zeros_like(var)
-    return Moments(mean, var, innovation=lambda: beyond)
+        # A squared operand moves the mean by its variance.
+        mean = _contract([term.contracted(mean_of(term.operand)) for term in terms], output)
+    return Moments(mean, var)
 
 
 def _part(terms: list[Term], output: str, chosen: tuple[int, ...], like: Tensor) -> Tensor:
@@ -166,4 +161,4 @@ def bilinear_layer(
     """
     out = multilinear("...i,oij,...j->...o", (input1, weight, input2))
     mean = F.bilinear(mean_of(input1), mean_of(input2), mean_of(weight), bias)
-    return Moments(mean, out.var, out.innovation)
+    return Moments(mean, out.var)

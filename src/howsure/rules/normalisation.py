@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import APPROXIMATE, rule, spellings
 from howsure.rules.batch_norm import batch_norm
 from howsure.samples import Draw, Sample
@@ -29,8 +29,7 @@ def divide(
 ) -> Moments:
     """Moments of `centred / scale`, both functions of the same Gaussians along `axes`.
 
-    Var_i = sum_j (delta_ij - share (c + y_i y_j))**2 v_j / scale**2, multiplied out. It is all
-    first order.
+    Var_i = sum_j (delta_ij - share (c + y_i y_j))**2 v_j / scale**2, multiplied out.
     """
     y = centred / scale
     own = share * y.square()
@@ -41,7 +40,7 @@ def divide(
         coupled = coupled + share * share * sums
     # The square of a sum, multiplied out: rounding may leave a small negative number.
     total = (var * (1 - 2 * own) + coupled).clamp(min=0)
-    return linear_moments(y, total / scale.square())
+    return Moments(y, total / scale.square())
 
 
 def standardise_over(input: Moments, axes: Axes, eps: float) -> tuple[Moments, Tensor]:
@@ -70,7 +69,7 @@ def affine(
         mean, var = mean * gain, var * gain.square()
     if bias is not None:
         mean = mean + bias.to(var.dtype).reshape(bias.shape + ones)
-    return linear_moments(mean.to(like.mean.dtype), var)
+    return Moments(mean.to(like.mean.dtype), var)
 
 
 def last(shape: Sequence[int]) -> Axes:
@@ -151,7 +150,7 @@ def normalise_groups(input: Moments, groups: int, eps: float) -> tuple[Moments, 
     shape = input.mean.shape
     mean, var = (t.reshape(shape[0], groups, -1) for t in (input.mean, input.var))
     normal, scale = standardise_over(Moments(mean, var), (-1,), eps)
-    shaped = linear_moments(normal.mean.reshape(shape), normal.var.reshape(shape))
+    shaped = Moments(normal.mean.reshape(shape), normal.var.reshape(shape))
     return shaped, scale.squeeze(-1)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import _VF, Tensor
 
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import STRUCTURAL, rule
 from howsure.samples import Draw, Sample
 
@@ -39,7 +39,7 @@ def pack_padded_sequence(
     """
     mean, sizes = _VF._pack_padded_sequence(input.mean, lengths, batch_first)
     var, _ = _VF._pack_padded_sequence(input.var, lengths, batch_first)
-    return linear_moments(mean, var), sizes
+    return Moments(mean, var), sizes
 
 
 def _packs(draw: Draw) -> Iterable[Sample]:
@@ -71,4 +71,4 @@ def pad_packed_sequence(
     options = batch_first, padding_value, total_length
     mean, lengths = _VF._pad_packed_sequence(data.mean, batch_sizes, *options)
     var, _ = _VF._pad_packed_sequence(data.var, batch_sizes, batch_first, 0.0, total_length)
-    return linear_moments(mean, var), lengths
+    return Moments(mean, var), lengths

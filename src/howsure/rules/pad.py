@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from torch.nn import functional as F
 
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import STRUCTURAL, rule, spellings
 from howsure.samples import Draw, Sample
 
@@ -36,6 +36,4 @@ def pad(
 
     Source: definition.
     """
-    return linear_moments(
-        F.pad(input.mean, tuple(pad), mode, value), F.pad(input.var, tuple(pad), mode)
-    )
+    return Moments(F.pad(input.mean, tuple(pad), mode, value), F.pad(input.var, tuple(pad), mode))

@@ -29,9 +29,8 @@ def square(input: Moments) -> Moments:
 
 
 def _squared(mean: Tensor, var: Tensor) -> Moments:
-    second_order = 2 * var.square()
     power = mean.square()
-    return Moments(power + var, 4 * power * var + second_order, innovation=lambda: second_order)
+    return Moments(power + var, 4 * power * var + 2 * var.square())
 
 
 def _natural_power(mean: Tensor, var: Tensor, exponent: int) -> Moments:
@@ -48,9 +47,7 @@ def _natural_power(mean: Tensor, var: Tensor, exponent: int) -> Moments:
         math.perm(exponent, k) ** 2 / math.factorial(k) * var**k * raw[exponent - k].square()
         for k in range(1, exponent + 1)
     ]
-    beyond = torch.stack(terms[1:]).sum(0).clamp(max=largest)
-    spread = (terms[0] + beyond).clamp(max=largest)
-    return Moments(raw[exponent], spread, innovation=lambda: beyond)
+    return Moments(raw[exponent], torch.stack(terms).sum(0).clamp(max=largest))
 
 
 def _moderate(draw: Draw) -> Iterable[Sample]:
@@ -199,8 +196,7 @@ def _exponential(mean: Tensor, var: Tensor, base: float) -> Moments:
     centre = torch.exp(mean * rate + 0.5 * scaled).clamp(max=largest)
     spread = torch.expm1(scaled).clamp(max=largest)
     out_var = (centre.square().clamp(max=largest) * spread).clamp(max=largest)
-    first_order = (centre.square().clamp(max=largest) * scaled).clamp(max=largest)
-    return Moments(centre, out_var, innovation=lambda: (out_var - first_order).clamp(min=0))
+    return Moments(centre, out_var)
 
 
 @rule(*spellings("expm1"), name="expm1", fidelity=EXACT, samples=_moderate, pointwise=True)
@@ -218,7 +214,7 @@ def _exponential_minus_one(mean: Tensor, var: Tensor) -> Moments:
     out = _exponential(mean, var, math.e)
     # expm1 keeps the digits of a small result that e^x - 1 loses.
     centre = torch.expm1(mean + 0.5 * var).clamp(max=torch.finfo(mean.dtype).max)
-    return Moments(centre, out.var, out.innovation)
+    return Moments(centre, out.var)
 
 
 def _exponents(draw: Draw) -> Iterable[Sample]:
@@ -255,7 +251,7 @@ def power(input: Moments | float, exponent: Moments | float) -> Moments:
     if exponent == 0:
         return Moments(torch.ones_like(input.mean), torch.zeros_like(input.var))
     if exponent == 1:
-        return Moments(input.mean.clone(), input.var.clone(), lambda: torch.zeros_like(input.var))
+        return Moments(input.mean.clone(), input.var.clone())
     if exponent == 2:
         return square(input)
     if exponent > 0 and float(exponent).is_integer():

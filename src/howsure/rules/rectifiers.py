@@ -7,7 +7,6 @@ Cov(max(x, 0), max(-x, 0)) = -var m(a) m(-a) (Frey & Hinton 1999; `howsure.unit_
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,15 +14,11 @@ from torch.nn import functional as F
 
 from howsure.blocks import in_blocks
 from howsure.families import in_float32
-from howsure.moments import Expansion, Moments
+from howsure.moments import Moments
 from howsure.normal import ratio, roots
 from howsure.registry import EXACT, rule, spellings
 from howsure.samples import Draw, Sample, one_of_each_shape
-from howsure.unit_tail import Tail, plus_product, unit_tail
-
-
-def _expanded_relu(input: Moments, inplace: bool = False) -> Any:
-    return expanded(input, 0.0)
+from howsure.unit_tail import plus_product, unit_tail
 
 
 @rule(
@@ -33,7 +28,6 @@ def _expanded_relu(input: Moments, inplace: bool = False) -> Any:
     fidelity=EXACT,
     samples=one_of_each_shape,
     pointwise=True,
-    expanded=_expanded_relu,
 )
 def relu(input: Moments, inplace: bool = False) -> Moments:
     """E = std m(a), Var = var [Phi(a) - m(a) m(-a)].
@@ -52,22 +46,16 @@ def bent(mean: Tensor, var: Tensor, slope: float | Tensor) -> Moments:
         out = in_blocks(_bent, *inputs, slope.expand(mean.shape))
     else:
         out = in_blocks(lambda m, v: _bent(m, v, slope), *inputs)
-    return Moments(*out, innovation=lambda: _bent_innovation(mean, var, slope))
+    return Moments(*out)
 
 
 def _bent(mean: Tensor, var: Tensor, slope: float | Tensor) -> tuple[Tensor, Tensor]:
-    std, divisor = roots(var)
-    return _from_tail(mean, var, std, unit_tail(ratio(mean, divisor)), slope)
-
-
-def _from_tail(
-    mean: Tensor, var: Tensor, std: Tensor, tail: Tail, slope: float | Tensor
-) -> tuple[Tensor, Tensor]:
     """E = bend(mean) + (1 - slope) std n, Var = var [R(a) + slope**2 R(-a) + 2 slope n (t + n)].
 
     n = m(-|a|) is what the noise lifts the mean by.
     """
-    n, rest, reach, step, _ = tail
+    std, divisor = roots(var)
+    n, rest, reach, step = unit_tail(ratio(mean, divisor))
     if isinstance(slope, float) and slope == 0.0:
         unit_var = plus_product(step, n, plus_product(rest, step, reach, -2))
         return plus_product(mean.clamp(min=0), std, n), var * unit_var
@@ -79,39 +67,10 @@ def _from_tail(
     return plain + (1 - slope) * (std * n), var * unit_var
 
 
-def _bent_innovation(mean: Tensor, var: Tensor, slope: float | Tensor) -> Tensor:
-    """(1 - slope)**2 var [R(a) - Phi(a)**2]."""
-    tail = unit_tail(ratio(mean, roots(var)[1]))
-    return (1 - slope) ** 2 * var * tail.slope_and_innovation[1]
-
-
-def expanded(input: Moments, slope: float) -> Any:
-    """Moments, innovation and derivative slope + (1 - slope) Phi(a) from one tail."""
-    if input.mean.dtype != input.var.dtype:
-        return NotImplemented
-
-    def function(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
-        std, divisor = roots(var)
-        tail = unit_tail(ratio(mean, divisor))
-        steepness, beyond = tail.slope_and_innovation
-        moments = _from_tail(mean, var, std, tail, slope)
-        if slope == 0.0:
-            return *moments, var * beyond, steepness
-        return *moments, (1 - slope) ** 2 * var * beyond, slope + (1 - slope) * steepness
-
-    inputs = input.mean, input.var.expand(input.mean.shape)
-    mean, var, beyond, steepness = in_blocks(function, *inputs)
-    return Expansion(mean, var, beyond, (steepness,))
-
-
 def _slopes(draw: Draw) -> Iterable[Sample]:
     yield from one_of_each_shape(draw)
     yield Sample(draw.moments(3, 4), 0.2)
     yield Sample(draw.moments(3, 4), negative_slope=-0.5)
-
-
-def _expanded_leaky(input: Moments, negative_slope: float = 0.01, inplace: bool = False) -> Any:
-    return expanded(input, float(negative_slope))
 
 
 @rule(
@@ -121,7 +80,6 @@ def _expanded_leaky(input: Moments, negative_slope: float = 0.01, inplace: bool 
     fidelity=EXACT,
     samples=_slopes,
     pointwise=True,
-    expanded=_expanded_leaky,
 )
 def leaky_relu(input: Moments, negative_slope: float = 0.01, inplace: bool = False) -> Moments:
     """E = std [m(a) - k m(-a)], Var = var [R(a) + k**2 R(-a) + 2 k m(a) m(-a)], slope k.

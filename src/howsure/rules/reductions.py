@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from howsure.moments import Moments, linear_moments, variance_dtype
+from howsure.moments import Moments, variance_dtype
 from howsure.registry import EXACT, rule, spellings
 from howsure.samples import Draw, Sample
 
@@ -29,7 +29,7 @@ def sum(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
     """
     mean = torch.sum(input.mean, dim, keepdim, dtype=dtype)
     var = torch.sum(input.var, dim, keepdim, dtype=variance_dtype(mean.dtype))
-    return linear_moments(mean, var)
+    return Moments(mean, var)
 
 
 @rule(*spellings("mean"), name="mean", fidelity=EXACT, samples=_dimensions, family="linear map")
@@ -44,7 +44,7 @@ def mean(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any =
     average = torch.mean(input.mean, dim, keepdim, dtype=dtype)
     var = torch.mean(input.var, dim, keepdim, dtype=variance_dtype(average.dtype))
     count = max(input.mean.numel() // max(average.numel(), 1), 1)
-    return linear_moments(average, var / count)
+    return Moments(average, var / count)
 
 
 @rule(
@@ -62,4 +62,4 @@ def cumsum(input: Moments, dim: int, *, dtype: Any = None) -> Moments:
     Source: Loquercio et al. 2020, Eq. 5.
     """
     total = torch.cumsum(input.mean, dim, dtype=dtype)
-    return linear_moments(total, torch.cumsum(input.var, dim, dtype=variance_dtype(total.dtype)))
+    return Moments(total, torch.cumsum(input.var, dim, dtype=variance_dtype(total.dtype)))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import EXACT, rule
 from howsure.rules.average_pool import per_dim
 from howsure.samples import Draw, Sample
@@ -57,13 +57,13 @@ def interpolate(
     options |= {"recompute_scale_factor": recompute_scale_factor, "antialias": antialias}
     mean = F.interpolate(input.mean, size, scale_factor, **options)
     if mode.startswith("nearest"):
-        return linear_moments(mean, F.interpolate(input.var, size, scale_factor, **options))
+        return Moments(mean, F.interpolate(input.var, size, scale_factor, **options))
     dims = input.mean.dim() - 2
     var = input.var
     for axis in range(dims):
         weights = _weights(input, axis, dims, size, scale_factor, options)
         var = torch.movedim(torch.movedim(var, axis + 2, -1) @ weights.square(), -1, axis + 2)
-    return linear_moments(mean, var)
+    return Moments(mean, var)
 
 
 def _weights(

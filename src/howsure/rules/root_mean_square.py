@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import APPROXIMATE, rule, spellings
 from howsure.rules.normalisation import affine, count, divide, last
 from howsure.samples import Draw, Sample
@@ -70,8 +70,8 @@ def normalize(
     # Below eps torch divides by eps, a constant, and the length is left out of the derivative.
     scale = torch.where(certain, torch.ones_like(length), length).sqrt()
     unit = divide(mean, var, scale, axes, 1.0, False)
-    short = linear_moments(mean / eps, var / eps**2) if eps else unit
-    return linear_moments(
+    short = Moments(mean / eps, var / eps**2) if eps else unit
+    return Moments(
         torch.where(certain, short.mean, unit.mean).to(input.mean.dtype),
         torch.where(certain, short.var, unit.var),
     )

@@ -39,10 +39,10 @@ def _arguments(
 
 def _quadratic_form(
     input: Moments, axes: tuple[int, ...] | None, correction: float, keepdim: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, first-order variance and innovation of sum (x - mean(x))**2 / (n - correction).
+) -> Moments:
+    """Moments of sum (x - mean(x))**2 / (n - correction), in the variance's dtype.
 
-    With c = m - mean(m): E = sum c**2 + (1 - 1/n) sum v, Var = 4 sum c**2 v (first order) plus
+    With c = m - mean(m): E = sum c**2 + (1 - 1/n) sum v, Var = 4 sum c**2 v plus
     2 tr((M V)**2) = 2 [(1 - 2/n) sum v**2 + (sum v)**2 / n**2] for the centring matrix M.
     """
     m, v = input.mean.to(input.var.dtype), input.var
@@ -59,7 +59,7 @@ def _quadratic_form(
     first_order = 4 * total(power * v) * scale**2
     # sum v**2 >= (sum v)**2 / n, so this is not negative for n >= 1; n = 1 needs the clamp.
     trace = (1 - 2 / count) * total(v.square()) + total(v).square() / count**2
-    return level, first_order, 2 * trace.clamp(min=0) * scale**2
+    return Moments(level, first_order + 2 * trace.clamp(min=0) * scale**2)
 
 
 @rule(*spellings("var", inplace=False), name="var", fidelity=EXACT, samples=_dimensions)
@@ -72,8 +72,8 @@ def var(input: Moments, *args: Any, **kwargs: Any) -> Moments:
 
     Source: variance of a quadratic form of Gaussians, 2 tr(MVMV) + 4 m'MVMm.
     """
-    level, first_order, beyond = _quadratic_form(input, *_arguments(*args, **kwargs))
-    return Moments(level.to(input.mean.dtype), first_order + beyond, innovation=lambda: beyond)
+    form = _quadratic_form(input, *_arguments(*args, **kwargs))
+    return Moments(form.mean.to(input.mean.dtype), form.var)
 
 
 @rule(
@@ -91,15 +91,15 @@ def std(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     Source: Nakagami 1960; `var`.
     """
     axes, correction, keepdim = _arguments(*args, **kwargs)
-    whole, _, _ = _quadratic_form(input, axes, correction, True)
+    whole = _quadratic_form(input, axes, correction, True).mean
     unit = divisible(whole)
     # In units of the whole: squares of small numbers do not underflow.
     m = input.mean.to(unit.dtype)
     axes = tuple(range(m.dim())) if axes is None else axes
     scaled = Moments((m - m.mean(axes, keepdim=True)) / unit.sqrt(), input.var / unit)
-    _, first_order, beyond = _quadratic_form(scaled, axes, correction, keepdim)
+    spread = _quadratic_form(scaled, axes, correction, keepdim).var
     level = whole if keepdim else whole.squeeze(axes)
-    return root_of_squares(level, first_order + beyond, input.mean.dtype)
+    return root_of_squares(level, spread, input.mean.dtype)
 
 
 def _with_mean(name: str, spread: Callable[..., Moments], **options: Any) -> None:

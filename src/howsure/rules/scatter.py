@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.families import select
-from howsure.moments import Moments, linear_moments, variance_dtype
+from howsure.moments import Moments, variance_dtype
 from howsure.registry import EXACT, STRUCTURAL, Fidelity, Target, rule, spellings
 from howsure.samples import Draw, Sample, Samples
 
@@ -30,7 +30,7 @@ def placed(
     dtype = variance_dtype(mean.dtype)
     noises = [noise_of(arg, dtype) if i in data else arg for i, arg in enumerate(args)]
     named = {k: noise_of(arg, dtype) if k in data.values() else arg for k, arg in kwargs.items()}
-    return linear_moments(mean, op(*noises, **named))
+    return Moments(mean, op(*noises, **named))
 
 
 def _register(

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.families import select
-from howsure.moments import Moments, linear_moments, variance_dtype
+from howsure.moments import Moments, variance_dtype
 from howsure.registry import EXACT, rule, spellings
 from howsure.rules.scatter import noise_of, pairs, placed
 from howsure.samples import Draw, Sample
@@ -53,7 +53,7 @@ def scatter_reduce(
         return total
     count = op(torch.ones_like(total.var), torch.ones_like(select(src, "mean")).to(total.var))
     mean = op(select(input, "mean"), select(src, "mean"), "mean")
-    return linear_moments(mean, total.var / count.square())
+    return Moments(mean, total.var / count.square())
 
 
 def _additions(draw: Draw) -> Iterable[Sample]:
@@ -78,7 +78,7 @@ def index_add(
     """
     mean = torch.index_add(select(input, "mean"), dim, index, select(source, "mean"), alpha=alpha)
     start, more = (noise_of(x, variance_dtype(mean.dtype)) for x in (input, source))
-    return linear_moments(mean, torch.index_add(start, dim, index, more, alpha=alpha**2))
+    return Moments(mean, torch.index_add(start, dim, index, more, alpha=alpha**2))
 
 
 def _columns(draw: Draw) -> Iterable[Sample]:
@@ -109,4 +109,4 @@ def fold(
     Source: `sum`.
     """
     options = output_size, kernel_size, dilation, padding, stride
-    return linear_moments(F.fold(input.mean, *options), F.fold(input.var, *options))
+    return Moments(F.fold(input.mean, *options), F.fold(input.var, *options))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.families import select, structural, zip_moments
-from howsure.moments import Moments, linear_moments
+from howsure.moments import Moments
 from howsure.registry import STRUCTURAL, Target, rule, spellings
 from howsure.samples import Draw, Sample
 
@@ -94,7 +94,7 @@ def view(self: Moments, *shape: Any) -> Moments:
     """
     if any(isinstance(part, torch.dtype) for part in shape):
         raise NoRuleError("The bits of a Gaussian cannot be read as another type; use `to`.")
-    return linear_moments(self.mean.reshape(*shape), self.var.reshape(*shape))
+    return Moments(self.mean.reshape(*shape), self.var.reshape(*shape))
 
 
 def _indices(draw: Draw) -> Iterable[Sample]:
@@ -128,7 +128,7 @@ def getitem(self: Moments, index: Any) -> Moments:
     """
     if not isinstance(self, Moments) or _holds_moments(index):
         raise NoRuleError(_RANDOM_INDEX)
-    return linear_moments(self.mean[index], self.var[index])
+    return Moments(self.mean[index], self.var[index])
 
 
 def _holds_moments(index: Any) -> bool:
@@ -166,7 +166,7 @@ def setitem(self: Moments | Tensor, index: Any, value: Any) -> Moments:
     mean[index] = select(value, "mean")
     # A constant's variance 0, written as a product so that vmap sees which values it belongs to.
     var[index] = value.var if isinstance(value, Moments) else 0.0
-    return linear_moments(mean, var)
+    return Moments(mean, var)
 
 
 def _joined(target: Target, tensors: Any, *args: Any, **kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.families import in_float32
 from howsure.moments import Moments
-from howsure.normal import cdf, pdf, rectify, standardise
+from howsure.normal import cdf, rectify, standardise
 from howsure.registry import EXACT, rule, spellings
 from howsure.rules.rectifiers import leaky_relu
 from howsure.samples import Draw, Sample, one_of_each_shape
@@ -31,16 +31,6 @@ def _difference(upper: Moments, lower: Moments) -> Moments:
     """Moments of U - L for U, L >= 0 of which one is always 0: Cov(U, L) = -E[U] E[L]."""
     cross = 2 * upper.mean * lower.mean
     return Moments(upper.mean - lower.mean, upper.var + lower.var + cross)
-
-
-def _explained(out: Moments, slope: Tensor, var: Tensor, certain: Tensor) -> Moments:
-    """The moments with their innovation, from E[f']."""
-
-    def innovation() -> Tensor:
-        beyond = (out.var - slope.square() * var).clamp(min=0)
-        return torch.where(certain, torch.zeros_like(var), beyond)
-
-    return Moments(out.mean, out.var, innovation)
 
 
 @rule(*spellings("softshrink"), name="softshrink", fidelity=EXACT, samples=_lambdas, pointwise=True)
@@ -65,12 +55,11 @@ def _softshrunk(mean: Tensor, var: Tensor, limit: float) -> Moments:
     out = _difference(upper, Moments(std * below.mean, var * below.var))
     plain = F.softshrink(mean, limit)
     moved = torch.where(plain != 0, var, torch.zeros_like(var))
-    out = Moments(torch.where(certain, plain, out.mean), torch.where(certain, moved, out.var))
-    return _explained(out, above.probability + below.probability, var, certain)
+    return Moments(torch.where(certain, plain, out.mean), torch.where(certain, moved, out.var))
 
 
-def _cut_off(mean: Tensor, var: Tensor, limit: float, value: float) -> tuple[Moments, Tensor]:
-    """Moments of `x if x > limit else value`, and E[f'].
+def _cut_off(mean: Tensor, var: Tensor, limit: float, value: float) -> Moments:
+    """Moments of `x if x > limit else value`.
 
     y = value + (x - limit)+ + jump [x > limit] with jump = limit - value.
     """
@@ -80,12 +69,11 @@ def _cut_off(mean: Tensor, var: Tensor, limit: float, value: float) -> tuple[Mom
     excess = std * unit.mean
     spread = var * unit.var + jump * jump * above * below + 2 * jump * excess * below
     over = mean > limit
-    out = Moments(
+    return Moments(
         torch.where(certain, torch.where(over, mean, value), value + excess + jump * above),
         # A jump downwards subtracts; the sum is a variance and negative by rounding only.
         torch.where(certain, torch.where(over, var, torch.zeros_like(var)), spread.clamp(min=0)),
     )
-    return out, above + jump * pdf(a) / std
 
 
 def _levels(draw: Draw) -> Iterable[Sample]:
@@ -112,12 +100,7 @@ def threshold(input: Moments, threshold: float, value: float, inplace: bool = Fa
 
     Source: Frey & Hinton 1999, with a step of height d.
     """
-
-    def formula(x: tuple[Tensor, Tensor]) -> Moments:
-        out, slope = _cut_off(*x, threshold, value)
-        return _explained(out, slope, x[1], x[1] == 0)
-
-    return in_float32(formula, input)
+    return in_float32(lambda x: _cut_off(*x, threshold, value), input)
 
 
 @rule(
@@ -138,10 +121,7 @@ def hardshrink(input: Moments, lambd: float = 0.5) -> Moments:
 
     def formula(x: tuple[Tensor, Tensor]) -> Moments:
         mean, var = x
-        upper, rising = _cut_off(mean, var, lambd, 0.0)
-        lower, falling = _cut_off(-mean, var, lambd, 0.0)
-        out = _difference(upper, lower)
-        return _explained(out, rising + falling, var, var == 0)
+        return _difference(_cut_off(mean, var, lambd, 0.0), _cut_off(-mean, var, lambd, 0.0))
 
     return in_float32(formula, input)
 

@@ -35,11 +35,5 @@ def cos(input: Moments) -> Moments:
 
 def _wave(var: Tensor, value: Tensor, slope: Tensor) -> Moments:
     loss = -torch.expm1(-var)
-    damping = torch.exp(-var)
-    steepness = slope.square() * damping
-    # loss <= var, so what the slope does not explain is not negative beyond rounding.
-    return Moments(
-        torch.exp(-0.5 * var) * value,
-        0.5 * loss * (loss + 2 * steepness),
-        innovation=lambda: (0.5 * loss.square() + steepness * (loss - var)).clamp(min=0),
-    )
+    steepness = slope.square() * torch.exp(-var)
+    return Moments(torch.exp(-0.5 * var) * value, 0.5 * loss * (loss + 2 * steepness))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -100,14 +99,3 @@ def moments(result: Any) -> list[Moments]:
         return [Moments(result, torch.zeros_like(result))] if numbers else []
     items = result if isinstance(result, (tuple, list)) else ()
     return [moment for item in items for moment in moments(item)]
-
-
-def mean_function(
-    call: Call, rule: Rule, variances: list[Tensor]
-) -> Callable[..., tuple[Tensor, ...]]:
-    """The rule's output means as a function of its input means."""
-
-    def means(*values: Tensor) -> tuple[Tensor, ...]:
-        return tuple(out.mean for out in call.ruled(rule, list(values), variances))
-
-    return means

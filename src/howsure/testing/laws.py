@@ -17,7 +17,7 @@ from howsure.interpreter import works_in_place
 from howsure.moments import Moments, variance_dtype
 from howsure.registry import REFUSED, Rule, operation_name
 from howsure.samples import Sample
-from howsure.testing.calls import Call, mean_function
+from howsure.testing.calls import Call
 from howsure.testing.oracles import Truth, first_order_variance, monte_carlo, quadrature
 
 Law = Callable[[Rule, Sample], None]
@@ -243,26 +243,6 @@ def documentation(rule: Rule, sample: Sample) -> None:
         assert part in text, f"the docstring has no line `{part}`"
 
 
-def innovation(rule: Rule, sample: Sample) -> None:
-    """Law 13: a stated innovation is what the slopes do not explain, and not negative."""
-    if rule.takes_carriers:
-        return  # the operations that it is made of state theirs
-    call = Call(sample)
-    outs = call.ruled(rule, call.means, call.variances)
-    stated = [out.innovation for out in outs]
-    if any(each is None for each in stated):
-        return
-    function = mean_function(call, rule, call.variances)
-    linear = first_order_variance(function, call.means, call.variances)
-    for out, each, explained in zip(outs, stated, linear, strict=True):
-        assert each is not None
-        value = each()
-        assert bool((value >= 0).all()), "negative innovation"
-        expected = (out.var - explained).detach()
-        off = (value - expected).abs() - max(2e-3, 3 * rule.error) * out.var - 1e-9
-        assert bool((off <= 0).all()), f"innovation off by {float(off.max()):.3g} too much"
-
-
 LAWS: tuple[Law, ...] = (
     shape_and_dtype,
     zero_variance,
@@ -277,7 +257,6 @@ LAWS: tuple[Law, ...] = (
     aliases,
     linearity,
     documentation,
-    innovation,
 )
 
 

@@ -14,13 +14,9 @@ import torch
 from torch import Tensor
 
 from howsure.methods import METHODS
-from howsure.methods.adjoint import split
-from howsure.methods.analysis import Analysis, analyse
 from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.setup import Setup
-from howsure.objectives import check_targets, gaussian
 from howsure.prediction import Prediction
-from howsure.sites import MASK
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,39 +92,7 @@ class HeldOut:
 
 def terms_of(setup: Setup, name: str, batch: HeldOut) -> Terms:
     """The terms of one batch, at the setup's rates."""
-    x, plain = batch.x, batch.plain
-    # Masks alone: the method has no sensor noise, or propagates it without correlations.
-    masks_only = name in ("mc_dropout", "sampled_adf")
-    seen = setup.with_(noise=None) if masks_only else setup
-    found = analyse(seen.with_(outputs=None), x)
-    mean, data = found.mean, split(found)[0]
-    if batch.diagonal is not None:
-        mean = mean + (batch.diagonal.mean - plain).flatten(1)
-        data = batch.diagonal.data_var.flatten(1)
-    elif setup.prediction == "network":
-        mean = plain.flatten(1)
-    error = _squared_error(mean.reshape(plain.shape), batch.target)
-    odds, by_site = _by_site(setup, x, found)
-    parts = (data, by_site, found.reading.model_remainder, odds)
-    return Terms(error.flatten(1).double(), *(part.detach().double() for part in parts))
-
-
-def _squared_error(mean: Tensor, target: Tensor) -> Tensor:
-    prediction = Prediction(mean, torch.ones_like(mean), torch.zeros_like(mean))
-    check_targets(prediction, target, "gaussian")
-    return gaussian(prediction, target).error.detach()
-
-
-def _by_site(setup: Setup, x: Any, found: Analysis) -> tuple[Tensor, Tensor]:
-    """The odds of every site, (sites,), and its first-order variance at odds of 1."""
-    sites = setup.sites(x)
-    odds = odds_of(torch.tensor(setup.rates(sites), dtype=torch.float64))
-    whole = {site.name: torch.zeros_like(found.reading.data_remainder) for site in sites}
-    for name, kind, var in zip(found.names, found.kinds, found.reading.by_source, strict=True):
-        if kind == MASK:
-            whole[name] = whole[name] + var
-    by_site = torch.stack([whole[site.name].double() for site in sites])
-    return odds, by_site / torch.where(odds > 0, odds, 1.0)[:, None, None]
+    raise NotImplementedError("There is no method that knows the variance of every dropout site.")
 
 
 def odds_of(rate: Tensor) -> Tensor:
