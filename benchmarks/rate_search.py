@@ -132,7 +132,7 @@ def _fit(case: Case, search: str, samples: int) -> Fit:
     batches = list(zip(case.x.split(25), case.y.split(25), strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        options = {"samples": samples if search == "grid" else 0, "fit_tau": False}
+        options = {"samples": samples if search == "grid" else 0, "fit_residual_var": False}
         return sure.fit(batches, search=search, **options)
 
 

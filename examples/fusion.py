@@ -85,7 +85,7 @@ def trained(steps: int = 3000) -> nn.Module:
 def measured(model: nn.Module, run: Run, tau: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """Position and variance for every frame, in pixels; each frame has its own noise variance."""
     sure = hs.Uncertain(
-        model, run.noise_std.square()[:, None], "adjoint", prediction="network", tau=tau
+        model, run.noise_std.square()[:, None], "adjoint", prediction="network", residual_var=tau
     )
     found = sure(run.frames)
     return (CENTRE + 16 * found.mean[:, 0]).numpy(), (256 * found.total_var[:, 0]).numpy()

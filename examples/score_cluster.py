@@ -62,7 +62,7 @@ def evaluated(sure):
     found = fit(sure, loader(1), show_progress=False)
     values = evaluate(sure, loader(2), METRICS)
     if not distributed.is_initialized() or distributed.get_rank() == 0:
-        print(f"rate {found.rate:.3g}, tau {found.tau:.3g}")
+        print(f"rate {found.rate:.3g}, tau {found.residual_var:.3g}")
         for name, value in values.items():
             print(f"{name}: {float(value):.4f}")
     if distributed.is_initialized():

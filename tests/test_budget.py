@@ -25,7 +25,7 @@ def test_shares_sum_to_the_total():
 
 
 def test_a_constant_variance_is_a_source():
-    prediction = predicted(tau=0.3)
+    prediction = predicted(residual_var=0.3)
     budget = prediction.budget()
     assert budget.names[-1] == "constant"
     torch.testing.assert_close(budget.total, prediction.total_var)

@@ -29,7 +29,7 @@ aten = torch.ops.aten
 
 CASES = {
     "adf": ("adf", {}),
-    "constant": ("constant", {"tau": 0.1}),
+    "constant": ("constant", {"residual_var": 0.1}),
     "linear": ("linear", {}),
     "mc_dropout": ("mc_dropout", {"rate": 0.2, "samples": 5}),
     "sampled_adf": ("sampled_adf", {"rate": 0.2, "samples": 5}),
@@ -163,7 +163,7 @@ class Decides(nn.Module):
 
 
 def test_what_cannot_be_traced_runs_as_before_with_one_warning(recwarn):
-    sure, compiled = hs.Uncertain(Decides().eval(), method="constant", tau=0.1), Compiled()
+    sure, compiled = hs.Uncertain(Decides().eval(), method="constant", residual_var=0.1), Compiled()
     for x in (torch.ones(2, 3), -torch.ones(2, 3)):
         assert_same(compiled(sure.setup, "constant", x), sure(x))
     (only,) = recwarn

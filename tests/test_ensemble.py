@@ -37,7 +37,7 @@ def test_an_ensemble_equals_its_formula_in_a_loop():
     members = [
         Uncertain(mlp(0), 0.1, "adf"),
         Uncertain(mlp(1), 0.1, "sampled_adf", rate=0.2, samples=5),
-        Uncertain(mlp(2), method="mc_dropout", rate=0.3, tau=0.05),
+        Uncertain(mlp(2), method="mc_dropout", rate=0.3, residual_var=0.05),
     ]
     x = inputs(6, 3)
     p, each = Ensemble(members)(x), [member(x) for member in members]

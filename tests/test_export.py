@@ -21,9 +21,9 @@ pytestmark = QUIET
 
 CASES = {
     "adf": {},
-    "constant": {"tau": 0.1},
+    "constant": {"residual_var": 0.1},
     "linear": {},
-    "mc_dropout": {"rate": 0.5, "samples": 5, "tau": 0.1},
+    "mc_dropout": {"rate": 0.5, "samples": 5, "residual_var": 0.1},
     "sampled_adf": {"rate": 0.5, "samples": 5},
     "adjoint": {"probes": 4, "rate": 0.2},
 }
@@ -85,10 +85,10 @@ def test_onnx_for_any_batch(method, inputs, tmp_path):
 
 def test_file_says_how_it_was_made(tmp_path):
     noise = hs.noise.std(0.1)
-    sure = hs.Uncertain(perceptron(), noise, "sampled_adf", rate=0.2, samples=3, tau=0.5)
+    sure = hs.Uncertain(perceptron(), noise, "sampled_adf", rate=0.2, samples=3, residual_var=0.5)
     export(sure, torch.rand(2, 3), tmp_path / "net.pt2", units="rad")
     about = read_metadata(tmp_path / "net.pt2")
-    assert about["rates"] == {"0": 0.2} and about["tau"] == 0.5 and about["units"] == "rad"
+    assert about["rates"] == {"0": 0.2} and about["residual_var"] == 0.5 and about["units"] == "rad"
     assert hs.noise.from_config(about["noise"])(torch.zeros(1)) == pytest.approx(0.01)
     assert about["inputs"] == [{"name": "x", "shape": [2, 3], "dtype": "float32"}]
     extra = {"howsure.json": ""}

@@ -56,7 +56,9 @@ def test_linear_network_without_dropout_is_exact():
 
 def test_mc_dropout_has_the_model_variance_and_tau():
     net, x = linear_net(), torch.randn(2, 4).double()
-    p = hs.Uncertain(net, None, "mc_dropout", rate=0.2, samples=6000, chunk=3000, tau=0.5)(x)
+    p = hs.Uncertain(net, None, "mc_dropout", rate=0.2, samples=6000, chunk=3000, residual_var=0.5)(
+        x
+    )
     torch.testing.assert_close(p.model_var, closed_forms(net, x, 0.0, 0.2)[1], rtol=0.1, atol=5e-3)
     assert torch.equal(p.data_var, torch.full_like(p.mean, 0.5))
 

@@ -35,20 +35,20 @@ class TwoLayers(nn.Module):
             return (last @ first).square().sum().expand_as(by_mask), by_mask, both
 
 
-def held_out(net, count=4000, *, rate, noise, tau=0.0):
+def held_out(net, count=4000, *, rate, noise, residual_var=0.0):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(count, 3, generator=generator)
     data, model, both = net.parts(x)
     odds = rate / (1 - rate)
-    var = noise * data + odds * (model + noise * both) + tau
+    var = noise * data + odds * (model + noise * both) + residual_var
     with torch.no_grad():
         y = net(x) + var.sqrt() * torch.randn(var.shape, generator=generator)
     return x, y
 
 
-def nll(net, x, y, *, odds, noise, tau=0.0):
+def nll(net, x, y, *, odds, noise, residual_var=0.0):
     data, model, both = (part.double() for part in net.parts(x))
-    total = noise * data + odds * (model + noise * both) + tau
+    total = noise * data + odds * (model + noise * both) + residual_var
     with torch.no_grad():
         error = (y - net(x)).double().square()
     return float((0.5 * total.log() + error / (2 * total)).mean())
@@ -76,7 +76,7 @@ def test_a_linear_networks_rate_is_the_optimum(net):
 
 
 def test_rate_tau_and_noise_together(net):
-    x, y = held_out(net, 5000, rate=0.1, noise=0.09, tau=0.5)
+    x, y = held_out(net, 5000, rate=0.1, noise=0.09, residual_var=0.5)
     sure = hs.Uncertain(net, 0.03, "adjoint")
     # The noise and tau make the same constant variance in a linear network: fit one of them.
     fit = sure.fit([(x, y)], fit_noise=True, **QUIET)
@@ -91,14 +91,16 @@ def test_rate_tau_and_noise_together(net):
     data, _, both = net.parts(x[:5])
     expected = fit.noise_scale * 0.03 * (data + fit.rate / (1 - fit.rate) * both)
     torch.testing.assert_close(sure(x[:5]).data_var, expected, rtol=0.1, atol=0)
-    with_tau = hs.Uncertain(net, 0.09, "adjoint").fit([(x, y)], fit_tau=True, **QUIET)
+    with_residual_var = hs.Uncertain(net, 0.09, "adjoint").fit(
+        [(x, y)], fit_residual_var=True, **QUIET
+    )
     best = minimize(
-        lambda v: nll(net, x, y, odds=math.exp(v[0]), noise=0.09, tau=math.exp(v[1])),
+        lambda v: nll(net, x, y, odds=math.exp(v[0]), noise=0.09, residual_var=math.exp(v[1])),
         [-2.0, -1.0],
         method="Nelder-Mead",
     )
-    assert abs(with_tau.best_nll - best.fun) < 1e-4
-    assert abs(with_tau.tau / math.exp(best.x[1]) - 1) < 0.05
+    assert abs(with_residual_var.best_nll - best.fun) < 1e-4
+    assert abs(with_residual_var.residual_var / math.exp(best.x[1]) - 1) < 0.05
 
 
 @pytest.mark.parametrize("noise", [1.0, 200.0])
@@ -142,11 +144,11 @@ def test_rates_that_never_settle_end_at_the_best_pass(net, monkeypatch):
 def test_no_rate_where_tau_explains_all(net):
     x, _ = held_out(net, rate=0.0, noise=0.1)
     y = net(x).detach() + 1  # errors that are equally large everywhere
-    options = {"search": "closed_form", "fit_tau": True, **QUIET}
+    options = {"search": "closed_form", "fit_residual_var": True, **QUIET}
     with pytest.warns(UserWarning, match="dropout does not explain") as caught:
         fit = hs.Uncertain(net, None, "mc_dropout").fit([(x, y)], **options)
     assert fit.rate == 0
-    assert abs(fit.tau - 1) < 0.05
+    assert abs(fit.residual_var - 1) < 0.05
     assert caught[0].filename == __file__
 
 
@@ -195,7 +197,7 @@ def test_within_one_step_of_the_grid(trained, method):
     noise = None if method == "mc_dropout" else 0.01
     rates = {}
     # A variance of few samples is itself noisy, and asks for a larger rate.
-    options = {"samples": 300, "fit_tau": False, "show_progress": False}
+    options = {"samples": 300, "fit_residual_var": False, "show_progress": False}
     for search in ("grid", "closed_form"):
         fit = hs.Uncertain(net, noise, method).fit(
             [(x, y)], search=search, rates=DEFAULT_RATES[7:13], **options
@@ -256,7 +258,7 @@ def test_class_probabilities_have_no_closed_form():
         sure.fit([(x, y)], search="closed_form")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the best rate may be the smallest
-        fit = sure.fit([(x, y)], rates=(0.01, 0.1, 0.5), fit_tau=True, show_progress=False)
+        fit = sure.fit([(x, y)], rates=(0.01, 0.1, 0.5), fit_residual_var=True, show_progress=False)
     assert fit.objective == "one_hot" and fit.rate in fit.rates
 
 
@@ -302,6 +304,10 @@ def test_no_variance_anywhere_has_no_likelihood(net):
 def test_a_rate_of_0_has_no_sampled_variance_and_is_not_chosen(trained):
     net, x, y = trained
     fit = hs.Uncertain(net, None, "mc_dropout").fit(
-        [(x, y)], fit_tau=False, rates=(0.0, 0.02, 0.1, 0.5), samples=5, show_progress=False
+        [(x, y)],
+        fit_residual_var=False,
+        rates=(0.0, 0.02, 0.1, 0.5),
+        samples=5,
+        show_progress=False,
     )
     assert fit.nll[0] == math.inf and fit.rate > 0

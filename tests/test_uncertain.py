@@ -75,14 +75,16 @@ def test_tau_is_the_residual_variance(trained, held_out):
         error = float((net(x) - y).square().mean())
     constant = hs.Uncertain(net, None, "constant")
     fit = constant.fit([(x, y)], show_progress=False)
-    assert fit.rate is None and abs(fit.tau - error) < 1e-4 * error
-    torch.testing.assert_close(constant(x).data_var, torch.full_like(y, fit.tau))
-    with_tau = hs.Uncertain(net, 0.01, "sampled_adf")
+    assert fit.rate is None and abs(fit.residual_var - error) < 1e-4 * error
+    torch.testing.assert_close(constant(x).data_var, torch.full_like(y, fit.residual_var))
+    with_residual_var = hs.Uncertain(net, 0.01, "sampled_adf")
     with pytest.warns(UserWarning, match="dropout does not explain"):
-        with_tau.fit([(x, y)], rates=RATES, samples=10, fit_tau=True, show_progress=False)
+        with_residual_var.fit(
+            [(x, y)], rates=RATES, samples=10, fit_residual_var=True, show_progress=False
+        )
     without = hs.Uncertain(net, 0.01, "sampled_adf")
     without.fit([(x, y)], rates=RATES, samples=10, show_progress=False)
-    assert min(with_tau.last_fit.nll) <= min(without.last_fit.nll) + 1e-9
+    assert min(with_residual_var.last_fit.nll) <= min(without.last_fit.nll) + 1e-9
 
 
 def test_classification_objectives():
@@ -231,7 +233,7 @@ def test_settings_are_saved_and_loaded_safely(trained, tmp_path):
         samples=9,
         seed=4,
         placement=["*"],
-        tau=0.01,
+        residual_var=0.01,
     )
     path = tmp_path / "settings.pt"
     sure.save(path)

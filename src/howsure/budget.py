@@ -1,4 +1,4 @@
-"""Where a prediction's variance comes from: each sensor, each dropped layer, what is beyond."""
+"""Where a prediction's variance comes from: each sensor, each dropped layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-REMAINDER = "nonlinear remainder"
 CONSTANT = "constant"
 
 
@@ -17,8 +16,8 @@ class Budget:
     """The variance of every output by source.
 
     Attributes:
-        names: The sources: inputs, dropped layers, the nonlinear remainder.
-        kinds: What each is: "input", "dropout", "remainder", "constant".
+        names: The sources: inputs, dropped layers, the residual variance.
+        kinds: What each is: "input", "dropout", "constant".
         variances: Variance by source, (sources, batch, outputs); outputs are flat, in the order
             of the model's output.
         elements: For each input the variance by element, (batch, outputs, *input's shape).
@@ -38,10 +37,13 @@ class Budget:
         variances = torch.cat([part.variances for part in parts], 1)
         return Budget(first.names, first.kinds, variances, elements)
 
-    def of_outputs(self, columns: slice) -> Budget:
-        """The budget of some of the outputs."""
-        elements = {name: each[:, columns] for name, each in self.elements.items()}
-        return Budget(self.names, self.kinds, self.variances[:, :, columns], elements)
+    def with_constant(self, value: float | Tensor, constant: Tensor) -> Budget:
+        """The budget with a constant variance of every output, (batch, outputs), unless it is 0."""
+        if not isinstance(value, Tensor) and value == 0:
+            return self
+        variances = torch.cat([self.variances, constant[None].to(self.variances)])
+        names, kinds = (*self.names, CONSTANT), (*self.kinds, "constant")
+        return Budget(names, kinds, variances, self.elements)
 
     @property
     def total(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -26,18 +26,44 @@ class Calls:
     Attributes:
         count: How many rows the input has; 1 if it is taken as a whole.
         parts: The structure of the model's output, once it was called.
+        columns: The outputs of every row that count, (rows, outputs); `None` for all.
+        finish: What is done to the model's output.
     """
 
     def __init__(
-        self, setup: Setup, x: Any, layout: Layout, sites: Sequence[Site] = ()
+        self,
+        setup: Setup,
+        x: Any,
+        layout: Layout,
+        sites: Sequence[Site] = (),
+        channels_last: bool = False,
     ) -> None:
         self.setup = setup
         self.x = x
         self.layout: Layout = layout
         self.sites = sites
+        self.channels_last = channels_last
         self.axis = setup.batch_dim or 0
         self.count = 1 if layout == "whole" else rows_of(x, self.axis)
         self.parts: Parts | None = None
+        self.columns: Tensor | None = None
+        self.finish: Callable[[Any], Any] = lambda output: output
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the outputs."""
+        assert self.parts is not None
+        return self.parts.tensors[0].dtype
+
+    def check_logits(self) -> None:
+        """An error if the outputs are not one row of logits for each input."""
+        assert self.parts is not None
+        shapes = [tuple(out.shape) for out in self.parts.tensors]
+        if len(shapes) != 1 or len(shapes[0]) != 2:
+            raise TypeError(
+                "Classification needs a model that returns one tensor of logits, (batch, "
+                f"classes); this one returns {shapes}. Choose it with `output=`."
+            )
 
     def base(self, tensor: Tensor) -> Tensor:
         """An input or its variance with the rows in front."""
@@ -46,8 +72,13 @@ class Calls:
     def plain(self) -> tuple[Tensor, ...]:
         """What the model itself says: one call with copies of the inputs."""
         x = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, self.x)
-        self.parts = Parts(self.setup.run(x))
+        self.parts = Parts(self.finish(self.setup.run(x)))
         return tuple(self.parts.tensors)
+
+    def outputs(self) -> int:
+        """How many numbers an input has as outputs."""
+        with torch.no_grad():
+            return self.flat(self.plain(), 1).shape[2]
 
     def at(
         self,
@@ -91,8 +122,11 @@ class Calls:
             output = self.setup.run(filled)
         if mode is not None:
             mode.check_all_used()
-        self.parts = Parts(output)
-        return self._flat(self.parts.tensors, points)
+        self.parts = Parts(self.finish(output))
+        flat = self.flat(self.parts.tensors, points)
+        if self.columns is None:
+            return flat
+        return flat.gather(2, self.columns[rows].expand(points, -1, -1))
 
     def _input(self, points: int, noisy: Mapping[int, Tensor], rows: Rows) -> Any:
         """The input with noisy tensors in place of its own, and copies of all others."""
@@ -120,11 +154,12 @@ class Calls:
         if self.layout == "whole":
             return tensor
         # The order in memory in which convolutions of a processor are fastest.
-        if tensor.dim() == 4 and self.axis == 0 and self.setup.channels_last:
+        if tensor.dim() == 4 and self.axis == 0 and self.channels_last:
             tensor = tensor.contiguous(memory_format=torch.channels_last)
         return tensor.movedim(0, self.axis)
 
-    def _flat(self, outputs: Sequence[Tensor], points: int) -> Tensor:
+    def flat(self, outputs: Sequence[Tensor], points: int) -> Tensor:
+        """Outputs as (points, rows, outputs)."""
         if self.layout == "whole":
             return torch.cat([out.reshape(1, 1, -1) for out in outputs], 2)
         columns = [self._rows_first(out, points) for out in outputs]

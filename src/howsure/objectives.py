@@ -107,7 +107,7 @@ def check_targets(prediction: Prediction, target: Tensor, objective: str) -> Non
             )
 
 
-def fitted_tau(scored: Scored) -> float:
+def fitted_residual_var(scored: Scored) -> float:
     """The residual variance that minimises the mean NLL, by golden-section search on its log.
 
     Zero if no positive one is better. The NLL of a mixture of variances need not be unimodal in

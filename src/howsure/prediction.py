@@ -28,8 +28,11 @@ class Prediction:
         expected_entropy: For classification, the average entropy of the samples.
         covariance: Covariance between the outputs of each input, where a method has it.
         sources: Variance by source, where a method has it; `budget()` returns it.
-        trust: Share of the variance that is first order, between 0 and 1, where a method has it:
-            near 1 the variance can be relied on, near 0 sample instead.
+        linear_share: Share of the variance that is first order in the noise, between 0 and 1, flat:
+            near 1 a linearised network would do as well.
+        std_error: Standard error of `std`, where a method knows it: how far more points or samples
+            would move it.
+        method: The method that made the prediction.
     """
 
     mean: Any
@@ -40,14 +43,18 @@ class Prediction:
     expected_entropy: Tensor | None = None
     covariance: Tensor | None = None
     sources: Budget | None = None
-    trust: Any = None
+    linear_share: Tensor | None = None
+    std_error: Any = None
+    method: str = ""
 
     def budget(self) -> Budget:
-        """Where the variance comes from: each input, each dropped layer, what is nonlinear."""
+        """Where the variance comes from: each input, each dropped layer. Of the logits, if any."""
+        if self.sources is None and self.logits is not None:
+            return self.logits.budget()
         if self.sources is None:
             raise ValueError(
                 "This method does not know where the variance comes from; use "
-                '`Uncertain(..., method="adjoint")`.'
+                '`Uncertain(..., method="gradients")`.'
             )
         return self.sources
 
@@ -132,7 +139,8 @@ def concatenated(batches: Sequence[Prediction], *, maps: bool = False) -> Predic
         expected_entropy=_of_all(batches, "expected_entropy", torch.cat),
         covariance=_of_all(batches, "covariance", torch.cat),
         sources=_of_all(batches, "sources", lambda parts: Budget.joined(parts, maps=maps)),
-        trust=_of_all(batches, "trust", torch.cat),
+        linear_share=_of_all(batches, "linear_share", torch.cat),
+        std_error=joined("std_error") if all(b.std_error is not None for b in batches) else None,
     )
 
 

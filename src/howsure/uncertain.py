@@ -15,13 +15,13 @@ from howsure import noise as noises
 from howsure.compiling import Compiled
 from howsure.dropout import Placement, as_placement, describe
 from howsure.files import write_atomically
-from howsure.methods import METHODS, choose
+from howsure.methods import METHODS, check_method, choose
 from howsure.methods.setup import Setup
 from howsure.prediction import Prediction, concatenated
 from howsure.progress import progress
 from howsure.tune import Fit, fit_method
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 class Uncertain(nn.Module):
@@ -44,9 +44,12 @@ class Uncertain(nn.Module):
         method: str = "auto",
         *,
         rate: float | Sequence[float] | None = None,
-        samples: int = 20,
+        samples: int | None = None,
+        tolerance: float | None = None,
+        output: Any = None,
+        batch_dim: int | None = 0,
         placement: str | Sequence[str] | Placement = "auto",
-        prediction: str = "adf",
+        prediction: str | None = None,
         seed: int = 0,
         **method_options: Any,
     ) -> None:
@@ -58,19 +61,21 @@ class Uncertain(nn.Module):
                 takes a standard deviation; a dict or tuple serves several inputs; `None` is none.
             method: "auto", or one of `howsure.methods.METHODS`.
             rate: Dropout rate, or one per site; `fit` finds it.
-            samples: Monte-Carlo samples of sampling methods.
+            samples: Noisy points, or Monte-Carlo samples; `None` for the method's own number.
+            tolerance: Largest relative standard error of any std, in place of a number of samples:
+                0.05 goes on until every row's std is known to 5 %.
+            output: Which part of the model's output counts: a key, index, attribute or function.
+            batch_dim: The axis that counts the inputs; `None` if a call is one input.
             placement: Where dropout goes: "auto", "after", "before", "existing", or a list of
                 layer name patterns.
-            prediction: "adf" predicts E[f(x + noise)] as the paper does, "network" the plain
-                network's output.
+            prediction: "network" predicts what the network itself says, the default of
+                "gradients"; "mean" E[f(x + noise)], the default of the paper's methods.
             seed: Same seed, same result.
             **method_options: Further settings of `howsure.methods.setup.Setup`, such as
-                `task="classification"`, `tau`, `chunk`, `shared_masks`, `variance_dtype`.
+                `task="classification"`, `residual_var`, `chunk`, `shared_masks`, `variance_dtype`.
         """
         super().__init__()
-        if method != "auto" and method not in METHODS:
-            known = ["auto", *sorted(METHODS)]
-            raise ValueError(f"`method` must be one of {known}, not {method!r}.")
+        check_method(method)
         self.model = model
         self.method = method
         self.setup = Setup(
@@ -79,6 +84,9 @@ class Uncertain(nn.Module):
             placement=as_placement(placement),
             rate=tuple(rate) if isinstance(rate, Sequence) else rate,
             samples=samples,
+            tolerance=tolerance,
+            output=output,
+            batch_dim=batch_dim,
             seed=seed,
             prediction=prediction,
             **method_options,
@@ -92,13 +100,17 @@ class Uncertain(nn.Module):
         x = kwargs if kwargs and not args else (args[0] if len(args) == 1 else args)
         if args and kwargs:
             raise TypeError("Give all inputs by position or all by keyword.")
+        if self.model is not self.setup.model:
+            self.setup = self.setup.with_(model=self.model, _sites={}, _verdicts={})
         self.setup.check_eval_mode()
-        name, note = (self.method, ()) if self.method != "auto" else choose(self.setup, x)
-        compiled = self._compiled
-        result = compiled(self.setup, name, x) if compiled else METHODS[name](self.setup, x)
+        name, setup, note = self.method, self.setup, ()
+        if name == "auto":
+            name, setup, note = choose(setup, x)
+        result = self._compiled(setup, name, x) if self._compiled else METHODS[name](setup, x)
+        result = replace(result, method=result.method or name, notes=(*note, *result.notes))
         for calibrator in self.calibrators:
             result = calibrator(result)
-        return result if not note else _noted(result, note)
+        return result
 
     def compile(self) -> Uncertain:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Itself, with predictions that run compiled: the same numbers, sooner.
@@ -110,7 +122,7 @@ class Uncertain(nn.Module):
         return self
 
     def fit(self, loader: Iterable[Any], **options: Any) -> Fit:
-        """Finds the method's free settings (rate, tau) on held-out data, by NLL.
+        """Finds the method's free settings (rate, residual variance) on held-out data, by NLL.
 
         The data must be held out from training and carry the noise of deployment; see
         `howsure.tune.fit_method` for the options. Calibrators are dropped, since they were fitted
@@ -168,7 +180,9 @@ class Uncertain(nn.Module):
             "seed": setup.seed,
             "prediction": setup.prediction,
             "task": setup.task,
-            "tau": setup.tau if isinstance(setup.tau, Tensor) else float(setup.tau),
+            "residual_var": setup.residual_var
+            if isinstance(setup.residual_var, Tensor)
+            else float(setup.residual_var),
             "placement": [
                 setup.placement.kind,
                 list(setup.placement.only),
@@ -177,8 +191,9 @@ class Uncertain(nn.Module):
             ],
             "shared_masks": setup.shared_masks,
             "unbiased": setup.unbiased,
-            "probes": setup.probes,
-            "outputs": None if setup.outputs is None else list(setup.outputs),
+            "tolerance": setup.tolerance,
+            "output": setup.output,
+            "batch_dim": setup.batch_dim,
             "variance_dtype": None if setup.variance_dtype is None else "bfloat16",
             "calibrators": [calibrator.state() for calibrator in self.calibrators],
         }
@@ -192,16 +207,16 @@ class Uncertain(nn.Module):
             )
         kind, only, units, over_time = state["placement"]
         self.calibrators = tuple(calibration.from_state(each) for each in state["calibrators"])
-        rate, outputs = state["rate"], state["outputs"]
+        rate = state["rate"]
         self.method = state["method"]
         self.setup = self.setup.with_(
             noise=noises.from_config(state["noise"]),
             rate=tuple(rate) if isinstance(rate, list) else rate,
             placement=Placement(kind, tuple(only), units, over_time),
-            outputs=None if outputs is None else tuple(outputs),
             variance_dtype=torch.bfloat16 if state.get("variance_dtype") else None,
             **{name: state[name] for name in _PLAIN},
             _sites={},
+            _verdicts={},
         )
 
     def save(self, path: str | Path) -> None:
@@ -226,7 +241,18 @@ class Uncertain(nn.Module):
         return loaded
 
 
-_PLAIN = ("samples", "seed", "prediction", "task", "tau", "shared_masks", "unbiased", "probes")
+_PLAIN = (
+    "samples",
+    "tolerance",
+    "seed",
+    "prediction",
+    "output",
+    "batch_dim",
+    "task",
+    "residual_var",
+    "shared_masks",
+    "unbiased",
+)
 
 
 def predict_all(
@@ -246,7 +272,3 @@ def as_args(batch: Any) -> tuple[Any, ...]:
     if isinstance(batch, (tuple, list)) and len(batch) == 2:
         batch = batch[0]
     return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
-
-
-def _noted(prediction: Prediction, note: tuple[str, ...]) -> Prediction:
-    return replace(prediction, notes=(*note, *prediction.notes))

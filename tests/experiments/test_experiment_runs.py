@@ -194,4 +194,4 @@ def test_constant_is_the_held_out_error(tmp_path):
     bench = linear_bench()
     made = tuned(CONTENDERS["constant"], bench, RunFolder(tmp_path, {}))
     error = (bench.model(bench.validation.x) - bench.validation.y).square().mean()
-    assert made.record["tau"] == pytest.approx(float(error), rel=1e-3)
+    assert made.record["residual_var"] == pytest.approx(float(error), rel=1e-3)

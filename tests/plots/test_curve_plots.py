@@ -252,7 +252,7 @@ def test_rate_search_of_a_real_fit_and_without_one():
     with torch.no_grad():
         y = net(x) + 0.1 * torch.randn(20, 1)
     options = {"rates": (0.001, 0.05, 0.1, 0.2), "samples": 5, "show_progress": False}
-    found = sure.fit([(x, y)], fit_tau=True, **options)
+    found = sure.fit([(x, y)], fit_residual_var=True, **options)
     ax = plots.rate_search(found)
     np.testing.assert_allclose(line(ax, "NLL"), [found.rates, found.nll])
     with pytest.raises(TypeError, match="`fit` is a NoneType"):

@@ -93,7 +93,7 @@ def test_the_code_on_the_page_repeats_the_report(method, tmp_path, monkeypatch):
     loader = pairs(model)
     noise = hs.noise.per_channel(stds=[0.1, 0.2, 0.3], dim=1)
     tau = torch.tensor([0.01, 0.02])
-    sure = hs.Uncertain(model, noise, method, rate=0.05, placement="before", tau=tau)
+    sure = hs.Uncertain(model, noise, method, rate=0.05, placement="before", residual_var=tau)
     options = report.Options(title="Lift & 'drag'", names=["lift", "<drag>"], gallery=3)
     found = report.build(sure, loader, options=options, show_progress=False)
     page = report.to_html(found)

@@ -47,13 +47,13 @@ def evaluated(rows):
 def fitted(rows, method, options):
     sure = uncertain(method)
     found = fit(sure, loader(rows), samples=4, show_progress=False, **options)
-    return repr((found, sure.setup.rate, sure.setup.tau, sure.setup.noise))
+    return repr((found, sure.setup.rate, sure.setup.residual_var, sure.setup.noise))
 
 
 JOBS = {
     "evaluate": (evaluated, (44,)),
     "evaluate, one batch": (evaluated, (8,)),
-    "grid": (fitted, (44, "sampled_adf", {"rates": (0.05, 0.1, 0.2), "fit_tau": True})),
+    "grid": (fitted, (44, "sampled_adf", {"rates": (0.05, 0.1, 0.2), "fit_residual_var": True})),
     "grid, noise added": (fitted, (44, "mc_dropout", {"rates": (0.1, 0.2), "inputs": "clean"})),
     "closed form": (fitted, (20, "adjoint", {"per_layer": True, "fit_noise": True})),
 }

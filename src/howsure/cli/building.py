@@ -22,7 +22,7 @@ from howsure.reading.source import Inputs, Source
 from howsure.structure import Parts, as_call, map_leaves
 from howsure.uncertain import Uncertain
 
-_PLAIN = ("samples", "task", "prediction", "tau", "probes", "seed")
+_PLAIN = ("samples", "task", "prediction", "residual_var", "probes", "seed")
 
 
 @dataclass(frozen=True, eq=False)

@@ -118,7 +118,7 @@ def add_method(parser: argparse.ArgumentParser, *, choose: bool = True) -> None:
     )
     group.add_argument("--task", help="regression or classification")
     group.add_argument("--prediction", help="adf: the mean over the noise; network: the plain one")
-    group.add_argument("--tau", type=float, help="residual variance, added to the data's")
+    group.add_argument("--residual-var", type=float, help="residual variance, added to the data's")
     group.add_argument("--probes", type=int, metavar="K", help="probes of the adjoint (8)")
     group.add_argument("--seed", type=int, help="same seed, same result (0)")
 

@@ -25,7 +25,7 @@ class Contender:
         label: What the line says.
         method: The method of `Uncertain`.
         fit: Find its rate and tau on held-out data.
-        fit_tau: Add a residual variance; `None` for what the method does by itself.
+        fit_residual_var: Add a residual variance; `None` for what the method does by itself.
         retrained: "adf" or "head": the network is trained further by that method's likelihood.
         prediction: Whose mean: "adf" as in the paper, "network" for the plain network's output.
         released: Rate and constant variance are not tuned: the rate of training, and the constant
@@ -35,7 +35,7 @@ class Contender:
     label: str
     method: str
     fit: bool = True
-    fit_tau: bool | None = None
+    fit_residual_var: bool | None = None
     retrained: str = ""
     prediction: str = "adf"
     released: bool = False
@@ -49,11 +49,11 @@ CONTENDERS = {
     "gast": Contender("Gast: ADF, trained", "adf", fit=False, retrained="adf"),
     "kendall": Contender("Kendall: variance head", "heteroscedastic", retrained="head"),
     "ours": Contender("the paper: sampled ADF", "sampled_adf"),
-    "ours_tau": Contender("the paper + tau", "sampled_adf", fit_tau=True),
+    "ours_tau": Contender("the paper + tau", "sampled_adf", fit_residual_var=True),
     # Its mean under strong dropout drifts from brute force's, so the network's own output stands.
     "adjoint": Contender("howsure adjoint", "adjoint", prediction="network"),
     "adjoint_tau": Contender(
-        "howsure adjoint + tau", "adjoint", fit_tau=True, prediction="network"
+        "howsure adjoint + tau", "adjoint", fit_residual_var=True, prediction="network"
     ),
     "noise_sampling": Contender("brute force", "noise_sampling"),
 }
@@ -128,9 +128,9 @@ def tuned(contender: Contender, bench: Bench, folder: RunFolder) -> Tuned:
         prediction=contender.prediction,
         task=bench.task,
         rate=bench.effort.train_rate if contender.released else None,
-        tau=tau,
+        residual_var=tau,
     )
-    record: dict[str, Any] = {"tau": tau, "floor": tau}
+    record: dict[str, Any] = {"residual_var": tau, "floor": tau}
     if contender.fit:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -138,10 +138,14 @@ def tuned(contender: Contender, bench: Bench, folder: RunFolder) -> Tuned:
                 bench.validation.batches(bench.effort.batch),
                 rates=bench.effort.rates,
                 samples=bench.effort.tuning_samples,
-                fit_tau=contender.fit_tau,
+                fit_residual_var=contender.fit_residual_var,
                 show_progress=False,
             )
-        record = {"rate": fit.rate, "tau": fit.tau, "validation_nll": fit.best_nll}
+        record = {
+            "rate": fit.rate,
+            "residual_var": fit.residual_var,
+            "validation_nll": fit.best_nll,
+        }
         record["notes"] = sorted({str(warning.message) for warning in caught})
     return Tuned(sure, record)
 

@@ -56,7 +56,7 @@ def export(
     """Writes mean, `data_var` and `model_var` as a program that runs without howsure.
 
     The file is run before the function returns, and compared with the wrapper itself. Settings
-    are fixed in it: noise, rates, `tau`, and calibrators that scale variances.
+    are fixed in it: noise, rates, `residual_var`, and calibrators that scale variances.
     `howsure.exporting.read_metadata` reads them back.
 
     Args:

@@ -60,8 +60,7 @@ def _exported_for_any(graph: GraphModule, flat: Flat) -> torch.export.ExportedPr
 def _trace(flat: Flat, tensors: Sequence[Tensor], batch: int) -> GraphModule:
     setup = flat.uncertain.setup
     # All samples, and all rows, at once: a file has one graph, not pieces.
-    at_once = batch if flat.method == "adjoint" else setup.chunk or setup.samples
-    setup = setup.with_(chunk=max(at_once, 1))
+    setup = setup.with_(chunk=setup.chunk or setup.samples)
     try:
         return traced(lambda *inputs: flat.predict(setup, inputs), tensors)
     except (NoRuleError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:

@@ -17,6 +17,7 @@ from torch import Tensor
 from howsure.dropout import draw_uniforms
 from howsure.exporting.errors import ExportError
 from howsure.methods.passes import batch_size
+from howsure.methods.sampling import SAMPLES
 from howsure.methods.setup import Setup
 
 METHODS_WITH_MASKS = ("sampled_adf", "mc_dropout")
@@ -64,7 +65,7 @@ def mask_inputs(setup: Setup, method: str, x: Any) -> tuple[MaskInput, ...]:
     sites = setup.sites(x)
     rates = setup.rates(sites)
     batch = None if setup.shared_masks else batch_size(x)
-    drawn = draw_uniforms(sites, setup.samples, setup.seed, batch=batch)
+    drawn = draw_uniforms(sites, setup.samples or SAMPLES, setup.seed, batch=batch)
     found = tuple(
         MaskInput(_name(site.name, i), site.name, i, rates[i], None if batch is None else 1, own)
         for i, (site, own) in enumerate(zip(sites, drawn, strict=True))

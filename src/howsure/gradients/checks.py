@@ -12,18 +12,19 @@ The first call for a model makes all checks; a later one those for shapes that a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from howsure.calls import ALL, Calls, Layout, NotRowsError, Rows, has_rows
-from howsure.gradients.backward import Sources, gradients_at, outputs_at
-from howsure.gradients.points import Design
+from howsure.calls import ALL, Calls, Layout, NotRowsError, Rows, has_rows, tensors_of
+from howsure.concrete import is_traced
+from howsure.gradients.backward import MOST_OUTPUTS, gradients_at
+from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
 from howsure.gradients.sums import sums_of
 from howsure.methods.setup import Setup
-from howsure.structure import map_leaves
+from howsure.structure import Parts, map_leaves
 
 # Plain samples, blocks of points and rows that are looked at, the latter fewer for large inputs.
 SAMPLES = 64
@@ -44,8 +45,14 @@ HIDES = (
     "the model hides its gradient (no_grad, detach, rounding, or a backward pass of its own): "
     "outputs change with the noise and their gradients do not tell how"
 )
-STEPWISE = (
-    "the outputs are flat or have steps: their variance is not that of their gradients"
+STEPWISE = "the outputs are flat or have steps: their variance is not that of their gradients"
+TOGETHER = (
+    "The rows of a batch influence each other, or are not on the axis `batch_dim={axis}`: the "
+    "whole call was taken as one input. Say so with `batch_dim=None`, or give rows one by one."
+)
+TOO_MANY = (
+    "rows influence each other, so that a call is one input, and its outputs are too many for a "
+    "backward pass each"
 )
 
 
@@ -68,29 +75,36 @@ class Verdict:
     random: bool = False
 
 
-def layout_of(setup: Setup, x: Any, sources: Sources) -> Verdict:
-    """How the model can be run for inputs of these shapes; looked up if it is known."""
-    key = ("layout", *_key(setup, sources), _shapes(x))
+def layout_of(setup: Setup, x: Any) -> Verdict:
+    """How the model can be run for inputs of these shapes; looked up if it is known.
+
+    Inside a trace, where there are no values to check, it is as for the inputs before.
+    """
+    if is_traced():
+        return setup._verdicts.get("last", Verdict("folded"))
+    key = ("layout", *_key(setup, x), _shapes(x))
     if key not in setup._verdicts:
-        setup._verdicts[key] = _layout(setup, x, sources)
+        setup._verdicts[key] = _layout(setup, x)
+    setup._verdicts["last"] = setup._verdicts[key]
     return setup._verdicts[key]
 
 
-def verdict_of(setup: Setup, x: Any, sources: Sources) -> Verdict:
+def verdict_of(setup: Setup, x: Any) -> Verdict:
     """The layout, and whether gradients can be relied on for inputs of this kind."""
-    verdict = layout_of(setup, x, sources)
-    if verdict.reason is not None:
+    verdict = layout_of(setup, x)
+    if verdict.reason is not None or is_traced():
         return verdict
     rows = _shapes(x, without=setup.batch_dim) if verdict.layout == "folded" else _shapes(x)
-    key = ("gradients", *_key(setup, sources), rows)
+    key = ("gradients", *_key(setup, x), rows)
     if key not in setup._verdicts:
+        sources = Sources.of(setup, x, verdict.layout)
         calls = Calls(setup, x, verdict.layout, sources.sites, verdict.channels_last)
         setup._verdicts[key] = _doubt(calls, sources)
     reason = setup._verdicts[key]
-    return verdict if reason is None else Verdict(verdict.layout, reason=reason)
+    return verdict if reason is None else replace(verdict, reason=reason)
 
 
-def _key(setup: Setup, sources: Sources) -> tuple[Any, ...]:
+def _key(setup: Setup, x: Any) -> tuple[Any, ...]:
     """The model, its weights and what is random."""
     tensors = (
         [*setup.model.parameters(), *setup.model.buffers()]
@@ -98,8 +112,8 @@ def _key(setup: Setup, sources: Sources) -> tuple[Any, ...]:
         else []
     )
     versions = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
-    kinds = (len(sources.inputs), sources.active, setup.batch_dim, repr(setup.output))
-    return id(setup.model), hash(versions), id(setup.noise), kinds
+    kinds = (setup.has_masks(x), setup.placement, setup.batch_dim, repr(setup.output))
+    return id(setup.model), hash(versions), id(setup.noise), setup.task, kinds
 
 
 def _shapes(x: Any, without: int | None = None) -> str:
@@ -116,7 +130,7 @@ def _shapes(x: Any, without: int | None = None) -> str:
     return str(map_leaves(leaf, x))
 
 
-def _layout(setup: Setup, x: Any, sources: Sources) -> Verdict:
+def _layout(setup: Setup, x: Any) -> Verdict:
     with torch.no_grad():
         whole = Calls(setup, x, "whole")
         plain = whole.plain()
@@ -129,18 +143,15 @@ def _layout(setup: Setup, x: Any, sources: Sources) -> Verdict:
     if axis is None:
         return Verdict("whole")
     if has_rows(x, axis):
-        for channels_last in (True, False):
+        sources = Sources.of(setup, x, "folded")
+        images = any(tensor.dim() == 4 for tensor in tensors_of(x))
+        for channels_last in (True, False) if images else (False,):
             calls = Calls(setup, x, "folded", sources.sites, channels_last)
             if _is_foldable(calls, sources, plain):
                 return Verdict("folded", channels_last)
-    if _has_own_rows(Calls(setup, x, "looped", sources.sites), sources, plain):
+    if _has_own_rows(setup, x, plain):
         return Verdict("looped")
-    return Verdict(
-        "whole",
-        note="The rows of a batch influence each other, or are not on the axis "
-        f"`batch_dim={axis}`: the whole call was taken as one input. Say so with "
-        "`batch_dim=None`, or give rows one by one.",
-    )
+    return Verdict("whole", note=TOGETHER.format(axis=axis))
 
 
 def _same(one: Sequence[Tensor], two: Sequence[Tensor]) -> bool:
@@ -158,28 +169,26 @@ def _close(one: Tensor, two: Tensor) -> bool:
 
 def _is_foldable(calls: Calls, sources: Sources, plain: Sequence[Tensor]) -> bool:
     """Whether rows of a folded batch have the outputs that they have by themselves."""
-    expected = Calls(calls.setup, calls.x, "looped")
     try:
-        still = [torch.zeros(1, *z.shape[1:]) for z in sources.drawn(range(1))]
         noisy = [z[:1] for z in sources.drawn(range(1))]
-        both = [torch.cat(pair) for pair in zip(still, noisy, strict=True)]
+        both = [torch.cat([torch.zeros_like(z), z]) for z in noisy]
         rows, count = _some_rows(calls)
-        with torch.no_grad():
-            found = outputs_at(calls, sources, _leaves(both, count, calls), rows)
-            alone = expected._flat(plain, 1)[0][rows]
+        found = values_at(calls, sources, both, rows, count)
+        alone = calls.flat(plain, 1)[0][rows]
         return _close(alone, found[0]) and _is_independent(calls, sources, both, rows, count)
     # A model that expects its own batch size can fail in any way.
     except Exception:
         return False
 
 
-def _has_own_rows(calls: Calls, sources: Sources, plain: Sequence[Tensor]) -> bool:
+def _has_own_rows(setup: Setup, x: Any, plain: Sequence[Tensor]) -> bool:
     """Whether rows of one call are independent, with the rows of every noisy input where said."""
     try:
-        if any(calls.base(t).shape[0] != calls.count for t in _noisy_tensors(calls, sources)):
-            return False
-        outputs = calls._flat(plain, 1)
-        if outputs.shape[1] != calls.count:
+        sources = Sources.of(setup, x, "looped")
+        calls = Calls(setup, x, "looped", sources.sites)
+        tensors = Parts(x).tensors
+        own = [calls.base(tensors[noisy.number]).shape[0] for noisy in sources.inputs]
+        if any(rows != calls.count for rows in (*own, calls.flat(plain, 1).shape[1])):
             return False
         points = [z[:1] for z in sources.drawn(range(1))]
         return _is_independent(calls, sources, points, ALL, calls.count)
@@ -187,19 +196,12 @@ def _has_own_rows(calls: Calls, sources: Sources, plain: Sequence[Tensor]) -> bo
         return False
 
 
-def _noisy_tensors(calls: Calls, sources: Sources) -> list[Tensor]:
-    from howsure.structure import Parts
-
-    tensors = Parts(calls.x).tensors
-    return [tensors[noisy.number] for noisy in sources.inputs]
-
-
 def _is_independent(
     calls: Calls, sources: Sources, points: Sequence[Tensor], rows: Rows, count: int
 ) -> bool:
     """Whether the gradient of the first row's outputs is 0 for all others."""
     with torch.inference_mode(False), torch.enable_grad():
-        leaves = [leaf.requires_grad_() for leaf in _leaves(points, count, calls)]
+        leaves = [leaf(z, count, calls.x).requires_grad_() for z in points]
         outputs = outputs_at(calls, sources, leaves, rows)
         if not outputs.requires_grad or outputs.shape[:2] != leaves[0].shape[:2]:
             return outputs.shape[:2] == leaves[0].shape[:2]
@@ -210,46 +212,28 @@ def _is_independent(
     return not any(bool((each != 0).any()) for each in reached)
 
 
-def _leaves(points: Sequence[Tensor], rows: int, calls: Calls) -> list[Tensor]:
-    from howsure.gradients.backward import _leaf
-
-    return [_leaf(z, rows, calls.x).detach() for z in points]
-
-
 def _some_rows(calls: Calls) -> tuple[Rows, int]:
     """The first rows; few where inputs are large, all where none can be left out."""
     if calls.layout != "folded":
         return ALL, calls.count
-    elements = sum(t.numel() for t in _all_tensors(calls.x)) // max(1, calls.count)
+    elements = sum(t.numel() for t in tensors_of(calls.x)) // max(1, calls.count)
     count = min(calls.count, max(1, min(_ROWS, _ELEMENTS // max(1, elements))))
     return slice(0, count), count
 
 
-def _all_tensors(x: Any) -> list[Tensor]:
-    from howsure.calls import tensors_of
-
-    return tensors_of(x)
-
-
 def _doubt(calls: Calls, sources: Sources) -> str | None:
     """Why the gradients cannot be relied on; `None` if they can."""
+    if calls.layout == "whole" and calls.outputs() > MOST_OUTPUTS:
+        return TOO_MANY
     rows, count = _some_rows(calls)
     design, points = sources.design, sources.drawn(range(BLOCKS))
     found = gradients_at(calls, sources, points, rows, count)
     if _is_hidden(calls, sources, points, rows, count):
         return HIDES
-    sums = [
-        sums_of(_block(found, design, b), design, len(sources.inputs), b) for b in range(BLOCKS)
-    ]
+    own = [slice(b * design.points, (b + 1) * design.points) for b in range(BLOCKS)]
+    sums = [sums_of(found.at(block), design, len(sources.inputs), 0) for block in own]
     variances = torch.stack([each.variance.mean for each in sums])  # (blocks, rows, outputs)
     return STEPWISE if _disagrees(calls, sources, rows, count, variances) else None
-
-
-def _block(found: Any, design: Design, block: int) -> Any:
-    from howsure.gradients.backward import Gradients
-
-    own = slice(block * design.points, (block + 1) * design.points)
-    return Gradients(found.values[own], [each[:, own] for each in found.by_source])
 
 
 def _is_hidden(
@@ -269,24 +253,15 @@ def _is_hidden(
     eps = torch.finfo(found.values.dtype).eps
     scale = found.values.abs().amax((0, 1))
     suspicious = torch.ones_like(scale, dtype=torch.bool)
-    with torch.no_grad():
-        for step in STEPS:
-            ends = [
-                outputs_at(
-                    calls,
-                    sources,
-                    _leaves(
-                        [z + sign * step * d for z, d in zip(first, directions, strict=True)],
-                        count,
-                        calls,
-                    ),
-                    rows,
-                )
-                for sign in (1, -1)
-            ]
-            change = ((ends[0] - ends[1]) / (2 * step)).to(slopes.dtype)
-            allowed = HIDDEN * _rms(change) + 20 * eps * scale / step
-            suspicious &= ~(_rms(change - slopes) <= allowed)
+    for step in STEPS:
+        both = [
+            [z + sign * step * d for z, d in zip(first, directions, strict=True)]
+            for sign in (1, -1)
+        ]
+        ends = [values_at(calls, sources, each, rows, count) for each in both]
+        change = ((ends[0] - ends[1]) / (2 * step)).to(slopes.dtype)
+        allowed = HIDDEN * _rms(change) + 20 * eps * scale / step
+        suspicious &= ~(_rms(change - slopes) <= allowed)
     return bool(suspicious.any())
 
 
@@ -295,18 +270,15 @@ def _rms(values: Tensor) -> Tensor:
     return values.square().mean((0, 1)).sqrt()
 
 
-def _disagrees(
-    calls: Calls, sources: Sources, rows: Rows, count: int, variances: Tensor
-) -> bool:
+def _disagrees(calls: Calls, sources: Sources, rows: Rows, count: int, variances: Tensor) -> bool:
     """Whether plain samples have another variance than the gradients say, for any output."""
     # Independent points: of each block the first one is enough, and no two share anything.
     size = sources.design.points
     drawn = [z[::size] for z in sources.drawn(range(1000, 1000 + SAMPLES))]
-    with torch.no_grad():
-        parts = [
-            outputs_at(calls, sources, _leaves([z[s : s + 16] for z in drawn], count, calls), rows)
-            for s in range(0, SAMPLES, 16)
-        ]
+    parts = [
+        values_at(calls, sources, [z[s : s + 16] for z in drawn], rows, count)
+        for s in range(0, SAMPLES, 16)
+    ]
     values = torch.cat(parts).to(variances.dtype)
     eps = torch.finfo(parts[0].dtype).eps
     deviations = (values - values.mean(0)).square() * (SAMPLES / (SAMPLES - 1))

@@ -5,7 +5,6 @@ Their spread gives the standard error, and with a tolerance each row takes as ma
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,7 +13,8 @@ from torch import Tensor
 
 from howsure.calls import ALL, Calls, Rows
 from howsure.concrete import is_traced
-from howsure.gradients.backward import Sources, gradients_at
+from howsure.gradients.backward import gradients_at
+from howsure.gradients.sources import Sources
 from howsure.gradients.sums import Running, Sums, sums_of
 
 # Elements of sources that run at once: activations take some hundred times as much memory.
@@ -155,9 +155,7 @@ def _sizes(calls: Calls, sources: Sources, blocks: int, chunk: int | None) -> tu
     if is_traced():
         return blocks, calls.count
     size = sources.design.points
-    elements = sum(math.prod(noisy.root.shape) for noisy in sources.inputs)
-    elements += sum(math.prod(sources.sites[site].units) for site in sources.active)
-    block = max(1, elements) * size
+    block = max(1, sources.elements) * size
     at_once = max(1, min(blocks, chunk // size if chunk else _ELEMENTS // block))
     return at_once, max(1, _ELEMENTS // (block * at_once))
 

@@ -55,10 +55,9 @@ def design_for(*, noise: bool, masks: bool) -> Design:
     mixed = torch.kron(_correlated(0.5), each)
     across = torch.ones(2, 2, dtype=torch.float64) - eye
     model = torch.kron(across, each @ each.T) / (2 * POINTS**2)
-    return Design(
-        torch.kron(eye, pairs), mixed, *(torch.kron(eye / 2, form) for form in (q,)), model,
-        torch.kron(eye / 2, first), model,
-    )
+    half = eye / 2
+    data, data_linear = torch.kron(half, q), torch.kron(half, first)
+    return Design(torch.kron(eye, pairs), mixed, data, model, data_linear, model)
 
 
 def _correlated(rho: float) -> Tensor:  # (2, 3)

@@ -78,7 +78,8 @@ class Sums:
 
     @classmethod
     def _of(cls, variance: Running, values: Running, tensors: Sequence[Tensor]) -> Sums:
-        return cls(variance, values, *tensors[:5], tuple(tensors[5:]))
+        blocks, data, model, linear, by_source, *elements = tensors
+        return cls(variance, values, blocks, data, model, linear, by_source, tuple(elements))
 
     def __add__(self, other: Sums) -> Sums:
         """More blocks of the same rows."""
@@ -87,11 +88,11 @@ class Sums:
         return Sums._of(*running, [one + two for one, two in pairs])
 
     def _by_row(self, function: Callable[[Tensor], Tensor]) -> Sums:
-        running = [
-            Running(function(r.count), function(r.mean), function(r.squares))
-            for r in (self.variance, self.values)
-        ]
-        return Sums._of(*running, [function(each) for each in self._tensors()])
+        variance, values = (
+            Running(function(each.count), function(each.mean), function(each.squares))
+            for each in (self.variance, self.values)
+        )
+        return Sums._of(variance, values, [function(each) for each in self._tensors()])
 
     def chosen(self, rows: Tensor) -> Sums:
         """Some of the rows."""
@@ -134,9 +135,7 @@ def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
     )
     sensors, masks = grams[:inputs], grams[inputs:]
     data, model = _covariance(sensors, data_form, like), _covariance(masks, model_form, like)
-    linear = _covariance(sensors, linear_forms[0], like) + _covariance(
-        masks, linear_forms[1], like
-    )
+    linear = _covariance(sensors, linear_forms[0], like) + _covariance(masks, linear_forms[1], like)
     forms = [data_form] * inputs + [model_form] * len(masks)
     own = [_own(gram, form).sum(0) for gram, form in zip(grams, forms, strict=True)]
     total = (data + model).diagonal(dim1=2, dim2=3)

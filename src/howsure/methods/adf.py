@@ -17,7 +17,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     run = Pass(setup, x)
     with no_gradients():
         means, variances = _moments(setup, run)
-        centres = means if setup.prediction == "adf" else run.plain()
+        centres = means if setup.prediction != "network" else run.plain()
         return prediction(setup, run, centres, variances, zeros_like_each(variances))
 
 

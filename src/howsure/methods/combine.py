@@ -27,7 +27,7 @@ def prediction(
     `samples` are class probabilities per Monte-Carlo sample, for the expected entropy.
     """
     assert run.parts is not None
-    noisy = [var + setup.tau for var in data_vars]
+    noisy = [var + setup.residual_var for var in data_vars]
     if setup.task == "regression":
         fill = run.parts.filled
         variances = [_filled_zero(fill(each)) for each in (noisy, model_vars)]

@@ -11,7 +11,7 @@ from howsure.prediction import Prediction
 
 
 def predict(setup: Setup, x: Any) -> Prediction:
-    """The plain prediction; `data_var` is `tau`, the mean squared error on held-out data."""
+    """The plain prediction; its variance is `residual_var`, the error on held-out data."""
     run = Pass(setup, x)
     with no_gradients():
         means = run.plain()

@@ -35,7 +35,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
         )
     members = [
         # Own sites, since members may differ, and own seeds, so that their masks are independent.
-        setup.with_(model=model, seed=setup.seed + index, _sites={})
+        setup.with_(model=model, seed=setup.seed + index, _sites={}, _verdicts={})
         for index, model in enumerate(setup.model)
     ]
     return mixture([_member(member, x) for member in members])
@@ -49,7 +49,8 @@ def _member(setup: Setup, x: Any) -> Prediction:
     certain = setup.noise is None and setup.rate is None
     if certain and setup.placement.kind != "existing":
         return METHODS["constant"](setup, x)
-    return METHODS[choose(setup, x)[0]](setup, x)
+    name, chosen, _ = choose(setup, x)
+    return METHODS[name](chosen, x)
 
 
 def mixture(members: Sequence[Prediction]) -> Prediction:

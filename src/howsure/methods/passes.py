@@ -11,10 +11,11 @@ from torch.nn import functional as F
 from howsure.call_site import CallSites
 from howsure.interpreter import RuleInterpreter
 from howsure.methods.setup import Setup
+from howsure.prediction import entropy
 from howsure.prefix import Prefix, PrefixInterpreter
 from howsure.propagation import Propagated, outcome, run
 from howsure.squares import layers_of_variances_in
-from howsure.structure import Parts, as_call
+from howsure.structure import Parts, map_leaves
 
 
 class Pass:
@@ -30,9 +31,8 @@ class Pass:
         self.parts: Parts | None = None
 
     def plain(self) -> tuple[Tensor, ...]:
-        """The outputs of the plain network."""
-        args, kwargs = as_call(self.x)
-        output = self.finished(self.setup.model(*args, **kwargs))
+        """The outputs of the plain network, which may write into its copy of the inputs."""
+        output = self.finished(self.setup.run(map_leaves(_copied, self.x)))
         self.parts = Parts(output)
         return tuple(self.parts.tensors)
 
@@ -66,6 +66,18 @@ class Pass:
             )
         return F.softmax(output, dim=1 if output.dim() > 1 else 0), output
 
+    def with_entropy(self, output: Any) -> Any:
+        """The same, for classification with the entropy of the probabilities, (batch, 1, ...)."""
+        finished = self.finished(output)
+        if self.setup.task == "regression":
+            return finished
+        axis = 1 if output.dim() > 1 else 0
+        return *finished, entropy(finished[0], dim=axis).unsqueeze(axis)
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
+
 
 def batch_size(x: Any) -> int:
     """The length of the first axis of the first tensor of an input."""
@@ -75,6 +87,6 @@ def batch_size(x: Any) -> int:
     return tensors[0].shape[0]
 
 
-def no_gradients() -> torch.inference_mode:
-    """Prediction needs no gradients."""
-    return torch.inference_mode()
+def no_gradients() -> torch.no_grad:
+    """Prediction needs no gradients; what it returns may be used where they are needed."""
+    return torch.no_grad()

@@ -33,7 +33,9 @@ def predict(setup: Setup, x: Any) -> Prediction:
         outputs = sampled(setup, x, one_pass)
         half = len(outputs) // 2
         means, variances = outputs[:half], outputs[half:]
-        centres = means if setup.prediction == "adf" else sampled(setup, x, lambda _: run.plain())
+        centres = (
+            means if setup.prediction != "network" else sampled(setup, x, lambda _: run.plain())
+        )
         return prediction(
             setup,
             run,

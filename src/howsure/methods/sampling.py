@@ -21,6 +21,8 @@ from howsure.methods.setup import Setup
 from howsure.prefix import Prefix
 from howsure.structure import Parts
 
+# Samples unless `samples` says otherwise: the paper's T is between 10 and 50.
+SAMPLES = 20
 # Samples times inputs that run at once unless `chunk` says otherwise: at least so many, and more
 # where all of them together have no more than so many elements.
 _ROWS = 64
@@ -39,6 +41,8 @@ def sampled(
 
     The pass is handed what earlier ones kept, if there are several; using it is up to the pass.
     """
+    setup = setup if setup.samples else setup.with_(samples=SAMPLES)
+    assert setup.samples is not None
     if setup.samples < 2:
         raise ValueError(
             "`samples` is 1, and one sample has no variance; use at least 2, or the method "
@@ -69,7 +73,7 @@ def masks_of(setup: Setup, sites: tuple[Site, ...], x: Any) -> list[Tensor | Non
     if setup.uniforms is not None:
         return masks(setup.uniforms, setup.rates(sites))
     batch = None if setup.shared_masks else batch_size(x)
-    uniforms = draw_uniforms(sites, setup.samples, setup.seed, batch=batch)
+    uniforms = draw_uniforms(sites, setup.samples or SAMPLES, setup.seed, batch=batch)
     return masks(uniforms, setup.rates(sites))
 
 

@@ -37,7 +37,7 @@ class Setup:
         batch_dim: The axis of inputs and outputs that counts the inputs; `None` if a call is one
             input.
         task: "classification" applies a soft-max to the model's output.
-        tau: A constant variance added to `data_var` (Gal & Ghahramani's 1/tau).
+        residual_var: A constant variance added to `data_var` (Gal & Ghahramani's 1/tau).
         chunk: How many points or samples run at once; bounds the memory.
         shared_masks: One weight draw per sample for all inputs of a call, or one per input.
         unbiased: Divide the variance of the means by T - 1; the paper divides by T.
@@ -60,7 +60,7 @@ class Setup:
     output: Any = None
     batch_dim: int | None = 0
     task: str = "regression"
-    tau: float | Tensor = 0.0
+    residual_var: float | Tensor = 0.0
     chunk: int | None = None
     shared_masks: bool = True
     unbiased: bool = False
@@ -73,6 +73,8 @@ class Setup:
 
     def __post_init__(self) -> None:
         """One clear sentence for each wrong setting."""
+        if self.prediction == "adf":
+            raise ValueError('`prediction="adf"` is now called "mean": E[f(x + noise)].')
         for name, allowed in (("task", TASKS), ("prediction", PREDICTIONS)):
             if getattr(self, name) not in allowed:
                 known = tuple(word for word in allowed if word)
@@ -94,6 +96,8 @@ class Setup:
 
     def with_(self, **changes: Any) -> Setup:
         """The same setup with some settings changed."""
+        if "placement" in changes:
+            changes.setdefault("_sites", {})
         return replace(self, **changes)
 
     def variance(self, x: Any) -> Any:
@@ -113,8 +117,9 @@ class Setup:
         return selected(self._callable()(*args, **kwargs), self.output)
 
     def _callable(self) -> Callable[..., Any]:
-        """The model; with copies of weights that were made in inference mode, where gradients are
-        wanted: autograd cannot keep those.
+        """The model, with copies of weights that were made in inference mode.
+
+        Autograd cannot keep those for a backward pass.
         """
         model = self.model
         if not torch.is_grad_enabled() or not isinstance(model, nn.Module):
@@ -124,6 +129,13 @@ class Setup:
             return model
         copies = {name: tensor.clone() for name, tensor in tensors.items()}
         return lambda *args, **kwargs: torch.func.functional_call(model, copies, args, kwargs)
+
+    def has_masks(self, x: Any) -> bool:
+        """Whether units are dropped: a rate is set, or the model's own dropout is to be used."""
+        if self.rate is None and self.placement.kind != "existing":
+            return False
+        sites = self.sites(x)
+        return self.rate is not None or all(site.rate is not None for site in sites)
 
     def rates(self, sites: tuple[Site, ...]) -> tuple[float, ...]:
         """The rate of every site."""

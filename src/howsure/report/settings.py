@@ -47,7 +47,7 @@ def facts(sure: Uncertain, inputs: int, method: str) -> tuple[tuple[str, str], .
         ("Sensor noise", describe_noise(setup.noise)),
         ("Dropout rate", _rate(setup.rate)),
         ("Samples", f"T = {setup.samples}" if method.split()[0] in _SAMPLING else ""),
-        ("Residual variance", _tau(setup.tau)),
+        ("Residual variance", _tau(setup.residual_var)),
         ("Data", f"{inputs:,} inputs with targets"),
         ("Seed", str(setup.seed)),
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions().items())),

@@ -13,7 +13,7 @@ Columns = dict[str, np.ndarray]
 
 
 def columns_of(prediction: Prediction, rows: int, level: float | None) -> Columns:
-    """Mean, std and both variances; intervals if asked; entropies and trust where there are any.
+    """Mean, std and both variances; intervals if asked; entropies and the standard error where there are any.
 
     The columns of a nested output have its path in their name: `mean.pose.0`.
     """
@@ -28,8 +28,8 @@ def columns_of(prediction: Prediction, rows: int, level: float | None) -> Column
     if prediction.expected_entropy is not None:
         named["entropy"] = prediction.entropy
         named["mutual_information"] = prediction.mutual_information
-    if isinstance(prediction.trust, Tensor):
-        named["trust"] = prediction.trust
+    if isinstance(prediction.std_error, Tensor):
+        named["std_error"] = prediction.std_error
     found = {
         f"{name}{path}": _as_array(tensor)
         for name, tree in named.items()

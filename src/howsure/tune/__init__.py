@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 
+from howsure.gradients.backward import MOST_OUTPUTS
+from howsure.gradients.checks import verdict_of
 from howsure.methods import choose
+from howsure.methods.choice import outputs_of
 from howsure.methods.setup import Setup
 from howsure.noise import sample_of
 from howsure.tune.closed_form import search_closed_form
@@ -25,17 +28,16 @@ _WITH_RATE = (
     "sampled_adf",
     "mc_dropout",
     "noise_sampling",
-    "adjoint",
-    "control_variate",
+    "gradients",
     "heteroscedastic",
 )
-_IN_CLOSED_FORM = ("adjoint", "sampled_adf", "mc_dropout", "noise_sampling", "control_variate")
+_IN_CLOSED_FORM = ("gradients", "sampled_adf", "mc_dropout", "noise_sampling")
 
 
 def fit_method(
     setup: Setup, method: str, loader: Iterable[Any], **options: Any
 ) -> tuple[Setup, Fit]:
-    """The setup with the rate and tau that minimise the NLL of held-out data.
+    """The setup with the rate and residual variance that minimise the NLL of held-out data.
 
     Args:
         setup: What to tune.
@@ -57,11 +59,18 @@ def fit_method(
 
 
 def _method_for_fit(setup: Setup, method: str, batches: Batches) -> str:
-    """The method that "auto" will use once there is a rate."""
+    """The method that "auto" will use once there is a rate.
+
+    Where it would sample because the network is small, gradients find the rate all the same: over
+    many inputs their errors average.
+    """
     if method != "auto":
         return method
-    with_rate = setup if setup.rate is not None else setup.with_(rate=0.1)
-    return choose(with_rate, batches[0][0])[0]
+    with_rate, x = setup if setup.rate is not None else setup.with_(rate=0.1), batches[0][0]
+    name = choose(with_rate, x)[0]
+    if outputs_of(with_rate, x) > MOST_OUTPUTS:
+        return name
+    return "gradients" if verdict_of(with_rate, x).reason is None else name
 
 
 def _closed_form(name: str, search: Search, *, classification: bool) -> bool:
@@ -79,7 +88,7 @@ def _closed_form(name: str, search: Search, *, classification: bool) -> bool:
             "Class probabilities have no closed form: where they saturate their variance is far "
             'from first order. Use `search="grid"`.'
         )
-    return wanted or (search.search == "auto" and name == "adjoint" and not classification)
+    return wanted or (search.search == "auto" and name == "gradients" and not classification)
 
 
 def _with_noise(setup: Setup, batches: Batches) -> Batches:

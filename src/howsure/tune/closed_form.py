@@ -11,7 +11,7 @@ import torch
 
 from howsure.methods.setup import Setup
 from howsure.noise import scaled
-from howsure.objectives import Scored, fitted_tau
+from howsure.objectives import Scored, fitted_residual_var
 from howsure.tune.edges import warn_at_the_edge
 from howsure.tune.grid import Batches, Point, point
 from howsure.tune.search import Fit, Search
@@ -23,20 +23,23 @@ def search_closed_form(
     setup: Setup, name: str, batches: Batches, search: Search
 ) -> tuple[Setup, Fit]:
     """The setup with the best rates, tau and noise, and the curve over the rates."""
-    with_tau = search.with_tau(name)
+    with_residual_var = search.with_residual_var(name)
     terms, best = settled_terms(setup, name, batches, search)
     rates = tuple(rate_of(best.odds).tolist())
     found = rates if search.per_layer else rates[0]
     warn_at_the_edge(_rate_at_an_edge(rates, search), search.grid)
     noise = setup.noise if best.noise_scale == 1 else scaled(setup.noise, best.noise_scale)
-    changed = setup.with_(rate=found, tau=best.tau, noise=noise)
-    curve = [_on_curve(terms, rate, best.noise_scale, with_tau=with_tau) for rate in search.grid]
+    changed = setup.with_(rate=found, residual_var=best.residual_var, noise=noise)
+    curve = [
+        _on_curve(terms, rate, best.noise_scale, with_residual_var=with_residual_var)
+        for rate in search.grid
+    ]
     fit = Fit(
         search.grid,
         tuple(each.nll for each in curve),
         tuple(each.error for each in curve),
         found,
-        best.tau,
+        best.residual_var,
         search.objective_for(setup.task),
         search.samples,
         len(terms.error),
@@ -55,18 +58,18 @@ def _rate_at_an_edge(rates: tuple[float, ...], search: Search) -> float | None:
     return max(rates) if max(rates) >= max(search.grid) else None
 
 
-def _on_curve(terms: Terms, rate: float, noise_scale: float, *, with_tau: bool) -> Point:
+def _on_curve(terms: Terms, rate: float, noise_scale: float, *, with_residual_var: bool) -> Point:
     """The NLL of one rate for all sites, extrapolated from the last pass."""
     odds = odds_of(torch.full_like(terms.odds, rate))
     scored = Scored(terms.error, terms.total_var(odds, noise_scale))
-    return Point.of(scored, fitted_tau(scored) if with_tau else 0.0)
+    return Point.of(scored, fitted_residual_var(scored) if with_residual_var else 0.0)
 
 
 def _confirmed(setup: Setup, name: str, batches: Batches, search: Search) -> float | None:
     """The NLL of the result by sampling."""
     if not search.samples:
         return None
-    if name == "adjoint":
+    if name == "gradients":
         name = "mc_dropout" if setup.noise is None else "noise_sampling"
     sampled = setup.with_(samples=search.samples, shared_masks=False)
-    return point(sampled, name, batches, search, with_tau=False).nll
+    return point(sampled, name, batches, search, with_residual_var=False).nll

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.methods import METHODS
 from howsure.methods.setup import Setup
-from howsure.objectives import OBJECTIVES, Scored, check_targets, fitted_tau
+from howsure.objectives import OBJECTIVES, Scored, check_targets, fitted_residual_var
 from howsure.progress import progress
 from howsure.tune.edges import warn_at_the_edge
 from howsure.tune.search import Fit, Search
@@ -23,14 +23,14 @@ def search_grid(
 ) -> tuple[Setup, Fit]:
     """The setup with the best of all rates that were tried, and the curve."""
     grid: tuple[float | None, ...] = search.grid if has_rate else (None,)
-    searched = setup.with_(samples=search.samples, shared_masks=False, tau=0.0)
+    searched = setup.with_(samples=search.samples, shared_masks=False, residual_var=0.0)
     curve = [
         point(
             searched.with_(rate=setup.rate if rate is None else rate),
             name,
             batches,
             search,
-            with_tau=search.with_tau(name),
+            with_residual_var=search.with_residual_var(name),
         )
         for rate in progress(grid, search.show_progress, f"fit {name}")
     ]
@@ -38,11 +38,13 @@ def search_grid(
     if not math.isfinite(curve[best].nll):
         raise ValueError(
             "The total variance is 0 at every rate, so no likelihood is defined; give the "
-            "sensor's noise or set `fit_tau=True`."
+            "sensor's noise or set `fit_residual_var=True`."
         )
-    rate, tau = grid[best], curve[best].tau
+    rate, tau = grid[best], curve[best].residual_var
     warn_at_the_edge(rate, search.grid)
-    changed = setup.with_(tau=tau) if rate is None else setup.with_(tau=tau, rate=rate)
+    changed = (
+        setup.with_(residual_var=tau) if rate is None else setup.with_(residual_var=tau, rate=rate)
+    )
     fit = Fit(
         tuple(math.nan if r is None else r for r in grid),
         tuple(each.nll for each in curve),
@@ -64,13 +66,13 @@ class Point:
     Attributes:
         nll: Mean NLL per target.
         error: Its standard error over the inputs.
-        tau: The residual variance.
+        residual_var: The residual variance.
         count: Inputs.
     """
 
     nll: float
     error: float
-    tau: float
+    residual_var: float
     count: int
 
     @classmethod
@@ -83,7 +85,9 @@ class Point:
         return cls(nll if math.isfinite(nll) else math.inf, error, tau, scored.count)
 
 
-def point(setup: Setup, name: str, batches: Batches, search: Search, *, with_tau: bool) -> Point:
+def point(
+    setup: Setup, name: str, batches: Batches, search: Search, *, with_residual_var: bool
+) -> Point:
     """The objective of one setting, with the same random numbers as at every other."""
     objective = search.objective_for(setup.task)
 
@@ -94,4 +98,4 @@ def point(setup: Setup, name: str, batches: Batches, search: Search, *, with_tau
         return OBJECTIVES[objective](prediction, target)
 
     joined = Scored.joined(search.share.map(scored, batches)).raised(search.floor_for(setup.task))
-    return Point.of(joined, fitted_tau(joined) if with_tau else 0.0)
+    return Point.of(joined, fitted_residual_var(joined) if with_residual_var else 0.0)

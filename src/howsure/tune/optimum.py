@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.objectives import Scored, fitted_tau
+from howsure.objectives import Scored, fitted_residual_var
 from howsure.tune.search import Search
 from howsure.tune.terms import Terms, odds_of
 
@@ -23,52 +23,54 @@ class Optimum:
 
     Attributes:
         odds: The odds of every dropout site, (sites,).
-        tau: The residual variance.
+        residual_var: The residual variance.
         noise_scale: The factor on the sensor's variance.
         nll: The mean NLL.
     """
 
     odds: Tensor
-    tau: float
+    residual_var: float
     noise_scale: float
     nll: float
 
 
-def optimum(terms: Terms, search: Search, *, with_tau: bool) -> Optimum:
+def optimum(terms: Terms, search: Search, *, with_residual_var: bool) -> Optimum:
     """The settings of least NLL: the best single rate first, then all free settings together."""
     tried = odds_of(torch.tensor([rate for rate in search.grid if rate > 0], dtype=torch.float64))
     largest = float(tried.max()) if len(tried) else 0.0
     line = torch.logspace(*tried.log10().aminmax(), LINE).tolist() if len(tried) else []
     points = [torch.full_like(terms.odds, odds) for odds in (0.0, *line)]
-    best = min((_at(terms, odds, search, with_tau) for odds in points), key=lambda each: each.nll)
+    best = min(
+        (_at(terms, odds, search, with_residual_var) for odds in points), key=lambda each: each.nll
+    )
     if not math.isfinite(best.nll):
         raise ValueError(
             "The total variance is 0 at every rate, so no likelihood is defined; give the "
-            "sensor's noise or set `fit_tau=True`."
+            "sensor's noise or set `fit_residual_var=True`."
         )
     if float(best.odds.max()) == 0 and not search.fit_noise:
         return best
     if largest == 0:
-        return optimum_at(best.odds, terms, search, with_tau=with_tau)
+        return optimum_at(best.odds, terms, search, with_residual_var=with_residual_var)
     sites = len(terms.odds) if search.per_layer else 1
     return min(best, _descended(terms, best, search, sites, largest), key=lambda each: each.nll)
 
 
-def optimum_at(odds: Tensor, terms: Terms, search: Search, *, with_tau: bool) -> Optimum:
+def optimum_at(odds: Tensor, terms: Terms, search: Search, *, with_residual_var: bool) -> Optimum:
     """The tau and the factor on the noise that are best for given odds."""
-    best = _at(terms, odds, search, with_tau)
+    best = _at(terms, odds, search, with_residual_var)
     if not search.fit_noise or not math.isfinite(best.nll):
         return best
     return min(best, _descended(terms, best, search, sites=0), key=lambda each: each.nll)
 
 
-def _at(terms: Terms, odds: Tensor, search: Search, with_tau: bool) -> Optimum:
+def _at(terms: Terms, odds: Tensor, search: Search, with_residual_var: bool) -> Optimum:
     """Given odds with the tau that suits them; noise as stated, or so that it explains errors."""
     scales = [1.0, _matched_scale(terms, odds)] if search.fit_noise else [1.0]
     found = []
     for scale in scales:
         scored = Scored(terms.error, terms.total_var(odds, scale))
-        tau = fitted_tau(scored) if with_tau else 0.0
+        tau = fitted_residual_var(scored) if with_residual_var else 0.0
         nll = float(scored.nll(tau).mean())
         found.append(Optimum(odds, tau, scale, nll if math.isfinite(nll) else math.inf))
     return min(found, key=lambda each: each.nll)
@@ -91,12 +93,12 @@ def _descended(
     """
     share = (start.odds[:sites] / largest).clamp(1e-9, 1 - 1e-3)
     scale = torch.tensor([start.noise_scale]).log()
-    free = [torch.logit(share), *_logarithm(start.tau), *([scale] * search.fit_noise)]
+    free = [torch.logit(share), *_logarithm(start.residual_var), *([scale] * search.fit_noise)]
     point = torch.cat([part.double() for part in free]).requires_grad_()
 
     def settings() -> tuple[Tensor, Tensor, Tensor]:
         rest = [part.exp() for part in point[sites:]]
-        tau = rest.pop(0) if start.tau > 0 else torch.zeros((), dtype=torch.float64)
+        tau = rest.pop(0) if start.residual_var > 0 else torch.zeros((), dtype=torch.float64)
         scale = rest.pop(0) if search.fit_noise else torch.ones((), dtype=torch.float64)
         if not sites:
             return start.odds, tau, scale

@@ -26,7 +26,7 @@ class Search:
     Attributes:
         search: "grid" runs the method at every rate, as the paper does. "closed_form" takes the
             variances by source from backward passes, two to six in all.
-            "auto" is "closed_form" for regression with the method "adjoint", else "grid".
+            "auto" is "closed_form" for regression with the method "gradients", else "grid".
         rates: Rates to try; by default 0 and 20 log-spaced ones from 0.001 to 0.9. In closed form
             their largest bounds the rate.
         samples: Monte-Carlo samples during the search; more than in use, for a smooth curve. In
@@ -34,8 +34,8 @@ class Search:
         inputs: "noisy" if the inputs carry the noise of deployment, as they must; "clean" adds
             the setup's noise to them.
         per_layer: One rate for every dropout site (closed form only).
-        fit_tau: Also fit a constant residual variance, for noisy targets. Default: only for the
-            methods that have no other data variance.
+        fit_residual_var: Also fit a constant residual variance, for noisy targets. Default: only for
+            the methods that have no other data variance.
         fit_noise: Also fit a factor on the sensor's variance (closed form only).
         objective: "gaussian", or for classification "one_hot" (as the paper's authors) or
             "categorical".
@@ -52,7 +52,7 @@ class Search:
     samples: int = 50
     inputs: str = "noisy"
     per_layer: bool = False
-    fit_tau: bool | None = None
+    fit_residual_var: bool | None = None
     fit_noise: bool = False
     objective: str = "auto"
     floor: float | None = None
@@ -91,10 +91,10 @@ class Search:
             return self.floor
         return ONE_HOT_FLOOR if self.objective_for(task) == "one_hot" else 0.0
 
-    def with_tau(self, method: str) -> bool:
+    def with_residual_var(self, method: str) -> bool:
         """Whether a residual variance is fitted."""
-        if self.fit_tau is not None:
-            return self.fit_tau
+        if self.fit_residual_var is not None:
+            return self.fit_residual_var
         return method in ("mc_dropout", "constant")
 
 
@@ -108,7 +108,7 @@ class Fit:
             form it is extrapolated from the last pass, and holds near the result.
         standard_error: Its standard error over the data.
         rate: The best rate, or the best of every dropout site; `None` if the method has none.
-        tau: The residual variance at the best rate.
+        residual_var: The residual variance at the best rate.
         objective: Which likelihood was used.
         samples: Monte-Carlo samples per rate.
         count: Held-out inputs.
@@ -122,7 +122,7 @@ class Fit:
     nll: tuple[float, ...]
     standard_error: tuple[float, ...]
     rate: float | tuple[float, ...] | None
-    tau: float
+    residual_var: float
     objective: str
     samples: int
     count: int
@@ -149,4 +149,4 @@ class Fit:
             lines.append(f"NLL {self.best_nll:.4f}, by sampling {self.confirmed_nll:.4f}")
         if self.noise_scale != 1.0:
             lines.append(f"noise variance times {self.noise_scale:.4g}")
-        return [*lines, f"tau {self.tau:.4g}"]
+        return [*lines, f"residual_var {self.residual_var:.4g}"]

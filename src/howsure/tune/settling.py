@@ -25,7 +25,6 @@ FIRST = 0.02  # odds of the first pass: small, and yet not lost in rounding
 LEAST = 1e-5  # A site without any noise would have no slope.
 REACH = 4.0  # beyond the first odds, they change at most by this factor between two passes
 PASSES = 6
-PROBES = (0,) + (4,) * (PASSES - 1)  # The first pass finds the order of magnitude without any.
 # Rates are settled when the model variance is within this of that at the rates of the pass ...
 SETTLED = 0.2
 NEGLIGIBLE = 0.01  # ... or, for small rates, within this share of the total.
@@ -36,29 +35,29 @@ def settled_terms(
     setup: Setup, name: str, batches: Batches, search: Search
 ) -> tuple[Terms, Optimum]:
     """The terms of a pass near the rates that are best for them, and these rates."""
-    with_tau = search.with_tau(name)
+    with_residual_var = search.with_residual_var(name)
     held_out = [HeldOut.of(setup, name, x, target) for x, target in batches]
     bracket = Bracket.of(len(setup.sites(batches[0][0])))
     odds = torch.full_like(bracket.low, FIRST)
     tried: list[tuple[Terms, Optimum]] = []
     for number in range(PASSES):
         rates = tuple(rate_of(odds.clamp(min=LEAST)).tolist())
-        at_rates = setup.with_(rate=rates, tau=0.0, probes=min(PROBES[number], setup.probes))
+        at_rates = setup.with_(rate=rates, residual_var=0.0)
         bar = progress(held_out, search.show_progress, f"fit {name}, pass {number + 1}")
         parts = search.share.map(lambda _, batch, at=at_rates: terms_of(at, name, batch), bar)
         terms = Terms.joined(parts)
-        best = optimum(terms, search, with_tau=with_tau)
+        best = optimum(terms, search, with_residual_var=with_residual_var)
         if number > 0 and _is_settled(terms, best):
             return terms, best
         own_odds = torch.where(terms.odds > 1.01 * LEAST, terms.odds, 0.0)
-        own = optimum_at(own_odds, terms, search, with_tau=with_tau)
+        own = optimum_at(own_odds, terms, search, with_residual_var=with_residual_var)
         if number > 1 and own.nll - best.nll <= FLAT:
             return terms, own
         tried.append((terms, own))
         if not search.per_layer:  # What one layer asks for depends on the others.
             bracket = bracket.narrowed(terms.odds, best.odds)
         odds = bracket.step(terms.odds, best.odds)
-    return _best_pass(tried[1:])  # The first pass has no probes.
+    return _best_pass(tried)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +100,7 @@ def _is_settled(terms: Terms, best: Optimum) -> bool:
     before, after = (float(terms.model_var(odds).mean()) for odds in (terms.odds, best.odds))
     # Sites that move in opposite directions do not make up for each other.
     moved = max(abs(after - before), float((by_site * (best.odds - terms.odds).abs()).sum()))
-    total = float(terms.total_var(terms.odds, best.noise_scale).mean()) + best.tau
+    total = float(terms.total_var(terms.odds, best.noise_scale).mean()) + best.residual_var
     # Of large odds the total is no measure: it contains what noise makes together with masks.
     are_small = float(torch.maximum(terms.odds, best.odds).max()) <= 1.01 * FIRST
     return moved <= SETTLED * before or (are_small and moved <= NEGLIGIBLE * total)

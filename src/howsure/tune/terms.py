@@ -1,8 +1,7 @@
 """The variance of held-out predictions as a function of the rates, from one pass over the data.
 
-To first order the model variance is sum_l c_l M_l(x) over the dropout sites l, with the odds
-c = p / (1 - p) and M_l independent of them; D(x) is the sensor's. What is beyond first order grows
-with the square of the odds.
+The model variance is sum_l c_l M_l(x) over the dropout sites l, with the odds c = p / (1 - p); M_l
+depends on them only beyond first order. D(x) is the sensor's.
 """
 
 from __future__ import annotations
@@ -13,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure.budget import Budget
 from howsure.methods import METHODS
 from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.setup import Setup
+from howsure.objectives import check_targets, gaussian
 from howsure.prediction import Prediction
 
 
@@ -26,37 +27,28 @@ class Terms:
     Attributes:
         error: Squared errors at the odds at which the pass was made.
         data: The sensor's variance D.
-        by_site: First-order variance for odds of 1 at every dropout site, M: (sites, ...).
-        beyond: The masks' variance beyond first order, at the odds of the pass.
+        by_site: Variance per odds of every dropout site, M: (sites, ...).
         odds: The odds of the pass, (sites,).
     """
 
     error: Tensor
     data: Tensor
     by_site: Tensor
-    beyond: Tensor
     odds: Tensor
 
     def model_var(self, odds: Tensor) -> Tensor:  # (sites,)
-        """sum_l c_l M_l, and what is beyond it, which grows with its square."""
-        first = torch.tensordot(odds, self.by_site, 1)
-        there = torch.tensordot(self.odds, self.by_site, 1)
-        growth = first / torch.where(there > 0, there, torch.ones_like(there))
-        return first + self.beyond * growth.square()
+        """sum_l c_l M_l."""
+        return torch.tensordot(odds, self.by_site, 1)
 
     def total_var(self, odds: Tensor, noise_scale: Tensor | float = 1.0) -> Tensor:
-        """The model's variance and the sensor's, without tau."""
+        """The model's variance and the sensor's, without residual_var."""
         return self.model_var(odds) + noise_scale * self.data
 
     @staticmethod
     def joined(parts: list[Terms]) -> Terms:
         """All inputs of several batches."""
-        error, data, beyond = (
-            torch.cat([getattr(part, name) for part in parts])
-            for name in ("error", "data", "beyond")
-        )
-        by_site = torch.cat([part.by_site for part in parts], 1)
-        return Terms(error, data, by_site, beyond, parts[0].odds)
+        error, data = (torch.cat([getattr(p, name) for p in parts]) for name in ("error", "data"))
+        return Terms(error, data, torch.cat([part.by_site for part in parts], 1), parts[0].odds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,14 +77,44 @@ class HeldOut:
                 f"The model has {len(outputs)} outputs; wrap it so that it returns the one to "
                 "fit on."
             )
-        still = setup.with_(rate=None, tau=0.0)
+        still = setup.with_(rate=None, residual_var=0.0)
         diagonal = METHODS["adf"](still, x) if name == "sampled_adf" else None
         return cls(x, target, outputs[0].clone(), diagonal)
 
 
 def terms_of(setup: Setup, name: str, batch: HeldOut) -> Terms:
     """The terms of one batch, at the setup's rates."""
-    raise NotImplementedError("There is no method that knows the variance of every dropout site.")
+    # Masks alone: the method has no sensor noise, or propagates it without correlations.
+    masks_only = name in ("mc_dropout", "sampled_adf")
+    seen = setup.with_(noise=None) if masks_only else setup
+    # One block of points: errors average over the held-out data.
+    found = METHODS["gradients"](seen.with_(samples=1, tolerance=None), batch.x)
+    if found.sources is None:
+        raise ValueError(f'The rate has no closed form here: {found.notes[0]} Use `search="grid"`.')
+    mean, data = found.mean.flatten(1), found.data_var.flatten(1)
+    if batch.diagonal is not None:
+        mean = mean + (batch.diagonal.mean - batch.plain).flatten(1)
+        data = batch.diagonal.data_var.flatten(1)
+    error = _squared_error(mean.reshape(batch.plain.shape), batch.target)
+    odds, by_site = _by_site(setup, batch.x, found.sources)
+    return Terms(error.flatten(1).double(), data.double(), by_site, odds)
+
+
+def _squared_error(mean: Tensor, target: Tensor) -> Tensor:
+    prediction = Prediction(mean, torch.ones_like(mean), torch.zeros_like(mean))
+    check_targets(prediction, target, "gaussian")
+    return gaussian(prediction, target).error.detach()
+
+
+def _by_site(setup: Setup, x: Any, budget: Budget) -> tuple[Tensor, Tensor]:
+    """The odds of every site, (sites,), and its variance per odds, (sites, inputs, outputs)."""
+    sites = setup.sites(x)
+    odds = odds_of(torch.tensor(setup.rates(sites), dtype=torch.float64))
+    rows = zip(budget.names, budget.kinds, budget.variances.double(), strict=True)
+    known = {name: var for name, kind, var in rows if kind == "dropout"}
+    nothing = torch.zeros_like(budget.variances[0]).double()
+    by_site = torch.stack([known.get(site.name, nothing) for site in sites])
+    return odds, by_site / torch.where(odds > 0, odds, 1.0)[:, None, None]
 
 
 def odds_of(rate: Tensor) -> Tensor:

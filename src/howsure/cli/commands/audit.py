@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> Result:
         seed=setup.seed,
         show_progress=shows_progress(arguments),
         task=setup.task,
-        tau=setup.tau,
+        residual_var=setup.residual_var,
     )
     data = found.to_dict()
     text = str(found)

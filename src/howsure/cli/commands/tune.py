@@ -47,7 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--per-layer", action="store_true", help="one rate for every layer")
     group.add_argument(
-        "--fit-tau", action="store_true", default=None, help="also a residual variance"
+        "--fit-residual-var", action="store_true", default=None, help="also a residual variance"
     )
     group.add_argument("--fit-noise", action="store_true", help="also a factor on the noise")
     group.add_argument("--objective", help="gaussian, one_hot, categorical, or auto")
@@ -84,7 +84,7 @@ def _search(arguments: argparse.Namespace) -> dict[str, Any]:
         "search": arguments.search,
         "rates": arguments.rates,
         "samples": arguments.search_samples,
-        "fit_tau": arguments.fit_tau,
+        "fit_residual_var": arguments.fit_residual_var,
         "objective": arguments.objective,
         "inputs": "clean" if arguments.clean else "noisy",
         "per_layer": arguments.per_layer,

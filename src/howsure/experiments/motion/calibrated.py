@@ -42,4 +42,4 @@ def _at_rate(bench: Bench, rate: float) -> Tuned:
     total = fitted(raw).total_var
     nll = float(metrics.nll(raw.mean, total, target, floor=FLOOR))
     scale, tau = float(fitted.scale), float(fitted.tau)
-    return Tuned(sure, {"rate": rate, "scale": scale, "tau": tau, "validation_nll": nll})
+    return Tuned(sure, {"rate": rate, "scale": scale, "residual_var": tau, "validation_nll": nll})

@@ -1,0 +1,209 @@
+"""The default: the variance from the network's own gradients at a few noisy points.
+
+Any differentiable network, without rules (docs/gradients.md). The assumptions are checked on the
+first call for a model; where they do not hold, the method samples and says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.calls import Calls
+from howsure.concrete import is_traced
+from howsure.freed_memory import keep_freed_memory
+from howsure.gradients.backward import MOST_OUTPUTS
+from howsure.gradients.checks import Verdict, verdict_of
+from howsure.gradients.classes import LARGEST, Classes, semi_definite, through_softmax
+from howsure.gradients.estimate import Estimate, estimate, is_precise
+from howsure.gradients.sources import Sources, values_at
+from howsure.gradients.variances import Variances, variances_of
+from howsure.methods import mc_dropout, noise_sampling
+from howsure.methods.setup import Setup
+from howsure.prediction import Prediction, entropy
+from howsure.structure import map_leaves
+
+# Two blocks, so that there is a standard error.
+BLOCKS = 2
+# Points for the mean alone begin with this block.
+_FURTHER = 500_000
+
+
+def predict(setup: Setup, x: Any) -> Prediction:
+    """The prediction with data and model variance, covariance, budget and standard error."""
+    keep_freed_memory()
+    verdict = verdict_of(setup, x)
+    if verdict.reason is not None:
+        return _sampled(setup, x, verdict)
+    sources = Sources.of(setup, x, verdict.layout)
+    calls = Calls(setup, x, verdict.layout, sources.sites, verdict.channels_last)
+    with torch.no_grad():
+        plain = calls.flat(calls.plain(), 1)[0]
+    if setup.task == "classification":
+        return _classified(setup, calls, sources, plain, verdict)
+    if not sources.names:
+        nothing = torch.zeros_like(plain)
+        return _prediction(setup, calls, plain, Variances.nothing(plain), nothing)
+    found = _estimate(setup, calls, sources)
+    own = variances_of(found)
+    mean = plain if setup.prediction != "mean" else _mean(setup, calls, found)
+    result = _prediction(setup, calls, mean, own, own.standard_error)
+    notes = (*_about(verdict), *own.notes, *_unreached(setup, found))
+    return replace(result, notes=notes)
+
+
+def _sampled(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
+    """The prediction by sampling, with the reason."""
+    name, method = (
+        ("mc_dropout", mc_dropout) if setup.noise is None else ("noise_sampling", noise_sampling)
+    )
+    found = method.predict(setup.with_(samples=None), x)
+    reason = f'"gradients" cannot be used, so "{name}" was: {verdict.reason}.'
+    return replace(found, method=name, notes=(reason, *found.notes))
+
+
+def _estimate(setup: Setup, calls: Calls, sources: Sources) -> Estimate:
+    points = setup.samples or BLOCKS * sources.design.points
+    return estimate(calls, sources, points, setup.tolerance, setup.chunk)
+
+
+def _mean(setup: Setup, calls: Calls, found: Estimate) -> Tensor:
+    """E[f(x + noise)]: the average over the points, and as many again without gradients.
+
+    The mean is off by the even orders, which pairs of mirror images do not cancel; a forward pass
+    is the cheaper way to average them.
+    """
+    sources, values = found.sources, found.sums.values
+    size, pair = sources.design.points, 2
+    further = sources.drawn(range(_FURTHER, _FURTHER + found.blocks * size // pair))
+    chosen = torch.arange(len(further[0])).reshape(-1, size)[:, :pair].flatten()
+    parts = [
+        values_at(calls, sources, [z[some] for z in further], slice(None), calls.count)
+        for some in chosen.split(setup.chunk or 2 * size)
+    ]
+    more = torch.cat(parts).to(values.mean.dtype)
+    share = len(more) / (len(more) + values.count * 1.0)
+    return (values.mean + share * (more.mean(0) - values.mean)).to(calls.dtype)
+
+
+def _prediction(
+    setup: Setup, calls: Calls, mean: Tensor, own: Variances, standard_error: Tensor | None
+) -> Prediction:
+    """The prediction in the structure of the model's output; all tensors are (rows, outputs)."""
+    assert calls.parts is not None
+    constant = torch.as_tensor(setup.residual_var).to(own.data).expand_as(own.data)
+    fill = calls.parts.filled
+
+    def shaped(flat: Tensor) -> Any:
+        return fill(calls.shaped(flat.to(calls.dtype)))
+
+    variances = [
+        map_leaves(lambda leaf: leaf if isinstance(leaf, Tensor) else 0.0, shaped(flat))
+        for flat in (own.data + constant, own.model)
+    ]
+    return Prediction(
+        shaped(mean),
+        *variances,
+        covariance=own.covariance + torch.diag_embed(constant),
+        sources=own.budget.with_constant(setup.residual_var, constant),
+        linear_share=own.linear_share,
+        std_error=None if standard_error is None else shaped(standard_error),
+    )
+
+
+def _classified(
+    setup: Setup, calls: Calls, sources: Sources, plain: Tensor, verdict: Verdict
+) -> Prediction:
+    """Class probabilities, from the covariance of the logits; and the logits themselves."""
+    calls.check_logits()
+    columns = plain.topk(LARGEST, 1).indices if plain.shape[1] > MOST_OUTPUTS else None
+    calls.columns = columns
+    found = _estimate(setup, calls, sources)
+    own = variances_of(found)
+    data, model = semi_definite(found.data_covariance), semi_definite(found.model_covariance)
+    centre = plain if setup.prediction != "mean" else _mean_logits(setup, calls, found, plain)
+    classes = through_softmax(centre, data, model, columns, setup.seed)
+    probabilities = plain.softmax(1) if setup.prediction != "mean" else classes.mean
+    notes = (*_about(verdict), *own.notes, *_unreached(setup, found))
+    logits = replace(_logits(setup, own, centre, columns), notes=notes)
+    return Prediction(
+        probabilities,
+        classes.data_var + setup.residual_var,
+        classes.model_var,
+        notes,
+        logits,
+        _expected_entropy(probabilities, classes),
+        std_error=_error_of_classes(found, centre, columns, setup.seed),
+    )
+
+
+def _mean_logits(setup: Setup, calls: Calls, found: Estimate, plain: Tensor) -> Tensor:
+    """The logits with the mean in place of the network's, where they vary."""
+    mean = _mean(setup, calls, found)
+    return mean if calls.columns is None else plain.scatter(1, calls.columns, mean)
+
+
+def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None) -> Prediction:
+    """The logits with their variances; those that were held fixed have none."""
+
+    def everywhere(flat: Tensor | None) -> Any:
+        if flat is None or columns is None:
+            return flat
+        return torch.zeros_like(centre).to(flat).scatter(1, columns, flat)
+
+    whole = columns is None
+    data, model, error = (everywhere(f) for f in (own.data, own.model, own.standard_error))
+    constant = torch.as_tensor(setup.residual_var).to(data).expand_as(data)
+    return Prediction(
+        centre,
+        data + constant,
+        model,
+        covariance=own.covariance + torch.diag_embed(constant) if whole else None,
+        sources=own.budget.with_constant(setup.residual_var, constant) if whole else None,
+        linear_share=everywhere(own.linear_share),
+        std_error=error,
+    )
+
+
+def _error_of_classes(
+    found: Estimate, centre: Tensor, columns: Tensor | None, seed: int
+) -> Tensor | None:
+    """Half the difference of what two halves of the blocks say; `None` for a single block."""
+    halves = found.halves()
+    if halves is None:
+        return None
+    data, model = halves
+    first, second = (
+        through_softmax(centre, semi_definite(d), semi_definite(m), columns, seed).std
+        for d, m in zip(data, model, strict=True)
+    )
+    return (first - second).abs() / 2
+
+
+def _expected_entropy(probabilities: Tensor, classes: Classes) -> Tensor:
+    """E[H(p)] over the masks, to second order: H(E[p]) - sum of model variance / (2 p)."""
+    smallest = torch.finfo(probabilities.dtype).tiny  # protects classes of probability 0
+    disagreement = (classes.model_var / (2 * probabilities.clamp(min=smallest))).sum(1)
+    return (entropy(probabilities, dim=1) - disagreement).clamp(min=0)
+
+
+def _about(verdict: Verdict) -> tuple[str, ...]:
+    return () if verdict.note is None else (verdict.note,)
+
+
+def _unreached(setup: Setup, found: Estimate) -> tuple[str, ...]:
+    """A note where the tolerance was not reached."""
+    if setup.tolerance is None or is_traced():
+        return ()
+    variance = found.sums.variance
+    missed = int((~is_precise(variance, setup.tolerance)).sum())
+    if not missed:
+        return ()
+    points = found.blocks * found.sources.design.points
+    return (
+        f"{missed} of {len(variance.mean)} inputs did not reach the tolerance of "
+        f"{setup.tolerance:g} with {points} points; `std_error` says what they reached.",
+    )
