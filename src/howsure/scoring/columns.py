@@ -13,7 +13,7 @@ Columns = dict[str, np.ndarray]
 
 
 def columns_of(prediction: Prediction, rows: int, level: float | None) -> Columns:
-    """Mean, std and both variances; intervals if asked; entropies and the standard error where there are any.
+    """Mean, std and both variances; intervals if asked; entropies and `std_error` where there are.
 
     The columns of a nested output have its path in their name: `mean.pose.0`.
     """

@@ -34,8 +34,8 @@ class Search:
         inputs: "noisy" if the inputs carry the noise of deployment, as they must; "clean" adds
             the setup's noise to them.
         per_layer: One rate for every dropout site (closed form only).
-        fit_residual_var: Also fit a constant residual variance, for noisy targets. Default: only for
-            the methods that have no other data variance.
+        fit_residual_var: Also fit a constant residual variance, for noisy targets. Default: only
+            for the methods that have no other data variance.
         fit_noise: Also fit a factor on the sensor's variance (closed form only).
         objective: "gaussian", or for classification "one_hot" (as the paper's authors) or
             "categorical".
