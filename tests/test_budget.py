@@ -20,8 +20,8 @@ def test_shares_sum_to_the_total():
     budget = prediction.budget()
     torch.testing.assert_close(budget.total, prediction.total_var)
     torch.testing.assert_close(budget.shares.sum(0), torch.ones_like(budget.total))
-    assert budget.names == ("x", "stem", "first", "second", "nonlinear remainder")
-    assert budget.kinds == ("input", "dropout", "dropout", "dropout", "remainder")
+    assert budget.names == ("x", "stem", "first", "second")
+    assert budget.kinds == ("input", "dropout", "dropout", "dropout")
 
 
 def test_a_constant_variance_is_a_source():
@@ -82,17 +82,17 @@ def test_batches_of_a_loader_have_one_budget():
     x = torch.randn(5, 3)
     p = sure.predict([x[:2], x[2:]], show_progress=False)
     torch.testing.assert_close(p.budget().total, p.total_var)
-    assert p.trust.shape == (5, 2)
+    assert p.linear_share.shape == p.std_error.shape == (5, 2)
     with pytest.raises(ValueError, match="predict one batch by itself"):
         p.budget().heatmap()
 
 
-def test_the_budget_of_a_classifier_is_that_of_its_probabilities():
+def test_the_budget_of_a_classifier_is_that_of_its_logits():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-    p = hs.Uncertain(model, 0.1, rate=0.1, task="classification")(torch.randn(5, 3))
-    torch.testing.assert_close(p.budget().total, p.total_var)
-    torch.testing.assert_close(p.covariance.diagonal(dim1=1, dim2=2), p.total_var)
+    sure = hs.Uncertain(model, 0.1, "gradients", rate=0.1, task="classification")
+    p = sure(torch.randn(5, 3))
+    assert p.budget() is p.logits.budget()
     torch.testing.assert_close(p.logits.budget().total, p.logits.total_var)
     torch.testing.assert_close(p.logits.covariance.diagonal(dim1=1, dim2=2), p.logits.total_var)
-    assert p.trust.shape == p.logits.trust.shape == (5, 2)
+    assert p.std_error.shape == p.logits.linear_share.shape == (5, 2)
     assert p.budget().heatmap().shape == (5, 2, 3)

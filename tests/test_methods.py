@@ -77,7 +77,7 @@ def test_rate_zero_is_adf_bit_for_bit():
 def test_no_noise_is_mc_dropout_bit_for_bit():
     net = FunctionalResNet()
     one = hs.Uncertain(net, None, "sampled_adf", rate=0.1, seed=5)(X)
-    two = hs.Uncertain(net, None, "mc_dropout", rate=0.1, seed=5)(X)
+    two = hs.Uncertain(net, None, "mc_dropout", rate=0.1, seed=5, samples=20)(X)
     zero = hs.Uncertain(net, 0.0, "sampled_adf", rate=0.1, seed=5)(X)
     for name in ("mean", "data_var", "model_var"):
         assert torch.equal(getattr(one, name), getattr(two, name))
@@ -155,7 +155,7 @@ def test_the_network_prediction_is_the_plain_mean_of_the_same_masks():
     net = FunctionalResNet()
     adf = hs.Uncertain(net, 0.05, "sampled_adf", rate=0.1, seed=2)(X)
     network = hs.Uncertain(net, 0.05, "sampled_adf", rate=0.1, seed=2, prediction="network")(X)
-    plain = hs.Uncertain(net, None, "mc_dropout", rate=0.1, seed=2)(X)
+    plain = hs.Uncertain(net, None, "mc_dropout", rate=0.1, seed=2, samples=20)(X)
     torch.testing.assert_close(network.mean, plain.mean)
     assert torch.equal(network.total_var, adf.total_var)
     assert not torch.allclose(network.mean, adf.mean)

@@ -201,15 +201,21 @@ def test_bad_use(trained):
 def test_auto_says_what_it_picked(trained):
     net, x = trained
     p = hs.Uncertain(net, 0.01)(x)
-    assert p.notes[0].startswith('method "gradients"') and "find the rate" in p.notes[0]
-    assert torch.equal(p.total_var, hs.Uncertain(net, 0.01, "gradients")(x).total_var)
+    assert p.method == "noise_sampling" and "small network" in p.notes[0]
+    assert "find the rate" in p.notes[0]
+    same = hs.Uncertain(net, 0.01, "noise_sampling", samples=400)(x)
+    assert torch.equal(p.total_var, same.total_var)
+    wide = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(400, 2)).eval()
+    y = torch.rand(2, 1, 12, 12)
+    p = hs.Uncertain(wide, 0.01)(y)
+    assert p.method == "gradients" and "2 outputs" in p.notes[0]
+    assert torch.equal(p.total_var, hs.Uncertain(wide, 0.01, "gradients")(y).total_var)
     assert "find the rate" not in hs.Uncertain(net, 0.01, rate=0.1)(x).notes[0]
     many = nn.Sequential(nn.Linear(x.shape[1], 8), nn.ReLU(), nn.Linear(8, 65)).eval()
     assert hs.Uncertain(many, 0.01)(x).notes[0].startswith('method "noise_sampling": 65 outputs')
     assert hs.Uncertain(many, rate=0.1)(x).notes[0].startswith('method "mc_dropout"')
-    assert "gradients" in hs.Uncertain(many, 0.01, outputs=(3,))(x).notes[0]
-    both = hs.Uncertain(many[:2].eval(), 0.01, task="classification")
-    assert "16 outputs" in both(x).notes[0]
+    few = hs.Uncertain(many, 0.01, "gradients", output=lambda y: y[:, 3:4])(x)
+    assert few.std.shape == (len(x), 1)
 
 
 def test_predict_concatenates_batches(trained, held_out):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from howsure.dropout import DropoutMode, Site
 from howsure.setup import Setup
-from howsure.structure import Parts, map_leaves
+from howsure.structure import Parts, copied, map_leaves
 
 # "folded": all points are rows of one batch. "looped": one call per point, whose rows are
 # independent. "whole": one call per point, which is one input with all its rows.
@@ -74,8 +74,7 @@ class Calls:
 
     def plain(self) -> tuple[Tensor, ...]:
         """What the model itself says: one call with copies of the inputs."""
-        x = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, self.x)
-        self.parts = Parts(self.finish(self.setup.run(x)))
+        self.parts = Parts(self.finish(self.setup.run(copied(self.x))))
         return tuple(self.parts.tensors)
 
     def outputs(self) -> int:

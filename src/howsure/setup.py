@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from howsure.dropout import Placement, Site, check_rates, find_sites
 from howsure.noise import variance_of
 from howsure.registry import Rule, Target
-from howsure.structure import as_call, map_leaves, selected
+from howsure.structure import as_call, copied, map_leaves, selected
 
 TASKS = ("regression", "classification")
 PREDICTIONS = (None, "mean", "network")
@@ -109,7 +109,7 @@ class Setup:
         """The dropout sites for inputs shaped like `x`; the dry run is made once per shape."""
         key = _shapes(x)
         if key not in self._sites:
-            self._sites[key] = find_sites(self.model, x, self.placement)
+            self._sites[key] = find_sites(self.model, copied(x), self.placement)
         return self._sites[key]
 
     def run(self, x: Any) -> Any:
@@ -154,7 +154,7 @@ class Setup:
         """An error if a part of the model is in train mode."""
         for path, module in self.model.named_modules() if isinstance(self.model, nn.Module) else ():
             # A list of networks is no layer: it has no mode of its own.
-            if module.training and not isinstance(module, nn.ModuleList):
+            if getattr(module, "training", False) and not isinstance(module, nn.ModuleList):
                 raise ValueError(
                     f"`{path or type(module).__name__}` is in train mode; call `model.eval()` "
                     "first. howsure switches dropout on by itself."

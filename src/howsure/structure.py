@@ -57,6 +57,11 @@ def selected(output: Any, choice: Any) -> Any:
         ) from None
 
 
+def copied(x: Any) -> Any:
+    """The input with copies of its tensors: a model may write into those."""
+    return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
+
+
 class Parts:
     """The floating-point tensors of a nested output, and how to put others in their place."""
 

@@ -142,7 +142,8 @@ def _disagrees(
     spread = deviations.mean(0)
     rounding = 20 * torch.finfo(values.dtype).eps * values.abs().amax(0)
     seen = spread > rounding.square()
-    unit = torch.where(seen, spread, 1.0)
+    # The larger of both, so that few samples that lie close together raise no alarm.
+    unit = torch.where(seen, torch.maximum(spread, variances.mean(0)), 1.0)
     by_block, by_sample = variances / unit, deviations / unit
     apart = _differs(by_block, by_sample) & seen
     together = [

@@ -20,11 +20,13 @@ class Forms:
         variance: Quadratic form that estimates the variance.
         linear: The same for its first-order part.
         halves: The same from two halves of the block alone, up to a common factor: (2, ...).
+        apart: What the difference of the halves is multiplied by, since they share numbers.
     """
 
     variance: Tensor
     linear: Tensor
     halves: Tensor
+    apart: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,9 @@ def design_for(*, noise: bool, masks: bool) -> Design:
     noise: gradients with respect to the masks are averaged over the block of noise. The masks are
     two pairs of mirror images themselves.
     """
-    pairs, forms = _pairs(RHO), Forms(variance_form(), linear_form(), half_forms())
+    # Points of correlation RHO, and even orders of such masks.
+    near, even = 1 / (1 - RHO), 1 / math.sqrt(1 - RHO**2)
+    pairs, forms = _pairs(RHO), Forms(variance_form(), linear_form(), half_forms(), near)
     if not (noise and masks):
         return Design(pairs, pairs, forms, forms)
     each = torch.ones(POINTS, 1, dtype=torch.float64)
@@ -68,9 +72,9 @@ def design_for(*, noise: bool, masks: bool) -> Design:
     first = torch.diag(torch.tensor([0.5, 0.5, 0.0, 0.0], dtype=torch.float64))
     both = torch.stack([first, first.flip(0, 1)])
     q, line = forms.variance, forms.linear
-    data = Forms(torch.kron(every, q), torch.kron(every, line), _kron(both, q))
+    data = Forms(torch.kron(every, q), torch.kron(every, line), _kron(both, q), even)
     model_q, model_line = torch.kron(q, average), torch.kron(line, average)
-    model = Forms(model_q, model_line, _kron(forms.halves, average))
+    model = Forms(model_q, model_line, _kron(forms.halves, average), near)
     return Design(torch.kron(POINTS * every, pairs), torch.kron(pairs, each), data, model)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.backward import Gradients
-from howsure.gradients.points import Design
-from howsure.gradients.quadrature import RHO
+from howsure.gradients.points import Design, Forms
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +150,7 @@ def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
     forms = [data_forms.variance] * inputs + [model_forms.variance] * len(masks)
     own = [_variance([gram], form, like).sum(0) for gram, form in zip(grams, forms, strict=True)]
     total = (data + model).diagonal(dim1=2, dim2=3)
-    gap = _gap(sensors, data_forms.halves, data) + _gap(masks, model_forms.halves, model)
+    gap = _gap(sensors, data_forms, data) + _gap(masks, model_forms, model)
     numbers = range(first, first + len(data))
     return Sums(
         Running.of(total),
@@ -196,18 +194,15 @@ def _variance(grams: Sequence[Tensor], form: Tensor, like: Tensor) -> Tensor:
     return torch.einsum("pq,brpqk->brk", form.to(like), own)
 
 
-def _gap(grams: Sequence[Tensor], halves: Tensor, covariance: Tensor) -> Tensor:
-    """How far half of a block would be off, (blocks, rows, outputs): the error of a block.
-
-    The halves share a part of their normal numbers: even orders of correlation RHO have RHO**2.
-    """
+def _gap(grams: Sequence[Tensor], forms: Forms, covariance: Tensor) -> Tensor:
+    """How far the halves of a block are apart, (blocks, rows, outputs): the error of a block."""
     variance = covariance.diagonal(dim1=2, dim2=3)
     if not grams:
         return torch.zeros_like(variance)
-    one, other = (_variance(grams, half, variance) for half in halves)
+    one, other = (_variance(grams, half, variance) for half in forms.halves)
     both = one + other
     share = (one - other) / torch.where(both > 0, both, 1.0)
-    return share * variance / math.sqrt(1 - RHO**2)
+    return forms.apart * share * variance
 
 
 def _elements(gradients: Tensor, form: Tensor) -> Tensor:

@@ -150,7 +150,7 @@ def _classified(
         notes,
         logits,
         _expected_entropy(probabilities, classes),
-        std_error=_error_of_classes(found, centre, columns, setup.seed),
+        std_error=_error_of_classes(found, own, classes, centre, columns, setup.seed),
     )
 
 
@@ -183,12 +183,19 @@ def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None
 
 
 def _error_of_classes(
-    found: Estimate, centre: Tensor, columns: Tensor | None, seed: int
-) -> Tensor | None:
-    """Half the difference of what two halves of the blocks say; `None` for a single block."""
+    found: Estimate,
+    own: Variances,
+    classes: Classes,
+    centre: Tensor,
+    columns: Tensor | None,
+    seed: int,
+) -> Tensor:
+    """Half the difference of what two halves of the blocks say; of one block as of its logits."""
     halves = found.halves()
     if halves is None:
-        return None
+        std = (own.data + own.model).sqrt().sum(1, keepdim=True)
+        share = own.standard_error.sum(1, keepdim=True) / torch.where(std > 0, std, 1.0)
+        return classes.std * share
     data, model = halves
     first, second = (
         through_softmax(centre, semi_definite(d), semi_definite(m), columns, seed).std

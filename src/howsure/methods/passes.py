@@ -15,7 +15,7 @@ from howsure.prefix import Prefix, PrefixInterpreter
 from howsure.propagation import Propagated, outcome, run
 from howsure.setup import Setup
 from howsure.squares import layers_of_variances_in
-from howsure.structure import Parts, map_leaves
+from howsure.structure import Parts, copied
 
 
 class Pass:
@@ -32,7 +32,7 @@ class Pass:
 
     def plain(self) -> tuple[Tensor, ...]:
         """The outputs of the plain network, which may write into its copy of the inputs."""
-        output = self.finished(self.setup.run(map_leaves(_copied, self.x)))
+        output = self.finished(self.setup.run(copied(self.x)))
         self.parts = Parts(output)
         return tuple(self.parts.tensors)
 
@@ -73,10 +73,6 @@ class Pass:
             return finished
         axis = 1 if output.dim() > 1 else 0
         return *finished, entropy(finished[0], dim=axis).unsqueeze(axis)
-
-
-def _copied(leaf: Any) -> Any:
-    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def batch_size(x: Any) -> int:

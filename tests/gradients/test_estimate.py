@@ -1,0 +1,215 @@
+"""Laws of the method over a zoo of networks, against Monte Carlo and closed forms."""
+
+import pytest
+import torch
+from torch import nn
+
+import howsure as hs
+from gradients.zoo import inputs, zoo
+from howsure.gradients.estimate import estimate
+from howsure.gradients.layout import layout_of
+from howsure.gradients.sources import Sources
+from howsure.setup import Setup
+from howsure.structure import Parts
+
+ZOO = zoo()
+
+
+def flat(tree):
+    return torch.cat([t.reshape(t.shape[0], -1) for t in Parts(tree).tensors], 1)
+
+
+def gradients(net, noise=0.01, **options):
+    return hs.Uncertain(net, noise, "gradients", **options)
+
+
+@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("rate", [None, 0.05])
+def test_agrees_with_monte_carlo_within_its_standard_error(name, rate):
+    net, shape = ZOO[name]
+    x = inputs(shape, 3)
+    p = gradients(net, rate=rate, tolerance=0.03)(x)
+    assert p.notes == ()
+    truth = hs.Uncertain(net, 0.01, "noise_sampling", rate=rate, samples=6000)(x)
+    found, std = flat(p.std), flat(truth.std)
+    error = (flat(p.std_error).square() + flat(truth.std_error).square()).sqrt()
+    # Masks are Gaussian here and Bernoulli there.
+    allowed = 0.05 * std if rate else 0.01 * std
+    assert bool(((found - std).abs() <= 4.5 * error + allowed).all()), (found / std, error / std)
+
+
+@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("rate", [None, 0.05])
+def test_a_row_does_not_depend_on_its_batch(name, rate):
+    net, shape = ZOO[name]
+    x, sure = inputs(shape, 8), gradients(net, rate=rate)
+    whole = sure(x)
+    for size in (1, 2, 3, 4, 5, 7):
+        parts = [sure(part) for part in x.split(size)]
+        for field in ("mean", "std", "data_var", "std_error"):
+            joined = torch.cat([flat(getattr(part, field)) for part in parts])
+            torch.testing.assert_close(joined, flat(getattr(whole, field)), rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_rows_may_be_permuted(name):
+    net, shape = ZOO[name]
+    x, sure = inputs(shape, 5), gradients(net, rate=0.05)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    one, two = flat(sure(x).std)[order], flat(sure(x[order]).std)
+    torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_zero_noise_is_the_plain_network(name):
+    net, shape = ZOO[name]
+    x = inputs(shape, 3)
+    p = gradients(net, 0.0)(x)
+    with torch.no_grad():
+        assert torch.equal(flat(p.mean), flat(net(x)))
+    assert float(flat(p.std).abs().max()) == 0 and float(flat(p.std_error).abs().max()) == 0
+
+
+@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize(("noise", "rate"), [(0.01, None), (0.01, 0.1), (None, 0.1)])
+def test_the_budget_adds_up(name, noise, rate):
+    net, shape = ZOO[name]
+    p = gradients(net, noise, rate=rate, residual_var=0.2)(inputs(shape, 3))
+    total = flat(p.total_var)
+    torch.testing.assert_close(p.budget().total, total)
+    torch.testing.assert_close(flat(p.data_var) + flat(p.model_var), total)
+    torch.testing.assert_close(p.covariance.diagonal(dim1=1, dim2=2), total)
+    assert float(torch.linalg.eigvalsh(p.covariance.double()).min()) > -1e-6
+    if noise:
+        heat = p.budget().heatmap().flatten(2).sum(2)
+        torch.testing.assert_close(heat, flat(p.data_var) - 0.2, rtol=1e-3, atol=1e-6)
+
+
+class Polynomial(nn.Module):
+    """a'x + x'Bx / 2 at a few numbers: its variance is known."""
+
+    def __init__(self, quadratic):
+        super().__init__()
+        torch.manual_seed(3)
+        self.a = torch.randn(6).double()
+        half = torch.randn(6, 6).double()
+        self.b = quadratic * (half + half.T)
+
+    def forward(self, x):
+        return (x @ self.a + torch.einsum("bi,ij,bj->b", x, self.b, x) / 2)[:, None]
+
+    def variance(self, x, var):
+        slope = x @ self.b + self.a
+        return var * slope.square().sum(1) + var**2 * self.b.square().sum() / 2
+
+
+def estimated(setup, x):
+    """The variance as the gradients have it, which by chance can be negative."""
+    verdict = layout_of(setup, x)
+    sources = Sources.of(setup, x, verdict.layout)
+    found = estimate(verdict.calls(setup, x, sources), sources, setup.samples)
+    return found.sums.variance.mean[:, 0]
+
+
+@pytest.mark.parametrize("quadratic", [0.0, 1.0])
+def test_linear_and_quadratic_functions_are_unbiased(quadratic):
+    net, x = Polynomial(quadratic).eval(), torch.randn(2, 6).double()
+    setup = Setup(net, 0.3, samples=8)  # The checks are made once.
+    raw = [estimated(setup.with_(seed=seed), x) for seed in range(1000)]
+    found = torch.stack(raw)
+    error = found.std(0) / len(found) ** 0.5
+    exact = net.variance(x, 0.3)
+    if quadratic == 0:
+        torch.testing.assert_close(found[0], exact, rtol=1e-5, atol=0)
+    else:
+        assert bool(((found.mean(0) - exact).abs() < 4 * error).all()), found.mean(0) / exact
+
+
+def test_stationary_points_have_a_variance():
+    net, x = Polynomial(1.0).eval(), torch.zeros(1, 6).double()
+    net.a = torch.zeros_like(net.a)
+    p = gradients(net, 0.1, tolerance=0.03)(x)
+    torch.testing.assert_close(p.total_var[:, 0], net.variance(x, 0.1), rtol=0.15, atol=0)
+    assert float(p.linear_share) < 0.2
+
+
+def test_the_standard_error_is_honest():
+    net, shape = ZOO["cnn"]
+    x = inputs(shape, 6)
+    truth = hs.Uncertain(net, 0.04, "gradients", samples=2000)(x).std
+    for samples in (4, 8, 32):
+        errors, stated = [], []
+        for seed in range(12):
+            p = gradients(net, 0.04, samples=samples, seed=seed)(x)
+            errors.append(p.std - truth)
+            stated.append(p.std_error)
+        rms = [torch.stack(each).square().mean().sqrt() for each in (errors, stated)]
+        assert 1 / 1.5 < float(rms[1] / rms[0]) < 1.5, (samples, rms)
+
+
+def test_each_row_goes_on_until_it_has_the_tolerance():
+    net, shape = ZOO["mlp"]
+    x = inputs(shape, 6)
+    p = gradients(net, 0.2, tolerance=0.02)(x)
+    assert bool((p.std_error <= 0.02 * p.std).all()) and p.notes == ()
+    alone = torch.cat([gradients(net, 0.2, tolerance=0.02)(row[None]).std for row in x])
+    torch.testing.assert_close(alone, p.std, rtol=1e-4, atol=0)
+
+
+def test_chunks_do_not_change_the_result():
+    net, shape = ZOO["cnn"]
+    x = inputs(shape, 3)
+    whole, pieces = (gradients(net, samples=16, chunk=chunk)(x) for chunk in (None, 4))
+    torch.testing.assert_close(whole.std, pieces.std, rtol=1e-4, atol=0)
+
+
+def test_the_mean_is_that_of_the_noisy_network():
+    net = nn.Sequential(nn.Linear(60, 40), nn.ReLU(), nn.Linear(40, 1)).eval()
+    x = torch.randn(4, 60, generator=torch.Generator().manual_seed(0))
+    truth = hs.Uncertain(net, 0.5, "noise_sampling", samples=20_000)(x)
+    p = gradients(net, 0.5, prediction="mean", samples=64)(x)
+    assert float(((p.mean - truth.mean) / truth.std).abs().max()) < 0.25
+    plain = gradients(net, 0.5)(x)
+    assert torch.equal(plain.mean, net(x))
+
+
+def test_correlated_noise_is_the_same_noise_through_a_mixing_layer():
+    class Mixed(hs.noise.Noise):
+        """z of three numbers, spread over all inputs."""
+
+        def __init__(self, matrix):
+            object.__setattr__(self, "matrix", matrix)
+
+        def var_at(self, x):
+            return self.matrix.square().sum(1).expand(x.shape)
+
+        def root(self, x, batch_dim=0):
+            from howsure.noise.roots import Root
+
+            return Root((3,), lambda z, rows: z @ self.matrix.T)
+
+    torch.manual_seed(0)
+    net, matrix = (
+        nn.Sequential(nn.Linear(80, 16), nn.Tanh(), nn.Linear(16, 1)).eval(),
+        torch.randn(80, 3) / 4,
+    )
+    x = torch.randn(2, 80)
+
+    class After(nn.Module):
+        def forward(self, z):
+            return net(x[:, None] + z[:, None] @ matrix.T)[:, 0]
+
+    correlated = gradients(net, Mixed(matrix), samples=2000)(x)
+    through = gradients(After().eval(), 1.0, samples=2000)(torch.zeros(2, 3))
+    torch.testing.assert_close(correlated.std, through.std, rtol=0.1, atol=0)
+
+
+def test_many_classes_vary_in_their_largest_logits():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(80, 100)).eval()
+    x = 2 * torch.randn(3, 80)
+    p = gradients(net, 0.01, task="classification")(x)
+    truth = hs.Uncertain(net, 0.01, "noise_sampling", task="classification", samples=4000)(x)
+    top = p.mean.argmax(1, keepdim=True)
+    ratio = p.std.gather(1, top) / truth.std.gather(1, top)
+    assert float((ratio - 1).abs().max()) < 0.15
