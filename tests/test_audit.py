@@ -162,7 +162,12 @@ def test_dict_outputs_several_inputs_and_loaders():
         for _ in range(3)
     ]
     result = quick(
-        model, batches, {"image": 0.01, "motion": 0.04}, inputs=7, samples=150, methods=["gradients"]
+        model,
+        batches,
+        {"image": 0.01, "motion": 0.04},
+        inputs=7,
+        samples=150,
+        methods=["gradients"],
     )
     assert (result.inputs, result.outputs) == (7, 3)
     assert result.row("gradients").total.ratio.value == pytest.approx(1, abs=0.1)

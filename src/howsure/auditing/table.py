@@ -48,9 +48,7 @@ def methods_table(audit: Audit) -> str:
     lines.append(("plain network", "", "", "", "", shift, "1"))
     for row in audit.rows:
         own = "-" if row.std_error is None else _number(row.std_error)
-        lines.append(
-            (row.label, *_cells(row.total), own, _cell(row.mean_shift), _cell(row.cost))
-        )
+        lines.append((row.label, *_cells(row.total), own, _cell(row.mean_shift), _cell(row.cost)))
         for name, part in (("data part", row.data), ("model part", row.model)):
             if part is not None:
                 lines.append((f"  {name}", *_cells(part), "", "", ""))
