@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from howsure.dropout import Placement
 from howsure.methods import METHODS
 from howsure.methods.adjoint import DOUBTFUL
-from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
+from howsure.setup import Setup
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "accuracy.json"
