@@ -303,6 +303,7 @@ def test_nothing_to_audit_is_an_error():
         ({"methods": ["adjoint"]}, '"adjoint" has gone: "gradients"'),
         ({"methods": []}, "is empty"),
         ({"samples": 3}, "at least 10"),
+        ({"batch_dim": None}, "must be on the first axis"),
         ({"inputs": 0}, "at least 1"),
         ({"budget": -1.0, "samples": None}, "positive number of seconds"),
         ({"budget": 1e-6, "samples": None}, "do not fit into a `budget`"),
