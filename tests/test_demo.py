@@ -140,6 +140,7 @@ def test_table_and_explanation_cover_every_condition(found):
     assert f"{clear.rmse:.3f}" in lines[2] and f"{clear.nll:.2f}" in lines[2]
     assert lines[2].endswith(" -")
     words = explanation(found)
+    assert words.startswith("- method: `gradients`") and "knows the std of a clear road to" in words
     assert all(f"- {condition.name}: " in words for condition in CONDITIONS)
     assert max(map(len, (*words.splitlines(), *lines))) <= 100
 
