@@ -12,7 +12,7 @@ from nets import TwoSensors, small_image_net
 
 METHODS = [
     "sampled_adf",
-    "adjoint",
+    "gradients",
     "adf",
     "mc_dropout",
     "noise_sampling",

@@ -13,7 +13,7 @@ _LEVEL = 0.95
 
 
 def explanation(study: Study) -> str:
-    """Paragraphs on the method, the clear, the noisy and the unseen conditions, and on what is not told."""
+    """Paragraphs on the method, on every kind of condition, and on what is not told."""
     by_name = {outcome.name: outcome for outcome in study.outcomes}
     unseen = [by_name[condition.name] for condition in UNSEEN]
     parts = [
