@@ -246,7 +246,7 @@ def test_dtypes(tmp_path):
 
 
 def test_notes_are_kept_over_an_interruption(tmp_path):
-    made = sure(method="auto")
+    made = sure(method="auto", samples=None)
     settings = {"batch": BATCH, "shard_rows": SHARD, **QUIET}
     with pytest.raises(ValueError, match="the file ends"):
         score(made, Breaks(data(), 40), tmp_path / "s.npz", **settings)

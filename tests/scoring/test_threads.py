@@ -16,7 +16,6 @@ METHODS = [
     "adf",
     "mc_dropout",
     "noise_sampling",
-    "control_variate",
     "linear",
 ]
 
