@@ -82,7 +82,7 @@ def main() -> None:
     above.plot(time, reading[0, :, 0], ".", color="0.5", label="readings")
     for (name, (_, std)), line in zip(found.items(), ("-", "--", ":"), strict=True):
         below.plot(time, std, line, label=name, linewidth=1.8)
-    below.set(xlabel="step; gray: the sensor is four times as noisy", ylabel="std", ylim=(0, None))
+    below.set(xlabel="step; gray: the sensor is four times as noisy", ylabel="std", ylim=(0, 0.24))
     for ax in (above, below):
         ax.legend(frameon=False, fontsize=9, loc="upper left", ncols=3)
     write_atomically(options.out, lambda file: figure.savefig(file, format="png"))
