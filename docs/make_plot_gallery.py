@@ -170,7 +170,8 @@ class Digits:
         self.digits = held_out_digits(200)
         self.images = sense(self.digits.images, 0.1, seeded())
         net = load_trained().requires_grad_(False)
-        sure = hs.Uncertain(net, noise=0.1**2, method="gradients", task="classification", rate=0.01)
+        asked = {"task": "classification", "prediction": "mean", "rate": 0.01}
+        sure = hs.Uncertain(net, noise=0.1**2, method="gradients", **asked)
         self.predicted = sure(self.images)
         self.says = self.predicted.mean.argmax(1)
         self.sure = hs.Uncertain(net, noise=0.1**2, method="gradients", rate=0.0)
@@ -180,7 +181,7 @@ class Digits:
 def confidence(digits: Digits, ax: Axes) -> None:
     """The probabilities of two readings of the same network."""
     plain = digits.sure.model(digits.images).softmax(1)
-    both = {"mean over the noise": digits.predicted.mean, "plain soft-max": plain}
+    both = {"mean over the noise": digits.predicted.mean, "plain softmax": plain}
     plots.confidence(both, digits.digits.labels, bins=8, ax=ax)
 
 
