@@ -42,7 +42,7 @@ def facts(sure: Uncertain, found: Prediction, inputs: int) -> tuple[tuple[str, s
     setup = sure.setup
     method = found.method or sure.method
     network = type(sure.model).__name__
-    found = [
+    rows = [
         ("Network", f"{network}, {_parameters(sure.model):,} parameters"),
         ("Task", setup.task),
         ("Method", f"{method} (chosen by auto)" if sure.method == "auto" else method),
@@ -57,7 +57,7 @@ def facts(sure: Uncertain, found: Prediction, inputs: int) -> tuple[tuple[str, s
         ("Seed", str(setup.seed)),
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions().items())),
     ]
-    return tuple((name, text) for name, text in found if text)
+    return tuple((name, text) for name, text in rows if text)
 
 
 def describe_noise(noise: Any) -> str:
