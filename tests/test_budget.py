@@ -12,7 +12,7 @@ from nets import FunctionalResNet
 
 def predicted(**options):
     x = torch.rand(3, 3, 8, 8)
-    return METHODS["adjoint"](Setup(FunctionalResNet(), 0.01, rate=0.05, **options), x)
+    return METHODS["gradients"](Setup(FunctionalResNet(), 0.01, rate=0.05, **options), x)
 
 
 def test_shares_sum_to_the_total():
@@ -46,7 +46,7 @@ def test_the_heat_map_points_at_the_pixel_that_matters():
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 1)).eval()
     with torch.no_grad():
         model[1].weight.zero_()[0, 5] = 2.0
-    heat = METHODS["adjoint"](Setup(model, 0.1), torch.rand(1, 1, 4, 4)).budget().heatmap()
+    heat = METHODS["gradients"](Setup(model, 0.1), torch.rand(1, 1, 4, 4)).budget().heatmap()
     expected = torch.zeros(1, 1, 1, 4, 4)
     expected[0, 0, 0, 1, 1] = 0.4
     torch.testing.assert_close(heat, expected)
@@ -65,20 +65,20 @@ def test_the_table_names_the_largest_first():
 
 def test_other_methods_say_that_they_have_none():
     prediction = METHODS["adf"](Setup(nn.Linear(3, 2).eval(), 0.1), torch.randn(2, 3))
-    with pytest.raises(ValueError, match="adjoint"):
+    with pytest.raises(ValueError, match="gradients"):
         prediction.budget()
 
 
 def test_without_noise_there_is_no_heat_map():
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).eval()
-    budget = METHODS["adjoint"](Setup(model, None, rate=0.1), torch.randn(2, 3)).budget()
+    budget = METHODS["gradients"](Setup(model, None, rate=0.1), torch.randn(2, 3)).budget()
     with pytest.raises(ValueError, match="no input has noise"):
         budget.heatmap()
 
 
 def test_batches_of_a_loader_have_one_budget():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-    sure = hs.Uncertain(model, 0.1, "adjoint", rate=0.1)
+    sure = hs.Uncertain(model, 0.1, "gradients", rate=0.1)
     x = torch.randn(5, 3)
     p = sure.predict([x[:2], x[2:]], show_progress=False)
     torch.testing.assert_close(p.budget().total, p.total_var)

@@ -282,7 +282,7 @@ def test_the_final_state_of_a_recurrent_layer_is_dropped_as_its_output_is(kind, 
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_the_adjoint_sees_a_final_state_that_is_dropped(bidirectional):
+def test_gradients_sees_a_final_state_that_is_dropped(bidirectional):
     class Last(nn.Module):
         def __init__(self):
             super().__init__()
@@ -295,6 +295,6 @@ def test_the_adjoint_sees_a_final_state_that_is_dropped(bidirectional):
             return self.head(last.transpose(0, 1).flatten(1))
 
     net, x = Last().eval(), torch.randn(3, 5, 4)
-    ours = hs.Uncertain(net, None, "adjoint", rate=0.1)(x)
+    ours = hs.Uncertain(net, None, "gradients", rate=0.1)(x)
     sampled = hs.Uncertain(net, None, "mc_dropout", rate=0.1, samples=2000)(x)
     torch.testing.assert_close(ours.model_var, sampled.model_var, rtol=0.2, atol=0)

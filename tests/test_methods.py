@@ -207,7 +207,7 @@ def test_intervals_and_distributions():
         p.interval(95)
 
 
-@pytest.mark.parametrize("method", ["linear", "adjoint", "sampled_adf", "noise_sampling"])
+@pytest.mark.parametrize("method", ["linear", "gradients", "sampled_adf", "noise_sampling"])
 def test_inference_mode_around_a_prediction_does_no_harm(method):
     net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval(), torch.randn(3, 4)
     setup = Setup(net, 0.01, rate=0.1)

@@ -62,7 +62,7 @@ def net():
 
 def test_a_linear_networks_rate_is_the_optimum(net):
     x, y = held_out(net, rate=0.08, noise=0.02)
-    sure = hs.Uncertain(net, 0.02, "adjoint")
+    sure = hs.Uncertain(net, 0.02, "gradients")
     fit = sure.fit([(x[:1000], y[:1000]), (x[1000:], y[1000:])], **QUIET)
     best = minimize_scalar(
         lambda log: nll(net, x, y, odds=math.exp(log), noise=0.02), bounds=(-6, 2), method="bounded"
@@ -77,7 +77,7 @@ def test_a_linear_networks_rate_is_the_optimum(net):
 
 def test_rate_tau_and_noise_together(net):
     x, y = held_out(net, 5000, rate=0.1, noise=0.09, residual_var=0.5)
-    sure = hs.Uncertain(net, 0.03, "adjoint")
+    sure = hs.Uncertain(net, 0.03, "gradients")
     # The noise and tau make the same constant variance in a linear network: fit one of them.
     fit = sure.fit([(x, y)], fit_noise=True, **QUIET)
     best = minimize(
@@ -91,7 +91,7 @@ def test_rate_tau_and_noise_together(net):
     data, _, both = net.parts(x[:5])
     expected = fit.noise_scale * 0.03 * (data + fit.rate / (1 - fit.rate) * both)
     torch.testing.assert_close(sure(x[:5]).data_var, expected, rtol=0.1, atol=0)
-    with_residual_var = hs.Uncertain(net, 0.09, "adjoint").fit(
+    with_residual_var = hs.Uncertain(net, 0.09, "gradients").fit(
         [(x, y)], fit_residual_var=True, **QUIET
     )
     best = minimize(
@@ -113,7 +113,7 @@ def test_a_rate_is_believed_only_near_a_pass(net, noise):
     x, y = held_out(net, rate=0.08, noise=noise)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The rate did not settle")
-        fit = hs.Uncertain(net, noise, "adjoint").fit([(x, y)], **QUIET)
+        fit = hs.Uncertain(net, noise, "gradients").fit([(x, y)], **QUIET)
     best = minimize_scalar(
         lambda log: nll(net, x, y, odds=math.exp(log), noise=noise),
         bounds=(-6, 2),
@@ -136,7 +136,7 @@ def test_rates_that_never_settle_end_at_the_best_pass(net, monkeypatch):
 
     monkeypatch.setattr(settling, "terms_of", jumping)
     with pytest.warns(UserWarning, match="did not settle within 6 passes") as caught:
-        fit = hs.Uncertain(net, 0.01, "adjoint").fit([(x, y)], **QUIET)
+        fit = hs.Uncertain(net, 0.01, "gradients").fit([(x, y)], **QUIET)
     assert 0.02 < fit.rate <= 0.05, "the bracket closes in on the jump from below"
     assert caught[0].filename == __file__
 
@@ -155,7 +155,7 @@ def test_no_rate_where_tau_explains_all(net):
 def test_a_grid_of_nothing_but_zero(net):
     x, y = held_out(net, rate=0.0, noise=0.1)
     for options in ({}, {"fit_noise": True}):
-        fit = hs.Uncertain(net, 0.2, "adjoint").fit([(x, y)], rates=(0.0,), **options, **QUIET)
+        fit = hs.Uncertain(net, 0.2, "gradients").fit([(x, y)], rates=(0.0,), **options, **QUIET)
         assert fit.rate == 0
     assert abs(fit.noise_scale - 0.5) < 0.05
 
@@ -163,7 +163,7 @@ def test_a_grid_of_nothing_but_zero(net):
 def test_noise_is_scaled_also_without_dropout(net):
     x, y = held_out(net, rate=0.0, noise=0.1)
     with pytest.warns(UserWarning, match="dropout does not explain"):
-        fit = hs.Uncertain(net, 0.5, "adjoint").fit([(x, y)], fit_noise=True, **QUIET)
+        fit = hs.Uncertain(net, 0.5, "gradients").fit([(x, y)], fit_noise=True, **QUIET)
     assert abs(fit.noise_scale - 0.2) < 0.02
 
 
@@ -191,7 +191,7 @@ def trained():
     return net.eval(), x[300:], y[300:]
 
 
-@pytest.mark.parametrize("method", ["mc_dropout", "sampled_adf", "adjoint"])
+@pytest.mark.parametrize("method", ["mc_dropout", "sampled_adf", "gradients"])
 def test_within_one_step_of_the_grid(trained, method):
     net, x, y = trained
     noise = None if method == "mc_dropout" else 0.01
@@ -210,8 +210,8 @@ def test_within_one_step_of_the_grid(trained, method):
 
 def test_a_rate_for_every_layer_is_not_worse(trained, tmp_path):
     net, x, y = trained
-    one = hs.Uncertain(net, 0.01, "adjoint")
-    each = hs.Uncertain(net, 0.01, "adjoint")
+    one = hs.Uncertain(net, 0.01, "gradients")
+    each = hs.Uncertain(net, 0.01, "gradients")
     single, several = one.fit([(x, y)], **QUIET), each.fit([(x, y)], per_layer=True, **QUIET)
     assert several.best_nll <= single.best_nll + 1e-3
     assert len(several.rate) == 2 and several.sites == ("enter", "inner")
@@ -235,7 +235,7 @@ def test_a_layer_without_influence_gets_no_rate(net):
     with torch.no_grad():
         _, by_mask, _ = net.parts(x)
         y = model(x) + (0.05 * by_mask).sqrt() * torch.randn(len(x), 1)
-    fit = hs.Uncertain(model, None, "adjoint").fit([(x, y)], per_layer=True, **QUIET)
+    fit = hs.Uncertain(model, None, "gradients").fit([(x, y)], per_layer=True, **QUIET)
     rates = dict(zip(fit.sites, fit.rate, strict=True))
     assert abs(rates["net.first"] / (0.05 / 1.05) - 1) < 0.1
     assert rates["noisy"] < 0.003
@@ -246,14 +246,14 @@ def test_auto_fits_in_closed_form(trained):
     sure = hs.Uncertain(net, 0.01)
     fit = sure.fit([(x, y)], **QUIET)
     assert fit.rate not in fit.rates, "a rate between those of the grid"
-    assert sure(x).notes[0].startswith('method "adjoint"')
+    assert sure(x).notes[0].startswith('method "gradients"')
 
 
 def test_class_probabilities_have_no_closed_form():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
     x, y = torch.randn(20, 4), torch.arange(20) % 3
-    sure = hs.Uncertain(net, 0.01, "adjoint", task="classification")
+    sure = hs.Uncertain(net, 0.01, "gradients", task="classification")
     with pytest.raises(ValueError, match="Class probabilities have no closed form"):
         sure.fit([(x, y)], search="closed_form")
     with warnings.catch_warnings():
@@ -280,7 +280,7 @@ def test_probabilities_that_hardly_vary_do_not_rule_the_search(floor, used):
 
 def test_wrong_options_are_named(net):
     x, y = held_out(net, 10, rate=0.1, noise=0.1)
-    sure = hs.Uncertain(net, 0.1, "adjoint")
+    sure = hs.Uncertain(net, 0.1, "gradients")
     with pytest.raises(ValueError, match="`search` must be one of"):
         sure.fit([(x, y)], search="fast")
     with pytest.raises(ValueError, match="`floor` must be a variance"):
@@ -298,7 +298,7 @@ def test_wrong_options_are_named(net):
 def test_no_variance_anywhere_has_no_likelihood(net):
     x, y = torch.zeros(5, 3), torch.ones(5, 1)
     with pytest.raises(ValueError, match="variance is 0 at every rate"):
-        hs.Uncertain(net, None, "adjoint").fit([(x, y)], **QUIET)
+        hs.Uncertain(net, None, "gradients").fit([(x, y)], **QUIET)
 
 
 def test_a_rate_of_0_has_no_sampled_variance_and_is_not_chosen(trained):

@@ -201,13 +201,13 @@ def test_bad_use(trained):
 def test_auto_says_what_it_picked(trained):
     net, x = trained
     p = hs.Uncertain(net, 0.01)(x)
-    assert p.notes[0].startswith('method "adjoint"') and "find the rate" in p.notes[0]
-    assert torch.equal(p.total_var, hs.Uncertain(net, 0.01, "adjoint")(x).total_var)
+    assert p.notes[0].startswith('method "gradients"') and "find the rate" in p.notes[0]
+    assert torch.equal(p.total_var, hs.Uncertain(net, 0.01, "gradients")(x).total_var)
     assert "find the rate" not in hs.Uncertain(net, 0.01, rate=0.1)(x).notes[0]
     many = nn.Sequential(nn.Linear(x.shape[1], 8), nn.ReLU(), nn.Linear(8, 65)).eval()
     assert hs.Uncertain(many, 0.01)(x).notes[0].startswith('method "noise_sampling": 65 outputs')
     assert hs.Uncertain(many, rate=0.1)(x).notes[0].startswith('method "mc_dropout"')
-    assert "adjoint" in hs.Uncertain(many, 0.01, outputs=(3,))(x).notes[0]
+    assert "gradients" in hs.Uncertain(many, 0.01, outputs=(3,))(x).notes[0]
     both = hs.Uncertain(many[:2].eval(), 0.01, task="classification")
     assert "16 outputs" in both(x).notes[0]
 

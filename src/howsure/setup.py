@@ -39,7 +39,8 @@ class Setup:
         task: "classification" applies a soft-max to the model's output.
         residual_var: A constant variance added to `data_var` (Gal & Ghahramani's 1/tau).
         chunk: How many points or samples run at once; bounds the memory.
-        shared_masks: One weight draw per sample for all inputs of a call, or one per input.
+        shared_masks: The same points, noise and masks for all inputs of a call, so that an input's
+            result does not depend on its batch; or own ones for each.
         unbiased: Divide the variance of the means by T - 1; the paper divides by T.
         variance_dtype: `torch.bfloat16` takes the variance through linear layers in half the bits,
             for hardware that is faster with them; `None` keeps the model's precision.

@@ -100,14 +100,13 @@ class Uncertain(nn.Module):
         x = kwargs if kwargs and not args else (args[0] if len(args) == 1 else args)
         if args and kwargs:
             raise TypeError("Give all inputs by position or all by keyword.")
-        with torch.inference_mode(False):
-            result = self._predicted(x)
+        result = self._predicted(x)
         for calibrator in self.calibrators:
             result = calibrator(result)
         return result
 
     def _predicted(self, x: Any) -> Prediction:
-        """The prediction before calibration; also inside `torch.inference_mode`."""
+        """The prediction before calibration."""
         if self.model is not self.setup.model:
             self.setup = self.setup.with_(model=self.model, _sites={}, _verdicts={})
         self.setup.check_eval_mode()

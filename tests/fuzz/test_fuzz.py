@@ -14,7 +14,7 @@ FUZZ = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-SINGLE = ("adf", "adjoint", "linear")
+SINGLE = ("adf", "gradients", "linear")
 SAMPLED = ("sampled_adf", "mc_dropout", "noise_sampling")
 DRAWS = 4000
 
@@ -64,7 +64,7 @@ def test_without_noise_it_is_the_network(method, drawn):
 def test_adjoint_is_near_brute_force(drawn, std):
     """Small noise, where the truth is nearly Gaussian; 4,000 draws know a std to about 1.1 %."""
     model, x = drawn
-    found = hs.Uncertain(model, std**2, "adjoint")(x)
+    found = hs.Uncertain(model, std**2, "gradients")(x)
     noise = torch.randn(DRAWS, *x.shape, dtype=x.dtype) * std
     with torch.no_grad():
         outputs = model((x + noise).flatten(0, 1)).unflatten(0, (DRAWS, len(x)))

@@ -38,7 +38,7 @@ def gradients_at(
 ) -> Gradients:
     """One forward pass at all points, and one backward pass for every output.
 
-    `points` are those of every source, (points, *shape); they are the same for all `count` rows.
+    `points` are those of every source, (points, rows, *shape), or the same for all `count` rows.
     """
     with torch.inference_mode(False), torch.enable_grad():
         leaves = [leaf(z, count, calls.x).requires_grad_() for z in points]

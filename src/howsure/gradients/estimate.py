@@ -74,7 +74,9 @@ class Estimate:
 
     @property
     def standard_error(self) -> Tensor:
-        """Of the total variance, (rows, outputs); infinite for a single block."""
+        """Of the total variance, (rows, outputs): by the spread of the blocks, or inside one."""
+        if self.blocks == 1:
+            return self.sums.gaps.sqrt()
         return self.sums.variance.standard_error
 
     def halves(self) -> tuple[Tensor, Tensor] | None:
@@ -108,13 +110,9 @@ def estimate(
     """
     size = sources.design.points
     blocks = max(1, points // size)
-    if tolerance is None:
-        return Estimate(
-            _sums(calls, sources, None, range(blocks), chunk), sources, blocks, calls.dtype
-        )
-    blocks = max(FEWEST_BLOCKS, blocks)
+    blocks = blocks if tolerance is None else max(FEWEST_BLOCKS, blocks)
     total = _sums(calls, sources, None, range(blocks), chunk)
-    while blocks < MOST_BLOCKS:
+    while tolerance is not None and blocks < MOST_BLOCKS:
         rows = (~is_precise(total.variance, tolerance)).nonzero()[:, 0]
         if len(rows) == 0:
             break
@@ -140,15 +138,12 @@ def _sums(
     parts = []
     for some in _pieces(blocks, at_once):
         points = sources.drawn(some)
-        columns = [
-            sums_of(
-                gradients_at(calls, sources, points, chosen, size),
-                sources.design,
-                len(sources.inputs),
-                some[0],
-            )
-            for chosen, size in _row_pieces(calls, rows, count)
-        ]
+        columns = []
+        for number, (chosen, size) in enumerate(_row_pieces(calls, rows, count)):
+            if not calls.setup.shared_masks:
+                points = sources.drawn(some, size, number)
+            found = gradients_at(calls, sources, points, chosen, size)
+            columns.append(sums_of(found, sources.design, len(sources.inputs), some[0]))
         parts.append(Sums.joined(columns))
     total = sum(parts[1:], parts[0])
     return total if rows is None or calls.layout == "folded" else total.chosen(rows)

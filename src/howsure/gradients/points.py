@@ -9,55 +9,74 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.gradients.quadrature import POINTS, RHO, linear_form, variance_form
+from howsure.gradients.quadrature import POINTS, RHO, half_forms, linear_form, variance_form
+
+
+@dataclass(frozen=True, eq=False)
+class Forms:
+    """What the inner products of the gradients at a block's points tell; (points, points) each.
+
+    Attributes:
+        variance: Quadratic form that estimates the variance.
+        linear: The same for its first-order part.
+        halves: The same from two halves of the block alone, up to a common factor: (2, ...).
+    """
+
+    variance: Tensor
+    linear: Tensor
+    halves: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """The points of one block, and what the inner products of their gradients tell.
+    """The points of one block.
 
     Attributes:
         noise: How independent normal numbers mix into the points of the sensor's noise,
             (points, normals).
         masks: The same for the dropout masks.
-        data: Quadratic form that estimates the data variance from the noise's gradients.
-        model: Quadratic form that estimates the model variance from the masks' gradients.
-        data_linear: Quadratic form for the first-order part of the data variance.
-        model_linear: The same for the model variance.
+        data: What the gradients with respect to the noise tell about the data variance.
+        model: What those with respect to the masks tell about the model variance.
     """
 
     noise: Tensor
     masks: Tensor
-    data: Tensor
-    model: Tensor
-    data_linear: Tensor
-    model_linear: Tensor
+    data: Forms
+    model: Forms
 
     @property
     def points(self) -> int:
         """How many points a block has."""
-        return len(self.data)
+        return len(self.noise)
 
 
 def design_for(*, noise: bool, masks: bool) -> Design:
-    """One source: two pairs of mirror images. Both: four pairs, two for each of two masks.
+    """One source: two pairs of mirror images. Both: such a block of noise at each of four masks.
 
-    By the law of total variance the data variance is what the noise causes at given masks: four
-    points share a mask. The model variance is that of the average over the noise: the gradients
-    with respect to the masks are averaged over the four points, and two masks of correlation 1/2
-    make the inner product h(1/2), which is right to second order.
+    By the law of total variance the data variance is what the noise causes at given masks, averaged
+    over these: a block of noise for each mask. The model variance is that of the average over the
+    noise: gradients with respect to the masks are averaged over the block of noise. The masks are
+    two pairs of mirror images themselves.
     """
-    pairs, q, first = _pairs(RHO), variance_form(), linear_form()
+    pairs, forms = _pairs(RHO), Forms(variance_form(), linear_form(), half_forms())
     if not (noise and masks):
-        return Design(pairs, pairs, q, q, first, first)
-    eye = torch.eye(2, dtype=torch.float64)
-    each = torch.full((POINTS, 1), 1.0, dtype=torch.float64)
-    mixed = torch.kron(_correlated(0.5), each)
-    across = torch.ones(2, 2, dtype=torch.float64) - eye
-    model = torch.kron(across, each @ each.T) / (2 * POINTS**2)
-    half = eye / 2
-    data, data_linear = torch.kron(half, q), torch.kron(half, first)
-    return Design(torch.kron(eye, pairs), mixed, data, model, data_linear, model)
+        return Design(pairs, pairs, forms, forms)
+    each = torch.ones(POINTS, 1, dtype=torch.float64)
+    average = each @ each.T / POINTS**2
+    every = torch.eye(POINTS, dtype=torch.float64) / POINTS
+    # The first two masks are mirror images, as are the other two.
+    first = torch.diag(torch.tensor([0.5, 0.5, 0.0, 0.0], dtype=torch.float64))
+    both = torch.stack([first, first.flip(0, 1)])
+    q, line = forms.variance, forms.linear
+    data = Forms(torch.kron(every, q), torch.kron(every, line), _kron(both, q))
+    model_q, model_line = torch.kron(q, average), torch.kron(line, average)
+    model = Forms(model_q, model_line, _kron(forms.halves, average))
+    return Design(torch.kron(POINTS * every, pairs), torch.kron(pairs, each), data, model)
+
+
+def _kron(forms: Tensor, factor: Tensor) -> Tensor:
+    """The Kronecker product of each form."""
+    return torch.stack([torch.kron(form, factor) for form in forms])
 
 
 def _correlated(rho: float) -> Tensor:  # (2, 3)

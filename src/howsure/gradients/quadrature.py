@@ -36,6 +36,18 @@ def linear_form() -> Tensor:  # (4, 4)
     return _form((slope, 1 - slope), (0.0, 0.0))
 
 
+def half_forms() -> Tensor:  # (2, 4, 4)
+    """Forms that say how steep F is at a and at b alone: h(1) of the odd part and half the even's.
+
+    Each is in proportion to Var F, for a linear and for a quadratic F, so that their difference
+    tells the error of a single block.
+    """
+    whole = _form((0.0, 1.0), (0.0, 0.5))
+    first = torch.zeros_like(whole)
+    first[:2, :2] = whole[:2, :2]
+    return torch.stack([first, whole - first])
+
+
 def _form(odd: tuple[float, float], even: tuple[float, float]) -> Tensor:
     """The weights (at RHO, at 1) of both parts as a quadratic form in the gradients."""
     half = 0.5

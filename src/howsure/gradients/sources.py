@@ -76,25 +76,30 @@ class Sources:
         """The points of a block."""
         return design_for(noise=bool(self.inputs), masks=bool(self.active))
 
-    def drawn(self, blocks: range) -> list[Tensor]:
-        """Standard normal points of every source, (blocks * points, *shape)."""
+    def drawn(self, blocks: range, rows: int = 1, first: int = 0) -> list[Tensor]:
+        """Standard normal points of every source, (blocks * points, rows, *shape).
+
+        They are the same for all rows, and `rows` is 1; or every row from the first has its own.
+        """
         design, count = self.design, len(self.inputs)
         shapes = [(design.noise, noisy.root.shape) for noisy in self.inputs]
         shapes += [(design.masks, self.sites[site].units) for site in self.active]
+        # Rows of one pass have a stream together.
+        seed = self.seed + 104_729 * first
         # Streams of sites are numbered from 1000 on: a further sensor leaves the masks alone.
         numbers = [*range(count), *(1000 + site for site in self.active)]
         return [
-            draw(mixing, shape, blocks, self.seed, number).flatten(0, 1)
+            draw(mixing, (rows, *shape), blocks, seed, number).flatten(0, 1)
             for number, (mixing, shape) in zip(numbers, shapes, strict=True)
         ]
 
 
 def leaf(z: Tensor, rows: int, x: Any) -> Tensor:  # (points, rows, *shape)
-    """The points of a source, the same for every row, as a tensor of its own."""
+    """The points of a source, (points, rows or 1, *shape), as a tensor of its own."""
     tensors = Parts(x).tensors
     dtype = torch.float64 if tensors and tensors[0].dtype == torch.float64 else torch.float32
     device = tensors[0].device if tensors else z.device
-    return z.to(device, dtype).unsqueeze(1).expand(-1, rows, *z.shape[1:]).clone()
+    return z.to(device, dtype).expand(-1, rows, *z.shape[2:]).clone()
 
 
 def outputs_at(
@@ -118,6 +123,6 @@ def outputs_at(
 def values_at(
     calls: Calls, sources: Sources, points: Sequence[Tensor], rows: Rows, count: int
 ) -> Tensor:  # (points, rows, outputs)
-    """Outputs at points that are the same for all `count` rows, without gradients."""
+    """Outputs of `count` rows at points, (points, rows or 1, *shape), without gradients."""
     with torch.no_grad():
         return outputs_at(calls, sources, [leaf(z, count, calls.x) for z in points], rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from howsure.gradients.backward import Gradients
 from howsure.gradients.points import Design
+from howsure.gradients.quadrature import RHO
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +62,7 @@ class Sums:
             (rows, 2, outputs, outputs).
         model: The same for the masks.
         linear: Sum of the first-order variances, (rows, outputs).
+        gaps: Sum of the squared errors that the halves of each block show, (rows, outputs).
         by_source: Sum of the variances by source, (rows, sources, outputs).
         elements: Of each noisy input the sum of variances by element, (rows, outputs, elements).
     """
@@ -70,16 +73,26 @@ class Sums:
     data: Tensor
     model: Tensor
     linear: Tensor
+    gaps: Tensor
     by_source: Tensor
     elements: tuple[Tensor, ...]
 
     def _tensors(self) -> tuple[Tensor, ...]:
-        return (self.blocks, self.data, self.model, self.linear, self.by_source, *self.elements)
+        return (
+            self.blocks,
+            self.data,
+            self.model,
+            self.linear,
+            self.gaps,
+            self.by_source,
+            *self.elements,
+        )
 
     @classmethod
     def _of(cls, variance: Running, values: Running, tensors: Sequence[Tensor]) -> Sums:
-        blocks, data, model, linear, by_source, *elements = tensors
-        return cls(variance, values, blocks, data, model, linear, by_source, tuple(elements))
+        blocks, data, model, linear, gaps, by_source, *elements = tensors
+        sums = (blocks, data, model, linear, gaps, by_source)
+        return cls(variance, values, *sums, tuple(elements))
 
     def __add__(self, other: Sums) -> Sums:
         """More blocks of the same rows."""
@@ -129,16 +142,17 @@ def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
     gradients = [_by_block(each, points) for each in found.by_source]
     grams = [_gram(each) for each in gradients]
     like = gradients[0]
-    data_form, model_form, *linear_forms = (
-        form.to(like)
-        for form in (design.data, design.model, design.data_linear, design.model_linear)
-    )
+    data_forms, model_forms = design.data, design.model
     sensors, masks = grams[:inputs], grams[inputs:]
-    data, model = _covariance(sensors, data_form, like), _covariance(masks, model_form, like)
-    linear = _covariance(sensors, linear_forms[0], like) + _covariance(masks, linear_forms[1], like)
-    forms = [data_form] * inputs + [model_form] * len(masks)
-    own = [_own(gram, form).sum(0) for gram, form in zip(grams, forms, strict=True)]
+    data = _covariance(sensors, data_forms.variance, like)
+    model = _covariance(masks, model_forms.variance, like)
+    linear = _variance(sensors, data_forms.linear, like) + _variance(
+        masks, model_forms.linear, like
+    )
+    forms = [data_forms.variance] * inputs + [model_forms.variance] * len(masks)
+    own = [_variance([gram], form, like).sum(0) for gram, form in zip(grams, forms, strict=True)]
     total = (data + model).diagonal(dim1=2, dim2=3)
+    gap = _gap(sensors, data_forms.halves, data) + _gap(masks, model_forms.halves, model)
     numbers = range(first, first + len(data))
     return Sums(
         Running.of(total),
@@ -146,9 +160,10 @@ def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
         _by_parity(torch.ones_like(total[:, :, 0]), numbers),
         _by_parity(data, numbers),
         _by_parity(model, numbers),
-        linear.diagonal(dim1=2, dim2=3).sum(0),
+        linear.sum(0),
+        gap.square().sum(0),
         torch.stack(own, 1),
-        tuple(_elements(each, data_form) for each in gradients[:inputs]),
+        tuple(_elements(each, data_forms.variance) for each in gradients[:inputs]),
     )
 
 
@@ -170,17 +185,34 @@ def _covariance(grams: Sequence[Tensor], form: Tensor, like: Tensor) -> Tensor:
     if not grams:
         blocks, rows, outputs = like.shape[:3]
         return like.new_zeros(blocks, rows, outputs, outputs)
-    return torch.einsum("pq,brkplq->brkl", form, sum(grams[1:], grams[0]))
+    return torch.einsum("pq,brkplq->brkl", form.to(like), sum(grams[1:], grams[0]))
 
 
-def _own(gram: Tensor, form: Tensor) -> Tensor:
-    """The variance of every output, (blocks, rows, outputs)."""
-    return torch.einsum("pq,brpqk->brk", form, gram.diagonal(dim1=2, dim2=4))
+def _variance(grams: Sequence[Tensor], form: Tensor, like: Tensor) -> Tensor:
+    """Of every output, (blocks, rows, outputs), from the sum over sources."""
+    if not grams:
+        return like.new_zeros(like.shape[:3])
+    own = sum(grams[1:], grams[0]).diagonal(dim1=2, dim2=4)
+    return torch.einsum("pq,brpqk->brk", form.to(like), own)
+
+
+def _gap(grams: Sequence[Tensor], halves: Tensor, covariance: Tensor) -> Tensor:
+    """How far half of a block would be off, (blocks, rows, outputs): the error of a block.
+
+    The halves share a part of their normal numbers: even orders of correlation RHO have RHO**2.
+    """
+    variance = covariance.diagonal(dim1=2, dim2=3)
+    if not grams:
+        return torch.zeros_like(variance)
+    one, other = (_variance(grams, half, variance) for half in halves)
+    both = one + other
+    share = (one - other) / torch.where(both > 0, both, 1.0)
+    return share * variance / math.sqrt(1 - RHO**2)
 
 
 def _elements(gradients: Tensor, form: Tensor) -> Tensor:
     """The summands of the inner products, over all blocks: (rows, outputs, elements)."""
-    return (gradients * torch.einsum("pq,brkqd->brkpd", form, gradients)).sum((0, 3))
+    return (gradients * torch.einsum("pq,brkqd->brkpd", form.to(gradients), gradients)).sum((0, 3))
 
 
 def _by_parity(each: Tensor, numbers: range) -> Tensor:

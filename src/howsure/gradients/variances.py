@@ -22,7 +22,7 @@ class Variances:
         data: Data variance, (rows, outputs).
         model: Model variance.
         covariance: Of the total, (rows, outputs, outputs).
-        standard_error: Of the std; `None` if there is only one block.
+        standard_error: Of the std.
         linear_share: The share of the variance that is first order.
         budget: The variance by source.
         notes: What a user should know.
@@ -31,7 +31,7 @@ class Variances:
     data: Tensor
     model: Tensor
     covariance: Tensor
-    standard_error: Tensor | None
+    standard_error: Tensor
     linear_share: Tensor
     budget: Budget
     notes: tuple[str, ...] = ()
@@ -62,13 +62,13 @@ def variances_of(found: Estimate, resample: Callable[[Tensor], Replaced]) -> Var
     """
     raw = [c.diagonal(dim1=1, dim2=2) for c in (found.data_covariance, found.model_covariance)]
     data, model = (each.clamp(min=0) for each in raw)
-    error = _error_of_std(found.standard_error, data + model) if found.blocks > 1 else None
+    error = _error_of_std(found.standard_error, data + model)
     notes = ()
     rows = _doubtful(found, data + model)
     if len(rows):
         new = resample(rows)
         data, model = data.index_copy(0, rows, new.data), model.index_copy(0, rows, new.model)
-        error = None if error is None else error.index_copy(0, rows, new.error)
+        error = error.index_copy(0, rows, new.error)
         notes = (RESAMPLED.format(count=len(rows), total=len(data)),)
     covariance = found.data_covariance + found.model_covariance
     return Variances(

@@ -24,6 +24,7 @@ FEW_ELEMENTS = 64
 SMALL_SAMPLES = 400
 
 
+@torch.inference_mode(False)
 def choose(setup: Setup, x: Any) -> tuple[str, Setup, tuple[str, ...]]:
     """The method's name, the setup for it, and a note that says what was picked and why."""
     own_dropout = setup.placement.kind == "existing"

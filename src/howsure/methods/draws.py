@@ -70,13 +70,15 @@ def _values(
     noisy = {}
     for index, source in enumerate(sources.inputs):
         x = calls.base(tensors[source.number])[rows]
-        z = draw(one, source.root.shape, numbers, sources.seed + 77, index).to(x.device, _wide(x))
+        own = 1 if calls.setup.shared_masks else len(x)
+        drawn = draw(one, (own, *source.root.shape), numbers, sources.seed + 77, index)[:, 0]
+        z = drawn.to(x.device, _wide(x))
         spread = z.expand(-1, len(x), *z.shape[2:])
         noisy[source.number] = (x + source.root.apply(spread, rows)).to(x.dtype)
     count = len(torch.arange(calls.count)[rows])
     shared = [
         None if mask is None else mask.expand(-1, count, *mask.shape[2:])
-        for mask in _masks(calls.setup, sources, units, size)
+        for mask in _masks(calls.setup, sources, units, size, count)
     ]
     return calls.at(len(numbers), noisy, shared, rows)
 
@@ -85,10 +87,13 @@ def _wide(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _masks(setup: Setup, sources: Sources, units: range, size: int) -> list[Tensor | None]:
-    """The masks of every site, (samples, 1, *units); the samples of a unit share theirs."""
+def _masks(
+    setup: Setup, sources: Sources, units: range, size: int, rows: int
+) -> list[Tensor | None]:
+    """The masks of every site, (samples, rows or 1, *units); samples of a unit share theirs."""
     if not sources.active:
         return []
-    uniforms = draw_uniforms(sources.sites, units[-1] + 1, setup.seed)
+    own = 1 if setup.shared_masks else rows
+    uniforms = draw_uniforms(sources.sites, units[-1] + 1, setup.seed, batch=own)
     drawn = masks([each[units[0] :] for each in uniforms], setup.rates(sources.sites))
-    return [None if each is None else each.repeat_interleave(size, 0)[:, None] for each in drawn]
+    return [None if each is None else each.repeat_interleave(size, 0) for each in drawn]

@@ -28,12 +28,13 @@ from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
 from howsure.structure import map_leaves
 
-# Two blocks, so that there is a standard error.
-BLOCKS = 2
+# Points unless `samples` says otherwise: two blocks of one source, one of noise at masks.
+POINTS = 8
 # Points for the mean alone begin with this block.
 _FURTHER = 500_000
 
 
+@torch.inference_mode(False)
 def predict(setup: Setup, x: Any) -> Prediction:
     """The prediction with data and model variance, covariance, budget and standard error."""
     keep_freed_memory()
@@ -68,7 +69,7 @@ def _sampled(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
 
 
 def _estimate(setup: Setup, calls: Calls, sources: Sources) -> Estimate:
-    points = setup.samples or BLOCKS * sources.design.points
+    points = setup.samples or POINTS
     return estimate(calls, sources, points, setup.tolerance, setup.chunk)
 
 

@@ -28,6 +28,7 @@ from howsure.setup import Setup
 from howsure.structure import map_leaves
 
 
+@torch.inference_mode(False)
 def predict(setup: Setup, x: Any) -> Prediction:
     """The prediction with its sampled variances and their standard error."""
     keep_freed_memory()

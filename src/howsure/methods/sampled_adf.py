@@ -11,7 +11,7 @@ from typing import Any
 from howsure.methods import adf, mc_dropout
 from howsure.methods.combine import prediction, spread
 from howsure.methods.passes import Pass, no_gradients
-from howsure.methods.sampling import has_active_sites, sampled
+from howsure.methods.sampling import SAMPLES, has_active_sites, sampled
 from howsure.prediction import Prediction
 from howsure.prefix import Prefix
 from howsure.setup import Setup
@@ -20,7 +20,7 @@ from howsure.setup import Setup
 def predict(setup: Setup, x: Any) -> Prediction:
     """The prediction with data and model variance."""
     if setup.noise is None:
-        return mc_dropout.predict(setup, x)
+        return mc_dropout.predict(setup.with_(samples=setup.samples or SAMPLES), x)
     if not has_active_sites(setup, x):
         return adf.predict(setup, x)
     run = Pass(setup, x)

@@ -13,11 +13,17 @@ import torch
 from torch import Tensor
 
 from howsure.budget import Budget
+from howsure.gradients.layout import layout_of
+from howsure.gradients.sources import Sources
 from howsure.methods import METHODS
 from howsure.methods.passes import Pass, no_gradients
 from howsure.objectives import check_targets, gaussian
 from howsure.prediction import Prediction
 from howsure.setup import Setup
+
+# Random numbers that an input should see at least, and blocks of points at the most.
+_ELEMENTS = 2**10
+_MOST_BLOCKS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +93,9 @@ def terms_of(setup: Setup, name: str, batch: HeldOut) -> Terms:
     # Masks alone: the method has no sensor noise, or propagates it without correlations.
     masks_only = name in ("mc_dropout", "sampled_adf")
     seen = setup.with_(noise=None) if masks_only else setup
-    # One block of points: errors average over the held-out data.
-    found = METHODS["gradients"](seen.with_(samples=1, tolerance=None), batch.x)
+    # Own points for every input: errors average over the held-out data.
+    own = seen.with_(samples=_points(seen, batch.x), tolerance=None, shared_masks=False)
+    found = METHODS["gradients"](own, batch.x)
     if found.sources is None:
         raise ValueError(f'The rate has no closed form here: {found.notes[0]} Use `search="grid"`.')
     mean, data = found.mean.flatten(1), found.data_var.flatten(1)
@@ -98,6 +105,13 @@ def terms_of(setup: Setup, name: str, batch: HeldOut) -> Terms:
     error = _squared_error(mean.reshape(batch.plain.shape), batch.target)
     odds, by_site = _by_site(setup, batch.x, found.sources)
     return Terms(error.flatten(1).double(), data.double(), by_site, odds)
+
+
+def _points(setup: Setup, x: Any) -> int:
+    """One block for large networks; more where inner products have few summands to average over."""
+    sources = Sources.of(setup, x, layout_of(setup, x).layout)
+    blocks = max(1, min(_MOST_BLOCKS, _ELEMENTS // max(1, sources.elements)))
+    return blocks * sources.design.points
 
 
 def _squared_error(mean: Tensor, target: Tensor) -> Tensor:
