@@ -34,7 +34,7 @@ NOISE_STD = 0.1
 
 def main() -> None:
     """Draws the picture and prints the table."""
-    sure = hs.Uncertain(trained(), noise=hs.noise.std(NOISE_STD), method="adjoint")
+    sure = hs.Uncertain(trained(), noise=hs.noise.std(NOISE_STD), method="gradients")
     held_out, (x, y) = readings(500, 1), readings(5000, 2)
     before = sure(x)
     predictions = {"as predicted": before}

@@ -25,7 +25,7 @@ from howsure.files import write_atomically
 
 PICTURES = Path(__file__).parent / "img"
 NOISE_STD = 0.15
-METHODS = ("adjoint", "sampled_adf", "adf")
+METHODS = ("gradients", "sampled_adf", "adf")
 
 
 def trained(model: nn.Module, x: Tensor, y: Tensor, *, steps: int = 1500) -> nn.Module:
@@ -67,14 +67,14 @@ class Curve:
         """A method whose rate was found on the first half of the held-out data."""
         sure = hs.Uncertain(self.net, noise=NOISE_STD**2, method=method)
         if method != "adf":
-            sure.fit([(self.x[:300], self.y[:300])], show_progress=False, fit_tau=False)
+            sure.fit([(self.x[:300], self.y[:300])], show_progress=False, fit_residual_var=False)
         return sure
 
 
 def bands(curve: Curve, ax: Axes) -> None:
     """A line of inputs through the network."""
     x = torch.linspace(-3, 3, 200).unsqueeze(1)
-    predicted = curve.sure["adjoint"](x)
+    predicted = curve.sure["gradients"](x)
     plots.bands(x[:, 0], predicted, truth=(curve.clean[:150, 0], curve.y[:150]), ax=ax)
 
 
@@ -85,7 +85,7 @@ def reliability(curve: Curve, ax: Axes) -> None:
 
 def sparsification(curve: Curve, ax: Axes) -> None:
     """One method alone, so that the area shows."""
-    predicted = curve.predicted["adjoint"]
+    predicted = curve.predicted["gradients"]
     plots.sparsification((curve.target - predicted.mean).abs(), predicted.total_var, ax=ax)
 
 
@@ -97,7 +97,7 @@ def std_vs_error(curve: Curve, ax: Axes) -> None:
 def noise_sweep(curve: Curve, ax: Axes) -> None:
     """The data std of three methods against brute force, at the same inputs."""
     levels, x = [0.02, 0.05, 0.1, 0.2, 0.4], curve.clean[:200]
-    names = ("adf", "adjoint", "linear")
+    names = ("adf", "gradients", "linear")
     stds: dict[str, list[float]] = {name: [] for name in names}
     true = []
     for level in levels:
@@ -121,7 +121,7 @@ def nll_vs_samples(curve: Curve, ax: Axes) -> None:
         return float(hs.metrics.nll(p.mean, p.total_var, curve.target))
 
     repeats = [[nll("sampled_adf", t, seed) for seed in range(8)] for t in counts]
-    single = {"adjoint": nll("adjoint", 20, 0)}
+    single = {"gradients": nll("gradients", 20, 0)}
     plots.nll_vs_samples(counts, {"sampled_adf": repeats}, single_pass=single, ax=ax)
 
 
@@ -142,7 +142,7 @@ class Beacons:
         angle = torch.linspace(0, 2 * torch.pi, 80)
         self.path = torch.stack([2 + 1.7 * angle.cos(), 1.5 + 1.1 * (2 * angle).sin()], 1)
         noise = 0.04 * torch.randn(80, 4)
-        sure = hs.Uncertain(self.net, noise=0.04**2, method="adjoint", rate=0.02)
+        sure = hs.Uncertain(self.net, noise=0.04**2, method="gradients", rate=0.02)
         self.predicted = sure(self.distances(self.path) + noise)
         self.gate = hs.Gate.fit(self.predicted.total_var[self.path[:, 0] < 3], k=1.5)
 
@@ -170,17 +170,18 @@ class Digits:
         self.digits = held_out_digits(200)
         self.images = sense(self.digits.images, 0.1, seeded())
         net = load_trained().requires_grad_(False)
-        sure = hs.Uncertain(net, noise=0.1**2, method="adjoint", task="classification", rate=0.01)
+        asked = {"task": "classification", "prediction": "mean", "rate": 0.01}
+        sure = hs.Uncertain(net, noise=0.1**2, method="gradients", **asked)
         self.predicted = sure(self.images)
         self.says = self.predicted.mean.argmax(1)
-        self.sure = hs.Uncertain(net, noise=0.1**2, method="adjoint", rate=0.0)
+        self.sure = hs.Uncertain(net, noise=0.1**2, method="gradients", rate=0.0)
         self.least = int(self.predicted.entropy.argmax())
 
 
 def confidence(digits: Digits, ax: Axes) -> None:
     """The probabilities of two readings of the same network."""
     plain = digits.sure.model(digits.images).softmax(1)
-    both = {"mean over the noise": digits.predicted.mean, "plain soft-max": plain}
+    both = {"mean over the noise": digits.predicted.mean, "plain softmax": plain}
     plots.confidence(both, digits.digits.labels, bins=8, ax=ax)
 
 

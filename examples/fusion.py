@@ -82,10 +82,12 @@ def trained(steps: int = 3000) -> nn.Module:
     return model.eval().requires_grad_(False)
 
 
-def measured(model: nn.Module, run: Run, tau: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+def measured(
+    model: nn.Module, run: Run, residual_var: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Position and variance for every frame, in pixels; each frame has its own noise variance."""
     sure = hs.Uncertain(
-        model, run.noise_std.square()[:, None], "adjoint", prediction="network", residual_var=tau
+        model, run.noise_std.square()[:, None], "gradients", residual_var=residual_var
     )
     found = sure(run.frames)
     return (CENTRE + 16 * found.mean[:, 0]).numpy(), (256 * found.total_var[:, 0]).numpy()
@@ -156,9 +158,9 @@ def main() -> None:
     torch.set_num_threads(1)
     model = trained()
     tuning, test = flown(1), flown(2)
-    tau = residual_variance(model, tuning)
+    residual_var = residual_variance(model, tuning)
     constant = tuned_constant(measured(model, tuning)[0], tuning.position.numpy())
-    mean, var = measured(model, test, tau)
+    mean, var = measured(model, test, residual_var)
     lines = {
         "network alone": (mean, var),
         f"filter, constant {constant:.2g}": filtered(mean, np.full_like(mean, constant)),

@@ -62,7 +62,7 @@ def evaluated(sure):
     found = fit(sure, loader(1), show_progress=False)
     values = evaluate(sure, loader(2), METRICS)
     if not distributed.is_initialized() or distributed.get_rank() == 0:
-        print(f"rate {found.rate:.3g}, tau {found.residual_var:.3g}")
+        print(f"rate {found.rate:.3g}, residual variance {found.residual_var:.3g}")
         for name, value in values.items():
             print(f"{name}: {float(value):.4f}")
     if distributed.is_initialized():
@@ -78,7 +78,7 @@ def main():
     parser.add_argument("--evaluate", action="store_true", help="fit and evaluate, do not score")
     parser.add_argument("--out", type=Path, default=Path("out/scores.npz"))
     options = parser.parse_args()
-    sure = hs.Uncertain(trained(), noise=hs.noise.std(0.1), method="adjoint", rate=0.05)
+    sure = hs.Uncertain(trained(), noise=hs.noise.std(0.1), method="gradients", rate=0.05)
     if options.evaluate:
         evaluated(sure)
         return

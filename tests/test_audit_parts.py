@@ -96,14 +96,14 @@ def test_outputs_that_do_not_move_are_left_out():
     assert any("24 of 48 outputs do not move" in note for note in result.notes)
 
 
-def row_of(label, ratio, log_error, cost, *, shift=0.1, doubted=None):
+def row_of(label, ratio, log_error, cost, *, shift=0.1, std_error=None):
     def sure(value):
         return Estimate(value, value, value)
 
     candidate = Candidate(label)
     measures = Measures(sure(ratio), sure(log_error), sure(0.95))
     return AuditRow(
-        label, candidate.method, {}, measures, None, None, sure(shift), sure(cost), doubted
+        label, candidate.method, {}, measures, None, None, sure(shift), sure(cost), std_error
     )
 
 
@@ -157,18 +157,18 @@ def test_yardstick_is_the_error_of_gaussian_samples():
 
 
 def test_recommendation_weighs_error_against_cost():
-    adf, adjoint = row_of("adf", 0.02, 4.0, 3), row_of("adjoint", 0.99, 0.03, 40)
+    adf, gradients = row_of("adf", 0.02, 4.0, 3), row_of("gradients", 0.99, 0.03, 40)
     linear = row_of("linear", 1.12, 0.12, 11)
-    assert recommend([adf, linear, adjoint], GAUSSIAN).method == "adjoint"
+    assert recommend([adf, linear, gradients], GAUSSIAN).method == "gradients"
     # Sampling with an error of 0.12 takes 22 passes, with 0.03 it takes 354.
-    slow = row_of("adjoint", 0.99, 0.03, 400)
+    slow = row_of("gradients", 0.99, 0.03, 400)
     assert recommend([adf, linear, slow], GAUSSIAN).method == "linear"
     nearly = row_of("linear", 1.0, 0.045, 11)
-    assert recommend([adf, nearly, adjoint], GAUSSIAN).method == "linear"
-    far = row_of("adjoint", 0.8, 0.25, 40, doubted=0.9)
+    assert recommend([adf, nearly, gradients], GAUSSIAN).method == "linear"
+    far = row_of("gradients", 0.8, 0.25, 40, std_error=0.3)
     advice = recommend([adf, far], GAUSSIAN)
     assert (advice.method, advice.options) == ("noise_sampling", {"samples": 50})
-    assert "doubts 90 % of its own variances" in advice.reason
+    assert "(its own standard error is 30 %)" in advice.reason
     assert recommend([], GAUSSIAN).method == "noise_sampling"
 
 
@@ -180,7 +180,10 @@ def test_verdict_speaks_about_the_mean():
         return sentences(rows, advice, Estimate(shift, shift, shift), None)
 
     assert "usable here" in said(0.1)[0] and "either mean will do" in said(0.1)[-1]
-    assert 'prediction="adf"' in said(1.5)[-1]
+    assert 'prediction="mean"' in said(1.5)[-1]
+    default = [row_of("gradients", 1.0, 0.03, 9, shift=1.5)]
+    text = sentences(default, recommend(default, GAUSSIAN), Estimate(1.5, 1.5, 1.5), None)[-1]
+    assert 'where the mean matters, set `prediction="mean"`' in text
     worse = [row_of("linear", 1.0, 0.05, 5, shift=1.5), row_of("adf", 0.1, 2.0, 3, shift=0.2)]
     text = sentences(worse, recommend(worse, GAUSSIAN), Estimate(1.5, 1.5, 1.5), None)[-1]
     assert "no better" in text and "`adf` (0.2 std)" in text

@@ -79,7 +79,7 @@ def test_predictions_are_the_plain_network_and_the_rate_was_found(found):
 def test_howsure_is_told_of_the_larger_noise(found):
     by_name = {each.name: each for each in found.outcomes}
     direct = hs.Uncertain(
-        found.sure.model, NOISY.noise_std**2, "adjoint", rate=found.rate, prediction="network"
+        found.sure.model, NOISY.noise_std**2, "gradients", rate=found.rate, prediction="network"
     )
     noisy = by_name["noisy"]
     torch.testing.assert_close(direct(noisy.pairs.x).total_var.flatten(), noisy.var)
@@ -140,6 +140,7 @@ def test_table_and_explanation_cover_every_condition(found):
     assert f"{clear.rmse:.3f}" in lines[2] and f"{clear.nll:.2f}" in lines[2]
     assert lines[2].endswith(" -")
     words = explanation(found)
+    assert words.startswith("- method: `gradients`") and " a clear road to " in words
     assert all(f"- {condition.name}: " in words for condition in CONDITIONS)
     assert max(map(len, (*words.splitlines(), *lines))) <= 100
 

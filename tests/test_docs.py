@@ -80,7 +80,7 @@ def shell_lines(page: Path) -> list[str]:
 
 
 def inline_commands(page: Path) -> list[str]:
-    """`howsure ...` between backticks, outside of blocks; `howsure adjoint` names a method."""
+    """`howsure ...` between backticks, outside of blocks; `howsure adjoint` names an old method."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     found = [line.replace("\n", " ") for line in re.findall(r"`(howsure [^`]+)`", prose)]
     return [line for line in found if line.split()[1] in COMMANDS or " --" in line]

@@ -67,13 +67,13 @@ def main() -> None:
     clean = signals(1, generator)
     reading = noise.sample(clean, generator)
     copies = model(noise.sample(reading.expand(500, -1, -1), generator))
-    found = {"500 noisy copies": (copies.mean(0), copies.std(0))}
-    for method in ("adjoint", "adf"):
+    found = {"500 Monte Carlo samples": (copies.mean(0), copies.std(0))}
+    for method in ("gradients", "adf"):
         p = hs.Uncertain(model, noise, method, rate=0.0)(reading)
         found[method] = (p.mean[0], p.std[0])
     figure = Figure(figsize=(9, 5.6), dpi=100, layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.5, 1))
-    time, (mean, std) = range(STEPS), found["adjoint"]
+    time, (mean, std) = range(STEPS), found["gradients"]
     for ax in (above, below):
         ax.axvspan(25, 39, color="0.92", linewidth=0)
     above.fill_between(time, mean - 2 * std, mean + 2 * std, color="#56B4E9", alpha=0.5)
@@ -82,7 +82,7 @@ def main() -> None:
     above.plot(time, reading[0, :, 0], ".", color="0.5", label="readings")
     for (name, (_, std)), line in zip(found.items(), ("-", "--", ":"), strict=True):
         below.plot(time, std, line, label=name, linewidth=1.8)
-    below.set(xlabel="step; gray: the sensor is four times as noisy", ylabel="std", ylim=(0, None))
+    below.set(xlabel="step; gray: the sensor is four times as noisy", ylabel="std", ylim=(0, 0.24))
     for ax in (above, below):
         ax.legend(frameon=False, fontsize=9, loc="upper left", ncols=3)
     write_atomically(options.out, lambda file: figure.savefig(file, format="png"))

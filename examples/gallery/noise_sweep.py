@@ -25,7 +25,7 @@ from howsure.experiments.recognition.run import find_weights
 from howsure.files import write_atomically
 
 LEVELS = (1, 2, 4, 8, 16, 32)  # gray levels, as a std
-METHODS = ("adf", "linear", "adjoint")
+METHODS = ("adf", "linear", "gradients")
 
 
 def digits(count: int) -> tuple[nn.Module, Tensor, Tensor | float]:

@@ -66,7 +66,7 @@ def main() -> None:
     model = trained(60 if options.quick else 1500)
     along = torch.linspace(0, 1, 120)
     path = torch.stack([0.3 + 5.4 * along, 2 + 1.6 * torch.sin(9 * along)], 1)
-    p = hs.Uncertain(model, NOISE, "adjoint", rate=0.0)(**sensed(path))
+    p = hs.Uncertain(model, NOISE, "gradients", rate=0.0)(**sensed(path))
     budget = p.budget()
     print(budget)
 

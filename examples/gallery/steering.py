@@ -1,7 +1,7 @@
 """Which part of the road makes the network unsure? A heat map under every steering angle.
 
 The small network that ships with howsure steers by camera on rendered roads. For each road the
-adjoint tells which pixels the variance of the angle comes from.
+network's own gradients tell which pixels the variance of the angle comes from.
 
 Run from the repository: `python examples/gallery/steering.py`
 """

@@ -65,7 +65,7 @@ def main() -> None:
     rows, labels = sense(images[chosen], NOISE_STD, generator), digits.labels[chosen]
 
     noise = hs.noise.std(NOISE_STD)
-    p = hs.Uncertain(model, noise, rate=0.0, task="classification")(rows)
+    p = hs.Uncertain(model, noise, "gradients", task="classification")(rows)
     diagonal = hs.Uncertain(model, noise, "adf")(rows)
     noisy = sense(rows.expand(copies, *rows.shape), NOISE_STD, generator)
     true = model(noisy.flatten(0, 1)).unflatten(0, (copies, -1)).std(0)
@@ -79,14 +79,14 @@ def main() -> None:
         rows, p.entropy, captions=captions, correct=right, label="entropy", axes=left.subplots(2, 6)
     )
     ax = panel.subplots()
-    stds = {"adjoint": p.logits.data_var.sqrt(), "adf": diagonal.std}
+    stds = {"gradients": p.logits.data_var.sqrt(), "adf": diagonal.std}
     for (name, std), marker, colour in zip(stds.items(), "os", ("#0072B2", "#D55E00"), strict=True):
         ratio = float((std / true).log().mean().exp())
         ax.loglog(true.flatten(), std.flatten(), marker, color=colour, markersize=3, alpha=0.5)
         ax.plot([], [], marker, color=colour, label=f"{name}: {ratio:.2f} of the truth")
     ends = [float(true.min()), float(true.max())]
     ax.plot(ends, ends, color="black", linewidth=1)
-    ax.set(xlabel=f"std of a logit over {copies} noisy copies", ylabel="predicted std")
+    ax.set(xlabel=f"std of a logit over {copies} Monte Carlo samples", ylabel="predicted std")
     ax.legend(frameon=False)
     write_atomically(options.out, lambda file: figure.savefig(file, format="png"))
     print(f"Picture: {options.out}")

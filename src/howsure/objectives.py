@@ -1,4 +1,4 @@
-"""Likelihoods by which settings are found, as functions of a residual variance tau."""
+"""Likelihoods by which settings are found, as functions of a residual variance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from howsure.structure import Parts
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Squared errors and variances of predictions; or log-probabilities, which have no tau.
+    """Squared errors and variances of predictions; or log-probabilities, which have no variance.
 
     Attributes:
         error: Squared errors, (inputs, ...), or negative log-probabilities, (inputs,).
@@ -31,11 +31,11 @@ class Scored:
         """How many inputs."""
         return self.error.shape[0]
 
-    def nll(self, tau: float = 0.0) -> Tensor:
-        """1/2 log s + error / (2 s), s = var + tau: Eq. 12 without the constant."""
+    def nll(self, residual_var: float = 0.0) -> Tensor:
+        """1/2 log s + error / (2 s), s = var + residual_var: Eq. 12 without the constant."""
         if self.var is None:
             return self.error
-        total = self.var + tau
+        total = self.var + residual_var
         return 0.5 * torch.log(total) + self.error / (2 * total)
 
     def raised(self, floor: float) -> Scored:
@@ -111,7 +111,7 @@ def fitted_residual_var(scored: Scored) -> float:
     """The residual variance that minimises the mean NLL, by golden-section search on its log.
 
     Zero if no positive one is better. The NLL of a mixture of variances need not be unimodal in
-    tau, so the search starts from the best of a coarse grid.
+    the residual variance, so the search starts from the best of a coarse grid.
     """
     if scored.var is None:
         return 0.0
@@ -121,19 +121,19 @@ def fitted_residual_var(scored: Scored) -> float:
         return 0.0
     precise = Scored(error, scored.var.double())
 
-    def cost(tau: float) -> float:
+    def cost(residual_var: float) -> float:
         # Without any variance the likelihood is not defined, which is worse than all else.
-        value = float(precise.nll(tau).mean())
+        value = float(precise.nll(residual_var).mean())
         return value if math.isfinite(value) else math.inf
 
     grid = [scale * 10 ** (k / 4) for k in range(-24, 9)]
     best = min(range(len(grid)), key=lambda i: cost(grid[i]))
-    tau = _golden(cost, grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-    return tau if cost(tau) < cost(0.0) else 0.0
+    residual_var = _golden(cost, grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    return residual_var if cost(residual_var) < cost(0.0) else 0.0
 
 
 def _golden(cost: Callable[[float], float], low: float, high: float) -> float:
-    """The minimum of a unimodal function of log tau between two values."""
+    """The minimum of a unimodal function of a logarithm between two values."""
     ratio = (5**0.5 - 1) / 2
     for _ in range(40):
         width = (high / low) ** ratio

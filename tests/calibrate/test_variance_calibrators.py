@@ -11,11 +11,13 @@ from howsure.calibrate import AffineVariance, VarianceScale, class_probabilities
 BOTH = (VarianceScale, AffineVariance)
 
 
-def draws(n=400, shape=(2,), *, tau=0.3, scale=4.0, seed=0):
-    """Predictions whose errors have variance tau + scale * var."""
+def draws(n=400, shape=(2,), *, residual_var=0.3, scale=4.0, seed=0):
+    """Predictions whose errors have variance residual_var + scale * var."""
     generator = torch.Generator().manual_seed(seed)
     var = torch.rand(n, *shape, generator=generator).double() * 2 + 0.02
-    error = torch.randn(n, *shape, generator=generator).double() * (tau + scale * var).sqrt()
+    error = (
+        torch.randn(n, *shape, generator=generator).double() * (residual_var + scale * var).sqrt()
+    )
     mean = torch.randn(n, *shape, generator=generator).double()
     return hs.Prediction(mean, 0.7 * var, 0.3 * var), mean + error
 
@@ -38,10 +40,11 @@ def test_scale_is_the_mean_squared_z_score_and_no_factor_is_better():
 
 
 @pytest.mark.parametrize(
-    ("tau", "scale"), [(0.3, 4.0), (0.0, 9.0), (1.0, 0.0), (1e-3, 1.0), (50.0, 1e-3), (1e-8, 1e-6)]
+    ("residual_var", "scale"),
+    [(0.3, 4.0), (0.0, 9.0), (1.0, 0.0), (1e-3, 1.0), (50.0, 1e-3), (1e-8, 1e-6)],
 )
-def test_affine_is_where_scipy_finds_the_smallest_nll(tau, scale):
-    prediction, target = draws(tau=tau, scale=scale)
+def test_affine_is_where_scipy_finds_the_smallest_nll(residual_var, scale):
+    prediction, target = draws(residual_var=residual_var, scale=scale)
     fitted = AffineVariance.fit(prediction, target)
     squared, var = (target - prediction.mean).square().numpy(), prediction.total_var.numpy()
     unit = squared.mean()
@@ -55,38 +58,39 @@ def test_affine_is_where_scipy_finds_the_smallest_nll(tau, scale):
     options = {"ftol": 1e-15, "gtol": 1e-10}
     runs = [optimize.minimize(cost, x, bounds=bounds, options=options) for x in starts]
     best = min(runs, key=lambda run: run.fun)
-    found = (float(fitted.tau) / unit, float(fitted.scale) / unit)
+    found = (float(fitted.residual_var) / unit, float(fitted.scale) / unit)
     assert cost(found) <= best.fun + 1e-9
     assert found == pytest.approx(tuple(best.x), rel=2e-3, abs=2e-5)
 
 
 def test_affine_gives_exact_corners_and_never_loses_to_the_factor_alone():
     for seed in range(20):
-        prediction, target = draws(40, scale=5.0, tau=0.0, seed=seed)
+        prediction, target = draws(40, scale=5.0, residual_var=0.0, seed=seed)
         affine, factor = (kind.fit(prediction, target) for kind in (AffineVariance, VarianceScale))
         assert nll(affine(prediction), target) <= nll(factor(prediction), target) + 1e-12
-        if float(affine.tau) == 0:
+        if float(affine.residual_var) == 0:
             torch.testing.assert_close(affine.scale, factor.scale)
     corners = [
-        AffineVariance.fit(*draws(40, scale=5.0, tau=0.0, seed=seed)).tau == 0 for seed in range(20)
+        AffineVariance.fit(*draws(40, scale=5.0, residual_var=0.0, seed=seed)).residual_var == 0
+        for seed in range(20)
     ]
     assert 0 < sum(map(bool, corners)) < 20
     # Errors that shrink as the variance grows: the constant is all that helps.
     prediction, _ = draws(40)
     affine = AffineVariance.fit(prediction, prediction.mean + 1 / prediction.std)
     assert float(affine.scale) == 0
-    assert float(affine.tau) == pytest.approx(float((1 / prediction.total_var).mean()))
+    assert float(affine.residual_var) == pytest.approx(float((1 / prediction.total_var).mean()))
 
 
 def test_constant_variances_and_zero_variances():
     target = torch.tensor([1.0, -2.0, 3.0, 0.5])
     zero, one = torch.zeros(4), torch.ones(4)
     flat = AffineVariance.fit(hs.Prediction(zero, one, zero), target)
-    assert float(flat.tau) == 0 and float(flat.scale) == pytest.approx(14.25 / 4)
+    assert float(flat.residual_var) == 0 and float(flat.scale) == pytest.approx(14.25 / 4)
     none = AffineVariance.fit(hs.Prediction(zero, zero, zero), target)
-    assert float(none.tau) == pytest.approx(14.25 / 4) and float(none.scale) == 1
+    assert float(none.residual_var) == pytest.approx(14.25 / 4) and float(none.scale) == 1
     some = AffineVariance.fit(hs.Prediction(zero, torch.tensor([0.0, 1, 1, 0]), zero), target)
-    assert float(some.tau) > 0
+    assert float(some.residual_var) > 0
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -118,8 +122,10 @@ def test_the_split_stays_consistent(kind, dtype):
     tensors = (prediction.mean, prediction.data_var, prediction.model_var)
     one = hs.Prediction(*(tensor[:1].to(dtype) for tensor in tensors), notes=("a note",))
     after = fitted(one)
-    tau = getattr(fitted, "tau", torch.zeros(()))
-    torch.testing.assert_close(after.data_var, (fitted.scale * one.data_var + tau).to(dtype))
+    residual_var = getattr(fitted, "residual_var", torch.zeros(()))
+    torch.testing.assert_close(
+        after.data_var, (fitted.scale * one.data_var + residual_var).to(dtype)
+    )
     torch.testing.assert_close(after.model_var, (fitted.scale * one.model_var).to(dtype))
     assert torch.equal(after.total_var, after.data_var + after.model_var)
     assert after.mean.dtype == after.data_var.dtype == dtype and after.notes == ("a note",)
@@ -127,17 +133,18 @@ def test_the_split_stays_consistent(kind, dtype):
     assert torch.equal(low, after.interval(0.9)[0]) and torch.equal(high, after.interval(0.9)[1])
 
 
-def linear_pair(tau=0.0):
-    """A linear network by the adjoint, which has covariance and budget."""
+def linear_pair(residual_var=0.0):
+    """A linear network by its gradients, with covariance, budget and error."""
     torch.manual_seed(3)
     net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)).eval()
-    return hs.Uncertain(net, noise=0.1, method="adjoint", rate=0.1, tau=tau)(torch.randn(5, 4))
+    sure = hs.Uncertain(net, noise=0.1, method="gradients", rate=0.1, residual_var=residual_var)
+    return sure(torch.randn(5, 4))
 
 
-@pytest.mark.parametrize("tau", [0.0, 0.2])
+@pytest.mark.parametrize("residual_var", [0.0, 0.2])
 @pytest.mark.parametrize("per_output", [False, True])
-def test_covariance_and_budget_follow(tau, per_output):
-    before = linear_pair(tau)
+def test_covariance_and_budget_follow(residual_var, per_output):
+    before = linear_pair(residual_var)
     target = before.mean + torch.randn(5, 2, generator=torch.Generator().manual_seed(0)) * 3
     fitted = AffineVariance.fit(before, target, per_output=per_output)
     fitted = AffineVariance(fitted.scale, torch.full_like(fitted.scale, 0.5))
@@ -152,16 +159,9 @@ def test_covariance_and_budget_follow(tau, per_output):
     torch.testing.assert_close(ratio, fitted.scale.float().expand(5, 2))
     heat = after.budget().heatmap() / before.budget().heatmap()
     torch.testing.assert_close(heat[..., 0], fitted.scale.float().expand(5, 2))
-
-
-def test_covariance_of_some_outputs_is_left_out_with_a_note():
-    net = torch.nn.Linear(4, 3).eval()
-    before = hs.Uncertain(net, noise=0.1, method="adjoint", outputs=(1,))(torch.randn(6, 4))
-    assert before.covariance.shape == (6, 1, 1)
-    each = VarianceScale(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))(before)
-    assert each.covariance is None and "left out" in each.notes[-1]
-    same = VarianceScale(torch.tensor(2.0))(before)
-    torch.testing.assert_close(same.covariance, 2 * before.covariance)
+    # The variance's own error is 2 std d(std), and scales like the variance.
+    errors = [each.std_error * each.std for each in (before, after)]
+    torch.testing.assert_close(errors[1] / errors[0], fitted.scale.float().expand(5, 2))
 
 
 def test_a_dict_with_one_tensor_keeps_its_structure():

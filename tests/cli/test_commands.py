@@ -99,7 +99,7 @@ def test_several_inputs_by_name_have_a_budget_by_sensor(project, howsure):
     ran = howsure(*command, *groups, *noises, "--json", "--heatmap", "pixels.npz")
     assert ran.code == 0, ran.err
     noise = {"left": 0.01, "right": hs.noise.per_channel(variances=[0.04, 0.01, 0.01])}
-    sure = hs.Uncertain(loaded("TwoSensors"), noise=noise, method="adjoint")
+    sure = hs.Uncertain(loaded("TwoSensors"), noise=noise, method="gradients")
     x = {"left": torch.from_numpy(left).float(), "right": torch.from_numpy(right).float()}
     with torch.no_grad():
         budget = sure(**x).budget()
@@ -109,14 +109,66 @@ def test_several_inputs_by_name_have_a_budget_by_sensor(project, howsure):
     assert np.load("pixels.npz")["left"].shape == (7, 2, 2)
 
 
+def test_output_batch_axis_and_tolerance_reach_the_method(project, howsure, refused):
+    add_models(project)
+    command = ("predict", "more_models:Heads", "x.npy", "--noise-std", "0.1", "--json")
+    chosen = ("--method", "gradients", "--output", "pose", "--tolerance", "0.2")
+    ran = howsure(*command, *chosen)
+    assert ran.code == 0, ran.err
+    import more_models
+
+    model = more_models.Heads().eval()
+    options = {"output": "pose", "tolerance": 0.2, "method": "gradients"}
+    expected = hs.Uncertain(model, noise=hs.noise.std(0.1), **options)(inputs())
+    found = np.load("predictions.npz")
+    np.testing.assert_allclose(found["std"], expected.std, rtol=1e-5)
+    np.testing.assert_allclose(found["std_error"], expected.std_error, rtol=1e-4)
+    refused(*command, "--output", "nose", words="is no part of what the model returns")
+    refused(*command, "--batch-dim", "first", words="must be an axis such as 0, or none")
+    refused(*command, "--tolerance", "2", words="a number between 0 and 1")
+
+
+def test_budget_says_why_there_is_none(project, refused):
+    add_models(project)
+    command = ("budget", "more_models:Hidden", "x.npy", "--noise-std", "0.1")
+    refused(*command, words="There is no budget:")
+
+
+def add_models(project):
+    """Writes further models; they are imported anew."""
+    (project / "more_models.py").write_text(HEADS)
+
+
+HEADS = """
+import torch
+from torch import nn
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(6)
+        self.pose, self.size = nn.Linear(3, 2), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return {"pose": torch.tanh(self.pose(x)), "size": self.size(x)}
+
+
+class Hidden(Heads):
+    def forward(self, x):
+        with torch.no_grad():
+            return self.pose(x)
+"""
+
+
 def test_audit_feeds_the_report(project, howsure):
     options = ("--noise-std", "0.1", "--rate", "0.1")
     ran = howsure(
         "audit", NET, "data.npz", *options, "--passes", "50", "--rows", "8", "--methods",
-        "adf,adjoint", "--out", "audit.json", "--json",
+        "adf,gradients", "--out", "audit.json", "--json",
     )  # fmt: skip
     assert ran.code == 0, ran.err
-    assert [row["method"] for row in ran.data["rows"]] == ["adf", "adjoint"]
+    assert [row["method"] for row in ran.data["rows"]] == ["adf", "gradients"]
     ran = howsure(
         "report", NET, "data.npz", *options, "--audit", "audit.json", "--title", "Mine",
         "--noise-levels", "1,2", "--names", "height",
@@ -197,7 +249,7 @@ def test_settings_keep_noise_calibrators_and_layers(project):
 
     x, y = inputs(), torch.from_numpy(np.load("y.npy")).float()
     noise = hs.noise.per_channel(stds=[0.1, 0.2, 0.3])
-    sure = hs.Uncertain(loaded(), noise=noise, method="adjoint", rate=0.1, placement="before")
+    sure = hs.Uncertain(loaded(), noise=noise, method="gradients", rate=0.1, placement="before")
     sure.calibrate([(x, y)], "scale")
     write_settings(project / "s.json", sure)
     again = read_settings("s.json", loaded())

@@ -87,6 +87,7 @@ def test_a_file_in_place_of_a_folder(project, refused):
         ((*COMMANDS["export"], "--out", "net.txt"), "must end in `.onnx` or `.pt2`"),
         (("predict", NET, "data.npz"), "nothing to be unsure about: give the sensor's noise"),
         (("predict", NET, "data.npz", "--method", "guess"), "There is no method 'guess'"),
+        (("predict", NET, "data.npz", "--method", "adjoint"), '"adjoint" has gone: "gradients"'),
         ((*COMMANDS["predict"], "--settings", "no.json"), "There is no file `no.json`"),
         ((*COMMANDS["predict"], "--settings", "bad.json"), "is not a file that `howsure tune"),
         ((*COMMANDS["predict"], "--settings", "half.json"), "are not complete"),
@@ -103,6 +104,6 @@ def test_a_file_in_place_of_a_folder(project, refused):
 def test_wrong_settings_are_told(project, refused, arguments, words):
     (project / "bad.json").write_text("[1, 2")
     (project / "half.json").write_text(
-        '{"format": "howsure settings 1", "uncertain": {"format": 2}}'
+        '{"format": "howsure settings 1", "uncertain": {"format": 3}}'
     )
     refused(*arguments, words=words)

@@ -31,7 +31,7 @@ TINY = steering.Settings(
 )
 
 
-METHODS = ("constant", "gal", "gast", "kendall", "adjoint")
+METHODS = ("constant", "gal", "gast", "kendall", "gradients")
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_runtime_changes_nothing_but_the_samples(tiny, tmp_path):
     by_name = {curve["method"]: curve["points"] for curve in curves}
     assert [point["samples"] for point in by_name["ours"]] == [2, 5]
     assert [point["samples"] for point in by_name["noise_sampling"]] == [5]
-    assert len(by_name["adjoint"]) == 1
+    assert len(by_name["gradients"]) == 1
     assert (tmp_path / "runtime.png").exists()
 
 

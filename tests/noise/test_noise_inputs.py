@@ -10,6 +10,7 @@ from torch import nn
 
 import howsure as hs
 from howsure import noise
+from howsure.noise.inputs import roots_of
 
 Pair = namedtuple("Pair", ["image", "imu"])
 
@@ -136,3 +137,12 @@ def test_a_tensor_comes_back_bit_for_bit():
         again = noise.from_config(json.loads(json.dumps(noise.variance(var).to_config()))).var
         assert again.dtype == dtype
         assert torch.equal(again, var)
+
+
+def test_names_of_a_budget_are_the_keys_of_the_inputs():
+    t = torch.ones(2, 3)
+    x = {"image": t, "imu": {"gyro": t, "still": t}, "pair": (t, t)}
+    noise = {"image": 0.1, "imu": {"gyro": 0.1}, "pair": (0.1, None)}
+    assert [name for _, name, _ in roots_of(noise, x)] == ["image", "imu.gyro", "pair[0]"]
+    assert [name for _, name, _ in roots_of((0.1, 0.2), (t, t))] == ["x[0]", "x[1]"]
+    assert [name for _, name, _ in roots_of(0.1, t)] == ["x"]

@@ -203,11 +203,11 @@ def test_noise_sweep(ax):
 def test_nll_vs_samples(ax):
     repeats = torch.tensor([[1.0, 3.0], [0.5, 0.5]])
     curves = {"sampled": repeats, "other": [4.0, 5.0]}
-    drawn(plots.nll_vs_samples([50, 5], curves, single_pass={"adjoint": 0.25}, ax=ax))
+    drawn(plots.nll_vs_samples([50, 5], curves, single_pass={"gradients": 0.25}, ax=ax))
     np.testing.assert_array_equal(line(ax, "sampled"), [[5, 50], [0.5, 2.0]])
     corners = ax.collections[0].get_paths()[0].vertices
     assert corners[corners[:, 0] == 50][:, 1].min() == pytest.approx(1.0)
-    assert set(lines(ax)["adjoint (one pass)"][1]) == {0.25}
+    assert set(lines(ax)["gradients"][1]) == {0.25}
     assert ax.get_xscale() == "log" and len(ax.collections) == 1
     with pytest.raises(ValueError, match=r"give \(2,\) or \(2, repeats\)"):
         plots.nll_vs_samples([1, 2], [1, 2, 3])

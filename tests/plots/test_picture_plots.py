@@ -239,3 +239,13 @@ def test_more_sources_than_colours_still_differ(ax):
     plots.budget_bars(budget(sources=9), top=9, ax=ax)
     looks = {(c.patches[0].get_facecolor(), c.patches[0].get_hatch()) for c in ax.containers}
     assert len(looks) == 9 > len(LIGHT.marks)
+
+
+def test_a_heat_map_draws_negative_pixels_of_a_budget_as_0_and_refuses_log_variances(ax):
+    heat = torch.full((4, 4), 1.0)
+    heat[0, 0] = -0.5
+    drawn(plots.heatmap(torch.rand(4, 4), heat, overlay=True, ax=ax))
+    shown = np.concatenate([np.ma.getdata(image.get_array()).ravel() for image in ax.images])
+    assert shown.min() >= 0
+    with pytest.raises(ValueError, match="was a log variance passed"):
+        plots.heatmap(torch.rand(4, 4), heat - 2)

@@ -37,11 +37,11 @@ def built(sure, loader, **options):
 def test_every_level_is_the_method_at_that_noise():
     model = small_net()
     loader = pairs(model)
-    found = built(hs.Uncertain(model, noise=hs.noise.std(0.1), method="adjoint"), loader)
+    found = built(hs.Uncertain(model, noise=hs.noise.std(0.1), method="gradients"), loader)
     assert found.levels == ("× 0.5", "× 1", "× 2") and found.start == 1
     target = torch.cat([y for _, y in loader])
     for k, std in enumerate((0.05, 0.1, 0.2)):
-        p = hs.Uncertain(model, noise=hs.noise.std(std), method="adjoint").predict(
+        p = hs.Uncertain(model, noise=hs.noise.std(std), method="gradients").predict(
             loader, show_progress=False
         )
         nll = float(hs.metrics.nll(p.mean, p.total_var, target))
@@ -87,7 +87,7 @@ def test_the_same_input_gives_the_same_page():
     assert pages[0] == pages[1]
 
 
-@pytest.mark.parametrize("method", ["adjoint", "sampled_adf"])
+@pytest.mark.parametrize("method", ["gradients", "sampled_adf"])
 def test_the_code_on_the_page_repeats_the_report(method, tmp_path, monkeypatch):
     model = small_net()
     loader = pairs(model)
@@ -107,7 +107,7 @@ def test_the_code_on_the_page_repeats_the_report(method, tmp_path, monkeypatch):
 
 def test_a_noise_of_the_users_own_is_left_to_the_user():
     model = small_net()
-    sure = hs.Uncertain(model, noise=lambda x: 0.01 * x.square(), method="adjoint")
+    sure = hs.Uncertain(model, noise=lambda x: 0.01 * x.square(), method="gradients")
     found = built(sure, pairs(model))
     assert found.settings["uncertain"] is None
     assert "fill in `sure`" in found.code
@@ -118,7 +118,7 @@ def test_a_noise_of_the_users_own_is_left_to_the_user():
 def test_search_and_budget_are_shown_where_there_are_any():
     model = small_net()
     loader = pairs(model)
-    sure = hs.Uncertain(model, noise=hs.noise.std(0.1), method="adjoint")
+    sure = hs.Uncertain(model, noise=hs.noise.std(0.1), method="gradients")
     sure.fit(loader, rates=[0.0, 0.001, 0.01, 0.1], show_progress=False)
     found = built(sure, loader)
     assert found.search is not None
@@ -186,7 +186,7 @@ def test_auto_says_what_it_chose():
     loader = pairs(model)
     sure = hs.Uncertain(model, noise=0.01)
     found = built(sure, loader)
-    chosen, notes = choose(sure.setup, loader[0][0])
+    chosen, _, notes = choose(sure.setup, loader[0][0])
     assert dict(found.facts)["Method"] == f"{chosen} (chosen by auto)"
     assert found.notes[: len(notes)] == notes
 
@@ -197,8 +197,8 @@ class FakeAudit:
 
 
 AUDIT = {
-    "verdict": ["Diagonal ADF is far too sure here.", "Use the adjoint."],
-    "recommended": {"method": "adjoint", "options": {}, "reason": "closest"},
+    "verdict": ["Diagonal ADF is far too sure here.", "Use gradients."],
+    "recommended": {"method": "gradients", "options": {}, "reason": "closest"},
     "samples": 2000,
     "skipped": [["linear", "too many outputs <b>"]],
     "rows": [
@@ -207,7 +207,7 @@ AUDIT = {
             "total": {"ratio": {"value": 0.1, "low": 0.09, "high": 0.11}},
             "data": None,
         },
-        {"label": "adjoint", "total": {"ratio": {"value": 1.0, "low": 0.9, "high": 1.1}}},
+        {"label": "gradients", "total": {"ratio": {"value": 1.0, "low": 0.9, "high": 1.1}}},
     ],
     "layers": [{"name": "<i>conv</i>", "ratio": 0.5, "departs": True}],
 }

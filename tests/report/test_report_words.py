@@ -74,6 +74,9 @@ def test_shuffled_stds_are_found_out():
 def test_sources():
     assert "75 % of the variance comes from the sensor, 25 % from" in words(readings.sources(0.75))
     assert "not included" in readings.sources(1.0) and "not included" in readings.sources(0.0)
+    small = words(readings.sources(1e-5))
+    assert "under 0.1 % of the variance comes from the sensor, over 99.9 % from" in small
+    assert "not included" not in small
 
 
 def test_confidence_that_holds_and_one_that_does_not():

@@ -55,7 +55,7 @@ JOBS = {
     "evaluate, one batch": (evaluated, (8,)),
     "grid": (fitted, (44, "sampled_adf", {"rates": (0.05, 0.1, 0.2), "fit_residual_var": True})),
     "grid, noise added": (fitted, (44, "mc_dropout", {"rates": (0.1, 0.2), "inputs": "clean"})),
-    "closed form": (fitted, (20, "adjoint", {"per_layer": True, "fit_noise": True})),
+    "closed form": (fitted, (20, "gradients", {"per_layer": True, "fit_noise": True})),
 }
 
 

@@ -12,11 +12,10 @@ from nets import TwoSensors, small_image_net
 
 METHODS = [
     "sampled_adf",
-    "adjoint",
+    "gradients",
     "adf",
     "mc_dropout",
     "noise_sampling",
-    "control_variate",
     "linear",
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,13 +14,10 @@ from torch import Tensor
 
 from howsure.auditing.case import Case
 from howsure.auditing.cost import Stopwatch
-from howsure.methods import METHODS
+from howsure.methods import METHODS, RENAMED, check_method
 
 Method = str | tuple[str, dict[str, Any]]
 Late = Callable[[], bool]
-
-# Where less of the variance than this is first order, brute force is advised.
-DOUBTFUL = 0.4
 
 _SENSORS_ONLY = ("adf", "linear", "sampled_adf", "heteroscedastic")
 _DROPOUT_ONLY = ("mc_dropout", "sampled_adf")
@@ -44,8 +42,8 @@ class Candidate:
 DEFAULT = (
     Candidate("adf"),
     Candidate("linear"),
-    Candidate("adjoint", {"probes": 0}),
-    Candidate("adjoint", {"probes": 8}),
+    Candidate("gradients"),
+    Candidate("gradients", {"samples": 32}),
     Candidate("mc_dropout", {"samples": 20}),
     Candidate("noise_sampling", {"samples": 20}),
     Candidate("sampled_adf", {"samples": 20}),
@@ -57,14 +55,14 @@ class Guess:
     """What a method says, (inputs, outputs) each.
 
     Attributes:
-        doubted: Share of the outputs whose variance is mostly beyond first order; `None` where
-            the method does not know.
+        std_error: Median over all outputs of the relative standard error that the method states
+            for its own std; `None` where it states none.
     """
 
     mean: Tensor
     data_var: Tensor
     model_var: Tensor
-    doubted: float | None
+    std_error: float | None
 
     @property
     def std(self) -> Tensor:
@@ -80,6 +78,8 @@ def candidates(methods: Sequence[Method] | None) -> tuple[Candidate, ...]:
         methods = [methods]
     pairs = [(each, {}) if isinstance(each, str) else each for each in methods]
     for name, _ in pairs:
+        if name in RENAMED:
+            check_method(name)
         if name not in METHODS:
             raise ValueError(f"`methods` names {name!r}; known are {sorted(METHODS)}.")
     if not pairs:
@@ -102,20 +102,30 @@ class OutOfTime(Exception):
 
 def guess(candidate: Candidate, case: Case, watch: Stopwatch, out_of_time: Late) -> Guess:
     """The method's prediction for all inputs, piece by piece; the first piece is timed."""
-    parts, doubts = [], []
+    parts, errors = [], []
     for index, (setup, x) in enumerate(case.pieces()):
         if out_of_time():
             raise OutOfTime
         run = partial(METHODS[candidate.method], setup.with_(**candidate.options), x)
         found = run() if index else watch.timed(candidate.label, run)
         parts.append([case.compared(found, n) for n in ("mean", "data_var", "model_var")])
-        if found.trust is not None:
-            doubts.append((found.trust < DOUBTFUL).double().flatten().cpu())
+        if found.std_error is not None:
+            errors.append(case.compared(found, "std_error"))
     columns = zip(*parts, strict=True)
     mean, data, model = (torch.cat(column).double().cpu() for column in columns)
     if not all(bool(each.isfinite().all()) for each in (mean, data, model)):
         raise ValueError("Its result contains NaN or infinity.")
-    return Guess(mean, data, model, float(torch.cat(doubts).mean()) if doubts else None)
+    error = torch.cat(errors).double().cpu() if errors else None
+    return Guess(mean, data, model, _relative(error, data + model))
+
+
+def _relative(error: Tensor | None, variance: Tensor) -> float | None:
+    """The median of error / std, over outputs that vary."""
+    varies = variance > 0
+    if error is None or not bool(varies.any()):
+        return None
+    found = float((error[varies] / variance[varies].sqrt()).median())
+    return found if math.isfinite(found) else None
 
 
 def first_sentence(error: BaseException) -> str:

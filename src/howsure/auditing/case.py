@@ -71,6 +71,11 @@ class Case:
 def case_of(setup: Setup, x: Any, seed: int) -> Case:
     """The case; an error if there is nothing to audit or the network itself fails."""
     setup.check_eval_mode()
+    if setup.batch_dim != 0:
+        raise ValueError(
+            "An audit compares inputs, which must be on the first axis (`batch_dim=0`), not on "
+            f"`batch_dim={setup.batch_dim}`; wrap the model in one that moves the axis."
+        )
     setup = setup.with_(noise=_noise(setup, x), rate=_rate(setup, x))
     if setup.noise is None and setup.rate is None:
         raise ValueError(

@@ -22,7 +22,8 @@ class AuditRow:
         model: The same for the model part.
         mean_shift: Mean of |mean - true mean|, in units of the true std.
         cost: Time relative to one plain forward pass of the same inputs.
-        doubted: Share of outputs whose variance is mostly beyond first order, where it knows.
+        std_error: Relative standard error that the method states for its own std, the median over
+            all outputs; `None` where it states none.
     """
 
     label: str
@@ -33,7 +34,7 @@ class AuditRow:
     model: Measures | None
     mean_shift: Estimate
     cost: Estimate
-    doubted: float | None = None
+    std_error: float | None = None
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def audit(
             targets); targets are left aside.
         noise: The sensor's noise as in `Uncertain`: a number or tensor is a **variance**.
         rate: Dropout rate, or one per site; `None` for no dropout.
-        methods: Names, or (name, options), such as `["adf", ("adjoint", {"probes": 4})]`.
+        methods: Names, or (name, options), such as `["adf", ("gradients", {"samples": 16})]`.
         budget: Seconds for all of it. Brute force makes up to 2,000 passes in what is left.
         samples: Make exactly so many passes of brute force, however long it takes: the same
             numbers on every machine.
@@ -192,7 +192,7 @@ class _Run:
             part(found.model_var, truth.model),
             mean_shift(found.mean, truth, pairs, self.seed),
             self.watch.cost(candidate.label),
-            found.doubted,
+            found.std_error,
         )
 
     def judged(

@@ -29,7 +29,8 @@ def _heading(audit: Audit) -> str:
     return fill(
         f"Std of {audit.inputs} inputs x {audit.outputs} outputs against {audit.samples} passes of "
         f"brute force, which knows each std to {100 * audit.truth_error:.1f} %. Numbers in "
-        "brackets are 95 % intervals, for the cost the range of repeated measurements.",
+        "brackets are 95 % intervals, for the cost the range of repeated measurements. Stated: "
+        "the relative standard error that a method gives for its own std.",
         _WIDTH,
     )
 
@@ -42,15 +43,15 @@ def _layers_heading(audit: Audit) -> str:
 
 def methods_table(audit: Audit) -> str:
     """One line per method, and one for each part of the variance."""
-    lines = [("method", "std ratio", "log error", "rank", "mean shift", "cost")]
+    lines = [("method", "std ratio", "log error", "rank", "stated", "mean shift", "cost")]
     shift = _cell(audit.plain_shift)
-    lines.append(("plain network", "", "", "", shift, "1"))
+    lines.append(("plain network", "", "", "", "", shift, "1"))
     for row in audit.rows:
-        ends = (_cell(row.mean_shift), _cell(row.cost))
-        lines.append((row.label, *_cells(row.total), *ends))
+        own = "-" if row.std_error is None else _number(row.std_error)
+        lines.append((row.label, *_cells(row.total), own, _cell(row.mean_shift), _cell(row.cost)))
         for name, part in (("data part", row.data), ("model part", row.model)):
             if part is not None:
-                lines.append((f"  {name}", *_cells(part), "", ""))
+                lines.append((f"  {name}", *_cells(part), "", "", ""))
     return aligned(lines)
 
 

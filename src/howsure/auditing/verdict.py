@@ -19,7 +19,7 @@ from howsure.auditing.result import AuditRow, Recommendation
 CLOSE, SAME = 0.15, 0.02
 # The error up to which sampling is advised where nothing cheaper is close.
 ADVISED = 0.08
-_SAMPLING = ("noise_sampling", "control_variate", "mc_dropout")
+_SAMPLING = ("noise_sampling", "mc_dropout")
 _DIAGONAL = ("sampled_adf", "adf")
 
 
@@ -82,8 +82,8 @@ def _why_sampling(rows: Sequence[AuditRow], yardstick: Yardstick) -> str:
         return f"{start}, and no other method applies"
     best = min(others, key=lambda row: row.total.log_error.value)
     beyond = ""
-    if best.doubted:
-        beyond = f", and doubts {100 * best.doubted:.0f} % of its own variances"
+    if best.std_error:
+        beyond = f" (its own standard error is {_percent(best.std_error)})"
     return (
         f"{start}, and nothing else is worth its cost here; the closest, `{best.label}`, is off "
         f"by {_percent(best.total.log_error.value)} for the time of {best.cost.value:.0f} forward "
@@ -156,8 +156,10 @@ def _on_mean(rows: Sequence[AuditRow], recommended: Recommendation, plain: Estim
     if chosen is not None and chosen.mean_shift.value < plain.value / 2:
         return (
             f"{start}, this method's mean {chosen.mean_shift.value:.2g}: keep its mean "
-            '(`prediction="adf"`, the default).'
+            '(`prediction="mean"`).'
         )
+    if recommended.method == "gradients":
+        return f'{start}: where the mean matters, set `prediction="mean"`.'
     best = min(rows, key=lambda row: row.mean_shift.value)
     return (
         f"{start}, and this method's mean is no better; where the mean matters, use that of "

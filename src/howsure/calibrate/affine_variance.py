@@ -17,20 +17,21 @@ from howsure.prediction import Prediction
 
 @dataclass(frozen=True, eq=False)
 class AffineVariance(Calibrator):
-    """Variances become tau + scale * var, tau and scale not negative.
+    """Variances become residual_var + scale * var, residual_var and scale not negative.
 
-    `tau` stands for what the method cannot see, such as noisy targets; it is data variance. The
-    two minimise the Gaussian NLL on held-out data. With r = tau / scale fixed, the best scale is
+    `residual_var` stands for what the method cannot see, such as noisy targets; it is data
+    variance. The two minimise the Gaussian NLL on held-out data. With r = residual_var / scale
+    fixed, the best scale is
     mean(e**2 / (r + var)) in closed form, so a search over r alone remains.
 
     Attributes:
         scale: The factor, `()`, or one for each output at dim 1, `(outputs,)`.
-        tau: The constant variance, likewise.
+        residual_var: The constant variance, likewise.
     """
 
     kind: ClassVar[str] = "affine"
     scale: Tensor
-    tau: Tensor
+    residual_var: Tensor
 
     @classmethod
     def fit(
@@ -39,12 +40,12 @@ class AffineVariance(Calibrator):
         """Factor and constant for held-out data; a pair for each output if `per_output`."""
         data = held_out(prediction, target, least=3).by_output(per_output)
         _check(data)
-        scale, tau = _fitted(data)
-        return cls(scale, tau) if per_output else cls(scale[0], tau[0])
+        scale, residual_var = _fitted(data)
+        return cls(scale, residual_var) if per_output else cls(scale[0], residual_var[0])
 
     def __call__(self, prediction: Prediction) -> Prediction:
-        """The prediction with both variances times `scale`, and `tau` more data variance."""
-        return rescaled(prediction, self.scale, self.tau)
+        """Both variances times `scale`, and `residual_var` more data variance."""
+        return rescaled(prediction, self.scale, self.residual_var)
 
 
 def _check(data: HeldOut) -> None:
@@ -59,7 +60,7 @@ def _check(data: HeldOut) -> None:
 
 
 def _fitted(data: HeldOut) -> tuple[Tensor, Tensor]:
-    """Scale and tau of every row, (k,)."""
+    """Scale and residual variance of every row, (k,)."""
     squared, unit = data.error.square(), data.var.mean(1)
     # Where all variances are 0 any unit will do: the constant alone explains the errors.
     unit = torch.where(unit > 0, unit, torch.ones_like(unit))
@@ -74,16 +75,17 @@ def _fitted(data: HeldOut) -> tuple[Tensor, Tensor]:
     ratio = log_minimum(cost, 1e-8, 1e8, per_decade=2)
     ends = torch.stack([_or_infinite(cost(torch.zeros(1, dtype=torch.float64))), cost(ratio)])
     scale = best_scale(ratio) / unit
-    tau = ratio * unit * scale
+    residual_var = ratio * unit * scale
     # The two ends of the search are corners: a factor alone, a constant alone.
     alone = ends[0] <= ends[1] + 1e-12
     scale = torch.where(alone, (squared / data.var).mean(1), scale)
-    tau = torch.where(alone, torch.zeros_like(tau), tau)
+    residual_var = torch.where(alone, torch.zeros_like(residual_var), residual_var)
     constant = torch.log(squared.mean(1)) <= ends.min(0).values - 1e-12
-    scale, tau = torch.where(constant, 0.0, scale), torch.where(constant, squared.mean(1), tau)
+    scale = torch.where(constant, 0.0, scale)
+    residual_var = torch.where(constant, squared.mean(1), residual_var)
     # Without any variance to learn from, the factor stays 1.
     blind = (data.var == 0).all(1)
-    return torch.where(blind, 1.0, scale), torch.where(blind, squared.mean(1), tau)
+    return torch.where(blind, 1.0, scale), torch.where(blind, squared.mean(1), residual_var)
 
 
 def _or_infinite(value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A prediction with variance scale * var + tau, consistent in all its parts."""
+"""A prediction with variance scale * var + residual_var, consistent in all its parts."""
 
 from __future__ import annotations
 
@@ -13,33 +13,28 @@ from howsure.calibrate.held_out import check_new, one_tensor
 from howsure.prediction import Prediction
 from howsure.structure import Parts
 
-_LEFT_OUT = (
-    "Covariance and budget are left out: they are of some outputs only, and the calibrator has a "
-    "scale for each output."
-)
 
+def rescaled(prediction: Prediction, scale: Tensor, residual_var: Tensor) -> Prediction:
+    """Both variances times `scale`, and `residual_var` more data variance.
 
-def rescaled(prediction: Prediction, scale: Tensor, tau: Tensor) -> Prediction:
-    """Both variances times `scale`, and `tau` more data variance.
-
-    The sum of data and model variance is then scale * total + tau. Covariance and budget follow;
-    correlations between outputs stay, apart from what `tau` dilutes.
+    The sum of data and model variance is then scale * total + residual_var. Covariance, budget and
+    standard error follow; correlations between outputs stay, apart from what `residual_var`
+    dilutes.
 
     Args:
         prediction: What to correct.
         scale: A number, `()`, or one for each output at dim 1, `(outputs,)`.
-        tau: Likewise.
+        residual_var: Likewise.
     """
     check_new(prediction)
     mean = one_tensor(prediction.mean, "mean")
-    factor, extra = (aligned(mean, value) for value in (scale, tau))
+    factor, extra = (aligned(mean, value) for value in (scale, residual_var))
     changed = replace(
         prediction,
         data_var=_mapped(prediction.data_var, factor, extra),
         model_var=_mapped(prediction.model_var, factor, torch.zeros_like(extra)),
     )
-    if prediction.covariance is None and prediction.sources is None:
-        return changed
+    changed = replace(changed, std_error=_std_error(prediction, changed, factor))
     flat = [value.expand(mean.shape[1:]).reshape(-1) for value in (factor, extra)]
     return _with_extras(changed, *flat)
 
@@ -62,18 +57,19 @@ def _mapped(tree: Any, factor: Tensor, extra: Tensor) -> Any:
     return parts.filled([tensor * factor + extra for tensor in parts.tensors])
 
 
+def _std_error(before: Prediction, after: Prediction, factor: Tensor) -> Any:
+    """d std' = scale * std / std' * d std, since std'**2 = scale * std**2 + constant."""
+    if before.std_error is None:
+        return None
+    stds = [one_tensor(each.std, "std") for each in (before, after)]
+    grown = torch.where(stds[1] > 0, factor * stds[0] / stds[1], factor.sqrt())
+    parts = Parts(before.std_error)
+    return parts.filled([error * grown for error in parts.tensors])
+
+
 def _with_extras(prediction: Prediction, factor: Tensor, extra: Tensor) -> Prediction:
     """Covariance and budget rescaled; `factor` and `extra` are one number per flat output."""
-    covariance, sources = prediction.covariance, prediction.sources
-    known = covariance if covariance is not None else sources.variances if sources else None
-    assert known is not None
-    count = known.shape[-1]
-    if count != len(factor):
-        if not bool((factor == factor[0]).all() and (extra == extra[0]).all()):
-            notes = (*prediction.notes, _LEFT_OUT)
-            return replace(prediction, covariance=None, sources=None, notes=notes)
-        factor, extra = factor[:1].expand(count), extra[:1].expand(count)
-    root = factor.sqrt()
+    covariance, sources, root = prediction.covariance, prediction.sources, factor.sqrt()
     return replace(
         prediction,
         covariance=None

@@ -15,14 +15,14 @@ from howsure.cli.noises import noise_of
 from howsure.cli.settings import read_settings
 from howsure.dropout import Placement, as_placement
 from howsure.dropout.sites import PLACEMENTS
-from howsure.methods import METHODS
+from howsure.methods import METHODS, RENAMED, check_method
 from howsure.reading import Choice, Data, Group, Limits, Preparation, load_model, open_data
 from howsure.reading.models import Model
 from howsure.reading.source import Inputs, Source
 from howsure.structure import Parts, as_call, map_leaves
 from howsure.uncertain import Uncertain
 
-_PLAIN = ("samples", "task", "prediction", "residual_var", "probes", "seed")
+_PLAIN = ("samples", "tolerance", "output", "task", "prediction", "residual_var", "seed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Case:
         target = self.data.target()
         if self.sure.setup.task == "classification":
             return target
-        output = _output(self.sure.model, self.rows(self.batch if self.fixed else 1))
+        output = _output(self.sure, self.rows(self.batch if self.fixed else 1))
         if output is None:
             return target
         fits = target[0].numel() == output[0].numel()
@@ -125,6 +125,8 @@ def check_runs(model: Model, x: Any) -> None:
 def uncertain_of(arguments: Namespace, model: Model) -> Uncertain:
     """The wrapper: from the settings' file, then from the options, which are stronger."""
     given = {name: value for name in _PLAIN if (value := getattr(arguments, name)) is not None}
+    if arguments.batch_dim is not None:
+        given["batch_dim"] = None if arguments.batch_dim == "none" else arguments.batch_dim
     noise = noise_of(arguments)
     if noise is not None:
         given["noise"] = noise
@@ -155,6 +157,8 @@ def check_unsure(sure: Uncertain) -> None:
 
 
 def _check_method(method: str) -> None:
+    if method in RENAMED:
+        check_method(method)
     known = ["auto", *sorted(METHODS)]
     if method not in known:
         raise ValueError(f"There is no method {method!r}; there are {', '.join(known)}.")
@@ -194,11 +198,10 @@ def _random(shapes: Sequence[str], count: int, dtype: torch.dtype) -> Inputs:
     return found if only is None else only
 
 
-def _output(model: Any, x: Any) -> Tensor | None:
-    """The model's output if it is one tensor."""
-    args, kwargs = as_call(x)
+def _output(sure: Uncertain, x: Any) -> Tensor | None:
+    """The part of the model's output that counts, if it is one tensor."""
     with torch.no_grad():
-        tensors = Parts(model(*args, **kwargs)).tensors
+        tensors = Parts(sure.setup.run(x)).tensors
     return tensors[0] if len(tensors) == 1 else None
 
 

@@ -109,17 +109,36 @@ def add_method(parser: argparse.ArgumentParser, *, choose: bool = True) -> None:
     group.add_argument("--settings", metavar="FILE", help="what `howsure tune` wrote")
     if choose:
         group.add_argument(
-            "--method", help="auto, adjoint, sampled_adf, adf, mc_dropout, noise_sampling, ..."
+            "--method", help="auto, gradients, sampled_adf, adf, mc_dropout, noise_sampling, ..."
         )
     group.add_argument("--rate", type=numbers, metavar="P", help="dropout rate, or one per layer")
-    group.add_argument("--samples", type=count, metavar="T", help="Monte-Carlo samples (20)")
+    group.add_argument(
+        "--samples", type=count, metavar="T", help="noisy points, or Monte-Carlo samples"
+    )
+    group.add_argument(
+        "--tolerance",
+        type=positive,
+        metavar="E",
+        help="in place of --samples: go on until every std is known to this share (0.05)",
+    )
+    group.add_argument(
+        "--output",
+        type=_key,
+        metavar="KEY",
+        help="which part of the model's output counts: a key, an attribute or an index",
+    )
+    group.add_argument(
+        "--batch-dim",
+        type=_axis,
+        metavar="AXIS",
+        help="the axis that counts the inputs (0), or none: a call is one input",
+    )
     group.add_argument(
         "--placement", help="where dropout goes: auto, after, before, existing, or layers (a,b)"
     )
     group.add_argument("--task", help="regression or classification")
-    group.add_argument("--prediction", help="adf: the mean over the noise; network: the plain one")
+    group.add_argument("--prediction", help="mean: over the noise; network: the plain output")
     group.add_argument("--residual-var", type=float, help="residual variance, added to the data's")
-    group.add_argument("--probes", type=int, metavar="K", help="probes of the adjoint (8)")
     group.add_argument("--seed", type=int, help="same seed, same result (0)")
 
 
@@ -153,6 +172,18 @@ def _checked(convert: Callable[[str], Any], fits: Callable[[Any], bool], words: 
 count = _checked(int, lambda value: value >= 1, "a whole number of at least 1")
 at_least_0 = _checked(int, lambda value: value >= 0, "a whole number of at least 0")
 positive = _checked(float, lambda value: 0 < value < float("inf"), "a positive number")
+
+
+def _key(text: str) -> str | int:
+    """A key or an attribute; digits are an index."""
+    return int(text) if text.isdecimal() else text
+
+
+def _axis(text: str) -> str | int:
+    """An axis; "none" stays a word, since `None` says that the option was not given."""
+    if text != "none" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be an axis such as 0, or none, and is {text}")
+    return text if text == "none" else int(text)
 
 
 def _size(text: str) -> tuple[int, int]:

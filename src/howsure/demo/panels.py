@@ -35,7 +35,7 @@ def draw_stds(ax: Axes, study: Study) -> Axes:
     names = [outcome.name for outcome in study.outcomes]
     ax.set_yticks(range(len(names)), names)
     ax.set(xlim=(0, None), ylim=(len(names) - 0.5, -0.5), xlabel="angle in radians")
-    ax.set_title("Predicted std (box), RMSE (◇)", weight="bold", fontsize=11)
+    ax.set_title(f"Std by {study.method} (box), RMSE (◇)", weight="bold", fontsize=11)
     return _quiet(ax)
 
 

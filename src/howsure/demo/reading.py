@@ -13,10 +13,11 @@ _LEVEL = 0.95
 
 
 def explanation(study: Study) -> str:
-    """Paragraphs on the clear, the noisy and the unseen conditions, and on what is not told."""
+    """Paragraphs on the method, on every kind of condition, and on what is not told."""
     by_name = {outcome.name: outcome for outcome in study.outcomes}
     unseen = [by_name[condition.name] for condition in UNSEEN]
     parts = [
+        _on_method(study),
         _on_clear(study.clear),
         _on_noisy(by_name["noisy"], study.clear),
         *(_on_unseen(outcome, study.clear) for outcome in unseen),
@@ -24,6 +25,15 @@ def explanation(study: Study) -> str:
         _on_order(study),
     ]
     return "\n".join(fill(part, 96, subsequent_indent="  ") for part in parts)
+
+
+def _on_method(study: Study) -> str:
+    error = study.clear.prediction.std_error
+    known = ""
+    if error is not None:
+        relative = float((error.flatten() / study.clear.std).median())
+        known = f" By its own account it knows the std of a clear road to {_percent(relative)}."
+    return f"- method: `{study.method}`, howsure's choice for this network.{known}"
 
 
 def _on_clear(clear: Outcome) -> str:

@@ -46,6 +46,11 @@ class Study:
         assert isinstance(rate, float)
         return rate
 
+    @property
+    def method(self) -> str:
+        """The method that made the predictions; several where "auto" chose differently."""
+        return ", ".join(dict.fromkeys(outcome.prediction.method for outcome in self.outcomes))
+
     def report(self) -> report.Report:
         """The report on clear roads, with a slider over cameras up to the noisy one."""
         factors = (0.5, 1.0, 2.0, NOISY.noise_std / CLEAR.noise_std)
@@ -71,9 +76,9 @@ def tuned(held_out: Pairs, seed: int) -> tuple[Uncertain, float]:
     """The network that ships with howsure, with the rate found; and its RMSE on that data.
 
     The network was trained on images with the camera's noise, so its own output is the better
-    prediction: the mean over still more noise, `prediction="adf"`, had an RMSE of 0.038 in place
-    of 0.036 on 600 held-out clear scenes, and of 0.098 in place of 0.076 with three times the
-    noise.
+    prediction: the mean over still more noise, `prediction="mean"`, had an RMSE of 0.041 in place
+    of 0.040 on 600 clear roads of `Roads(600, 0)`, and of 0.109 in place of 0.089 with three times
+    the noise.
     """
     net = load_trained()
     sure = Uncertain(net, noise=CLEAR.noise, prediction="network", seed=seed)

@@ -11,7 +11,7 @@ from howsure.uncertain import Uncertain
 
 
 def fit(sure: Uncertain, loader: Iterable[Any], **options: Any) -> Fit:
-    """Finds rate and tau as `sure.fit` does, each process working on its share of the batches.
+    """Finds what `sure.fit` finds, each process working on its share of the batches.
 
     Every process must give the same model and the same loader, in the same order; each reads all
     batches, as `sure.fit` does, and runs the method on its own. Errors and variances of all are

@@ -24,10 +24,10 @@ class Contender:
     Attributes:
         label: What the line says.
         method: The method of `Uncertain`.
-        fit: Find its rate and tau on held-out data.
+        fit: Find its rate and residual variance on held-out data.
         fit_residual_var: Add a residual variance; `None` for what the method does by itself.
         retrained: "adf" or "head": the network is trained further by that method's likelihood.
-        prediction: Whose mean: "adf" as in the paper, "network" for the plain network's output.
+        prediction: "mean" over noise and masks as in the paper, "network" for the plain output.
         released: Rate and constant variance are not tuned: the rate of training, and the constant
             of the authors' code.
     """
@@ -37,7 +37,7 @@ class Contender:
     fit: bool = True
     fit_residual_var: bool | None = None
     retrained: str = ""
-    prediction: str = "adf"
+    prediction: str = "mean"
     released: bool = False
 
 
@@ -50,15 +50,24 @@ CONTENDERS = {
     "kendall": Contender("Kendall: variance head", "heteroscedastic", retrained="head"),
     "ours": Contender("the paper: sampled ADF", "sampled_adf"),
     "ours_tau": Contender("the paper + tau", "sampled_adf", fit_residual_var=True),
-    # Its mean under strong dropout drifts from brute force's, so the network's own output stands.
-    "adjoint": Contender("howsure adjoint", "adjoint", prediction="network"),
-    "adjoint_tau": Contender(
-        "howsure adjoint + tau", "adjoint", fit_residual_var=True, prediction="network"
+    "gradients": Contender("howsure gradients", "gradients", prediction="network"),
+    "gradients_residual": Contender(
+        "howsure gradients + residual variance",
+        "gradients",
+        fit_residual_var=True,
+        prediction="network",
     ),
     "noise_sampling": Contender("brute force", "noise_sampling"),
 }
-RELEASED_TAU = 1e-4
-LABELS = {name: contender.label for name, contender in CONTENDERS.items()}
+RELEASED_VAR = 1e-4
+# With a residual variance of their own: left out where runs are short.
+WITH_RESIDUAL = ("ours_tau", "gradients_residual")
+LABELS = {
+    **{name: contender.label for name, contender in CONTENDERS.items()},
+    # Methods of version 0.1, which older results contain.
+    "adjoint": "howsure adjoint",
+    "adjoint_tau": "howsure adjoint + tau",
+}
 
 
 @dataclass(frozen=True)
@@ -118,19 +127,20 @@ class Tuned:
 
 def tuned(contender: Contender, bench: Bench, folder: RunFolder) -> Tuned:
     """The contender on this network, tuned on the held-out data; retrained weights are kept."""
-    model, tau = _network(contender, bench, folder)
+    model, constant = _network(contender, bench, folder)
     sure = Uncertain(
         model,
         bench.noise if _uses_noise(contender) else None,
         contender.method,
-        samples=bench.effort.samples,
+        # The paper's number is one of samples; noisy points are as many as the method takes.
+        samples=None if contender.method == "gradients" else bench.effort.samples,
         seed=bench.seed,
         prediction=contender.prediction,
         task=bench.task,
         rate=bench.effort.train_rate if contender.released else None,
-        residual_var=tau,
+        residual_var=constant,
     )
-    record: dict[str, Any] = {"residual_var": tau, "floor": tau}
+    record: dict[str, Any] = {"residual_var": constant, "floor": constant}
     if contender.fit:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -157,7 +167,7 @@ def _uses_noise(contender: Contender) -> bool:
 def _network(contender: Contender, bench: Bench, folder: RunFolder) -> tuple[nn.Module, float]:
     """The network that the contender runs on, and the constant variance of its likelihood."""
     if not contender.retrained:
-        return bench.model, RELEASED_TAU if contender.released else 0.0
+        return bench.model, RELEASED_VAR if contender.released else 0.0
     error = squared_error(bench)
     effort = bench.effort
     name = f"seed{bench.seed}-{contender.retrained}"
@@ -192,8 +202,8 @@ def squared_error(bench: Bench) -> float:
     return float(torch.cat([(bench.model(x) - y).square() for x, y in batches]).mean())
 
 
-def with_samples(sure: Uncertain, samples: int) -> Uncertain:
-    """The same method with another number of samples."""
+def with_samples(sure: Uncertain, samples: int | None) -> Uncertain:
+    """The same method with another number of samples; `None` for its own."""
     changed = Uncertain(sure.model, method=sure.method)
     changed.setup = replace(sure.setup, samples=samples)
     return changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -29,7 +30,10 @@ def variance_of(noise: Any, x: Any) -> Any:
 
 
 def roots_of(noise: Any, x: Any, batch_dim: int | None = 0) -> list[tuple[int, str, Root]]:
-    """Number, name and square root of the noise of every noisy floating-point tensor of `x`."""
+    """Number, name and square root of the noise of every noisy floating-point tensor of `x`.
+
+    Names are those of a budget: `image` for `x["image"]`, `imu.gyro` for a dict inside, `x[0]`.
+    """
     found: list[tuple[int, str, Root]] = []
     number = -1
 
@@ -37,10 +41,15 @@ def roots_of(noise: Any, x: Any, batch_dim: int | None = 0) -> list[tuple[int, s
         nonlocal number
         number += isinstance(item, Tensor) and item.dtype.is_floating_point
         if own is not None:
-            found.append((number, name, own.root(item.detach(), batch_dim)))
+            found.append((number, _by_keys(name), own.root(item.detach(), batch_dim)))
 
     _walk(noise, x, leaf, "x")
     return found
+
+
+def _by_keys(name: str) -> str:
+    """The path of an item with its keys as words."""
+    return re.sub(r"\['([^']*)'\]", r".\1", name).removeprefix("x.")
 
 
 def sample_of(noise: Any, x: Any, generator: torch.Generator | None) -> Any:

@@ -58,7 +58,7 @@ def nll_vs_samples(
     Args:
         samples: The numbers of samples, on a logarithmic axis.
         nll: The NLL with each; repeats give a band of one std around their mean.
-        single_pass: Methods that need no samples, drawn as horizontal lines.
+        single_pass: Methods whose cost does not depend on T, drawn as horizontal lines.
         ax: Where to draw; by default a new figure.
     """
     counts = array("samples", samples, "(k,)")
@@ -76,7 +76,7 @@ def nll_vs_samples(
             ax.fill_between(counts[order], (mean - std)[order], (mean + std)[order], **band)
     for index, (name, level) in enumerate(levels.items(), start=len(curves)):
         mark = theme.mark(index)
-        ax.axhline(level, color=mark.colour, linestyle=mark.line, label=f"{name} (one pass)")
+        ax.axhline(level, color=mark.colour, linestyle=mark.line, label=name)
     ax.set_xscale("log")
     ax.set_xticks(counts, [f"{count:g}" for count in counts], minor=False)
     ax.minorticks_off()

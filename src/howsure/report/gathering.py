@@ -55,10 +55,9 @@ def build(
     whole = [concatenated(batches) for batches in runs]
     found = _judged(whole, target, sure.setup.task, levels, pictured)
     settings = settings_of(sure, options)
-    method = _method(sure, found.notes)
     return replace(
         found,
-        facts=(*facts(sure, len(target), method), ("Noise levels", str(levels))),
+        facts=(*facts(sure, whole[levels.start], len(target)), ("Noise levels", str(levels))),
         search=None if sure.last_fit is None else rate_search(sure.last_fit),
         budget=shares_of(runs[levels.start]),
         audit=_as_dict(audit),
@@ -163,14 +162,6 @@ def _images(pairs: Sequence[tuple[Any, Tensor]], options: Options) -> Tensor | N
         return None
     inputs = torch.cat([x for x, _ in pairs])
     return inputs if as_images(inputs) is not None else None
-
-
-def _method(sure: Uncertain, notes: Sequence[str]) -> str:
-    """The method's name; the one that "auto" chose stands in the first note."""
-    if sure.method != "auto":
-        return sure.method
-    chosen = notes[0].partition(":")[0].removeprefix("method ").strip('"') if notes else ""
-    return f"{chosen} (chosen by auto)" if chosen else "auto"
 
 
 def _as_dict(audit: Any) -> Mapping[str, Any] | None:

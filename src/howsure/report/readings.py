@@ -158,9 +158,9 @@ def rank(value: float, of_truth: float | None = None) -> str:
 
 def sources(data_share: float) -> str:
     """What the variance comes from."""
-    if data_share >= 0.9995:
+    if data_share == 1:
         return "All of the variance comes from the sensor; the network's own is not included."
-    if data_share <= 0.0005:
+    if data_share == 0:
         return "All of the variance comes from the network; the sensor's is not included."
     return (
         f"{percent(data_share)} of the variance comes from the sensor, "

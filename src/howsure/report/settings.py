@@ -16,14 +16,15 @@ from torch import Tensor, nn
 from howsure.noise import to_config
 from howsure.noise.constant import Constant
 from howsure.noise.values import decode_tensor, encode
+from howsure.prediction import Prediction
 from howsure.report.options import Options
+from howsure.report.readings import percent
+from howsure.structure import Parts
 from howsure.uncertain import Uncertain
 
-# Methods that draw samples.
-_SAMPLING = ("sampled_adf", "mc_dropout", "noise_sampling", "control_variate", "heteroscedastic")
 # Settings that `Uncertain.get_extra_state` leaves out because they change the cost and not, or
 # hardly, the result.
-_OPTIONS = ("probes", "outputs", "chunk", "fallback")
+_OPTIONS = ("chunk", "fallback")
 
 
 def versions() -> dict[str, str]:
@@ -36,23 +37,27 @@ def versions() -> dict[str, str]:
     }
 
 
-def facts(sure: Uncertain, inputs: int, method: str) -> tuple[tuple[str, str], ...]:
-    """What was run, for people."""
+def facts(sure: Uncertain, found: Prediction, inputs: int) -> tuple[tuple[str, str], ...]:
+    """What was run, for people; `found` is the prediction at the sensor's own noise."""
     setup = sure.setup
+    method = found.method or sure.method
     network = type(sure.model).__name__
-    found = [
+    rows = [
         ("Network", f"{network}, {_parameters(sure.model):,} parameters"),
         ("Task", setup.task),
-        ("Method", method),
+        ("Method", f"{method} (chosen by auto)" if sure.method == "auto" else method),
         ("Sensor noise", describe_noise(setup.noise)),
         ("Dropout rate", _rate(setup.rate)),
-        ("Samples", f"T = {setup.samples}" if method.split()[0] in _SAMPLING else ""),
-        ("Residual variance", _tau(setup.residual_var)),
+        ("Points or samples", "" if setup.samples is None else str(setup.samples)),
+        ("Tolerance", "" if setup.tolerance is None else f"{setup.tolerance:g}"),
+        ("Standard error of a std", _own_error(found)),
+        ("First-order share", _first_order(found)),
+        ("Residual variance", _residual_var(setup.residual_var)),
         ("Data", f"{inputs:,} inputs with targets"),
         ("Seed", str(setup.seed)),
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions().items())),
     ]
-    return tuple((name, text) for name, text in found if text)
+    return tuple((name, text) for name, text in rows if text)
 
 
 def describe_noise(noise: Any) -> str:
@@ -91,7 +96,7 @@ def settings_of(sure: Uncertain, options: Options) -> dict[str, Any]:
 
 
 def _plain_state(sure: Uncertain) -> dict[str, Any] | None:
-    """The settings of the wrapper; `None` if its noise is a function, which is not plain data."""
+    """The settings of the wrapper; `None` if one is a function, which is not plain data."""
     try:
         to_config(sure.setup.noise)
         return _encoded(sure.get_extra_state())
@@ -130,7 +135,7 @@ def code_of(settings: dict[str, Any]) -> str:
         "",
     ]
     if settings["uncertain"] is None:
-        lines.append("# The noise is a function or an object of your own: fill in `sure`.")
+        lines.append("# The noise or the output is a function of your own: fill in `sure`.")
         lines.append("sure = howsure.Uncertain(model, noise=..., method=..., rate=...)")
     else:
         lines.append(f"sure = howsure.Uncertain(model, {options})")
@@ -164,7 +169,30 @@ def _rate(rate: Any) -> str:
     return f"{float(rate):.3g}"
 
 
-def _tau(tau: Any) -> str:
-    if isinstance(tau, Tensor):
+def _residual_var(value: Any) -> str:
+    if isinstance(value, Tensor):
         return "one per output"
-    return f"{float(tau):.3g}" if tau else ""
+    return f"{float(value):.3g}" if value else ""
+
+
+def _own_error(found: Prediction) -> str:
+    """How far more points or samples would move the std, by the method's own account."""
+    errors, stds = Parts(found.std_error).tensors, Parts(found.std).tensors
+    if not errors or not bool(stds[0].any()):
+        return ""
+    relative = (errors[0] / stds[0])[stds[0] > 0]
+    return f"{percent(float(relative.median()))} of the std (median), as the method states"
+
+
+def _first_order(found: Prediction) -> str:
+    """How much of the variance a linearised network would find."""
+    shares = found.linear_share
+    if shares is None:
+        shares = None if found.logits is None else found.logits.linear_share
+    if shares is None:
+        return ""
+    of_what = "" if found.linear_share is not None else " of the logits"
+    return (
+        f"{percent(float(shares.median()))} of the variance{of_what} (median); a linearised "
+        "network misses the rest"
+    )

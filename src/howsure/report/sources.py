@@ -16,9 +16,11 @@ _ROWS = 12
 def shares_of(batches: Sequence[Prediction]) -> tuple[Share, ...]:
     """Each source's share of the summed variance, largest first; empty if there is no budget.
 
-    Batches that differ in their sources have no common budget.
+    Of a classification it is the budget of the logits. Batches that differ in their sources have
+    no common budget.
     """
-    budgets = [batch.sources for batch in batches if batch.sources is not None]
+    own = [batch if batch.logits is None else batch.logits for batch in batches]
+    budgets = [batch.sources for batch in own if batch.sources is not None]
     if len(budgets) != len(batches) or len({budget.names for budget in budgets}) != 1:
         return ()
     first = budgets[0]

@@ -15,8 +15,8 @@ from howsure.scoring.shard import Scorer
 from howsure.uncertain import Uncertain
 
 _FORMAT = 1  # of shards and manifest
-# Fields of a setup that are digested in another way, or are no settings.
-_NOT_PLAIN = ("model", "noise", "rules", "_sites", "_counts")
+# Fields of a setup that are digested in another way.
+_NOT_PLAIN = ("model", "noise", "rules")
 
 
 def manifest_of(scorer: Scorer, plan: Plan) -> dict[str, Any]:
@@ -39,7 +39,9 @@ def manifest_of(scorer: Scorer, plan: Plan) -> dict[str, Any]:
 
 def _settings(sure: Uncertain) -> list[Any]:
     setup = sure.setup
-    plain = {f.name: getattr(setup, f.name) for f in fields(setup) if f.name not in _NOT_PLAIN}
+    # What begins with an underscore is a cache, which fills while the model runs.
+    names = [f.name for f in fields(setup) if not f.name.startswith("_")]
+    plain = {name: getattr(setup, name) for name in names if name not in _NOT_PLAIN}
     calibrators = [calibrator.state() for calibrator in sure.calibrators]
     rules = [rule.name for rule in (setup.rules or {}).values()]
     compiled = sure._compiled is not None  # rounds in another way

@@ -11,7 +11,7 @@ from howsure.cli.result import Result, as_json
 HELP = "every method against brute force, on your network"
 EXAMPLES = """
   howsure audit model:build data.npz --weights weights.pt --noise-std 0.05 --rate 0.1
-  howsure audit net.pt2 images.npz --gray-levels 2 --methods adf,adjoint --budget 20
+  howsure audit net.pt2 images.npz --gray-levels 2 --methods adf,gradients --budget 20
   howsure audit model:build data.csv --target y --settings settings.json --passes 500 \\
       --out audit.json
 """
@@ -59,6 +59,8 @@ def run(arguments: argparse.Namespace) -> Result:
         seed=setup.seed,
         show_progress=shows_progress(arguments),
         task=setup.task,
+        output=setup.output,
+        batch_dim=setup.batch_dim,
         residual_var=setup.residual_var,
     )
     data = found.to_dict()

@@ -1,4 +1,4 @@
-"""Where the variance comes from: each sensor, each dropped layer, what is nonlinear."""
+"""Where the variance comes from: each sensor, each dropped layer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> Result:
 
     case = case_of(arguments)
     check_unsure(case.sure)
-    case.sure.method = "adjoint"
+    case.sure.method = "gradients"
     rows = min(arguments.rows, len(case.data.source))
     if case.fixed:
         rows = max(rows - rows % case.batch, case.batch)
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> Result:
     with torch.no_grad():
         for start in range(0, rows, case.batch):
             x = case.data.source.rows(start, min(start + case.batch, rows))
-            budgets.append(_called(case.sure, x).budget())
+            budgets.append(_budget(case.sure, x))
     if arguments.heatmap is not None:
         _write_heatmap(arguments.heatmap, budgets[0])
     found = budgets[0] if len(budgets) == 1 else Budget.joined(budgets)
@@ -63,8 +63,12 @@ def run(arguments: argparse.Namespace) -> Result:
     return Result(f"{found}\n\nAverage over {rows} rows and all outputs.", data)
 
 
-def _called(sure: Any, x: Any) -> Any:
-    return sure(**x) if isinstance(x, dict) else sure(x)
+def _budget(sure: Any, x: Any) -> Any:
+    """The budget of a batch; an error with the reason where gradients cannot be used."""
+    found = sure(**x) if isinstance(x, dict) else sure(x)
+    if found.method != "gradients":
+        raise ValueError(f"There is no budget: {found.notes[0]}")
+    return found.budget()
 
 
 def _write_heatmap(path: Path, budget: Any) -> None:

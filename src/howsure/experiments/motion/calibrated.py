@@ -2,7 +2,7 @@
 
 The paper's rate has to serve two ends: it orders inputs by how unsure the network is, and it has to
 be high enough to make up for everything that dropout does not know, at the price of a worse mean.
-Here tau + scale * var has the right size, and a rate that orders well is enough.
+Here a residual variance + scale * var has the right size, and a rate that orders well is enough.
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ def _at_rate(bench: Bench, rate: float) -> Tuned:
     sure.calibrators = (fitted,)
     total = fitted(raw).total_var
     nll = float(metrics.nll(raw.mean, total, target, floor=FLOOR))
-    scale, tau = float(fitted.scale), float(fitted.tau)
-    return Tuned(sure, {"rate": rate, "scale": scale, "residual_var": tau, "validation_nll": nll})
+    found = {"scale": float(fitted.scale), "residual_var": float(fitted.residual_var)}
+    return Tuned(sure, {"rate": rate, **found, "validation_nll": nll})

@@ -1,9 +1,9 @@
 """Which method is right about a whole field of flow, by brute force.
 
-A backward pass for every output, as "adjoint" needs, is out of reach for a field. What remains is
-sampling with the paired split of data and model variance, the paper's diagonal propagation (with
-sampled masks for dropout), and probes without a backward pass. The judge is brute force with many
-more samples. Compared are the standard deviations of all cells that an object covers.
+A backward pass for every output, as "gradients" needs, is out of reach for a field. What remains is
+sampling with the paired split of data and model variance, and the paper's diagonal propagation
+(with sampled masks for dropout). The judge is brute force with many more samples. Compared are the
+standard deviations of all cells that an object covers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from howsure.experiments.tables import markdown, number
 from howsure.prediction import Prediction
 from howsure.uncertain import Uncertain
 
-PROBES = 32
 _SAMPLES = 20
 _LABELS = {
     "sampling": f"sampling, {_SAMPLES} passes, paired split",
     "diagonal": f"diagonal ADF (the paper), {_SAMPLES} masks",
-    "probes": f"{PROBES} probes, one pass",
+    "probes": "32 probes, one pass",  # of version 0.1, which older results contain
 }
 _PARTS = {"data": "sensor noise", "model": "dropout", "total": "both"}
 
@@ -61,7 +60,6 @@ def compared(field: Field, pairs: ObjectPairs, passes: int) -> list[dict[str, An
     found = {
         "sampling": _parts(field.predicted(pairs.x, "noise_sampling", samples=_SAMPLES)),
         "diagonal": _parts(field.predicted(pairs.x, "sampled_adf", samples=_SAMPLES)),
-        "probes": _by_probes(field, pairs.x),
     }
     inside = covered(pairs.y[:, 2]).unsqueeze(1).expand_as(pairs.y[:, :2])
     return [
@@ -73,14 +71,6 @@ def compared(field: Field, pairs: ObjectPairs, passes: int) -> list[dict[str, An
 
 def _parts(prediction: Prediction) -> dict[str, Tensor]:
     data, model = prediction.data_var, prediction.model_var
-    return {"data": data, "model": model, "total": data + model}
-
-
-def _by_probes(field: Field, x: Tensor) -> dict[str, Tensor]:
-    """Probes cannot split what they carry, so each source has a pass of its own."""
-    alone = {"method": "adjoint", "outputs": (), "probes": PROBES}
-    data = field.predicted(x, rate=None, **alone).total_var
-    model = field.predicted(x, noise=None, **alone).total_var
     return {"data": data, "model": model, "total": data + model}
 
 

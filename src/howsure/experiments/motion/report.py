@@ -24,7 +24,7 @@ error. KL: of Gaussians fitted to each object's true and predicted flow vectors,
 the paper does not say how it treats objects that only shift, so compare within the table. NLL is
 per component and includes 1/2 log 2 pi. rank: Spearman correlation, over objects, of predicted
 variance and error. AUROC: how well the mean predicted variance on the object tells {second}
-objects from {first} ones. The paper's column: EPE / KL / NLL on DAVIS 2016. `howsure adjoint` is
+objects from {first} ones. The paper's column: EPE / KL / NLL on DAVIS 2016. `{left_out}` is
 left out: it needs a backward pass for each component of the flow. The last line is howsure's own:
 the paper's method, whose variance becomes tau + scale * var, fitted on the held-out data.
 """
@@ -46,8 +46,9 @@ _DENSE = """\
 The whole field at once, on the cells that objects cover, against brute force with {passes} passes.
 std / true std: the median ratio. off by factor: the typical error of a std, in either direction.
 Propagation without correlations misses most of what the sensor's noise does; where dropout causes
-nearly all variance, as here, that does not show in the total. Probes see it in one pass.
+nearly all variance, as here, that does not show in the total.{probes}
 """
+_PROBES = " Probes see it in one pass."  # a method of version 0.1
 
 
 def tables(results: Mapping[str, Any]) -> list[str]:
@@ -56,10 +57,13 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     first, second, *_ = kinds = list(lines[0]["scores"]["kinds"])
     size = " x ".join(str(side) for side in settings["shape"])
     about = _REAL.format(source=results["flow"]) if results.get("flow") else _RENDERED
-    parts = [_table(lines, MOTION), _READING.format(size=size, first=first, second=second), about]
+    old = any(line["method"] == "probes" for line in results["dense"])
+    left_out = LABELS["adjoint" if old else "gradients"]
+    reading = _READING.format(size=size, first=first, second=second, left_out=left_out)
+    parts = [_table(lines, MOTION), reading, about]
     parts += ["### Kind by kind\n", _kinds_table(lines, kinds)]
     parts += ["### Dense outputs\n", dense_table(results["dense"])]
-    return [*parts, _DENSE.format(passes=settings["passes"])]
+    return [*parts, _DENSE.format(passes=settings["passes"], probes=_PROBES if old else "")]
 
 
 def _table(lines: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:

@@ -31,7 +31,7 @@ from howsure.experiments.reports import Step, finished, open_folder, write_resul
 _RATE = 0.1  # of dropout in the comparison of dense methods and in the figure
 _BRUTE = 6  # objects for brute force
 # One backward pass per output is out of reach for a field.
-_METHODS = (*(name for name in CONTENDERS if not name.startswith("adjoint")), OWN)
+_METHODS = (*(name for name in CONTENDERS if not name.startswith("gradients")), OWN)
 
 
 @dataclass(frozen=True)

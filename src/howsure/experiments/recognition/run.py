@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from howsure import noise
-from howsure.experiments.contenders import CONTENDERS, LABELS, Bench, Effort, tuned
+from howsure.experiments.contenders import CONTENDERS, LABELS, WITH_RESIDUAL, Bench, Effort, tuned
 from howsure.experiments.folder import RunFolder
 from howsure.experiments.options import Options
 from howsure.experiments.plain_training import PlainRecipe, made, train_plain
@@ -44,7 +44,7 @@ class Settings:
     noise_std: float = 0.1
     recipe: PlainRecipe = field(default_factory=lambda: PlainRecipe(30, lr=1e-2))
     effort: Effort = field(default_factory=lambda: Effort(epochs=5, tuning_samples=50))
-    methods: tuple[str, ...] = tuple(name for name in CONTENDERS if not name.endswith("_tau"))
+    methods: tuple[str, ...] = tuple(name for name in CONTENDERS if name not in WITH_RESIDUAL)
 
     @staticmethod
     def of(options: Options) -> Settings:

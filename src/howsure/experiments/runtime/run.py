@@ -30,7 +30,7 @@ from howsure.experiments.tables import Column, markdown, number, summaries
 
 SAMPLES = (2, 5, 10, 20, 50, 100)
 _SAMPLED = ("gal", "ours", "noise_sampling")
-_SINGLE = ("constant", "gast_untrained", "adjoint")
+_SINGLE = ("constant", "gast_untrained", "gradients")
 _LEAST = {"noise_sampling": 5}  # it needs pairs of samples
 _REPEATS = 7
 _SHOWN = 2.5  # range of NLL in the figure
@@ -46,7 +46,7 @@ class RuntimeRun(SteeringRun):
         image, points = tests.x[:1], []
         plain = _seconds(lambda: _forward(self.network(seed), image))
         for samples in self._samples(name):
-            sure = with_samples(made.sure, samples)
+            sure = with_samples(made.sure, None if name in _SINGLE else samples)
             found = sure.predict(tests.batches(self.settings.effort.batch), show_progress=False)
             scores = regression_scores(found.mean, found.total_var, tests.y)
             seconds = _seconds(partial(sure, image))

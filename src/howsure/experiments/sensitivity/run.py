@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from howsure.experiments.contenders import LABELS, Bench, Effort
+from howsure.experiments.contenders import LABELS, WITH_RESIDUAL, Bench, Effort
 from howsure.experiments.evaluate import evaluated
 from howsure.experiments.folder import RunFolder
 from howsure.experiments.options import Options
@@ -34,8 +34,8 @@ PAPER = {
     "kendall": ".99 / .30 / -.11",
     "ours": ".95 / .41 / .12",
 }
-_METHODS = ("constant", "gal", "gast", "kendall", "ours", "ours_tau", "adjoint", "adjoint_tau")
-_SWEPT = ("ours", "adjoint")
+_SWEPT = ("ours", "gradients")
+_METHODS = ("constant", "gal", "gast", "kendall", *_SWEPT, *WITH_RESIDUAL)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class SensitivitySettings:
         """The settings for these options: always small images, unless the data is real."""
         base = replace(Settings.of(options), noise_std=REFERENCE**0.5)
         if options.data is not None:
-            few = tuple(name for name in _METHODS if not name.endswith("_tau"))
+            few = tuple(name for name in _METHODS if name not in WITH_RESIDUAL)
             counts = Counts(40, 8, 16) if options.quick else Counts(600, 64, 120)
             return SensitivitySettings(replace(base, counts=counts), few)
         if options.quick:

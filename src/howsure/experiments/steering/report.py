@@ -28,7 +28,7 @@ PAPER = {
 }
 _SHOWN = 6  # images of the gallery per row
 # One line per kind of method: more cannot be told apart in a figure.
-_CURVES = ("gal", "gast", "kendall", "ours", "adjoint", "noise_sampling")
+_CURVES = ("gal", "gast", "kendall", "ours", "gradients", "noise_sampling")
 _CONDITION = (
     Column("rmse", "RMSE"),
     Column("std", "mean std"),
@@ -95,7 +95,7 @@ def _predictions(line: Mapping[str, Any], test: str) -> tuple[Tensor, Tensor]:
 def _draw_gallery(lines: Sequence[Mapping[str, Any]], data: SteeringData, path: Path) -> None:
     """A row per condition: what the camera sees, the angle, and howsure's prediction ± std."""
     by_method = {line["method"]: line for line in lines}
-    line = next(by_method[name] for name in ("adjoint", "ours", *by_method) if name in by_method)
+    line = next(by_method[name] for name in ("gradients", "ours", *by_method) if name in by_method)
     figure, axes = new_figure(len(data.tests), _SHOWN, width=12, height=2.5 * len(data.tests))
     for row, (test, pairs) in zip(axes, data.tests.items(), strict=True):
         mean, var = _predictions(line, test)

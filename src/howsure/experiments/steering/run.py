@@ -65,7 +65,7 @@ class Settings:
             if not options.quick:
                 return real
             effort = Effort(rates=few, tuning_samples=10, epochs=1, batch=8)
-            methods = ("constant", "gal", "gast_untrained", "kendall", "ours", "adjoint")
+            methods = ("constant", "gal", "gast_untrained", "kendall", "ours", "gradients")
             return replace(real, counts=Counts(80, 24, 48), effort=effort, methods=methods)
         if not options.quick:
             return full
