@@ -72,8 +72,11 @@ def methods_of(name: str) -> dict[str, tuple[str, int, dict[str, Any]]]:
     sampling = "mc_dropout" if case.rate else "noise_sampling"
     found: dict[str, tuple[str, int, dict[str, Any]]] = {
         f"gradients, {points} points": ("gradients", SEEDS, {"samples": points})
-        for points in (8, 4, 16)
+        for points in (4, 8, 16)
     }
+    if name.endswith(PROBABILITY):
+        around = {"samples": 8, "prediction": "mean"}
+        found["gradients, 8 points, around the mean"] = ("gradients", SEEDS, around)
     if case.network in ("LSTM", "MLP"):
         label = f"gradients, tolerance={TOLERANCE}"
         found[label] = ("gradients", SEEDS, {"tolerance": TOLERANCE})
@@ -85,8 +88,8 @@ def methods_of(name: str) -> dict[str, tuple[str, int, dict[str, Any]]]:
     return found
 
 
-def compared(data: Path, name: str, images: int, samples: int) -> dict[str, Any]:
-    """All methods on one case."""
+def compared(data: Path, name: str, images: int, samples: int, methods: str = "") -> dict[str, Any]:
+    """All methods on one case, or those whose label contains a word."""
     case = case_of(name)
     model, x = model_of(data, case), images_of(data, case.network, images)
     with torch.no_grad():
@@ -94,6 +97,8 @@ def compared(data: Path, name: str, images: int, samples: int) -> dict[str, Any]
     exact = Truth.of(truth(data, case, images, samples), plain, name.endswith(PROBABILITY))
     rows: dict[str, Any] = {"plain network": {"mean_error": exact.mean_error(plain)}}
     for label, (method, seeds, options) in methods_of(name).items():
+        if methods not in label:
+            continue
         runs = [_run(name, model, x, method, exact, options, seed) for seed in range(seeds)]
         setup = setup_of(name, model, **options)
         METHODS[method](setup, x[:1])  # the checks of the first call are not counted
@@ -156,14 +161,18 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=2000, help="of brute force")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--must-hold", action="store_true", help="only say which bounds hold")
+    parser.add_argument("--methods", default="", help="methods whose label contains this")
     given = parser.parse_args()
     known = json.loads(RESULTS.read_text())["cases"] if RESULTS.exists() else {}
     if not given.must_hold:
         if given.data is None:
             parser.error("--data is needed to measure.")
         for name in (each for each in names() if given.only in each):
-            known[name] = compared(given.data, name, given.images, given.samples)
-            print(table({name: known[name]}), flush=True)
+            found = compared(given.data, name, given.images, given.samples, given.methods)
+            print(table({name: found}), flush=True)
+            rows = {**known.get(name, {}), **found}
+            order = ["plain network", *methods_of(name)]
+            known[name] = {label: rows[label] for label in order if label in rows}
             known = {each: known[each] for each in names() if each in known}
             write(known, given.images, given.samples)
     found = accuracy_bounds.rows(known)

@@ -30,7 +30,10 @@ _TOP_CLASS: dict[str, Bounds] = {
     "ResNet-20, 8 gray levels, top class": (0.33, 0.85, None),
 }
 _WITH_TOLERANCE: Bounds = (0.05, 0.98, None)
-_MASK_RANKS = {"element": {"0.5%": 0.95, "2.0%": 0.95, "5.0%": 0.95}, "channel": {"0.5%": 0.88, "2.0%": 0.88}}
+_MASK_RANKS = {
+    "element": {"0.5%": 0.95, "2.0%": 0.95, "5.0%": 0.95},
+    "channel": {"0.5%": 0.88, "2.0%": 0.88},
+}
 _MASK_RATIO = 0.1
 _STATED = 1.3
 _ACHIEVED = 1.2
