@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from howsure.dropout import Placement
 from howsure.methods import METHODS
-from howsure.methods.setup import Setup
+from howsure.setup import Setup
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "accuracy.json"

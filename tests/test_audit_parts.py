@@ -25,7 +25,7 @@ from howsure.auditing.measures import (
 from howsure.auditing.result import AuditRow
 from howsure.auditing.truth import Spread, brute_force, found
 from howsure.auditing.verdict import Yardstick, recommend, sentences
-from howsure.methods.setup import Setup
+from howsure.setup import Setup
 
 
 def test_running_moments_are_those_of_all_draws():

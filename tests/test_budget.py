@@ -6,7 +6,7 @@ from torch import nn
 
 import howsure as hs
 from howsure.methods import METHODS
-from howsure.methods.setup import Setup
+from howsure.setup import Setup
 from nets import FunctionalResNet
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import howsure as hs
-from howsure.methods.setup import Setup
+from howsure.setup import Setup
 from speed.networks import NETWORKS
 from speed.passes import KINDS, relative
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from howsure.dropout import DropoutMode, Site
-from howsure.methods.setup import Setup
+from howsure.setup import Setup
 from howsure.structure import Parts, map_leaves
 
 # "folded": all points are rows of one batch. "looped": one call per point, whose rows are
@@ -36,12 +37,14 @@ class Calls:
         x: Any,
         layout: Layout,
         sites: Sequence[Site] = (),
+        axes: Sequence[int] = (),
         channels_last: bool = False,
     ) -> None:
         self.setup = setup
         self.x = x
         self.layout: Layout = layout
         self.sites = sites
+        self.axes = axes
         self.channels_last = channels_last
         self.axis = setup.batch_dim or 0
         self.count = 1 if layout == "whole" else rows_of(x, self.axis)
@@ -162,20 +165,20 @@ class Calls:
         """Outputs as (points, rows, outputs)."""
         if self.layout == "whole":
             return torch.cat([out.reshape(1, 1, -1) for out in outputs], 2)
-        columns = [self._rows_first(out, points) for out in outputs]
+        columns = [self._rows_first(out, i, points) for i, out in enumerate(outputs)]
         return columns[0] if len(columns) == 1 else torch.cat(columns, 2)
 
-    def _rows_first(self, out: Tensor, points: int) -> Tensor:
-        axis = self._output_axis(out)
-        if out.dim() == 0 or out.shape[axis] % points:
+    def _rows_first(self, out: Tensor, number: int, points: int) -> Tensor:
+        axis = self._output_axis(number)
+        if out.dim() <= axis or out.shape[axis] % points:
             raise NotRowsError(
                 f"An output of shape {tuple(out.shape)} does not have a row for each input."
             )
         rows = out.movedim(axis, 0)
-        return rows.reshape(points, rows.shape[0] // points, -1)
+        return rows.reshape(points, rows.shape[0] // points, math.prod(rows.shape[1:]))
 
-    def _output_axis(self, out: Tensor) -> int:
-        return self.axis if out.dim() > self.axis else 0
+    def _output_axis(self, number: int) -> int:
+        return self.axes[number] if number < len(self.axes) else self.axis
 
     def shaped(self, flat: Tensor) -> list[Tensor]:  # (rows, outputs)
         """Flat outputs in the shapes of the model's."""
@@ -185,8 +188,8 @@ class Calls:
             columns = flat.split([out.numel() for out in tensors], 1)
             return [p.reshape(out.shape) for p, out in zip(columns, tensors, strict=True)]
         found, start = [], 0
-        for out in tensors:
-            axis = self._output_axis(out)
+        for number, out in enumerate(tensors):
+            axis = self._output_axis(number)
             rest = out.movedim(axis, 0).shape[1:]
             size = rest.numel()
             column = flat[:, start : start + size].reshape(flat.shape[0], *rest)

@@ -22,11 +22,11 @@ from howsure.dropout import DropoutMode, as_placement, check_rates, draw_uniform
 from howsure.eval_mode import in_eval_mode
 from howsure.heteroscedastic import HeteroscedasticModel, gaussian_loss, logit_loss
 from howsure.methods.passes import batch_size
-from howsure.methods.setup import TASKS
 from howsure.metrics.scores import gaussian_nll
 from howsure.noise import variance_of
 from howsure.progress import progress
 from howsure.propagation import propagate
+from howsure.setup import TASKS
 from howsure.structure import Parts, as_call
 from howsure.validation_data import pairs_of
 

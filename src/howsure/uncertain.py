@@ -16,9 +16,9 @@ from howsure.compiling import Compiled
 from howsure.dropout import Placement, as_placement, describe
 from howsure.files import write_atomically
 from howsure.methods import METHODS, check_method, choose
-from howsure.methods.setup import Setup
 from howsure.prediction import Prediction, concatenated
 from howsure.progress import progress
+from howsure.setup import Setup
 from howsure.tune import Fit, fit_method
 
 _FORMAT = 3
@@ -71,7 +71,7 @@ class Uncertain(nn.Module):
             prediction: "network" predicts what the network itself says, the default of
                 "gradients"; "mean" E[f(x + noise)], the default of the paper's methods.
             seed: Same seed, same result.
-            **method_options: Further settings of `howsure.methods.setup.Setup`, such as
+            **method_options: Further settings of `howsure.setup.Setup`, such as
                 `task="classification"`, `residual_var`, `chunk`, `shared_masks`, `variance_dtype`.
         """
         super().__init__()
@@ -100,6 +100,14 @@ class Uncertain(nn.Module):
         x = kwargs if kwargs and not args else (args[0] if len(args) == 1 else args)
         if args and kwargs:
             raise TypeError("Give all inputs by position or all by keyword.")
+        with torch.inference_mode(False):
+            result = self._predicted(x)
+        for calibrator in self.calibrators:
+            result = calibrator(result)
+        return result
+
+    def _predicted(self, x: Any) -> Prediction:
+        """The prediction before calibration; also inside `torch.inference_mode`."""
         if self.model is not self.setup.model:
             self.setup = self.setup.with_(model=self.model, _sites={}, _verdicts={})
         self.setup.check_eval_mode()
@@ -107,10 +115,7 @@ class Uncertain(nn.Module):
         if name == "auto":
             name, setup, note = choose(setup, x)
         result = self._compiled(setup, name, x) if self._compiled else METHODS[name](setup, x)
-        result = replace(result, method=result.method or name, notes=(*note, *result.notes))
-        for calibrator in self.calibrators:
-            result = calibrator(result)
-        return result
+        return replace(result, method=result.method or name, notes=(*note, *result.notes))
 
     def compile(self) -> Uncertain:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Itself, with predictions that run compiled: the same numbers, sooner.

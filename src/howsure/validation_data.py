@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from howsure.methods.setup import Setup
+from howsure.setup import Setup
 
 
 def pairs_of(loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:

@@ -14,8 +14,8 @@ from howsure.auditing.inputs import any_noise, full_variance
 from howsure.auditing.masks import fit_each_input
 from howsure.methods.passes import Pass, batch_size, no_gradients
 from howsure.methods.pieces import pieces
-from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
+from howsure.setup import Setup
 from howsure.structure import Parts
 
 # Pairs of input and output that are compared; of dense outputs a random choice is.

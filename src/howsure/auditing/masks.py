@@ -15,7 +15,7 @@ from torch import Tensor
 from howsure.auditing.inputs import first_rows
 from howsure.dropout import DropoutMode, draw_uniforms, masks
 from howsure.methods.passes import Pass, batch_size, no_gradients
-from howsure.methods.setup import Setup
+from howsure.setup import Setup
 from howsure.structure import map_leaves
 
 

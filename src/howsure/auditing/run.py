@@ -36,8 +36,8 @@ from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.dropout import Placement, as_placement
 from howsure.methods import METHODS
 from howsure.methods.passes import Pass, no_gradients
-from howsure.methods.setup import Setup
 from howsure.progress import progress
+from howsure.setup import Setup
 
 # Shares of the budget by which each stage ends; brute force has the rest.
 _METHODS, _COST, _LAYERS = 0.4, 0.5, 0.6

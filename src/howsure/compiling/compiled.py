@@ -10,8 +10,8 @@ from torch.utils import _pytree as pytree
 
 from howsure.compiling.program import Run, TooWideError, compiled_method, tensors_of
 from howsure.methods import METHODS
-from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
+from howsure.setup import Setup
 
 
 class Compiled:

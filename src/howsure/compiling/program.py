@@ -16,9 +16,9 @@ from howsure.freed_memory import keep_freed_memory
 from howsure.methods import METHODS
 from howsure.methods.passes import batch_size
 from howsure.methods.pieces import pieces
-from howsure.methods.setup import Setup
 from howsure.narrow import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
+from howsure.setup import Setup
 from howsure.structure import Parts, map_leaves
 
 Run = Callable[[Any], Prediction]

@@ -14,8 +14,8 @@ from howsure.calibrate.calibrated import CalibratedPrediction
 from howsure.exporting.errors import ExportError
 from howsure.exporting.mask_inputs import MaskInput, mask_inputs, with_masks
 from howsure.methods import METHODS, choose
-from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
+from howsure.setup import Setup
 from howsure.structure import Parts, paths, word
 from howsure.uncertain import Uncertain
 

@@ -18,7 +18,7 @@ from howsure.dropout import draw_uniforms
 from howsure.exporting.errors import ExportError
 from howsure.methods.passes import batch_size
 from howsure.methods.sampling import SAMPLES
-from howsure.methods.setup import Setup
+from howsure.setup import Setup
 
 METHODS_WITH_MASKS = ("sampled_adf", "mc_dropout")
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.gradients.backward import MOST_OUTPUTS
+
 DRAWS = 2000
 # Of more classes than have a backward pass each, the largest logits vary, the others stay.
 LARGEST = 10
@@ -30,6 +32,11 @@ class Classes:
     def std(self) -> Tensor:
         """Of the total variance."""
         return (self.data_var + self.model_var).sqrt()
+
+
+def varying(logits: Tensor) -> Tensor | None:  # (rows, classes)
+    """The logits of every row that vary, (rows, outputs), if not all do."""
+    return logits.topk(LARGEST, 1).indices if logits.shape[1] > MOST_OUTPUTS else None
 
 
 def through_softmax(

@@ -32,11 +32,13 @@ class Estimate:
         sums: Sums over the blocks.
         sources: What they are over.
         blocks: Of the row that has most.
+        dtype: Of the network's outputs.
     """
 
     sums: Sums
     sources: Sources
     blocks: int
+    dtype: torch.dtype
 
     @property
     def count(self) -> Tensor:
@@ -107,7 +109,9 @@ def estimate(
     size = sources.design.points
     blocks = max(1, points // size)
     if tolerance is None:
-        return Estimate(_sums(calls, sources, None, range(blocks), chunk), sources, blocks)
+        return Estimate(
+            _sums(calls, sources, None, range(blocks), chunk), sources, blocks, calls.dtype
+        )
     blocks = max(FEWEST_BLOCKS, blocks)
     total = _sums(calls, sources, None, range(blocks), chunk)
     while blocks < MOST_BLOCKS:
@@ -117,7 +121,7 @@ def estimate(
         more = _sums(calls, sources, rows, range(blocks, 2 * blocks), chunk)
         total = total + more.scattered(rows, calls.count)
         blocks *= 2
-    return Estimate(total, sources, blocks)
+    return Estimate(total, sources, blocks, calls.dtype)
 
 
 def is_precise(variance: Running, tolerance: float) -> Tensor:  # (rows,)

@@ -13,9 +13,9 @@ from torch import Tensor
 from howsure.calls import Calls, Layout, Rows
 from howsure.dropout import Site
 from howsure.gradients.points import Design, design_for, draw
-from howsure.methods.setup import Setup
 from howsure.noise import roots_of
 from howsure.noise.roots import Root
+from howsure.setup import Setup
 from howsure.structure import Parts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -44,31 +45,67 @@ class Variances:
         return cls(zero, zero, covariance, zero, torch.ones_like(plain), budget)
 
 
-def variances_of(found: Estimate) -> Variances:
+# Outputs at the points that vary by so much more than their gradients say have a step between them.
+STEP = 10.0
+
+
+def variances_of(found: Estimate, resample: Callable[[Tensor], Replaced]) -> Variances:
     """The variances of an estimate.
 
     Where gradients at different points contradict each other an inner product, and with it an
-    estimate, can be negative by chance. Such a part counts as 0; where nothing would be left
-    although the outputs differ, the variance of the outputs at the points takes its place.
+    estimate, can be negative by chance: a part that is counts as 0. Rows of which nothing is left,
+    or whose outputs vary far more than their gradients say, are sampled instead.
+
+    Args:
+        found: The estimate.
+        resample: Variances by sampling for some rows, given as indices.
     """
     raw = [c.diagonal(dim1=1, dim2=2) for c in (found.data_covariance, found.model_covariance)]
     data, model = (each.clamp(min=0) for each in raw)
+    error = _error_of_std(found.standard_error, data + model) if found.blocks > 1 else None
+    notes = ()
+    rows = _doubtful(found, data + model)
+    if len(rows):
+        new = resample(rows)
+        data, model = data.index_copy(0, rows, new.data), model.index_copy(0, rows, new.model)
+        error = None if error is None else error.index_copy(0, rows, new.error)
+        notes = (RESAMPLED.format(count=len(rows), total=len(data)),)
+    covariance = found.data_covariance + found.model_covariance
+    return Variances(
+        data,
+        model,
+        _with_variances(covariance, data + model),
+        error,
+        found.linear_share,
+        _budget(found, raw, (data, model)),
+        notes,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Replaced:
+    """Variances and the error of the std by sampling, (rows, outputs)."""
+
+    data: Tensor
+    model: Tensor
+    error: Tensor
+
+
+RESAMPLED = (
+    "{count} of {total} inputs were sampled: the gradients at their points contradict each other, "
+    "or miss a step. More points, by `tolerance=0.05` or `samples=64`, may need no sampling."
+)
+
+
+def _doubtful(found: Estimate, variance: Tensor) -> Tensor:  # (some rows,)
+    """The rows whose outputs vary, but their gradients say nothing or far less; none in a trace."""
+    if not has_values(variance):
+        return torch.zeros(0, dtype=torch.long)
     values = found.sums.values
     spread = values.squares / (values.count - 1).clamp(min=1)
-    rounding = 20 * torch.finfo(spread.dtype).eps * values.mean.abs()
-    lost = (data + model <= 0) & (spread > rounding.square())
-    has_noise = bool(found.sources.inputs)
-    data = torch.where(lost, spread, data) if has_noise else data
-    model = model if has_noise else torch.where(lost, spread, model)
-    error = None
-    if found.blocks > 1:
-        error = _error_of_std(found.standard_error, data + model)
-        error = torch.where(lost, spread.sqrt(), error)
-    covariance = _with_variances(found.data_covariance + found.model_covariance, data + model)
-    budget = _budget(found, raw, (data, model))
-    notes = _notes(torch.stack([*raw, -lost.to(data.dtype)]))
-    share = torch.where(lost, 0.0, found.linear_share)
-    return Variances(data, model, covariance, error, share, budget, notes)
+    rounding = 20 * torch.finfo(found.dtype).eps * values.mean.abs()
+    missed = (spread > STEP * variance) & (spread > rounding.square())
+    return missed.any(1).nonzero()[:, 0]
 
 
 def _error_of_std(error: Tensor, variance: Tensor) -> Tensor:
@@ -83,20 +120,6 @@ def _with_variances(covariance: Tensor, variance: Tensor) -> Tensor:
         return variance[:, :, None]
     eye = torch.eye(variance.shape[1], dtype=variance.dtype, device=variance.device)
     return semi_definite(torch.where(eye > 0, torch.diag_embed(variance), covariance))
-
-
-def _notes(parts: Tensor) -> tuple[str, ...]:
-    """A note where a part came out negative, by more than rounding."""
-    if not has_values(parts):
-        return ()
-    contradicted = int((parts < 0).any(0).sum())
-    if not contradicted:
-        return ()
-    return (
-        f"For {contradicted} of {parts[0].numel()} outputs the gradients at different points "
-        "contradict each other, and a part of the variance came out negative; it counts as 0, and "
-        "`std_error` is large. Take more points with `tolerance=0.05` or `samples=64`.",
-    )
 
 
 def _budget(found: Estimate, raw: list[Tensor], kept: tuple[Tensor, Tensor]) -> Budget:

@@ -17,8 +17,8 @@ from howsure.methods import (
     sampled_adf,
 )
 from howsure.methods.choice import choose as choose
-from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
+from howsure.setup import Setup
 
 METHODS: dict[str, Callable[[Setup, Any], Prediction]] = {
     "gradients": gradients.predict,

@@ -10,9 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from howsure.calls import Calls
 from howsure.gradients.backward import MOST_OUTPUTS
-from howsure.gradients.checks import layout_of
+from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources
-from howsure.methods.setup import Setup
+from howsure.setup import Setup
 from howsure.structure import map_leaves
 
 # A network is small if it does not do more than so much work for an input (operations), and its
@@ -76,11 +76,12 @@ def _size(setup: Setup, x: Any) -> tuple[int, int, int]:
     verdict = layout_of(setup, x)
     key = ("size", id(setup.model), id(setup.noise), setup.rate is None, _row_shapes(x))
     if key not in setup._verdicts:
-        calls = Calls(setup, x, verdict.layout)
+        sources = Sources.of(setup, x, verdict.layout)
+        calls = verdict.calls(setup, x, sources)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             plain = calls.plain()
         outputs = calls.flat(plain, 1).shape[2]
-        elements = Sources.of(setup, x, verdict.layout).elements
+        elements = sources.elements
         work = counter.get_total_flops() // max(1, calls.count)
         setup._verdicts[key] = outputs, max(work, _parameters(setup)), elements
     return setup._verdicts[key]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from howsure.methods.passes import Pass
-from howsure.methods.setup import Setup
 from howsure.prediction import Prediction, entropy
+from howsure.setup import Setup
 from howsure.structure import map_leaves
 
 

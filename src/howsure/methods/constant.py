@@ -6,8 +6,8 @@ from typing import Any
 
 from howsure.methods.combine import prediction, zeros_like_each
 from howsure.methods.passes import Pass, no_gradients
-from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
+from howsure.setup import Setup
 
 
 def predict(setup: Setup, x: Any) -> Prediction:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from howsure.heteroscedastic import HeteroscedasticModel
 from howsure.methods.choice import choose
-from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
+from howsure.setup import Setup
 from howsure.structure import Parts
 
 

@@ -7,6 +7,7 @@ first call for a model; where they do not hold, the method samples and says why.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,15 +16,16 @@ from torch import Tensor
 from howsure.calls import Calls
 from howsure.concrete import is_traced
 from howsure.freed_memory import keep_freed_memory
-from howsure.gradients.backward import MOST_OUTPUTS
-from howsure.gradients.checks import Verdict, verdict_of
-from howsure.gradients.classes import LARGEST, Classes, semi_definite, through_softmax
+from howsure.gradients.checks import verdict_of
+from howsure.gradients.classes import Classes, semi_definite, through_softmax, varying
 from howsure.gradients.estimate import Estimate, estimate, is_precise
+from howsure.gradients.layout import Verdict
 from howsure.gradients.sources import Sources, values_at
-from howsure.gradients.variances import Variances, variances_of
+from howsure.gradients.variances import Replaced, Variances, variances_of
 from howsure.methods import mc_dropout, noise_sampling
-from howsure.methods.setup import Setup
+from howsure.methods.draws import SAMPLES, sampled_at
 from howsure.prediction import Prediction, entropy
+from howsure.setup import Setup
 from howsure.structure import map_leaves
 
 # Two blocks, so that there is a standard error.
@@ -39,16 +41,16 @@ def predict(setup: Setup, x: Any) -> Prediction:
     if verdict.reason is not None:
         return _sampled(setup, x, verdict)
     sources = Sources.of(setup, x, verdict.layout)
-    calls = Calls(setup, x, verdict.layout, sources.sites, verdict.channels_last)
+    calls = verdict.calls(setup, x, sources)
     with torch.no_grad():
         plain = calls.flat(calls.plain(), 1)[0]
-    if setup.task == "classification":
+    if setup.task == "classification" and calls.count:
         return _classified(setup, calls, sources, plain, verdict)
-    if not sources.names:
+    if not sources.names or not calls.count:
         nothing = torch.zeros_like(plain)
         return _prediction(setup, calls, plain, Variances.nothing(plain), nothing)
     found = _estimate(setup, calls, sources)
-    own = variances_of(found)
+    own = variances_of(found, partial(_replaced, calls, sources))
     mean = plain if setup.prediction != "mean" else _mean(setup, calls, found)
     result = _prediction(setup, calls, mean, own, own.standard_error)
     notes = (*_about(verdict), *own.notes, *_unreached(setup, found))
@@ -68,6 +70,18 @@ def _sampled(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
 def _estimate(setup: Setup, calls: Calls, sources: Sources) -> Estimate:
     points = setup.samples or BLOCKS * sources.design.points
     return estimate(calls, sources, points, setup.tolerance, setup.chunk)
+
+
+def _replaced(calls: Calls, sources: Sources, rows: Tensor) -> Replaced:
+    """The variances of some rows by sampling."""
+    chosen = rows if calls.layout == "folded" else slice(None)
+    with torch.no_grad():
+        found = sampled_at(calls, sources, SAMPLES, chosen)
+    own = slice(None) if calls.layout == "folded" else rows
+    data, total, error = (each[own] for each in (found.data_var, found.var, found.std_error))
+    if not sources.inputs:
+        data = torch.zeros_like(total)
+    return Replaced(data, total - data, error)
 
 
 def _mean(setup: Setup, calls: Calls, found: Estimate) -> Tensor:
@@ -119,10 +133,9 @@ def _classified(
 ) -> Prediction:
     """Class probabilities, from the covariance of the logits; and the logits themselves."""
     calls.check_logits()
-    columns = plain.topk(LARGEST, 1).indices if plain.shape[1] > MOST_OUTPUTS else None
-    calls.columns = columns
+    calls.columns = columns = varying(plain)
     found = _estimate(setup, calls, sources)
-    own = variances_of(found)
+    own = variances_of(found, partial(_replaced, calls, sources))
     data, model = semi_definite(found.data_covariance), semi_definite(found.model_covariance)
     centre = plain if setup.prediction != "mean" else _mean_logits(setup, calls, found, plain)
     classes = through_softmax(centre, data, model, columns, setup.seed)

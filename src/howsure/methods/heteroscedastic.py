@@ -19,10 +19,10 @@ from howsure.heteroscedastic import HeteroscedasticModel
 from howsure.methods.combine import prediction, spread, zeros_like_each
 from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.sampling import has_active_sites, sampled
-from howsure.methods.setup import Setup
 from howsure.moments import Moments
 from howsure.prediction import Prediction
 from howsure.registry import find
+from howsure.setup import Setup
 from howsure.structure import Parts, as_call
 
 _UNUSED_NOISE = (

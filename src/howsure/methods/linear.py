@@ -9,8 +9,8 @@ from torch import Tensor
 
 from howsure.methods.combine import prediction, zeros_like_each
 from howsure.methods.passes import Pass
-from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
+from howsure.setup import Setup
 from howsure.structure import Parts
 
 # One backward pass per output element: beyond this, sampling is cheaper.

@@ -15,8 +15,8 @@ from howsure.methods.combine import prediction, spread, zeros_like_each
 from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.sampling import has_active_sites, sampled
-from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
+from howsure.setup import Setup
 
 # As many as one needs for a std within 5 %; and where a tolerance gives up.
 SAMPLES = 200

@@ -16,23 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.calls import ALL, Calls
-from howsure.dropout import draw_uniforms, masks
+from howsure.calls import Calls
 from howsure.freed_memory import keep_freed_memory
-from howsure.gradients.checks import RANDOM, layout_of
-from howsure.gradients.points import draw
+from howsure.gradients.layout import RANDOM, layout_of
 from howsure.gradients.sources import Sources
+from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at
 from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass
-from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
-from howsure.structure import Parts, map_leaves
-
-# As many as one needs for a std within 5 %; and where a tolerance gives up.
-SAMPLES = 200
-MOST_SAMPLES = 2**16
-# Elements of inputs that run at once.
-_ELEMENTS = 2**20
+from howsure.setup import Setup
+from howsure.structure import map_leaves
 
 
 def predict(setup: Setup, x: Any) -> Prediction:
@@ -40,7 +33,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     keep_freed_memory()
     verdict = layout_of(setup, x)
     sources = Sources.of(setup, x, verdict.layout)
-    calls = Calls(setup, x, verdict.layout, sources.sites, verdict.channels_last)
+    calls = verdict.calls(setup, x, sources)
     calls.finish = Pass(setup, x).with_entropy
     samples = setup.samples or SAMPLES
     if samples < (4 if sources.active else 2):
@@ -48,7 +41,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
             "`samples` is too small for a variance; use at least 2, or 4 with dropout."
         )
     with torch.no_grad(), _own_random_numbers(setup.seed) if verdict.random else nullcontext():
-        found = _sampled(setup, calls, sources, samples)
+        found = sampled_at(calls, sources, samples)
         plain = None
         if setup.prediction == "network" and not verdict.random:
             plain = calls.flat(calls.plain(), 1)[0]
@@ -60,76 +53,6 @@ def predict(setup: Setup, x: Any) -> Prediction:
             f"{MOST_SAMPLES} samples; `std_error` says what they reached."
         )
     return replace(_prediction(setup, calls, found, plain), notes=tuple(notes))
-
-
-def _sampled(setup: Setup, calls: Calls, sources: Sources, samples: int) -> Samples:
-    """The given number of samples, or as many as every row needs."""
-    size = 2 if sources.active else 1
-    units = samples // size
-    total = _units(setup, calls, sources, range(units), None)
-    if setup.tolerance is None:
-        return total
-    done = total.are_precise(setup.tolerance)
-    while not bool(done.all()) and units * size < MOST_SAMPLES:
-        more = _units(setup, calls, sources, range(units, 2 * units), total.centre)
-        total = total.where(~done, total + more)
-        units *= 2
-        done = done | total.are_precise(setup.tolerance)
-    return total
-
-
-def _units(
-    setup: Setup, calls: Calls, sources: Sources, units: range, centre: Tensor | None
-) -> Samples:
-    """The sums of some units: single samples, or pairs that share a mask."""
-    size = 2 if sources.active else 1
-    elements = max(1, sources.elements * calls.count)
-    at_once = max(1, (setup.chunk or _ELEMENTS // elements) // size)
-    total: Samples | None = None
-    for start in range(0, len(units), at_once):
-        some = units[start : start + at_once]
-        values = _values(setup, calls, sources, some, size)
-        found = Samples.of(values.unflatten(0, (-1, size)), centre)
-        centre = found.centre
-        total = found if total is None else total + found
-    assert total is not None
-    return total
-
-
-def _values(
-    setup: Setup, calls: Calls, sources: Sources, units: range, size: int
-) -> Tensor:  # (samples, rows, outputs)
-    count = calls.count
-    tensors = Parts(calls.x).tensors
-    one = torch.ones(1, 1, dtype=torch.float64)
-    numbers = range(units[0] * size, (units[-1] + 1) * size)
-    noisy = {}
-    for index, source in enumerate(sources.inputs):
-        x = calls.base(tensors[source.number])
-        z = draw(one, source.root.shape, numbers, setup.seed + 1, index).to(x.device, _wide(x))
-        spread = z.expand(-1, count, *z.shape[2:])
-        noisy[source.number] = (x + source.root.apply(spread, ALL)).to(x.dtype)
-    return calls.at(len(numbers), noisy, _masks(setup, calls, sources, units, size))
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def _masks(
-    setup: Setup, calls: Calls, sources: Sources, units: range, size: int
-) -> list[Tensor | None]:
-    """The masks of every site, (samples, rows, *units), the same for all rows."""
-    if not sources.active:
-        return []
-    uniforms = draw_uniforms(sources.sites, units[-1] + 1, setup.seed)
-    drawn = masks([each[units[0] :] for each in uniforms], setup.rates(sources.sites))
-    return [
-        None
-        if mask is None
-        else mask.repeat_interleave(size, 0)[:, None].expand(-1, calls.count, *mask.shape[1:])
-        for mask in drawn
-    ]
 
 
 @contextmanager

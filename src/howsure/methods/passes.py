@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from howsure.call_site import CallSites
 from howsure.interpreter import RuleInterpreter
-from howsure.methods.setup import Setup
 from howsure.prediction import entropy
 from howsure.prefix import Prefix, PrefixInterpreter
 from howsure.propagation import Propagated, outcome, run
+from howsure.setup import Setup
 from howsure.squares import layers_of_variances_in
 from howsure.structure import Parts, map_leaves
 

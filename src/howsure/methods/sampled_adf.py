@@ -12,9 +12,9 @@ from howsure.methods import adf, mc_dropout
 from howsure.methods.combine import prediction, spread
 from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.sampling import has_active_sites, sampled
-from howsure.methods.setup import Setup
 from howsure.prediction import Prediction
 from howsure.prefix import Prefix
+from howsure.setup import Setup
 
 
 def predict(setup: Setup, x: Any) -> Prediction:

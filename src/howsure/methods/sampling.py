@@ -17,8 +17,8 @@ from torch import Tensor
 from howsure.dropout import DropoutMode, Site, draw_uniforms, masks
 from howsure.freed_memory import keep_freed_memory
 from howsure.methods.passes import batch_size
-from howsure.methods.setup import Setup
 from howsure.prefix import Prefix
+from howsure.setup import Setup
 from howsure.structure import Parts
 
 # Samples unless `samples` says otherwise: the paper's T is between 10 and 50.

@@ -15,8 +15,8 @@ from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.checks import verdict_of
 from howsure.methods import choose
 from howsure.methods.choice import outputs_of
-from howsure.methods.setup import Setup
 from howsure.noise import sample_of
+from howsure.setup import Setup
 from howsure.tune.closed_form import search_closed_form
 from howsure.tune.grid import Batches, search_grid
 from howsure.tune.search import DEFAULT_RATES as DEFAULT_RATES

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 
-from howsure.methods.setup import Setup
 from howsure.noise import scaled
 from howsure.objectives import Scored, fitted_residual_var
+from howsure.setup import Setup
 from howsure.tune.edges import warn_at_the_edge
 from howsure.tune.grid import Batches, Point, point
 from howsure.tune.search import Fit, Search

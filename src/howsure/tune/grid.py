@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from howsure.methods import METHODS
-from howsure.methods.setup import Setup
 from howsure.objectives import OBJECTIVES, Scored, check_targets, fitted_residual_var
 from howsure.progress import progress
+from howsure.setup import Setup
 from howsure.tune.edges import warn_at_the_edge
 from howsure.tune.search import Fit, Search
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.methods.setup import Setup
 from howsure.progress import progress
+from howsure.setup import Setup
 from howsure.tune.grid import Batches
 from howsure.tune.optimum import Optimum, optimum, optimum_at
 from howsure.tune.search import Search

@@ -15,9 +15,9 @@ from torch import Tensor
 from howsure.budget import Budget
 from howsure.methods import METHODS
 from howsure.methods.passes import Pass, no_gradients
-from howsure.methods.setup import Setup
 from howsure.objectives import check_targets, gaussian
 from howsure.prediction import Prediction
+from howsure.setup import Setup
 
 
 @dataclass(frozen=True, eq=False)

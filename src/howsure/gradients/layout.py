@@ -1,0 +1,230 @@
+"""How a model can be run at many points, found out on the user's own network and input.
+
+- The same input gives the same output: two plain passes.
+- Points may run as rows of one batch: the rows of a folded pass have the outputs that they have by
+  themselves, and the gradient of one row's outputs does not reach other rows.
+- If not, rows of one call may still be independent: noise on the others leaves a row's outputs as
+  they are. If not that either, a call is one input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from howsure.calls import ALL, Calls, Layout, NotRowsError, Rows, has_rows, rows_of, tensors_of
+from howsure.concrete import is_traced
+from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
+from howsure.setup import Setup
+from howsure.structure import Parts, map_leaves
+
+# Rows that are looked at; fewer of large inputs.
+_ROWS = 8
+_ELEMENTS = 2**17
+
+RANDOM = "the model draws random numbers: the same input gave two different outputs"
+TOGETHER = (
+    "The rows of a batch influence each other, or are not on the axis `batch_dim={axis}`: the "
+    "whole call was taken as one input. Say so with `batch_dim=None`, or give rows one by one."
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a model can be run, and why its gradients cannot be used, if so.
+
+    Attributes:
+        layout: Whether points run as one batch.
+        axes: The axis of each output that counts the rows.
+        channels_last: Whether images are laid out with their channels last.
+        reason: Why to sample instead; `None` if the gradients can be relied on.
+        note: What a user should know about the layout.
+        random: Whether the model draws random numbers.
+    """
+
+    layout: Layout
+    axes: tuple[int, ...] = ()
+    channels_last: bool = False
+    reason: str | None = None
+    note: str | None = None
+    random: bool = False
+
+    def calls(self, setup: Setup, x: Any, sources: Sources) -> Calls:
+        """The model at an input, to be run in this way."""
+        return Calls(setup, x, self.layout, sources.sites, self.axes, self.channels_last)
+
+
+def layout_of(setup: Setup, x: Any) -> Verdict:
+    """How the model can be run for inputs of these shapes; looked up if it is known.
+
+    Inside a trace, where there are no values to check, it is as for the inputs before.
+    """
+    if is_traced():
+        return setup._verdicts.get("last", Verdict("folded"))
+    key = ("layout", *key_of(setup, x), shapes_of(x))
+    if key not in setup._verdicts:
+        setup._verdicts[key] = _layout(setup, x)
+    setup._verdicts["last"] = setup._verdicts[key]
+    return setup._verdicts[key]
+
+
+def key_of(setup: Setup, x: Any) -> tuple[Any, ...]:
+    """What a verdict depends on besides shapes: the model, its weights and what is random."""
+    tensors = (
+        [*setup.model.parameters(), *setup.model.buffers()]
+        if isinstance(setup.model, nn.Module)
+        else []
+    )
+    versions = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+    kinds = (setup.has_masks(x), setup.placement, setup.batch_dim, repr(setup.output))
+    return id(setup.model), hash(versions), id(setup.noise), setup.task, kinds
+
+
+def shapes_of(x: Any, without: int | None = None) -> str:
+    """Shapes and types of the tensors of an input, and everything in it that is no tensor."""
+
+    def described(item: Any) -> Any:
+        if not isinstance(item, Tensor):
+            return repr(item)
+        shape = list(item.shape)
+        if without is not None and item.dim() > without:
+            del shape[without]
+        return (tuple(shape), str(item.dtype))
+
+    return str(map_leaves(described, x))
+
+
+def some_rows(calls: Calls) -> tuple[Rows, int]:
+    """The first rows; few where inputs are large, all where none can be left out."""
+    if calls.layout != "folded":
+        return ALL, calls.count
+    elements = sum(t.numel() for t in tensors_of(calls.x)) // max(1, calls.count)
+    count = min(calls.count, max(1, min(_ROWS, _ELEMENTS // max(1, elements))))
+    return slice(0, count), count
+
+
+def _layout(setup: Setup, x: Any) -> Verdict:
+    with torch.no_grad():
+        plain, again = (Calls(setup, x, "whole").plain() for _ in range(2))
+    if not plain:
+        raise TypeError("The model returns no floating-point tensor, so nothing has a variance.")
+    if not _same(plain, again):
+        return Verdict("whole", reason=RANDOM, random=True)
+    if setup.batch_dim is None:
+        return Verdict("whole")
+    if rows_of(x, setup.batch_dim) == 0:
+        return Verdict("folded")
+    found = _folded(setup, x, plain) or _looped(setup, x, plain)
+    return found or Verdict("whole", note=TOGETHER.format(axis=setup.batch_dim))
+
+
+def _same(one: Sequence[Tensor], two: Sequence[Tensor]) -> bool:
+    """Equal but for rounding, NaN included."""
+    return len(one) == len(two) and all(_close(a, b) for a, b in zip(one, two, strict=True))
+
+
+def _close(one: Tensor, two: Tensor) -> bool:
+    if one.shape != two.shape:
+        return False
+    size = float(one.abs().nan_to_num(0, 0, 0).max()) if one.numel() else 0.0
+    eps = torch.finfo(one.dtype).eps
+    return torch.allclose(one, two, rtol=200 * eps, atol=200 * eps * size, equal_nan=True)
+
+
+def _folded(setup: Setup, x: Any, plain: Sequence[Tensor]) -> Verdict | None:
+    """All points as one batch, if rows have the outputs that they have by themselves."""
+    if not has_rows(x, setup.batch_dim or 0):
+        return None
+    sources = Sources.of(setup, x, "folded")
+    images = any(tensor.dim() == 4 for tensor in tensors_of(x))
+    for axes in _candidates(setup, x, plain):
+        for channels_last in (True, False) if images else (False,):
+            verdict = Verdict("folded", axes, channels_last)
+            if _is_foldable(verdict.calls(setup, x, sources), sources, plain):
+                return verdict
+    return None
+
+
+def _candidates(setup: Setup, x: Any, plain: Sequence[Tensor]) -> list[tuple[int, ...]]:
+    """The axes of the outputs that may count the rows: the declared one, else one that is as long.
+
+    Which it is, the check of independence decides.
+    """
+    first = setup.batch_dim or 0
+    rows = tensors_of(x)[0].shape[first]
+    usual = tuple(first if out.dim() > first else 0 for out in plain)
+    long = [[a for a, size in enumerate(out.shape) if size == rows] for out in plain]
+    if any(not axes for axes in long):
+        return []
+    pairs = list(zip(long, usual, strict=True))
+    other = tuple(next((a for a in axes if a != u), axes[0]) for axes, u in pairs)
+    fitting = tuple(u if u in axes else axes[0] for axes, u in pairs)
+    return list(dict.fromkeys((fitting, other)))
+
+
+def _is_foldable(calls: Calls, sources: Sources, plain: Sequence[Tensor]) -> bool:
+    """Whether rows of a folded batch have the outputs that they have by themselves."""
+    try:
+        noisy = [z[:1] for z in sources.drawn(range(1))]
+        both = [torch.cat([torch.zeros_like(z), z]) for z in noisy]
+        rows, count = some_rows(calls)
+        found = values_at(calls, sources, both, rows, count)
+        alone = calls.flat(plain, 1)[0][rows]
+        return _close(alone, found[0]) and _is_independent(calls, sources, both, rows, count)
+    # A model that expects its own batch size can fail in any way.
+    except Exception:
+        return False
+
+
+def _looped(setup: Setup, x: Any, plain: Sequence[Tensor]) -> Verdict | None:
+    """One call per point, if its rows are independent and every noisy input has them where said."""
+    try:
+        sources = Sources.of(setup, x, "looped")
+        for axes in _candidates(setup, x, plain):
+            verdict = Verdict("looped", axes)
+            if _has_own_rows(verdict.calls(setup, x, sources), sources, plain):
+                return verdict
+    except (NotRowsError, IndexError, ValueError):
+        pass
+    return None
+
+
+def _has_own_rows(calls: Calls, sources: Sources, plain: Sequence[Tensor]) -> bool:
+    tensors = Parts(calls.x).tensors
+    own = [calls.base(tensors[noisy.number]).shape[0] for noisy in sources.inputs]
+    if any(rows != calls.count for rows in own):
+        return False
+    points = [z[:1] for z in sources.drawn(range(1))]
+    alone = calls.flat(plain, 1)[0, :1]
+    leaves = [leaf(z, calls.count, calls.x) for z in points]
+    for each in leaves:
+        each[:, :1] = 0  # Noise on all rows but the first.
+    with torch.no_grad():
+        beside_noise = outputs_at(calls, sources, leaves, ALL)[0, :1]
+    unmoved = _close(alone, beside_noise)
+    return unmoved and _is_independent(calls, sources, points, ALL, calls.count)
+
+
+def _is_independent(
+    calls: Calls, sources: Sources, points: Sequence[Tensor], rows: Rows, count: int
+) -> bool:
+    """Whether the gradient of the first row's outputs is 0 for all others."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves = [leaf(z, count, calls.x).requires_grad_() for z in points]
+        outputs = outputs_at(calls, sources, leaves, rows)
+        if outputs.shape[:2] != leaves[0].shape[:2]:
+            return False
+        if not outputs.requires_grad or not count:
+            return True
+        own = outputs[0, 0]
+        weights = torch.linspace(1, 2, len(own), dtype=own.dtype, device=own.device)
+        try:
+            found = torch.autograd.grad((weights * own).sum(), leaves, allow_unused=True)
+        except RuntimeError:  # There is no backward pass; the checks of gradients will say so.
+            return True
+    reached = [each.flatten(0, 1)[1:] for each in found if each is not None]
+    return not any(bool((each != 0).any()) for each in reached)

@@ -1,0 +1,94 @@
+"""Plain samples of the network: noise and masks drawn, all samples run as one batch.
+
+The draws come from the seed alone and are the same for every row. With masks, samples come in
+pairs that share one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from howsure.calls import ALL, Calls, Rows
+from howsure.dropout import draw_uniforms, masks
+from howsure.gradients.points import draw
+from howsure.gradients.sources import Sources
+from howsure.methods.monte_carlo import Samples
+from howsure.setup import Setup
+from howsure.structure import Parts
+
+# As many as one needs for a std within 5 %; and where a tolerance gives up.
+SAMPLES = 200
+MOST_SAMPLES = 2**16
+# Elements of inputs that run at once.
+_ELEMENTS = 2**20
+
+
+def sampled_at(calls: Calls, sources: Sources, samples: int, rows: Rows = ALL) -> Samples:
+    """The given number of samples of some rows, or as many as each needs for the tolerance."""
+    setup = calls.setup
+    size = 2 if sources.active else 1
+    units = samples // size
+    total = _units(calls, sources, range(units), None, rows)
+    if setup.tolerance is None:
+        return total
+    done = total.are_precise(setup.tolerance)
+    while not bool(done.all()) and units * size < MOST_SAMPLES:
+        more = _units(calls, sources, range(units, 2 * units), total.centre, rows)
+        total = total.where(~done, total + more)
+        units *= 2
+        done = done | total.are_precise(setup.tolerance)
+    return total
+
+
+def _units(
+    calls: Calls, sources: Sources, units: range, centre: Tensor | None, rows: Rows
+) -> Samples:
+    """The sums of some units: single samples, or pairs that share a mask."""
+    size = 2 if sources.active else 1
+    elements = max(1, sources.elements * calls.count)
+    at_once = max(1, (calls.setup.chunk or _ELEMENTS // elements) // size)
+    total: Samples | None = None
+    for start in range(0, len(units), at_once):
+        some = units[start : start + at_once]
+        values = _values(calls, sources, some, rows)
+        found = Samples.of(values.unflatten(0, (-1, size)), centre)
+        centre = found.centre
+        total = found if total is None else total + found
+    assert total is not None
+    return total
+
+
+def _values(
+    calls: Calls, sources: Sources, units: range, rows: Rows
+) -> Tensor:  # (samples, rows, outputs)
+    """The outputs of all samples of some units."""
+    size = 2 if sources.active else 1
+    tensors = Parts(calls.x).tensors
+    one = torch.ones(1, 1, dtype=torch.float64)
+    numbers = range(units[0] * size, (units[-1] + 1) * size)
+    noisy = {}
+    for index, source in enumerate(sources.inputs):
+        x = calls.base(tensors[source.number])[rows]
+        z = draw(one, source.root.shape, numbers, sources.seed + 77, index).to(x.device, _wide(x))
+        spread = z.expand(-1, len(x), *z.shape[2:])
+        noisy[source.number] = (x + source.root.apply(spread, rows)).to(x.dtype)
+    count = len(torch.arange(calls.count)[rows])
+    shared = [
+        None if mask is None else mask.expand(-1, count, *mask.shape[2:])
+        for mask in _masks(calls.setup, sources, units, size)
+    ]
+    return calls.at(len(numbers), noisy, shared, rows)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _masks(setup: Setup, sources: Sources, units: range, size: int) -> list[Tensor | None]:
+    """The masks of every site, (samples, 1, *units); the samples of a unit share theirs."""
+    if not sources.active:
+        return []
+    uniforms = draw_uniforms(sources.sites, units[-1] + 1, setup.seed)
+    drawn = masks([each[units[0] :] for each in uniforms], setup.rates(sources.sites))
+    return [None if each is None else each.repeat_interleave(size, 0)[:, None] for each in drawn]
