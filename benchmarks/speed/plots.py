@@ -57,6 +57,10 @@ def _time_to_accuracy(cases: dict[str, Any], path: Path) -> None:
 
 def _curves(axes: Any, case: dict[str, Any], own: dict[str, Any]) -> None:
     """The methods on one network with one noise, and a star at what `auto` picks."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.set_yscale("log")
     for (method, errors), colour in zip(own["errors"].items(), _COLOURS, strict=False):
         costs = [time / case["plain_seconds"] for time in case["seconds"][method]]
         percent = [100 * max(error, _LEAST_ERROR) for error in errors]
@@ -70,10 +74,11 @@ def _curves(axes: Any, case: dict[str, Any], own: dict[str, Any]) -> None:
             axes.plot(costs[place], percent[place], "*", color="black", ms=13, zorder=3)
     axes.plot([], [], "*", color="black", ms=11, label="picked by auto", lw=0)
     axes.axhline(5, color="black", lw=0.8, ls="--")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_major_formatter("{x:g}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="x", rotation=45)
     axes.grid(lw=0.3, alpha=0.6)
 
 
