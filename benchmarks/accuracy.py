@@ -31,8 +31,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "accuracy.json"
 PAGE = HERE.parent / "docs" / "gradients.md"
 PROBABILITY = ", top class"
-# Of brute force for points are as many runs: the same points serve all inputs, so that the inputs
-# of one run share its luck.
+# The same points serve all inputs, so that the inputs of one run share its luck.
 SEEDS = 4
 TOLERANCE = 0.05
 AT_ONCE = 10
@@ -88,22 +87,25 @@ def methods_of(name: str) -> dict[str, tuple[str, int, dict[str, Any]]]:
     return found
 
 
-def compared(data: Path, name: str, images: int, samples: int, methods: str = "") -> dict[str, Any]:
-    """All methods on one case, or those whose label contains a word."""
+def compared(asked: argparse.Namespace, name: str) -> dict[str, Any]:
+    """All methods on one case, or those that were asked for."""
     case = case_of(name)
-    model, x = model_of(data, case), images_of(data, case.network, images)
+    model = model_of(asked.data, case)
+    x = images_of(asked.data, case.network, asked.images)
     with torch.no_grad():
         plain = torch.cat([model(part) for part in x.split(AT_ONCE)])
-    exact = Truth.of(truth(data, case, images, samples), plain, name.endswith(PROBABILITY))
+    drawn = truth(asked.data, case, asked.images, asked.samples)
+    exact = Truth.of(drawn, plain, name.endswith(PROBABILITY))
     rows: dict[str, Any] = {"plain network": {"mean_error": exact.mean_error(plain)}}
     for label, (method, seeds, options) in methods_of(name).items():
-        if methods not in label:
+        if asked.methods not in label:
             continue
-        runs = [_run(name, model, x, method, exact, options, seed) for seed in range(seeds)]
+        several = range(min(seeds, asked.seeds))
+        runs = [_run(name, model, x, method, exact, options, seed) for seed in several]
         setup = setup_of(name, model, **options)
         METHODS[method](setup, x[:1])  # the checks of the first call are not counted
         passes = cost(lambda s=setup, m=method: METHODS[m](s, x[:1]), model, x[:1])
-        rows[label] = {**average(runs), "forward_passes": passes}
+        rows[label] = {**average(runs), "forward_passes": passes, "seeds": len(runs)}
     return rows
 
 
@@ -147,7 +149,7 @@ def table(results: dict[str, Any]) -> str:
 def write(results: dict[str, Any], images: int, samples: int) -> None:
     """The results as JSON and as the tables of the page."""
     RESULTS.parent.mkdir(exist_ok=True)
-    content = {"images": images, "samples": samples, "seeds": SEEDS, "cases": results}
+    content = {"images": images, "samples": samples, "cases": results}
     RESULTS.write_text(json.dumps(content, indent=1) + "\n")
     into_page(PAGE, "accuracy", table(results))
     into_page(PAGE, "bounds", accuracy_bounds.table(accuracy_bounds.rows(results)))
@@ -162,13 +164,14 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--must-hold", action="store_true", help="only say which bounds hold")
     parser.add_argument("--methods", default="", help="methods whose label contains this")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="at most so many")
     given = parser.parse_args()
     known = json.loads(RESULTS.read_text())["cases"] if RESULTS.exists() else {}
     if not given.must_hold:
         if given.data is None:
             parser.error("--data is needed to measure.")
         for name in (each for each in names() if given.only in each):
-            found = compared(given.data, name, given.images, given.samples, given.methods)
+            found = compared(given, name)
             print(table({name: found}), flush=True)
             rows = {**known.get(name, {}), **found}
             order = ["plain network", *methods_of(name)]
