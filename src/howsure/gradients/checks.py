@@ -29,8 +29,9 @@ from howsure.setup import Setup
 SAMPLES = 64
 BLOCKS = 4
 # Steps of the differences, in std of the noise. A gradient is believed if the differences agree
-# with it at one of them: a long step is blurred by curvature, a short one by rounding.
-STEPS = (0.3, 0.1, 0.03, 0.01)
+# with it at one of them: a long step is blurred by curvature, a short one by rounding. Kinks blur
+# far down: on ResNet-20 at a noise of 0.1 differences are off by 13 % at 0.01, by 5 % at 0.001.
+STEPS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 # Largest relative difference of the two.
 HIDDEN = 0.05
 # The variance by gradients differs from that of samples: by so many standard errors, and so much.
