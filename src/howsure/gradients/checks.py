@@ -30,8 +30,10 @@ SAMPLES = 64
 BLOCKS = 4
 # Steps of the differences, in std of the noise. A gradient is believed if the differences agree
 # with it at one of them: a long step is blurred by curvature, a short one by rounding. Kinks blur
-# far down: on ResNet-20 at a noise of 0.1 differences are off by 13 % at 0.01, by 5 % at 0.001.
-STEPS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+# far down: for single images and ResNet-20 at a noise of 0.1, differences are off by up to 24 % at
+# 0.003 and by 7 % at 0.0003. Steps that are finer than COARSE count where rounding leaves them.
+STEPS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
+COARSE = 0.01
 # Largest relative difference of the two.
 HIDDEN = 0.05
 # The variance by gradients differs from that of samples: by so many standard errors, and so much.
@@ -113,8 +115,9 @@ def _is_hidden(
         ]
         ends = [values_at(calls, sources, each, rows, count) for each in both]
         change = ((ends[0] - ends[1]) / (2 * step)).to(slopes.dtype)
-        allowed = HIDDEN * _rms(change) + 20 * eps * scale / step
-        suspicious &= ~(_rms(change - slopes) <= allowed)
+        allowed, rounding = HIDDEN * _rms(change), 20 * eps * scale / step
+        tells = (rounding <= 2 * allowed) | (step >= COARSE)
+        suspicious &= ~(tells & (_rms(change - slopes) <= allowed + rounding))
     return bool(suspicious.any())
 
 
