@@ -14,6 +14,9 @@ aten = torch.ops.aten
 # Inference mode shows these whole, and not the operations that they are made of.
 _CONVOLUTIONS = {aten.conv1d, aten.conv2d, aten.conv3d, aten.mkldnn_convolution}
 
+# Whole recurrent layers; the backward pass makes the gradients of states and of weights.
+_RECURRENT = {aten.mkldnn_rnn_layer: 1, aten.mkldnn_rnn_layer_backward: 2}
+
 
 class Operations(TorchDispatchMode):
     """Counts multiplications and additions of convolutions and matrix products."""
@@ -34,6 +37,9 @@ def _count(operation: Any, args: Any, kwargs: Any, out: Any) -> int:
         return 2 * out.numel() * args[1].shape[-1]
     if operation is aten.matmul:
         return 2 * out.numel() * args[0].shape[-1]
+    if operation in _RECURRENT:  # input, weights of inputs, weights of states
+        work = 2 * args[0].shape[:2].numel() * (args[1].numel() + args[2].numel())
+        return _RECURRENT[operation] * work
     count = flop_registry.get(operation)
     return 0 if count is None else count(*args, **kwargs, out_val=out)
 

@@ -4,7 +4,7 @@
 
 PATH holds `uci`, `udacity` and `dronet`. Both searches see the same
 held-out inputs. Costs are counted operations of convolutions and matrix products, in plain forward
-passes per input. Writes `benchmarks/results/rate_search.json` and the table of `docs/adjoint.md`.
+passes per input. Writes `benchmarks/results/rate_search.json` and the table of `docs/gradients.md`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from howsure.tune import DEFAULT_RATES, Fit
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "rate_search.json"
-PAGE = HERE.parent / "docs" / "adjoint.md"
+PAGE = HERE.parent / "docs" / "gradients.md"
 GRID = [rate for rate in DEFAULT_RATES if rate > 0]
 
 

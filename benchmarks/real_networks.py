@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from models import cifar_resnet
+from cache import cached
+from models import cifar_resnet, trained
 from torch import Tensor, nn
 
 from howsure.experiments.steering.model import load_weights
@@ -24,7 +22,7 @@ class Case:
 
     name: str
     network: str
-    noise_std: float = 0.0  # of pixels in [0, 1]
+    noise_std: float = 0.0  # of pixels in [0, 1], or of numbers with unit variance
     rate: float = 0.0
     units: str | None = None
 
@@ -33,8 +31,13 @@ NOISE = (("2 gray levels", 2 * GRAY), ("8 gray levels", 8 * GRAY), ("0.1", 0.1))
 CASES = [
     *(
         Case(f"{network}, {label}", network, noise_std=std)
-        for network in ("ResNet-20", "ResNet-32", "DroNet")
+        for network in ("ResNet-20", "ResNet-32", "DroNet", "ViT")
         for label, std in NOISE
+    ),
+    *(
+        Case(f"{network}, {std}", network, noise_std=std)
+        for network in ("LSTM", "MLP")
+        for std in (0.05, 0.2, 0.5)
     ),
     *(
         Case(f"ResNet-20, {units}-wise dropout {rate:.1%}", "ResNet-20", rate=rate, units=units)
@@ -44,14 +47,18 @@ CASES = [
 ]
 
 
+# Networks on a few numbers, with their inputs.
+_NUMBERS = {"LSTM": trained.sequences, "MLP": trained.vectors}
+
+
 def images_of(data: Path, network: str, count: int) -> Tensor:
     """Every k-th test input, as the network takes it."""
+    if network in _NUMBERS:
+        return _NUMBERS[network](count)
     if network == "DroNet":
         return _frames(data / "udacity/test_ch2_001/center", count)
     pixels = np.load(data / "cifar10/cifar10_subset.npz")["x_test"][:: 10_000 // count][:count]
-    x = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
-    mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in (cifar_resnet.MEAN, cifar_resnet.STD))
-    return (x - mean) / std
+    return trained.normalised(pixels)
 
 
 def _frames(folder: Path, count: int) -> Tensor:
@@ -69,6 +76,9 @@ def _frames(folder: Path, count: int) -> Tensor:
 
 def model_of(data: Path, case: Case) -> nn.Module:
     """The trained network of a case."""
+    own = {"ViT": lambda: trained.vit(data), "LSTM": trained.lstm, "MLP": trained.mlp}
+    if case.network in own:
+        return own[case.network]()
     if case.network == "DroNet":
         return load_weights(data / "dronet" / "dronet_torch.pt")
     depth = int(case.network.removeprefix("ResNet-"))
@@ -77,7 +87,7 @@ def model_of(data: Path, case: Case) -> nn.Module:
 
 def noise_var(case: Case) -> Tensor:
     """The variance of the network's input."""
-    if case.network == "DroNet":
+    if case.network == "DroNet" or case.network in _NUMBERS:
         return torch.tensor(case.noise_std**2)
     return (case.noise_std / torch.tensor(cifar_resnet.STD).reshape(3, 1, 1)).square()
 
@@ -108,23 +118,24 @@ def _switch_dropout(model: nn.Module, rate: float) -> None:
             module.train(rate > 0)
 
 
-def cached(name: str, compute: Callable[[], Tensor]) -> Tensor:
-    """The tensor of this name from the temporary folder, computed once."""
-    key = hashlib.sha256(name.encode()).hexdigest()[:16]
-    file = Path(tempfile.gettempdir()) / "howsure_accuracy" / f"{key}.pt"
-    if file.exists():
-        return torch.load(file, weights_only=True)
-    file.parent.mkdir(exist_ok=True)
-    result = compute()
-    torch.save(result, file)
-    return result
+def as_one_batch(model: nn.Module, x: Tensor, case: Case, samples: int) -> Tensor:
+    """The same for inputs of a few numbers: all samples of an input at once, ten times as many."""
+    generator = torch.Generator().manual_seed(0)
+    std = noise_var(case).sqrt()
+    with torch.inference_mode():
+        rows = [
+            model(row + std * torch.randn(10 * samples, *row.shape, generator=generator))
+            for row in x
+        ]
+    return torch.stack(rows, 1)
 
 
 def truth(data: Path, case: Case, count: int, samples: int) -> Tensor:
     """Brute force for a case, cached: (samples, images, outputs)."""
-    return cached(
-        f"{case} {count} {samples}",
-        lambda: brute_force(
-            model_of(data, case), images_of(data, case.network, count), case, samples
-        ),
-    )
+    draw = as_one_batch if case.network in _NUMBERS else brute_force
+
+    def compute() -> Tensor:
+        return draw(model_of(data, case), images_of(data, case.network, count), case, samples)
+
+    numbers = " x 10" if case.network in _NUMBERS else ""
+    return cached(f"{case} {count} {samples}{numbers}", compute)

@@ -1,4 +1,4 @@
-"""100,000 rows through an MLP at T = 20: `python benchmarks/scoring.py`.
+"""100,000 rows through an MLP, T = 20 or 16 points: `python benchmarks/scoring.py`.
 
 Each case runs in a process of its own, on one thread: its peak memory is what the system reports,
 and its processor time is compared with plain inference on the same batches in the same process.
@@ -32,8 +32,8 @@ CASES = {
     "sampled_adf, batch 4096": {"method": "sampled_adf", "batch": 4096},
     "mc_dropout, batch 4096": {"method": "mc_dropout", "batch": 4096},
     "noise_sampling, batch 4096": {"method": "noise_sampling", "batch": 4096},
-    "adjoint, batch 256": {"method": "adjoint", "batch": 256},
-    "adjoint, batch 4096": {"method": "adjoint", "batch": 4096},
+    "gradients, batch 256": {"method": "gradients", "batch": 256},
+    "gradients, batch 4096": {"method": "gradients", "batch": 4096},
 }
 
 
@@ -67,7 +67,8 @@ def run_case(name, folder):
     batch = settings.pop("batch")
     model = network()
     x = torch.randn(ROWS, FEATURES, generator=torch.Generator().manual_seed(0))
-    sure = hs.Uncertain(model, noise=0.01, rate=0.1, samples=20, **settings)
+    samples = {} if settings["method"] == "gradients" else {"samples": 20}
+    sure = hs.Uncertain(model, noise=0.01, rate=0.1, **samples, **settings)
     before, plain = peak_mb(), plain_seconds(model, x, batch)
     start, clock = time.process_time(), time.perf_counter()
     score(sure, x, folder / "scores.npz", batch=batch, show_progress=False)
@@ -128,7 +129,8 @@ def main():
         print(name, json.dumps(found[name]), flush=True)
     result = {
         "command": "python benchmarks/scoring.py",
-        "model": "MLP 32-128-128-2, ReLU, float32, one thread, eager; noise and dropout, T = 20",
+        "model": "MLP 32-128-128-2, ReLU, float32, one thread, eager; noise and dropout; T = 20, "
+        "gradients at 16 points",
         "rows": ROWS,
         "cases": found,
         "torch": torch.__version__,

@@ -214,3 +214,21 @@ def test_inference_mode_around_a_prediction_does_no_harm(method):
     with torch.inference_mode():
         inside = METHODS[method](setup, x.clone())
     assert torch.equal(inside.total_var, METHODS[method](setup, x).total_var)
+
+
+@pytest.mark.parametrize("prediction", ["network", "mean"])
+def test_class_probabilities_vary_around_the_logits_mean(prediction):
+    """The noise moves this logit from 0 to 4, where the soft-max is nearly flat."""
+
+    class Shifted(nn.Module):
+        def forward(self, x):
+            energy = x.square().sum(1, keepdim=True)
+            return torch.cat([energy, torch.zeros_like(energy)], 1)
+
+    settings = {"noise": 4 / 200, "task": "classification", "prediction": prediction}
+    x = torch.zeros(1, 200)
+    p = hs.Uncertain(Shifted().eval(), method="gradients", samples=64, **settings)(x)
+    sampled = hs.Uncertain(Shifted().eval(), method="noise_sampling", samples=4000, **settings)(x)
+    assert p.std[0, 0] == pytest.approx(float(sampled.std[0, 0]), rel=0.2)
+    expected = 0.5 if prediction == "network" else float(sampled.mean[0, 0])
+    assert p.mean[0, 0] == pytest.approx(expected, rel=0.01)

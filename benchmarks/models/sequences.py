@@ -32,11 +32,11 @@ class EncoderBlock(nn.Module):
 class SmallViT(nn.Module):
     """ViT-Tiny with half its depth: 6 blocks of width 192, patches of 16 (Dosovitskiy 2021)."""
 
-    def __init__(self, outputs=1, size=224, width=192, depth=6, heads=3):
+    def __init__(self, outputs=1, size=224, width=192, depth=6, heads=3, patch=16):
         super().__init__()
-        self.patches = nn.Conv2d(3, width, 16, 16)
+        self.patches = nn.Conv2d(3, width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
-        self.position = nn.Parameter(0.02 * torch.randn(1, (size // 16) ** 2 + 1, width))
+        self.position = nn.Parameter(0.02 * torch.randn(1, (size // patch) ** 2 + 1, width))
         self.blocks = nn.Sequential(*(EncoderBlock(width, heads) for _ in range(depth)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, outputs)
 

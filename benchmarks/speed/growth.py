@@ -64,7 +64,7 @@ def _batch(count: int) -> dict[str, Call]:
     return {
         "ADF": _predict(_dronet(), x, "adf"),
         "T = 20": _predict(_dronet(), x, "sampled_adf", samples=SAMPLES, **dropout),
-        "adjoint": _predict(_dronet(), x, "adjoint", probes=0, **dropout),
+        "gradients": _predict(_dronet(), x, "gradients"),
     }
 
 
@@ -73,7 +73,7 @@ def _resolution(side: int) -> dict[str, Call]:
     net, x = ResNet18(1).eval().requires_grad_(False), torch.rand(1, 3, side, side)
     return {
         "ADF": _predict(net, x, "adf"),
-        "adjoint": _predict(net, x, "adjoint", probes=0, rate=RATE),
+        "gradients": _predict(net, x, "gradients"),
     }
 
 
@@ -91,7 +91,7 @@ def _depth(layers: int) -> dict[str, Call]:
     return {
         "ADF": _predict(net, x, "adf"),
         "T = 20": _predict(net, x, "sampled_adf", samples=SAMPLES, **dropout),
-        "adjoint": _predict(net, x, "adjoint", probes=0, **dropout),
+        "gradients": _predict(net, x, "gradients"),
     }
 
 
@@ -99,7 +99,7 @@ def _outputs(count: int) -> dict[str, Call]:
     x, net = torch.rand(1, 1, 200, 200), _dronet(count)
     return {
         "ADF": _predict(net, x, "adf"),
-        "adjoint": _predict(net, x, "adjoint", probes=0, rate=RATE),
+        "gradients": _predict(net, x, "gradients"),
     }
 
 

@@ -15,21 +15,35 @@ _COLUMNS = ("ResNet-18, batch 1", "ResNet-18, batch 8", "DroNet, batch 1")
 _RATIOS = {
     "ADF": ((2.6, 1.5), (3.0, 2.0), (2.5, 1.3)),
     "T = 20, dropout everywhere": ((38, 24), (45, 38), (18, 9)),
-    "adjoint": ((6, 4.5), (7, 5), (6, 4)),
 }
+# The default's cost, batch 1: by network and number of points, eager and compiled.
+_GRADIENTS = {
+    ("DroNet", 8): (12, 5),
+    ("DroNet", 4): (6.5, None),
+    ("ResNet-18, 32 x 32", 8): (12, 7.5),
+    ("ResNet-18, 32 x 32", 4): (6.5, None),
+    ("small ViT, 64 x 64", 8): (13, None),
+    ("small ViT, 64 x 64", 4): (8, None),
+    ("LSTM", 8): (10, 5),
+    ("MLP", 8): (12, 3),
+    ("ResNet-20, ten outputs", 8): (55, None),
+    ("ResNet-20, ten outputs", 4): (31, None),
+}
+_SAMPLES = {"MLP": 6, "LSTM": 5, "DroNet": 20}
 _TIMES_FASTER = {"ResNet-18, batch 1": 2.5, "DroNet, batch 1": 7}
 _MODES = {"eager": "times_faster", "compiled": "times_faster_compiled"}
 _EXPONENT = 1.05
 _DIFFERENCE = 1e-5
 _HALF_DIFFERENCE = 0.01
 _MEMORY_EXPONENT = 0.1
-_LINEAR = {"samples": ("T samples",), "batch": ("ADF", "T = 20", "adjoint")}
+_LINEAR = {"samples": ("T samples",), "batch": ("ADF", "T = 20", "gradients")}
 Row = dict[str, Any]
 
 
 def rows(folder: Path) -> list[Row]:
     """One row for each figure; `figure` is `None` where it was not measured."""
-    return [*_ratios(folder), *_textbook(folder), *_growth(folder), *_exactness(folder)]
+    parts = (_ratios, _costs, _textbook, _growth, _exactness)
+    return [row for part in parts for row in part(folder)]
 
 
 def write(folder: Path) -> list[Row]:
@@ -58,6 +72,23 @@ def _ratios(folder: Path) -> list[Row]:
             for mode, target in zip(("eager", "compiled"), targets, strict=True):
                 figure = ratios.get(f"{kind}, {mode}")
                 found.append(_row(f"plain forwards: {kind}, {mode}; {case}", figure, target))
+    return found
+
+
+def _costs(folder: Path) -> list[Row]:
+    """Of the default, and of samples as one batch."""
+    cases = store.load(folder, "speed")
+    wanted = {
+        (network, f"gradients, {points} points, {mode}"): most
+        for (network, points), both in _GRADIENTS.items()
+        for mode, most in zip(("eager", "compiled"), both, strict=True)
+        if most is not None
+    }
+    wanted |= {(network, "20 samples, eager"): most for network, most in _SAMPLES.items()}
+    found = []
+    for (network, kind), most in wanted.items():
+        figure = cases.get(f"{network}, batch 1", {}).get("ratio_to_plain", {}).get(kind)
+        found.append(_row(f"plain forwards: {kind}; {network}, batch 1", figure, most))
     return found
 
 

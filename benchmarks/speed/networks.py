@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from models.cifar_resnet import CifarResNet
 from models.resnet import ResNet18, ResNet50
 from models.sequences import Perceptron, Recurrent, SmallViT
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from howsure.experiments.steering.model import DroNet
 
 @dataclass(frozen=True)
 class Network:
-    """A network with one output, or with an image of them.
+    """A network with one output, with ten, or with an image of them.
 
     Attributes:
         build: Makes it, with random weights.
@@ -73,9 +74,12 @@ def flownet() -> nn.Module:
 NETWORKS = {
     "DroNet": Network(DroNet, (1, 200, 200), ("b.2",)),
     "ResNet-18": Network(lambda: ResNet18(1), (3, 224, 224), ("layers.3.1.conv2",)),
+    "ResNet-18, 32 x 32": Network(lambda: ResNet18(1), (3, 32, 32), ("layers.3.1.conv2",)),
+    "ResNet-20, ten outputs": Network(lambda: CifarResNet(3), (3, 32, 32), ("layer3.2.conv2",)),
     "ResNet-50": Network(lambda: ResNet50(1), (3, 224, 224), ("layers.3.2.conv3",)),
     "FlowNetS": Network(flownet, (3, 128, 128), ("smooth.0", "flow.smooth.0"), AtOneCell),
     "small ViT": Network(SmallViT, (3, 224, 224), ("blocks.5.fc1",)),
+    "small ViT, 64 x 64": Network(lambda: SmallViT(size=64), (3, 64, 64), ("blocks.5.fc1",)),
     "MLP": Network(Perceptron, (16,), ("4",)),
     "LSTM": Network(Recurrent, (20, 6), ("lstm",)),
 }

@@ -17,13 +17,15 @@ _HEAD = """\
 How long a prediction takes, in plain forward passes of the same network. `make bench` measures it
 and writes this page; the numbers are in `benchmarks/results/`. One thread, float32. All passes of
 a network take turns in one process, and the shortest time of each counts. Weights are random, with
-activations of usual size; beyond that speed does not depend on them.
+activations of usual size; beyond that speed does not depend on them. Cost says little without
+accuracy: `python benchmarks/time_to_accuracy.py --data PATH` measures both, and
+[gradients](gradients.md#accuracy-on-real-networks) has the accuracy on trained networks.
 
 """
 
 
 _CAPTIONS = {
-    "bench_ratio": "Plain forward passes per prediction, by network",
+    "time_to_accuracy": "Error of the std over time for gradients and Monte Carlo, by network",
     "bench_growth": "Time over samples, batch, resolution, depth and outputs",
 }
 
@@ -33,9 +35,9 @@ def write(folder: Path, page: Path, images: Path) -> None:
     names = plots.write(folder, images)
     where = "img/" if images.name == "img" else ""
     reading = folder / "reading.md"  # by hand: what the figures mean
-    parts = [_HEAD, _measured_with(folder), _must_hold(folder)]
-    parts.append(reading.read_text() if reading.exists() else "")
-    parts += [_speed(folder, names, where), _textbook(folder), _growth(folder, names, where)]
+    parts = [_HEAD, _measured_with(folder), _time_to_accuracy(folder, names, where)]
+    parts += [_must_hold(folder), reading.read_text() if reading.exists() else ""]
+    parts += [_speed(folder), _textbook(folder), _growth(folder, names, where)]
     text = "\n".join(part for part in parts if part).rstrip() + "\n"
     write_atomically(page, lambda file: file.write(text), text=True)
 
@@ -55,7 +57,51 @@ def _measured_with(folder: Path) -> str:
     )
 
 
+def _time_to_accuracy(folder: Path, names: list[str], where: str) -> str:
+    cases = store.load(folder, "time_to_accuracy")
+    if not cases:
+        return ""
+    return (
+        "## Time to accuracy\n\nCost says little without accuracy. The picture has both, for one "
+        "input on one thread: the root mean square error of the std against brute force, over the "
+        "median time in plain forward passes. Monte Carlo runs all samples as one batch. A star "
+        'marks what `method="auto"` picks.\n\n'
+        + _pictured("time_to_accuracy", names, where)
+        + "The table says when the std is within 5 %, in plain forward passes, and the error of "
+        "the default number of points. DroNet has its authors' weights, LSTM and MLP are trained, "
+        "the others have random weights (`benchmarks/time_to_accuracy.py`).\n\n"
+        + time_to_accuracy(cases)
+    )
+
+
+def time_to_accuracy(cases: dict[str, Any]) -> str:
+    """When each method is within 5 %, as a Markdown table."""
+    header = ["", "noise", "gradients: 5 % after", "Monte Carlo: 5 % after", "8 points: error"]
+    header += ["8 points: cost", "linear: error", "ADF: error", "`auto` picks", "it is first"]
+    rows = []
+    for name, case in cases.items():
+        plain = case["plain_seconds"]
+        default = case["settings"]["gradients"].index(8)
+        for noise, own in case["noise"].items():
+            reached, errors = own["seconds_to_precise"], own["errors"]
+            after = [None if t is None else t / plain for t in reached.values()]
+            cells = [number(each) if each else "never" for each in after]
+            cells += [_percent(errors["gradients"][default])]
+            cells += [number(case["seconds"]["gradients"][default] / plain)]
+            cells += [_percent(errors[method][0]) for method in ("linear", "adf")]
+            cells += [f"{own['auto']}, {own['auto_setting']}", "yes" if own["holds"] else "**no**"]
+            rows.append([name, noise, *cells])
+            name = ""
+    return table(header, rows)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
 def _must_hold(folder: Path) -> str:
+    if not (folder / "must_hold.json").exists():
+        return ""
     rows = json.loads((folder / "must_hold.json").read_text())["rows"]
     marks = {True: "yes", False: "no", None: "not measured"}
     lines = [
@@ -70,18 +116,19 @@ def _must_hold(folder: Path) -> str:
     return "## Targets\n\n" + table(["", "figure", "target", "reached"], lines)
 
 
-def _speed(folder: Path, names: list[str], where: str) -> str:
+def _speed(folder: Path) -> str:
     found = store.load(folder, "speed")
     if not found:
         return ""
     # Cases lie in the order in which they were measured; those of no known name come last.
     order = {name: place for place, name in enumerate(case_names())}
     cases = dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
-    parts = ["## Plain forward passes per prediction\n", _pictured("bench_ratio", names, where)]
+    parts = ["## Plain forward passes per prediction\n"]
     parts.append(
-        "The first number is eager, the second compiled, where it was. ADF is the paper's single "
-        "pass; T = 20 its sampling; the adjoint has one output, data and model variance. Brute "
-        "force samples noise and masks through the plain network.\n"
+        "Cost alone; for accuracy see above and [gradients](gradients.md). The first number is "
+        "eager, the second compiled, where it was. ADF is the paper's single pass, T = 20 its "
+        "sampling. The gradients are those of one output, or of ten where the name says so; with "
+        "noise and dropout they take 16 points. The 20 samples of the noise run as one batch.\n"
     )
     header = ["", "plain, ms", "folded, compiled", *KINDS]
     parts.append(table(header, [_speed_row(name, case) for name, case in cases.items()]))

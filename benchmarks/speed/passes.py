@@ -50,21 +50,24 @@ KINDS = {
     "ADF": Kind("adf"),
     "T = 20, dropout everywhere": Kind("sampled_adf", _DROPOUT, forwards=40, passes=10),
     "T = 20, dropout in last layers": Kind("sampled_adf", _DROPOUT, last=True, passes=3),
-    "adjoint": Kind("adjoint", {"rate": RATE, "probes": 0}, forwards=8, passes=4),
-    "adjoint, 8 probes": Kind("adjoint", {"rate": RATE, "probes": 8}, forwards=30, passes=8),
-    "brute force, N = 20": Kind("noise_sampling", _DROPOUT, forwards=22),
+    "gradients, 8 points": Kind("gradients", {"samples": 8}, forwards=14),
+    "gradients, 4 points": Kind("gradients", {"samples": 4}, forwards=7),
+    "gradients, noise and dropout": Kind("gradients", {"rate": RATE}, forwards=30),
+    "20 samples": Kind("noise_sampling", {"samples": SAMPLES}, forwards=20),
 }
-MUST_HOLD = ("ADF", "T = 20, dropout everywhere", "adjoint")
+MUST_HOLD = ("ADF", "T = 20, dropout everywhere", "gradients, 8 points")
 # Those that are compiled unless `--compiled all` asks for more: compiling takes minutes.
 COMPILED = {
     ("DroNet", 1): MUST_HOLD,
     ("ResNet-18", 1): MUST_HOLD,
     ("ResNet-18", 8): MUST_HOLD,
+    ("ResNet-18, 32 x 32", 1): ("gradients, 8 points",),
     ("ResNet-50", 1): ("ADF",),
     ("FlowNetS", 1): ("ADF",),
     ("small ViT", 1): ("ADF",),
-    ("MLP", 1): ("ADF", "T = 20, dropout everywhere"),
-    ("LSTM", 1): ("ADF", "T = 20, dropout everywhere"),
+    ("small ViT, 64 x 64", 1): ("gradients, 8 points",),
+    ("MLP", 1): MUST_HOLD,
+    ("LSTM", 1): MUST_HOLD,
 }
 
 

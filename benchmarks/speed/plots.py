@@ -6,17 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from speed import store
-from speed.passes import KINDS
 
 # Colours that people who see few of them can tell apart (Okabe & Ito).
 _COLOURS = ("#0072B2", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#7F7F7F")
+
+# Errors below that of brute force cannot be told from 0.
+_LEAST_ERROR = 0.003
 
 
 def write(folder: Path, images: Path) -> list[str]:
     """Writes what there are results for; the names of the pictures."""
     written = []
     for name, draw, kind in (
-        ("bench_ratio", _ratios, "speed"),
+        ("time_to_accuracy", _time_to_accuracy, "time_to_accuracy"),
         ("bench_growth", _growth, "growth"),
     ):
         cases = store.load(folder, kind)
@@ -27,44 +29,64 @@ def write(folder: Path, images: Path) -> list[str]:
     return written
 
 
-def _figure(width: float, height: float, columns: int) -> tuple[Any, Any]:
+def _figure(width: float, height: float, columns: int, rows: int = 1) -> tuple[Any, Any]:
+    """A figure and its panels by row and column."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(1, columns, squeeze=False)[0]
+    return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def _ratios(cases: dict[str, Any], path: Path) -> None:
-    """Plain forwards of each pass at batch 1: a mark for eager, a hollow one for compiled."""
-    own = {case["network"]: case for case in cases.values() if case["batch"] == 1}
-    figure, (axes,) = _figure(9, 0.7 + 0.55 * len(own), 1)
-    for row, case in enumerate(own.values()):
-        for place, (colour, kind) in enumerate(zip(_COLOURS, KINDS, strict=True)):
-            ratios, height = case["ratio_to_plain"], row + 0.1 * (place - 2.5)
-            for mode, filled in (("eager", colour), ("compiled", "white")):
-                if (value := ratios.get(f"{kind}, {mode}")) is not None:
-                    axes.plot(value, height, "o", ms=6, mfc=filled, mec=colour, mew=1.4)
-    for colour, kind in zip(_COLOURS, KINDS, strict=True):
-        axes.plot([], [], "o", color=colour, label=kind)
-    axes.plot([], [], "o", mfc="white", mec="black", label="compiled: hollow")
-    axes.set_yticks(range(len(own)), list(own))
-    axes.set_ylim(len(own) - 0.5, -0.5)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("plain eager forward passes, batch 1")
-    axes.axvline(1, color="black", lw=0.8)
-    axes.grid(axis="x", which="both", lw=0.4, alpha=0.6)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+def _time_to_accuracy(cases: dict[str, Any], path: Path) -> None:
+    """Error over cost, both logarithmic: a column for each network, a row for each noise."""
+    figure, panels = _figure(3.1 * len(cases), 6.2, len(cases), rows=2)
+    for column, (name, case) in enumerate(cases.items()):
+        for row, (noise, own) in enumerate(case["noise"].items()):
+            axes = panels[row][column]
+            _curves(axes, case, own)
+            axes.set_title(f"{name}\n{noise}" if row == 0 else noise, fontsize=10)
+            axes.set_xlabel("plain forward passes" if row == 1 else "")
+    for row in panels:
+        row[0].set_ylabel("error of the std, %")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     figure.savefig(path, dpi=130)
+
+
+def _curves(axes: Any, case: dict[str, Any], own: dict[str, Any]) -> None:
+    """The methods on one network with one noise, and a star at what `auto` picks."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for (method, errors), colour in zip(own["errors"].items(), _COLOURS, strict=False):
+        costs = [time / case["plain_seconds"] for time in case["seconds"][method]]
+        percent = [100 * max(error, _LEAST_ERROR) for error in errors]
+        style = "o-" if len(costs) > 1 else "D"
+        axes.plot(costs, percent, style, color=colour, ms=5, label=method)
+        if method == "gradients":
+            for count, x, y in zip(case["settings"][method], costs, percent, strict=True):
+                axes.annotate(str(count), (x, y), (4, 4), textcoords="offset points", fontsize=7)
+        if method == own["auto"] and own["auto_setting"] in case["settings"][method]:
+            place = case["settings"][method].index(own["auto_setting"])
+            axes.plot(costs[place], percent[place], "*", color="black", ms=13, zorder=3)
+    axes.plot([], [], "*", color="black", ms=11, label="picked by auto", lw=0)
+    axes.axhline(5, color="black", lw=0.8, ls="--")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="x", rotation=45)
+    axes.grid(lw=0.3, alpha=0.6)
 
 
 def _growth(cases: dict[str, Any], path: Path) -> None:
     """Time over size, both logarithmic, one panel for each thing that grows, with exponents."""
     from matplotlib.ticker import LogLocator
 
-    figure, panels = _figure(2.9 * len(cases), 3.6, len(cases))
+    figure, (panels,) = _figure(2.9 * len(cases), 3.6, len(cases))
     for axes, case in zip(panels, cases.values(), strict=True):
         for colour, (method, own) in zip(_COLOURS, case["methods"].items(), strict=False):
             label = f"{method}: {own['exponent']:.2f}"

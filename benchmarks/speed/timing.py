@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 Call = Callable[[], Any]
@@ -21,19 +22,29 @@ def seconds(call: Call, repeats: int = 1) -> float:
 
 
 def fastest(calls: Mapping[str, Call], *, budget: float, rounds: int = 15) -> dict[str, float]:
-    """The shortest time of every call, which other work on the machine changes least.
+    """The shortest time of every call, which other work on the machine changes least."""
+    return {name: min(times) for name, times in all_times(calls, budget, rounds).items()}
+
+
+def medians(calls: Mapping[str, Call], *, budget: float, rounds: int = 15) -> dict[str, float]:
+    """The median time of every call."""
+    return {name: median(times) for name, times in all_times(calls, budget, rounds).items()}
+
+
+def all_times(calls: Mapping[str, Call], budget: float, rounds: int) -> dict[str, list[float]]:
+    """The times of every call.
 
     Each round runs every call once, in the same order. The first round warms up and does not count;
     then there are at least 2 and at most `rounds` of them, as many as `budget` seconds allow.
     """
     repeats = {name: _repeats(seconds(call)) for name, call in calls.items()}
-    found = dict.fromkeys(calls, math.inf)
+    found: dict[str, list[float]] = {name: [] for name in calls}
     start = time.perf_counter()
     for done in range(rounds):
         if done >= 2 and time.perf_counter() - start > budget:
             break
         for name, call in calls.items():
-            found[name] = min(found[name], seconds(call, repeats[name]))
+            found[name].append(seconds(call, repeats[name]))
     return found
 
 

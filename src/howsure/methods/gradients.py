@@ -138,11 +138,14 @@ def _classified(
     found = _estimate(setup, calls, sources)
     own = variances_of(found, partial(_replaced, calls, sources))
     data, model = semi_definite(found.data_covariance), semi_definite(found.model_covariance)
-    centre = plain if setup.prediction != "mean" else _mean_logits(setup, calls, found, plain)
+    # Noise shifts the logits, and where they lie decides how much the soft-max lets through: they
+    # vary around their mean, whatever is predicted.
+    centre = _mean_logits(setup, calls, found, plain)
     classes = through_softmax(centre, data, model, columns, setup.seed)
-    probabilities = plain.softmax(1) if setup.prediction != "mean" else classes.mean
+    is_mean = setup.prediction == "mean"
+    probabilities = classes.mean if is_mean else plain.softmax(1)
     notes = (*_about(verdict), *own.notes, *_unreached(setup, found))
-    logits = replace(_logits(setup, own, centre, columns), notes=notes)
+    logits = replace(_logits(setup, own, centre if is_mean else plain, columns), notes=notes)
     return Prediction(
         probabilities,
         classes.data_var + setup.residual_var,

@@ -1,0 +1,132 @@
+"""Small networks that the benchmarks train themselves, once: the weights are kept.
+
+A vision transformer on 5,000 images of CIFAR-10, a recurrent network on sequences and a perceptron
+on vectors of a made-up regression. All inputs have unit variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from cache import cached
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models import cifar_resnet
+from models.sequences import Perceptron, Recurrent, SmallViT
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+STEPS, FEATURES, NUMBERS = 20, 6, 24
+_BATCH = 64
+_LARGEST_SHIFT = 4  # pixels
+
+
+def vit(data: Path, epochs: int = 12) -> nn.Module:
+    """Four blocks of width 96 on patches of 4 x 4 pixels; ten classes."""
+    torch.manual_seed(0)
+    model = SmallViT(10, 32, 96, 4, 3, patch=4)
+
+    def train() -> dict[str, Tensor]:
+        with np.load(data / "cifar10/cifar10_subset.npz") as found:
+            pixels, classes = found["x_train"], found["y_train"]
+        x, y = normalised(pixels), torch.from_numpy(classes).long().flatten()
+        return trained(model, x, y, F.cross_entropy, epochs, change=_shifted)
+
+    return _with(model, cached(f"ViT, CIFAR, {epochs} epochs", train))
+
+
+def normalised(pixels: np.ndarray) -> Tensor:
+    """Images of bytes as the networks for CIFAR take them."""
+    x = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+    mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in (cifar_resnet.MEAN, cifar_resnet.STD))
+    return (x - mean) / std
+
+
+def _shifted(x: Tensor) -> Tensor:
+    """The batch moved by some pixels, and mirrored half of the time."""
+    shifts = torch.randint(-_LARGEST_SHIFT, _LARGEST_SHIFT + 1, (2,)).tolist()
+    x = x.roll(shifts, (2, 3))
+    return x.flip(3) if torch.rand(()) < 0.5 else x
+
+
+def lstm(epochs: int = 30) -> nn.Module:
+    """Two layers of 64 units on 20 steps of 6 numbers; one output."""
+    torch.manual_seed(0)
+    model = Recurrent(FEATURES, 1, 64)
+
+    def train() -> dict[str, Tensor]:
+        x = sequences(4000, seed=1)
+        return trained(model, x, _at_the_end(x), F.mse_loss, epochs)
+
+    return _with(model, cached(f"LSTM, {epochs} epochs", train))
+
+
+def mlp(epochs: int = 60) -> nn.Module:
+    """Three hidden layers of 256 units on 24 numbers; one output."""
+    torch.manual_seed(0)
+    model = Perceptron(NUMBERS, 1)
+
+    def train() -> dict[str, Tensor]:
+        x = vectors(4000, seed=1)
+        return trained(model, x, _of_vectors(x), F.mse_loss, epochs)
+
+    return _with(model, cached(f"MLP, {epochs} epochs", train))
+
+
+def sequences(count: int, seed: int = 0) -> Tensor:
+    """Slow signals with noise."""
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randn(count, STEPS, FEATURES, generator=generator)
+    slow = steps.cumsum(1) / torch.arange(1, STEPS + 1).sqrt()[:, None]
+    return (slow + 0.5 * torch.randn(slow.shape, generator=generator)) / 1.25**0.5
+
+
+def _at_the_end(x: Tensor) -> Tensor:
+    """What a leaky integrator that one signal gates holds at the end."""
+    held = torch.zeros(len(x))
+    for now in x.unbind(1):
+        gate = torch.sigmoid(2 * now[:, 0])
+        held = 0.9 * held + 0.3 * gate * (now[:, 1] + now[:, 2] * now[:, 3])
+    return (held + torch.tanh(x[:, -1, 4]) * x[:, -1, 5])[:, None]
+
+
+def vectors(count: int, seed: int = 0) -> Tensor:
+    """Independent normal numbers."""
+    return torch.randn(count, NUMBERS, generator=torch.Generator().manual_seed(seed))
+
+
+def _of_vectors(x: Tensor) -> Tensor:
+    """Sines, products and kinks of some numbers, and a weighted sum of all."""
+    curved = torch.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + x[:, 3].abs()
+    sharp = torch.relu(x[:, 4] + x[:, 5]) - torch.tanh(2 * x[:, 6]) * x[:, 7]
+    line = x @ torch.linspace(-0.3, 0.3, x.shape[1])
+    return (curved + sharp + line)[:, None]
+
+
+def trained(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    loss: Loss,
+    epochs: int,
+    change: Callable[[Tensor], Tensor] = lambda x: x,
+) -> dict[str, Tensor]:
+    """The weights after some epochs of AdamW with one cycle of its rate."""
+    optimiser = torch.optim.AdamW(model.parameters(), weight_decay=0.05)
+    steps = epochs * -(-len(x) // _BATCH)
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=steps)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x)).split(_BATCH):
+            optimiser.zero_grad()
+            loss(model(change(x[rows])), y[rows]).backward()
+            optimiser.step()
+            rate.step()
+    return model.state_dict()
+
+
+def _with(model: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
+    model.load_state_dict(weights)
+    return model.eval().requires_grad_(False)

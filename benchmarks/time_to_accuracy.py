@@ -1,0 +1,206 @@
+"""How accurate the standard deviation is after how much time: gradients against Monte Carlo.
+
+    python benchmarks/time_to_accuracy.py --data PATH
+
+PATH is that of `accuracy.py`: DroNet has its authors' weights, the recurrent network and the
+perceptron are trained, the others have random weights. Times are medians of calls that take turns,
+for one input on one thread; errors are those of many inputs. Writes
+`benchmarks/results/time_to_accuracy.json`, `docs/img/time_to_accuracy.png` and the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from cache import cached
+from real_networks import CASES, GRAY, images_of, model_of, truth
+from speed import page, store
+from speed.networks import NETWORKS
+from speed.passes import plain
+from speed.timing import medians
+from torch import Tensor, nn
+
+import howsure as hs
+
+HERE = Path(__file__).parent
+GRADIENTS, MONTE_CARLO = "gradients", "Monte Carlo"
+POINTS = (4, 8, 16, 32, 64)
+SAMPLES = (20, 50, 100, 200, 400, 1000, 2000)
+PRECISE = 0.05
+SEEDS = 2
+# Every second one of 50 inputs.
+COUNT, STEP, DRAWS = 50, 2, 2000
+_PIXELS = {"2 gray levels": 2 * GRAY, "8 gray levels": 8 * GRAY}
+_NUMBERS = {"noise 0.05": 0.05, "noise 0.2": 0.2}
+SUBJECTS = {
+    "DroNet": _PIXELS,
+    "ResNet-18, 32 x 32": _PIXELS,
+    "small ViT, 64 x 64": _PIXELS,
+    "LSTM": _NUMBERS,
+    "MLP": _NUMBERS,
+}
+
+
+def subject(data: Path, name: str) -> tuple[nn.Module, Tensor]:
+    """The network and its inputs."""
+    trained = next((case for case in CASES if case.network == name), None)
+    if trained is not None:
+        return model_of(data, trained), images_of(data, name, COUNT)[::STEP]
+    return NETWORKS[name].made(), NETWORKS[name].input(COUNT)[::STEP]
+
+
+def truth_of(data: Path, name: str, label: str) -> Tensor:
+    """Brute force, (samples, inputs, outputs): that of `accuracy.py` where there is one."""
+    wanted = f"{name}, {label.removeprefix('noise ')}"
+    case = next((case for case in CASES if case.name == wanted), None)
+    if case is not None:
+        return truth(data, case, COUNT, DRAWS)[:, ::STEP]
+    model, x = subject(data, name)
+    std = SUBJECTS[name][label]
+    key = f"time to accuracy: {name} {std} {len(x)} {DRAWS}"
+    return cached(key, lambda: draws(model, x, std, DRAWS))
+
+
+def draws(model: nn.Module, x: Tensor, std: float, samples: int) -> Tensor:
+    """Brute force, (samples, inputs, outputs)."""
+    generator = torch.Generator().manual_seed(0)
+    size = max(1, 2**20 // x[0].numel())
+    with torch.inference_mode():
+        rows = [
+            torch.cat(
+                [
+                    model(row + std * torch.randn(len(some), *row.shape, generator=generator))
+                    for some in torch.arange(samples).split(size)
+                ]
+            )
+            for row in x
+        ]
+    return torch.stack(rows, 1)
+
+
+def calls_of(model: nn.Module, std: float) -> dict[str, dict[int, hs.Uncertain]]:
+    """Every method with its settings: how many points or samples; 0 where there is nothing."""
+
+    def made(method: str, **options: Any) -> hs.Uncertain:
+        return hs.Uncertain(model, std**2, method, **options)
+
+    return {
+        GRADIENTS: {points: made("gradients", samples=points) for points in POINTS},
+        MONTE_CARLO: {samples: made("noise_sampling", samples=samples) for samples in SAMPLES},
+        "linear": {0: made("linear")},
+        "adf": {0: made("adf")},
+    }
+
+
+def measure(data: Path, name: str, *, quick: bool) -> dict[str, Any]:
+    """Times of every method and setting, and for each noise their errors."""
+    model, x = subject(data, name)
+    noises = SUBJECTS[name]
+    made = calls_of(model, next(iter(noises.values())))
+    one = x[:1]
+    flat: dict[str, Callable[[], Any]] = {"plain": plain(model, one)}
+    for method, settings in made.items():
+        for count, sure in settings.items():
+            sure(one)  # the checks of the first call are not timed
+            flat[f"{method} {count}"] = lambda s=sure: s(one)
+    times = medians(flat, budget=2 if quick else 60, rounds=2 if quick else 15)
+    seconds = {
+        method: [times[f"{method} {count}"] for count in settings]
+        for method, settings in made.items()
+    }
+    found = {
+        label: errors_of(model, x, std, truth_of(data, name, label))
+        for label, std in noises.items()
+    }
+    return {
+        "plain_seconds": times["plain"],
+        "settings": {method: list(settings) for method, settings in made.items()},
+        "seconds": seconds,
+        "noise": {label: {**each, **_verdict(each, seconds)} for label, each in found.items()},
+    }
+
+
+def errors_of(model: nn.Module, x: Tensor, std: float, drawn: Tensor) -> dict[str, Any]:
+    """Root mean square errors of the log std by method and setting, and what `auto` picks."""
+    own = 1 / math.sqrt(2 * (len(drawn) - 1))
+    errors: dict[str, list[float]] = {MONTE_CARLO: [sampling_error(drawn, n) for n in SAMPLES]}
+    for method, settings in calls_of(model, std).items():
+        if method == MONTE_CARLO:
+            continue
+        errors[method] = [_error(sure, x, drawn.std(0), own) for sure in settings.values()]
+    picked, setup, _ = hs.methods.choose(hs.Uncertain(model, std**2).setup, x[:1])
+    chosen = MONTE_CARLO if picked == "noise_sampling" else picked
+    count = setup.samples or (8 if picked == "gradients" else 200)
+    return {"errors": errors, "auto": chosen, "auto_setting": count}
+
+
+def _error(sure: hs.Uncertain, x: Tensor, true_std: Tensor, own: float) -> float:
+    """Of a method, without that of brute force."""
+    squares = []
+    for seed in range(SEEDS):
+        sure.setup = sure.setup.with_(seed=seed)
+        std = torch.cat([sure(part).std for part in x.split(5)])
+        squares.append((std / true_std).log().square().mean())
+    return math.sqrt(max(0.0, float(torch.stack(squares).mean()) - own**2))
+
+
+def sampling_error(drawn: Tensor, count: int) -> float:
+    """Of the std of `count` samples, from parts of brute force itself.
+
+    A part is in the whole, so that its difference to it is too small by 1 - count / samples. More
+    than half of brute force has no two parts: then the error falls as the root of the number.
+    """
+    samples = len(drawn)
+    if count > samples // 2:
+        return sampling_error(drawn, samples // 2) * math.sqrt(samples // 2 / count)
+    parts = drawn[: samples // count * count].unflatten(0, (-1, count))
+    gap = (parts.std(1) / drawn.std(0)).log().square().mean()
+    return math.sqrt(float(gap) / (1 - count / samples))
+
+
+def _verdict(found: dict[str, Any], seconds: dict[str, list[float]]) -> dict[str, Any]:
+    """When the std is within 5 %, by method, and whether the default is first."""
+    reached = {
+        method: time_to(PRECISE, seconds[method], found["errors"][method])
+        for method in (GRADIENTS, MONTE_CARLO)
+    }
+    ours, theirs = (math.inf if t is None else t for t in reached.values())
+    return {"seconds_to_precise": reached, "holds": ours < theirs or found["auto"] == MONTE_CARLO}
+
+
+def time_to(error: float, seconds: list[float], errors: list[float]) -> float | None:
+    """When an error is reached, on straight lines between the logarithms; `None` if never."""
+    for index, (time, found) in enumerate(zip(seconds, errors, strict=True)):
+        if found > error:
+            continue
+        if index == 0:
+            return time
+        share = math.log(errors[index - 1] / error) / math.log(errors[index - 1] / max(found, 1e-9))
+        return seconds[index - 1] * (time / seconds[index - 1]) ** share
+    return None
+
+
+def main() -> None:
+    """Parses the arguments, measures, writes."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with data and weights")
+    parser.add_argument("--only", default="", help="networks whose name contains this")
+    parser.add_argument("--quick", action="store_true", help="two rounds; to out/bench")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    folder = HERE.parent / "out" / "bench" if given.quick else HERE / "results"
+    for name in (each for each in SUBJECTS if given.only in each):
+        results = store.Results(folder, "time_to_accuracy", "python benchmarks/time_to_accuracy.py")
+        results.add(name, measure(given.data, name, quick=given.quick), quick=given.quick)
+        print(page.time_to_accuracy({name: results.cases[name]["result"]}), flush=True)
+    docs = folder if given.quick else HERE.parent / "docs"
+    page.write(folder, docs / "benchmarks.md", folder if given.quick else docs / "img")
+
+
+if __name__ == "__main__":
+    main()
