@@ -32,7 +32,7 @@ BLOCKS = 4
 # with it at one of them: a long step is blurred by curvature, a short one by rounding.
 STEPS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 # Largest relative difference of the two.
-HIDDEN = 0.04
+HIDDEN = 0.03
 # The variance by gradients differs from that of samples: by so many standard errors, and so much.
 ERRORS = 5.0
 MATERIAL = 0.3
