@@ -6,7 +6,8 @@ the end: no Gaussians, no rules, no autograd. The tensors are stand-ins without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -63,12 +65,33 @@ def traced(
             return [output.detach() for output in function(*inputs)]
 
     make = make_fx(drawn, DECOMPOSITIONS, tracing_mode="real", _allow_non_fake_inputs=True)
-    with mode, enable_python_dispatcher():
+    with _plain_attention(), mode, enable_python_dispatcher():
         graph = make(*stand_ins)
     graph.graph.eliminate_dead_code()
+    _reshape_where_viewed(graph)
     graph.recompile()
     _keep_constants(graph)
     return graph.eval()
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Attention as products and a softmax: fused kernels have no form outside torch."""
+    mha: Any = torch.backends.mha
+    was_fast = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        mha.set_fastpath_enabled(was_fast)
+
+
+def _reshape_where_viewed(graph: GraphModule) -> None:
+    """Reshapes in place of views, which expect the order in memory of the stand-ins."""
+    for node in graph.graph.nodes:
+        if node.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+            node.target = torch.ops.aten.reshape.default
 
 
 def _keep_constants(graph: GraphModule) -> None:

@@ -62,7 +62,7 @@ class Flat:
         if self.masks:
             setup = with_masks(setup, x, self.masks, tensors[count:])
         found = METHODS[self.method](setup, x)
-        result = replace(found, covariance=None, sources=None, trust=None)
+        result = replace(found, covariance=None, sources=None, linear_share=None, std_error=None)
         for calibrator in self.uncertain.calibrators:
             result = calibrator(result)
         return flat_outputs(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class Design:
         return len(self.data)
 
 
+@functools.cache
 def design_for(*, noise: bool, masks: bool) -> Design:
     """One source: two pairs of mirror images. Both: four pairs, two for each of two masks.
 
