@@ -18,9 +18,9 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from howsure.compiling.backward import DECOMPOSITIONS
+from howsure.concrete import outside_traces
 
 
 class _RealDraws(TorchFunctionMode):
@@ -36,7 +36,7 @@ class _RealDraws(TorchFunctionMode):
         kwargs = kwargs or {}
         if kwargs.get("generator") is None:
             return func(*args, **kwargs)
-        with _disable_current_modes():
+        with outside_traces():
             return func(*args, **kwargs)
 
 
@@ -65,7 +65,7 @@ def traced(
             return [output.detach() for output in function(*inputs)]
 
     make = make_fx(drawn, DECOMPOSITIONS, tracing_mode="real", _allow_non_fake_inputs=True)
-    with _plain_attention(), mode, enable_python_dispatcher():
+    with _plain_operations(), mode, enable_python_dispatcher():
         graph = make(*stand_ins)
     graph.graph.eliminate_dead_code()
     _reshape_where_viewed(graph)
@@ -75,13 +75,13 @@ def traced(
 
 
 @contextmanager
-def _plain_attention() -> Iterator[None]:
-    """Attention as products and a softmax: fused kernels have no form outside torch."""
+def _plain_operations() -> Iterator[None]:
+    """Attention and recurrent layers as products: fused kernels have no form outside torch."""
     mha: Any = torch.backends.mha
     was_fast = mha.get_fastpath_enabled()
     mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
             yield
     finally:
         mha.set_fastpath_enabled(was_fast)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.concrete import outside_traces
 from howsure.gradients.quadrature import POINTS, RHO, linear_form, variance_form
 
 
@@ -49,6 +50,11 @@ def design_for(*, noise: bool, masks: bool) -> Design:
     with respect to the masks are averaged over the four points, and two masks of correlation 1/2
     make the inner product h(1/2), which is right to second order.
     """
+    with outside_traces(), torch.inference_mode(False):
+        return _design(noise=noise, masks=masks)
+
+
+def _design(*, noise: bool, masks: bool) -> Design:
     pairs, q, first = _pairs(RHO), variance_form(), linear_form()
     if not (noise and masks):
         return Design(pairs, pairs, q, q, first, first)
@@ -85,11 +91,12 @@ def draw(
 
     A block is the same whichever blocks are drawn with it, and for every row of a batch.
     """
-    drawn = [
-        torch.randn(mixing.shape[1], *shape, generator=_generator(seed, source, block))
-        for block in blocks
-    ]
-    return torch.einsum("pn,bn...->bp...", mixing.float(), torch.stack(drawn))
+    with outside_traces():
+        drawn = [
+            torch.randn(mixing.shape[1], *shape, generator=_generator(seed, source, block))
+            for block in blocks
+        ]
+        return torch.einsum("pn,bn...->bp...", mixing.float(), torch.stack(drawn))
 
 
 def _generator(seed: int, source: int, block: int) -> torch.Generator:

@@ -17,7 +17,7 @@ from howsure.concrete import is_traced
 from howsure.freed_memory import keep_freed_memory
 from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.checks import Verdict, verdict_of
-from howsure.gradients.classes import LARGEST, Classes, semi_definite, through_softmax
+from howsure.gradients.classes import LARGEST, Classes, through_softmax
 from howsure.gradients.estimate import Estimate, estimate, is_precise
 from howsure.gradients.sources import Sources, values_at
 from howsure.gradients.variances import Variances, variances_of
@@ -123,9 +123,9 @@ def _classified(
     calls.columns = columns
     found = _estimate(setup, calls, sources)
     own = variances_of(found)
-    data, model = semi_definite(found.data_covariance), semi_definite(found.model_covariance)
     centre = plain if setup.prediction != "mean" else _mean_logits(setup, calls, found, plain)
-    classes = through_softmax(centre, data, model, columns, setup.seed)
+    both = found.data_covariance, found.model_covariance
+    classes = through_softmax(centre, *both, columns, setup.seed)
     probabilities = plain.softmax(1) if setup.prediction != "mean" else classes.mean
     notes = (*_about(verdict), *own.notes, *_unreached(setup, found))
     logits = replace(_logits(setup, own, centre, columns), notes=notes)
@@ -177,7 +177,7 @@ def _error_of_classes(
         return None
     data, model = halves
     first, second = (
-        through_softmax(centre, semi_definite(d), semi_definite(m), columns, seed).std
+        through_softmax(centre, d, m, columns, seed).std
         for d, m in zip(data, model, strict=True)
     )
     return (first - second).abs() / 2
