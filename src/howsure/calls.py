@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from howsure.dropout import DropoutMode, Site
-from howsure.methods.setup import Setup
 from howsure.structure import Parts, map_leaves
+
+if TYPE_CHECKING:
+    from howsure.methods.setup import Setup
 
 # "folded": all points are rows of one batch. "looped": one call per point, whose rows are
 # independent. "whole": one call per point, which is one input with all its rows.

@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from howsure.calls import Calls, has_rows
+from howsure.compiling.backward import COMPILED
 from howsure.compiling.tracing import traced
 from howsure.freed_memory import keep_freed_memory
 from howsure.gradients.checks import verdict_of
@@ -98,7 +99,7 @@ def _in_one_program(setup: Setup, method: str, x: Any, *, assume_narrow: bool) -
         widths[:] = [torch.stack(noted).max()] if noted else []
         return [*found[-1].tensors, *widths]
 
-    graph = traced(flat, tensors_of(leaves))
+    graph = traced(flat, tensors_of(leaves), COMPILED)
     _check_floating(found[-1])
     run = compiled_graph(graph, tensors_of(leaves))
     return _runner(run, found[-1], has_width=bool(widths))

@@ -6,7 +6,7 @@ the end: no Gaussians, no rules, no autograd. The tensors are stand-ins without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,7 +43,7 @@ class _RealDraws(TorchFunctionMode):
 def traced(
     function: Callable[..., Sequence[Tensor]],
     tensors: Sequence[Tensor],
-    shapes: Sequence[Sequence[int]] | None = None,
+    decompositions: Mapping[Any, Callable[..., Any]] = DECOMPOSITIONS,
 ) -> GraphModule:
     """The function of these tensors as a graph; its constants are buffers.
 
@@ -51,20 +51,20 @@ def traced(
         function: From tensors to a flat sequence of tensors. Decisions by shapes are taken as for
             these shapes; a decision by values is an error.
         tensors: Examples: only dtype, device and shape matter.
-        shapes: Other shapes to trace with.
+        decompositions: Operations in other words.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
         stand_ins = [
-            torch.empty(tuple(shape), dtype=tensor.dtype, device=tensor.device)
-            for tensor, shape in zip(tensors, shapes or [t.shape for t in tensors], strict=True)
+            torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+            for tensor in tensors
         ]
 
     def drawn(*inputs: Tensor) -> list[Tensor]:
         with _RealDraws():
             return [output.detach() for output in function(*inputs)]
 
-    make = make_fx(drawn, DECOMPOSITIONS, tracing_mode="real", _allow_non_fake_inputs=True)
+    make = make_fx(drawn, dict(decompositions), tracing_mode="real", _allow_non_fake_inputs=True)
     with _plain_operations(), mode, enable_python_dispatcher():
         graph = make(*stand_ins)
     graph.graph.eliminate_dead_code()
@@ -78,13 +78,16 @@ def traced(
 def _plain_operations() -> Iterator[None]:
     """Attention and recurrent layers as products: fused kernels have no form outside torch."""
     mha: Any = torch.backends.mha
-    was_fast = mha.get_fastpath_enabled()
+    mkldnn: Any = torch._C  # the flags of `torch.backends.mkldnn` warn about others
+    were = mha.get_fastpath_enabled(), mkldnn._get_mkldnn_enabled()
     mha.set_fastpath_enabled(False)
+    mkldnn._set_mkldnn_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+        with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
-        mha.set_fastpath_enabled(was_fast)
+        mha.set_fastpath_enabled(were[0])
+        mkldnn._set_mkldnn_enabled(were[1])
 
 
 def _reshape_where_viewed(graph: GraphModule) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,10 @@ from howsure.concrete import is_traced
 from howsure.gradients.backward import MOST_OUTPUTS, gradients_at
 from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
 from howsure.gradients.sums import sums_of
-from howsure.methods.setup import Setup
 from howsure.structure import Parts, map_leaves
+
+if TYPE_CHECKING:
+    from howsure.methods.setup import Setup
 
 # Plain samples, blocks of points and rows that are looked at, the latter fewer for large inputs.
 SAMPLES = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,10 +13,12 @@ from torch import Tensor
 from howsure.calls import Calls, Layout, Rows
 from howsure.dropout import Site
 from howsure.gradients.points import Design, design_for, draw
-from howsure.methods.setup import Setup
 from howsure.noise import roots_of
 from howsure.noise.roots import Root
 from howsure.structure import Parts
+
+if TYPE_CHECKING:
+    from howsure.methods.setup import Setup
 
 
 @dataclass(frozen=True, eq=False)
