@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,7 +83,8 @@ def _folded(
         aten.constant_pad_nd(parts[:, :, :, :, i, :, j], [*none, *pad])
         for (i, j), pad in zip(pairs, around, strict=True)
     ]
-    whole = sum(shifted[1:], shifted[0]).permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+    total: Tensor = functools.reduce(operator.add, shifted)
+    whole = total.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
     left = [shape[2 + k] + padding[k] - whole.shape[2 + k] for k in (0, 1)]
     # Negative padding cuts off.
     return aten.constant_pad_nd(whole, [-padding[1], left[1], -padding[0], left[0]])

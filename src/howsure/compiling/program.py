@@ -84,7 +84,9 @@ def _rows_at_once(setup: Setup, x: Any) -> int | None:
 
 def _rows(x: Any, rows: slice) -> Any:
     """Some rows of every tensor that has any."""
-    return map_leaves(lambda leaf: leaf[rows] if isinstance(leaf, Tensor) and leaf.dim() else leaf, x)
+    return map_leaves(
+        lambda leaf: leaf[rows] if isinstance(leaf, Tensor) and leaf.dim() else leaf, x
+    )
 
 
 def _in_one_program(setup: Setup, method: str, x: Any, *, assume_narrow: bool) -> Run:
@@ -125,6 +127,7 @@ def compiled_graph(
 
 def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, *, has_width: bool) -> Run:
     """Calls the program, whose last output may be a std that must be small."""
+    filled = parts.filler()
 
     def predict(x: Any) -> Prediction:
         # Compiled code reads memory in the order it was compiled for.
@@ -133,7 +136,7 @@ def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, *, has_width: bo
             outputs = list(run(*inputs))
         if has_width and not float(outputs.pop()) <= NARROW:
             raise TooWideError
-        return parts.filled(outputs)
+        return filled(outputs)
 
     return predict
 

@@ -177,8 +177,7 @@ def _error_of_classes(
         return None
     data, model = halves
     first, second = (
-        through_softmax(centre, d, m, columns, seed).std
-        for d, m in zip(data, model, strict=True)
+        through_softmax(centre, d, m, columns, seed).std for d, m in zip(data, model, strict=True)
     )
     return (first - second).abs() / 2
 
