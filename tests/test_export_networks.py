@@ -15,9 +15,10 @@ class Attention(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.TransformerEncoderLayer(4, 2, 8, activation="gelu", batch_first=True)
+        self.head = nn.Linear(4, 1)
 
     def forward(self, x):
-        return self.layer(x).mean((1, 2), keepdim=True)[:, 0]
+        return self.head(self.layer(x).mean(1))
 
 
 class Recurrent(nn.Module):
@@ -31,12 +32,13 @@ class Recurrent(nn.Module):
 
 def networks():
     torch.manual_seed(0)
-    conv = nn.Conv2d(1, 2, 3)
-    norm = nn.BatchNorm2d(2)
+    conv, norm = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)
+    pool = [conv, norm, nn.ReLU(), nn.MaxPool2d(3, 2), nn.Flatten(), nn.Linear(8, 1)]
+    gelu = [nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2)]
     return {
         "convolution": (nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(72, 1)), (1, 8, 8)),
-        "pool": (nn.Sequential(conv, norm, nn.ReLU(), nn.MaxPool2d(3, 2), nn.Flatten()), (1, 7, 7)),
-        "GELU": (nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8)), (4,)),
+        "pool": (nn.Sequential(*pool), (1, 7, 7)),
+        "GELU": (nn.Sequential(*gelu), (4,)),
         "attention": (Attention(), (3, 4)),
         "GRU": (Recurrent(nn.GRU), (2, 4)),
         "LSTM": (Recurrent(nn.LSTM), (2, 4)),
