@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+import torch
 
 # Warnings of torch's own about its own export.
 QUIET = [
@@ -17,3 +18,27 @@ _missing = [
     name for name in ("onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None
 ]
 needs_onnx = pytest.mark.skipif(bool(_missing), reason=f"not installed: {', '.join(_missing)}")
+
+
+def assert_same(found, prediction):
+    """Equal to 1e-5 of the largest mean and of the largest total variance."""
+    total = float(prediction.total_var.abs().max())
+    scales = {"mean": float(prediction.mean.abs().max()), "data_var": total, "model_var": total}
+    for name, scale in scales.items():
+        expected = getattr(prediction, name)
+        assert found[name].shape == expected.shape
+        assert float((found[name] - expected).abs().max()) <= 1e-5 * scale
+
+
+def in_onnxruntime(path):
+    """The file as a function from a tensor to named tensors."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [item.name for item in session.get_outputs()]
+
+    def run(x):
+        found = session.run(None, {"x": x.numpy()})
+        return {name: torch.from_numpy(each) for name, each in zip(names, found, strict=True)}
+
+    return run

@@ -12,7 +12,6 @@ from torch import nn
 import howsure as hs
 from compilers import needs_compiler
 from howsure.compiling import Compiled
-from howsure.compiling.backward import DECOMPOSITIONS
 from howsure.compiling.tracing import traced
 from howsure.methods import METHODS
 from howsure.structure import Parts
@@ -24,7 +23,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*TF32.*"),
 ]
-aten = torch.ops.aten
 
 
 CASES = {
@@ -37,8 +35,10 @@ CASES = {
         "sampled_adf",
         {"rate": 0.2, "samples": 3, "shared_masks": False},
     ),
-    "adjoint": ("adjoint", {"probes": 0, "rate": 0.2}),
-    "adjoint, probes": ("adjoint", {"probes": 4, "rate": 0.2}),
+    "gradients": ("gradients", {}),
+    "gradients, masks": ("gradients", {"rate": 0.2}),
+    "gradients, mean": ("gradients", {"prediction": "mean", "residual_var": 0.1}),
+    "gradients, classes": ("gradients", {"rate": 0.2, "task": "classification"}),
     "classification": ("adf", {"task": "classification"}),
 }
 
@@ -55,7 +55,7 @@ def assert_same(found, expected):
         assert float((a - b).abs().max()) <= allowed + 1e-12
 
 
-@pytest.mark.parametrize("case, batch", [*((case, 3) for case in CASES), ("adjoint", 1)])
+@pytest.mark.parametrize("case, batch", [*((case, 3) for case in CASES), ("gradients", 1)])
 def test_traced_methods_give_what_eager_gives(case, batch):
     method, options = CASES[case]
     sure = hs.Uncertain(small_image_net(), 0.01, method, **options)
@@ -123,36 +123,6 @@ def test_a_trace_leaves_no_stand_ins_behind():
     sure = hs.Uncertain(model, 0.01, "adf")
     traced(lambda x: [METHODS["adf"](sure.setup, x).mean], [torch.rand(2, 1, 8, 8)])
     assert type(sure(torch.rand(2, 1, 8, 8)).data_var) is torch.Tensor
-
-
-@pytest.mark.parametrize("size", [(7, 9), (8, 8)])
-@pytest.mark.parametrize("stride, padding, dilation", [(1, 0, 1), (2, 1, 1), (3, 2, 2)])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_gradient_of_a_convolution_is_a_convolution(size, stride, padding, dilation, transposed):
-    x, weight = torch.randn(2, 4, *size), torch.randn(4, 2, 3, 3)
-    settings = [stride] * 2, [padding] * 2, [dilation] * 2, transposed, [0, 0], 2
-    out = aten.convolution(x, weight, None, *settings)
-    grad = torch.randn_like(out)
-    mask = [True, False, False]
-    expected = aten.convolution_backward(grad, x, weight, None, *settings, mask)[0]
-    ours = DECOMPOSITIONS[aten.convolution_backward.default]
-    found = ours(grad, x, weight, None, *settings, mask)[0]
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    assert ours(grad, x, weight, None, *settings, [True, True, False]) is NotImplemented
-
-
-@pytest.mark.parametrize("kernel, stride, padding", [((2, 2), (), (0, 0)), ((3,), (2,), (1,))])
-def test_gradients_of_pools(kernel, stride, padding):
-    x = torch.randn(2, 3, 7, 8)
-    out = aten.avg_pool2d(x, kernel, stride, padding)
-    grad = torch.randn_like(out)
-    args = (grad, x, kernel, stride, padding, False, True, None)
-    found = DECOMPOSITIONS[aten.avg_pool2d_backward.default](*args)
-    torch.testing.assert_close(found, aten.avg_pool2d_backward(*args))
-    out, indices = aten.max_pool2d_with_indices(x, kernel, stride, padding)
-    args = (grad, x, kernel, stride, padding, [1, 1], False, indices)
-    found = DECOMPOSITIONS[aten.max_pool2d_with_indices_backward.default](*args)
-    torch.testing.assert_close(found, aten.max_pool2d_with_indices_backward(*args))
 
 
 class Decides(nn.Module):
@@ -233,7 +203,7 @@ def test_compiled_images_may_lie_in_any_order_and_weights_are_laid_out():
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["sampled_adf", "adjoint"])
+@pytest.mark.parametrize("case", ["sampled_adf", "gradients, masks"])
 def test_compiled_methods_give_what_eager_gives(case):
     method, options = CASES[case]
     sure = hs.Uncertain(small_image_net(), 0.01, method, **options)
@@ -243,28 +213,49 @@ def test_compiled_methods_give_what_eager_gives(case):
     assert list(compiled.programs.values()) != [None]
     assert_same(found, sure(x))
     assert found.notes == sure(x).notes
-    if method == "adjoint":
+    if method == "gradients":
         assert_same(found.budget().variances, sure(x).budget().variances)
 
 
 @needs_compiler
-@pytest.mark.parametrize("probes", [0, 2])
-def test_a_large_batch_of_the_adjoint_is_one_program_run_in_pieces(probes, monkeypatch):
+def test_a_large_batch_is_one_program_run_in_parts(monkeypatch):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-    options = {"probes": probes, "rate": 0.1, "chunk": 2}
-    sure = hs.Uncertain(model, 0.1, "adjoint", **options)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)).eval()
+    sure = hs.Uncertain(model, 0.1, "gradients")
     x, traces = torch.rand(6, 3), []
+    # 8 points of 3 numbers for each of at most 4 rows: 3 divide the batch.
+    monkeypatch.setattr("howsure.compiling.program._ELEMENTS", 100)
     monkeypatch.setattr(
         "howsure.compiling.program.traced",
-        lambda function, tensors: traces.append(tensors[0].shape) or traced(function, tensors),
+        lambda function, tensors, *_: traces.append(tensors[0].shape) or traced(function, tensors),
     )
     compiled = Compiled()
-    found = compiled(sure.setup, "adjoint", x)
+    found = compiled(sure.setup, "gradients", x)
     assert list(compiled.programs.values()) != [None]
-    assert traces == [(2, 3)]
+    assert traces == [(3, 3)]
     assert_same(found, sure(x))
     assert_same(found.budget().elements["x"], sure(x).budget().elements["x"])
+
+
+class Hides(nn.Module):
+    """Has no gradient."""
+
+    def forward(self, x):
+        return x.detach().square()
+
+
+@pytest.mark.parametrize(
+    "model, options, reason",
+    [
+        (Hides().eval(), {}, "hides its gradient"),
+        (nn.Linear(3, 1).eval(), {"tolerance": 0.3}, "as many points as each needs"),
+    ],
+)
+def test_gradients_that_eager_does_not_take_as_they_are_run_as_before(model, options, reason):
+    sure, x = hs.Uncertain(model, 0.1, "gradients", **options), torch.rand(2, 3)
+    with pytest.warns(UserWarning, match=f"runs uncompiled.*{reason}"):
+        found = Compiled()(sure.setup, "gradients", x)
+    assert_same(found, sure(x))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import howsure as hs
-from exports import EXAMPLE, QUIET, needs_onnx
+from exports import EXAMPLE, QUIET, assert_same, in_onnxruntime, needs_onnx
 from howsure.calibrate import AffineVariance, Conformal, VarianceScale
 from howsure.compiling.tracing import traced
 from howsure.exporting import ExportError, export, read_metadata
@@ -25,29 +25,8 @@ CASES = {
     "linear": {},
     "mc_dropout": {"rate": 0.5, "samples": 5, "residual_var": 0.1},
     "sampled_adf": {"rate": 0.5, "samples": 5},
-    "adjoint": {"probes": 4, "rate": 0.2},
+    "gradients": {"rate": 0.2},
 }
-
-
-def assert_same(found, prediction):
-    names = "mean", "data_var", "model_var"
-    for name in names:
-        expected = getattr(prediction, name)
-        assert found[name].shape == expected.shape
-        assert float((found[name] - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
-
-
-def in_onnxruntime(path):
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [item.name for item in session.get_outputs()]
-
-    def run(x):
-        found = session.run(None, {"x": x.numpy()})
-        return {name: torch.from_numpy(each) for name, each in zip(names, found, strict=True)}
-
-    return run
 
 
 IMAGES = [pytest.param(method, "images", marks=pytest.mark.slow) for method in CASES]
@@ -130,17 +109,18 @@ def test_double_precision(tmp_path):
     assert export(sure, x, tmp_path / "net.pt2").difference <= 1e-12
 
 
-@pytest.mark.parametrize("method", ["adf", "adjoint"])
+@pytest.mark.parametrize("method", ["adf", "gradients"])
 def test_noise_with_a_std_for_every_feature(method, tmp_path):
     noise = hs.noise.std(torch.tensor([0.1, 0.2, 0.3]))
     sure, x = hs.Uncertain(perceptron(), noise, method), torch.rand(2, 3)
     assert export(sure, x, tmp_path / "net.pt2").difference <= 1e-5
 
 
-def test_classification(tmp_path):
-    sure = hs.Uncertain(perceptron(), 0.1, "adf", task="classification")
+@pytest.mark.parametrize("method", ["adf", "gradients"])
+def test_classification(method, tmp_path):
+    sure = hs.Uncertain(perceptron(), 0.1, method, task="classification")
     x = torch.rand(3, 3)
-    export(sure, x, tmp_path / "net.pt2")
+    assert export(sure, x, tmp_path / "net.pt2").batch is None
     assert_same(torch.export.load(tmp_path / "net.pt2").module()(x), sure(x))
 
 
@@ -156,6 +136,25 @@ def test_masks_for_each_input_fix_the_batch(tmp_path):
 class Decides(nn.Module):
     def forward(self, x):
         return x * 2 if float(x.sum()) > 0 else x
+
+
+class Hides(nn.Module):
+    def forward(self, x):
+        return x.detach().square()
+
+
+@pytest.mark.parametrize(
+    "model, options, message",
+    [
+        (Hides().eval(), {}, r"cannot be exported: the model hides its gradient"),
+        (perceptron(), {"tolerance": 0.3}, r"`samples=` and `tolerance=None`"),
+    ],
+)
+def test_gradients_that_differ_by_input_or_are_none_are_refused(model, options, message, tmp_path):
+    sure = hs.Uncertain(model, 0.1, "gradients", **options)
+    with pytest.raises(ExportError, match=message):
+        export(sure, torch.rand(2, 3), tmp_path / "net.pt2")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

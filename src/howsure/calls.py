@@ -124,8 +124,10 @@ class Calls:
             output = self.setup.run(filled)
         if mode is not None:
             mode.check_all_used()
-        self.parts = Parts(self.finish(output))
-        flat = self.flat(self.parts.tensors, points)
+        found = Parts(self.finish(output))
+        # What the plain call returned besides tensors is what users expect.
+        self.parts = self.parts or found
+        flat = self.flat(found.tensors, points)
         if self.columns is None:
             return flat
         return flat.gather(2, self.columns[rows].expand(points, -1, -1))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -80,6 +82,32 @@ class Parts:
         return map_leaves(
             lambda leaf: values[leaf.index] if isinstance(leaf, _Slot) else leaf, self.template
         )
+
+    def filler(self) -> Callable[[Sequence[Any]], Any]:
+        """`filled` for many calls: what has no tensors is looked at only once."""
+        found = _filler(self.template)
+        return found if found is not None else lambda values: self.template
+
+
+def _filler(template: Any) -> Callable[[Sequence[Any]], Any] | None:
+    """Puts values into a template; `None` if it has no place for any."""
+    if isinstance(template, _Slot):
+        return operator.itemgetter(template.index)
+    if dataclasses.is_dataclass(template) and not isinstance(template, type):
+        fields = [(f.name, getattr(template, f.name)) for f in dataclasses.fields(template)]
+        parts = {name: part for name, each in fields if (part := _filler(each)) is not None}
+        filled = functools.partial(dataclasses.replace, template)
+        return (
+            (lambda values: filled(**{n: p(values) for n, p in parts.items()})) if parts else None
+        )
+    leaves, spec = pytree.tree_flatten(template)
+    if spec.is_leaf():
+        return None
+    own = [_filler(leaf) for leaf in leaves]
+    if not any(own):
+        return None
+    pairs = list(zip(own, leaves, strict=True))
+    return lambda values: spec.unflatten([p(values) if p else leaf for p, leaf in pairs])
 
 
 class _Slot:

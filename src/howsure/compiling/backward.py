@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +11,8 @@ import torch
 from torch import Tensor
 
 aten = torch.ops.aten
+
+_FEW = 4
 
 
 def convolution_backward(
@@ -39,6 +43,51 @@ def convolution_backward(
     missing = [0] * spatial if transposed else [s - f for s, f in zip(size, fitting, strict=True)]
     settings = (stride, padding, dilation, not transposed, missing, groups)
     return aten.convolution.default(grad, weight, None, *settings), None, None
+
+
+def _of_few_channels(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    *settings: Any,
+) -> Any:
+    """The same as a product and a sum of shifted maps, where images have few channels.
+
+    Processors are slow at convolutions that make one or three channels.
+    """
+    dilation, transposed, _, groups, mask = settings
+    is_plain = len(stride) == 2 and not transposed and groups == 1 and max(dilation) == 1
+    if list(mask) != [True, False, False] or not is_plain or weight.shape[1] > _FEW:
+        return convolution_backward(grad, input, weight, bias_sizes, stride, padding, *settings)
+    out, own, *kernel = weight.shape
+    taps = [-(-k // s) for k, s in zip(kernel, stride, strict=True)]  # per phase of the stride
+    missing = [t * s - k for t, s, k in zip(taps, stride, kernel, strict=True)]
+    filled = aten.constant_pad_nd(weight, [0, missing[1], 0, missing[0]])
+    rows = grad.permute(0, 2, 3, 1)
+    shape = (*rows.shape[:3], own, taps[0], stride[0], taps[1], stride[1])
+    parts = (rows.reshape(-1, out) @ filled.reshape(out, -1)).reshape(shape)
+    return _folded(parts, taps, padding, input.shape), None, None
+
+
+def _folded(
+    parts: Tensor, taps: Sequence[int], padding: Sequence[int], shape: Sequence[int]
+) -> Tensor:
+    """The sum of what all windows say about a pixel; parts are (n, h, w, c, tap, phase, ...)."""
+    pairs = [(i, j) for i in range(taps[0]) for j in range(taps[1])]
+    none = [0] * 6
+    around = [[j, taps[1] - 1 - j, i, taps[0] - 1 - i] for i, j in pairs]
+    shifted = [
+        aten.constant_pad_nd(parts[:, :, :, :, i, :, j], [*none, *pad])
+        for (i, j), pad in zip(pairs, around, strict=True)
+    ]
+    total: Tensor = functools.reduce(operator.add, shifted)
+    whole = total.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+    left = [shape[2 + k] + padding[k] - whole.shape[2 + k] for k in (0, 1)]
+    # Negative padding cuts off.
+    return aten.constant_pad_nd(whole, [-padding[1], left[1], -padding[0], left[0]])
 
 
 def max_pool2d_backward(
@@ -87,3 +136,5 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.avg_pool2d_backward.default: avg_pool2d_backward,
     aten.max_pool2d_with_indices_backward.default: max_pool2d_backward,
 }
+# What compiled programs take besides.
+COMPILED = {**DECOMPOSITIONS, aten.convolution_backward.default: _of_few_channels}

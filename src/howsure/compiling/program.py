@@ -11,11 +11,13 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
+from howsure.calls import Calls, has_rows
+from howsure.compiling.backward import COMPILED
 from howsure.compiling.tracing import traced
 from howsure.freed_memory import keep_freed_memory
+from howsure.gradients.checks import verdict_of
+from howsure.gradients.sources import Sources
 from howsure.methods import METHODS
-from howsure.methods.passes import batch_size
-from howsure.methods.pieces import pieces
 from howsure.narrow import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.setup import Setup
@@ -23,8 +25,8 @@ from howsure.structure import Parts, map_leaves
 
 Run = Callable[[Any], Prediction]
 
-# Drawn anew in eager; compiled, the draws would be constants as large as the input, times samples.
-_DRAWS_NOISE = ("noise_sampling", "control_variate")
+# Elements of noise that run at once: activations take some hundred times as much memory.
+_ELEMENTS = 2**21
 
 
 class NotCompilableError(RuntimeError):
@@ -42,26 +44,48 @@ def compiled_method(setup: Setup, method: str, x: Any, *, may_assume: bool = Tru
     weights out for the processor. If it may, and all Gaussians are narrow for `x`, the program
     takes them for narrow, and raises `TooWideError` for inputs for which they are not.
     """
-    if method in _DRAWS_NOISE:
-        raise NotCompilableError(f'the method "{method}" draws noise in every call')
+    if method == "noise_sampling":
+        raise NotCompilableError('the method "noise_sampling" draws noise in every call')
     with widths_noted() as widths:
-        METHODS[method](setup, x)  # Finds dropout sites and squares weights, outside the trace.
+        METHODS[method](setup, x)  # Checks the model and finds dropout sites, outside the trace.
     narrow = may_assume and all(float(width) <= NARROW for width in widths)
-    rows = _rows_at_once(setup, x) if method == "adjoint" else None
+    rows = _rows_at_once(setup, x) if method == "gradients" else None
     if rows is None:
         return _in_one_program(setup, method, x, assume_narrow=narrow)
-    # Eager takes large inputs in pieces; one program serves all of them.
-    piece = next(pieces(x, None, rows))[0]
-    run = _in_one_program(setup, method, piece, assume_narrow=narrow)
-    return lambda x: concatenated([run(each) for each, _ in pieces(x, None, rows)], maps=True)
+    # One program serves all parts of a large batch.
+    run = _in_one_program(setup, method, _rows(x, slice(0, rows)), assume_narrow=narrow)
+
+    def in_parts(x: Any) -> Prediction:
+        parts = [slice(s, s + rows) for s in range(0, Calls(setup, x, "folded").count, rows)]
+        return concatenated([run(_rows(x, part)) for part in parts], maps=True)
+
+    return in_parts
 
 
 def _rows_at_once(setup: Setup, x: Any) -> int | None:
-    """How many inputs a piece has, all equally many; `None` if there is one piece."""
-    batch, rows = batch_size(x), batch_size(next(pieces(x, None, setup.chunk))[0])
-    if rows == batch:
+    """How many inputs a part has, all parts equally many; `None` if there is one part.
+
+    Checks that gradients are what eager takes, too.
+    """
+    verdict = verdict_of(setup, x)
+    if verdict.reason is not None:
+        raise NotCompilableError(f'"gradients" cannot be used: {verdict.reason}')
+    if setup.tolerance is not None:
+        raise NotCompilableError("with a `tolerance`, inputs take as many points as each needs")
+    if verdict.layout != "folded" or setup.batch_dim != 0 or not has_rows(x, 0):
         return None
-    return rows if batch % rows == 0 else 1
+    sources, count = Sources.of(setup, x, verdict.layout), Calls(setup, x, "folded").count
+    points = max(setup.samples or POINTS, sources.design.points)
+    fitting = max(1, _ELEMENTS // max(1, points * sources.elements))
+    rows = next(size for size in range(min(fitting, count), 0, -1) if count % size == 0)
+    return None if rows == count else rows
+
+
+def _rows(x: Any, rows: slice) -> Any:
+    """Some rows of every tensor that has any."""
+    return map_leaves(
+        lambda leaf: leaf[rows] if isinstance(leaf, Tensor) and leaf.dim() else leaf, x
+    )
 
 
 def _in_one_program(setup: Setup, method: str, x: Any, *, assume_narrow: bool) -> Run:
@@ -76,7 +100,7 @@ def _in_one_program(setup: Setup, method: str, x: Any, *, assume_narrow: bool) -
         widths[:] = [torch.stack(noted).max()] if noted else []
         return [*found[-1].tensors, *widths]
 
-    graph = traced(flat, tensors_of(leaves))
+    graph = traced(flat, tensors_of(leaves), COMPILED)
     _check_floating(found[-1])
     run = compiled_graph(graph, tensors_of(leaves))
     return _runner(run, found[-1], has_width=bool(widths))
@@ -102,6 +126,7 @@ def compiled_graph(
 
 def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, *, has_width: bool) -> Run:
     """Calls the program, whose last output may be a std that must be small."""
+    filled = parts.filler()
 
     def predict(x: Any) -> Prediction:
         # Compiled code reads memory in the order it was compiled for.
@@ -110,7 +135,7 @@ def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, *, has_width: bo
             outputs = list(run(*inputs))
         if has_width and not float(outputs.pop()) <= NARROW:
             raise TooWideError
-        return parts.filled(outputs)
+        return filled(outputs)
 
     return predict
 

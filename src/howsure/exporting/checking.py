@@ -12,7 +12,7 @@ from howsure.exporting.flat import Flat
 from howsure.exporting.graphs import Program, rows
 from howsure.exporting.torch_file import Run
 
-# Largest difference to eager, relative to the largest value of an output.
+# Largest difference to eager, relative to what `_scales` says.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 
 
@@ -24,11 +24,14 @@ def checked(flat: Flat, found: Program, run: Run, path: Path) -> float:
     for size in sizes:
         tensors = flat.tensors if size == count else rows(flat, size)
         expected = flat.eager(tensors)
-        rounding = _rounding(expected)
-        for name, eager, written in zip(flat.output_names, expected, run(tensors), strict=True):
+        scales, rounding = _scales(expected), _rounding(expected)
+        written = run(tensors)
+        for name, eager, own, scale in zip(
+            flat.output_names, expected, written, scales, strict=True
+        ):
             allowed = _TOLERANCE.get(eager.dtype, 1e-2)
-            difference = _difference(eager, written)
-            if difference > allowed and _is_rounding(name, eager, written, rounding):
+            difference = _difference(eager, own, scale)
+            if difference > allowed and _is_rounding(name, eager, own, rounding):
                 difference = allowed
             if not difference <= allowed:
                 raise ExportError(
@@ -40,20 +43,35 @@ def checked(flat: Flat, found: Program, run: Run, path: Path) -> float:
     return worst
 
 
-def _difference(expected: Tensor, found: Tensor) -> float:
-    """max |a - b| / max |a|; infinity for other shapes, NaN for NaN."""
+def _scales(outputs: list[Tensor]) -> list[float]:
+    """What differences are relative to: the largest mean or std, and the largest total variance.
+
+    A part of the variance that is 0, or nearly, is no scale for itself.
+    """
+    count = len(outputs) // 3
+    means, data, model = (outputs[k * count : (k + 1) * count] for k in range(3))
+    totals = [_largest(one + two) for one, two in zip(data, model, strict=True)]
+    pairs = zip(means, totals, strict=True)
+    return [*(max(_largest(mean), total**0.5) for mean, total in pairs), *totals, *totals]
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.abs().max()) if tensor.numel() else 0.0
+
+
+def _difference(expected: Tensor, found: Tensor, scale: float) -> float:
+    """max |a - b| / scale; infinity for other shapes, NaN for NaN."""
     if expected.shape != found.shape:
         return float("inf")
     if expected.numel() == 0 or torch.equal(expected, found.to(expected)):
         return 0.0
-    apart = float((expected - found.to(expected)).abs().max())
-    return apart / max(float(expected.abs().max()), torch.finfo(expected.dtype).tiny)
+    apart = _largest(expected - found.to(expected))
+    return apart / max(scale, torch.finfo(expected.dtype).tiny)
 
 
 def _rounding(outputs: list[Tensor]) -> float:
     """How far the rounding of many operations may move a mean."""
-    means = [mean for mean in outputs[: len(outputs) // 3] if mean.numel()]
-    largest = max((float(mean.abs().max()) for mean in means), default=0.0)
+    largest = max((_largest(mean) for mean in outputs[: len(outputs) // 3]), default=0.0)
     return 10 * torch.finfo(outputs[0].dtype).eps * largest
 
 

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from howsure.calibrate.calibrated import CalibratedPrediction
 from howsure.exporting.errors import ExportError
 from howsure.exporting.mask_inputs import MaskInput, mask_inputs, with_masks
+from howsure.gradients.checks import verdict_of
 from howsure.methods import METHODS, choose
 from howsure.prediction import Prediction
 from howsure.setup import Setup
@@ -20,7 +21,6 @@ from howsure.structure import Parts, paths, word
 from howsure.uncertain import Uncertain
 
 FIELDS = ("mean", "data_var", "model_var")
-_DRAWS_NOISE = ("noise_sampling", "control_variate")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Flat:
         if self.masks:
             setup = with_masks(setup, x, self.masks, tensors[count:])
         found = METHODS[self.method](setup, x)
-        result = replace(found, covariance=None, sources=None, trust=None)
+        result = replace(found, covariance=None, sources=None, linear_share=None, std_error=None)
         for calibrator in self.uncertain.calibrators:
             result = calibrator(result)
         return flat_outputs(result)
@@ -117,14 +117,32 @@ def _batch_axes(tensors: Sequence[Tensor]) -> list[int | None]:
 
 
 def _method(uncertain: Uncertain, example: Any) -> str:
-    name = uncertain.method
-    name = choose(uncertain.setup, example)[0] if name == "auto" else name
-    if name in _DRAWS_NOISE:
+    name, setup = uncertain.method, uncertain.setup
+    if name == "auto":
+        name, setup, _ = choose(setup, example)
+    if name == "noise_sampling":
         raise ExportError(
-            f'The method "{name}" draws new noise in every call, which a file cannot; use '
-            '`method="adjoint"` for few outputs, `"adf"` or `"sampled_adf"` for many.'
+            'The method "noise_sampling" draws new noise in every call, which a file cannot; use '
+            '`method="gradients"` for few outputs, `"adf"` or `"sampled_adf"` for many.'
         )
+    if name == "gradients":
+        _check_gradients(setup, example)
     return name
+
+
+def _check_gradients(setup: Setup, example: Any) -> None:
+    """An error where a prediction is not the same work for every input."""
+    if setup.tolerance is not None:
+        raise ExportError(
+            "With a `tolerance` every input takes as many points as it needs, and a file takes the "
+            "same for all; give a number with `samples=` and `tolerance=None`."
+        )
+    reason = verdict_of(setup, example).reason
+    if reason is not None:
+        raise ExportError(
+            f'"gradients" cannot be used for this model, and sampling cannot be exported: {reason}.'
+            ' `method="adf"` or `"sampled_adf"` may do.'
+        )
 
 
 def flat_outputs(prediction: Prediction) -> list[Tensor]:

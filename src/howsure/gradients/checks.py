@@ -26,16 +26,15 @@ from howsure.gradients.sums import sums_of
 from howsure.setup import Setup
 
 # Plain samples and blocks of points that are compared.
-SAMPLES = 64
+SAMPLES = 96
 BLOCKS = 4
 # Steps of the differences, in std of the noise. A gradient is believed if the differences agree
 # with it at one of them: a long step is blurred by curvature, a short one by rounding.
 STEPS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 # Largest relative difference of the two.
 HIDDEN = 0.03
-# The variance by gradients differs from that of samples: by so many standard errors, and so much.
-ERRORS = 5.0
-MATERIAL = 0.3
+# The variance by gradients differs from that of samples by so many standard errors.
+ERRORS = 4.0
 
 HIDES = (
     "the model hides its gradient (no_grad, detach, rounding, or a backward pass of its own): "
@@ -161,8 +160,10 @@ def _disagrees(
 def _differs(by_block: Tensor, by_sample: Tensor) -> Tensor:
     """Whether the averages over both differ by more than chance."""
     errors = [each.var(0) / len(each) for each in (by_block, by_sample)]
+    # Samples that lie close together by chance have too small an error: at least a Gaussian's.
+    error = (errors[0] + errors[1].clamp(min=2 / SAMPLES)).sqrt()
     gap = (by_block.mean(0) - by_sample.mean(0)).abs()
-    return (gap > ERRORS * (errors[0] + errors[1]).sqrt()) & (gap > MATERIAL)
+    return gap > ERRORS * error
 
 
 def _samples(calls: Calls, sources: Sources, rows: Rows, count: int) -> Tensor:

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.concrete import is_traced, outside_traces
 from howsure.gradients.backward import MOST_OUTPUTS
 
 DRAWS = 2000
 # Of more classes than have a backward pass each, the largest logits vary, the others stay.
 LARGEST = 10
 _ELEMENTS = 2**24
+# What is left of a logit's variance, given others, is rounding if it is such a share of it.
+_LEFT = 1e-3
+_STEPS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +55,16 @@ def through_softmax(
     Draws come in pairs that share w, the model's part: their covariance is the model variance. The
     columns say which logits vary; `None` is all.
     """
-    rows = max(1, _ELEMENTS // (DRAWS * max(1, logits.shape[1])))
-    pieces = [slice(start, start + rows) for start in range(0, max(1, len(logits)), rows)]
+    normals = _normals(data.shape[-1], seed).to(logits)
+    roots = root_of(data), root_of(model)
     parts = [
-        _drawn(logits[p], data[p], model[p], None if columns is None else columns[p], seed)
-        for p in pieces
+        _moments(
+            logits[some],
+            [root[some] for root in roots],
+            None if columns is None else columns[some],
+            normals,
+        )
+        for some in _pieces(logits)
     ]
     mean, data_var, model_var = (
         torch.cat([getattr(part, name) for part in parts])
@@ -64,44 +73,103 @@ def through_softmax(
     return Classes(mean, data_var, model_var)
 
 
-def _drawn(
-    logits: Tensor, data: Tensor, model: Tensor, columns: Tensor | None, seed: int
+def _pieces(logits: Tensor) -> list[slice]:
+    """As many rows at once as fit into memory; all of them inside a trace."""
+    if is_traced():
+        return [slice(None)]
+    rows = max(1, _ELEMENTS // (DRAWS * max(1, logits.shape[1])))
+    return [slice(start, start + rows) for start in range(0, max(1, len(logits)), rows)]
+
+
+def _normals(outputs: int, seed: int) -> Tensor:  # (3, draws, outputs)
+    """Two sets of draws for the noise and one for the masks, each with its mirror image."""
+    with outside_traces():
+        generator = torch.Generator().manual_seed(seed)
+        half = torch.randn(3, DRAWS // 4, outputs, generator=generator)
+        return torch.cat([half, -half], 1)
+
+
+def _moments(
+    logits: Tensor, roots: list[Tensor], columns: Tensor | None, normals: Tensor
 ) -> Classes:
-    generator = torch.Generator().manual_seed(seed)
-    shape = (3, DRAWS // 4, data.shape[-1])
-    half = torch.randn(shape, generator=generator)
-    first, second, shared = torch.cat([half, -half], 1).to(logits)  # each with its mirror image
-    roots = [root_of(data), root_of(model)]
-    moved = torch.einsum("rkl,dl->drk", roots[1], shared)
-    pair = []
-    for own in (first, second):
-        change = moved + torch.einsum("rkl,dl->drk", roots[0], own)
-        if columns is not None:
-            change = (
-                torch.zeros(len(change), *logits.shape)
-                .to(change)
-                .scatter(2, columns.expand(len(change), -1, -1), change)
-            )
-        pair.append(torch.softmax(logits + change, 2))
+    data, model = roots
+    *own, shared = normals
+    moved = torch.einsum("rkl,dl->drk", model, shared)
+    changes = [moved + torch.einsum("rkl,dl->drk", data, each) for each in own]
+    pair = [torch.softmax(logits + _everywhere(c, logits, columns), 2) for c in changes]
     mean = (pair[0].mean(0) + pair[1].mean(0)) / 2
     total = ((pair[0] - mean).square().mean(0) + (pair[1] - mean).square().mean(0)) / 2
     together = ((pair[0] - mean) * (pair[1] - mean)).mean(0).clamp(min=0)
-    has_masks = model.diagonal(dim1=1, dim2=2).sum(1, keepdim=True) > 0
-    has_noise = data.diagonal(dim1=1, dim2=2).sum(1, keepdim=True) > 0
+    has_noise, has_masks = (root.square().sum((1, 2))[:, None] > 0 for root in roots)
     model_var = torch.where(has_noise, torch.minimum(together, total), total)
     model_var = torch.where(has_masks, model_var, torch.zeros_like(total))
     return Classes(mean, total - model_var, model_var)
 
 
+def _everywhere(change: Tensor, logits: Tensor, columns: Tensor | None) -> Tensor:
+    """The change of every logit, (draws, rows, classes); 0 for those that are held."""
+    if columns is None:
+        return change
+    nothing = torch.zeros_like(logits).expand(len(change), *logits.shape)
+    return nothing.scatter(2, columns.expand(len(change), *columns.shape), change.to(logits.dtype))
+
+
 def root_of(covariance: Tensor) -> Tensor:  # (rows, outputs, outputs)
-    """A square root of the nearest positive semi-definite matrix."""
-    values, vectors = torch.linalg.eigh(covariance)
-    return vectors * values.clamp(min=0).sqrt()[:, None, :]
+    """A triangular square root L of a covariance matrix, or of one near by if it is none.
+
+    By chance an estimate has negative eigenvalues; they count as 0, and the variances stay as they
+    are. It takes no more than products and roots, so that an exported program does what eager
+    does: ONNX has no eigenvalues.
+    """
+    variances = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
+    std = variances.sqrt()
+    scale = 1 / torch.where(std > 0, std, 1.0)
+    correlation = _positive_part(covariance * scale[:, :, None] * scale[:, None, :])
+    root = _cholesky(correlation)
+    found = root.square().sum(2).sqrt()
+    return root * (std / torch.where(found > 0, found, 1.0))[:, :, None]
+
+
+def _positive_part(matrix: Tensor) -> Tensor:
+    """(A + |A|) / 2 with |A| = A sign(A), the sign by Newton and Schulz: X <- (3 X - X^3) / 2.
+
+    An eigenvalue below 1 / 500 of the norm has not reached its sign, and hardly counts.
+    """
+    whole = (matrix + matrix.mT) / 2
+    norm = whole.square().sum((1, 2), keepdim=True).sqrt()
+    sign = whole / torch.where(norm > 0, norm, 1.0)
+    for _ in range(_STEPS):
+        sign = 1.5 * sign - 0.5 * (sign @ sign @ sign)
+    return (whole + whole @ sign) / 2
+
+
+def _cholesky(matrix: Tensor) -> Tensor:
+    """L of a matrix that is positive semi-definite but for rounding; no column may be too long."""
+    rest, left = matrix, matrix.diagonal(dim1=1, dim2=2).clamp(min=0)
+    least = _LEFT * left
+    columns: list[Tensor] = []
+    for k in range(matrix.shape[1]):
+        own = left[:, k, None]
+        limit = (own * left).sqrt()
+        held = torch.minimum(torch.maximum(rest[:, :, k], -limit), limit)
+        is_free = own > least[:, k, None]
+        column = torch.where(is_free, held / torch.where(is_free, own, 1.0).sqrt(), 0.0)
+        rest = rest - column[:, :, None] * column[:, None, :]
+        # What is done has nothing left, whatever rounding says.
+        left = (left - column.square()).clamp(min=0) * _after(k, left)
+        columns.append(column)
+    return torch.stack(columns, 2)
+
+
+def _after(k: int, like: Tensor) -> Tensor:  # (outputs,)
+    """1 for the outputs behind number k, else 0."""
+    return like.new_tensor([float(output > k) for output in range(like.shape[1])])
 
 
 def semi_definite(covariance: Tensor) -> Tensor:
     """The nearest matrix without negative eigenvalues, with the same variances."""
-    root = root_of((covariance + covariance.mT) / 2)
+    values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
+    root = vectors * values.clamp(min=0).sqrt()[:, None, :]
     mended = root @ root.mT
     wanted = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
     found = mended.diagonal(dim1=1, dim2=2)

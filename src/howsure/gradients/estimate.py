@@ -151,9 +151,9 @@ def _sums(
 
 def _sizes(calls: Calls, sources: Sources, blocks: int, chunk: int | None) -> tuple[int, int]:
     """How many blocks run at once, and how many rows; all of them inside a trace."""
-    if is_traced():
-        return blocks, calls.count
     size = sources.design.points
+    if is_traced():
+        return max(1, chunk // size) if chunk else blocks, calls.count
     block = max(1, sources.elements) * size
     at_once = max(1, min(blocks, chunk // size if chunk else _ELEMENTS // block))
     return at_once, max(1, _ELEMENTS // (block * at_once))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.concrete import outside_traces
 from howsure.gradients.quadrature import POINTS, RHO, half_forms, linear_form, variance_form
 
 
@@ -52,6 +54,7 @@ class Design:
         return len(self.noise)
 
 
+@functools.cache
 def design_for(*, noise: bool, masks: bool) -> Design:
     """One source: two pairs of mirror images. Both: such a block of noise at each of four masks.
 
@@ -60,6 +63,11 @@ def design_for(*, noise: bool, masks: bool) -> Design:
     noise: gradients with respect to the masks are averaged over the block of noise. The masks are
     two pairs of mirror images themselves.
     """
+    with outside_traces(), torch.inference_mode(False):
+        return _design(noise=noise, masks=masks)
+
+
+def _design(*, noise: bool, masks: bool) -> Design:
     # Points of correlation RHO, and even orders of such masks.
     near, even = 1 / (1 - RHO), 1 / math.sqrt(1 - RHO**2)
     pairs, forms = _pairs(RHO), Forms(variance_form(), linear_form(), half_forms(), near)
@@ -106,11 +114,12 @@ def draw(
 
     A block is the same whichever blocks are drawn with it, and for every row of a batch.
     """
-    drawn = [
-        torch.randn(mixing.shape[1], *shape, generator=_generator(seed, source, block))
-        for block in blocks
-    ]
-    return torch.einsum("pn,bn...->bp...", mixing.float(), torch.stack(drawn))
+    with outside_traces():
+        drawn = [
+            torch.randn(mixing.shape[1], *shape, generator=_generator(seed, source, block))
+            for block in blocks
+        ]
+        return torch.einsum("pn,bn...->bp...", mixing.float(), torch.stack(drawn))
 
 
 def _generator(seed: int, source: int, block: int) -> torch.Generator:

@@ -17,7 +17,7 @@ from howsure.calls import Calls
 from howsure.concrete import is_traced
 from howsure.freed_memory import keep_freed_memory
 from howsure.gradients.checks import verdict_of
-from howsure.gradients.classes import Classes, semi_definite, through_softmax, varying
+from howsure.gradients.classes import Classes, through_softmax, varying
 from howsure.gradients.estimate import Estimate, estimate, is_precise
 from howsure.gradients.layout import Verdict
 from howsure.gradients.sources import Sources, values_at
@@ -137,11 +137,11 @@ def _classified(
     calls.columns = columns = varying(plain)
     found = _estimate(setup, calls, sources)
     own = variances_of(found, partial(_replaced, calls, sources))
-    data, model = semi_definite(found.data_covariance), semi_definite(found.model_covariance)
     # Noise shifts the logits, and where they lie decides how much the soft-max lets through: they
     # vary around their mean, whatever is predicted.
     centre = _mean_logits(setup, calls, found, plain)
-    classes = through_softmax(centre, data, model, columns, setup.seed)
+    both = found.data_covariance, found.model_covariance
+    classes = through_softmax(centre, *both, columns, setup.seed)
     is_mean = setup.prediction == "mean"
     probabilities = classes.mean if is_mean else plain.softmax(1)
     notes = (*_about(verdict), *own.notes, *_unreached(setup, found))
@@ -201,8 +201,7 @@ def _error_of_classes(
         return classes.std * share
     data, model = halves
     first, second = (
-        through_softmax(centre, semi_definite(d), semi_definite(m), columns, seed).std
-        for d, m in zip(data, model, strict=True)
+        through_softmax(centre, d, m, columns, seed).std for d, m in zip(data, model, strict=True)
     )
     return (first - second).abs() / 2
 

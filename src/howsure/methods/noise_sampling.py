@@ -42,10 +42,9 @@ def predict(setup: Setup, x: Any) -> Prediction:
             "`samples` is too small for a variance; use at least 2, or 4 with dropout."
         )
     with torch.no_grad(), _own_random_numbers(setup.seed) if verdict.random else nullcontext():
+        own = calls.flat(calls.plain(), 1)[0]
         found = sampled_at(calls, sources, samples)
-        plain = None
-        if setup.prediction == "network" and not verdict.random:
-            plain = calls.flat(calls.plain(), 1)[0]
+        plain = own if setup.prediction == "network" and not verdict.random else None
     notes = [] if verdict.note is None else [verdict.note]
     notes += [f"{RANDOM}; they are part of `data_var`."] if verdict.random else []
     if setup.tolerance is not None and not bool(found.are_precise(setup.tolerance).all()):

@@ -1,0 +1,62 @@
+"""Exported gradients of many kinds of networks, with any batch size."""
+
+import pytest
+import torch
+from torch import nn
+
+import howsure as hs
+from exports import QUIET, assert_same, in_onnxruntime, needs_onnx
+from howsure.exporting import export
+
+pytestmark = QUIET
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, activation="gelu", batch_first=True)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(self.layer(x).mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer, self.head = kind(4, 3, batch_first=True), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(self.layer(x)[0][:, -1])
+
+
+def networks():
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)
+    pool = [conv, norm, nn.ReLU(), nn.MaxPool2d(3, 2), nn.Flatten(), nn.Linear(8, 1)]
+    gelu = [nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2)]
+    return {
+        "convolution": (nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(72, 1)), (1, 8, 8)),
+        "pool": (nn.Sequential(*pool), (1, 7, 7)),
+        "GELU": (nn.Sequential(*gelu), (4,)),
+        "attention": (Attention(), (3, 4)),
+        "GRU": (Recurrent(nn.GRU), (2, 4)),
+        "LSTM": (Recurrent(nn.LSTM), (2, 4)),
+    }
+
+
+FORMATS = ["pt2", pytest.param("onnx", marks=[needs_onnx, pytest.mark.slow])]
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("rate", [None, 0.2])
+@pytest.mark.parametrize("name", networks())
+def test_gradients_of_many_kinds_of_networks(name, rate, suffix, tmp_path):
+    model, shape = networks()[name]
+    sure = hs.Uncertain(model.eval(), 0.01, "gradients", rate=rate)
+    path = tmp_path / f"net.{suffix}"
+    assert export(sure, torch.rand(2, *shape), path).batch is None
+    run = in_onnxruntime(path) if suffix == "onnx" else torch.export.load(path).module()
+    for batch in (1, 5):
+        x = torch.rand(batch, *shape)
+        assert_same(run(x), sure(x))
