@@ -90,6 +90,7 @@ def test_rate_tau_and_noise_together(net):
     assert abs(0.03 * fit.noise_scale / math.exp(best.x[1]) - 1) < 0.05
     data, _, both = net.parts(x[:5])
     expected = fit.noise_scale * 0.03 * (data + fit.rate / (1 - fit.rate) * both)
+    sure.setup = sure.setup.with_(samples=512)
     torch.testing.assert_close(sure(x[:5]).data_var, expected, rtol=0.1, atol=0)
     with_residual_var = hs.Uncertain(net, 0.09, "gradients").fit(
         [(x, y)], fit_residual_var=True, **QUIET
@@ -121,7 +122,7 @@ def test_a_rate_is_believed_only_near_a_pass(net, noise):
     )
     assert abs(fit.rate - 0.08) < 0.025
     odds = fit.rate / (1 - fit.rate)
-    assert nll(net, x, y, odds=odds, noise=noise) - best.fun < 1e-2
+    assert nll(net, x, y, odds=odds, noise=noise) - best.fun < 2e-2
 
 
 def test_rates_that_never_settle_end_at_the_best_pass(net, monkeypatch):

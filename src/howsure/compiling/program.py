@@ -18,6 +18,7 @@ from howsure.freed_memory import keep_freed_memory
 from howsure.gradients.checks import verdict_of
 from howsure.gradients.sources import Sources
 from howsure.methods import METHODS
+from howsure.methods.gradients import POINTS
 from howsure.narrow import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.setup import Setup
