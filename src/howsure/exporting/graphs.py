@@ -14,6 +14,7 @@ from howsure.errors import NoRuleError
 from howsure.exporting.any_batch import BatchSizeMattersError, for_any_batch
 from howsure.exporting.errors import ExportError
 from howsure.exporting.flat import Flat
+from howsure.methods.mc_dropout import MOST_SAMPLES
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,7 @@ def _exported_for_any(graph: GraphModule, flat: Flat) -> torch.export.ExportedPr
 def _trace(flat: Flat, tensors: Sequence[Tensor], batch: int) -> GraphModule:
     setup = flat.uncertain.setup
     # All samples, and all rows, at once: a file has one graph, not pieces.
-    setup = setup.with_(chunk=setup.chunk or setup.samples)
+    setup = setup.with_(chunk=setup.chunk or setup.samples or MOST_SAMPLES)
     try:
         return traced(lambda *inputs: flat.predict(setup, inputs), tensors)
     except (NoRuleError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
