@@ -91,9 +91,10 @@ def test_random_models_are_sampled_and_reproducible():
         def forward(self, x):
             return x[:, :2] + torch.randn_like(x[:, :2])
 
-    x = torch.zeros(4, 5)
+    x, before = torch.zeros(4, 5), torch.get_rng_state()
     one, two = (hs.Uncertain(Random().eval(), 0.01, seed=3)(x) for _ in range(2))
     assert torch.equal(one.std, two.std) and torch.equal(one.mean, two.mean)
+    assert torch.equal(torch.get_rng_state(), before)
     assert "random numbers" in " ".join(one.notes) and 0.8 < float(one.std.mean()) < 1.2
 
 

@@ -108,7 +108,8 @@ def some_rows(calls: Calls) -> tuple[Rows, int]:
 
 
 def _layout(setup: Setup, x: Any) -> Verdict:
-    with torch.no_grad():
+    # A model that draws random numbers leaves those of its caller as they were.
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         plain, again = (Calls(setup, x, "whole").plain() for _ in range(2))
     if not plain:
         raise TypeError("The model returns no floating-point tensor, so nothing has a variance.")

@@ -79,7 +79,8 @@ def _size(setup: Setup, x: Any) -> tuple[int, int, int]:
     if key not in setup._verdicts:
         sources = Sources.of(setup, x, verdict.layout)
         calls = verdict.calls(setup, x, sources)
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        quiet = torch.random.fork_rng(devices=[])
+        with quiet, torch.no_grad(), FlopCounterMode(display=False) as counter:
             plain = calls.plain()
         outputs = calls.flat(plain, 1).shape[2]
         elements = sources.elements
