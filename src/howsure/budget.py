@@ -37,10 +37,8 @@ class Budget:
         variances = torch.cat([part.variances for part in parts], 1)
         return Budget(first.names, first.kinds, variances, elements)
 
-    def with_constant(self, value: float | Tensor, constant: Tensor) -> Budget:
-        """The budget with a constant variance of every output, (batch, outputs), unless it is 0."""
-        if not isinstance(value, Tensor) and value == 0:
-            return self
+    def with_constant(self, constant: Tensor) -> Budget:
+        """The budget with a constant variance of every output, (batch, outputs)."""
         variances = torch.cat([self.variances, constant[None].to(self.variances)])
         names, kinds = (*self.names, CONSTANT), (*self.kinds, "constant")
         return Budget(names, kinds, variances, self.elements)

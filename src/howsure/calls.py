@@ -70,7 +70,7 @@ class Calls:
 
     def base(self, tensor: Tensor) -> Tensor:
         """An input or its variance with the rows in front."""
-        return tensor.unsqueeze(0) if self.layout == "whole" else tensor.movedim(self.axis, 0)
+        return tensor.unsqueeze(0) if self.layout == "whole" else _in_front(tensor, self.axis)
 
     def plain(self) -> tuple[Tensor, ...]:
         """What the model itself says: one call with copies of the inputs."""
@@ -145,7 +145,7 @@ class Calls:
                 return self._moved_back(self._joined(noisy[number]))
             if self.layout != "folded" or item.dim() == 0:
                 return item.clone()
-            own = item.movedim(self.axis, 0)[rows]
+            own = _in_front(item, self.axis)[rows]
             return self._moved_back(own.repeat(points, *(1,) * (own.dim() - 1)))
 
         return map_leaves(leaf, self.x)
@@ -160,7 +160,7 @@ class Calls:
         # The order in memory in which convolutions of a processor are fastest.
         if tensor.dim() == 4 and self.axis == 0 and self.channels_last:
             tensor = tensor.contiguous(memory_format=torch.channels_last)
-        return tensor.movedim(0, self.axis)
+        return tensor.movedim(0, self.axis) if self.axis else tensor
 
     def flat(self, outputs: Sequence[Tensor], points: int) -> Tensor:
         """Outputs as (points, rows, outputs)."""
@@ -175,7 +175,7 @@ class Calls:
             raise NotRowsError(
                 f"An output of shape {tuple(out.shape)} does not have a row for each input."
             )
-        rows = out.movedim(axis, 0)
+        rows = _in_front(out, axis)
         return rows.reshape(points, rows.shape[0] // points, math.prod(rows.shape[1:]))
 
     def _output_axis(self, number: int) -> int:
@@ -191,12 +191,17 @@ class Calls:
         found, start = [], 0
         for number, out in enumerate(tensors):
             axis = self._output_axis(number)
-            rest = out.movedim(axis, 0).shape[1:]
-            size = rest.numel()
+            rest = (*out.shape[:axis], *out.shape[axis + 1 :])
+            size = math.prod(rest)
             column = flat[:, start : start + size].reshape(flat.shape[0], *rest)
-            found.append(column.movedim(0, axis))
+            found.append(column.movedim(0, axis) if axis else column)
             start += size
         return found
+
+
+def _in_front(tensor: Tensor, axis: int) -> Tensor:
+    """The tensor with this axis first."""
+    return tensor.movedim(axis, 0) if axis else tensor
 
 
 class NotRowsError(ValueError):

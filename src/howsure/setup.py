@@ -125,9 +125,9 @@ class Setup:
         model = self.model
         if not torch.is_grad_enabled() or not isinstance(model, nn.Module):
             return model
-        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        if not any(tensor.is_inference() for tensor in tensors.values()):
+        if not any(tensor.is_inference() for tensor in weights_of(model)):
             return model
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         copies = {name: tensor.clone() for name, tensor in tensors.items()}
         return lambda *args, **kwargs: torch.func.functional_call(model, copies, args, kwargs)
 
@@ -152,13 +152,37 @@ class Setup:
 
     def check_eval_mode(self) -> None:
         """An error if a part of the model is in train mode."""
-        for path, module in self.model.named_modules() if isinstance(self.model, nn.Module) else ():
-            # A list of networks is no layer: it has no mode of its own.
-            if getattr(module, "training", False) and not isinstance(module, nn.ModuleList):
-                raise ValueError(
-                    f"`{path or type(module).__name__}` is in train mode; call `model.eval()` "
-                    "first. howsure switches dropout on by itself."
-                )
+        if not any(_is_training(module) for module in modules_of(self.model)):
+            return
+        named = self.model.named_modules() if isinstance(self.model, nn.Module) else ()
+        path, module = next(each for each in named if _is_training(each[1]))
+        raise ValueError(
+            f"`{path or type(module).__name__}` is in train mode; call `model.eval()` first. "
+            "howsure switches dropout on by itself."
+        )
+
+
+def _is_training(module: nn.Module) -> bool:
+    # A list of networks is no layer: it has no mode of its own.
+    return getattr(module, "training", False) and not isinstance(module, nn.ModuleList)
+
+
+def modules_of(model: Any) -> list[nn.Module]:
+    """A module and all below it, each once, in no order that matters; sooner than `modules()`."""
+    found: dict[int, nn.Module] = {}
+    waiting = [model] if isinstance(model, nn.Module) else []
+    while waiting:
+        module = waiting.pop()
+        if module is not None and id(module) not in found:
+            found[id(module)] = module
+            waiting.extend(module._modules.values())
+    return list(found.values())
+
+
+def weights_of(model: Any) -> list[Tensor]:
+    """All parameters and buffers of a model; what is shared comes more than once."""
+    tables = [table for m in modules_of(model) for table in (m._parameters, m._buffers)]
+    return [tensor for table in tables for tensor in table.values() if tensor is not None]
 
 
 def _shapes(x: Any) -> str:

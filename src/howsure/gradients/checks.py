@@ -10,17 +10,15 @@ The first call for a model makes all checks; a later one those for shapes that a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from howsure.calls import Calls, Rows
-from howsure.concrete import is_traced
 from howsure.gradients.backward import MOST_OUTPUTS, Gradients, gradients_at
 from howsure.gradients.classes import varying
-from howsure.gradients.layout import Verdict, key_of, layout_of, shapes_of, some_rows
+from howsure.gradients.layout import Verdict, some_rows, verdict_for
 from howsure.gradients.sources import Sources, values_at
 from howsure.gradients.sums import sums_of
 from howsure.setup import Setup
@@ -49,16 +47,13 @@ TOO_MANY = (
 
 def verdict_of(setup: Setup, x: Any) -> Verdict:
     """The layout, and whether gradients can be relied on for inputs of this kind."""
-    verdict = layout_of(setup, x)
-    if verdict.reason is not None or is_traced():
-        return verdict
-    rows = shapes_of(x, without=setup.batch_dim if verdict.layout == "folded" else None)
-    key = ("gradients", *key_of(setup, x), rows)
-    if key not in setup._verdicts:
+
+
+    def doubt(verdict: Verdict) -> str | None:
         sources = Sources.of(setup, x, verdict.layout)
-        setup._verdicts[key] = _doubt(verdict.calls(setup, x, sources), sources)
-    reason = setup._verdicts[key]
-    return verdict if reason is None else replace(verdict, reason=reason)
+        return _doubt(verdict.calls(setup, x, sources), sources)
+
+    return verdict_for(setup, x, doubt)
 
 
 def _doubt(calls: Calls, sources: Sources) -> str | None:

@@ -69,15 +69,21 @@ class Estimate:
     def linear_share(self) -> Tensor:
         """The first-order share of the variance, between 0 and 1; 1 where there is none."""
         total = self.sums.variance.mean
-        share = self.sums.linear / (self.count * torch.where(total > 0, total, 1.0))
+        linear = self.sums.terms[:, :, 1].sum(1)
+        share = linear / (self.count * torch.where(total > 0, total, 1.0))
         return torch.where(total > 0, share.clamp(0, 1), 1.0)
 
     @property
     def standard_error(self) -> Tensor:
         """Of the total variance, (rows, outputs): by the spread of the blocks, or inside one."""
-        if self.blocks == 1:
-            return self.sums.gaps.sqrt()
-        return self.sums.variance.standard_error
+        if self.blocks > 1:
+            return self.sums.variance.standard_error
+        design = self.sources.design
+        data, model = (
+            _gap(self.sums.terms[:, kind], forms.apart)
+            for kind, forms in enumerate((design.data, design.model))
+        )
+        return (data + model).abs()
 
     def halves(self) -> tuple[Tensor, Tensor] | None:
         """Data and model covariance of the blocks of even and of odd number, (2, rows, ...).
@@ -128,6 +134,13 @@ def is_precise(variance: Running, tolerance: float) -> Tensor:  # (rows,)
     # The relative error of a std is half that of its variance.
     reached = variance.standard_error * doubt <= 2 * tolerance * variance.mean
     return (reached | (variance.squares == 0)).all(1)
+
+
+def _gap(terms: Tensor, apart: float) -> Tensor:  # (rows, forms, outputs)
+    """How far the halves of a single block are apart, (rows, outputs)."""
+    variance, _, one, other = terms.unbind(1)
+    both = one + other
+    return apart * variance * (one - other) / torch.where(both > 0, both, 1.0)
 
 
 def _sums(

@@ -9,17 +9,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from howsure.calls import ALL, Calls, Layout, NotRowsError, Rows, has_rows, rows_of, tensors_of
 from howsure.concrete import is_traced
 from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
-from howsure.setup import Setup
+from howsure.setup import Setup, weights_of
 from howsure.structure import Parts, map_leaves
 
 # Rows that are looked at; fewer of large inputs.
@@ -65,7 +65,29 @@ def layout_of(setup: Setup, x: Any) -> Verdict:
     """
     if is_traced():
         return setup._verdicts.get("last", Verdict("folded"))
-    key = ("layout", *key_of(setup, x), shapes_of(x))
+    return _known_layout(setup, x, key_of(setup, x))
+
+
+def verdict_for(
+    setup: Setup, x: Any, doubt: Callable[[Verdict], str | None]
+) -> Verdict:
+    """The layout, with the reason why gradients cannot be relied on for inputs of this kind."""
+    if is_traced():
+        return layout_of(setup, x)
+    own = key_of(setup, x)
+    verdict = _known_layout(setup, x, own)
+    if verdict.reason is not None:
+        return verdict
+    rows = shapes_of(x, without=setup.batch_dim if verdict.layout == "folded" else None)
+    key = ("gradients", own, rows)
+    if key not in setup._verdicts:
+        setup._verdicts[key] = doubt(verdict)
+    reason = setup._verdicts[key]
+    return verdict if reason is None else replace(verdict, reason=reason)
+
+
+def _known_layout(setup: Setup, x: Any, own: tuple[Any, ...]) -> Verdict:
+    key = ("layout", own, shapes_of(x))
     if key not in setup._verdicts:
         setup._verdicts[key] = _layout(setup, x)
     setup._verdicts["last"] = setup._verdicts[key]
@@ -74,12 +96,8 @@ def layout_of(setup: Setup, x: Any) -> Verdict:
 
 def key_of(setup: Setup, x: Any) -> tuple[Any, ...]:
     """What a verdict depends on besides shapes: the model, its weights and what is random."""
-    tensors = (
-        [*setup.model.parameters(), *setup.model.buffers()]
-        if isinstance(setup.model, nn.Module)
-        else []
-    )
-    versions = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+    weights = weights_of(setup.model)
+    versions = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights)
     kinds = (setup.has_masks(x), setup.placement, setup.batch_dim, repr(setup.output))
     return id(setup.model), hash(versions), id(setup.noise), setup.task, kinds
 
@@ -201,7 +219,7 @@ def _has_own_rows(calls: Calls, sources: Sources, plain: Sequence[Tensor]) -> bo
         return False
     points = [z[:1] for z in sources.drawn(range(1))]
     alone = calls.flat(plain, 1)[0, :1]
-    leaves = [leaf(z, calls.count, calls.x) for z in points]
+    leaves = [leaf(z, calls.count, calls.x).clone() for z in points]
     for each in leaves:
         each[:, :1] = 0  # Noise on all rows but the first.
     with torch.no_grad():

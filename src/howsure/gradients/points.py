@@ -30,6 +30,10 @@ class Forms:
     halves: Tensor
     apart: float
 
+    def table(self) -> Tensor:  # (4, points * points)
+        """Variance, linear part and both halves, to be multiplied with inner products."""
+        return torch.stack([self.variance, self.linear, *self.halves]).flatten(1)
+
 
 @dataclass(frozen=True, eq=False)
 class Design:

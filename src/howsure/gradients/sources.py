@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ from howsure.noise import roots_of
 from howsure.noise.roots import Root
 from howsure.setup import Setup
 from howsure.structure import Parts
+
+# Numbers that are kept from call to call: 4 MB.
+_REMEMBERED = 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +40,14 @@ class Sources:
         sites: All dropout sites.
         odds: The variance p / (1 - p) of each site's mask; 0 where nothing is dropped.
         seed: Seed of the points.
+        kept: What the setup remembers from call to call.
     """
 
     inputs: tuple[Noisy, ...]
     sites: tuple[Site, ...]
     odds: tuple[float, ...]
     seed: int
+    kept: dict[Any, Any]
 
     @classmethod
     def of(cls, setup: Setup, x: Any, layout: Layout) -> Sources:
@@ -51,7 +56,7 @@ class Sources:
         inputs = tuple(Noisy(*found) for found in roots_of(setup.noise, x, axis))
         sites = setup.sites(x) if setup.has_masks(x) else ()
         odds = tuple(rate / (1 - rate) for rate in setup.rates(sites)) if sites else ()
-        return cls(inputs, sites, odds, setup.seed)
+        return cls(inputs, sites, odds, setup.seed, setup._verdicts)
 
     @property
     def active(self) -> tuple[int, ...]:
@@ -82,24 +87,40 @@ class Sources:
         They are the same for all rows, and `rows` is 1; or every row from the first has its own.
         """
         design, count = self.design, len(self.inputs)
-        shapes = [(design.noise, noisy.root.shape) for noisy in self.inputs]
-        shapes += [(design.masks, self.sites[site].units) for site in self.active]
+        shapes = [(rows, *noisy.root.shape) for noisy in self.inputs]
+        shapes += [(rows, *self.sites[site].units) for site in self.active]
+        mixings = [design.noise] * count + [design.masks] * len(self.active)
         # Rows of one pass have a stream together.
         seed = self.seed + 104_729 * first
         # Streams of sites are numbered from 1000 on: a further sensor leaves the masks alone.
         numbers = [*range(count), *(1000 + site for site in self.active)]
-        return [
-            draw(mixing, (rows, *shape), blocks, seed, number).flatten(0, 1)
-            for number, (mixing, shape) in zip(numbers, shapes, strict=True)
-        ]
+
+        def draw_all() -> list[Tensor]:
+            each = zip(mixings, shapes, numbers, strict=True)
+            return [draw(m, shape, blocks, seed, n).flatten(0, 1) for m, shape, n in each]
+
+        return self.remembered("points", (seed, blocks, *shapes, *numbers), draw_all)
+
+    def remembered(self, name: str, key: Any, make: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """What `make` gives for this key; looked up if it was the last one.
+
+        Every call begins with the same points, and to draw them takes as long as a small network.
+        """
+        known, found = self.kept.get(name, (None, []))
+        if known == key:
+            return found
+        found = make()
+        if sum(each.numel() for each in found) <= _REMEMBERED:
+            self.kept[name] = (key, found)
+        return found
 
 
 def leaf(z: Tensor, rows: int, x: Any) -> Tensor:  # (points, rows, *shape)
-    """The points of a source, (points, rows or 1, *shape), as a tensor of its own."""
+    """The points of a source, (points, rows or 1, *shape), as a tensor to differentiate for."""
     tensors = Parts(x).tensors
     dtype = torch.float64 if tensors and tensors[0].dtype == torch.float64 else torch.float32
     device = tensors[0].device if tensors else z.device
-    return z.to(device, dtype).expand(-1, rows, *z.shape[2:]).clone()
+    return z.to(device, dtype).expand(-1, rows, *z.shape[2:]).detach()
 
 
 def outputs_at(

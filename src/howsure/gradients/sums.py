@@ -30,9 +30,9 @@ class Running:
     @classmethod
     def of(cls, numbers: Tensor) -> Running:  # (count, rows, outputs)
         """All of these."""
-        mean = numbers.mean(0)
-        count = torch.full_like(mean[:, :1], float(len(numbers)))
-        return cls(count, mean, (numbers - mean).square().sum(0))
+        variance, mean = torch.var_mean(numbers, 0, correction=0)
+        count = mean.new_full((mean.shape[0], 1), float(len(numbers)))
+        return cls(count, mean, variance * len(numbers))
 
     def __add__(self, other: Running) -> Running:
         """Those of both (Chan, Golub & LeVeque 1979)."""
@@ -59,8 +59,8 @@ class Sums:
         data: Covariances that the noise causes, summed over blocks of even and of odd number,
             (rows, 2, outputs, outputs).
         model: The same for the masks.
-        linear: Sum of the first-order variances, (rows, outputs).
-        gaps: Sum of the squared errors that the halves of each block show, (rows, outputs).
+        terms: What the forms of a design say of each output alone, summed over blocks, for noise
+            and masks: (rows, 2, forms, outputs).
         by_source: Sum of the variances by source, (rows, sources, outputs).
         elements: Of each noisy input the sum of variances by element, (rows, outputs, elements).
     """
@@ -70,27 +70,18 @@ class Sums:
     blocks: Tensor
     data: Tensor
     model: Tensor
-    linear: Tensor
-    gaps: Tensor
+    terms: Tensor
     by_source: Tensor
     elements: tuple[Tensor, ...]
 
     def _tensors(self) -> tuple[Tensor, ...]:
-        return (
-            self.blocks,
-            self.data,
-            self.model,
-            self.linear,
-            self.gaps,
-            self.by_source,
-            *self.elements,
-        )
+        sums = (self.blocks, self.data, self.model, self.terms, self.by_source)
+        return (*sums, *self.elements)
 
     @classmethod
     def _of(cls, variance: Running, values: Running, tensors: Sequence[Tensor]) -> Sums:
-        blocks, data, model, linear, gaps, by_source, *elements = tensors
-        sums = (blocks, data, model, linear, gaps, by_source)
-        return cls(variance, values, *sums, tuple(elements))
+        blocks, data, model, terms, by_source, *elements = tensors
+        return cls(variance, values, blocks, data, model, terms, by_source, tuple(elements))
 
     def __add__(self, other: Sums) -> Sums:
         """More blocks of the same rows."""
@@ -136,32 +127,25 @@ def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
 
     The first `inputs` of the sources are sensors, the others masks.
     """
-    points = design.points
-    gradients = [_by_block(each, points) for each in found.by_source]
-    grams = [_gram(each) for each in gradients]
-    like = gradients[0]
-    data_forms, model_forms = design.data, design.model
-    sensors, masks = grams[:inputs], grams[inputs:]
-    data = _covariance(sensors, data_forms.variance, like)
-    model = _covariance(masks, model_forms.variance, like)
-    linear = _variance(sensors, data_forms.linear, like) + _variance(
-        masks, model_forms.linear, like
-    )
-    forms = [data_forms.variance] * inputs + [model_forms.variance] * len(masks)
-    own = [_variance([gram], form, like).sum(0) for gram, form in zip(grams, forms, strict=True)]
-    total = (data + model).diagonal(dim1=2, dim2=3)
-    gap = _gap(sensors, data_forms, data) + _gap(masks, model_forms, model)
+    gradients = [_by_block(each, design.points) for each in found.by_source]
+    sensors = [_told(each, design.data) for each in gradients[:inputs]]
+    masks = [_told(each, design.model) for each in gradients[inputs:]]
+    both = [_added(each) for each in (sensors, masks)]
+    like = (sensors or masks)[0]
+    data, model = (torch.zeros_like(like) if each is None else each for each in both)
+    terms = [each.diagonal(dim1=2, dim2=3) for each in (data, model)]
     numbers = range(first, first + len(data))
+    total = terms[0][:, :, 0] if not masks else terms[0][:, :, 0] + terms[1][:, :, 0]
+    own = [each[..., 0].diagonal(dim1=2, dim2=3).sum(0) for each in (*sensors, *masks)]
     return Sums(
         Running.of(total),
         Running.of(found.values.to(like.dtype)),
-        _by_parity(torch.ones_like(total[:, :, 0]), numbers),
-        _by_parity(data, numbers),
-        _by_parity(model, numbers),
-        linear.sum(0),
-        gap.square().sum(0),
+        _parities(like, numbers),
+        _by_parity(data[..., 0], numbers),
+        _by_parity(model[..., 0], numbers),
+        torch.stack([each.sum(0) for each in terms], 1),
         torch.stack(own, 1),
-        tuple(_elements(each, data_forms.variance) for each in gradients[:inputs]),
+        tuple(_elements(each, design.data.variance) for each in gradients[:inputs]),
     )
 
 
@@ -171,47 +155,37 @@ def _by_block(gradients: Tensor, points: int) -> Tensor:
     return wide.unflatten(1, (-1, points)).permute(1, 3, 0, 2, 4)
 
 
-def _gram(gradients: Tensor) -> Tensor:
-    """All inner products, (blocks, rows, outputs, points, outputs, points)."""
+def _told(gradients: Tensor, forms: Forms) -> Tensor:
+    """What all forms say of one source, (blocks, rows, outputs, outputs, forms)."""
     blocks, rows, outputs, points, _ = gradients.shape
     flat = gradients.reshape(blocks * rows, outputs * points, -1)
-    return (flat @ flat.mT).reshape(blocks, rows, outputs, points, outputs, points)
+    gram = (flat @ flat.mT).reshape(-1, outputs, points, outputs, points)
+    pairs = gram.transpose(2, 3).reshape(-1, points * points)
+    found = pairs @ forms.table().to(gradients).mT
+    return found.reshape(blocks, rows, outputs, outputs, -1)
 
 
-def _covariance(grams: Sequence[Tensor], form: Tensor, like: Tensor) -> Tensor:
-    """Between all outputs, (blocks, rows, outputs, outputs), from the sum over sources."""
-    if not grams:
-        blocks, rows, outputs = like.shape[:3]
-        return like.new_zeros(blocks, rows, outputs, outputs)
-    return torch.einsum("pq,brkplq->brkl", form.to(like), sum(grams[1:], grams[0]))
-
-
-def _variance(grams: Sequence[Tensor], form: Tensor, like: Tensor) -> Tensor:
-    """Of every output, (blocks, rows, outputs), from the sum over sources."""
-    if not grams:
-        return like.new_zeros(like.shape[:3])
-    own = sum(grams[1:], grams[0]).diagonal(dim1=2, dim2=4)
-    return torch.einsum("pq,brpqk->brk", form.to(like), own)
-
-
-def _gap(grams: Sequence[Tensor], forms: Forms, covariance: Tensor) -> Tensor:
-    """How far the halves of a block are apart, (blocks, rows, outputs): the error of a block."""
-    variance = covariance.diagonal(dim1=2, dim2=3)
-    if not grams:
-        return torch.zeros_like(variance)
-    one, other = (_variance(grams, half, variance) for half in forms.halves)
-    both = one + other
-    share = (one - other) / torch.where(both > 0, both, 1.0)
-    return forms.apart * share * variance
+def _added(tables: Sequence[Tensor]) -> Tensor | None:
+    """The sum over sources; `None` if there are none."""
+    return sum(tables[1:], tables[0]) if tables else None
 
 
 def _elements(gradients: Tensor, form: Tensor) -> Tensor:
     """The summands of the inner products, over all blocks: (rows, outputs, elements)."""
-    return (gradients * torch.einsum("pq,brkqd->brkpd", form.to(gradients), gradients)).sum((0, 3))
+    return (gradients * (form.to(gradients) @ gradients)).sum((0, 3))
 
 
 def _by_parity(each: Tensor, numbers: range) -> Tensor:
     """Sums over the blocks of even and of odd number: (rows, 2, ...)."""
+    if len(numbers) == 2 and numbers[0] % 2 == 0:
+        return each.movedim(0, 1)
     nothing = torch.zeros_like(each[0])
     halves = [each[(start - numbers[0]) % 2 :: 2] for start in (0, 1)]
     return torch.stack([half.sum(0) if len(half) else nothing for half in halves], 1)
+
+
+def _parities(like: Tensor, numbers: range) -> Tensor:
+    """How many blocks have an even and an odd number, (rows, 2)."""
+    odd = sum(number % 2 for number in numbers)
+    counts = torch.tensor([len(numbers) - odd, odd], dtype=like.dtype, device=like.device)
+    return counts.expand(like.shape[1], 2)

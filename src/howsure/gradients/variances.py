@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -44,6 +44,18 @@ class Variances:
         covariance = torch.diag_embed(zero)
         return cls(zero, zero, covariance, zero, torch.ones_like(plain), budget)
 
+    def with_constant(self, value: float | Tensor) -> Variances:
+        """With a constant variance of every output as part of the data variance."""
+        if not isinstance(value, Tensor) and value == 0:
+            return self
+        constant = torch.as_tensor(value).to(self.data).expand_as(self.data)
+        return replace(
+            self,
+            data=self.data + constant,
+            covariance=self.covariance + torch.diag_embed(constant),
+            budget=self.budget.with_constant(constant),
+        )
+
 
 # Outputs at the points that vary by so much more than their gradients say have a step between them.
 STEP = 10.0
@@ -60,7 +72,8 @@ def variances_of(found: Estimate, resample: Callable[[Tensor], Replaced]) -> Var
         found: The estimate.
         resample: Variances by sampling for some rows, given as indices.
     """
-    raw = [c.diagonal(dim1=1, dim2=2) for c in (found.data_covariance, found.model_covariance)]
+    covariances = found.data_covariance, found.model_covariance
+    raw = [each.diagonal(dim1=1, dim2=2) for each in covariances]
     data, model = (each.clamp(min=0) for each in raw)
     error = _error_of_std(found.standard_error, data + model)
     notes = ()
@@ -70,11 +83,10 @@ def variances_of(found: Estimate, resample: Callable[[Tensor], Replaced]) -> Var
         data, model = data.index_copy(0, rows, new.data), model.index_copy(0, rows, new.model)
         error = error.index_copy(0, rows, new.error)
         notes = (RESAMPLED.format(count=len(rows), total=len(data)),)
-    covariance = found.data_covariance + found.model_covariance
     return Variances(
         data,
         model,
-        _with_variances(covariance, data + model),
+        _with_variances(covariances[0] + covariances[1], data + model),
         error,
         found.linear_share,
         _budget(found, raw, (data, model)),
@@ -102,10 +114,9 @@ def _doubtful(found: Estimate, variance: Tensor) -> Tensor:  # (some rows,)
     if not has_values(variance):
         return torch.zeros(0, dtype=torch.long)
     values = found.sums.values
-    spread = values.squares / (values.count - 1).clamp(min=1)
-    rounding = 20 * torch.finfo(found.dtype).eps * values.mean.abs()
-    missed = (spread > STEP * variance) & (spread > rounding.square())
-    return missed.any(1).nonzero()[:, 0]
+    rounding = (20 * torch.finfo(found.dtype).eps * values.mean).square()
+    most = torch.maximum(STEP * variance, rounding) * (values.count - 1)
+    return (values.squares > most).any(1).nonzero()[:, 0]
 
 
 def _error_of_std(error: Tensor, variance: Tensor) -> Tensor:
@@ -126,27 +137,33 @@ def _budget(found: Estimate, raw: list[Tensor], kept: tuple[Tensor, Tensor]) -> 
     """The variance by source; its parts add up to what was kept of data and model variance."""
     sources = found.sources
     inputs, masks = len(sources.inputs), len(sources.active)
-    kinds = ("input",) * inputs + ("dropout",) * masks
-    factors = [
-        torch.where(was > 0, now / torch.where(was > 0, was, 1.0), 0.0)
-        for was, now in zip(raw, kept, strict=True)
-    ]
-    # Where a sum was not positive its parts are meaningless: equal ones take their place.
-    rest = [torch.where(was > 0, 0.0, now) for was, now in zip(raw, kept, strict=True)]
-    rows = [
-        each * factors[index >= inputs]
-        + rest[index >= inputs] / max(1, masks if index >= inputs else inputs)
-        for index, each in enumerate(found.by_source)
-    ]
+    data, model = (_Shared(was, now) for was, now in zip(raw, kept, strict=True))
+    own = found.by_source
+    rows = [data.part(each, inputs) for each in own[:inputs]]
+    rows += [model.part(each, masks) for each in own[inputs:]]
     maps = {
-        noisy.name: _map(each, factors[0], rest[0] / inputs, noisy.root.shape)
+        noisy.name: data.part(each.movedim(2, 0), inputs * each.shape[2])
+        .movedim(0, 2)
+        .reshape(*each.shape[:2], *noisy.root.shape)
         for noisy, each in zip(sources.inputs, found.elements, strict=True)
     }
+    kinds = ("input",) * inputs + ("dropout",) * masks
     return Budget(sources.names, kinds, torch.stack(rows), maps)
 
 
-def _map(
-    elements: Tensor, factor: Tensor, rest: Tensor, shape: tuple[int, ...]
-) -> Tensor:  # (rows, outputs, *shape)
-    spread = elements * factor[:, :, None] + rest[:, :, None] / max(1, elements.shape[2])
-    return spread.reshape(*elements.shape[:2], *shape)
+class _Shared:
+    """A variance that was estimated as a sum of parts, and what was kept of it."""
+
+    def __init__(self, was: Tensor, now: Tensor) -> None:
+        self.is_same = has_values(now) and torch.equal(was, now)
+        self.was, self.now = was, now
+
+    def part(self, estimated: Tensor, count: int) -> Tensor:  # (..., rows, outputs)
+        """What was kept of one of `count` parts.
+
+        Where a sum was not positive its parts are meaningless: equal ones take their place.
+        """
+        if self.is_same:
+            return estimated
+        factor = self.now / torch.where(self.was > 0, self.was, 1.0)
+        return torch.where(self.was > 0, estimated * factor, self.now / max(1, count))

@@ -67,15 +67,21 @@ def _values(
     tensors = Parts(calls.x).tensors
     one = torch.ones(1, 1, dtype=torch.float64)
     numbers = range(units[0] * size, (units[-1] + 1) * size)
+    count = len(torch.arange(calls.count)[rows])
+    own = 1 if calls.setup.shared_masks else count
+    shapes = [(own, *source.root.shape) for source in sources.inputs]
+
+    def draw_all() -> list[Tensor]:
+        each = enumerate(shapes)
+        return [draw(one, shape, numbers, sources.seed + 77, i)[:, 0] for i, shape in each]
+
+    drawn = sources.remembered("samples", (sources.seed, numbers, *shapes), draw_all)
     noisy = {}
-    for index, source in enumerate(sources.inputs):
+    for source, normals in zip(sources.inputs, drawn, strict=True):
         x = calls.base(tensors[source.number])[rows]
-        own = 1 if calls.setup.shared_masks else len(x)
-        drawn = draw(one, (own, *source.root.shape), numbers, sources.seed + 77, index)[:, 0]
-        z = drawn.to(x.device, _wide(x))
+        z = normals.to(x.device, _wide(x))
         spread = z.expand(-1, len(x), *z.shape[2:])
         noisy[source.number] = (x + source.root.apply(spread, rows)).to(x.dtype)
-    count = len(torch.arange(calls.count)[rows])
     shared = [
         None if mask is None else mask.expand(-1, count, *mask.shape[2:])
         for mask in _masks(calls.setup, sources, units, size, count)

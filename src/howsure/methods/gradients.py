@@ -109,7 +109,7 @@ def _prediction(
 ) -> Prediction:
     """The prediction in the structure of the model's output; all tensors are (rows, outputs)."""
     assert calls.parts is not None
-    constant = torch.as_tensor(setup.residual_var).to(own.data).expand_as(own.data)
+    own = own.with_constant(setup.residual_var)
     fill = calls.parts.filled
 
     def shaped(flat: Tensor) -> Any:
@@ -117,13 +117,13 @@ def _prediction(
 
     variances = [
         map_leaves(lambda leaf: leaf if isinstance(leaf, Tensor) else 0.0, shaped(flat))
-        for flat in (own.data + constant, own.model)
+        for flat in (own.data, own.model)
     ]
     return Prediction(
         shaped(mean),
         *variances,
-        covariance=own.covariance + torch.diag_embed(constant),
-        sources=own.budget.with_constant(setup.residual_var, constant),
+        covariance=own.covariance,
+        sources=own.budget,
         linear_share=own.linear_share,
         std_error=None if standard_error is None else shaped(standard_error),
     )
@@ -171,15 +171,14 @@ def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None
             return flat
         return torch.zeros_like(centre).to(flat).scatter(1, columns, flat)
 
-    whole = columns is None
+    own, whole = own.with_constant(setup.residual_var), columns is None
     data, model, error = (everywhere(f) for f in (own.data, own.model, own.standard_error))
-    constant = torch.as_tensor(setup.residual_var).to(data).expand_as(data)
     return Prediction(
         centre,
-        data + constant,
+        data,
         model,
-        covariance=own.covariance + torch.diag_embed(constant) if whole else None,
-        sources=own.budget.with_constant(setup.residual_var, constant) if whole else None,
+        covariance=own.covariance if whole else None,
+        sources=own.budget if whole else None,
         linear_share=everywhere(own.linear_share),
         std_error=error,
     )
