@@ -170,7 +170,7 @@ def _is_training(module: nn.Module) -> bool:
 def modules_of(model: Any) -> list[nn.Module]:
     """A module and all below it, each once, in no order that matters; sooner than `modules()`."""
     found: dict[int, nn.Module] = {}
-    waiting = [model] if isinstance(model, nn.Module) else []
+    waiting: list[nn.Module | None] = [model] if isinstance(model, nn.Module) else []
     while waiting:
         module = waiting.pop()
         if module is not None and id(module) not in found:

@@ -9,14 +9,15 @@ The first call for a model makes all checks; a later one those for shapes that a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from howsure.calls import Calls, Rows
-from howsure.gradients.backward import MOST_OUTPUTS, Gradients, gradients_at
+from howsure.gradients.backward import MOST_OUTPUTS, gradients_at
 from howsure.gradients.classes import varying
 from howsure.gradients.layout import Verdict, some_rows, verdict_for
 from howsure.gradients.sources import Sources, values_at
@@ -26,13 +27,19 @@ from howsure.setup import Setup
 # Plain samples and blocks of points that are compared.
 SAMPLES = 96
 BLOCKS = 4
-# Steps of the differences, in std of the noise. A gradient is believed if the differences agree
-# with it at one of them: a long step is blurred by curvature, a short one by rounding.
+# Half lengths of lines in std of the noise, whose slope is that in the middle.
 STEPS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+# Longer ones, for rough networks and small noise, and at how many points their slope is taken.
+LINES = ((0.3, 8), (1.0, 32))
 # Largest relative difference of the two.
 HIDDEN = 0.03
 # The variance by gradients differs from that of samples by so many standard errors.
 ERRORS = 4.0
+
+# Rows, and how many they are.
+Some = tuple[Rows, int]
+# Middle and direction of lines, (lines, 1, *shape) for every source.
+Lines = Sequence[tuple[Tensor, Tensor]]
 
 HIDES = (
     "the model hides its gradient (no_grad, detach, rounding, or a backward pass of its own): "
@@ -48,10 +55,12 @@ TOO_MANY = (
 def verdict_of(setup: Setup, x: Any) -> Verdict:
     """The layout, and whether gradients can be relied on for inputs of this kind."""
 
-
     def doubt(verdict: Verdict) -> str | None:
         sources = Sources.of(setup, x, verdict.layout)
-        return _doubt(verdict.calls(setup, x, sources), sources)
+        calls = verdict.calls(setup, x, sources)
+        # One by one: what masks cause would drown what the noise does, or the other way round.
+        reasons = (_doubt(calls, each) for each in sources.kinds())
+        return next((reason for reason in reasons if reason is not None), None)
 
     return verdict_for(setup, x, doubt)
 
@@ -73,46 +82,68 @@ def _doubt(calls: Calls, sources: Sources) -> str | None:
     except RuntimeError as error:
         return f"the backward pass failed ({str(error).splitlines()[0]})"
     blocks = [slice(b * design.points, (b + 1) * design.points) for b in range(BLOCKS)]
-    if _is_hidden(calls, sources, found.at(blocks[0]), points, rows, count):
+    if _is_hidden(calls, sources, points, (rows, count)):
         return HIDES
     sums = [sums_of(found.at(block), design, len(sources.inputs), 0) for block in blocks]
     variances = torch.stack([each.variance.mean for each in sums])  # (blocks, rows, outputs)
     return STEPWISE if _disagrees(calls, sources, rows, count, variances) else None
 
 
-def _is_hidden(
-    calls: Calls,
-    sources: Sources,
-    found: Gradients,
-    points: Sequence[Tensor],
-    rows: Rows,
-    count: int,
-) -> bool:
-    """Whether directional derivatives differ from what the gradients say, for any output."""
-    size = len(found.values)
-    first = [z[:size] for z in points]
-    # The points of the next block are independent directions.
-    directions = [z[size : 2 * size] for z in points]
-    slopes = torch.zeros_like(found.values, dtype=found.by_source[0].dtype)
-    for gradient, along in zip(found.by_source, directions, strict=True):
-        slopes = slopes + torch.einsum("kprd,pd->prk", gradient, along.flatten(1).to(gradient))
-    eps = torch.finfo(found.values.dtype).eps
-    scale = found.values.abs().amax((0, 1))
-    seen, agreed = (torch.zeros_like(scale, dtype=torch.bool) for _ in range(2))
-    for step in STEPS:
+def _is_hidden(calls: Calls, sources: Sources, points: Sequence[Tensor], some: Some) -> bool:
+    """Whether outputs change otherwise than the gradients say, for any output.
+
+    Lines through a few points, each along a direction of its own: the difference of outputs at
+    their ends is the integral of the slope. A gradient that is right agrees at one of the lengths:
+    over a long line curvature and kinks blur the integral, over a short one rounding the
+    difference. One that hides a part agrees at none.
+    """
+    size = sources.design.points
+    # Four points of the first block; with masks, noise and masks differ. The points of the next
+    # block are independent directions.
+    spaced = slice(0, size, size // 3)
+    lines = [(z[:size][spaced], z[size : 2 * size][spaced]) for z in points]
+    found = _changes(calls, sources, lines, some)
+    seen = agreed = torch.zeros(1, dtype=torch.bool)
+    for change, slope, rounding in found:
+        is_clear = rounding <= HIDDEN * torch.maximum(_rms(change), _rms(slope)) / 3
+        agrees = _usual(change - slope) <= HIDDEN * _rms(change) + rounding
+        seen, agreed = seen | is_clear, agreed | (is_clear & agrees)
         if bool(agreed.all()):
-            break
-        both = [
-            [z + sign * step * along for z, along in zip(first, directions, strict=True)]
-            for sign in (1, -1)
-        ]
-        ends = [values_at(calls, sources, each, rows, count) for each in both]
-        change = ((ends[0] - ends[1]) / (2 * step)).to(slopes.dtype)
-        rounding, size = 20 * eps * scale / step, _rms(change)
-        is_clear = rounding <= HIDDEN * torch.maximum(size, _rms(slopes)) / 3
-        seen |= is_clear
-        agreed |= is_clear & (_usual(change - slopes) <= HIDDEN * size + rounding)
+            return False
     return bool((seen & ~agreed).any())
+
+
+def _changes(
+    calls: Calls, sources: Sources, lines: Lines, some: Some
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """What outputs and gradients say about lines of growing effort, per std, and the rounding."""
+    centre = _slopes(calls, sources, lines, 0.0, 1, some)
+    for length, nodes in (*((step, 1) for step in STEPS), *LINES):
+        ends = [_values(calls, sources, lines, sign * length, some) for sign in (1, -1)]
+        slope = centre if nodes == 1 else _slopes(calls, sources, lines, length, nodes, some)
+        change = (ends[0] - ends[1]) / (2 * length)
+        rounding = 20 * torch.finfo(change.dtype).eps * ends[0].abs().amax((0, 1)) / length
+        yield change.to(slope.dtype), slope, rounding
+
+
+def _values(
+    calls: Calls, sources: Sources, lines: Lines, at: float, some: Some
+) -> Tensor:  # (lines, rows, outputs)
+    return values_at(calls, sources, [z + at * along for z, along in lines], *some)
+
+
+def _slopes(
+    calls: Calls, sources: Sources, lines: Lines, length: float, nodes: int, some: Some
+) -> Tensor:  # (lines, rows, outputs)
+    """The average slope of each line, by Gauss-Legendre quadrature."""
+    total: Any = 0.0
+    for node, weight in zip(*np.polynomial.legendre.leggauss(nodes), strict=True):
+        at = [z + float(node) * length * along for z, along in lines]
+        found = gradients_at(calls, sources, at, *some)
+        for gradient, (_, along) in zip(found.by_source, lines, strict=True):
+            slope = torch.einsum("kprd,pd->prk", gradient, along.flatten(1).to(gradient))
+            total = total + float(weight) / 2 * slope
+    return total
 
 
 def _usual(values: Tensor) -> Tensor:

@@ -19,6 +19,8 @@ from howsure.gradients.sums import Running, Sums, sums_of
 
 # Elements of sources that run at once: activations take some hundred times as much memory.
 _ELEMENTS = 2**19
+# What the insides of the blocks tell about their error counts as much as this many further blocks.
+_INSIDE = 2
 # With a tolerance: blocks before a row may stop, and after which it stops in any case.
 FEWEST_BLOCKS = 8
 MOST_BLOCKS = 2048
@@ -69,21 +71,20 @@ class Estimate:
     def linear_share(self) -> Tensor:
         """The first-order share of the variance, between 0 and 1; 1 where there is none."""
         total = self.sums.variance.mean
-        linear = self.sums.terms[:, :, 1].sum(1)
-        share = linear / (self.count * torch.where(total > 0, total, 1.0))
+        share = self.sums.linear / (self.count * torch.where(total > 0, total, 1.0))
         return torch.where(total > 0, share.clamp(0, 1), 1.0)
 
     @property
     def standard_error(self) -> Tensor:
-        """Of the total variance, (rows, outputs): by the spread of the blocks, or inside one."""
-        if self.blocks > 1:
+        """Of the total variance, (rows, outputs), by the spread of the blocks and inside them.
+
+        Few blocks agree by chance too often.
+        """
+        if self.blocks >= FEWEST_BLOCKS:
             return self.sums.variance.standard_error
-        design = self.sources.design
-        data, model = (
-            _gap(self.sums.terms[:, kind], forms.apart)
-            for kind, forms in enumerate((design.data, design.model))
-        )
-        return (data + model).abs()
+        blocks, inside = self.count, self.sums.gaps / self.count
+        between = self.sums.variance.squares
+        return ((between + _INSIDE * inside) / (blocks * (blocks - 1 + _INSIDE))).sqrt()
 
     def halves(self) -> tuple[Tensor, Tensor] | None:
         """Data and model covariance of the blocks of even and of odd number, (2, rows, ...).
@@ -134,13 +135,6 @@ def is_precise(variance: Running, tolerance: float) -> Tensor:  # (rows,)
     # The relative error of a std is half that of its variance.
     reached = variance.standard_error * doubt <= 2 * tolerance * variance.mean
     return (reached | (variance.squares == 0)).all(1)
-
-
-def _gap(terms: Tensor, apart: float) -> Tensor:  # (rows, forms, outputs)
-    """How far the halves of a single block are apart, (rows, outputs)."""
-    variance, _, one, other = terms.unbind(1)
-    both = one + other
-    return apart * variance * (one - other) / torch.where(both > 0, both, 1.0)
 
 
 def _sums(

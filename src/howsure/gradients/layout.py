@@ -25,6 +25,9 @@ from howsure.structure import Parts, map_leaves
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8
 _ELEMENTS = 2**17
+# Pixels from which channels last pay (ResNet-18, forward and backward pass of 8 points: 1.18 times
+# the time at 32 x 32, 1.07 at 128 x 128, 0.79 at 224 x 224).
+_LARGE_IMAGE = 2**15
 
 RANDOM = "the model draws random numbers: the same input gave two different outputs"
 TOGETHER = (
@@ -68,9 +71,7 @@ def layout_of(setup: Setup, x: Any) -> Verdict:
     return _known_layout(setup, x, key_of(setup, x))
 
 
-def verdict_for(
-    setup: Setup, x: Any, doubt: Callable[[Verdict], str | None]
-) -> Verdict:
+def verdict_for(setup: Setup, x: Any, doubt: Callable[[Verdict], str | None]) -> Verdict:
     """The layout, with the reason why gradients cannot be relied on for inputs of this kind."""
     if is_traced():
         return layout_of(setup, x)
@@ -159,7 +160,7 @@ def _folded(setup: Setup, x: Any, plain: Sequence[Tensor]) -> Verdict | None:
     if not has_rows(x, setup.batch_dim or 0):
         return None
     sources = Sources.of(setup, x, "folded")
-    images = any(tensor.dim() == 4 for tensor in tensors_of(x))
+    images = any(t.dim() == 4 and t[0, 0].numel() >= _LARGE_IMAGE for t in tensors_of(x))
     for axes in _candidates(setup, x, plain):
         for channels_last in (True, False) if images else (False,):
             verdict = Verdict("folded", axes, channels_last)

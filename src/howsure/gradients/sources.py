@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,12 @@ class Sources:
         sites = setup.sites(x) if setup.has_masks(x) else ()
         odds = tuple(rate / (1 - rate) for rate in setup.rates(sites)) if sites else ()
         return cls(inputs, sites, odds, setup.seed, setup._verdicts)
+
+    def kinds(self) -> list[Sources]:
+        """Sensors alone and masks alone, if there are both; else itself."""
+        if not (self.inputs and self.active):
+            return [self]
+        return [replace(self, odds=(0.0,) * len(self.odds)), replace(self, inputs=())]
 
     @property
     def active(self) -> tuple[int, ...]:

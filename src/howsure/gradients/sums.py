@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,46 +54,55 @@ class Sums:
     Attributes:
         variance: The blocks' total variances.
         values: The outputs at all points.
+        spread: The variances that outputs at equal places of two blocks show, which share nothing.
         blocks: How many blocks of even and of odd number, (rows, 2).
         data: Covariances that the noise causes, summed over blocks of even and of odd number,
             (rows, 2, outputs, outputs).
         model: The same for the masks.
-        terms: What the forms of a design say of each output alone, summed over blocks, for noise
-            and masks: (rows, 2, forms, outputs).
+        linear: Sum of the first-order variances, (rows, outputs).
+        gaps: Sum of the squared errors that the halves of each block show, (rows, outputs).
         by_source: Sum of the variances by source, (rows, sources, outputs).
         elements: Of each noisy input the sum of variances by element, (rows, outputs, elements).
     """
 
     variance: Running
     values: Running
+    spread: Running
     blocks: Tensor
     data: Tensor
     model: Tensor
-    terms: Tensor
+    linear: Tensor
+    gaps: Tensor
     by_source: Tensor
     elements: tuple[Tensor, ...]
 
     def _tensors(self) -> tuple[Tensor, ...]:
-        sums = (self.blocks, self.data, self.model, self.terms, self.by_source)
+        sums = (self.blocks, self.data, self.model, self.linear, self.gaps, self.by_source)
         return (*sums, *self.elements)
 
+    @property
+    def _running(self) -> tuple[Running, Running, Running]:
+        return self.variance, self.values, self.spread
+
     @classmethod
-    def _of(cls, variance: Running, values: Running, tensors: Sequence[Tensor]) -> Sums:
-        blocks, data, model, terms, by_source, *elements = tensors
-        return cls(variance, values, blocks, data, model, terms, by_source, tuple(elements))
+    def _of(cls, running: Sequence[Running], tensors: Sequence[Tensor]) -> Sums:
+        variance, values, spread = running
+        blocks, data, model, linear, gaps, by_source, *elements = tensors
+        sums = (blocks, data, model, linear, gaps, by_source)
+        return cls(variance, values, spread, *sums, tuple(elements))
 
     def __add__(self, other: Sums) -> Sums:
         """More blocks of the same rows."""
         pairs = zip(self._tensors(), other._tensors(), strict=True)
-        running = (self.variance + other.variance, self.values + other.values)
-        return Sums._of(*running, [one + two for one, two in pairs])
+        running = [a + b for a, b in zip(self._running, other._running, strict=True)]
+        return Sums._of(running, [one + two for one, two in pairs])
 
     def _by_row(self, function: Callable[[Tensor], Tensor]) -> Sums:
-        variance, values = (
+        running = [
             Running(function(each.count), function(each.mean), function(each.squares))
-            for each in (self.variance, self.values)
-        )
-        return Sums._of(variance, values, [function(each) for each in self._tensors()])
+            for each in self._running
+        ]
+        return Sums._of(running, [function(each) for each in self._tensors()])
 
     def chosen(self, rows: Tensor) -> Sums:
         """Some of the rows."""
@@ -112,14 +120,13 @@ class Sums:
         if len(parts) == 1:
             return parts[0]
 
-        def column(get: Callable[[Sums], Any]) -> Running:
-            each = [get(part) for part in parts]
+        def column(each: Sequence[Running]) -> Running:
             names = ("count", "mean", "squares")
             return Running(*(torch.cat([getattr(r, name) for r in each]) for name in names))
 
         columns = zip(*(part._tensors() for part in parts), strict=True)
-        running = (column(lambda part: part.variance), column(lambda part: part.values))
-        return Sums._of(*running, [torch.cat(each) for each in columns])
+        running = zip(*(part._running for part in parts), strict=True)
+        return Sums._of([column(each) for each in running], [torch.cat(each) for each in columns])
 
 
 def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
@@ -133,17 +140,21 @@ def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
     both = [_added(each) for each in (sensors, masks)]
     like = (sensors or masks)[0]
     data, model = (torch.zeros_like(like) if each is None else each for each in both)
-    terms = [each.diagonal(dim1=2, dim2=3) for each in (data, model)]
+    terms = [each.diagonal(dim1=2, dim2=3).unbind(2) for each in (data, model)]
     numbers = range(first, first + len(data))
-    total = terms[0][:, :, 0] if not masks else terms[0][:, :, 0] + terms[1][:, :, 0]
+    total, linear = terms[0][0] + terms[1][0], terms[0][1] + terms[1][1]
+    gap = _gap(terms[0], design.data.apart) + _gap(terms[1], design.model.apart)
+    values = found.values.to(like.dtype)
     own = [each[..., 0].diagonal(dim1=2, dim2=3).sum(0) for each in (*sensors, *masks)]
     return Sums(
         Running.of(total),
-        Running.of(found.values.to(like.dtype)),
+        Running.of(values),
+        _spread(values.unflatten(0, (-1, design.points))),
         _parities(like, numbers),
         _by_parity(data[..., 0], numbers),
         _by_parity(model[..., 0], numbers),
-        torch.stack([each.sum(0) for each in terms], 1),
+        linear.sum(0),
+        gap.square().sum(0),
         torch.stack(own, 1),
         tuple(_elements(each, design.data.variance) for each in gradients[:inputs]),
     )
@@ -163,6 +174,23 @@ def _told(gradients: Tensor, forms: Forms) -> Tensor:
     pairs = gram.transpose(2, 3).reshape(-1, points * points)
     found = pairs @ forms.table().to(gradients).mT
     return found.reshape(blocks, rows, outputs, outputs, -1)
+
+
+def _gap(terms: Sequence[Tensor], apart: float) -> Tensor:  # (blocks, rows, outputs)
+    """How far the halves of a block are apart: the error of a block."""
+    variance, _, one, other = terms
+    both = one + other
+    return apart * variance * (one - other) / torch.where(both > 0, both, 1.0)
+
+
+def _spread(values: Tensor) -> Running:  # (blocks, points, rows, outputs)
+    """Half the squared difference of blocks, two by two, averaged over their points."""
+    pairs = len(values) // 2
+    if not pairs:
+        nothing = torch.zeros_like(values[0, 0])
+        return Running(nothing[:, :1], nothing, nothing)
+    gap = values[0 : 2 * pairs : 2] - values[1 : 2 * pairs : 2]
+    return Running.of(gap.square().mean(1) / 2)
 
 
 def _added(tables: Sequence[Tensor]) -> Tensor | None:

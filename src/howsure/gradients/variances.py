@@ -59,6 +59,8 @@ class Variances:
 
 # Outputs at the points that vary by so much more than their gradients say have a step between them.
 STEP = 10.0
+# From so many pairs of blocks on, outputs and gradients are compared by their standard errors.
+_PAIRS = 4
 
 
 def variances_of(found: Estimate, resample: Callable[[Tensor], Replaced]) -> Variances:
@@ -82,7 +84,8 @@ def variances_of(found: Estimate, resample: Callable[[Tensor], Replaced]) -> Var
         new = resample(rows)
         data, model = data.index_copy(0, rows, new.data), model.index_copy(0, rows, new.model)
         error = error.index_copy(0, rows, new.error)
-        notes = (RESAMPLED.format(count=len(rows), total=len(data)),)
+        more = "" if found.blocks >= 2 * _PAIRS else MORE_POINTS
+        notes = (RESAMPLED.format(count=len(rows), total=len(data)) + more,)
     return Variances(
         data,
         model,
@@ -104,9 +107,10 @@ class Replaced:
 
 
 RESAMPLED = (
-    "{count} of {total} inputs were sampled: the gradients at their points contradict each other, "
-    "or miss a step. More points, by `tolerance=0.05` or `samples=64`, may need no sampling."
+    "{count} of {total} inputs were sampled: the gradients at their points contradict each other "
+    "or the outputs."
 )
+MORE_POINTS = " More points, by `tolerance=0.05` or `samples=64`, may need no sampling."
 
 
 def _doubtful(found: Estimate, variance: Tensor) -> Tensor:  # (some rows,)
@@ -116,7 +120,23 @@ def _doubtful(found: Estimate, variance: Tensor) -> Tensor:  # (some rows,)
     values = found.sums.values
     rounding = (20 * torch.finfo(found.dtype).eps * values.mean).square()
     most = torch.maximum(STEP * variance, rounding) * (values.count - 1)
-    return (values.squares > most).any(1).nonzero()[:, 0]
+    missed = values.squares > most
+    if found.blocks >= 2 * _PAIRS:
+        missed = missed | _disagrees(found, variance, rounding)
+    return missed.any(1).nonzero()[:, 0]
+
+
+def _disagrees(found: Estimate, variance: Tensor, rounding: Tensor) -> Tensor:
+    """Whether the outputs at the points have another variance than their gradients say.
+
+    The quadrature is made for functions that are smooth, or have few kinks, within the noise.
+    """
+    spread = found.sums.spread
+    error = (found.standard_error.square() + spread.standard_error.square()).sqrt()
+    # One in some 100,000 by chance: a quantile of Student's distribution, roughly.
+    limit = 4.5 * (1 + 8 / (spread.count - 1).clamp(min=1))
+    is_far = (spread.mean - variance).abs() > limit * error + rounding
+    return is_far & (spread.count >= _PAIRS)
 
 
 def _error_of_std(error: Tensor, variance: Tensor) -> Tensor:
