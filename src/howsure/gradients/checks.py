@@ -103,7 +103,7 @@ def _is_hidden(calls: Calls, sources: Sources, points: Sequence[Tensor], some: S
     spaced = slice(0, size, size // 3)
     lines = [(z[:size][spaced], z[size : 2 * size][spaced]) for z in points]
     found = _changes(calls, sources, lines, some)
-    seen = agreed = torch.zeros(1, dtype=torch.bool)
+    seen = agreed = torch.tensor(False)
     for change, slope, rounding in found:
         is_clear = rounding <= HIDDEN * torch.maximum(_rms(change), _rms(slope)) / 3
         agrees = _usual(change - slope) <= HIDDEN * _rms(change) + rounding

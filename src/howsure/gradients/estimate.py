@@ -86,17 +86,20 @@ class Estimate:
         between = self.sums.variance.squares
         return ((between + _INSIDE * inside) / (blocks * (blocks - 1 + _INSIDE))).sqrt()
 
-    def halves(self) -> tuple[Tensor, Tensor] | None:
-        """Data and model covariance of the blocks of even and of odd number, (2, rows, ...).
+    def halves(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Mean, data and model covariance of the blocks of even and of odd number.
 
-        `None` if there are no odd ones: two independent estimates show the error of what is made
-        of a covariance.
+        None if there are no odd ones: two independent estimates show the error of what is made
+        of them.
         """
         if self.blocks == 1:
-            return None
-        count = self.sums.blocks.clamp(min=1)[:, :, None, None]
-        data, model = self.sums.data / count, self.sums.model / count
-        return data.movedim(1, 0), model.movedim(1, 0)
+            return []
+        sums, count = self.sums, self.sums.blocks.clamp(min=1)[:, :, None]
+        means, data, model = (
+            (each.flatten(2) / count).reshape(each.shape).unbind(1)
+            for each in (sums.means, sums.data, sums.model)
+        )
+        return list(zip(means, data, model, strict=True))
 
 
 def estimate(

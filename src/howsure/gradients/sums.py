@@ -56,8 +56,9 @@ class Sums:
         values: The outputs at all points.
         spread: The variances that outputs at equal places of two blocks show, which share nothing.
         blocks: How many blocks of even and of odd number, (rows, 2).
-        data: Covariances that the noise causes, summed over blocks of even and of odd number,
-            (rows, 2, outputs, outputs).
+        means: Outputs averaged over a block, summed over blocks of even and of odd number,
+            (rows, 2, outputs).
+        data: Covariances that the noise causes, likewise, (rows, 2, outputs, outputs).
         model: The same for the masks.
         linear: Sum of the first-order variances, (rows, outputs).
         gaps: Sum of the squared errors that the halves of each block show, (rows, outputs).
@@ -69,6 +70,7 @@ class Sums:
     values: Running
     spread: Running
     blocks: Tensor
+    means: Tensor
     data: Tensor
     model: Tensor
     linear: Tensor
@@ -77,8 +79,8 @@ class Sums:
     elements: tuple[Tensor, ...]
 
     def _tensors(self) -> tuple[Tensor, ...]:
-        sums = (self.blocks, self.data, self.model, self.linear, self.gaps, self.by_source)
-        return (*sums, *self.elements)
+        halves = (self.blocks, self.means, self.data, self.model)
+        return (*halves, self.linear, self.gaps, self.by_source, *self.elements)
 
     @property
     def _running(self) -> tuple[Running, Running, Running]:
@@ -87,8 +89,8 @@ class Sums:
     @classmethod
     def _of(cls, running: Sequence[Running], tensors: Sequence[Tensor]) -> Sums:
         variance, values, spread = running
-        blocks, data, model, linear, gaps, by_source, *elements = tensors
-        sums = (blocks, data, model, linear, gaps, by_source)
+        blocks, means, data, model, linear, gaps, by_source, *elements = tensors
+        sums = (blocks, means, data, model, linear, gaps, by_source)
         return cls(variance, values, spread, *sums, tuple(elements))
 
     def __add__(self, other: Sums) -> Sums:
@@ -145,12 +147,14 @@ def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
     total, linear = terms[0][0] + terms[1][0], terms[0][1] + terms[1][1]
     gap = _gap(terms[0], design.data.apart) + _gap(terms[1], design.model.apart)
     values = found.values.to(like.dtype)
+    by_block = values.unflatten(0, (-1, design.points))
     own = [each[..., 0].diagonal(dim1=2, dim2=3).sum(0) for each in (*sensors, *masks)]
     return Sums(
         Running.of(total),
         Running.of(values),
-        _spread(values.unflatten(0, (-1, design.points))),
+        _spread(by_block),
         _parities(like, numbers),
+        _by_parity(by_block.mean(1), numbers),
         _by_parity(data[..., 0], numbers),
         _by_parity(model[..., 0], numbers),
         linear.sum(0),

@@ -153,6 +153,14 @@ def _with_variances(covariance: Tensor, variance: Tensor) -> Tensor:
     return semi_definite(torch.where(eye > 0, torch.diag_embed(variance), covariance))
 
 
+def with_variances(covariance: Tensor, variance: Tensor) -> Tensor:
+    """The covariance scaled to these variances; where it had none, outputs that vary alone."""
+    was = covariance.diagonal(dim1=1, dim2=2)
+    factor = torch.where(was > 0, variance / torch.where(was > 0, was, 1.0), 0.0).sqrt()
+    scaled = covariance * factor[:, :, None] * factor[:, None, :]
+    return scaled + torch.diag_embed(torch.where(was > 0, 0.0, variance))
+
+
 def _budget(found: Estimate, raw: list[Tensor], kept: tuple[Tensor, Tensor]) -> Budget:
     """The variance by source; its parts add up to what was kept of data and model variance."""
     sources = found.sources

@@ -21,7 +21,7 @@ from howsure.gradients.classes import Classes, through_softmax, varying
 from howsure.gradients.estimate import Estimate, estimate, is_precise
 from howsure.gradients.layout import Verdict
 from howsure.gradients.sources import Sources, values_at
-from howsure.gradients.variances import Replaced, Variances, variances_of
+from howsure.gradients.variances import Replaced, Variances, variances_of, with_variances
 from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.draws import SAMPLES, sampled_at
 from howsure.prediction import Prediction, entropy
@@ -52,7 +52,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
         return _prediction(setup, calls, plain, Variances.nothing(plain), nothing)
     found = _estimate(setup, calls, sources)
     own = variances_of(found, partial(_replaced, calls, sources))
-    mean = plain if setup.prediction != "mean" else _mean(setup, calls, found)
+    mean = plain if setup.prediction != "mean" else _means(setup, calls, found)[0]
     result = _prediction(setup, calls, mean, own, own.standard_error)
     notes = (*_about(verdict), *own.notes, *_unreached(setup, found))
     return replace(result, notes=notes)
@@ -85,8 +85,8 @@ def _replaced(calls: Calls, sources: Sources, rows: Tensor) -> Replaced:
     return Replaced(data, total - data, error)
 
 
-def _mean(setup: Setup, calls: Calls, found: Estimate) -> Tensor:
-    """E[f(x + noise)]: the average over the points, and as many again without gradients.
+def _means(setup: Setup, calls: Calls, found: Estimate) -> Tensor:  # (3, rows, outputs)
+    """E[f(x + noise)] by the points, and as many again without gradients: by all and two halves.
 
     The mean is off by the even orders, which pairs of mirror images do not cancel; a forward pass
     is the cheaper way to average them.
@@ -101,7 +101,10 @@ def _mean(setup: Setup, calls: Calls, found: Estimate) -> Tensor:
     ]
     more = torch.cat(parts).to(values.mean.dtype)
     share = len(more) / (len(more) + values.count * 1.0)
-    return (values.mean + share * (more.mean(0) - values.mean)).to(calls.dtype)
+    own = [values.mean, *(mean for mean, _, _ in found.halves())]
+    others = [more.mean(0), *(half.mean(0) for half in more.tensor_split(2))]
+    means = [a + share * (b - a) for a, b in zip(own, others, strict=False)]
+    return torch.stack(means).to(calls.dtype)
 
 
 def _prediction(
@@ -139,13 +142,18 @@ def _classified(
     own = variances_of(found, partial(_replaced, calls, sources))
     # Noise shifts the logits, and where they lie decides how much the soft-max lets through: they
     # vary around their mean, whatever is predicted.
-    centre = _mean_logits(setup, calls, found, plain)
-    both = found.data_covariance, found.model_covariance
-    classes = through_softmax(centre, *both, columns, setup.seed)
+    means = _means(setup, calls, found)
+    pushed = partial(_pushed, plain, columns, setup.seed)
+    covariances = [found.data_covariance, found.model_covariance]
+    if own.notes:  # Some rows were sampled.
+        kept = zip(covariances, (own.data, own.model), strict=True)
+        covariances = [with_variances(*each) for each in kept]
+    classes = pushed(means[0], *covariances)
     is_mean = setup.prediction == "mean"
     probabilities = classes.mean if is_mean else plain.softmax(1)
     notes = (*_about(verdict), *own.notes, *_unreached(setup, found))
-    logits = replace(_logits(setup, own, centre if is_mean else plain, columns), notes=notes)
+    centre = _among(plain, columns, means[0]) if is_mean else plain
+    logits = replace(_logits(setup, own, centre, columns), notes=notes)
     return Prediction(
         probabilities,
         classes.data_var + setup.residual_var,
@@ -153,14 +161,27 @@ def _classified(
         notes,
         logits,
         _expected_entropy(probabilities, classes),
-        std_error=_error_of_classes(found, own, classes, centre, columns, setup.seed),
+        std_error=_error_of_classes(
+            own, classes, [pushed(*half).std for half in _halves(found, means)]
+        ),
     )
 
 
-def _mean_logits(setup: Setup, calls: Calls, found: Estimate, plain: Tensor) -> Tensor:
-    """The logits with the mean in place of the network's, where they vary."""
-    mean = _mean(setup, calls, found)
-    return mean if calls.columns is None else plain.scatter(1, calls.columns, mean)
+def _among(plain: Tensor, columns: Tensor | None, mean: Tensor) -> Tensor:
+    """The logits with others in place of the network's, where they vary."""
+    return mean if columns is None else plain.scatter(1, columns, mean)
+
+
+def _pushed(
+    plain: Tensor, columns: Tensor | None, seed: int, mean: Tensor, data: Tensor, model: Tensor
+) -> Classes:
+    """Class probabilities for moments of the logits that vary."""
+    return through_softmax(_among(plain, columns, mean), data, model, columns, seed)
+
+
+def _halves(found: Estimate, means: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Mean, data and model covariance of the logits by two halves of the points."""
+    return [(mean, *each[1:]) for mean, each in zip(means[1:], found.halves(), strict=False)]
 
 
 def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None) -> Prediction:
@@ -184,25 +205,21 @@ def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None
     )
 
 
-def _error_of_classes(
-    found: Estimate,
-    own: Variances,
-    classes: Classes,
-    centre: Tensor,
-    columns: Tensor | None,
-    seed: int,
-) -> Tensor:
-    """Half the difference of what two halves of the blocks say; of one block as of its logits."""
-    halves = found.halves()
-    if halves is None:
+def _error_of_classes(own: Variances, classes: Classes, halves: list[Tensor]) -> Tensor:
+    """Half the difference of what two halves of the blocks say; of one block as of its logits.
+
+    What the classes of a row have in common counts as much as what each shows by itself, since two
+    halves alone agree by chance too often.
+    """
+    if not halves:
         std = (own.data + own.model).sqrt().sum(1, keepdim=True)
         share = own.standard_error.sum(1, keepdim=True) / torch.where(std > 0, std, 1.0)
         return classes.std * share
-    data, model = halves
-    first, second = (
-        through_softmax(centre, d, m, columns, seed).std for d, m in zip(data, model, strict=True)
-    )
-    return (first - second).abs() / 2
+    squares = (halves[0] - halves[1]).square() / 4
+    variance = classes.std.square()
+    total = variance.sum(1, keepdim=True)
+    share = squares.sum(1, keepdim=True) / torch.where(total > 0, total, 1.0)
+    return ((squares + share * variance) / 2).sqrt()
 
 
 def _expected_entropy(probabilities: Tensor, classes: Classes) -> Tensor:
