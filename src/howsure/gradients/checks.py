@@ -17,16 +17,18 @@ import torch
 from torch import Tensor
 
 from howsure.calls import Calls, Rows
-from howsure.gradients.backward import MOST_OUTPUTS, gradients_at
+from howsure.gradients.backward import MOST_OUTPUTS, check_outputs, gradients_at
 from howsure.gradients.classes import varying
 from howsure.gradients.layout import Verdict, some_rows, verdict_for
 from howsure.gradients.sources import Sources, values_at
 from howsure.gradients.sums import sums_of
 from howsure.setup import Setup
 
-# Plain samples and blocks of points that are compared.
-SAMPLES = 96
-BLOCKS = 4
+# Blocks of points, and plain samples, that are compared.
+FEW = (4, 96)
+# The same for small inputs: they cost little, and steps are not averaged out.
+MANY = (16, 512)
+SMALL = 2**12
 # Half lengths of lines in std of the noise, whose slope is that in the middle.
 STEPS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 # Longer ones, for rough networks and small noise, and at how many points their slope is taken.
@@ -76,17 +78,20 @@ def _doubt(calls: Calls, sources: Sources) -> str | None:
         return TOO_MANY
     if calls.setup.task == "classification":
         calls.columns = varying(plain)
-    design, points = sources.design, sources.drawn(range(BLOCKS))
+    check_outputs(plain.shape[1] if calls.columns is None else calls.columns.shape[1])
+    blocks, samples = MANY if sources.elements * count <= SMALL else FEW
+    design, points = sources.design, sources.drawn(range(blocks))
     try:
         found = gradients_at(calls, sources, points, rows, count)
-    except RuntimeError as error:
+    except Exception as error:  # The plain pass has worked: it is the gradients that fail.
         return f"the backward pass failed ({str(error).splitlines()[0]})"
-    blocks = [slice(b * design.points, (b + 1) * design.points) for b in range(BLOCKS)]
     if _is_hidden(calls, sources, points, (rows, count)):
         return HIDES
-    sums = [sums_of(found.at(block), design, len(sources.inputs), 0) for block in blocks]
+    parts = [slice(b * design.points, (b + 1) * design.points) for b in range(blocks)]
+    sums = [sums_of(found.at(part), design, len(sources.inputs), 0) for part in parts]
     variances = torch.stack([each.variance.mean for each in sums])  # (blocks, rows, outputs)
-    return STEPWISE if _disagrees(calls, sources, rows, count, variances) else None
+    values = _samples(calls, sources, samples, (rows, count))
+    return STEPWISE if _disagrees(values.to(variances.dtype), variances) else None
 
 
 def _is_hidden(calls: Calls, sources: Sources, points: Sequence[Tensor], some: Some) -> bool:
@@ -156,19 +161,12 @@ def _rms(values: Tensor) -> Tensor:
     return values.square().mean((0, 1)).sqrt()
 
 
-def _disagrees(
-    calls: Calls,
-    sources: Sources,
-    rows: Rows,
-    count: int,
-    variances: Tensor,  # (blocks, rows, outputs)
-) -> bool:
+def _disagrees(values: Tensor, variances: Tensor) -> bool:  # (samples or blocks, rows, outputs)
     """Whether plain samples have another variance than the gradients say, anywhere.
 
     Of every row and output by itself, and of all rows together.
     """
-    values = _samples(calls, sources, rows, count).to(variances.dtype)
-    deviations = (values - values.mean(0)).square() * (SAMPLES / (SAMPLES - 1))
+    deviations = (values - values.mean(0)).square() * (len(values) / (len(values) - 1))
     spread = deviations.mean(0)
     rounding = 20 * torch.finfo(values.dtype).eps * values.abs().amax(0)
     seen = spread > rounding.square()
@@ -187,17 +185,13 @@ def _differs(by_block: Tensor, by_sample: Tensor) -> Tensor:
     """Whether the averages over both differ by more than chance."""
     errors = [each.var(0) / len(each) for each in (by_block, by_sample)]
     # Samples that lie close together by chance have too small an error: at least a Gaussian's.
-    error = (errors[0] + errors[1].clamp(min=2 / SAMPLES)).sqrt()
+    error = (errors[0] + errors[1].clamp(min=2 / len(by_sample))).sqrt()
     gap = (by_block.mean(0) - by_sample.mean(0)).abs()
     return gap > ERRORS * error
 
 
-def _samples(calls: Calls, sources: Sources, rows: Rows, count: int) -> Tensor:
+def _samples(calls: Calls, sources: Sources, samples: int, some: Some) -> Tensor:
     """Outputs at independent points: the first of every block, since blocks share nothing."""
-    drawn = [z[:: sources.design.points] for z in sources.drawn(range(1000, 1000 + SAMPLES))]
-    at_once = 16
-    parts = [
-        values_at(calls, sources, [z[start : start + at_once] for z in drawn], rows, count)
-        for start in range(0, SAMPLES, at_once)
-    ]
-    return torch.cat(parts)
+    drawn = [z[:: sources.design.points] for z in sources.drawn(range(1000, 1000 + samples))]
+    pieces = zip(*(z.split(16) for z in drawn), strict=True)
+    return torch.cat([values_at(calls, sources, points, *some) for points in pieces])

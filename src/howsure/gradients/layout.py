@@ -1,9 +1,9 @@
 """How a model can be run at many points, found out on the user's own network and input.
 
 - The same input gives the same output: two plain passes.
-- Points may run as rows of one batch: the rows of a folded pass have the outputs that they have by
-  themselves, and the gradient of one row's outputs does not reach other rows.
-- If not, rows of one call may still be independent: noise on the others leaves a row's outputs as
+- Points may run as rows of one batch: the rows of a folded pass have the outputs that they have in
+  a call for each point, and the gradient of one row's outputs does not reach other rows.
+- If not, rows of one call may still be independent: noise on some leaves the outputs of others as
   they are. If not that either, a call is one input.
 """
 
@@ -187,14 +187,19 @@ def _candidates(setup: Setup, x: Any, plain: Sequence[Tensor]) -> list[tuple[int
 
 
 def _is_foldable(calls: Calls, sources: Sources, plain: Sequence[Tensor]) -> bool:
-    """Whether rows of a folded batch have the outputs that they have by themselves."""
+    """Whether rows of a folded batch have the outputs that they have with noise of their own.
+
+    Noisy points as one batch against one call for each: a model whose rows share anything, be it a
+    statistic, a branch or a number of the first row, gives itself away.
+    """
     try:
-        noisy = [z[:1] for z in sources.drawn(range(1))]
-        both = [torch.cat([torch.zeros_like(z), z]) for z in noisy]
+        points = sources.drawn(range(1))
         rows, count = some_rows(calls)
-        found = values_at(calls, sources, both, rows, count)
-        alone = calls.flat(plain, 1)[0][rows]
-        return _close(alone, found[0]) and _is_independent(calls, sources, both, rows, count)
+        found = values_at(calls, sources, points, rows, count)
+        one_by_one = Calls(calls.setup, calls.x, "looped", calls.sites, calls.axes)
+        alone = values_at(one_by_one, sources, points, ALL, calls.count)[:, rows]
+        same = alone[0].shape[1] == calls.flat(plain, 1).shape[2] and _close(alone, found)
+        return same and _is_independent(calls, sources, points, rows, count)
     # A model that expects its own batch size can fail in any way.
     except Exception:
         return False
@@ -214,19 +219,29 @@ def _looped(setup: Setup, x: Any, plain: Sequence[Tensor]) -> Verdict | None:
 
 
 def _has_own_rows(calls: Calls, sources: Sources, plain: Sequence[Tensor]) -> bool:
+    """Whether rows of one call are independent: noise on some leaves the outputs of others."""
     tensors = Parts(calls.x).tensors
     own = [calls.base(tensors[noisy.number]).shape[0] for noisy in sources.inputs]
     if any(rows != calls.count for rows in own):
         return False
     points = [z[:1] for z in sources.drawn(range(1))]
-    alone = calls.flat(plain, 1)[0, :1]
-    leaves = [leaf(z, calls.count, calls.x).clone() for z in points]
-    for each in leaves:
-        each[:, :1] = 0  # Noise on all rows but the first.
-    with torch.no_grad():
-        beside_noise = outputs_at(calls, sources, leaves, ALL)[0, :1]
-    unmoved = _close(alone, beside_noise)
-    return unmoved and _is_independent(calls, sources, points, ALL, calls.count)
+    alone = calls.flat(plain, 1)[0]
+    for quiet in _halves(calls.count):
+        leaves = [leaf(z, calls.count, calls.x).clone() for z in points]
+        for each in leaves:
+            each[:, quiet] = 0
+        with torch.no_grad():
+            beside_noise = outputs_at(calls, sources, leaves, ALL)[0]
+        if not _close(alone[quiet], beside_noise[quiet]):
+            return False
+    return _is_independent(calls, sources, points, ALL, calls.count)
+
+
+def _halves(rows: int) -> list[Tensor]:
+    """Halves of the rows, such that of any two rows there is one that has only the first."""
+    numbers = torch.arange(rows)
+    bits = [numbers >> bit & 1 for bit in range((rows - 1).bit_length())]
+    return [(bit == which).nonzero()[:, 0] for bit in bits for which in (0, 1)]
 
 
 def _is_independent(
@@ -235,7 +250,10 @@ def _is_independent(
     """Whether the gradient of the first row's outputs is 0 for all others."""
     with torch.inference_mode(False), torch.enable_grad():
         leaves = [leaf(z, count, calls.x).requires_grad_() for z in points]
-        outputs = outputs_at(calls, sources, leaves, rows)
+        try:
+            outputs = outputs_at(calls, sources, leaves, rows)
+        except RuntimeError:  # It runs without gradients only; the checks of gradients will say so.
+            return True
         if outputs.shape[:2] != leaves[0].shape[:2]:
             return False
         if not outputs.requires_grad or not count:

@@ -67,7 +67,7 @@ def _has_classes(setup: Setup, x: Any) -> bool:
     if setup.task != "classification":
         return False
     calls = Calls(setup, x, "whole")
-    with torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         calls.plain()
     return calls.parts is not None and [t.dim() for t in calls.parts.tensors] == [2]
 
