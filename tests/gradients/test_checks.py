@@ -298,3 +298,88 @@ def test_inside_inference_mode_and_with_its_weights():
     torch.testing.assert_close(p.std[0], expected)
     weight = torch.ones(2, requires_grad=True)
     (p.mean * weight).sum().backward()
+
+
+class WithOut(nn.Module):
+    """Runs without gradients only."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.last = nn.Linear(5, 2).requires_grad_(False)
+
+    def forward(self, x):
+        torch.mul(x, 2.0, out=x)
+        return self.last(x)
+
+
+class WithNumpy(WithOut):
+    def forward(self, x):
+        return self.last(torch.from_numpy(2 * x.numpy()))
+
+
+@pytest.mark.parametrize("net", [WithOut(), WithNumpy()], ids=["out", "numpy"])
+@pytest.mark.parametrize("method", ["gradients", "noise_sampling", "auto"])
+def test_a_model_that_runs_without_gradients_only_is_sampled(net, method):
+    x = torch.randn(3, 5)
+    p = hs.Uncertain(net.eval(), 0.01, method)(x.clone())
+    assert p.method == "noise_sampling"
+    true = 0.1 * 2 * net.last.weight.square().sum(1).sqrt()
+    assert ((p.std - true).abs() < 5 * p.std_error).all()
+
+
+class ReadsTheFirstRow(WithOut):
+    """A plain number of the first row, which has no gradient, moves all."""
+
+    def forward(self, x):
+        return self.last(x + float(x[0, 0]))
+
+
+class ReadsTheLastRow(WithOut):
+    def forward(self, x):
+        return self.last(x + float(x[-1, 0]))
+
+
+@pytest.mark.parametrize("net", [ReadsTheFirstRow(), ReadsTheLastRow()], ids=["first", "last"])
+@pytest.mark.parametrize("method", ["gradients", "noise_sampling"])
+def test_rows_that_share_a_plain_number_are_one_input(net, method):
+    x = torch.randn(3, 5)
+    p = hs.Uncertain(net.eval(), 0.09, method, samples=None)(x)
+    assert any("influence each other" in note for note in p.notes)
+    assert ((p.std - brute_force(net, x, 0.3)).abs() < 5 * p.std_error).all()
+
+
+class Rounded(nn.Module):
+    """A straight-through estimator on the sensor's way, and dropout that drowns it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.drop, self.last = nn.Dropout(0.2), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.last(self.drop(x + (torch.round(2 * x) / 2 - x).detach()))
+
+
+def test_masks_do_not_drown_a_hidden_gradient_of_the_sensor():
+    x = torch.tensor([[0.26, 1.0, -0.24, 2.0]])
+    net = Rounded().eval()
+    p = hs.Uncertain(net, 0.03**2, "gradients", placement="existing")(x)
+    assert p.method == "noise_sampling"
+    assert abs(float(p.data_var.sqrt() / brute_force(net, x, 0.03)) - 1) < 0.3
+
+
+class Stairs(nn.Module):
+    """Logits of which one is flat, with a step that only some inputs reach."""
+
+    def forward(self, x):
+        return torch.stack([3 * (x[:, 0] > 0).float(), x[:, 1]], 1)
+
+
+def test_rows_with_a_step_have_the_probabilities_of_their_samples():
+    x = torch.tensor([[-3.0, 0.0]]).repeat(8, 1)
+    x = torch.cat([x, torch.tensor([[0.0, 0.0]])])
+    p = hs.Uncertain(Stairs().eval(), 0.04, "gradients", task="classification")(x)
+    assert "sampled" in "".join(p.notes)
+    assert abs(float(p.logits.std[-1, 0]) - 1.5) < 0.2
+    assert float(p.std[-1, 0]) > 0.1

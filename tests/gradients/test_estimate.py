@@ -213,3 +213,42 @@ def test_many_classes_vary_in_their_largest_logits():
     top = p.mean.argmax(1, keepdim=True)
     ratio = p.std.gather(1, top) / truth.std.gather(1, top)
     assert float((ratio - 1).abs().max()) < 0.15
+
+
+class Valleys(nn.Module):
+    """Even in its inputs, with kinks of its slope: the blocks differ much."""
+
+    def forward(self, x):
+        h = (x - 1).square()
+        return 1.3 * h.sum(1, keepdim=True) - 3 * torch.tanh(h[:, :1])
+
+
+def test_two_blocks_do_not_agree_by_chance():
+    x, net = torch.ones(1, 4), Valleys().eval()
+    truth = net(x + torch.randn(200_000, 4, generator=torch.Generator().manual_seed(0))).std()
+    sure = hs.Uncertain(net, 1.0, "gradients")
+    errors, stated = [], []
+    for seed in range(300):
+        sure.setup = sure.setup.with_(seed=seed)
+        p = sure(x)
+        errors.append(float(p.std - truth))
+        stated.append(float(p.std_error))
+    errors, stated = torch.tensor(errors), torch.tensor(stated)
+    assert ((errors / stated).abs() > 6).float().mean() < 0.02
+    assert 1 / 1.3 < stated.square().mean().sqrt() / errors.square().mean().sqrt() < 1.3
+
+
+class Bump(nn.Module):
+    """Narrower than the noise: the quadrature is not made for it."""
+
+    def forward(self, x):
+        return torch.tanh(x.square()).sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("options", [{"tolerance": 0.05}, {"samples": 4096}])
+def test_gradients_that_contradict_the_outputs_are_not_believed(options):
+    x, net = torch.zeros(1, 4), Bump().eval()
+    truth = net(3 * torch.randn(200_000, 4, generator=torch.Generator().manual_seed(0))).std()
+    p = hs.Uncertain(net, 9.0, "gradients", **options)(x)
+    assert any("sampled" in note for note in p.notes)
+    assert abs(float(p.std - truth)) < 3 * float(p.std_error)
