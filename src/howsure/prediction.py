@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from howsure.budget import Budget
 from howsure.structure import Parts, map_leaves
@@ -61,7 +60,7 @@ class Prediction:
     @property
     def total_var(self) -> Any:
         """data_var + model_var (Loquercio et al. 2020, Eq. 16)."""
-        return pytree.tree_map(lambda data, model: data + model, self.data_var, self.model_var)
+        return map_leaves(lambda data, model: data + model, self.data_var, self.model_var)
 
     @property
     def std(self) -> Any:
@@ -83,7 +82,7 @@ class Prediction:
         def leaf(mean: Any, std: Any) -> Any:
             return combine(mean, std) if isinstance(mean, Tensor) else mean
 
-        return pytree.tree_map(leaf, self.mean, self.std)
+        return map_leaves(leaf, self.mean, self.std)
 
     def distribution(self) -> Any:
         """The Gaussian N(mean, total_var) as `torch.distributions.Normal`."""

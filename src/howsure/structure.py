@@ -13,20 +13,20 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 
-def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The same structure with `function` applied to every leaf."""
+def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """The same structure with `function` applied to every leaf, and to those of others like it."""
     if isinstance(tree, Tensor):  # By far the most usual, and walking a tree takes its time.
-        return function(tree)
-    return pytree.tree_map(lambda leaf: _map_dataclass(function, leaf), tree)
+        return function(tree, *others)
 
+    def mapped(leaf: Any, *beside: Any) -> Any:
+        if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
+            return function(leaf, *beside)
+        names = [field.name for field in dataclasses.fields(leaf) if field.init]
+        columns = {name: [getattr(each, name) for each in (leaf, *beside)] for name in names}
+        changes = {name: map_leaves(function, *column) for name, column in columns.items()}
+        return dataclasses.replace(leaf, **changes)
 
-def _map_dataclass(function: Callable[[Any], Any], leaf: Any) -> Any:
-    if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
-        return function(leaf)
-    fields = {f.name: getattr(leaf, f.name) for f in dataclasses.fields(leaf) if f.init}
-    return dataclasses.replace(
-        leaf, **{name: map_leaves(function, value) for name, value in fields.items()}
-    )
+    return pytree.tree_map(mapped, tree, *others)
 
 
 def as_call(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -63,7 +63,7 @@ def _joined(batches: Sequence[Any]) -> Any:
         own = all(_has_rows(part, size) for part, size in zip(parts, sizes, strict=True))
         return torch.cat(parts) if own else parts[0]
 
-    return pytree.tree_map(leaf, *batches)
+    return map_leaves(leaf, *batches)
 
 
 def full_variance(variance: Any, x: Any) -> Any:
