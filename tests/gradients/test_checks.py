@@ -383,3 +383,16 @@ def test_rows_with_a_step_have_the_probabilities_of_their_samples():
     assert "sampled" in "".join(p.notes)
     assert abs(float(p.logits.std[-1, 0]) - 1.5) < 0.2
     assert float(p.std[-1, 0]) > 0.1
+
+
+class Quarters(nn.Module):
+    def forward(self, x):
+        return torch.round(4 * x).sum(1, keepdim=True) / 4
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_step_that_few_samples_cross_is_found(seed):
+    x = torch.tensor([[0.111, 0.5, -0.5, 0.75]])  # 1.4 std below the step at 0.125
+    p = hs.Uncertain(Quarters().eval(), 1e-4, "gradients", seed=seed)(x)
+    assert p.method == "noise_sampling"
+    assert abs(float(p.std) - 0.068) < 5 * float(p.std_error)

@@ -37,6 +37,8 @@ LINES = ((0.3, 8), (1.0, 32))
 HIDDEN = 0.03
 # The variance by gradients differs from that of samples by so many standard errors.
 ERRORS = 4.0
+# Samples whose variance is so many times that by gradients have crossed a step.
+JUMP = 3.0
 
 # Rows, and how many they are.
 Some = tuple[Rows, int]
@@ -173,7 +175,9 @@ def _disagrees(values: Tensor, variances: Tensor) -> bool:  # (samples or blocks
     # The larger of both, so that few samples that lie close together raise no alarm.
     unit = torch.where(seen, torch.maximum(spread, variances.mean(0)), 1.0)
     by_block, by_sample = variances / unit, deviations / unit
-    apart = _differs(by_block, by_sample) & seen
+    # A step that few samples cross makes their variance large and its own error too.
+    jumps = spread > JUMP * variances.mean(0)
+    apart = (jumps | _differs(by_block, by_sample)) & seen
     together = [
         (torch.where(seen, each, 0.0).sum(1) / seen.sum(0).clamp(min=1))
         for each in (by_block, by_sample)
