@@ -32,7 +32,7 @@ SMALL = 2**12
 # Half lengths of lines in std of the noise, whose slope is that in the middle.
 STEPS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 # Longer ones, for rough networks and small noise, and at how many points their slope is taken.
-LINES = ((0.3, 8), (1.0, 32))
+LINES = ((0.3, 8), (1.0, 32), (1.0, 128))
 # Largest relative difference of the two.
 HIDDEN = 0.03
 # The variance by gradients differs from that of samples by so many standard errors.
@@ -111,12 +111,15 @@ def _is_hidden(calls: Calls, sources: Sources, points: Sequence[Tensor], some: S
     lines = [(z[:size][spaced], z[size : 2 * size][spaced]) for z in points]
     found = _changes(calls, sources, lines, some)
     seen = agreed = torch.tensor(False)
-    for change, slope, rounding in found:
+    for number, (change, slope, rounding) in enumerate(found):
         is_clear = rounding <= HIDDEN * torch.maximum(_rms(change), _rms(slope)) / 3
-        agrees = _usual(change - slope) <= HIDDEN * _rms(change) + rounding
-        seen, agreed = seen | is_clear, agreed | (is_clear & agrees)
+        gap, most = _usual(change - slope), HIDDEN * _rms(change) + rounding
+        seen, agreed = seen | is_clear, agreed | (is_clear & (gap <= most))
         if bool(agreed.all()):
             return False
+        # More points on a line bring a right gradient closer by a factor of a few, no more.
+        if number > len(STEPS) and bool((is_clear & ~agreed & (gap > 5 * most)).any()):
+            return True
     return bool((seen & ~agreed).any())
 
 
