@@ -76,7 +76,8 @@ def case_of(arguments: Namespace) -> Case:
 
 def model_of(arguments: Namespace) -> Model:
     """The model that is named."""
-    return load_model(arguments.model, arguments.weights, arguments.model_args)
+    weights, factory = arguments.weights, arguments.model_args
+    return load_model(arguments.model, weights, factory, trust=arguments.trust)
 
 
 def data_of(arguments: Namespace, model: Model) -> Data:
