@@ -21,6 +21,7 @@ from howsure.reading.pt2_expressions import Refused, expression, guard
 pytestmark = QUIET
 CODE = [name for name in NAMES if not name.isidentifier() or not name.isascii()]
 CODE += ["__class__", "class"]
+TOWER = "FloatPow(s0, Float('1e9', precision=53))"
 HERE = Path(__file__).parent
 PROGRAM = "models/model.json"
 
@@ -81,9 +82,7 @@ def refused(words="is not read"):
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text", [*EXPRESSIONS, "Integer(2)**s0", "Max(s0, key=len)", "L", "Symbol"]
-)
+@pytest.mark.parametrize("text", [*EXPRESSIONS, "Integer(2)**s0", "Max(s0, key=len)", "L", TOWER])
 def test_expressions_that_are_no_arithmetic(text):
     with pytest.raises(Refused):
         expression(text)
@@ -101,6 +100,7 @@ def test_expressions_that_are_no_arithmetic(text):
         "Pow(Symbol('s1', positive=True, integer=True), Integer(2))",
         "Equality(Mod(s0, Integer(2)), Integer(0))",
         "Float('0.5', precision=53)",
+        "FloatPow(ToFloat(s0), Float('0.5', precision=53))",
         "2*s0 + s1//2 - 1",
         "Rational(1, 2)",
     ],
@@ -153,6 +153,7 @@ def test_targets_that_are_not_on_the_list(folder, target):
     [
         *((name, place) for name in CODE for place in ("weight", "input", "argument", "keyword")),
         *((name, "weight") for name in ("forward", "_parameters", "_modules.x", "graph")),
+        (".".join("a" * 5000), "weight"),
     ],
 )
 def test_names_that_would_become_code(folder, name, place):
@@ -197,6 +198,34 @@ def test_text_that_would_become_a_guard(folder):
     entries[PROGRAM] = entries[PROGRAM].replace(b'"twice"', json.dumps(f"' + {OPENS} + '").encode())
     Path("net.pt2").write_bytes(packed(entries.items()))
     refused("it has the text")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "offset"),
+    [
+        ([8, 3], [3, 1], 1),
+        ([8, 3], [4, 1], 0),
+        ([8, 4], [3, 1], 0),
+        ([8, 3], [3, -1], 0),
+        ([8, 3], [3, 1], -1),
+        ([8, 3], [3], 0),
+        ([2**40, 2**40], [0, 0], 0),
+        ([0, 2**63], [1, 1], 0),
+        ([1, 1], [1, 1], 2**62),
+    ],
+)
+def test_tensors_beyond_their_bytes(folder, sizes, strides, offset):
+    exported("mlp", "net.pt2")
+    entries, config = read("net.pt2"), "data/weights/model_weights_config.json"
+    tree = json.loads(entries[config])
+    tree["config"]["0.weight"]["tensor_meta"] |= {
+        "sizes": [{"as_int": n} for n in sizes],
+        "strides": [{"as_int": n} for n in strides],
+        "storage_offset": {"as_int": offset},
+    }
+    entries[config] = json.dumps(tree).encode()
+    Path("net.pt2").write_bytes(packed(entries.items()))
+    refused("the shape of `0.weight` does not fit its numbers")
 
 
 def test_trust_reads_what_cannot_be_checked(folder):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import zipfile
 from pathlib import Path
@@ -31,6 +32,7 @@ _EXAMPLE = "data/sample_inputs/model.pt"  # a pickle, which is left out
 _KNOWN = re.compile(
     r"data/weights/weight_\d+|data/constants/tensor_\d+|extra/.*|version|\.data/(version|serialization_id)"
 )
+_MOST = 2**40  # elements; an expanded tensor needs no bytes for them, and sizes may not overflow
 _STRIDED = 7  # the layout of plain tensors in torch's schema
 
 
@@ -120,5 +122,6 @@ def _fits(meta: dict[str, Any], size: int) -> bool:
         return False
     last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
     itemsize = _SERIALIZE_TO_TORCH_DTYPE[meta["dtype"]].itemsize
-    inside = 0 in sizes or last < size // itemsize
+    inside = max(sizes, default=0) < _MOST and math.prod(sizes) < _MOST
+    inside = inside and (0 in sizes or last < size // itemsize)
     return inside and size % itemsize == 0 and meta["layout"] == _STRIDED

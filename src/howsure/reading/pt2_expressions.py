@@ -16,6 +16,7 @@ from collections.abc import Callable
 _SYMBOL = re.compile(r"(s|u|zf|zuf)\d{1,4}")
 _CHARACTERS = re.compile(r"[\w ()\[\]',.=<>!+\-*/%]*", re.ASCII)
 _LONGEST = 20_000  # characters; the sizes of a large vision network have some hundred
+_LONGEST_NAME = 1_000  # characters; torch searches names in quadratic time
 _DEEPEST = 60  # levels; Python's own parser stops at 200 parentheses
 _MOST_BITS = 4_096  # of a value; sizes have 64, and a tower of powers would fill the memory
 _SIZE_BITS = 64
@@ -48,7 +49,7 @@ def is_symbol(text: str) -> bool:
 def is_name(text: str) -> bool:
     """Whether a text can stand in generated Python as a name, and nothing else."""
     plain = text.isascii() and text.isidentifier() and not keyword.iskeyword(text)
-    return plain and not text.startswith("__")
+    return plain and not text.startswith("__") and len(text) <= _LONGEST_NAME
 
 
 def expression(text: str) -> str:
@@ -112,10 +113,13 @@ def _orders(op: ast.cmpop) -> bool:
 
 
 def _power(base: int, exponent: ast.expr) -> int:
-    """Bits of a power; its exponent must be a number, alone or in `Integer(...)`."""
+    """Bits of a power; its exponent must be a number, as it is or as sympy writes it."""
     match exponent:
         case ast.Call(func=ast.Name(id="Integer"), args=[inner], keywords=[]):
             return _power(base, inner)
+        case ast.Call(func=ast.Name(id="Float"), args=[ast.Constant(value=str() as number)]):
+            _call("Float", exponent.args, exponent.keywords, lambda: [])
+            return int((base + 1) * abs(float(number))) + 1
         case ast.UnaryOp(op=ast.USub(), operand=inner):
             return _power(base, inner)
         case ast.Constant(value=int() as value):

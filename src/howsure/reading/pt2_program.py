@@ -26,6 +26,7 @@ from torch._export.serde.union import _Union
 from howsure.reading.pt2_expressions import Refused, expression, guard, is_name, is_symbol
 
 _INTEGERS = 2**64  # beyond are no sizes, and powers of them fill the memory
+_DEEPEST = 60  # modules in modules; Python walks them by recursion
 _FLOATS = ("Infinity", "-Infinity", "NaN")  # torch's own way to write them
 _DEVICES = ("cpu", "cuda", "mps", "xpu", "meta")
 _WORDS = re.compile(r"[\w .,:;<>=+*/@-]*", re.ASCII)  # can stand between quotes in generated Python
@@ -44,7 +45,7 @@ _DANGEROUS = re.compile(
 # Operators with an underscore are torch's internals; these are what it exports networks to.
 _INTERNAL = re.compile(
     r"_(adaptive_avg_pool[23]d|assert_\w+|batch_norm_\w+|cdist_forward|conj|conj_physical|convolution"
-    r"|euclidean_dist|fft_[cr]2[cr]|functional_\w+|is_(all|any)_true|linalg_\w+|local_scalar_dense"
+    r"|embedding_bag(_forward_only)?|euclidean_dist|fft_[cr]2[cr]|functional_\w+|is_(all|any)_true|linalg_\w+|local_scalar_dense"
     r"|log_softmax|masked_softmax|native_batch_norm\w*|native_multi_head_attention|neg_view"
     r"|pack_padded_sequence|pad_packed_sequence|pdist_forward|prelu_kernel|reshape_alias|safe_softmax"
     r"|scaled_dot_product_\w*attention\w*|shape_as_tensor|softmax|stack|to_copy"
@@ -110,8 +111,7 @@ def _rebuilt(kind: Any, value: Any, place: str) -> Any:
 
 
 def _record(kind: Any, value: Mapping[str, Any], *, union: bool) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind, globalns=dict(vars(schema)))
-    hints.pop("_type", None)
+    hints = _hints(kind)
     unknown = [key for key in value if key not in hints]
     if unknown or (union and len(value) != 1):
         raise Refused(f"its {kind.__name__} has fields that this torch does not know")
@@ -131,6 +131,13 @@ def _record(kind: Any, value: Mapping[str, Any], *, union: bool) -> dict[str, An
         if "as_string" in argument:  # goes into the guards, which torch runs as Python
             _words(argument["as_string"])
     return found
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The fields of a class of the schema with their types."""
+    found = typing.get_type_hints(kind, globalns=dict(vars(schema)))
+    return {field.name: found[field.name] for field in dataclasses.fields(kind)}
 
 
 def _leaf(kind: Any, value: Any, place: str) -> Any:
@@ -172,7 +179,8 @@ def _path(text: str) -> str:
     """A dotted name of a weight, whose parts do not hide what every module has."""
     first, *rest = parts = text.split(".")
     plain = text.isascii() and all(part.isdecimal() or is_name(part) for part in parts)
-    if not plain or first in _RESERVED or not _MODULE.isdisjoint(rest):
+    deep = len(parts) > _DEEPEST
+    if deep or not plain or first in _RESERVED or not _MODULE.isdisjoint(rest):
         raise Refused(f"it uses {text[:60]!r} as a name")
     return text
 
