@@ -250,3 +250,73 @@ def test_limits_have_defaults():
     with pytest.raises(ValueError, match="--max-bytes"):
         Limits().check_image(2**29, "It")
     Limits(2**40).check_image(2**29, "It")
+
+
+def npy(header, data=b"", version=b"\x01\x00"):
+    """A `.npy` file with any text as its header."""
+    text = header if isinstance(header, bytes) else header.encode()
+    return b"\x93NUMPY" + version + len(text).to_bytes(2, "little") + text + data
+
+
+HEADER = "{{'descr': {}, 'fortran_order': {}, 'shape': {}, }}\n"
+
+
+@pytest.mark.parametrize("way", ["data", "target", "noise", "archive"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        npy("{"),
+        npy("{'descr': '<f8'"),
+        npy("("),
+        npy("'"),
+        npy("'''"),
+        npy("1"),
+        npy(""),
+        npy("\0"),
+        npy(b"\xff\xfe"),
+        npy("[" * 5000),
+        npy("-" * 9000 + "1"),
+        npy("9" * 9000),
+        npy("{}"),
+        npy("{[]: 1}"),
+        npy("{1: 1}"),
+        npy("{**{}}"),
+        npy("__import__('os').system('touch sprung')"),
+        npy(HEADER.format("'<f8'", "False", "(-2, -1)"), bytes(16)),
+        npy(HEADER.format("'<f8'", "False", "(True, 2)"), bytes(16)),
+        npy(HEADER.format("'<f8'", "False", "(1.0, 2)"), bytes(16)),
+        npy(HEADER.format("'<f8'", "False", "((1,), 2)"), bytes(16)),
+        npy(HEADER.format("'<f8'", "False", "2"), bytes(16)),
+        npy(HEADER.format("'<f8'", "7", "(2,)"), bytes(16)),
+        npy(HEADER.format("'<f8'", "False", f"({2**70}, 0)")),
+        npy(HEADER.format("'<f8'", "False", f"({2**40}, {2**40}, 0)")),
+        npy(HEADER.format("'<f8'", "False", "(" + "1, " * 99 + ")"), bytes(8)),
+        npy(HEADER.format("'<f8,'", "False", "(2,)"), bytes(16)),
+        npy(HEADER.format("'nothing'", "False", "(2,)"), bytes(16)),
+        npy(HEADER.format("('<f8', -1)", "False", "(2,)"), bytes(16)),
+        npy(HEADER.format("('<f8', (2, 2**99))", "False", "(2,)"), bytes(16)),
+        npy(HEADER.format("[('a',)]", "False", "(2,)"), bytes(16)),
+        npy(HEADER.format("[[]]", "False", "(2,)"), bytes(16)),
+        npy(HEADER.format("None", "False", "(2,)"), bytes(16)),
+        npy(HEADER.format("'<f99'", "False", "(2,)"), bytes(16)),
+        npy(HEADER.format("'<U0'", "False", "(2,)"), bytes(16)),
+        npy("", version=b"\x09\x09"),
+        b"\x93NUMPY\x01\x00\xff\xff",
+        b"\x93NUMPY\x02\x00\xff\xff\xff\xff",
+        b"\x93NUMPY",
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # numpy's own, about old files
+def test_malformed_headers_of_arrays(project, refused, content, way):
+    (project / "bad.npy").write_bytes(content)
+    with zipfile.ZipFile("bad.npz", "w") as archive:
+        archive.writestr("x.npy", content)
+    options = {
+        "data": ("bad.npy", "--noise-std", "0.1"),
+        "target": ("x.npy", "--noise-std", "0.1", "--target", "bad.npy"),
+        "noise": ("x.npy", "--noise-std", "bad.npy"),
+        "archive": ("bad.npz", "--noise-std", "0.1"),
+    }
+    command = "report" if way == "target" else "predict"
+    refused(command, NET, *options[way], words="bad.np")
+    assert not (project / "sprung").exists()

@@ -200,7 +200,7 @@ def rewritten(path, change, **options):
             archive.writestr(name, change(name, content))
 
 
-def test_programs_are_never_unpickled(project, refused):
+def test_programs_are_never_unpickled(project, howsure, refused):
     trap = io.BytesIO()
     torch.save(Trap(), trap)
 
@@ -213,11 +213,18 @@ def test_programs_are_never_unpickled(project, refused):
     def in_a_lost_config(name, content):
         return b"[]" if name.endswith("_config.json") else content
 
-    for change in (in_the_example, in_the_weights, in_a_lost_config):
+    for change, words in (
+        (in_the_weights, "pickled Python objects"),
+        (in_a_lost_config, "cannot be read as a program"),
+    ):
         exported(built(), torch.rand(4, 3))
         rewritten("net.pt2", change)
-        refused("predict", "net.pt2", "x.npy", words="pickled Python objects")
+        refused("predict", "net.pt2", "x.npy", words=words)
         assert not (project / "sprung").exists()
+    exported(built(), torch.rand(5, 3))
+    rewritten("net.pt2", in_the_example)  # nobody needs it, so it is not even looked at
+    assert howsure("predict", "net.pt2", "x.npy", "--noise-std", "0.1").code == 0
+    assert not (project / "sprung").exists()
 
 
 def test_packed_programs_are_refused(project, refused):

@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +108,64 @@ def test_wrong_settings_are_told(project, refused, arguments, words):
         '{"format": "howsure settings 1", "uncertain": {"format": 3}}'
     )
     refused(*arguments, words=words)
+
+
+OVERWRITING = {
+    "predict": (NET, "data.npz", "--out", "data.npz"),
+    "predict a table": (NET, "data.csv", "--out", "data.csv"),
+    "predict targets": (NET, "x.npy", "--target", "data.csv", "--out", "data.csv"),
+    "predict noise": (NET, "x.npy", "--noise-std", "left=data.npz", "--out", "data.npz"),
+    "budget": (NET, "data.npz", "--noise-std", "0.1", "--heatmap", "data.npz"),
+    "tune": (NET, "data.npz", "--settings", "some.json", "--out", "some.json"),
+    "audit": (NET, "data.npz", "--noise", "some.json", "--out", "some.json"),
+    "report": (NET, "data.npz", "--audit", "some.json", "--out", "some.json"),
+    "report on source": (NET, "data.npz", "--out", "project_model.py"),
+    "report on weights": (NET, "data.npz", "--weights", "weights.pt", "--out", "weights.pt"),
+    "export": ("net.pt2", "--shape", "3", "--out", "net.pt2"),
+    "noise": ("data.npz", "--out", "data.npz"),
+    "reproduce": ("steering", "--data", "real/data", "--out", "real"),
+}
+
+
+def linked(path, way):
+    """Another name of a file or folder."""
+    if way == "hard link" and path.is_file():
+        Path("linked").hardlink_to(path)
+    elif way == "relative":
+        return f"real/../{path.name}"
+    elif way != "itself":
+        Path("linked").symlink_to(path)
+    else:
+        return path.name
+    return "linked"
+
+
+@pytest.mark.parametrize("way", ["itself", "symlink", "hard link", "relative"])
+@pytest.mark.parametrize("command", OVERWRITING)
+def test_what_is_read_is_not_written_over(project, refused, command, way):
+    (project / "real" / "data").mkdir(parents=True)
+    for name in ("some.json", "net.pt2"):
+        (project / name).write_text("{}")
+    *options, out = OVERWRITING[command]
+    before = {path: path.read_bytes() for path in project.iterdir() if path.is_file()}
+    name = linked(project / out, way)
+    ran = refused(command.split()[0], *options, name, words="would be written over")
+    assert ran.err.startswith(f"`{name}`")
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+def test_what_is_read_is_not_cleared_away(project, refused):
+    """Unfinished parts lie in a folder of their own, which is removed at the end."""
+    (project / "p.npz.parts").mkdir()
+    (project / "x.npy").rename("p.npz.parts/x.npy")
+    command = ("predict", NET, "p.npz.parts/x.npy", "--noise-std", "0.1", "--out", "p.npz")
+    refused(*command, "--fresh", words="would be written over")
+    assert (project / "p.npz.parts" / "x.npy").exists()
+
+
+def test_a_result_may_lie_beside_what_is_read(project, howsure):
+    (project / "folder").mkdir()
+    (project / "data.npz").rename("folder/data.npz")
+    options = ("folder/data.npz", "--noise-std", "0.1", "--method", "adf")
+    for _ in range(2):  # and be written again
+        assert howsure("predict", NET, *options, "--out", "folder/p.npz").code == 0

@@ -42,6 +42,14 @@ def loaded(path):
         return dict(found)
 
 
+def test_a_weight_that_is_one_number_of_a_larger_tensor(tmp_path):
+    net = nn.Linear(1, 1)
+    net.weight = nn.Parameter(torch.rand(3, 9)[:1, :1])
+    net.bias = nn.Parameter(torch.rand(2, 9)[:1, 0])
+    score(hs.Uncertain(net.eval(), noise=0.1), torch.rand(4, 1), tmp_path / "s.npz", **QUIET)
+    assert loaded(tmp_path / "s.npz")["mean"].shape == (4, 1)
+
+
 @pytest.mark.parametrize(
     "method", ["sampled_adf", "gradients", "mc_dropout", "noise_sampling", "adf", "linear"]
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +78,8 @@ def case_of(arguments: Namespace) -> Case:
 
 def model_of(arguments: Namespace) -> Model:
     """The model that is named."""
-    return load_model(arguments.model, arguments.weights, arguments.model_args)
+    weights, factory = arguments.weights, arguments.model_args
+    return load_model(arguments.model, weights, factory, trust=arguments.trust)
 
 
 def data_of(arguments: Namespace, model: Model) -> Data:
@@ -112,14 +115,16 @@ def _batch(arguments: Namespace, model: Model, source: Source) -> int:
 def check_runs(model: Model, x: Any) -> None:
     """An error in one sentence if the plain model does not take such inputs."""
     args, kwargs = as_call(x)
+    told = io.StringIO()  # torch prints the generated source of a program that fails
     try:
-        with torch.no_grad():
+        with torch.no_grad(), redirect_stderr(told):
             model.module(*args, **kwargs)
     except Exception as error:
         shapes = map_leaves(lambda leaf: tuple(leaf.shape), x)
         raise ValueError(
             f"The model does not run on inputs of shape {shapes}: {type(error).__name__}: {error}"
         ) from error
+    sys.stderr.write(told.getvalue())
 
 
 def uncertain_of(arguments: Namespace, model: Model) -> Uncertain:

@@ -32,6 +32,9 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         default={},
         help="keyword arguments of the factory, such as '{\"hidden\": 64}'",
     )
+    group.add_argument(
+        "--trust", action="store_true", help="read a `.pt2` unchecked; it can run code of its own"
+    )
 
 
 def add_data(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:

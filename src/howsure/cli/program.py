@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from howsure.cli.failures import code_of, sentence
+from howsure.cli.overwriting import check_outputs
 from howsure.cli.parser import UsageError, parse
 from howsure.cli.result import FAILED, WRONG_INPUT, Result, as_json
 
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: Namespace) -> int:
     notes: list[str] = []
+    check_outputs(options)
     with _warnings_told(notes, quiet=options.quiet):
         if options.json:
             with redirect_stdout(sys.stderr):  # a user's model may print

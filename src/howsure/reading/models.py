@@ -38,7 +38,11 @@ class Model:
 
 
 def load_model(
-    name: str, weights: str | Path | None = None, arguments: Mapping[str, Any] | None = None
+    name: str,
+    weights: str | Path | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    trust: bool = False,
 ) -> Model:
     """The model, in eval mode.
 
@@ -47,11 +51,12 @@ def load_model(
             file. A factory is a function or class that returns a module, or a module itself.
         weights: A `.safetensors`, `.pt` or `.pth` file, for a factory.
         arguments: Keyword arguments of the factory.
+        trust: Reads a `.pt2` file unchecked. Such a file can run code of its own.
     """
     if name.endswith(".pt2"):
         if weights is not None or arguments:
             raise ValueError("A `.pt2` file has its own weights; leave out the options for them.")
-        found: Program = load_program(Path(name))
+        found: Program = load_program(Path(name), trust=trust)
         return Model(found.module, found.batch)
     module = _made(name, arguments or {})
     if weights is not None:

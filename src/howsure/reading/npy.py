@@ -6,6 +6,7 @@ Nothing is ever unpickled: arrays of Python objects are refused.
 from __future__ import annotations
 
 import math
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +18,19 @@ _HEADERS = {
     (1, 0): npy_format.read_array_header_1_0,
     (2, 0): npy_format.read_array_header_2_0,
 }
+# What numpy raises for a header that is not the literal it expects.
+_MALFORMED = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    SyntaxError,
+    tokenize.TokenError,
+    RecursionError,
+    MemoryError,
+)
 
 
 @dataclass(frozen=True)
@@ -51,11 +65,14 @@ def read_header(stream: IO[bytes], what: str) -> Header:
     try:
         version = npy_format.read_magic(stream)
         found = _HEADERS[version](stream) if version in _HEADERS else None
-    except ValueError as error:
-        raise ValueError(f"{what} is not an array that numpy wrote: {error}") from None
+    except _MALFORMED as error:
+        why = (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise ValueError(f"{what} is not an array that numpy wrote: {why}") from None
     if found is None:
         raise ValueError(f"{what} has version {version} of numpy's format; write it again.")
     header = Header(*found)
+    if not _is_possible(header.shape):
+        raise ValueError(f"{what} declares the shape {header.shape}; it is damaged.")
     if header.dtype.hasobject:
         raise ValueError(
             f"{what} holds pickled Python objects, which are not read because they can run code; "
@@ -64,6 +81,15 @@ def read_header(stream: IO[bytes], what: str) -> Header:
     if header.dtype.kind not in "fiub":
         raise ValueError(f"{what} holds `{header.dtype}`; give real numbers, integers or booleans.")
     return header
+
+
+def _is_possible(shape: tuple[int, ...]) -> bool:
+    """Whether numpy can have an array of a shape: not too many lengths, none wrong or too long."""
+    try:
+        np.broadcast_to(np.empty((), np.longdouble), shape)  # takes no memory
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return True
 
 
 def open_npy(path: Path) -> np.ndarray:

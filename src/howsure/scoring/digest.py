@@ -45,7 +45,9 @@ def _add_all(found: Any, kind: str, parts: Any) -> None:
 def _add_tensor(found: Any, tensor: Tensor) -> None:
     found.update(f"tensor:{tensor.dtype}:{tuple(tensor.shape)};".encode())
     for piece in tensor.reshape(-1).split(_PIECE):
-        found.update(piece.cpu().contiguous().view(torch.uint8).numpy())
+        # A single number counts as contiguous with any stride, and cannot be viewed as bytes then.
+        whole = piece.cpu().clone(memory_format=torch.contiguous_format)
+        found.update(whole.view(torch.uint8).numpy())
 
 
 def _add_array(found: Any, array: np.ndarray) -> None:
