@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from howsure.concrete import has_values
 from howsure.contents import same_bits
@@ -23,8 +23,6 @@ from howsure.squares import squared
 # Elements: for smaller kernels the call itself takes longer than it saves.
 _LARGE = 2**15
 
-_cache: Any = WeakIdKeyDictionary()
-
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
@@ -32,6 +30,11 @@ class _Kept:
 
     weight: Tensor
     forms: dict[Any, PackedKernels] = field(default_factory=dict)
+
+
+# By the memory of the weight. A weak reference to the weight itself would forbid
+# `torch.utils.swap_tensors` to the user.
+_cache: dict[tuple[Any, ...], _Kept] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,15 +75,23 @@ def packed_kernels(
     key = (*map(tuple, settings[:3]), groups)
     # What is made in inference mode could not be used where gradients are needed later.
     with torch.inference_mode(False), torch.no_grad():
-        kept = _cache.get(weight)
+        memory = StorageWeakRef(weight.untyped_storage())
+        place = (memory, weight.storage_offset(), weight.shape, weight.stride())
+        kept = _cache.get(place)
         if kept is None or not same_bits(kept.weight, weight):
-            kept = _cache[weight] = _Kept(weight.detach().clone())
+            _drop_the_dead()
+            kept = _cache[place] = _Kept(weight.detach().clone())
         if key not in kept.forms:
             square = squared(kept.weight, torch.float32)
             pack = torch.ops.mkldnn._reorder_convolution_weight
             forms = (pack(each, *settings, list(shape)) for each in (kept.weight, square))
             kept.forms[key] = PackedKernels(*forms, settings)
     return kept.forms[key]
+
+
+def _drop_the_dead() -> None:
+    for place in [place for place in _cache if place[0].expired()]:
+        del _cache[place]
 
 
 def _pair(sizes: int | Sequence[int]) -> list[int]:
