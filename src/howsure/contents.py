@@ -245,9 +245,14 @@ def _code(code: types.CodeType) -> tuple[tuple[str, ...], bytes]:
     """All names that a function refers to, inner functions included, and what it does."""
     inner = [_code(const) for const in code.co_consts if isinstance(const, types.CodeType)]
     names = dict.fromkeys((*code.co_names, *(name for each, _ in inner for name in each)))
-    plain = [repr(c) for c in code.co_consts if not isinstance(c, types.CodeType)]
+    plain = [_constant(c) for c in code.co_consts if not isinstance(c, types.CodeType)]
     own = "\0".join((*plain, *code.co_names, *code.co_varnames)).encode()
     return tuple(names), b"\0".join((code.co_code, own, *(each for _, each in inner)))
+
+
+def _constant(value: Any) -> str:
+    """The constant as text; sets have another order in every process."""
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 
 
 @functools.lru_cache(maxsize=1024)
