@@ -32,7 +32,7 @@ LAYERS = [
     ["gradients"],
     ["methods"],
     ["objectives", "validation_data", "tune", "training", "compat"],
-    ["calibrate", "compiling"],
+    ["calibrate", "compiling", "saved_settings"],
     ["uncertain", "ensemble"],
     ["auditing", "plots", "exporting", "reading"],
     ["scoring", "distributed"],
