@@ -94,7 +94,7 @@ class OfOurs(type(hs.noise.std(0.1))):
 @pytest.mark.parametrize("make", [Own, lambda: OfOurs(*vars(hs.noise.std(0.1)).values())])
 def test_a_noise_of_your_own_is_refused_and_nothing_is_written(make, wrap, tmp_path):
     sure = hs.Uncertain(perceptron(), noise=wrap(make()))
-    with pytest.raises(TypeError, match="your own class .* cannot be saved"):
+    with pytest.raises(TypeError, match=r"your own class .* cannot be saved"):
         sure.save(tmp_path / "settings.pt")
     assert list(tmp_path.iterdir()) == []
 

@@ -55,12 +55,12 @@ def _saved(name: str, value: Any) -> Any:
 
 
 def loaded_settings(state: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a `Setup` from what `saved_settings` gave; an error if they are not the same."""
+    """The fields of a `Setup` from what `saved_settings` gave; an error for other fields."""
     known = set(names_of_settings())
     if not isinstance(state, dict) or set(state) != known:
         found = set(state) if isinstance(state, dict) else set()
         raise ValueError(
-            f"These settings are not those of this version of howsure: they lack "
+            f"These settings are not complete, or of another version of howsure: they lack "
             f"{sorted(known - found)} and have {sorted(map(str, found - known))} besides. Run "
             "`fit` again, and save."
         )

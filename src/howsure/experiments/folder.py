@@ -50,7 +50,9 @@ class RunFolder:
         def compute() -> bytes:
             train(model)
             buffer = io.BytesIO()
-            torch.save({key: each.detach().cpu() for key, each in model.state_dict().items()}, buffer)
+            torch.save(
+                {key: each.detach().cpu() for key, each in model.state_dict().items()}, buffer
+            )
             return buffer.getvalue()
 
         content = io.BytesIO(self._part(f"{name}.pt", compute))

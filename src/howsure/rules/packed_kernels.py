@@ -84,8 +84,8 @@ def packed_kernels(
         if key not in kept.forms:
             square = squared(kept.weight, torch.float32)
             pack = torch.ops.mkldnn._reorder_convolution_weight
-            forms = (pack(each, *settings, list(shape)) for each in (kept.weight, square))
-            kept.forms[key] = PackedKernels(*forms, settings)
+            forms = [pack(each, *settings, list(shape)) for each in (kept.weight, square)]
+            kept.forms[key] = PackedKernels(forms[0], forms[1], settings)
     return kept.forms[key]
 
 

@@ -1,8 +1,8 @@
 """The work folder beside the result: a manifest, and one file for every finished shard.
 
 Files get their names when they are complete. The manifest says what the run is about; only the same
-run may continue it. Every shard ends with a seal, a digest of the manifest and of its own bytes: one
-that was damaged, or belongs to another run, is computed again.
+run may continue it. Every shard ends with a seal, a digest of the manifest and of its own bytes:
+one that was damaged, or belongs to another run, is computed again.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class WorkFolder:
         return [
             span
             for span in shards
-            if unsealed(self._shard(span), self.manifest) is None
-            or not is_current(self.read(span))
+            if unsealed(self._shard(span), self.manifest) is None or not is_current(self.read(span))
         ]
 
     def add(self, shard: Shard) -> None:

@@ -94,9 +94,7 @@ def _check(out: Path, engine: str, level: float | None) -> None:
         raise ValueError(f"`level` must be between 0 and 1, not {level}.")
 
 
-def _filled(
-    folder: WorkFolder, plan: Plan, done: Span | None, shards: Iterator[Shard]
-) -> Finished:
+def _filled(folder: WorkFolder, plan: Plan, done: Span | None, shards: Iterator[Shard]) -> Finished:
     """All shards, those that were missing written one by one as they come."""
     layout = None if done is None else Layout.of(folder.read(done).columns)
     for shard in shards:

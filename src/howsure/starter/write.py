@@ -29,7 +29,9 @@ def write_project(folder: Path) -> tuple[Path, ...]:
 
 def _is_begun(folder: Path) -> bool:
     """Whether a folder has some of our files, as we write them, and nothing else."""
-    left = [path for path in folder.iterdir() if path.name.startswith(tuple(f".{n}." for n in FILES))]
+    left = [
+        path for path in folder.iterdir() if path.name.startswith(tuple(f".{n}." for n in FILES))
+    ]
     others = [path for path in folder.iterdir() if path not in left]
     ours = [path for path in others if path.name in FILES and path.read_text() == _text(path.name)]
     if len(ours) < len(others) or len(ours) == len(FILES):
