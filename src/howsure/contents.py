@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -32,6 +32,7 @@ _NAMED = (
 # Their objects lead to all others of the process; a trainer to its data.
 _NOT_ENTERED = ("logging", "threading", "_thread", "weakref")
 _NOT_COMPUTED_WITH = ("_trainer", "_fabric")
+_TABLES = (dict, OrderedDict, set)
 
 
 class Opaque:
@@ -185,7 +186,12 @@ class _Contents:
         if not named or kind.__module__.partition(".")[0] in _NOT_ENTERED:
             self.leaves.append(Opaque(thing))
             return
-        self._add_named("attributes", {n: named[n] for n in named if n not in _NOT_COMPUTED_WITH})
+        for name, part in named.items():
+            # Most of what a module holds are empty tables of hooks.
+            if name not in _NOT_COMPUTED_WITH and (type(part) not in _TABLES or part):
+                self.leaves.append(name)
+                self.add(part)
+        self.leaves.append("end")
 
     def _add_class(self, thing: type) -> None:
         self.leaves.append(_name(thing))
