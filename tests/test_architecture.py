@@ -18,7 +18,8 @@ PACKAGE = Path(hs.__file__).parent
 
 # Lower layers know nothing of higher ones (DESIGN, section 3).
 LAYERS = [
-    ["errors", "concrete", "structure", "moments", "files", "progress", "eval_mode", "gate"],
+    ["errors", "concrete", "contents", "structure", "moments", "files", "progress"],
+    ["eval_mode", "gate"],
     ["budget", "freed_memory", "narrow"],
     ["blocks", "normal", "unit_tail", "quadrature", "samples", "squares", "call_site"],
     ["registry", "inputs", "noise", "metrics", "batch_statistics"],
@@ -31,7 +32,7 @@ LAYERS = [
     ["gradients"],
     ["methods"],
     ["objectives", "validation_data", "tune", "training", "compat"],
-    ["calibrate", "compiling"],
+    ["calibrate", "compiling", "saved_settings"],
     ["uncertain", "ensemble"],
     ["auditing", "plots", "exporting", "reading"],
     ["scoring", "distributed"],

@@ -1,7 +1,9 @@
+import pytest
 import torch
 from torch import nn
 
 import howsure as hs
+from howsure.registry import find
 from nets import FunctionalResNet
 
 X = torch.rand(2, 3, 16, 16)
@@ -32,3 +34,24 @@ def test_the_table_lists_one_line_per_operation():
     lines = str(hs.check(nn.Sequential(nn.Flatten(), nn.Linear(768, 2), nn.ReLU()), X)).splitlines()
     assert lines[0].split() == ["operation", "calls", "rule", "fidelity", "first", "called", "in"]
     assert sum(line.startswith("torch.") for line in lines) == 3
+
+
+def test_it_says_for_which_methods_it_holds():
+    text = str(hs.check(nn.Linear(3, 1), torch.zeros(2, 3)))
+    assert 'the methods "adf" and "sampled_adf"' in text and "the default among them" in text
+
+
+@pytest.mark.parametrize("method", ["auto", "gradients", "mc_dropout", "noise_sampling", "linear"])
+def test_rules_that_a_method_does_not_use_are_told(method):
+    net, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)).eval(), torch.rand(2, 3)
+    rules = {nn.functional.relu: find(torch.tanh)}
+    rate = 0.1 if method == "mc_dropout" else None
+    found = hs.Uncertain(net, 0.01, method, rate=rate, samples=8, rules=rules)(x)
+    assert any("`rules` is not used" in note for note in found.notes)
+
+
+def test_rules_that_a_method_uses_change_it():
+    net, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)).eval(), torch.rand(2, 3)
+    rules = {nn.functional.relu: find(torch.tanh)}
+    plain, other = (hs.Uncertain(net, 0.01, "adf", rules=r)(x) for r in (None, rules))
+    assert not torch.equal(plain.mean, other.mean) and other.notes == plain.notes

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import howsure as hs
-from howsure import squares
 from howsure.blocks import in_blocks
 from howsure.compiling.tracing import traced
 from howsure.dropout import Site
@@ -17,7 +16,7 @@ from howsure.freed_memory import keep_freed_memory
 from howsure.methods.sampling import usual_chunk
 from howsure.moments import Moments
 from howsure.rules import packed_kernels
-from howsure.squares import channels_last, kept, squared
+from howsure.squares import squared
 from howsure.unit_tail import unit_tail
 from nets import perceptron, small_image_net
 
@@ -136,33 +135,29 @@ def test_packed_kernels_give_the_same(padding, monkeypatch):
         torch.testing.assert_close(hs.propagate(conv, x, 0.02).var, 4 * plain.var)
 
 
-def test_kept_forms_follow_their_weights():
-    weight, other = torch.rand(3, 3), torch.rand(3)
+def test_packed_kernels_are_used_again_and_go_with_their_weights(monkeypatch):
+    monkeypatch.setattr(packed_kernels, "_LARGE", 1)
+    before = list(packed_kernels._cache)
+    conv, shape = nn.Conv2d(4, 6, 3), torch.Size((2, 4, 7, 7))
+    one = packed_kernels.packed_kernels(conv.weight, shape)
+    assert packed_kernels.packed_kernels(conv.weight, shape) is one
+    assert packed_kernels.packed_kernels(conv.weight, shape, stride=2) is not one
+    (added,) = [place for place in packed_kernels._cache if place not in before]
+    del conv
+    assert added[0].expired()
+    other = nn.Conv2d(4, 6, 3)
+    packed_kernels.packed_kernels(other.weight, shape)
+    assert added not in packed_kernels._cache
+
+
+def test_packed_kernels_of_inference_mode_serve_elsewhere(monkeypatch):
+    monkeypatch.setattr(packed_kernels, "_LARGE", 1)
+    conv, x = nn.Conv2d(4, 6, 3), torch.rand(2, 4, 7, 7)
+    with torch.inference_mode():
+        inside = hs.propagate(conv, x, 0.02)
     with torch.no_grad():
-        one = squared(weight, torch.float32)
-        assert squared(weight, torch.float32) is one
-        weight.add_(1.0)
-        torch.testing.assert_close(squared(weight, torch.float32), weight**2)
-        weight.data = torch.full((3, 3), 5.0)
-        torch.testing.assert_close(squared(weight, torch.float32), weight**2)
-
-        def total():
-            return weight.sum() + other.sum()
-
-        first = kept(total, weight, other, key=("total",))
-        assert kept(total, weight, other, key=("total",)) is first
-        other = torch.zeros(3)
-        assert float(kept(total, weight, other, key=("total",))) == 45.0
-
-
-def test_kept_forms_go_with_their_weights():
-    before = len(squares._cache)
-    weight = torch.rand(2, 2, 3, 3)
-    channels_last(weight)
-    squared(weight, torch.float32)
-    assert len(squares._cache) == before + 1
-    del weight
-    assert len(squares._cache) == before
+        outside = hs.propagate(conv, x, 0.02)
+    assert torch.equal(inside.var, outside.var) and not outside.var.is_inference()
 
 
 def test_weights_that_are_trained_are_not_kept():

@@ -312,3 +312,50 @@ def test_a_rate_of_0_has_no_sampled_variance_and_is_not_chosen(trained):
         show_progress=False,
     )
     assert fit.nll[0] == math.inf and fit.rate > 0
+
+
+class PartlyConstant(nn.Module):
+    """Its second output does not depend on the input."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        y = self.layer(x)
+        return torch.cat([y, torch.zeros_like(y), 2 * y], 1)
+
+
+@pytest.mark.parametrize("method", ["gradients", "sampled_adf", "auto"])
+def test_an_output_that_nothing_reaches_is_named(method, trained):
+    net, x, y = trained
+    model = PartlyConstant(net).eval()
+    with pytest.raises(ValueError, match=r"number 1 has no variance.*y\[:, \[0, 2\]\]"):
+        hs.Uncertain(model, 0.01, method).fit(
+            [(x, y.expand(-1, 3))], samples=9, show_progress=False
+        )
+
+
+@pytest.mark.parametrize("search", ["grid", "closed_form"])
+def test_a_rate_at_the_top_brings_a_residual_variance(search, trained):
+    net, x, _ = trained
+    y = net(x).detach() + 30 * torch.randn(len(x), 1, generator=torch.Generator().manual_seed(0))
+    options = {"search": search, "samples": 9, "show_progress": False}
+    sure = hs.Uncertain(net, 1e-4, "sampled_adf")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit = sure.fit([(x, y)], **options)
+    assert "is the largest that was tried" in str(caught[0].message)
+    assert 300 < fit.residual_var < 2000 and sure.setup.residual_var == fit.residual_var
+    with pytest.warns(UserWarning, match="is the largest that was tried"):
+        fit = sure.fit([(x, y)], fit_residual_var=False, **options)
+    assert fit.residual_var == 0 and fit.rate == pytest.approx(0.9, abs=0.01)
+
+
+def test_a_gap_between_both_likelihoods_is_explained():
+    values = {"rates": (0.1, 0.2), "nll": (-1.3, -1.36), "standard_error": (0.02, 0.02)}
+    rest = {"rate": 0.2, "residual_var": 0.0, "objective": "gaussian", "samples": 50, "count": 9}
+    far = hs.tune.Fit(**values, **rest, best_nll=-1.36, confirmed_nll=-0.82)
+    assert "They differ by 0.54, more than chance (0.06)" in str(far)
+    near = hs.tune.Fit(**values, **rest, best_nll=-1.36, confirmed_nll=-1.32)
+    assert "They differ" not in str(near)

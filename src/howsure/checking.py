@@ -74,8 +74,15 @@ class Check:
         return tuple(notes)
 
     def __str__(self) -> str:
-        """A table, then the advice."""
-        return "\n".join([_table(self.rows), "", *self.advice])
+        """A table, for whom it holds, then the advice."""
+        return "\n".join([_table(self.rows), "", _SCOPE, *self.advice])
+
+
+_SCOPE = (
+    'These are the rules of `propagate` and of the methods "adf" and "sampled_adf". The others, '
+    "the default among them, run the network itself and use none of them; what they found out "
+    "about it is in `p.method` and `p.notes` of a prediction."
+)
 
 
 def _table(rows: tuple[CheckRow, ...]) -> str:

@@ -1,7 +1,8 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and that show whether they were damaged since."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -17,9 +18,31 @@ def write_atomically(path: Path, write: Callable[[IO[Any]], object], *, text: bo
     try:
         with os.fdopen(handle, "w" if text else "wb", encoding="utf-8" if text else None) as file:
             write(file)
+            file.flush()
+            # Else a loss of power could leave a name without data.
+            os.fsync(file.fileno())
         # A temporary file is private; the finished one has the usual permissions.
         temporary.chmod(0o644)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sealed(content: bytes, about: bytes = b"") -> bytes:
+    """The content with a digest of itself, and of what it is about, at its end."""
+    return content + _seal(content, about)
+
+
+def unsealed(path: Path, about: bytes = b"") -> bytes | None:
+    """The content of a file of `sealed` bytes; `None` if it is missing, damaged, or about else."""
+    try:
+        whole = path.read_bytes()
+    except OSError:
+        return None
+    content = whole[: -hashlib.sha256().digest_size]
+    return content if whole == sealed(content, about) else None
+
+
+def _seal(content: bytes, about: bytes) -> bytes:
+    return hashlib.sha256(hashlib.sha256(about).digest() + content).digest()

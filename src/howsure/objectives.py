@@ -107,6 +107,33 @@ def check_targets(prediction: Prediction, target: Tensor, objective: str) -> Non
             )
 
 
+NO_LIKELIHOOD = (
+    "Some prediction has no variance at every rate, so no likelihood is defined; set "
+    "`fit_residual_var=True`."
+)
+
+
+def check_outputs(var: Tensor | None) -> None:
+    """One clear sentence if an output has no variance for any input; of shape (inputs, ...)."""
+    if var is None:
+        return
+    is_dead = (var.flatten(1) == 0).all(0)
+    if bool(is_dead.all()):
+        raise ValueError(
+            "The total variance is 0 at every rate, so no likelihood is defined; give the "
+            "sensor's noise or set `fit_residual_var=True`."
+        )
+    dead, live = (each.nonzero().flatten().tolist() for each in (is_dead, ~is_dead))
+    if dead:
+        named = ", ".join(map(str, dead[:5])) + (", ..." if len(dead) > 5 else "")
+        kept = live if len(live) <= 5 else "[...]"
+        raise ValueError(
+            f"Of {len(is_dead)} outputs (counted from 0), number {named} has no variance: neither "
+            "noise nor dropout reaches it, as if it were constant. Leave it out, of the targets as "
+            f"well (`output=lambda y: y[:, {kept}]`), or set `fit_residual_var=True`."
+        )
+
+
 def fitted_residual_var(scored: Scored) -> float:
     """The residual variance that minimises the mean NLL, by golden-section search on its log.
 

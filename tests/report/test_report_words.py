@@ -4,6 +4,7 @@ import math
 import re
 
 import pytest
+import torch
 from report_data import class_data, gaussian_data, metric
 
 from howsure import Prediction, report
@@ -77,6 +78,14 @@ def test_sources():
     small = words(readings.sources(1e-5))
     assert "under 0.1 % of the variance comes from the sensor, over 99.9 % from" in small
     assert "not included" not in small
+
+
+@pytest.mark.parametrize("data, model", [(1.0, 1e-20), (1e-20, 1.0)])
+def test_a_small_share_is_included(data, model):
+    ones = torch.ones(20, 1)
+    prediction = Prediction(torch.rand(20, 1), data * ones, model * ones)
+    found = report.from_predictions({1.0: prediction}, torch.rand(20, 1))
+    assert "not included" not in metric(found, "Variance from the sensor").reading
 
 
 def test_confidence_that_holds_and_one_that_does_not():

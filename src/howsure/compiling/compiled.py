@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import fields
 from typing import Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from howsure.compiling.program import Run, TooWideError, compiled_method, tensors_of
+from howsure.compiling.program import (
+    NotCompilableError,
+    Run,
+    TooWideError,
+    compiled_method,
+    tensors_of,
+)
+from howsure.contents import Opaque, Snapshot, contents_of
 from howsure.methods import METHODS
 from howsure.prediction import Prediction
 from howsure.setup import Setup
@@ -17,27 +26,27 @@ from howsure.setup import Setup
 class Compiled:
     """Runs methods compiled; what cannot be compiled runs as it is, with one warning.
 
-    Compiled code holds the weights and the settings as constants. When either changes it is made
-    anew, which is seen by the setup's identity and the weights' versions.
+    Compiled code holds the weights, the settings and whatever else the trace has read as constants.
+    Before every call they are compared, by value, with copies of what they were; when anything has
+    changed the code is made anew.
     """
 
     def __init__(self) -> None:
         self.programs: dict[Any, Run | None] = {}
-        self.made_for: Any = None
-        self.setup: Setup | None = None
+        self.frozen: Snapshot | None = None
 
     def __call__(self, setup: Setup, method: str, x: Any) -> Prediction:
         """The method's prediction."""
-        state = _versions(setup)
-        # The setup itself is kept, so that its id cannot be taken by another one.
-        if setup is not self.setup or state != self.made_for:
-            self.programs, self.setup, self.made_for = {}, setup, state
+        if self.frozen is not None and not self.frozen.holds(_read_by_a_trace(setup)):
+            # What could not be compiled runs as it is, whatever has changed.
+            self.programs = {key: run for key, run in self.programs.items() if run is None}
+            self.frozen = None
         key = (method, _shapes(x))
         if key not in self.programs:
             self._report(key)
-            self.programs[key] = _made(setup, method, x)
+            self._add(key, setup, method, x)
         program = self.programs[key]
-        if program is None:
+        if program is None or not _is_finite(x):  # Eager refuses NaN where it must.
             return METHODS[method](setup, x)
         try:
             return program(x)
@@ -52,14 +61,27 @@ class Compiled:
             "for the inputs before.",
             stacklevel=4,
         )
-        self.programs[key] = _made(setup, method, x, may_assume=False)
+        self._add(key, setup, method, x, may_assume=False)
         return found
 
+    def _add(self, key: Any, setup: Setup, method: str, x: Any, *, may_assume: bool = True) -> None:
+        """Makes the program of a key; what it has frozen is looked at afterwards.
+
+        A model may count its calls, or keep tensors for the next.
+        """
+        made = _made(setup, method, x, may_assume=may_assume)
+        now = _read_by_a_trace(setup)
+        if self.frozen is None or not self.frozen.holds(now):
+            self.programs = {key: run for key, run in self.programs.items() if run is None}
+            self.frozen = Snapshot(now)
+        self.programs[key] = made
+
     def _report(self, key: Any) -> None:
-        if self.programs:
+        compiled = [run for run in self.programs.values() if run is not None]
+        if compiled:
             warnings.warn(
                 f"Compiling again, which takes a while: the inputs {key[1][1]} are new to this "
-                f"wrapper, which has {len(self.programs)} compiled shapes. Give batches of one "
+                f"wrapper, which has {len(compiled)} compiled shapes. Give batches of one "
                 "size, or use `drop_last=True`.",
                 stacklevel=4,
             )
@@ -67,6 +89,8 @@ class Compiled:
 
 def _made(setup: Setup, method: str, x: Any, *, may_assume: bool = True) -> Run | None:
     try:
+        if _shapes(x)[2] is None:
+            raise NotCompilableError("the input holds arrays or objects beside its tensors")
         return compiled_method(setup, method, x, may_assume=may_assume)
     # The compiler's errors have no common class, and eager gives the same numbers.
     except Exception as error:
@@ -81,17 +105,22 @@ def _made(setup: Setup, method: str, x: Any, *, may_assume: bool = True) -> Run 
         return None
 
 
-def _versions(setup: Setup) -> tuple[tuple[int, int], ...]:
-    """Which weights there are, and how often each was changed."""
-    if not isinstance(setup.model, nn.Module):
-        return ()
-    tensors = [*setup.model.parameters(), *setup.model.buffers()]
-    return tuple((id(t), 0 if t.is_inference() else t._version) for t in tensors)
+def _read_by_a_trace(setup: Setup) -> list[Any]:
+    """The contents of the model and the settings."""
+    names = [f.name for f in fields(setup) if not f.name.startswith("_")]
+    return contents_of({name: getattr(setup, name) for name in names})
 
 
 def _shapes(x: Any) -> Any:
     """What a compiled program depends on: shapes, dtypes, devices, and all that is no tensor."""
     leaves, spec = pytree.tree_flatten(x)
     tensors = tuple((tuple(t.shape), t.dtype, t.device) for t in tensors_of(leaves))
-    others = tuple(repr(leaf) for leaf in leaves if not hasattr(leaf, "shape"))
-    return str(spec), tensors, others
+    others = [part for leaf in leaves if not isinstance(leaf, Tensor) for part in contents_of(leaf)]
+    if any(isinstance(part, Tensor | np.ndarray | Opaque) for part in others):
+        return str(spec), tensors, None  # to be frozen by no program
+    return str(spec), tensors, tuple((type(part), part) for part in others)
+
+
+def _is_finite(x: Any) -> bool:
+    floats = [t for t in tensors_of(pytree.tree_leaves(x)) if t.is_floating_point()]
+    return all(bool(t.isfinite().all()) for t in floats)

@@ -141,5 +141,6 @@ class DropoutMode(TorchFunctionMode):
         if unused:
             raise RuntimeError(
                 f"The dropout site `{unused[0]}` was not reached: the model took another path "
-                "than in its dry run. Leave the layer out with a placement pattern."
+                "than in its dry run. Leave the layer out with a placement pattern, or wrap the "
+                "model again if it was changed since."
             )

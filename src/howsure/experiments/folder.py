@@ -1,6 +1,7 @@
 """The folder of a run: finished parts are kept, so that an interrupted run goes on where it was.
 
-A part is a value (JSON) or weights (a state dict). Its file appears whole or not at all. Parts live
+A part is a value (JSON) or weights (a state dict). Its file appears whole or not at all, and ends
+with a seal: a part that was damaged since is computed again. Parts live
 in a folder named after the configuration: a run with other settings never meets them. The number
 of seeds does not belong to it, so that more seeds can be added to a finished run.
 """
@@ -8,6 +9,7 @@ of seeds does not belong to it, so that more seeds can be added to a finished ru
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from howsure.files import write_atomically
+from howsure.files import sealed, unsealed, write_atomically
 
 
 class RunFolder:
@@ -40,21 +42,31 @@ class RunFolder:
 
     def value(self, name: str, compute: Callable[[], Any]) -> Any:
         """The part of this name: from its file, else computed and written; plain data only."""
-        file = self.parts / f"{name}.json"
-        if not file.is_file():
-            write_json(file, compute())
-        return json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(self._part(f"{name}.json", lambda: _as_json(compute()).encode()))
 
     def trained(self, name: str, model: nn.Module, train: Callable[[nn.Module], object]) -> None:
         """Gives the model the weights of this name: from their file, else by training it."""
-        file = self.parts / f"{name}.pt"
-        if not file.is_file():
+
+        def compute() -> bytes:
             train(model)
-            state = {key: tensor.detach().cpu() for key, tensor in model.state_dict().items()}
-            write_atomically(file, lambda opened: torch.save(state, opened))
-        weights: dict[str, Tensor] = torch.load(file, weights_only=True)
+            buffer = io.BytesIO()
+            torch.save(
+                {key: each.detach().cpu() for key, each in model.state_dict().items()}, buffer
+            )
+            return buffer.getvalue()
+
+        content = io.BytesIO(self._part(f"{name}.pt", compute))
+        weights: dict[str, Tensor] = torch.load(content, weights_only=True)
         model.load_state_dict(weights)
         model.eval()
+
+    def _part(self, name: str, compute: Callable[[], bytes]) -> bytes:
+        file = self.parts / name
+        content = unsealed(file)
+        if content is None:
+            content = compute()
+            write_atomically(file, lambda opened: opened.write(sealed(content)))
+        return content
 
     def write(self, name: str, content: Any) -> Path:
         """Writes a result: text as it is, anything else as JSON."""
@@ -68,8 +80,11 @@ class RunFolder:
 
 def write_json(path: Path, content: Any) -> None:
     """Writes plain data; NaN and infinity become null, which every reader of JSON understands."""
-    text = json.dumps(_finite(content), indent=1, allow_nan=False, sort_keys=False) + "\n"
-    write_atomically(path, lambda file: file.write(text), text=True)
+    write_atomically(path, lambda file: file.write(_as_json(content)), text=True)
+
+
+def _as_json(content: Any) -> str:
+    return json.dumps(_finite(content), indent=1, allow_nan=False, sort_keys=False) + "\n"
 
 
 def _finite(content: Any) -> Any:

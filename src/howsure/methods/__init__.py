@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from howsure.methods import (
@@ -20,15 +22,34 @@ from howsure.methods.choice import choose as choose
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 
-METHODS: dict[str, Callable[[Setup, Any], Prediction]] = {
-    "gradients": gradients.predict,
+Predict = Callable[[Setup, Any], Prediction]
+
+
+def _without_rules(predict: Predict) -> Predict:
+    """The method, with a note where the user has given rules that it does not ask for."""
+
+    @functools.wraps(predict)
+    def noted(setup: Setup, x: Any) -> Prediction:
+        found = predict(setup, x)
+        return replace(found, notes=(*found.notes, _UNUSED_RULES)) if setup.rules else found
+
+    return noted
+
+
+_UNUSED_RULES = (
+    '`rules` is not used: it changes "adf" and "sampled_adf" alone, and this method runs the '
+    "network itself."
+)
+
+METHODS: dict[str, Predict] = {
+    "gradients": _without_rules(gradients.predict),
     "sampled_adf": sampled_adf.predict,
     "adf": adf.predict,
-    "mc_dropout": mc_dropout.predict,
-    "noise_sampling": noise_sampling.predict,
-    "linear": linear.predict,
-    "constant": constant.predict,
-    "heteroscedastic": heteroscedastic.predict,
+    "mc_dropout": _without_rules(mc_dropout.predict),
+    "noise_sampling": _without_rules(noise_sampling.predict),
+    "linear": _without_rules(linear.predict),
+    "constant": _without_rules(constant.predict),
+    "heteroscedastic": _without_rules(heteroscedastic.predict),
     "ensemble": ensemble.predict,
 }
 

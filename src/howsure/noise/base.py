@@ -93,7 +93,16 @@ class Noise(ABC):
         return dataclasses.replace(self, **fields)
 
     def to_config(self) -> dict[str, Any]:
-        """The noise as plain data for JSON; `howsure.noise.from_config` reads it back."""
+        """The noise as plain data for JSON; `howsure.noise.from_config` reads it back.
+
+        A class of your own is refused, because a file cannot hold its code.
+        """
+        if not type(self).__module__.startswith("howsure."):
+            raise TypeError(
+                f"A noise of your own class `{type(self).__name__}` cannot be saved, because a "
+                "file cannot hold its code; use one of the noises of `howsure.noise`, or save "
+                "without it and set the noise again after loading."
+            )
         fields = {f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self)}
         return {"kind": self.kind, **fields}
 

@@ -63,11 +63,11 @@ class ImageSource:
         return self.choice.preparation
 
     def fingerprint(self) -> str:
-        """A digest of names, sizes of the files and options; the pixels would take too long."""
+        """A digest of names, content of the files and options; a camera reuses names."""
         digest = hashlib.sha256(repr(self.choice).encode())
         for path in self.files:
-            name = path.relative_to(self.folder).as_posix()
-            digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{path.relative_to(self.folder).as_posix()}\0{content}\0".encode())
         return digest.hexdigest()
 
     def _pixels(self, path: Path) -> np.ndarray:  # (height, width, channels)

@@ -159,9 +159,9 @@ def rank(value: float, of_truth: float | None = None) -> str:
 def sources(data_share: float) -> str:
     """What the variance comes from."""
     if data_share == 1:
-        return "All of the variance comes from the sensor; the network's own is not included."
+        return "All of the variance comes from the sensor; the network's own is 0 or not included."
     if data_share == 0:
-        return "All of the variance comes from the network; the sensor's is not included."
+        return "All of the variance comes from the network; the sensor's is 0 or not included."
     return (
         f"{percent(data_share)} of the variance comes from the sensor, "
         f"{percent(1 - data_share)} from the network."

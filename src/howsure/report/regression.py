@@ -78,10 +78,12 @@ def metric_list(outcome: Outcome) -> list[Metric]:
 
 def data_share(outcome: Outcome) -> Metric:
     """The sensor's part of the variance."""
-    total = float(outcome.var.sum())
+    data, model = (float(each.double().sum()) for each in (outcome.data_var, outcome.model_var))
+    # A part that is there counts, however small: only 0 is rounded to none.
+    most = math.nextafter(1.0, 0.0) if model > 0 else 1.0
     share = (
-        Measured(float(outcome.data_var.sum()) / total)
-        if total
+        Measured(min(data / (data + model), most))
+        if data + model
         else Measured(None, "the variance is 0.")
     )
     return share.metric("Variance from the sensor", readings.sources, percent)

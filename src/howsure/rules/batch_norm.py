@@ -12,7 +12,6 @@ from howsure.errors import NoRuleError
 from howsure.moments import Moments
 from howsure.registry import EXACT, rule
 from howsure.samples import Draw, Sample
-from howsure.squares import kept
 
 
 def _channels(draw: Draw) -> Iterable[Sample]:
@@ -67,16 +66,11 @@ def scale_and_shift(
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """y = scale x + shift for each channel, kept as long as the layer does not change."""
-
-    def make() -> tuple[Tensor, Tensor]:
-        scale = torch.rsqrt(running_var.to(dtype) + eps)
-        scale = scale if weight is None else scale * weight.to(dtype)
-        shift = -running_mean.to(dtype) * scale
-        return scale, shift if bias is None else shift + bias.to(dtype)
-
-    key = (scale_and_shift, eps, dtype)
-    return kept(make, running_var, running_mean, weight, bias, key=key)
+    """y = scale x + shift for each channel."""
+    scale = torch.rsqrt(running_var.to(dtype) + eps)
+    scale = scale if weight is None else scale * weight.to(dtype)
+    mean = running_mean.to(dtype)
+    return scale, -mean * scale if bias is None else bias.to(dtype).addcmul(mean, scale, value=-1)
 
 
 def _per_channel(values: Tensor, like: Tensor) -> Tensor:

@@ -1,53 +1,106 @@
-"""Large kernels of convolutions in the form that oneDNN computes with.
+"""Large kernels of convolutions, and their squares, in the form that oneDNN computes with.
 
 torch lays a kernel out anew in every call; for the last layers of a ResNet that takes a third of
-the time. Kernels of constant weights are laid out once and kept beside their weights.
+the time. Both forms are kept beside a copy of the weight, and used as long as the weight has the
+same bits as the copy: addresses and version counters miss `weight.data.mul_(2)`, fused optimisers
+and whatever else writes into a weight's memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from howsure.concrete import has_values
-from howsure.squares import kept
+from howsure.contents import same_bits
+from howsure.squares import squared
 
 # Elements: for smaller kernels the call itself takes longer than it saves.
-_LARGE = 2**18
+_LARGE = 2**15
 
 
-def packed_convolution(
-    image: Tensor,  # (batch, channels, height, width)
-    kernel: Tensor,
-    bias: Tensor | None,
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """A weight as it was, and its forms by the settings of the convolution."""
+
+    weight: Tensor
+    forms: dict[Any, PackedKernels] = field(default_factory=dict)
+
+
+# By the memory of the weight. A weak reference to the weight itself would forbid
+# `torch.utils.swap_tensors` to the user.
+_cache: dict[tuple[Any, ...], _Kept] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class PackedKernels:
+    """The convolutions of means and of variances, for images in float32."""
+
+    mean: Tensor
+    square: Tensor
+    settings: tuple[list[int], list[int], list[int], int]
+
+    def of_means(self, images: Tensor, bias: Tensor | None) -> Tensor:
+        """`F.conv2d` with the weight."""
+        return self._convolved(images, self.mean, bias)
+
+    def of_variances(self, images: Tensor) -> Tensor:
+        """`F.conv2d` with the squared weight."""
+        return self._convolved(images, self.square, None)
+
+    def _convolved(self, images: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.ops.mkldnn._convolution_pointwise(
+            images, kernel, bias, *self.settings, "none", [], ""
+        )
+
+
+def packed_kernels(
+    weight: Tensor,
+    shape: torch.Size,  # of the images, by which oneDNN chooses the form
     stride: int | Sequence[int] = 1,
     padding: str | int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
-) -> Tensor | None:
-    """`F.conv2d` with a kept kernel; `None` where that would not help or is not possible."""
-    if isinstance(padding, str) or not _is_worth_it(image, kernel):
+) -> PackedKernels | None:
+    """Both kernels, packed; `None` where that would not help or is not possible."""
+    if isinstance(padding, str) or not _is_worth_it(weight):
         return None
-    pairs = [[n, n] if isinstance(n, int) else list(n) for n in (padding, stride, dilation)]
+    padding, stride, dilation = (_pair(n) for n in (padding, stride, dilation))
+    settings = (padding, stride, dilation, groups)
+    key = (*map(tuple, settings[:3]), groups)
+    # What is made in inference mode could not be used where gradients are needed later.
+    with torch.inference_mode(False), torch.no_grad():
+        memory = StorageWeakRef(weight.untyped_storage())
+        place = (memory, weight.storage_offset(), weight.shape, weight.stride())
+        kept = _cache.get(place)
+        if kept is None or not same_bits(kept.weight, weight):
+            _drop_the_dead()
+            kept = _cache[place] = _Kept(weight.detach().clone())
+        if key not in kept.forms:
+            square = squared(kept.weight, torch.float32)
+            pack = torch.ops.mkldnn._reorder_convolution_weight
+            forms = [pack(each, *settings, list(shape)) for each in (kept.weight, square)]
+            kept.forms[key] = PackedKernels(forms[0], forms[1], settings)
+    return kept.forms[key]
 
-    def pack() -> Tensor:
-        shape = list(image.shape)
-        return torch.ops.mkldnn._reorder_convolution_weight(kernel, *pairs, groups, shape)
 
-    key = (packed_convolution, *map(tuple, pairs), groups)
-    packed = kept(pack, kernel, key=key)
-    return torch.ops.mkldnn._convolution_pointwise(
-        image, packed, bias, *pairs, groups, "none", [], ""
-    )
+def _drop_the_dead() -> None:
+    for place in [place for place in _cache if place[0].expired()]:
+        del _cache[place]
 
 
-def _is_worth_it(image: Tensor, kernel: Tensor) -> bool:
-    graph = torch.is_grad_enabled() and (image.requires_grad or kernel.requires_grad)
-    plain = image.dim() == 4 and has_values(image) and not graph
-    fits = image.dtype == torch.float32 and image.device.type == "cpu"
-    return plain and fits and kernel.numel() >= _LARGE and _has_packing()
+def _pair(sizes: int | Sequence[int]) -> list[int]:
+    return [sizes, sizes] if isinstance(sizes, int) else list(sizes)
+
+
+def _is_worth_it(weight: Tensor) -> bool:
+    fits = weight.dtype == torch.float32 and weight.device.type == "cpu"
+    return has_values(weight) and fits and weight.numel() >= _LARGE and _has_packing()
 
 
 def _has_packing() -> bool:

@@ -1,24 +1,24 @@
 """The work folder beside the result: a manifest, and one file for every finished shard.
 
-Whatever has its name is whole, since files get their names when they are complete. The manifest
-says what the run is about; only the same run may continue it.
+Files get their names when they are complete. The manifest says what the run is about; only the same
+run may continue it. Every shard ends with a seal, a digest of the manifest and of its own bytes:
+one that was damaged, or belongs to another run, is computed again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from howsure.files import write_atomically
+from howsure.files import sealed, unsealed, write_atomically
 from howsure.scoring.lock import LOCK, locked
 from howsure.scoring.plan import Span
-from howsure.scoring.shard import Shard, is_whole
+from howsure.scoring.shard import Shard
 
 Manifest = dict[str, Any]
 
@@ -33,6 +33,7 @@ class WorkFolder:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.path = out.with_name(f"{out.name}.parts")
+        self.manifest = b""
 
     @contextlib.contextmanager
     def opened(self, manifest: Manifest, *, fresh: bool) -> Iterator[None]:
@@ -42,7 +43,8 @@ class WorkFolder:
             if fresh:
                 self._remove(_SHARDS, _MANIFEST)
             self._check(manifest)
-            self._write(_MANIFEST, lambda file: file.write(_as_text(manifest)))
+            self.manifest = _as_text(manifest)
+            self._write(_MANIFEST, lambda file: file.write(self.manifest))
             try:
                 yield
             finally:
@@ -51,12 +53,13 @@ class WorkFolder:
 
     def _check(self, manifest: Manifest) -> None:
         """An error if there are shards of another run."""
-        if not self._found(_SHARDS):
-            return
         try:
             found = json.loads((self.path / _MANIFEST).read_text(encoding="utf-8"))
         except (ValueError, FileNotFoundError):
-            found = {}
+            found = None
+        # Without a manifest, the seals of the shards tell which are this run's.
+        if not self._found(_SHARDS) or not isinstance(found, dict):
+            return
         changed = [name for name in manifest if manifest[name] != found.get(name)]
         if changed:
             listed = " and ".join(filter(None, [", ".join(changed[:-1]), changed[-1]]))
@@ -65,17 +68,19 @@ class WorkFolder:
                 "finish it, or drop what it has done with `fresh=True`."
             )
 
-    def missing(self, shards: list[Span]) -> list[Span]:
-        """The shards that are still to be computed."""
-        return [span for span in shards if not is_whole(self._shard(span))]
+    def missing(self, shards: list[Span], is_current: Callable[[Shard], bool]) -> list[Span]:
+        """The shards that are still to be computed: not there, damaged, or of other inputs."""
+        return [
+            span
+            for span in shards
+            if unsealed(self._shard(span), self.manifest) is None or not is_current(self.read(span))
+        ]
 
     def add(self, shard: Shard) -> None:
         """Writes a shard; from here on it is done."""
-        self._write(self._shard(shard.span).name, shard.write)
-
-    def has(self, span: Span) -> bool:
-        """Whether a shard is there."""
-        return self._shard(span).exists()
+        # Readers of zip files leave aside what follows the archive.
+        content = sealed(shard.to_bytes(), self.manifest)
+        self._write(self._shard(shard.span).name, lambda file: file.write(content))
 
     def read(self, span: Span) -> Shard:
         """A finished shard."""
@@ -98,17 +103,7 @@ class WorkFolder:
             self.path.rmdir()
 
     def _write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
-        """Writes a file that has its data on the disk before it has its name.
-
-        Else a loss of power could leave a name without data.
-        """
-
-        def durably(file: IO[bytes]) -> None:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-
-        write_atomically(self.path / name, durably)
+        write_atomically(self.path / name, write)
 
     def _remove(self, *patterns: str) -> None:
         for path in self._found(*patterns):

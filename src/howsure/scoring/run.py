@@ -65,10 +65,12 @@ def score(
     scorer = Scorer(sure, data, batch, level)
     folder = WorkFolder(out)
     with folder.opened(manifest_of(scorer, plan), fresh=fresh):
-        missing = folder.missing(plan.shards())
+        missing = folder.missing(plan.shards(), scorer.is_current)
         shards = ENGINES[engine](scorer, missing, address) if missing else iter(())
         bar = progress(missing, show_progress, "score")
-        finished = _filled(folder, plan, (shard for _, shard in zip(bar, shards, strict=True)))
+        found = (shard for _, shard in zip(bar, shards, strict=True))
+        done = next((span for span in plan.shards() if span not in missing), None)
+        finished = _filled(folder, plan, done, found)
         notes = finished.notes()
         folder.finish(lambda file: FORMATS[out.suffix](finished, file))
     return ScoreSummary(
@@ -92,10 +94,8 @@ def _check(out: Path, engine: str, level: float | None) -> None:
         raise ValueError(f"`level` must be between 0 and 1, not {level}.")
 
 
-def _filled(folder: WorkFolder, plan: Plan, shards: Iterator[Shard]) -> Finished:
+def _filled(folder: WorkFolder, plan: Plan, done: Span | None, shards: Iterator[Shard]) -> Finished:
     """All shards, those that were missing written one by one as they come."""
-    spans = plan.shards()
-    done = next((span for span in spans if folder.has(span)), None)
     layout = None if done is None else Layout.of(folder.read(done).columns)
     for shard in shards:
         if layout is None:
@@ -105,4 +105,4 @@ def _filled(folder: WorkFolder, plan: Plan, shards: Iterator[Shard]) -> Finished
         layout.check(shard)
         folder.add(shard)
     assert layout is not None
-    return Finished(folder, spans, layout)
+    return Finished(folder, plan.shards(), layout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -14,11 +13,12 @@ from torch import Tensor
 
 from howsure.reading.source import Source
 from howsure.scoring.columns import Columns, columns_of, joined
+from howsure.scoring.digest import digest
 from howsure.scoring.plan import Span, cut
 from howsure.structure import as_call, map_leaves
 from howsure.uncertain import Uncertain
 
-NOTES = "__notes__"  # the member of a file that is no column
+NOTES, INPUTS = "__notes__", "__inputs__"  # the members of a file that are no columns
 _MOST_NOTES = 10  # a note that counts something is another one in every batch
 
 
@@ -30,37 +30,27 @@ class Shard:
         span: Which rows.
         columns: Their scores.
         notes: What the method said about them.
+        inputs: The digest of their inputs.
     """
 
     span: Span
     columns: Columns
     notes: tuple[str, ...]
-
-    def write(self, file: IO[bytes]) -> None:
-        """Writes an uncompressed `.npz`."""
-        np.savez(file, **self.columns, **{NOTES: np.array(self.notes, dtype=np.str_)})  # pyright: ignore[reportArgumentType]
+    inputs: str
 
     def to_bytes(self) -> bytes:
-        """The content of its file."""
+        """An uncompressed `.npz`."""
         buffer = io.BytesIO()
-        self.write(buffer)
+        others = {NOTES: np.array(self.notes, dtype=np.str_), INPUTS: np.array(self.inputs)}
+        np.savez(buffer, **self.columns, **others)  # pyright: ignore[reportArgumentType]
         return buffer.getvalue()
 
     @classmethod
     def read(cls, file: Path | IO[bytes], span: Span) -> Shard:
-        """The shard in a file that `write` wrote."""
+        """The shard in a file that holds `to_bytes`."""
         with np.load(file, allow_pickle=False) as found:
-            columns = {name: found[name] for name in found.files if name != NOTES}
-            return cls(span, columns, tuple(found[NOTES].tolist()))
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a shard's file is there and every byte of it as it was written."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            return file.testzip() is None
-    except (OSError, zipfile.BadZipFile):
-        return False
+            columns = {name: found[name] for name in found.files if name not in (NOTES, INPUTS)}
+            return cls(span, columns, tuple(found[NOTES].tolist()), str(found[INPUTS]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,21 +74,31 @@ class Scorer:
         """The scores of a shard, whose first row begins a batch."""
         parts: list[Columns] = []
         notes: dict[str, None] = {}
+        seen: list[str] = []
         for piece in cut(span, self.batch):
             try:
-                columns, said = self._scored(piece)
+                inputs = self.source.rows(piece.start, piece.stop)
+                seen.append(digest(inputs))
+                columns, said = self._scored(inputs, len(piece))
             except (ValueError, TypeError) as error:
                 place = f"Rows {piece.start} to {piece.stop - 1}"
                 raise type(error)(f"{place}: {error}") from error
             parts.append(columns)
             notes.update(dict.fromkeys(said))
-        return Shard(span, joined(parts), first_notes(notes))
+        return Shard(span, joined(parts), first_notes(notes), digest(seen))
 
-    def _scored(self, span: Span) -> tuple[Columns, tuple[str, ...]]:
-        inputs = map_leaves(self._on_device, self.source.rows(span.start, span.stop))
-        args, kwargs = as_call(inputs)
+    def is_current(self, shard: Shard) -> bool:
+        """Whether a shard's inputs are still the same; a fingerprint of all data says so, too."""
+        if not getattr(self.source, "is_probed", False):
+            return True
+        pieces = cut(shard.span, self.batch)
+        seen = [digest(self.source.rows(piece.start, piece.stop)) for piece in pieces]
+        return shard.inputs == digest(seen)
+
+    def _scored(self, inputs: Any, rows: int) -> tuple[Columns, tuple[str, ...]]:
+        args, kwargs = as_call(map_leaves(self._on_device, inputs))
         prediction = self.sure(*args, **kwargs)
-        return columns_of(prediction, len(span), self.level), prediction.notes
+        return columns_of(prediction, rows, self.level), prediction.notes
 
     def _on_device(self, leaf: Any) -> Any:
         weight = next(self.sure.model.parameters(), None)

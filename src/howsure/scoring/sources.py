@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -85,9 +85,14 @@ def _as_tensor(rows: Any) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """A torch data set with a length; targets are left aside."""
+    """A torch data set with a length; targets are left aside.
+
+    Its fingerprint is that of some items, so a run that resumes looks at the inputs of every
+    finished shard.
+    """
 
     data: Dataset[Any]
+    is_probed: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return len(self.data)  # pyright: ignore[reportArgumentType]

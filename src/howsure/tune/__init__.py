@@ -7,6 +7,7 @@ minimise over the rate p: sum_d 1/2 log s_d + (y_d - yhat_d)**2 / (2 s_d), with 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,9 +54,22 @@ def fit_method(
         batches = _with_noise(setup, batches)
     else:
         warn_if_clean(setup, batches)
-    if _closed_form(name, search, classification=setup.task == "classification"):
-        return search_closed_form(setup, name, batches, search)
-    return search_grid(setup, name, batches, search, has_rate=name in _WITH_RATE)
+    in_closed_form = _closed_form(name, search, classification=setup.task == "classification")
+    while True:
+        if in_closed_form:
+            changed, fit = search_closed_form(setup, name, batches, search)
+        else:
+            changed, fit = search_grid(setup, name, batches, search, has_rate=name in _WITH_RATE)
+        if search.fit_residual_var is not None or not _is_at_the_top(fit, search, setup.task):
+            return changed, fit
+        search = replace(search, fit_residual_var=True)
+
+
+def _is_at_the_top(fit: Fit, search: Search, task: str) -> bool:
+    """Whether dropout has to stand for errors that no rate explains, such as noise of targets."""
+    rates = fit.rate if isinstance(fit.rate, tuple) else (fit.rate or 0.0,)
+    tried = [rate for rate in search.grid if rate > 0]
+    return task == "regression" and len(tried) > 1 and max(rates) >= max(tried)
 
 
 def _method_for_fit(setup: Setup, method: str, batches: Batches) -> str:

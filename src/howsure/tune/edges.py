@@ -14,7 +14,8 @@ def warn_at_the_edge(rate: float | None, grid: Sequence[float]) -> None:
     if rate >= max(positive):
         warnings.warn(
             f"The best rate, {rate:.3g}, is the largest that was tried: the variance is too small "
-            "even so. Noisy targets are a common reason; try `fit_residual_var=True`.",
+            "even so. Noisy targets are a common reason, which a residual variance accounts for: "
+            "`fit_residual_var=True`, which is done if you do not say otherwise.",
             stacklevel=5,
         )
     elif rate <= min(positive):

@@ -9,7 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from howsure.methods import METHODS
-from howsure.objectives import OBJECTIVES, Scored, check_targets, fitted_residual_var
+from howsure.objectives import (
+    NO_LIKELIHOOD,
+    OBJECTIVES,
+    Scored,
+    check_outputs,
+    check_targets,
+    fitted_residual_var,
+)
 from howsure.progress import progress
 from howsure.setup import Setup
 from howsure.tune.edges import warn_at_the_edge
@@ -24,6 +31,10 @@ def search_grid(
     """The setup with the best of all rates that were tried, and the curve."""
     grid: tuple[float | None, ...] = search.grid if has_rate else (None,)
     searched = setup.with_(samples=search.samples, shared_masks=False, residual_var=0.0)
+    if not search.with_residual_var(name):  # Known now, and not only after all rates.
+        half = searched.with_(rate=0.5) if has_rate else searched
+        first = _scored(half, name, batches[0], search)
+        check_outputs(first.raised(search.floor_for(setup.task)).var)
     curve = [
         point(
             searched.with_(rate=setup.rate if rate is None else rate),
@@ -36,10 +47,7 @@ def search_grid(
     ]
     best = min(range(len(curve)), key=lambda i: curve[i].nll)
     if not math.isfinite(curve[best].nll):
-        raise ValueError(
-            "The total variance is 0 at every rate, so no likelihood is defined; give the "
-            "sensor's noise or set `fit_residual_var=True`."
-        )
+        raise ValueError(NO_LIKELIHOOD)
     rate, tau = grid[best], curve[best].residual_var
     warn_at_the_edge(rate, search.grid)
     changed = (
@@ -89,13 +97,17 @@ def point(
     setup: Setup, name: str, batches: Batches, search: Search, *, with_residual_var: bool
 ) -> Point:
     """The objective of one setting, with the same random numbers as at every other."""
-    objective = search.objective_for(setup.task)
 
     def scored(index: int, batch: tuple[Any, Tensor]) -> Scored:
-        x, target = batch
-        prediction = METHODS[name](setup.with_(seed=setup.seed + 1000 * index), x)
-        check_targets(prediction, target, objective)
-        return OBJECTIVES[objective](prediction, target)
+        return _scored(setup.with_(seed=setup.seed + 1000 * index), name, batch, search)
 
     joined = Scored.joined(search.share.map(scored, batches)).raised(search.floor_for(setup.task))
     return Point.of(joined, fitted_residual_var(joined) if with_residual_var else 0.0)
+
+
+def _scored(setup: Setup, name: str, batch: tuple[Any, Tensor], search: Search) -> Scored:
+    x, target = batch
+    prediction = METHODS[name](setup, x)
+    objective = search.objective_for(setup.task)
+    check_targets(prediction, target, objective)
+    return OBJECTIVES[objective](prediction, target)

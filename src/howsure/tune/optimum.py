@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.objectives import Scored, fitted_residual_var
+from howsure.objectives import NO_LIKELIHOOD, Scored, fitted_residual_var
 from howsure.tune.search import Search
 from howsure.tune.terms import Terms, odds_of
 
@@ -44,10 +44,7 @@ def optimum(terms: Terms, search: Search, *, with_residual_var: bool) -> Optimum
         (_at(terms, odds, search, with_residual_var) for odds in points), key=lambda each: each.nll
     )
     if not math.isfinite(best.nll):
-        raise ValueError(
-            "The total variance is 0 at every rate, so no likelihood is defined; give the "
-            "sensor's noise or set `fit_residual_var=True`."
-        )
+        raise ValueError(NO_LIKELIHOOD)
     if float(best.odds.max()) == 0 and not search.fit_noise:
         return best
     if largest == 0:

@@ -139,6 +139,18 @@ class Fit:
             lines.append(f"rate {rate:8.4g}   NLL {nll:10.4f} +- {error:.4f}{mark}")
         return "\n".join([*lines, *self._found()])
 
+    def _explained(self, gap: float) -> list[str]:
+        """Why sampling gives another NLL, if the data can tell the two apart."""
+        # A variance of T samples has chance errors, which cost 1 / (T - 1) on average.
+        expected = 2 * min(self.standard_error) + 1 / max(1, self.samples - 1)
+        if abs(gap) <= expected:
+            return []
+        return [
+            f"They differ by {abs(gap):.2g}, more than chance ({expected:.2g}): the first is first "
+            "order in the masks, the second has all of it. Which is right for your method shows "
+            '`search="grid"`, which tries every rate by sampling.'
+        ]
+
     def _found(self) -> list[str]:
         lines = []
         if isinstance(self.rate, tuple):
@@ -147,6 +159,7 @@ class Fit:
             lines.append(f"rate {self.rate:8.4g}   NLL {self.best_nll:10.4f}  <- best")
         if self.confirmed_nll is not None:
             lines.append(f"NLL {self.best_nll:.4f}, by sampling {self.confirmed_nll:.4f}")
+            lines += self._explained(self.confirmed_nll - self.best_nll)
         if self.noise_scale != 1.0:
             lines.append(f"noise variance times {self.noise_scale:.4g}")
         return [*lines, f"residual_var {self.residual_var:.4g}"]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.objectives import check_outputs
 from howsure.progress import progress
 from howsure.setup import Setup
 from howsure.tune.grid import Batches
@@ -40,6 +41,10 @@ def settled_terms(
     bracket = Bracket.of(len(setup.sites(batches[0][0])))
     odds = torch.full_like(bracket.low, FIRST)
     tried: list[tuple[Terms, Optimum]] = []
+    if not with_residual_var:  # Known now, and not only after a pass over all data.
+        some = setup.with_(rate=float(rate_of(odds)[0]), residual_var=0.0)
+        first = terms_of(some, name, held_out[0])
+        check_outputs(first.total_var(first.odds))
     for number in range(PASSES):
         rates = tuple(rate_of(odds.clamp(min=LEAST)).tolist())
         at_rates = setup.with_(rate=rates, residual_var=0.0)

@@ -1,0 +1,278 @@
+"""Everything that a model computes with: tensors, attributes, hooks, and what its code refers to.
+
+A value that was frozen elsewhere, in a compiled program or in a half-finished file of scores, is
+still right if the contents are the same. Contents are compared by value: addresses and version
+counters miss `weight.data.mul_(2)`, fused optimisers, and whatever else writes into memory.
+
+Not seen: the state of objects written in C++, files, and the code of installed packages.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_PLAIN = (type(None), bool, int, str, bytes, torch.dtype, torch.device, torch.Size)
+_NUMBERS = (float, complex, np.generic)  # `repr` tells 0 from -0, and NaN is NaN
+_NAMED = (
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+)
+# Their objects lead to all others of the process; a trainer to its data.
+_NOT_ENTERED = ("logging", "threading", "_thread", "weakref")
+_NOT_COMPUTED_WITH = ("_trainer", "_fabric")
+_TABLES = (dict, OrderedDict, set)
+
+
+class Opaque:
+    """An object whose contents cannot be seen: the same only if it is the same object."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Opaque) and self.thing is other.thing
+
+    def __repr__(self) -> str:
+        return _name(type(self.thing))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
+class Snapshot:
+    """Contents as they were, with copies of all tensors and arrays."""
+
+    def __init__(self, contents: list[Any]) -> None:
+        self.leaves = [_copied(leaf) for leaf in contents]
+
+    def holds(self, contents: list[Any]) -> bool:
+        """Whether the contents are still the same, bit by bit."""
+        if len(contents) != len(self.leaves):
+            return False
+        return all(map(_same, self.leaves, contents))
+
+
+def _copied(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        with torch.inference_mode(False), torch.no_grad():
+            return leaf.detach().clone()
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _same(one: Any, two: Any) -> bool:
+    if type(one) is str or not isinstance(one, Tensor | np.ndarray):
+        return type(one) is type(two) and one == two
+    if isinstance(one, Tensor):
+        return isinstance(two, Tensor) and same_bits(one, two)
+    alike = isinstance(two, np.ndarray) and one.dtype == two.dtype and one.shape == two.shape
+    return alike and one.tobytes() == two.tobytes()
+
+
+def same_bits(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors hold the same bits; unlike `==`, it tells NaN from NaN, and 0 from -0."""
+    alike = one.shape == two.shape and one.dtype == two.dtype and one.device == two.device
+    return alike and torch.equal(_bits(one), _bits(two))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if tensor.is_contiguous() and tensor.numel() * tensor.element_size() % 8 == 0:
+        return tensor.reshape(-1).view(torch.int64)  # the widest are compared fastest
+    return tensor.view(_BITS[tensor.element_size()])
+
+
+def contents_of(thing: Any) -> list[Any]:
+    """Text, numbers, tensors, arrays and opaque objects: all that a thing consists of, in order."""
+    found = _Contents()
+    found.add(thing)
+    return found.leaves
+
+
+class _Contents:
+    def __init__(self) -> None:
+        self.leaves: list[Any] = []
+        # The number of every object; the object is kept, so that its id is not used again.
+        self.met: dict[int, tuple[int, Any]] = {}
+
+    def add(self, thing: Any) -> None:
+        if isinstance(thing, _PLAIN):
+            self.leaves.append(thing)
+        elif isinstance(thing, _NUMBERS):
+            self.leaves.append(f"{type(thing).__name__} {thing!r}")
+        elif id(thing) in self.met:
+            self.leaves.append(f"met as {self.met[id(thing)][0]}")
+        else:
+            self.met[id(thing)] = (len(self.met), thing)
+            self._add_new(thing)
+
+    def _add_new(self, thing: Any) -> None:
+        kind = _name(type(thing))
+        if isinstance(thing, Tensor):
+            self._add_tensor(thing)
+        elif isinstance(thing, np.ndarray) and thing.dtype != object:
+            self.leaves.append(thing)
+        elif isinstance(thing, Mapping):
+            self._add_named(kind, thing)
+        elif isinstance(thing, list | tuple | deque | np.ndarray):
+            self._add_all(kind, thing)
+        elif isinstance(thing, set | frozenset):
+            self._add_all(kind, sorted(thing, key=repr))
+        elif isinstance(thing, types.FunctionType):
+            self._add_function(thing)
+        elif isinstance(thing, type):
+            self._add_class(thing)
+        elif isinstance(thing, _NAMED):
+            self.leaves.append(_name(thing))
+        else:
+            self._add_object(thing)
+
+    def _add_all(self, kind: str, parts: Iterable[Any]) -> None:
+        parts = list(parts)
+        self.leaves.append(f"{kind} of {len(parts)}")
+        for part in parts:
+            self.add(part)
+
+    def _add_named(self, kind: str, parts: Mapping[Any, Any]) -> None:
+        self.leaves.append(f"{kind} of {len(parts)}")
+        for name, part in list(parts.items()):
+            self.add(name)
+            self.add(part)
+
+    def _add_tensor(self, tensor: Tensor) -> None:
+        if hasattr(tensor, "__tensor_flatten__"):
+            names, context = tensor.__tensor_flatten__()  # pyright: ignore[reportAttributeAccessIssue]
+            self._add_named("tensor", {name: getattr(tensor, name) for name in names})
+            self.add(context)
+        elif tensor.is_meta:
+            self.leaves.append(f"meta {tensor.dtype} {tuple(tensor.shape)}")
+        elif tensor.is_quantized:
+            self.leaves.append(tensor.dequantize())
+        else:
+            dense = tensor if tensor.layout == torch.strided else tensor.detach().to_dense()
+            self.leaves.append(dense)
+
+    def _add_object(self, thing: Any) -> None:
+        if isinstance(thing, types.MethodType):
+            self._add_all("method", (thing.__func__, thing.__self__))
+        elif isinstance(thing, functools.partial):
+            self._add_all("partial", (thing.func, thing.args, thing.keywords))
+        elif isinstance(thing, torch.Generator):
+            self.leaves.append(thing.get_state())
+        elif isinstance(thing, staticmethod | classmethod):
+            self.add(thing.__func__)
+        elif isinstance(thing, property):
+            self._add_all("property", (thing.fget,))
+        else:
+            self._add_attributes(thing)
+
+    def _add_attributes(self, thing: Any) -> None:
+        kind = type(thing)
+        self.add(kind)
+        named = {name: getattr(thing, name) for name in _slots(kind) if hasattr(thing, name)}
+        named.update(getattr(thing, "__dict__", {}))
+        if not named or kind.__module__.partition(".")[0] in _NOT_ENTERED:
+            self.leaves.append(Opaque(thing))
+            return
+        for name, part in named.items():
+            # Most of what a module holds are empty tables of hooks.
+            if name not in _NOT_COMPUTED_WITH and (type(part) not in _TABLES or part):
+                self.leaves.append(name)
+                self.add(part)
+        self.leaves.append("end")
+
+    def _add_class(self, thing: type) -> None:
+        self.leaves.append(_name(thing))
+        if not _is_installed(thing.__module__):
+            own = {n: v for n, v in vars(thing).items() if n not in _MADE_BY_PYTHON}
+            self._add_named("class", own)
+            self._add_all("bases", thing.__bases__)
+
+    def _add_function(self, function: types.FunctionType) -> None:
+        self.leaves.append(_name(function))
+        if _is_installed(function.__module__):
+            return
+        names, constants = _code(function.__code__)
+        self.leaves.append(constants)
+        cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+        self._add_all("closure", (*cells, function.__defaults__, function.__kwdefaults__))
+        for name in names:
+            self._add_global(function.__globals__.get(name), names)
+        if function.__dict__:
+            self._add_named("function", function.__dict__)
+
+    def _add_global(self, thing: Any, names: tuple[str, ...]) -> None:
+        """What a function refers to; of the user's own modules, what it may take from there."""
+        if isinstance(thing, types.ModuleType) and not _is_installed(thing.__name__):
+            self._add_all(_name(thing), [vars(thing).get(name) for name in names])
+        else:
+            self.add(thing)
+
+
+_MADE_BY_PYTHON = (
+    "__dict__",
+    "__weakref__",
+    "__doc__",
+    "__module__",
+    "__qualname__",
+    "__annotations__",
+    "__firstlineno__",
+    "__static_attributes__",
+    "__abstractmethods__",
+    "_abc_impl",
+)
+
+
+def _name(thing: Any) -> str:
+    module = getattr(thing, "__module__", None) or ""
+    return f"{module}.{getattr(thing, '__qualname__', getattr(thing, '__name__', ''))}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _slots(kind: type) -> tuple[str, ...]:
+    found = [vars(cls).get("__slots__", ()) for cls in kind.__mro__]
+    return tuple(s for slots in found for s in ((slots,) if isinstance(slots, str) else slots))
+
+
+@functools.lru_cache(maxsize=1024)
+def _code(code: types.CodeType) -> tuple[tuple[str, ...], bytes]:
+    """All names that a function refers to, inner functions included, and what it does."""
+    inner = [_code(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    names = dict.fromkeys((*code.co_names, *(name for each, _ in inner for name in each)))
+    plain = [_constant(c) for c in code.co_consts if not isinstance(c, types.CodeType)]
+    own = "\0".join((*plain, *code.co_names, *code.co_varnames)).encode()
+    return tuple(names), b"\0".join((code.co_code, own, *(each for _, each in inner)))
+
+
+def _constant(value: Any) -> str:
+    """The constant as text; sets have another order in every process."""
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_installed(module: str | None) -> bool:
+    """Whether a module's code stays as it is: of Python itself, or of an installed package."""
+    root = (module or "").partition(".")[0]
+    if root in sys.stdlib_module_names or root in ("torch", "numpy", "howsure"):
+        return root != "__main__"
+    path = getattr(sys.modules.get(module or ""), "__file__", None) or ""
+    return "site-packages" in path or "dist-packages" in path
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False

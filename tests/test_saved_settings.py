@@ -1,0 +1,106 @@
+"""Every setting survives being saved, or is refused by name."""
+
+import dataclasses
+import io
+
+import pytest
+import torch
+
+import howsure as hs
+from howsure.dropout import Placement
+from howsure.registry import find
+from howsure.saved_settings import loaded_settings, names_of_settings, saved_settings
+from howsure.setup import Setup
+from nets import perceptron
+
+# For every field a value that is not its default. A new field fails the test until it has one.
+OTHER = {
+    "noise": hs.noise.std(0.3),
+    "placement": Placement("before", only=("0", "2"), units="element", over_time="fresh"),
+    "rate": (0.1, 0.25),
+    "samples": 7,
+    "tolerance": 0.25,
+    "seed": 11,
+    "prediction": "mean",
+    "output": "pose",
+    "batch_dim": None,
+    "task": "classification",
+    "residual_var": torch.tensor([0.5, 0.25]),
+    "chunk": 3,
+    "shared_masks": False,
+    "unbiased": True,
+    "variance_dtype": torch.bfloat16,
+    "fallback": "linearise",
+    "uniforms": (torch.rand(2, 3), torch.rand(2, 4)),
+}
+REFUSED = {"rules": {torch.relu: find(torch.relu)}}
+
+
+def stored(state):
+    """What a file gives back that may hold no code."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def alike(one, two):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, two)
+    if isinstance(one, tuple):
+        return isinstance(two, tuple) and len(one) == len(two) and all(map(alike, one, two))
+    if isinstance(one, hs.noise.Noise):
+        return one.to_config() == two.to_config()
+    return type(one) is type(two) and one == two
+
+
+def test_every_field_is_tried():
+    named = {f.name for f in dataclasses.fields(Setup) if not f.name.startswith("_")} - {"model"}
+    assert named == {*OTHER, *REFUSED} == set(names_of_settings())
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_every_field_comes_back(name):
+    default = Setup(perceptron())
+    assert not alike(getattr(default, name), OTHER[name])
+    setup = default.with_(**{name: OTHER[name]})
+    found = default.with_(**loaded_settings(stored(saved_settings(setup))))
+    for each in names_of_settings():
+        assert alike(getattr(setup, each), getattr(found, each)), each
+
+
+@pytest.mark.parametrize(
+    "name, value", [*REFUSED.items(), ("output", lambda y: y[0]), ("output", slice(1))]
+)
+def test_what_is_no_plain_data_is_refused_by_name(name, value):
+    with pytest.raises(TypeError, match=rf"`{name}=.*cannot be saved.*after loading"):
+        saved_settings(Setup(perceptron(), **{name: value}))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Own(hs.noise.Noise):
+    def var_at(self, x):
+        return x.square()
+
+
+class OfOurs(type(hs.noise.std(0.1))):
+    """Has the name of its parent in a config, and another variance."""
+
+    def var_at(self, x):
+        return 4 * super().var_at(x)
+
+
+@pytest.mark.parametrize("wrap", [lambda n: n, lambda n: n.scaled(2.0), lambda n: (n, None)])
+@pytest.mark.parametrize("make", [Own, lambda: OfOurs(*vars(hs.noise.std(0.1)).values())])
+def test_a_noise_of_your_own_is_refused_and_nothing_is_written(make, wrap, tmp_path):
+    sure = hs.Uncertain(perceptron(), noise=wrap(make()))
+    with pytest.raises(TypeError, match=r"your own class .* cannot be saved"):
+        sure.save(tmp_path / "settings.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_of_another_version_are_refused():
+    state = saved_settings(Setup(perceptron()))
+    with pytest.raises(ValueError, match=r"lack \['seed'\] and have \['speed'\]"):
+        state["speed"] = state.pop("seed")
+        loaded_settings(state)
