@@ -104,3 +104,16 @@ def test_settings_of_another_version_are_refused():
     with pytest.raises(ValueError, match=r"lack \['seed'\] and have \['speed'\]"):
         state["speed"] = state.pop("seed")
         loaded_settings(state)
+
+
+@pytest.mark.parametrize("method", ["gradients", "sampled_adf", "mc_dropout", "noise_sampling", "adf"])
+def test_the_same_seed_gives_the_same_after_loading(method, tmp_path):
+    options = {"samples": 4, "chunk": 3, "seed": 5, "fallback": "linearise", "shared_masks": False}
+    rate = None if method == "noise_sampling" else 0.2
+    model, x = perceptron(), torch.rand(4, 3)
+    sure = hs.Uncertain(model, 0.01, method, rate=rate, **options)
+    sure.save(tmp_path / "settings.pt")
+    again = hs.Uncertain.load(tmp_path / "settings.pt", model)
+    assert again.setup.chunk == 3 and again.setup.fallback == "linearise"
+    one, two = sure(x), again(x)
+    assert torch.equal(one.mean, two.mean) and torch.equal(one.total_var, two.total_var)

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from howsure.contents import contents_of
 from howsure.dropout import Placement, Site, check_rates, find_sites
 from howsure.noise import variance_of
 from howsure.registry import Rule, Target
@@ -106,8 +108,10 @@ class Setup:
         return variance_of(self.noise, x)
 
     def sites(self, x: Any) -> tuple[Site, ...]:
-        """The dropout sites for inputs shaped like `x`; the dry run is made once per shape."""
-        key = _shapes(x)
+        """The dropout sites for inputs shaped like `x`; the dry run is made once for each way that
+        the model may take: shapes, arguments that are no tensors, and all of the model but weights.
+        """
+        key = _shapes(x) + _way(self.model, x)
         if key not in self._sites:
             self._sites[key] = find_sites(self.model, copied(x), self.placement)
         return self._sites[key]
@@ -188,3 +192,9 @@ def weights_of(model: Any) -> list[Tensor]:
 def _shapes(x: Any) -> str:
     """The shapes of an input's tensors, without the batch."""
     return str(map_leaves(lambda leaf: tuple(leaf.shape[1:]) if isinstance(leaf, Tensor) else 0, x))
+
+
+def _way(model: Any, x: Any) -> str:
+    """What may decide which layers a model calls, apart from the values of tensors."""
+    found = contents_of([model, x])
+    return repr([leaf for leaf in found if not isinstance(leaf, Tensor | np.ndarray)])

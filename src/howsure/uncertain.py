@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from howsure import calibrate as calibration
-from howsure import noise as noises
 from howsure.compiling import Compiled
 from howsure.dropout import Placement, as_placement, describe
 from howsure.files import write_atomically
 from howsure.methods import METHODS, check_method, choose
 from howsure.prediction import Prediction, concatenated
 from howsure.progress import progress
+from howsure.saved_settings import loaded_settings, saved_settings
 from howsure.setup import Setup
 from howsure.tune import Fit, fit_method
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 class Uncertain(nn.Module):
@@ -174,31 +174,10 @@ class Uncertain(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """The settings as plain data, for `state_dict`."""
-        setup = self.setup
         return {
             "format": _FORMAT,
             "method": self.method,
-            "noise": noises.to_config(setup.noise),
-            "rate": list(setup.rate) if isinstance(setup.rate, tuple) else setup.rate,
-            "samples": setup.samples,
-            "seed": setup.seed,
-            "prediction": setup.prediction,
-            "task": setup.task,
-            "residual_var": setup.residual_var
-            if isinstance(setup.residual_var, Tensor)
-            else float(setup.residual_var),
-            "placement": [
-                setup.placement.kind,
-                list(setup.placement.only),
-                setup.placement.units,
-                setup.placement.over_time,
-            ],
-            "shared_masks": setup.shared_masks,
-            "unbiased": setup.unbiased,
-            "tolerance": setup.tolerance,
-            "output": setup.output,
-            "batch_dim": setup.batch_dim,
-            "variance_dtype": None if setup.variance_dtype is None else "bfloat16",
+            **saved_settings(self.setup),
             "calibrators": [calibrator.state() for calibrator in self.calibrators],
         }
 
@@ -209,23 +188,16 @@ class Uncertain(nn.Module):
                 f"These settings have format {state.get('format')!r}; this version of howsure "
                 f"reads format {_FORMAT}."
             )
-        kind, only, units, over_time = state["placement"]
         self.calibrators = tuple(calibration.from_state(each) for each in state["calibrators"])
-        rate = state["rate"]
         self.method = state["method"]
-        self.setup = self.setup.with_(
-            noise=noises.from_config(state["noise"]),
-            rate=tuple(rate) if isinstance(rate, list) else rate,
-            placement=Placement(kind, tuple(only), units, over_time),
-            variance_dtype=torch.bfloat16 if state.get("variance_dtype") else None,
-            **{name: state[name] for name in _PLAIN},
-            _sites={},
-            _verdicts={},
-        )
+        own = ("format", "method", "calibrators")
+        settings = loaded_settings({k: v for k, v in state.items() if k not in own})
+        self.setup = self.setup.with_(**settings, _sites={}, _verdicts={})
 
     def save(self, path: str | Path) -> None:
         """Writes the settings, without the model's weights, to a file that is safe to load."""
-        write_atomically(Path(path), lambda file: torch.save(self.get_extra_state(), file))
+        state = self.get_extra_state()
+        write_atomically(Path(path), lambda file: torch.save(state, file))
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module) -> Uncertain:
@@ -243,20 +215,6 @@ class Uncertain(nn.Module):
         loaded = cls(model)
         loaded.set_extra_state(state)
         return loaded
-
-
-_PLAIN = (
-    "samples",
-    "tolerance",
-    "seed",
-    "prediction",
-    "output",
-    "batch_dim",
-    "task",
-    "residual_var",
-    "shared_masks",
-    "unbiased",
-)
 
 
 def predict_all(
