@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from howsure.methods import (
     adf,
     constant,
@@ -16,20 +13,22 @@ from howsure.methods import (
     noise_sampling,
     sampled_adf,
 )
-from howsure.methods.choice import choose as choose
-from howsure.prediction import Prediction
-from howsure.setup import Setup
+from howsure.methods.guard import Predict, guarded
+from howsure.methods.guard import choose as choose
 
-METHODS: dict[str, Callable[[Setup, Any], Prediction]] = {
-    "gradients": gradients.predict,
-    "sampled_adf": sampled_adf.predict,
-    "adf": adf.predict,
-    "mc_dropout": mc_dropout.predict,
-    "noise_sampling": noise_sampling.predict,
-    "linear": linear.predict,
-    "constant": constant.predict,
-    "heteroscedastic": heteroscedastic.predict,
-    "ensemble": ensemble.predict,
+METHODS: dict[str, Predict] = {
+    name: guarded(name, module.predict, may_draw=module in (gradients, noise_sampling, ensemble))
+    for name, module in {
+        "gradients": gradients,
+        "sampled_adf": sampled_adf,
+        "adf": adf,
+        "mc_dropout": mc_dropout,
+        "noise_sampling": noise_sampling,
+        "linear": linear,
+        "constant": constant,
+        "heteroscedastic": heteroscedastic,
+        "ensemble": ensemble,
+    }.items()
 }
 
 # Methods of earlier versions, and what takes their place.

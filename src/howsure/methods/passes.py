@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from howsure.prefix import Prefix, PrefixInterpreter
 from howsure.propagation import Propagated, outcome, run
 from howsure.setup import Setup
 from howsure.squares import layers_of_variances_in
-from howsure.structure import Parts, copied
+from howsure.structure import Parts, copied, selected
 
 
 class Pass:
@@ -50,8 +52,9 @@ class Pass:
         known = (setup.rules, CallSites(setup.model), setup.fallback)
         interpreter = PrefixInterpreter(*known, prefix) if prefix else RuleInterpreter(*known)
         with layers_of_variances_in(setup.variance_dtype):
-            output = run(setup.model, self.x, setup.variance(self.x), interpreter)
-        result = outcome(self.finished(output), interpreter.notes)
+            output = run(setup.model, copied(self.x), setup.variance(self.x), interpreter)
+        chosen = selected(output, setup.output)
+        result = outcome(self.finished(chosen), interpreter.notes)
         self.notes = result.notes
         return result
 
@@ -86,3 +89,11 @@ def batch_size(x: Any) -> int:
 def no_gradients() -> torch.no_grad:
     """Prediction needs no gradients; what it returns may be used where they are needed."""
     return torch.no_grad()
+
+
+@contextmanager
+def own_random_numbers(seed: int) -> Iterator[None]:
+    """For a model that draws random numbers: the same ones for a seed; the caller's stay as is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -1,0 +1,146 @@
+"""What a method leaves behind: nothing. The model's state and the random numbers stay the caller's.
+
+A model may count its calls, keep a hidden state, or draw random numbers. Every pass of such a model
+starts from the state in which the caller left it.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from howsure.concrete import is_traced
+from howsure.gradients.layout import RANDOM, layout_of
+from howsure.methods import choice
+from howsure.prediction import Prediction
+from howsure.setup import Setup
+
+Predict = Callable[[Setup, Any], Prediction]
+Choice = tuple[str, Setup, tuple[str, ...]]
+_CONTAINERS = (MutableMapping, list, set, deque)
+T = TypeVar("T")
+# A model that writes to itself serves one thread at a time.
+_one_at_a_time = threading.RLock()
+
+
+def guarded(name: str, predict: Predict, *, may_draw: bool) -> Predict:
+    """The method, which leaves the model as it was; an error if it cannot deal with random ones."""
+
+    def run(setup: Setup, x: Any) -> Prediction:
+        if is_traced():
+            return predict(setup, x)
+        numbers = torch.get_rng_state()
+        try:
+            found = _from_one_state(predict, setup, x)
+        except BaseException:
+            torch.set_rng_state(numbers)
+            raise
+        # They may have been drawn by another thread, too.
+        drawn = not torch.equal(numbers, torch.get_rng_state()) and layout_of(setup, x).random
+        if drawn:
+            torch.set_rng_state(numbers)
+        if drawn and not may_draw:
+            raise ValueError(
+                f'The method "{name}" takes the model for a fixed function, but {RANDOM}. Use '
+                '`method="noise_sampling"`, which samples these as well, or switch them off.'
+            )
+        return found
+
+    return run
+
+
+def choose(setup: Setup, x: Any) -> Choice:
+    """What `howsure.methods.choice` chooses; the model stays as it was."""
+    name, chosen, note = _from_one_state(choice.choose, setup, x)
+    return name, chosen.with_(model=setup.model), note
+
+
+def _from_one_state(predict: Callable[[Setup, Any], T], setup: Setup, x: Any) -> T:
+    """The prediction with every pass from the same state of the model."""
+    model, key = setup.model, ("state", id(setup.model))
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        return predict(setup, x)
+    if setup._verdicts.get(key) == "none":
+        with _restored(model):
+            return predict(setup, x)
+    with _one_at_a_time, _restored(model) as state:
+        if key not in setup._verdicts:
+            found = predict(setup, x)
+            if not state.restore():
+                setup._verdicts[key] = "none"
+                return found
+            setup._verdicts[key] = _renewed(model)
+        return predict(setup.with_(model=setup._verdicts[key]), x)
+
+
+def _renewed(model: nn.Module) -> nn.Module:
+    """A model with the same layers, whose every call restores the state that it found."""
+    twin = copy.copy(model)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with _restored(model):
+            return model.forward(*args, **kwargs)
+
+    twin.__dict__["forward"] = forward
+    return twin
+
+
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[State]:
+    state = State(model)
+    try:
+        yield state
+    finally:
+        state.restore()
+
+
+class State:
+    """Attributes and buffers of all layers; parameters are taken to be written by nobody."""
+
+    def __init__(self, model: nn.Module) -> None:
+        own = [module.__dict__ for module in model.modules()]
+        inside = [each for attributes in own for each in attributes.values()]
+        kept = [*own, *(each for each in inside if isinstance(each, _CONTAINERS))]
+        self.containers = [(each, copy.copy(each)) for each in kept]
+        tensors = {
+            id(item): item for each in kept for item in _items(each) if isinstance(item, Tensor)
+        }
+        self.tensors = [
+            (each, each.detach().clone())
+            for each in tensors.values()
+            if not isinstance(each, nn.Parameter)
+        ]
+
+    def restore(self) -> bool:
+        """Puts everything back; whether anything had changed."""
+        changed = [pair for pair in self.containers if not _same(*pair)]
+        for now, before in changed:
+            _refill(now, before)
+        written = [pair for pair in self.tensors if not torch.equal(*pair)]
+        with torch.no_grad():
+            for now, before in written:
+                now.data.copy_(before)
+        return bool(changed or written)
+
+
+def _items(container: Any) -> list[Any]:
+    return list(container.values() if isinstance(container, MutableMapping) else container)
+
+
+def _same(now: Any, before: Any) -> bool:
+    if isinstance(now, MutableMapping) and list(now) != list(before):
+        return False
+    pairs = zip(_items(now), _items(before), strict=False)
+    return len(now) == len(before) and all(one is two for one, two in pairs)
+
+
+def _refill(now: Any, before: Any) -> None:
+    now.clear()
+    (now.extend if isinstance(now, (list, deque)) else now.update)(before)
