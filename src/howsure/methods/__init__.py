@@ -16,8 +16,11 @@ from howsure.methods import (
 from howsure.methods.guard import Predict, guarded
 from howsure.methods.guard import choose as choose
 
+# Models that draw random numbers are sampled by these, or by their members.
+_SAMPLE = (gradients, linear, noise_sampling, ensemble)
+
 METHODS: dict[str, Predict] = {
-    name: guarded(name, module.predict, may_draw=module in (gradients, noise_sampling, ensemble))
+    name: guarded(name, module.predict, may_draw=module in _SAMPLE)
     for name, module in {
         "gradients": gradients,
         "sampled_adf": sampled_adf,

@@ -11,8 +11,10 @@ from torch import Tensor
 from howsure.calls import ALL, Calls
 from howsure.concrete import has_values
 from howsure.gradients.backward import MOST_OUTPUTS, gradients_at
+from howsure.gradients.checks import verdict_of
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources, values_at
+from howsure.methods import noise_sampling
 from howsure.methods.combine import prediction, zeros_like_each
 from howsure.methods.passes import Pass
 from howsure.prediction import Prediction
@@ -35,7 +37,8 @@ def predict(setup: Setup, x: Any) -> Prediction:
     """The plain prediction with the first-order variance of the sensor's noise.
 
     Its std is off by at most the root mean square of what the tangent misses, by the triangle
-    inequality; some noisy points measure that, and it is the `std_error`.
+    inequality; some noisy points measure that, and it is the `std_error`. Where gradients cannot be
+    relied on, it samples, and says why.
     """
     verdict = layout_of(setup, x)
     sources = replace(Sources.of(setup, x, verdict.layout), sites=(), odds=())
@@ -44,6 +47,13 @@ def predict(setup: Setup, x: Any) -> Prediction:
     calls.finish = run.finished
     with torch.no_grad():
         plain = calls.flat(calls.plain(), 1)[0]
+    # More outputs than "gradients" takes are not checked by it either.
+    is_checked = setup.task == "classification" or plain.shape[1] <= MOST_OUTPUTS
+    reason = verdict_of(setup, x).reason if is_checked else verdict.reason
+    if reason is not None:
+        found = noise_sampling.predict(setup.with_(samples=None, rate=None), x)
+        note = f'"linear" cannot be used, so "noise_sampling" was: {reason}.'
+        return replace(found, method="noise_sampling", notes=(note, *found.notes))
     variance = missed = torch.zeros_like(plain)
     if sources.names and calls.count:
         variance, missed = _first_order(calls, sources, plain)
@@ -74,7 +84,8 @@ def _first_order(calls: Calls, sources: Sources, plain: Tensor) -> tuple[Tensor,
     variances, tangents = [], []
     for columns in torch.arange(outputs, device=plain.device).split(MOST_OUTPUTS):
         calls.columns = columns.expand(calls.count, -1)
-        slopes = _slopes(calls, sources, here)
+        found = gradients_at(calls, sources, here, ALL, calls.count)
+        slopes = [each[:, 0] for each in found.by_source]
         variances.append(torch.stack([g.square().sum(2).T for g in slopes]).sum(0))
         moved = [
             torch.einsum("krd,pd->prk", g, z.flatten(1).to(g))
@@ -84,18 +95,6 @@ def _first_order(calls: Calls, sources: Sources, plain: Tensor) -> tuple[Tensor,
     calls.columns = None
     missed = (change - torch.cat(tangents, 2)).square().mean(0).sqrt()
     return torch.cat(variances, 1), missed
-
-
-def _slopes(calls: Calls, sources: Sources, here: list[Tensor]) -> list[Tensor]:
-    """Of every source the gradients of the outputs, (outputs, rows, elements)."""
-    try:
-        found = gradients_at(calls, sources, here, ALL, calls.count)
-    except RuntimeError as error:
-        raise ValueError(
-            "The network has no tangent, since its backward pass failed "
-            f'({str(error).splitlines()[0]}). Use `method="noise_sampling"`.'
-        ) from error
-    return [each[:, 0] for each in found.by_source]
 
 
 def _curved(plain: Tensor, variance: Tensor, missed: Tensor) -> tuple[str, ...]:
