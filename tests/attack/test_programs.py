@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from programs import case, flat, truth
+from programs import LEAKS, case, flat, truth
 
 import howsure as hs
 
@@ -22,7 +22,7 @@ ERRORS = 6.0
 SHARE = 0.05
 # The Monte Carlo does not know a std that has a larger relative standard error; and the few points
 # by which "linear" measures its error do not see what is rare.
-KNOWN, COMMON = 0.1, 0.03
+KNOWN, COMMON = 0.05, 0.03
 OWN_DROPOUT = {"placement": "existing"}
 
 
@@ -56,7 +56,7 @@ VARIANTS = {
     "noise_sampling": Variant("noise_sampling", "error"),
     "mc_dropout": Variant("mc_dropout", "error", OWN_DROPOUT, noise=False),
     "adf": Variant("adf", "rules"),
-    "sampled_adf": Variant("sampled_adf", "rules", {"samples": 200, **OWN_DROPOUT}),
+    "sampled_adf": Variant("sampled_adf", "rules", {"samples": 60, **OWN_DROPOUT}),
 }
 # Largest factor by which a std of 8 points may be off: their error has one degree of freedom.
 WIDE = 10.0
@@ -87,13 +87,15 @@ class Truth:
         return (self.std > self.rounding) & (self.error < KNOWN * self.std)
 
 
-def outcome(tested, variant, true):
-    """In a word or two what a method did, or a sentence with "wrong"."""
+def outcome(tested, variant, true, verdicts):
+    """In a word or two what a method did, or a sentence with "wrong".
+
+    All variants share what was found out about the program.
+    """
     form = tested.program.form
     noise = tested.noise if len(tested.noise) > 1 else tested.noise[0]
-    sure = hs.Uncertain(
-        tested.program, noise, variant.method, batch_dim=form.batch_dim, **variant.options
-    )
+    options = {"batch_dim": form.batch_dim, "_verdicts": verdicts, **variant.options}
+    sure = hs.Uncertain(tested.program, noise, variant.method, **options)
     try:
         found = sure(*tested.inputs)
     except (ValueError, TypeError, hs.NoRuleError) as error:
@@ -129,9 +131,9 @@ def is_wrong(tested, variant, true, std, found):
     return beyond
 
 
-def outcomes(seed):
-    """What every variant did with the program of a seed."""
-    tested, truths, found = case(seed), {}, {}
+def outcomes(seed, name=None):
+    """What every variant did with the program of a seed, or of one step."""
+    tested, truths, verdicts, found = case(seed, name), {}, {}, {}
     for name, variant in VARIANTS.items():
         if variant.dropout and not tested.rows:
             continue  # Rows that share a mask are another thing than rows with their own.
@@ -139,7 +141,7 @@ def outcomes(seed):
         if key not in truths:
             values = truth(tested, SAMPLES, noise=variant.noise, dropout=variant.dropout)
             truths[key] = Truth.of(values, tested.program.form.dtype)
-        found[name] = outcome(tested, variant, truths[key])
+        found[name] = outcome(tested, variant, truths[key], verdicts)
     return found
 
 
@@ -168,6 +170,23 @@ def test_programs(part):
     counts = check(seeds)
     for name in VARIANTS:
         assert counts[name, "agrees"] + counts[name, "noted"] > 0
+
+
+# Known faults: models that fail where gradients are on, rows that share a plain number or a branch,
+# and steps beside masks.
+OPEN_LEAKS = ("numpy that needs no gradient", "float", "int", "if", "if of a row", "nonzero")
+OPEN_FAULT = pytest.mark.xfail(raises=(RuntimeError, AssertionError), strict=False)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=OPEN_FAULT if name in OPEN_LEAKS else ()) for name in LEAKS]
+)
+def test_a_variance_does_not_leak_out(name):
+    found = outcomes(0, name)
+    wrong = {key: what for key, what in found.items() if what.startswith("wrong")}
+    assert not wrong, wrong
+    assert found["noise_sampling"] in ("agrees", "noted")
 
 
 @pytest.mark.slow

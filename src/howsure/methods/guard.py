@@ -7,10 +7,9 @@ starts from the state in which the caller left it.
 from __future__ import annotations
 
 import copy
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from howsure.concrete import is_traced
 from howsure.gradients.layout import RANDOM, layout_of
 from howsure.methods import choice
+from howsure.methods.passes import one_at_a_time
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 
@@ -26,8 +26,6 @@ Predict = Callable[[Setup, Any], Prediction]
 Choice = tuple[str, Setup, tuple[str, ...]]
 _CONTAINERS = (MutableMapping, list, set, deque)
 T = TypeVar("T")
-# A model that writes to itself serves one thread at a time.
-_one_at_a_time = threading.RLock()
 
 
 def guarded(name: str, predict: Predict, *, may_draw: bool) -> Predict:
@@ -65,27 +63,32 @@ def choose(setup: Setup, x: Any) -> Choice:
 def _from_one_state(predict: Callable[[Setup, Any], T], setup: Setup, x: Any) -> T:
     """The prediction with every pass from the same state of the model."""
     model, key = setup.model, ("state", id(setup.model))
-    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+    # The members of a list are predicted one by one.
+    if not isinstance(model, nn.Module) or isinstance(
+        model, (torch.jit.ScriptModule, nn.ModuleList)
+    ):
         return predict(setup, x)
-    if setup._verdicts.get(key) == "none":
-        with _restored(model):
-            return predict(setup, x)
-    with _one_at_a_time, _restored(model) as state:
-        if key not in setup._verdicts:
-            found = predict(setup, x)
-            if not state.restore():
-                setup._verdicts[key] = "none"
+    with nullcontext() if key in setup._verdicts else one_at_a_time:
+        twin = setup._verdicts.get(key)
+        if twin is None:
+            with _restored(model) as state:
+                found = predict(setup, x)
+                has_changed = state.restore()
+            setup._verdicts[key] = twin = _renewed(model) if has_changed else None
+            if not has_changed:
                 return found
-            setup._verdicts[key] = _renewed(model)
-        return predict(setup.with_(model=setup._verdicts[key]), x)
+    with one_at_a_time:
+        return predict(setup.with_(model=twin), x)
 
 
 def _renewed(model: nn.Module) -> nn.Module:
-    """A model with the same layers, whose every call restores the state that it found."""
+    """A model with the same layers, whose every call works on copies of its state."""
     twin = copy.copy(model)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        with _restored(model):
+        # Copies, since a backward pass may need the tensors as the call has left them.
+        with _restored(model) as state:
+            state.replace_tensors()
             return model.forward(*args, **kwargs)
 
     twin.__dict__["forward"] = forward
@@ -118,6 +121,14 @@ class State:
             if not isinstance(each, nn.Parameter)
         ]
 
+    def replace_tensors(self) -> None:
+        """Copies in place of all tensors, until they are restored."""
+        copies = {id(own): before.clone() for own, before in self.tensors}
+        for now, _ in self.containers:
+            if isinstance(now, (MutableMapping, list)):
+                for key in range(len(now)) if isinstance(now, list) else list(now):
+                    now[key] = copies.get(id(now[key]), now[key])
+
     def restore(self) -> bool:
         """Puts everything back; whether anything had changed."""
         changed = [pair for pair in self.containers if not _same(*pair)]
@@ -126,7 +137,7 @@ class State:
         written = [pair for pair in self.tensors if not torch.equal(*pair)]
         with torch.no_grad():
             for now, before in written:
-                now.data.copy_(before)
+                now.data.resize_(before.shape).copy_(before)
         return bool(changed or written)
 
 

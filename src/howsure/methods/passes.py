@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,9 @@ from howsure.propagation import Propagated, outcome, run
 from howsure.setup import Setup
 from howsure.squares import layers_of_variances_in
 from howsure.structure import Parts, copied, selected
+
+# A model that writes to itself, or draws random numbers, serves one thread at a time.
+one_at_a_time = threading.RLock()
 
 
 class Pass:
@@ -93,7 +97,10 @@ def no_gradients() -> torch.no_grad:
 
 @contextmanager
 def own_random_numbers(seed: int) -> Iterator[None]:
-    """For a model that draws random numbers: the same ones for a seed; the caller's stay as is."""
-    with torch.random.fork_rng(devices=[]):
+    """For a model that draws random numbers: the same ones for a seed; the caller's stay as is.
+
+    All threads draw from one stream, so that one at a time may have it.
+    """
+    with one_at_a_time, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
