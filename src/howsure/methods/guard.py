@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from howsure.concrete import is_traced
-from howsure.gradients.layout import RANDOM, layout_of
+from howsure.gradients.layout import RANDOM, Verdict, layout_of
 from howsure.methods import choice
 from howsure.methods.passes import one_at_a_time
 from howsure.prediction import Prediction
@@ -34,17 +34,17 @@ def guarded(name: str, predict: Predict, *, may_draw: bool) -> Predict:
     def run(setup: Setup, x: Any) -> Prediction:
         if is_traced():
             return predict(setup, x)
+        if may_draw:
+            return _from_one_state(predict, setup, x)
         numbers = torch.get_rng_state()
         try:
             found = _from_one_state(predict, setup, x)
         except BaseException:
             torch.set_rng_state(numbers)
             raise
-        # They may have been drawn by another thread, too.
-        drawn = not torch.equal(numbers, torch.get_rng_state()) and layout_of(setup, x).random
-        if drawn:
+        # Another thread may have drawn them.
+        if not torch.equal(numbers, torch.get_rng_state()) and _is_random(setup, x):
             torch.set_rng_state(numbers)
-        if drawn and not may_draw:
             raise ValueError(
                 f'The method "{name}" takes the model for a fixed function, but {RANDOM}. Use '
                 '`method="noise_sampling"`, which samples these as well, or switch them off.'
@@ -52,6 +52,10 @@ def guarded(name: str, predict: Predict, *, may_draw: bool) -> Predict:
         return found
 
     return run
+
+
+def _is_random(setup: Setup, x: Any) -> bool:
+    return _from_one_state(layout_of, setup, x).random
 
 
 def choose(setup: Setup, x: Any) -> Choice:
@@ -68,7 +72,7 @@ def _from_one_state(predict: Callable[[Setup, Any], T], setup: Setup, x: Any) ->
         model, (torch.jit.ScriptModule, nn.ModuleList)
     ):
         return predict(setup, x)
-    with nullcontext() if key in setup._verdicts else one_at_a_time:
+    with nullcontext() if _serves_many(setup, key) else one_at_a_time:
         twin = setup._verdicts.get(key)
         if twin is None:
             with _restored(model) as state:
@@ -77,8 +81,14 @@ def _from_one_state(predict: Callable[[Setup, Any], T], setup: Setup, x: Any) ->
             setup._verdicts[key] = twin = _renewed(model) if has_changed else None
             if not has_changed:
                 return found
-    with one_at_a_time:
         return predict(setup.with_(model=twin), x)
+
+
+def _serves_many(setup: Setup, key: Any) -> bool:
+    """Whether several threads may run the model: it neither writes to itself nor draws numbers."""
+    known = list(setup._verdicts.values())
+    is_random = any(isinstance(each, Verdict) and each.random for each in known)
+    return setup._verdicts.get(key, key) is None and not is_random
 
 
 def _renewed(model: nn.Module) -> nn.Module:
