@@ -70,7 +70,15 @@ class Odd(Exception):
     """An error that nobody expects."""
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), Odd(), RuntimeError("no memory")], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        RuntimeError("no memory"),
+        pytest.param(Odd(), marks=pytest.mark.slow),
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize(("method", "options"), TABLE, ids=NAMES)
 def test_stopped_at_any_call(method, options, error):
     model, x = model_for(method), torch.rand(3, WIDTH)
@@ -79,8 +87,9 @@ def test_stopped_at_any_call(method, options, error):
     expected = uncertain(method, options, model)(x)
     total = stopper.calls
     assert total > 0
-    # All of the first calls, where modes and checks begin, and some of the many alike.
-    for at in (*range(1, min(total, 12) + 1), *range(13, total + 1, max(1, total // 8))):
+    # Every call where any error may come; else the first ones, where modes begin, and some others.
+    few = 6 if not isinstance(error, Odd) else total
+    for at in (*range(1, min(total, few) + 1), *range(few + 1, total + 1, max(1, total // 3))):
         sure = uncertain(method, options, model)
         stopper.start(at)
         try:

@@ -145,8 +145,15 @@ def outcomes(seed, name=None):
     return found
 
 
-# Known faults, by seed.
-OPEN: dict[int, str] = {}
+# Known faults of the checks of gradients, by seed.
+BESIDE_MASKS = "a hidden gradient or a step of the sensor beside larger masks"
+RARE_STEP = "a step that a tenth of the draws cross"
+OPEN = {
+    10009: BESIDE_MASKS,
+    10113: RARE_STEP,
+    10234: RARE_STEP,
+    10265: BESIDE_MASKS,
+}
 
 
 def check(seeds):
