@@ -42,8 +42,9 @@ def guarded(name: str, predict: Predict, *, may_draw: bool) -> Predict:
         except BaseException:
             torch.set_rng_state(numbers)
             raise
+        drawn = "draws" in setup._verdicts or not torch.equal(numbers, torch.get_rng_state())
         # Another thread may have drawn them.
-        if not torch.equal(numbers, torch.get_rng_state()) and _is_random(setup, x):
+        if drawn and _is_random(setup, x):
             torch.set_rng_state(numbers)
             raise ValueError(
                 f'The method "{name}" takes the model for a fixed function, but {RANDOM}. Use '

@@ -106,5 +106,8 @@ def _one_chunk(
             raise
     # Branches, numbers taken out and autograd functions do not work inside `vmap`: one by one.
     with own_random_numbers(setup.seed + first):
+        before = torch.get_rng_state()
         found = [one_sample(*each) for each in zip(*active, strict=True)]
+        if not torch.equal(before, torch.get_rng_state()):
+            setup._verdicts["draws"] = True  # What asked for the samples decides what that means.
     return tuple(torch.stack(column) for column in zip(*found, strict=True))
