@@ -90,6 +90,8 @@ SILENT = {
     "into a constant": lambda x: torch.zeros(2, 3, 8, 8).add_(x),
     "assignment to a constant": lambda x: torch.zeros(2, 3, 8, 8).__setitem__(0, x[0]),
     "index": lambda x: torch.arange(10)[x],
+    "new tensor of it": lambda x: x.new_tensor(x),
+    "full of it": lambda x: torch.full_like(x, x.sum()),
     "out": lambda x: torch.add(x, x, out=torch.zeros(2, 3, 8, 8)),
     "pool indices": lambda x: F.max_pool2d(x, 2, return_indices=True),
     "no rule": lambda x: torch.linalg.svdvals(x),

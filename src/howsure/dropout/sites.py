@@ -194,7 +194,8 @@ def find_sites(model: Callable[..., Any], x: Any, placement: Placement) -> tuple
     """
     explorer = Explorer(model)
     args, kwargs = as_call(x)
-    with torch.no_grad(), explorer:
+    # A model that draws random numbers leaves those of its caller as they were.
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), explorer:
         model(*args, **kwargs)
     found = _chosen(explorer.met, placement)
     kept = [s for s in found if not placement.only or _matches(s.name, placement.only)]

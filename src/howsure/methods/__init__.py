@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
 from howsure.methods import (
     adf,
     constant,
@@ -18,39 +13,27 @@ from howsure.methods import (
     noise_sampling,
     sampled_adf,
 )
-from howsure.methods.choice import choose as choose
-from howsure.prediction import Prediction
-from howsure.setup import Setup
+from howsure.methods.guard import Predict, guarded
+from howsure.methods.guard import choose as choose
 
-Predict = Callable[[Setup, Any], Prediction]
-
-
-def _without_rules(predict: Predict) -> Predict:
-    """The method, with a note where the user has given rules that it does not ask for."""
-
-    @functools.wraps(predict)
-    def noted(setup: Setup, x: Any) -> Prediction:
-        found = predict(setup, x)
-        return replace(found, notes=(*found.notes, _UNUSED_RULES)) if setup.rules else found
-
-    return noted
-
-
-_UNUSED_RULES = (
-    '`rules` is not used: it changes "adf" and "sampled_adf" alone, and this method runs the '
-    "network itself."
-)
+# Models that draw random numbers are sampled by these, or by their members.
+_SAMPLE = (gradients, linear, noise_sampling, ensemble)
+# The others run the network itself, whatever rules there are.
+_HAVE_RULES = (adf, sampled_adf, ensemble)
 
 METHODS: dict[str, Predict] = {
-    "gradients": _without_rules(gradients.predict),
-    "sampled_adf": sampled_adf.predict,
-    "adf": adf.predict,
-    "mc_dropout": _without_rules(mc_dropout.predict),
-    "noise_sampling": _without_rules(noise_sampling.predict),
-    "linear": _without_rules(linear.predict),
-    "constant": _without_rules(constant.predict),
-    "heteroscedastic": _without_rules(heteroscedastic.predict),
-    "ensemble": ensemble.predict,
+    name: guarded(name, module.predict, may_draw=module in _SAMPLE, has_rules=module in _HAVE_RULES)
+    for name, module in {
+        "gradients": gradients,
+        "sampled_adf": sampled_adf,
+        "adf": adf,
+        "mc_dropout": mc_dropout,
+        "noise_sampling": noise_sampling,
+        "linear": linear,
+        "constant": constant,
+        "heteroscedastic": heteroscedastic,
+        "ensemble": ensemble,
+    }.items()
 }
 
 # Methods of earlier versions, and what takes their place.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from howsure.heteroscedastic import HeteroscedasticModel
-from howsure.methods.choice import choose
+from howsure.methods.guard import choose
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.structure import Parts

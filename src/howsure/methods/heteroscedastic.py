@@ -23,7 +23,7 @@ from howsure.moments import Moments
 from howsure.prediction import Prediction
 from howsure.registry import find
 from howsure.setup import Setup
-from howsure.structure import Parts, as_call
+from howsure.structure import Parts, as_call, copied
 
 _UNUSED_NOISE = (
     'method "heteroscedastic": `noise` is not used; the data variance is the one that the head '
@@ -65,7 +65,7 @@ def _has_dropout(setup: Setup, x: Any) -> bool:
 
 def _one_pass(run: Pass) -> tuple[Tensor, ...]:
     """Means and then variances; for classification of (probabilities, logits)."""
-    args, kwargs = as_call(run.x)
+    args, kwargs = as_call(copied(run.x))
     mean, log_var = run.setup.model(*args, **kwargs)
     run.parts = Parts(mean)
     means = run.parts.tensors

@@ -2,78 +2,105 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from howsure.calls import ALL, Calls
+from howsure.concrete import has_values
+from howsure.gradients.backward import MOST_OUTPUTS, gradients_at
+from howsure.gradients.checks import verdict_of
+from howsure.gradients.layout import layout_of
+from howsure.gradients.sources import Sources, values_at
+from howsure.methods import noise_sampling
 from howsure.methods.combine import prediction, zeros_like_each
 from howsure.methods.passes import Pass
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.structure import Parts
 
-# One backward pass per output element: beyond this, sampling is cheaper.
+# One backward pass per output: beyond this, sampling is cheaper.
 _MOST_OUTPUTS = 256
+# Noisy points at which the network is held against its tangent: the rms of what it misses is known
+# to a fifth or so.
+_POINTS = 16
+
+CURVED = (
+    "The network is not linear over its noise: its tangent misses more than it explains for "
+    '{count} of {total} inputs (`std_error`). Use `method="gradients"` or "noise_sampling".'
+)
 
 
+@torch.inference_mode(False)
 def predict(setup: Setup, x: Any) -> Prediction:
-    """The plain prediction with the first-order variance of the sensor's noise."""
-    parts = Parts(x)
-    variances = _aligned_variances(setup, x)
-    with torch.inference_mode(False), torch.enable_grad():
-        inputs = [tensor.detach().clone().requires_grad_() for tensor in parts.tensors]
-        run = Pass(setup, parts.filled(inputs))
-        outputs = run.plain()
-        data = [_first_order(output, inputs, variances) for output in outputs]
-    means = [output.detach() for output in outputs]
-    return prediction(setup, run, means, data, zeros_like_each(data))
+    """The plain prediction with the first-order variance of the sensor's noise.
+
+    Its std is off by at most the root mean square of what the tangent misses, by the triangle
+    inequality; some noisy points measure that, and it is the `std_error`. Where gradients cannot be
+    relied on, it samples, and says why.
+    """
+    verdict = layout_of(setup, x)
+    sources = replace(Sources.of(setup, x, verdict.layout), sites=(), odds=())
+    calls = verdict.calls(setup, x, sources)
+    run = Pass(setup, x)
+    calls.finish = run.finished
+    with torch.no_grad():
+        plain = calls.flat(calls.plain(), 1)[0]
+    # More outputs than "gradients" takes are not checked by it either.
+    is_checked = setup.task == "classification" or plain.shape[1] <= MOST_OUTPUTS
+    reason = verdict_of(setup, x).reason if is_checked else verdict.reason
+    if reason is not None:
+        found = noise_sampling.predict(setup.with_(samples=None, rate=None), x)
+        note = f'"linear" cannot be used, so "noise_sampling" was: {reason}.'
+        return replace(found, method="noise_sampling", notes=(note, *found.notes))
+    variance = missed = torch.zeros_like(plain)
+    if sources.names and calls.count:
+        variance, missed = _first_order(calls, sources, plain)
+    run.parts = calls.parts
+    run.notes = (
+        *(() if verdict.note is None else (verdict.note,)),
+        *_curved(plain, variance, missed),
+    )
+    means, variances, errors = (calls.shaped(f.to(plain)) for f in (plain, variance, missed))
+    found = prediction(setup, run, means, variances, zeros_like_each(variances))
+    assert run.parts is not None
+    stated = run.parts.filled(errors) if setup.task == "regression" else errors[0]
+    return replace(found, std_error=stated)
 
 
-def _aligned_variances(setup: Setup, x: Any) -> list[Tensor]:
-    """One variance for each floating-point input tensor, 0 where there is no noise."""
-    found = setup.variance(x)
-    by_input = Parts(x)
-    if isinstance(x, Tensor):
-        return [torch.zeros_like(x) if found is None else found.expand(x.shape)]
-    flat: list[Any] = []
-
-    def collect(item: Any, var: Any) -> None:
-        if isinstance(item, Tensor):
-            if item.dtype.is_floating_point:
-                flat.append(torch.zeros_like(item) if var is None else var.expand(item.shape))
-        elif isinstance(item, dict):
-            for key in item:
-                collect(item[key], None if var is None else var.get(key))
-        elif isinstance(item, (tuple, list)):
-            for index, part in enumerate(item):
-                collect(part, None if var is None else var[index])
-
-    collect(x, found)
-    assert len(flat) == len(by_input.tensors)
-    return flat
-
-
-def _first_order(output: Tensor, inputs: list[Tensor], variances: list[Tensor]) -> Tensor:
-    """sum_j g_j**2 v_j for every output element, one batched backward pass per element of a row."""
-    rows = output.reshape(output.shape[0], -1)
-    count = rows.shape[1]
-    if count > _MOST_OUTPUTS:
+def _first_order(calls: Calls, sources: Sources, plain: Tensor) -> tuple[Tensor, Tensor]:
+    """The variance of the tangent, and the rms of what it misses, (rows, outputs) each."""
+    outputs = plain.shape[1]
+    if outputs > _MOST_OUTPUTS:
         raise ValueError(
-            f"The model has {count} outputs per input, and this method needs a backward pass for "
+            f"The model has {outputs} outputs per input, and this method needs a backward pass for "
             'each; use "noise_sampling" for dense outputs.'
         )
-    selectors = torch.eye(count, dtype=rows.dtype, device=rows.device)
-    selectors = selectors[:, None, :].expand(count, *rows.shape).reshape(count, *rows.shape)
-    gradients = torch.autograd.grad(
-        rows,
-        inputs,
-        selectors,
-        retain_graph=True,
-        is_grads_batched=True,
-        materialize_grads=True,
-    )
-    total = torch.zeros(count, rows.shape[0], dtype=rows.dtype, device=rows.device)
-    for gradient, var in zip(gradients, variances, strict=True):
-        total = total + (gradient.square() * var).reshape(count, rows.shape[0], -1).sum(-1)
-    return total.T.reshape(output.shape)
+    # The first of every block, since blocks share nothing.
+    points = [z[:: sources.design.points] for z in sources.drawn(range(_POINTS))]
+    change = values_at(calls, sources, points, ALL, calls.count) - plain
+    here = [torch.zeros_like(z[:1]) for z in points]
+    variances, tangents = [], []
+    for columns in torch.arange(outputs, device=plain.device).split(MOST_OUTPUTS):
+        calls.columns = columns.expand(calls.count, -1)
+        found = gradients_at(calls, sources, here, ALL, calls.count)
+        slopes = [each[:, 0] for each in found.by_source]
+        variances.append(torch.stack([g.square().sum(2).T for g in slopes]).sum(0))
+        moved = [
+            torch.einsum("krd,pd->prk", g, z.flatten(1).to(g))
+            for g, z in zip(slopes, points, strict=True)
+        ]
+        tangents.append(torch.stack(moved).sum(0))
+    calls.columns = None
+    missed = (change - torch.cat(tangents, 2)).square().mean(0).sqrt()
+    return torch.cat(variances, 1), missed
+
+
+def _curved(plain: Tensor, variance: Tensor, missed: Tensor) -> tuple[str, ...]:
+    """A note if the tangent says little about some inputs; none in a trace."""
+    if not has_values(missed):
+        return ()
+    rounding = 20 * torch.finfo(plain.dtype).eps * plain.abs()
+    count = int((missed.square() > variance + rounding.square()).any(1).sum())
+    return (CURVED.format(count=count, total=len(missed)),) if count else ()

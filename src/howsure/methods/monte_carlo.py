@@ -21,7 +21,9 @@ class Samples:
         size: Samples of a unit, 1 or 2.
         first: Sum over units of the average deviation from the centre.
         second: Sum over units of the average squared deviation.
-        fourth: Sum of the squares of these.
+        square: Sum of the squares of the first: average deviations.
+        third: Sum of the products of both.
+        fourth: Sum of the squares of the second.
         within: Sum over pairs of half the squared difference: the variance at given masks.
     """
 
@@ -30,6 +32,8 @@ class Samples:
     size: int
     first: Tensor
     second: Tensor
+    square: Tensor
+    third: Tensor
     fourth: Tensor
     within: Tensor
 
@@ -42,21 +46,21 @@ class Samples:
         squares = deviations.square().mean(1)
         count = torch.full_like(middle[:, :1], float(len(wide)))
         within = deviations.var(1, correction=1) if wide.shape[1] > 1 else squares
-        first = deviations.mean(1).sum(0)
-        sums = (squares.sum(0), squares.square().sum(0), within.sum(0))
-        return cls(middle, count, wide.shape[1], first, *sums)
+        averages = deviations.mean(1)
+        columns = (
+            averages,
+            squares,
+            averages.square(),
+            averages * squares,
+            squares.square(),
+            within,
+        )
+        return cls(middle, count, wide.shape[1], *(column.sum(0) for column in columns))
 
     def __add__(self, other: Samples) -> Samples:
         """More units about the same centre."""
-        return Samples(
-            self.centre,
-            self.count + other.count,
-            self.size,
-            self.first + other.first,
-            self.second + other.second,
-            self.fourth + other.fourth,
-            self.within + other.within,
-        )
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
+        return Samples(self.centre, size=self.size, **sums)
 
     @property
     def mean(self) -> Tensor:
@@ -77,9 +81,15 @@ class Samples:
 
     @property
     def std_error(self) -> Tensor:
-        """Of the total std, from the spread of the squared deviations."""
+        """Of the total std, from the spread of the squared deviations from the mean.
+
+        Those from the centre, s, with the averages a: the spread of s - 2 a mean(a).
+        """
         n = self.count
-        spread = (self.fourth / n - (self.second / n).square()).clamp(min=0) / (n - 1).clamp(min=1)
+        a, s = self.first / n, self.second / n
+        squares = self.fourth / n - s.square()
+        shift = 4 * a.square() * (self.square / n - a.square()) - 4 * a * (self.third / n - s * a)
+        spread = (squares + shift).clamp(min=0) / (n - 1).clamp(min=1)
         std = self.var.sqrt()
         return torch.where(std > 0, spread.sqrt() / (2 * torch.where(std > 0, std, 1.0)), 0.0)
 
@@ -90,6 +100,8 @@ class Samples:
     def where(self, rows: Tensor, other: Samples) -> Samples:
         """The other's sums for these rows, (rows,), its own for the rest."""
         at = rows[:, None]
-        names = ("count", "first", "second", "fourth", "within")
-        mixed = {n: torch.where(at, getattr(other, n), getattr(self, n)) for n in names}
+        mixed = {n: torch.where(at, getattr(other, n), getattr(self, n)) for n in _SUMS}
         return Samples(self.centre, size=self.size, **mixed)
+
+
+_SUMS = ("count", "first", "second", "square", "third", "fourth", "within")

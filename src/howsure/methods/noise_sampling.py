@@ -8,8 +8,7 @@ samples run as one batch, and are the same for every row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from howsure.gradients.layout import RANDOM, layout_of
 from howsure.gradients.sources import Sources
 from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at
 from howsure.methods.monte_carlo import Samples
-from howsure.methods.passes import Pass
+from howsure.methods.passes import Pass, own_random_numbers
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.structure import map_leaves
@@ -41,7 +40,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
         raise ValueError(
             "`samples` is too small for a variance; use at least 2, or 4 with dropout."
         )
-    with torch.no_grad(), _own_random_numbers(setup.seed) if verdict.random else nullcontext():
+    with torch.no_grad(), own_random_numbers(setup.seed) if verdict.random else nullcontext():
         own = calls.flat(calls.plain(), 1)[0]
         found = sampled_at(calls, sources, samples)
         plain = own if setup.prediction == "network" and not verdict.random else None
@@ -53,14 +52,6 @@ def predict(setup: Setup, x: Any) -> Prediction:
             f"{MOST_SAMPLES} samples; `std_error` says what they reached."
         )
     return replace(_prediction(setup, calls, found, plain), notes=tuple(notes))
-
-
-@contextmanager
-def _own_random_numbers(seed: int) -> Iterator[None]:
-    """For a model that draws random numbers: the same ones for a seed; torch's own stay as is."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
 
 
 def _prediction(setup: Setup, calls: Calls, found: Samples, plain: Tensor | None) -> Prediction:

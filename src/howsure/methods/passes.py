@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +18,10 @@ from howsure.prefix import Prefix, PrefixInterpreter
 from howsure.propagation import Propagated, outcome, run
 from howsure.setup import Setup
 from howsure.squares import layers_of_variances_in
-from howsure.structure import Parts, copied
+from howsure.structure import Parts, copied, selected
+
+# A model that writes to itself, or draws random numbers, serves one thread at a time.
+one_at_a_time = threading.RLock()
 
 
 class Pass:
@@ -50,8 +56,9 @@ class Pass:
         known = (setup.rules, CallSites(setup.model), setup.fallback)
         interpreter = PrefixInterpreter(*known, prefix) if prefix else RuleInterpreter(*known)
         with layers_of_variances_in(setup.variance_dtype):
-            output = run(setup.model, self.x, setup.variance(self.x), interpreter)
-        result = outcome(self.finished(output), interpreter.notes)
+            output = run(setup.model, copied(self.x), setup.variance(self.x), interpreter)
+        chosen = selected(output, setup.output)
+        result = outcome(self.finished(chosen), interpreter.notes)
         self.notes = result.notes
         return result
 
@@ -86,3 +93,14 @@ def batch_size(x: Any) -> int:
 def no_gradients() -> torch.no_grad:
     """Prediction needs no gradients; what it returns may be used where they are needed."""
     return torch.no_grad()
+
+
+@contextmanager
+def own_random_numbers(seed: int) -> Iterator[None]:
+    """For a model that draws random numbers: the same ones for a seed; the caller's stay as is.
+
+    All threads draw from one stream, so that one at a time may have it.
+    """
+    with one_at_a_time, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

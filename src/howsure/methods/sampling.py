@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from howsure.dropout import DropoutMode, Site, draw_uniforms, masks
+from howsure.errors import NoRuleError
 from howsure.freed_memory import keep_freed_memory
-from howsure.methods.passes import batch_size
+from howsure.methods.passes import batch_size, own_random_numbers
 from howsure.prefix import Prefix
 from howsure.setup import Setup
 from howsure.structure import Parts
@@ -56,7 +57,7 @@ def sampled(
     parts = []
     for start in range(0, setup.samples, chunk):
         some = [None if m is None else m[start : start + chunk] for m in drawn]
-        parts.append(_one_chunk(setup, sites, some, one_pass, prefix))
+        parts.append(_one_chunk(setup, sites, some, one_pass, prefix, start))
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
@@ -83,6 +84,7 @@ def _one_chunk(
     chunk: list[Tensor | None],
     one_pass: Callable[[Prefix | None], tuple[Tensor, ...]],
     prefix: Prefix | None,
+    first: int,
 ) -> tuple[Tensor, ...]:
     active = [m for m in chunk if m is not None]
     before_mask = prefix.close if prefix else None
@@ -97,4 +99,15 @@ def _one_chunk(
         mode.check_all_used()
         return outputs
 
-    return torch.vmap(one_sample)(*active)
+    try:
+        return torch.vmap(one_sample)(*active)
+    except RuntimeError as error:
+        if isinstance(error, NoRuleError):
+            raise
+    # Branches, numbers taken out and autograd functions do not work inside `vmap`: one by one.
+    with own_random_numbers(setup.seed + first):
+        before = torch.get_rng_state()
+        found = [one_sample(*each) for each in zip(*active, strict=True)]
+        if not torch.equal(before, torch.get_rng_state()):
+            setup._verdicts["draws"] = True  # What asked for the samples decides what that means.
+    return tuple(torch.stack(column) for column in zip(*found, strict=True))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from howsure.errors import NoRuleError
 from howsure.families import select
@@ -77,6 +78,11 @@ def new_tensor(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Mom
 
     Source: definition.
     """
+    if any(isinstance(leaf, Moments) for leaf in pytree.tree_leaves((args, kwargs))):
+        raise NoRuleError(
+            "It would fill a constant tensor with a Gaussian and drop its variance; use "
+            "`x.clone()` or `value.expand(...)`."
+        )
     made = target(input.mean, *args, **kwargs)
     if not made.dtype.is_floating_point:
         return made
