@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.families import in_float32
+from howsure.families import bounded, in_float32
 from howsure.moments import Moments
-from howsure.registry import APPROXIMATE, EXACT, rule, spellings
+from howsure.normal import roots
+from howsure.registry import APPROXIMATE, EXACT, Target, rule, spellings
 from howsure.samples import Draw, Sample, one_of_each_shape
 
 
@@ -37,17 +38,20 @@ def _natural_power(mean: Tensor, var: Tensor, exponent: int) -> Moments:
     """Moments of x**p: every term of the variance is a square.
 
     E[x^n] = mean E[x^(n-1)] + (n - 1) var E[x^(n-2)], and the k-th derivative of x^p is
-    p! / (p - k)! x^(p - k).
+    p! / (p - k)! x^(p - k). What the noise adds to mean**n is kept apart: without noise nothing.
     """
-    largest = torch.finfo(mean.dtype).max
-    raw = [torch.ones_like(mean), mean]
+    raw, added = [torch.ones_like(mean), mean], [torch.zeros_like(mean)] * 2
     for n in range(2, exponent + 1):
-        raw.append(mean * raw[-1] + (n - 1) * var * raw[-2])
-    terms = [
-        math.perm(exponent, k) ** 2 / math.factorial(k) * var**k * raw[exponent - k].square()
-        for k in range(1, exponent + 1)
-    ]
-    return Moments(raw[exponent], torch.stack(terms).sum(0).clamp(max=largest))
+        added.append(bounded(mean * added[-1] + bounded((n - 1) * var * raw[-2])))
+        raw.append(bounded(bounded(mean.pow(n)) + added[-1]))
+    spread, factor = torch.zeros_like(var), torch.ones_like(var)
+    for k in range(1, exponent + 1):
+        factor = bounded(factor * var)
+        scale = math.perm(exponent, k) ** 2 / math.factorial(k)
+        # One factor after the other: the square alone may overflow where the product does not.
+        term = bounded(bounded(bounded(scale * factor) * raw[exponent - k]) * raw[exponent - k])
+        spread = bounded(spread + term)
+    return Moments(raw[exponent], spread)
 
 
 def _moderate(draw: Draw) -> Iterable[Sample]:
@@ -61,19 +65,32 @@ def _narrow(draw: Draw) -> Iterable[Sample]:
     yield Sample(Moments(2 + draw.positive(3, 4), 0.02 * draw.positive(3, 4)))
 
 
-def _spread(mean: Tensor, var: Tensor) -> Tensor:
-    """Variance of log x for the log-normal x with these moments: log(1 + var / mean**2)."""
-    return torch.log1p(var / mean.square())
+# The mean of the positive half of N(0, 1).
+_HALF_MEAN = 1 / math.sqrt(2 * math.pi)
+
+
+def _log_normal_of(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean m of a log-normal variable with this variance, and l = log(1 + var / m**2).
+
+    Noise that is wider than the mean would make l as large as one likes: m is at least what the
+    positive half of the noise has. Without noise it is the mean, 0 included.
+    """
+    apart = torch.maximum(mean.abs(), _HALF_MEAN * roots(var)[0])
+    divisor = torch.where(apart == 0, 1.0, apart)
+    return torch.where(mean < 0, -apart, apart), torch.log1p(var / divisor / divisor)
 
 
 def _powered(mean: Tensor, var: Tensor, exponent: float) -> Moments:
-    """Moments of x**p for a log-normal x: mean**p e^{(p^2 - p) l / 2}, mean^2 expm1(p^2 l)."""
-    log_var = _spread(mean, var)
-    largest = torch.finfo(mean.dtype).max
-    growth = torch.exp(0.5 * (exponent * exponent - exponent) * log_var)
-    power = (mean.pow(exponent) * growth).clamp(-largest, largest)
-    out_var = (power.square() * torch.expm1(exponent * exponent * log_var)).clamp(max=largest)
-    return Moments(power, out_var)
+    """Moments of x**p for a log-normal x: m**p e^{(p^2 - p) l / 2}, E**2 expm1(p^2 l)."""
+    mean, log_var = _log_normal_of(mean, var)
+    growth = bounded(torch.exp(0.5 * (exponent * exponent - exponent) * log_var))
+    power = bounded(bounded(mean.pow(exponent)) * growth)
+    return Moments(power, _scaled(power, torch.expm1(exponent * exponent * log_var)))
+
+
+def _scaled(centre: Tensor, relative: Tensor) -> Tensor:
+    """centre**2 times a relative variance; the square alone may overflow where this does not."""
+    return bounded(bounded(bounded(relative) * centre) * centre)
 
 
 @rule(
@@ -96,11 +113,10 @@ def reciprocal(input: Moments) -> Moments:
 
 
 def _inverted(mean: Tensor, var: Tensor) -> Moments:
-    inverse = 1 / mean
-    relative = var * inverse * inverse
-    centre = inverse * (1 + relative)
-    largest = torch.finfo(mean.dtype).max
-    return Moments(centre, (centre.square() * relative).clamp(max=largest))
+    inverse = bounded(1 / mean)
+    relative = bounded(bounded(var * inverse) * inverse)
+    centre = bounded(inverse * (1 + relative))
+    return Moments(centre, _scaled(centre, relative))
 
 
 def _log_normal(name: str, exponent: float) -> None:
@@ -141,9 +157,12 @@ def log(input: Moments) -> Moments:
     return in_float32(lambda x: _logged(*x), input)
 
 
-def _logged(mean: Tensor, var: Tensor) -> Moments:
-    log_var = _spread(mean, var)
-    return Moments(torch.log(mean) - 0.5 * log_var, log_var)
+def _logged(mean: Tensor, var: Tensor, shift: float = 0.0) -> Moments:
+    centre, log_var = _log_normal_of(mean + shift, var)
+    # log1p keeps the digits of a small mean that 1 + mean loses.
+    plain = torch.log1p(mean) if shift else torch.log(mean)
+    value = torch.where(centre == mean + shift, plain, torch.log(centre))
+    return Moments(value - 0.5 * log_var, log_var)
 
 
 @rule(
@@ -161,10 +180,7 @@ def log1p(input: Moments) -> Moments:
 
     Source: `log`.
     """
-    shifted = log(Moments(input.mean + 1, input.var))
-    # log1p keeps the digits of a small mean that 1 + mean loses.
-    correction = torch.log1p(input.mean) - torch.log(input.mean + 1)
-    return Moments(shifted.mean + correction, shifted.var)
+    return in_float32(lambda x: _logged(*x, 1.0), input)
 
 
 @rule(*spellings("exp"), name="exp", fidelity=EXACT, samples=_moderate, pointwise=True)
@@ -175,7 +191,7 @@ def exp(input: Moments) -> Moments:
 
     Source: moments of the log-normal distribution.
     """
-    return in_float32(lambda x: _exponential(*x, math.e), input)
+    return in_float32(lambda x: _exponential(*x, torch.exp), input)
 
 
 @rule(*spellings("exp2"), name="exp2", fidelity=EXACT, samples=_moderate, pointwise=True)
@@ -186,17 +202,14 @@ def exp2(input: Moments) -> Moments:
 
     Source: `exp`.
     """
-    return in_float32(lambda x: _exponential(*x, 2.0), input)
+    return in_float32(lambda x: _exponential(*x, torch.exp2, math.log(2)), input)
 
 
-def _exponential(mean: Tensor, var: Tensor, base: float) -> Moments:
-    rate = math.log(base)
-    largest = torch.finfo(mean.dtype).max
-    scaled = var * (rate * rate)
-    centre = torch.exp(mean * rate + 0.5 * scaled).clamp(max=largest)
-    spread = torch.expm1(scaled).clamp(max=largest)
-    out_var = (centre.square().clamp(max=largest) * spread).clamp(max=largest)
-    return Moments(centre, out_var)
+def _exponential(mean: Tensor, var: Tensor, plain: Target, rate: float = 1.0) -> Moments:
+    """E = f(m + r v / 2), Var = f(m + r v)**2 (1 - e^{-r^2 v}) for f(x) = e^{r x}."""
+    lift = var * rate
+    centre = bounded(plain(mean + 0.5 * lift))
+    return Moments(centre, _scaled(bounded(plain(mean + lift)), -torch.expm1(-lift * rate)))
 
 
 @rule(*spellings("expm1"), name="expm1", fidelity=EXACT, samples=_moderate, pointwise=True)
@@ -207,14 +220,13 @@ def expm1(input: Moments) -> Moments:
 
     Source: `exp`.
     """
-    return in_float32(lambda x: _exponential_minus_one(*x), input)
 
+    def formula(x: tuple[Tensor, Tensor]) -> Moments:
+        # expm1 keeps the digits of a small result that e^x - 1 loses.
+        centre = bounded(torch.expm1(x[0] + 0.5 * x[1]))
+        return Moments(centre, _exponential(*x, torch.exp).var)
 
-def _exponential_minus_one(mean: Tensor, var: Tensor) -> Moments:
-    out = _exponential(mean, var, math.e)
-    # expm1 keeps the digits of a small result that e^x - 1 loses.
-    centre = torch.expm1(mean + 0.5 * var).clamp(max=torch.finfo(mean.dtype).max)
-    return Moments(centre, out.var)
+    return in_float32(formula, input)
 
 
 def _exponents(draw: Draw) -> Iterable[Sample]:
@@ -277,4 +289,5 @@ def rpow(self: Moments, other: float) -> Moments:
     """
     if not isinstance(other, (int, float)) or other <= 0:
         raise NoRuleError("`base ** x` has a rule for a positive constant base only.")
-    return in_float32(lambda x: _exponential(*x, float(other)), self)
+    base = float(other)
+    return in_float32(lambda x: _exponential(*x, lambda u: base**u, math.log(base)), self)
