@@ -61,7 +61,7 @@ def test_few_nodes_only_where_all_are_narrow(std, nodes):
 def test_a_trace_takes_few_nodes_only_if_it_may_assume_it():
     function, examples = Counted(), [torch.zeros(3), torch.ones(3)]
     traced(function.moments, examples)
-    assert function.nodes == 40
+    assert function.nodes == 60
     with widths_noted() as widths:
         traced(function.moments, examples)
     assert function.nodes == 8 and len(widths) == 1

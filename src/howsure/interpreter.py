@@ -114,6 +114,8 @@ class RuleInterpreter:
 
     def shared_memory(self, rule: Rule, func: Target, args: tuple[Any, ...]) -> Memory | None:
         """The memory of the first argument if the operation returns a view of it."""
+        if rule.views is not None:
+            return next(carriers(args)).memory if rule.views(*args) else None
         # Exported programs call `clone.default` what Python calls `clone`.
         name = getattr(func, "__name__", "").split(".")[0]
         is_view = rule.family == "structural" and name not in _COPIES

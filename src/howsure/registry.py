@@ -54,6 +54,8 @@ class Rule:
         pointwise: Each output element depends on one element of one random input.
         takes_carriers: A composite: it is handed the Gaussians and calls operations with rules.
         takes_target: The function's first argument is the spelling that was called.
+        views: Whether a call with these arguments returns a view of its first Gaussian; by
+            default whether the rule is structural.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Rule:
     pointwise: bool = False
     takes_carriers: bool = False
     takes_target: bool = False
+    views: Callable[..., bool] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The moments of the operation's output."""

@@ -47,7 +47,6 @@ def _bent(
 def _alphas(draw: Draw) -> Iterable[Sample]:
     yield from one_of_each_shape(draw)
     yield Sample(draw.moments(3, 4), 0.7)
-    yield Sample(draw.moments(3, 4, std=1e-4), 0.2)
 
 
 @rule(
