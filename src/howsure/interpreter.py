@@ -61,6 +61,11 @@ class RuleInterpreter:
         except NoRuleError as error:
             if not (rule is not None and error.can_fall_back and self.answer_without_rule):
                 raise self.located(func, args, kwargs, error) from error.__cause__
+        except (AttributeError, TypeError) as error:
+            if "Moments" not in str(error):
+                raise
+            if self.answer_without_rule is None:
+                raise self.located(func, args, kwargs, _UNEXPECTED) from error
         try:
             return self.missing(func, args, kwargs)
         except NoRuleError as error:
@@ -167,6 +172,12 @@ class RuleInterpreter:
         located.reason = str(error)
         return located
 
+
+# A rule met moments where it takes constants only.
+_UNEXPECTED = (
+    "Its rule takes no Gaussian in one of these places, nor a tensor made by `x.new_tensor(...)`: "
+    'use a tensor without noise there, or `fallback="linearise"`.'
+)
 
 # Structural operations that return a copy, so that writing to one does not change the other.
 _COPIES = {

@@ -155,7 +155,8 @@ def operation_name(target: Target) -> str:
     owner = getattr(target, "__self__", None)
     name = getattr(target, "__name__", None) or repr(target)
     if name in ("__get__", "__set__") and owner is not None:
-        return f"torch.Tensor.{owner.__name__}"
+        # A property of Python, such as `__cuda_array_interface__`, has its name in its getter.
+        return f"torch.Tensor.{getattr(owner, 'fget', owner).__name__}"
     if type(target).__name__ in ("OpOverload", "OpOverloadPacket"):
         return f"torch.ops.{target}"
     if type(target).__name__ in ("ScriptMethod", "ScriptFunction"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -56,8 +57,10 @@ def _aligned_variances(setup: Setup, x: Any) -> list[Tensor]:
 
 def _first_order(output: Tensor, inputs: list[Tensor], variances: list[Tensor]) -> Tensor:
     """sum_j g_j**2 v_j for every output element, one batched backward pass per element of a row."""
-    rows = output.reshape(output.shape[0], -1)
-    count = rows.shape[1]
+    count = math.prod(output.shape[1:])
+    rows = output.reshape(len(output), count)
+    if not inputs:
+        return torch.zeros_like(output)
     if count > _MOST_OUTPUTS:
         raise ValueError(
             f"The model has {count} outputs per input, and this method needs a backward pass for "
@@ -65,15 +68,22 @@ def _first_order(output: Tensor, inputs: list[Tensor], variances: list[Tensor]) 
         )
     selectors = torch.eye(count, dtype=rows.dtype, device=rows.device)
     selectors = selectors[:, None, :].expand(count, *rows.shape).reshape(count, *rows.shape)
-    gradients = torch.autograd.grad(
-        rows,
-        inputs,
-        selectors,
-        retain_graph=True,
-        is_grads_batched=True,
-        materialize_grads=True,
-    )
+    try:
+        gradients = torch.autograd.grad(
+            rows,
+            inputs,
+            selectors,
+            retain_graph=True,
+            is_grads_batched=True,
+            materialize_grads=True,
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            f"The model cannot be differentiated: {str(error).splitlines()[0]} Use the method "
+            '"noise_sampling", which needs no gradients.'
+        ) from error
     total = torch.zeros(count, rows.shape[0], dtype=rows.dtype, device=rows.device)
     for gradient, var in zip(gradients, variances, strict=True):
-        total = total + (gradient.square() * var).reshape(count, rows.shape[0], -1).sum(-1)
+        spread = gradient.square() * var
+        total = total + spread.reshape(*total.shape, math.prod(spread.shape[2:])).sum(-1)
     return total.T.reshape(output.shape)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 from howsure.call_site import CallSites
 from howsure.interpreter import RuleInterpreter
@@ -76,8 +77,8 @@ class Pass:
 
 
 def batch_size(x: Any) -> int:
-    """The length of the first axis of the first tensor of an input."""
-    tensors = Parts(x).tensors
+    """The length of the first axis of the first tensor of an input, tokens and indices included."""
+    tensors = [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
     if not tensors or tensors[0].dim() == 0:
         raise ValueError("The input has no batch axis; give inputs of shape (batch, ...).")
     return tensors[0].shape[0]

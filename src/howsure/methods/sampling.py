@@ -97,4 +97,12 @@ def _one_chunk(
         mode.check_all_used()
         return outputs
 
-    return torch.vmap(one_sample)(*active)
+    try:
+        return torch.vmap(one_sample)(*active)
+    except RuntimeError as error:
+        if "randomness" not in str(error):
+            raise
+        raise ValueError(
+            "The model draws random numbers of its own, which this method would repeat or mix up "
+            'with its masks; use the method "noise_sampling", or a model without draws.'
+        ) from error

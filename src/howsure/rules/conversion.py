@@ -34,14 +34,18 @@ _CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu",
     family="structural",
     takes_target=True,
 )
-def cast(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Moments | str:
+def cast(
+    target: Target, input: Moments | Tensor, *args: Any, **kwargs: Any
+) -> Moments | Tensor | str:
     """The mean is cast or moved; the variance follows, in float32 at the least.
 
     Assumes: rounding to the new dtype adds no noise worth carrying.
 
     Source: definition.
     """
-    mean = target(input.mean, *select(args, "mean"), **select(kwargs, "mean"))
+    mean = target(select(input, "mean"), *select(args, "mean"), **select(kwargs, "mean"))
+    if not isinstance(input, Moments):
+        return mean  # a constant cast to the type of a Gaussian
     if mean is input.mean or isinstance(mean, str):
         return input if mean is input.mean else mean
     if not mean.dtype.is_floating_point:
@@ -89,7 +93,10 @@ def new_tensor(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Mom
     name="fill",
     fidelity=STRUCTURAL,
     family="construction",
-    samples=lambda draw: [Sample(draw.moments(3, 4), 2.0), Sample(draw.moments(3, 4), draw.constant())],
+    samples=lambda draw: [
+        Sample(draw.moments(3, 4), 2.0),
+        Sample(draw.moments(3, 4), draw.constant()),
+    ],
 )
 def fill(self: Moments, value: float | Tensor = 0.0) -> Moments:
     """A constant in every element: variance 0.

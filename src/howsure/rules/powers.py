@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from howsure.concrete import has_values
 from howsure.errors import NoRuleError
 from howsure.families import bounded, in_float32
 from howsure.moments import Moments
@@ -205,7 +207,7 @@ def exp2(input: Moments) -> Moments:
     return in_float32(lambda x: _exponential(*x, torch.exp2, math.log(2)), input)
 
 
-def _exponential(mean: Tensor, var: Tensor, plain: Target, rate: float = 1.0) -> Moments:
+def _exponential(mean: Tensor, var: Tensor, plain: Target, rate: float | Tensor = 1.0) -> Moments:
     """E = f(m + r v / 2), Var = f(m + r v)**2 (1 - e^{-r^2 v}) for f(x) = e^{r x}."""
     lift = var * rate
     centre = bounded(plain(mean + 0.5 * lift))
@@ -235,6 +237,8 @@ def _exponents(draw: Draw) -> Iterable[Sample]:
     positive = Moments(2 + draw.positive(3, 4), 0.02 * draw.positive(3, 4))
     for exponent in (0.5, -1, -2.5, 4):
         yield Sample(positive, exponent)
+    yield Sample(positive, torch.tensor(2.0))
+    yield Sample(positive, torch.tensor([1.0, 2.0, 0.5, 2.0]))
 
 
 @rule(
@@ -245,7 +249,7 @@ def _exponents(draw: Draw) -> Iterable[Sample]:
     error=0.05,
     pointwise=True,
 )
-def power(input: Moments | float, exponent: Moments | float) -> Moments:
+def power(input: Moments | Tensor | float, exponent: Moments | Tensor | float) -> Moments:
     """Var = sum_k v**k / k! E[d^k x^p]**2 for p = 0, 1, 2, ...; else the log-normal form of `sqrt`.
 
     Assumes: independent elements. Exact for natural exponents and for a constant base; others
@@ -253,12 +257,15 @@ def power(input: Moments | float, exponent: Moments | float) -> Moments:
 
     Source: Hermite expansion of a polynomial; moments of the log-normal distribution.
     """
-    if isinstance(exponent, Moments) and isinstance(input, (int, float)):
+    if isinstance(exponent, Moments) and not isinstance(input, Moments):
         return rpow(exponent, input)
+    if isinstance(exponent, Tensor) and has_values(exponent):
+        return _powers(input, exponent)
     if not isinstance(input, Moments) or not isinstance(exponent, (int, float)):
         raise NoRuleError(
-            "A power has a rule for a constant scalar exponent; write other powers as "
-            "`torch.exp(exponent * torch.log(base))`."
+            "A power has a rule for a constant exponent or a constant base; write other powers as "
+            "`torch.exp(exponent * torch.log(base))`.",
+            can_fall_back=True,
         )
     if exponent == 0:
         return Moments(torch.ones_like(input.mean), torch.zeros_like(input.var))
@@ -273,6 +280,20 @@ def power(input: Moments | float, exponent: Moments | float) -> Moments:
     return in_float32(lambda x: _powered(*x, float(exponent)), input)
 
 
+def _powers(input: Moments, exponent: Tensor) -> Moments:
+    """Moments of x**p where every element has an exponent of its own."""
+    different = exponent.unique().tolist()
+    if len(different) == 1:
+        out = power(input, different[0])
+        shape = torch.broadcast_shapes(out.mean.shape, exponent.shape)
+        return Moments(out.mean.expand(shape), out.var.expand(shape))
+    mean, var = torch.pow(input.mean, exponent), 0 * (input.var + exponent)
+    for each in different:
+        out, here = power(input, each), exponent == each
+        mean, var = torch.where(here, out.mean, mean), torch.where(here, out.var, var)
+    return Moments(mean, var)
+
+
 @rule(
     torch.Tensor.__rpow__,
     name="rpow",
@@ -280,14 +301,16 @@ def power(input: Moments | float, exponent: Moments | float) -> Moments:
     samples=lambda draw: [Sample(draw.moments(3, 4), 2.0)],
     pointwise=True,
 )
-def rpow(self: Moments, other: float) -> Moments:
+def rpow(self: Moments, other: float | Tensor) -> Moments:
     """`base ** x` as `exp(x log base)`.
 
     Assumes: independent elements and a positive constant base; exact.
 
     Source: `exp`.
     """
-    if not isinstance(other, (int, float)) or other <= 0:
+    base = torch.as_tensor(other, dtype=self.var.dtype, device=self.var.device)
+    if has_values(base) and not bool((base > 0).all()):
         raise NoRuleError("`base ** x` has a rule for a positive constant base only.")
-    base = float(other)
-    return in_float32(lambda x: _exponential(*x, lambda u: base**u, math.log(base)), self)
+    plain = partial(torch.pow, other if isinstance(other, (int, float)) else base)
+    out = in_float32(lambda x: _exponential(*x, plain, base.log()), self)
+    return Moments(out.mean, out.var.expand(out.mean.shape))
