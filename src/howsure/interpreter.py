@@ -127,7 +127,12 @@ class RuleInterpreter:
         return args[0].memory if is_view and args and isinstance(args[0], Gaussian) else None
 
     def written(
-        self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+        self,
+        rule: Rule | None,
+        func: Target,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
     ) -> Any:
         """The result, stored in the first argument if the operation works in place."""
         if not works_in_place(rule, func, args, kwargs) or not isinstance(result, Gaussian):
@@ -146,7 +151,8 @@ class RuleInterpreter:
         """An operation without a rule: the fallback, or an error that names the remedy."""
         if self.answer_without_rule is not None:
             self.fallen_back[(func, self.sites.here())] += 1
-            return wrap(self.answer_without_rule(func, args, kwargs), self)
+            answer = wrap(self.answer_without_rule(func, args, kwargs), self)
+            return self.written(find(func, self.overrides), func, args, kwargs, answer)
         if type(func).__name__ in ("ScriptMethod", "ScriptFunction"):
             raise NoRuleError(
                 "TorchScript code runs below Python, where howsure cannot see what happens to the "
@@ -190,7 +196,9 @@ _COPIES = {
 _AUGMENTED = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__"}
 
 
-def works_in_place(rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def works_in_place(
+    rule: Rule | None, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
     """Whether the call changes its first argument: `relu_`, `+=`, `inplace=True`, `x[i] = y`."""
     name = getattr(func, "__name__", "").split(".")[0]
     if name in _AUGMENTED or name == "__setitem__":
@@ -199,7 +207,7 @@ def works_in_place(rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict
         return True
     if "inplace" in kwargs:
         return bool(kwargs["inplace"])
-    position = rule.inplace_position
+    position = rule.inplace_position if rule else None
     return position is not None and len(args) > position and bool(args[position])
 
 

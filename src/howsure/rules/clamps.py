@@ -38,7 +38,9 @@ def clamp(
     Source: Cov(relu(x - p), relu(x - q)) = var [Phi(b_q) - m(-b_p) m(b_q)] for p <= q.
     """
     if isinstance(min, Moments) or isinstance(max, Moments):
-        raise NoRuleError("`clamp` has a rule for constant limits; use `torch.maximum`.")
+        raise NoRuleError(
+            "`clamp` has a rule for constant limits; use `torch.maximum`.", can_fall_back=True
+        )
     return in_float32(lambda x: _clamped(*x, min, max), input)
 
 
