@@ -31,6 +31,9 @@ class Memory:
         self.version = 0
 
 
+_NOWHERE = torch.device("meta")
+
+
 class Gaussian(Tensor):
     """A tensor of independent Gaussians on its way through a model."""
 
@@ -57,7 +60,7 @@ class Gaussian(Tensor):
         """
         mean = moments.mean
         self = Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
-            cls, mean.shape, dtype=mean.dtype, device="meta"
+            cls, mean.shape, dtype=mean.dtype, device=_NOWHERE
         )
         self.moments_now = moments
         self.interpreter = interpreter

@@ -90,7 +90,7 @@ def run(model: Callable[..., Any], x: Any, noise_var: Any, interpreter: RuleInte
     else:
         args = (noisy(args[0], noise_var, interpreter.enter),)
     try:
-        with _python_only():
+        with python_only():
             return model(*args, **kwargs)
     except NoRuleError:
         raise
@@ -116,7 +116,7 @@ _BELOW_PYTHON = {
 
 
 @contextlib.contextmanager
-def _python_only() -> Iterator[None]:
+def python_only() -> Iterator[None]:
     """Inside, models run in Python, without questions that no random value can answer.
 
     Distributions do not check whether their parameters are valid, which the plain network has

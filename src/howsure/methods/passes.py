@@ -13,7 +13,7 @@ from howsure.call_site import CallSites
 from howsure.interpreter import RuleInterpreter
 from howsure.prediction import entropy
 from howsure.prefix import Prefix, PrefixInterpreter
-from howsure.propagation import Propagated, outcome, run
+from howsure.propagation import Propagated, outcome, python_only, run
 from howsure.setup import Setup
 from howsure.squares import layers_of_variances_in
 from howsure.structure import Parts, copied
@@ -33,7 +33,8 @@ class Pass:
 
     def plain(self) -> tuple[Tensor, ...]:
         """The outputs of the plain network, which may write into its copy of the inputs."""
-        output = self.finished(self.setup.run(copied(self.x)))
+        with python_only():
+            output = self.finished(self.setup.run(copied(self.x)))
         self.parts = Parts(output)
         return tuple(self.parts.tensors)
 

@@ -259,7 +259,7 @@ def power(input: Moments | Tensor | float, exponent: Moments | Tensor | float) -
     """
     if isinstance(exponent, Moments) and not isinstance(input, Moments):
         return rpow(exponent, input)
-    if isinstance(exponent, Tensor) and has_values(exponent):
+    if isinstance(input, Moments) and isinstance(exponent, Tensor) and has_values(exponent):
         return _powers(input, exponent)
     if not isinstance(input, Moments) or not isinstance(exponent, (int, float)):
         raise NoRuleError(
@@ -311,6 +311,6 @@ def rpow(self: Moments, other: float | Tensor) -> Moments:
     base = torch.as_tensor(other, dtype=self.var.dtype, device=self.var.device)
     if has_values(base) and not bool((base > 0).all()):
         raise NoRuleError("`base ** x` has a rule for a positive constant base only.")
-    plain = partial(torch.pow, other if isinstance(other, (int, float)) else base)
+    plain: Target = partial(torch.pow, base if isinstance(other, Tensor) else other)
     out = in_float32(lambda x: _exponential(*x, plain, base.log()), self)
     return Moments(out.mean, out.var.expand(out.mean.shape))
