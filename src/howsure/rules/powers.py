@@ -1,10 +1,9 @@
-"""Powers, roots, exponentials and logarithms: exact where a Gaussian has these moments."""
+"""Powers, roots and exponentials: exact where a Gaussian has these moments."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -71,7 +70,7 @@ def _narrow(draw: Draw) -> Iterable[Sample]:
 _HALF_MEAN = 1 / math.sqrt(2 * math.pi)
 
 
-def _log_normal_of(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+def log_normal_of(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """The mean m of a log-normal variable with this variance, and l = log(1 + var / m**2).
 
     Noise that is wider than the mean would make l as large as one likes: m is at least what the
@@ -84,7 +83,7 @@ def _log_normal_of(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
 def _powered(mean: Tensor, var: Tensor, exponent: float) -> Moments:
     """Moments of x**p for a log-normal x: m**p e^{(p^2 - p) l / 2}, E**2 expm1(p^2 l)."""
-    mean, log_var = _log_normal_of(mean, var)
+    mean, log_var = log_normal_of(mean, var)
     growth = bounded(torch.exp(0.5 * (exponent * exponent - exponent) * log_var))
     power = bounded(bounded(mean.pow(exponent)) * growth)
     return Moments(power, _scaled(power, torch.expm1(exponent * exponent * log_var)))
@@ -144,45 +143,6 @@ def _log_normal(name: str, exponent: float) -> None:
 
 _log_normal("sqrt", 0.5)
 _log_normal("rsqrt", -0.5)
-
-
-@rule(
-    *spellings("log"), name="log", fidelity=APPROXIMATE, samples=_narrow, error=0.05, pointwise=True
-)
-def log(input: Moments) -> Moments:
-    """E = log mean - l / 2, Var = l, with l = log(1 + var / mean**2).
-
-    Assumes: independent elements, taken as log-normal; good for mean / std above 5.
-
-    Source: moments of the log-normal distribution.
-    """
-    return in_float32(lambda x: _logged(*x), input)
-
-
-def _logged(mean: Tensor, var: Tensor, shift: float = 0.0) -> Moments:
-    centre, log_var = _log_normal_of(mean + shift, var)
-    # log1p keeps the digits of a small mean that 1 + mean loses.
-    plain = torch.log1p(mean) if shift else torch.log(mean)
-    value = torch.where(centre == mean + shift, plain, torch.log(centre))
-    return Moments(value - 0.5 * log_var, log_var)
-
-
-@rule(
-    *spellings("log1p"),
-    name="log1p",
-    fidelity=APPROXIMATE,
-    samples=_narrow,
-    error=0.05,
-    pointwise=True,
-)
-def log1p(input: Moments) -> Moments:
-    """As `log(1 + x)`.
-
-    Assumes: see `log`.
-
-    Source: `log`.
-    """
-    return in_float32(lambda x: _logged(*x, 1.0), input)
 
 
 @rule(*spellings("exp"), name="exp", fidelity=EXACT, samples=_moderate, pointwise=True)
@@ -311,6 +271,6 @@ def rpow(self: Moments, other: float | Tensor) -> Moments:
     base = torch.as_tensor(other, dtype=self.var.dtype, device=self.var.device)
     if has_values(base) and not bool((base > 0).all()):
         raise NoRuleError("`base ** x` has a rule for a positive constant base only.")
-    plain: Target = partial(torch.pow, base if isinstance(other, Tensor) else other)
-    out = in_float32(lambda x: _exponential(*x, plain, base.log()), self)
+    known = base if isinstance(other, Tensor) else other
+    out = in_float32(lambda x: _exponential(*x, lambda u: known**u, base.log()), self)
     return Moments(out.mean, out.var.expand(out.mean.shape))
