@@ -45,7 +45,7 @@ class Counted:
         return [found.mean, found.var]
 
 
-@pytest.mark.parametrize("std, nodes", [(0.1, 8), (0.3, 40)])
+@pytest.mark.parametrize("std, nodes", [(0.1, 8), (0.3, 60)])
 def test_few_nodes_only_where_all_are_narrow(std, nodes):
     function = Counted()
     function.moments(torch.zeros(3), torch.tensor([1e-4, 1e-4, std**2]))
@@ -61,7 +61,7 @@ def test_few_nodes_only_where_all_are_narrow(std, nodes):
 def test_a_trace_takes_few_nodes_only_if_it_may_assume_it():
     function, examples = Counted(), [torch.zeros(3), torch.ones(3)]
     traced(function.moments, examples)
-    assert function.nodes == 40
+    assert function.nodes == 60
     with widths_noted() as widths:
         traced(function.moments, examples)
     assert function.nodes == 8 and len(widths) == 1

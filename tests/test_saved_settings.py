@@ -106,7 +106,9 @@ def test_settings_of_another_version_are_refused():
         loaded_settings(state)
 
 
-@pytest.mark.parametrize("method", ["gradients", "sampled_adf", "mc_dropout", "noise_sampling", "adf"])
+@pytest.mark.parametrize(
+    "method", ["gradients", "sampled_adf", "mc_dropout", "noise_sampling", "adf"]
+)
 def test_the_same_seed_gives_the_same_after_loading(method, tmp_path):
     options = {"samples": 4, "chunk": 3, "seed": 5, "fallback": "linearise", "shared_masks": False}
     rate = None if method == "noise_sampling" else 0.2

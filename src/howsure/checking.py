@@ -58,6 +58,11 @@ class Check:
     def advice(self) -> tuple[str, ...]:
         """What to do, in sentences."""
         notes = [f"`{row.operation}`: {row.reason}" for row in self.missing]
+        if not self.rows:
+            notes.append(
+                "No operation meets a noisy number: the inputs are integers or tokens, which carry "
+                "no sensor noise. The model's own uncertainty needs none: see `Uncertain.fit`."
+            )
         worst = max(self.approximate, key=lambda row: row.error, default=None)
         if worst is not None:
             notes.append(

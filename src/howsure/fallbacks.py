@@ -51,7 +51,7 @@ class RandomCall:
         """What the operation returns for these values of its random arguments."""
         leaves = list(self.leaves)
         for position, value in zip(self.positions, values, strict=True):
-            leaves[position] = value
+            leaves[position] = value.clone()  # an operation in place must not change the mean
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         return self.func(*args, **kwargs)
 

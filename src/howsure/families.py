@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments import HALF_PRECISION, Moments
-from howsure.quadrature import expectation
+from howsure.quadrature import Deviation, expectation
 from howsure.registry import (
     EXACT,
     REFUSED,
@@ -131,10 +131,11 @@ def elementwise(
     samples: Samples = one_of_each_shape,
     error: float = 1e-3,
     analytic: bool = False,
+    deviation: Deviation | None = None,
 ) -> Rule:
-    """Registers a smooth scalar function by centred quadrature; no formula needed.
+    """Registers a scalar function by centred quadrature; no formula needed.
 
-    `analytic`: as in `howsure.quadrature.expectation`.
+    `analytic` and `deviation`: as in `howsure.quadrature.expectation`.
     """
 
     def moments(input: Moments, *args: Any, **kwargs: Any) -> Moments:
@@ -143,7 +144,8 @@ def elementwise(
         def called(values: Tensor) -> Tensor:
             return function(values, *args, **kwargs)
 
-        return in_float32(lambda x: expectation(called, *x, analytic=analytic), input)
+        options: Any = {"analytic": analytic, "deviation": deviation}
+        return in_float32(lambda x: expectation(called, *x, **options), input)
 
     moments.__doc__ = (
         "E and Var of f(x) by centred quadrature: sum w f, sum w (f - mean)**2.\n\n"
@@ -162,9 +164,14 @@ def in_float32(formula: Callable[[tuple[Tensor, Tensor]], Moments], input: Momen
         return formula((input.mean, input.var))
     out = formula((input.mean.to(input.var.dtype), input.var))
     # float16 ends at 65504: a mean beyond it becomes the largest number, not infinity.
-    largest = torch.finfo(input.mean.dtype).max
-    mean = out.mean.clamp(-largest, largest).to(input.mean.dtype)
+    mean = bounded(out.mean, input.mean.dtype).to(input.mean.dtype)
     return Moments(mean, out.var)
+
+
+def bounded(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The value cut off at the largest finite numbers of the dtype, its own by default."""
+    largest = torch.finfo(dtype or value.dtype).max
+    return value.clamp(-largest, largest)
 
 
 def composite(

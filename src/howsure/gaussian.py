@@ -31,6 +31,9 @@ class Memory:
         self.version = 0
 
 
+_NOWHERE = torch.device("meta")
+
+
 class Gaussian(Tensor):
     """A tensor of independent Gaussians on its way through a model."""
 
@@ -50,10 +53,14 @@ class Gaussian(Tensor):
     def __new__(
         cls: type[Gaussian], moments: Moments, interpreter: Interpreter, memory: Memory
     ) -> Gaussian:
-        """An empty tensor with the mean's shape, dtype and device, and the moments beside it."""
+        """An empty tensor with the mean's shape and dtype, and the moments beside it.
+
+        Below Python it lies on the device "meta": code that asks no one before it reads memory,
+        such as `y.data = x` or `to_dlpack(x)`, is then refused by torch and does not crash.
+        """
         mean = moments.mean
         self = Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
-            cls, mean.shape, dtype=mean.dtype, device=mean.device
+            cls, mean.shape, dtype=mean.dtype, device=_NOWHERE
         )
         self.moments_now = moments
         self.interpreter = interpreter

@@ -61,6 +61,11 @@ class RuleInterpreter:
         except NoRuleError as error:
             if not (rule is not None and error.can_fall_back and self.answer_without_rule):
                 raise self.located(func, args, kwargs, error) from error.__cause__
+        except (AttributeError, TypeError) as error:
+            if "Moments" not in str(error):
+                raise
+            if self.answer_without_rule is None:
+                raise self.located(func, args, kwargs, _UNEXPECTED) from error
         try:
             return self.missing(func, args, kwargs)
         except NoRuleError as error:
@@ -114,13 +119,20 @@ class RuleInterpreter:
 
     def shared_memory(self, rule: Rule, func: Target, args: tuple[Any, ...]) -> Memory | None:
         """The memory of the first argument if the operation returns a view of it."""
+        if rule.views is not None:
+            return next(carriers(args)).memory if rule.views(*args) else None
         # Exported programs call `clone.default` what Python calls `clone`.
         name = getattr(func, "__name__", "").split(".")[0]
         is_view = rule.family == "structural" and name not in _COPIES
         return args[0].memory if is_view and args and isinstance(args[0], Gaussian) else None
 
     def written(
-        self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+        self,
+        rule: Rule | None,
+        func: Target,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
     ) -> Any:
         """The result, stored in the first argument if the operation works in place."""
         if not works_in_place(rule, func, args, kwargs) or not isinstance(result, Gaussian):
@@ -139,7 +151,8 @@ class RuleInterpreter:
         """An operation without a rule: the fallback, or an error that names the remedy."""
         if self.answer_without_rule is not None:
             self.fallen_back[(func, self.sites.here())] += 1
-            return wrap(self.answer_without_rule(func, args, kwargs), self)
+            answer = wrap(self.answer_without_rule(func, args, kwargs), self)
+            return self.written(find(func, self.overrides), func, args, kwargs, answer)
         if type(func).__name__ in ("ScriptMethod", "ScriptFunction"):
             raise NoRuleError(
                 "TorchScript code runs below Python, where howsure cannot see what happens to the "
@@ -166,6 +179,12 @@ class RuleInterpreter:
         return located
 
 
+# A rule met moments where it takes constants only.
+_UNEXPECTED = (
+    "Its rule takes no Gaussian in one of these places, nor a tensor made by `x.new_tensor(...)`: "
+    'use a tensor without noise there, or `fallback="linearise"`.'
+)
+
 # Structural operations that return a copy, so that writing to one does not change the other.
 _COPIES = {
     *("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack"),
@@ -177,7 +196,9 @@ _COPIES = {
 _AUGMENTED = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__"}
 
 
-def works_in_place(rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def works_in_place(
+    rule: Rule | None, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
     """Whether the call changes its first argument: `relu_`, `+=`, `inplace=True`, `x[i] = y`."""
     name = getattr(func, "__name__", "").split(".")[0]
     if name in _AUGMENTED or name == "__setitem__":
@@ -186,7 +207,7 @@ def works_in_place(rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict
         return True
     if "inplace" in kwargs:
         return bool(kwargs["inplace"])
-    position = rule.inplace_position
+    position = rule.inplace_position if rule else None
     return position is not None and len(args) > position and bool(args[position])
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 
 from howsure import rules as _rules  # noqa: F401  (fills the table)
 from howsure.call_site import CallSites
+from howsure.concrete import is_traced
 from howsure.errors import NoRuleError
 from howsure.freed_memory import keep_freed_memory
 from howsure.gaussian import Gaussian
@@ -58,8 +61,15 @@ def propagate(
         NoRuleError: If an operation has no rule; `missing_rules` lists all of them at once.
     """
     interpreter = RuleInterpreter(rules, CallSites(model), fallback)
-    output = run(model, x, noise_var, interpreter)
+    # Weights made in inference mode have no gradients to pass.
+    with torch.no_grad() if _has_inference_weights(model) else contextlib.nullcontext():
+        output = run(model, x, noise_var, interpreter)
     return outcome(output, interpreter.notes)
+
+
+def _has_inference_weights(model: Callable[..., Any]) -> bool:
+    weights = model.parameters() if isinstance(model, nn.Module) else ()
+    return any(weight.is_inference() for weight in weights)
 
 
 def run(model: Callable[..., Any], x: Any, noise_var: Any, interpreter: RuleInterpreter) -> Any:
@@ -74,16 +84,62 @@ def run(model: Callable[..., Any], x: Any, noise_var: Any, interpreter: RuleInte
         )
 
     if kwargs:
-        return model(**noisy(kwargs, noise_var, interpreter.enter))
-    if type(x) is tuple:
-        return model(*noisy(args, tuple(noise_var or [None] * len(args)), interpreter.enter))
-    return model(noisy(args[0], noise_var, interpreter.enter))
+        args, kwargs = (), noisy(kwargs, noise_var, interpreter.enter)
+    elif type(x) is tuple:
+        args = noisy(args, tuple(noise_var or [None] * len(args)), interpreter.enter)
+    else:
+        args = (noisy(args[0], noise_var, interpreter.enter),)
+    try:
+        with python_only():
+            return model(*args, **kwargs)
+    except NoRuleError:
+        raise
+    except (RuntimeError, BufferError) as error:
+        reason = next((text for sign, text in _BELOW_PYTHON.items() if sign in str(error)), None)
+        if reason is None:
+            raise
+        raise NoRuleError(reason) from error
+
+
+# What torch says where a Gaussian meets code that asks for no rule, and what to do.
+_BELOW_PYTHON = {
+    "variable.set_data": "`y.data = x` puts a Gaussian into the memory of another tensor, and a "
+    "Gaussian has none. Write `y = x` in the model.",
+    "Cannot pack tensors on meta": "`to_dlpack(x)` hands out the memory of a Gaussian, and it has "
+    "none. Keep the model in torch, or move this step behind `propagate`.",
+    "attempting to assign a gradient": "`y.grad = x` takes a Gaussian for a gradient. Do this "
+    "outside the model.",
+    "TorchScript interpreter": "The model calls a function made by `torch.jit.script` or "
+    "`torch.jit.trace`, which runs below Python, where howsure cannot see what happens to the "
+    'variance. Use the Python function in its place, or `method="gradients"`.',
+}
+
+
+@contextlib.contextmanager
+def python_only() -> Iterator[None]:
+    """Inside, models run in Python, without questions that no random value can answer.
+
+    Distributions do not check whether their parameters are valid, which the plain network has
+    done, and what `torch.compile` made runs uncompiled.
+    """
+    checked = torch.distributions.Distribution._validate_args
+    compiled = "torch._dynamo" in sys.modules and not is_traced()
+    stance = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        with stance:
+            yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(checked)
 
 
 def _refuse_train_mode(model: Callable[..., Any]) -> None:
     """A batch norm in train mode would count this pass in its statistics before its rule acts."""
     for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
-        if module.training and isinstance(module, nn.modules.batchnorm._NormBase):
+        # A frozen TorchScript module has no mode any more.
+        if getattr(module, "training", False) and isinstance(
+            module, nn.modules.batchnorm._NormBase
+        ):
             raise NoRuleError(
                 f"`{path or type(module).__name__}` is in train mode, where a norm layer mixes "
                 "the statistics of the batch into every element. Call `model.eval()`."

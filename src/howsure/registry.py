@@ -54,6 +54,8 @@ class Rule:
         pointwise: Each output element depends on one element of one random input.
         takes_carriers: A composite: it is handed the Gaussians and calls operations with rules.
         takes_target: The function's first argument is the spelling that was called.
+        views: Whether a call with these arguments returns a view of its first Gaussian; by
+            default whether the rule is structural.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Rule:
     pointwise: bool = False
     takes_carriers: bool = False
     takes_target: bool = False
+    views: Callable[..., bool] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The moments of the operation's output."""
@@ -152,7 +155,8 @@ def operation_name(target: Target) -> str:
     owner = getattr(target, "__self__", None)
     name = getattr(target, "__name__", None) or repr(target)
     if name in ("__get__", "__set__") and owner is not None:
-        return f"torch.Tensor.{owner.__name__}"
+        # A property of Python, such as `__cuda_array_interface__`, has its name in its getter.
+        return f"torch.Tensor.{getattr(owner, 'fget', owner).__name__}"
     if type(target).__name__ in ("OpOverload", "OpOverloadPacket"):
         return f"torch.ops.{target}"
     if type(target).__name__ in ("ScriptMethod", "ScriptFunction"):

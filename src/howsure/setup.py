@@ -108,8 +108,10 @@ class Setup:
         return variance_of(self.noise, x)
 
     def sites(self, x: Any) -> tuple[Site, ...]:
-        """The dropout sites for inputs shaped like `x`; the dry run is made once for each way that
-        the model may take: shapes, arguments that are no tensors, and all of the model but weights.
+        """The dropout sites for inputs shaped like `x`.
+
+        The dry run is made once for each way that the model may take: shapes, arguments that are
+        no tensors, and all of the model but its weights.
         """
         key = _shapes(x) + _way(self.model, x)
         if key not in self._sites:

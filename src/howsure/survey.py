@@ -19,7 +19,7 @@ from howsure.interpreter import RuleInterpreter, works_in_place
 from howsure.moments import Moments, variance_dtype
 from howsure.propagation import run
 from howsure.registry import Rule, Target, find, operation_name
-from howsure.structure import map_leaves
+from howsure.structure import copied, map_leaves
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,9 @@ class Surveyor(RuleInterpreter):
 
     def _plain(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operation on the means, as a Gaussian without variance."""
-        means, options = select(unwrap(args), "mean"), select(unwrap(kwargs), "mean")
+        means, options = copied(select((unwrap(args), unwrap(kwargs)), "mean"))
         result = map_leaves(self._certain, func(*means, **options))
-        rule = find(func, self.overrides)
-        in_place = rule is not None and works_in_place(rule, func, args, kwargs)
+        in_place = works_in_place(find(func, self.overrides), func, args, kwargs)
         if in_place and isinstance(args[0], Gaussian) and isinstance(result, Gaussian):
             args[0].write(result.read())
             return args[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from howsure.call_site import CallSites
@@ -200,7 +200,10 @@ def find_sites(model: Callable[..., Any], x: Any, placement: Placement) -> tuple
     found = _chosen(explorer.met, placement)
     kept = [s for s in found if not placement.only or _matches(s.name, placement.only)]
     if not kept:
-        raise ValueError(_nothing_to_drop(explorer.met, placement))
+        scripted = isinstance(model, nn.Module) and any(
+            isinstance(module, torch.jit.ScriptModule) for module in model.modules()
+        )
+        raise ValueError(_HIDDEN if scripted else _nothing_to_drop(explorer.met, placement))
     return tuple(kept)
 
 
@@ -254,6 +257,12 @@ def _numbered(sites: list[Site]) -> list[Site]:
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+_HIDDEN = (
+    "TorchScript hides the layers of the model, so that dropout finds none; use the Python module "
+    "that was scripted or traced."
+)
 
 
 def _nothing_to_drop(met: _Met, placement: Placement) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 from howsure.calls import ALL, Calls, Layout, NotRowsError, Rows, has_rows, rows_of, tensors_of
 from howsure.concrete import is_traced
 from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
-from howsure.setup import Setup, weights_of
+from howsure.setup import Setup, modules_of, weights_of
 from howsure.structure import Parts, map_leaves
 
 # Rows that are looked at; fewer of large inputs.
@@ -99,7 +99,20 @@ def key_of(setup: Setup, x: Any) -> tuple[Any, ...]:
     """What a verdict depends on besides shapes: the model, its weights and what is random."""
     weights = weights_of(setup.model)
     versions = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights)
-    kinds = (setup.has_masks(x), setup.placement, setup.batch_dim, repr(setup.output))
+    # Plain attributes, such as a switch, decide what the layers do.
+    own = [
+        (name, value)
+        for module in modules_of(setup.model)
+        for name, value in module.__dict__.items()
+        if isinstance(value, (bool, int, float, str))
+    ]
+    kinds = (
+        setup.has_masks(x),
+        setup.placement,
+        setup.batch_dim,
+        repr(setup.output),
+        hash(tuple(own)),
+    )
     return id(setup.model), hash(versions), id(setup.noise), setup.task, kinds
 
 

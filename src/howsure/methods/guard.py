@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -87,7 +87,11 @@ def _from_one_state(predict: Callable[[Setup, Any], T], setup: Setup, x: Any) ->
         model, (torch.jit.ScriptModule, nn.ModuleList)
     ):
         return predict(setup, x)
-    with nullcontext() if _serves_many(setup, key) else one_at_a_time:
+    # A model that has no state on the first call has none later: looking takes as long as a small
+    # network.
+    if _serves_many(setup, key):
+        return predict(setup, x)
+    with one_at_a_time:
         twin = setup._verdicts.get(key)
         if twin is None:
             with _restored(model) as state:

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 from howsure.call_site import CallSites
 from howsure.interpreter import RuleInterpreter
 from howsure.prediction import entropy
 from howsure.prefix import Prefix, PrefixInterpreter
-from howsure.propagation import Propagated, outcome, run
+from howsure.propagation import Propagated, outcome, python_only, run
 from howsure.setup import Setup
 from howsure.squares import layers_of_variances_in
 from howsure.structure import Parts, copied, selected
@@ -38,7 +39,8 @@ class Pass:
 
     def plain(self) -> tuple[Tensor, ...]:
         """The outputs of the plain network, which may write into its copy of the inputs."""
-        output = self.finished(self.setup.run(copied(self.x)))
+        with python_only():
+            output = self.finished(self.setup.run(copied(self.x)))
         self.parts = Parts(output)
         return tuple(self.parts.tensors)
 
@@ -83,8 +85,8 @@ class Pass:
 
 
 def batch_size(x: Any) -> int:
-    """The length of the first axis of the first tensor of an input."""
-    tensors = Parts(x).tensors
+    """The length of the first axis of the first tensor of an input, tokens and indices included."""
+    tensors = [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
     if not tensors or tensors[0].dim() == 0:
         raise ValueError("The input has no batch axis; give inputs of shape (batch, ...).")
     return tensors[0].shape[0]

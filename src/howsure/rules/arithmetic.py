@@ -133,9 +133,10 @@ def mul(input: Operand, other: Operand) -> Moments:
         random, constant = (input, other) if isinstance(input, Moments) else (other, input)
         factor: Any = constant.to(dtype) if isinstance(constant, Tensor) else constant
         return _linear(mean, var_of(random) * (factor * factor))
-    both = (input.var * other.var).to(dtype)
-    var = input.mean.to(dtype).square() * other.var + other.mean.to(dtype).square() * input.var
-    return Moments(mean, var + both)
+    first, second = input.mean.to(dtype), other.mean.to(dtype)
+    # One factor after the other: the square of a mean may overflow where its variance is 0.
+    var = first * other.var * first + second * input.var * second
+    return Moments(mean, var + (input.var * other.var).to(dtype))
 
 
 def _quotients(draw: Draw) -> Iterable[Sample]:

@@ -91,9 +91,9 @@ def score_moments(query: Operand, key: Operand, scale: float) -> Scores:
     The soft-max does not see what all scores of a query have in common, so that a query's noise
     acts on keys measured from their average only.
     """
-    q, k = mean_of(query), mean_of(key)
-    mean = (q @ k.transpose(-2, -1)).to(variance_dtype(q.dtype)) * scale
-    q, k = q.to(mean.dtype), k.to(mean.dtype)
+    dtype = variance_dtype(mean_of(query).dtype)
+    q, k = mean_of(query).to(dtype), mean_of(key).to(dtype)
+    mean = q @ k.transpose(-2, -1) * scale
     away = k - k.mean(-2, keepdim=True)
     own = torch.zeros_like(mean)
     if isinstance(key, Moments):

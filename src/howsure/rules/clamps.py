@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from howsure.errors import NoRuleError
 from howsure.families import in_float32
 from howsure.moments import Moments
-from howsure.normal import cdf, rectify, standardise
+from howsure.normal import cdf, pdf, ratio, rectify, roots
 from howsure.registry import EXACT, rule, spellings
-from howsure.rules.rectifiers import bent
 from howsure.samples import Draw, Sample, one_of_each_shape
 
 
@@ -27,70 +28,70 @@ def _limits(draw: Draw) -> Iterable[Sample]:
 def clamp(
     input: Moments, min: float | Tensor | None = None, max: float | Tensor | None = None
 ) -> Moments:
-    """E = lo + std [m(a) - m(b)], Var = var [R(a) - Phi(b) - m(b) m(-b) + 2 m(-a) m(b)].
+    """E = clamp(mean) + std [n(a) - n(b)], Var = var [R(a) - Phi(b) - m(b) m(-b) + 2 m(-a) m(b)].
 
     a = (mean - lo) / std and b = (mean - hi) / std, mirrored so that the mean is in the lower
-    half. With one limit only it is a shifted rectifier.
+    half; n(a) = m(-|a|). With one limit only it is a shifted rectifier.
 
     Assumes: independent elements and constant limits; exact.
 
     Source: Cov(relu(x - p), relu(x - q)) = var [Phi(b_q) - m(-b_p) m(b_q)] for p <= q.
     """
+    if isinstance(min, Moments) or isinstance(max, Moments):
+        raise NoRuleError(
+            "`clamp` has a rule for constant limits; use `torch.maximum`.", can_fall_back=True
+        )
     return in_float32(lambda x: _clamped(*x, min, max), input)
 
 
 def _clamped(
     mean: Tensor, var: Tensor, low: float | Tensor | None, high: float | Tensor | None
 ) -> Moments:
-    if high is None:
-        assert low is not None
-        above = bent(mean - low, var, 0.0)
-        return Moments(above.mean + low, above.var)
-    if low is None:
-        below = bent(high - mean, var, 0.0)
-        return Moments(high - below.mean, below.var)
-    return _between(mean, var, torch.as_tensor(low).to(mean), torch.as_tensor(high).to(mean))
+    shift, out = _cut(mean, var, _limit(low, -math.inf, mean), _limit(high, math.inf, mean))
+    return Moments(mean.clamp(low, high) + shift, out)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
-def _between(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Moments:
-    """Moments of x cut off at both ends."""
-    upper_half = 2 * mean > low + high
-    mirrored = torch.where(upper_half, low + high - mean, mean)
-    a, std, sure = standardise(mirrored - low, var)
-    b, _, surely = standardise(mirrored - high, var)
-    # At one end with next to no noise, the other end is too far away to square the distance.
-    certain = sure | surely
+def _limit(value: float | Tensor | None, default: float, like: Tensor) -> Tensor:
+    value = default if value is None else value
+    return torch.as_tensor(value, dtype=like.dtype, device=like.device)
+
+
+def _cut(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """How far the noise moves the mean of x cut off at both ends, and the variance."""
+    low = torch.minimum(low, high)  # as torch has it: the upper limit wins
+    std, divisor = roots(var)
+    below, above = mean - low, high - mean
+    near, far = torch.minimum(below, above), torch.maximum(below, above)
+    # Beyond 14 deviations nothing depends on the distance any more, be it infinite.
+    a, b = (ratio(side, divisor).clamp(-14, 14) for side in (near, -far))
     lower, upper = rectify(a), rectify(b)
-    cut = low + std * (lower.mean - upper.mean)
-    cut = torch.minimum(torch.maximum(torch.where(upper_half, low + high - cut, cut), low), high)
+    lift = std * (lower.mean - a.clamp(min=0) - upper.mean + b.clamp(min=0))
     unit_var = (
         lower.var
         - upper.probability
         - upper.mean * upper.mirrored_mean
         + 2 * lower.mirrored_mean * upper.mean
     )
-    wide = torch.where((a - b) < _NARROW, _narrow_unit_var(a, b), unit_var).clamp(min=0)
-    inside = (mean > low) & (mean < high)
-    plain_var = torch.where(inside, var, torch.zeros_like(var))
-    return Moments(
-        torch.where(certain, torch.minimum(torch.maximum(mean, low), high), cut),
-        torch.where(certain, plain_var, var * wide),
-    )
+    width = ratio((high - low).expand(mean.shape), divisor).clamp(max=28)
+    wide = torch.where(width < _NARROW, _narrow_unit_var(a, width), unit_var).clamp(min=0)
+    return torch.where(below <= above, lift, -lift), var * wide
 
 
 # Below this window, in standard deviations, the closed form loses its digits in float32.
-_NARROW = 0.02
+_NARROW = 0.1
 
 
-def _narrow_unit_var(a: Tensor, b: Tensor) -> Tensor:
-    """Variance over var when the window is narrow: x is below, above, or uniform in it.
+def _narrow_unit_var(a: Tensor, width: Tensor) -> Tensor:
+    """Variance over var when the window is narrow, by Taylor's series of Phi.
 
-    In units of the window w = a - b: mean q = P(above) + P(inside) / 2 and variance
-    q (1 - q) - P(inside) / 6, with an error of order w**2.
+    In units of the window w about its middle c: mean q = Phi(c) - w**2 c phi(c) / 24 and variance
+    q (1 - q) - w phi(c) / 6 [1 + w**2 (c**2 - 1) / 40], with an error of order w**4.
     """
-    above, inside = cdf(b), cdf(a) - cdf(b)
-    q = above + inside / 2
-    return (a - b).square() * (q * (1 - q) - inside / 6)
+    middle, square = a - width / 2, width.square()
+    density = pdf(middle)
+    q = cdf(middle) - square * middle * density / 24
+    bent = density * width / 6 * (1 + square * (middle.square() - 1) / 40)
+    return square * (q * (1 - q) - bent)
 
 
 def _default_window(draw: Draw) -> Iterable[Sample]:
@@ -145,13 +146,18 @@ def relu6(input: Moments, inplace: bool = False) -> Moments:
     pointwise=True,
 )
 def hardsigmoid(input: Moments, inplace: bool = False) -> Moments:
-    """As `clamp(x / 6 + 1/2, 0, 1)`.
+    """As `clamp(x, -3, 3) / 6 + 1/2`.
 
     Assumes: independent elements; exact.
 
     Source: `clamp`.
     """
-    return clamp(Moments(input.mean / 6 + 0.5, input.var / 36), 0.0, 1.0)
+
+    def formula(x: tuple[Tensor, Tensor]) -> Moments:
+        shift, var = _cut(*x, *(_limit(end, 0.0, x[0]) for end in (-3.0, 3.0)))
+        return Moments(F.hardsigmoid(x[0]) + shift / 6, var / 36)
+
+    return in_float32(formula, input)
 
 
 @rule(

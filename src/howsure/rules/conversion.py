@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from howsure.errors import NoRuleError
 from howsure.families import select
 from howsure.moments import Moments, variance_dtype
-from howsure.registry import STRUCTURAL, Target, rule
+from howsure.registry import STRUCTURAL, Target, rule, spellings
 from howsure.samples import Draw, Sample
 
 
@@ -35,14 +35,18 @@ _CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu",
     family="structural",
     takes_target=True,
 )
-def cast(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Moments | str:
+def cast(
+    target: Target, input: Moments | Tensor, *args: Any, **kwargs: Any
+) -> Moments | Tensor | str:
     """The mean is cast or moved; the variance follows, in float32 at the least.
 
     Assumes: rounding to the new dtype adds no noise worth carrying.
 
     Source: definition.
     """
-    mean = target(input.mean, *select(args, "mean"), **select(kwargs, "mean"))
+    mean = target(select(input, "mean"), *select(args, "mean"), **select(kwargs, "mean"))
+    if not isinstance(input, Moments):
+        return mean  # a constant cast to the type of a Gaussian
     if mean is input.mean or isinstance(mean, str):
         return input if mean is input.mean else mean
     if not mean.dtype.is_floating_point:
@@ -91,25 +95,26 @@ def new_tensor(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Mom
 
 
 @rule(
-    Tensor.fill_,
-    Tensor.zero_,
+    *spellings("fill", "zero"),
     name="fill",
     fidelity=STRUCTURAL,
     family="construction",
-    samples=lambda draw: [Sample(draw.moments(3, 4), 2.0)],
-    takes_target=True,
+    samples=lambda draw: [
+        Sample(draw.moments(3, 4), 2.0),
+        Sample(draw.moments(3, 4), draw.constant()),
+    ],
 )
-def fill(target: Target, self: Moments, *args: Any) -> Moments:
+def fill(self: Moments, value: float | Tensor = 0.0) -> Moments:
     """A constant in every element: variance 0.
 
     Assumes: nothing.
 
     Source: definition.
     """
-    value = args[0] if args else 0.0
-    if isinstance(value, Moments):
+    if isinstance(value, Moments) or not isinstance(self, Moments):
         raise NoRuleError("`fill_` with a Gaussian makes one value of many; use `expand`.")
-    return Moments(torch.full_like(self.mean, float(value)), torch.zeros_like(self.var))
+    mean = torch.zeros_like(self.mean) + value
+    return Moments(mean.to(self.mean.dtype), torch.zeros_like(self.var))
 
 
 @rule(
@@ -118,8 +123,11 @@ def fill(target: Target, self: Moments, *args: Any) -> Moments:
     torch.ops.aten.copy.default,
     name="copy_",
     fidelity=STRUCTURAL,
-    family="construction",
-    samples=lambda draw: [Sample(draw.moments(3, 4), draw.moments(4))],
+    family="assignment",
+    samples=lambda draw: [
+        Sample(draw.moments(3, 4), draw.moments(4)),
+        Sample(draw.moments(3, 4), draw.constant(4)),
+    ],
 )
 def copy_(self: Moments | Tensor, src: Moments | Tensor, non_blocking: bool = False) -> Moments:
     """The source's mean and variance; a constant source has variance 0.
@@ -128,8 +136,10 @@ def copy_(self: Moments | Tensor, src: Moments | Tensor, non_blocking: bool = Fa
 
     Source: definition.
     """
-    if not isinstance(self, Moments):
-        raise NoRuleError("A Gaussian cannot be copied into a constant tensor; assign instead.")
-    mean = select(src, "mean").to(self.mean.dtype).expand(self.mean.shape)
-    var = src.var if isinstance(src, Moments) else torch.zeros_like(self.var)
-    return Moments(mean, var.expand(mean.shape))
+    target, source = select((self, src), "mean")
+    # A copy: later writes to the source must not be seen here.
+    mean = source.to(target).expand(target.shape).clone()
+    dtype = variance_dtype(mean.dtype)
+    if isinstance(src, Moments):
+        return Moments(mean, src.var.to(mean.device, dtype).expand(mean.shape))
+    return Moments(mean, torch.zeros_like(mean, dtype=dtype))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.families import composite, elementwise, linear_map, structural, value_only
+from howsure.families import composite, linear_map, structural, value_only
 from howsure.registry import APPROXIMATE, EXACT, Fidelity, Target
 from howsure.samples import Draw, Sample, Samples
 
@@ -100,14 +100,6 @@ _respelled(
     samples=_image(1, size=(3, 4)),
     fidelity=APPROXIMATE,
     error=0.15,
-)
-
-
-elementwise(
-    _aten.elu.default,
-    _aten.elu_.default,
-    name="elu (aten)",
-    samples=lambda draw: [Sample(draw.moments(3, 4), 0.7, 1.3, 0.9), Sample(draw.moments(5))],
 )
 
 

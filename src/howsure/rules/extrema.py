@@ -11,6 +11,7 @@ from torch import Tensor
 
 from howsure.blocks import in_blocks
 from howsure.concrete import is_traced
+from howsure.families import bounded
 from howsure.moments import Moments, Refused
 from howsure.normal import cdf
 from howsure.registry import APPROXIMATE, EXACT, rule, spellings
@@ -116,7 +117,7 @@ def amax(input: Moments, dim: Any = (), keepdim: bool = False) -> Moments:
     """
     axes = _axes(dim, input.mean.dim())
     out = _largest(input.mean.to(input.var.dtype), input.var, axes)
-    mean, var = out.mean.to(input.mean.dtype), out.var
+    mean, var = bounded(out.mean, input.mean.dtype).to(input.mean.dtype), out.var
     return Moments(mean, var) if keepdim else Moments(mean.squeeze(axes), var.squeeze(axes))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from howsure.families import elementwise, in_float32
+from howsure.families import bounded, elementwise, in_float32
 from howsure.moments import Moments
 from howsure.registry import EXACT, Target, rule, spellings
 from howsure.samples import Draw, Sample
@@ -20,37 +20,39 @@ def _narrow(draw: Draw) -> Iterable[Sample]:
 
 @rule(*spellings("sinh"), name="sinh", fidelity=EXACT, samples=_narrow, pointwise=True)
 def sinh(input: Moments) -> Moments:
-    """E = e^{v/2} sinh m, Var = 1/2 (e^v - 1) (e^v cosh 2m + 1); cut off at the largest number.
+    """E = e^{v/2} sinh m, Var = g + g**2 / 2 + g (1 + g) sinh(m)**2 with g = e^v - 1.
+
+    Cut off at the largest number.
 
     Assumes: independent elements; exact.
 
     Source: moment generating function of the normal distribution.
     """
-    return in_float32(lambda x: _wave(*x, torch.sinh, 1), input)
+    return in_float32(lambda x: _wave(*x, torch.sinh, 1.0), input)
 
 
 @rule(*spellings("cosh"), name="cosh", fidelity=EXACT, samples=_narrow, pointwise=True)
 def cosh(input: Moments) -> Moments:
-    """E = e^{v/2} cosh m, Var = 1/2 (e^v - 1) [(e^v - 1) cosh 2m + 2 sinh(m)**2].
+    """E = e^{v/2} cosh m, Var = g**2 / 2 + g (1 + g) sinh(m)**2 with g = e^v - 1.
+
+    Cut off at the largest number.
 
     Assumes: independent elements; exact.
 
     Source: moment generating function of the normal distribution.
     """
-    return in_float32(lambda x: _wave(*x, torch.cosh, -1), input)
+    return in_float32(lambda x: _wave(*x, torch.cosh, 0.0), input)
 
 
-def _wave(mean: Tensor, var: Tensor, function: Target, sign: int) -> Moments:
-    """Var = 1/2 (e^v - 1) (e^v cosh 2m + sign), with cosh 2m = 1 + 2 sinh(m)**2."""
-    largest = torch.finfo(mean.dtype).max
-    # sinh and cosh overflow where their square does; cut off well before.
-    m = mean.clamp(-40, 40) if mean.dtype == torch.float32 else mean.clamp(-340, 340)
-    growth = torch.expm1(var).clamp(max=largest)
-    square = 2 * torch.sinh(m).square()
-    inner = growth * (1 + square) + (square if sign < 0 else square + 2)
-    out_var = (0.5 * growth * inner.clamp(max=largest)).clamp(max=largest)
-    lift = torch.exp(0.5 * var).clamp(max=largest)
-    return Moments((lift * function(m)).clamp(-largest, largest), out_var)
+def _wave(mean: Tensor, var: Tensor, function: Target, offset: float) -> Moments:
+    """E = e^{v/2} f(m), Var = offset g + g**2 / 2 + g (1 + g) sinh(m)**2."""
+    growth = bounded(torch.expm1(var))
+    steepness = bounded(torch.sinh(mean))
+    # One factor after the other: the square alone may overflow where the product does not.
+    slope = bounded(bounded(growth * (1 + growth)) * steepness) * steepness
+    spread = bounded(growth * (offset + 0.5 * growth)) + bounded(slope)
+    half = bounded(torch.exp(0.25 * var))
+    return Moments(bounded(bounded(bounded(function(mean)) * half) * half), bounded(spread))
 
 
 elementwise(torch.asinh, *spellings("asinh", "arcsinh"), name="asinh")

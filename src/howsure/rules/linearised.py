@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.families import in_float32
+from howsure.families import bounded, in_float32
 from howsure.moments import Moments, variance_dtype
 from howsure.registry import LINEARISED, rule, spellings
 from howsure.rules.arithmetic import mean_of, var_of
@@ -47,9 +47,13 @@ def _register(
 
         Source: Taylor expansion.
         """
-        return in_float32(
-            lambda x: Moments(function(x[0]), derivative(x[0]).square() * x[1]), input
-        )
+        return in_float32(lambda x: _first_order(function(x[0]), derivative(x[0]), x[1]), input)
+
+
+def _first_order(value: Tensor, slope: Tensor, var: Tensor) -> Moments:
+    """slope**2 var; an infinite slope, at the edge of the domain, leaves no noise without noise."""
+    slope = bounded(slope)
+    return Moments(value, bounded(bounded(slope * var) * slope))
 
 
 def _erfinv_slope(x: Tensor) -> Tensor:
@@ -88,10 +92,11 @@ def logit(input: Moments, eps: float | None = None) -> Moments:
 
     def formula(x: tuple[Tensor, Tensor]) -> Moments:
         m, v = x
-        var = v / (m * (1 - m)).square()
-        if eps is not None:
-            var = torch.where((m > eps) & (m < 1 - eps), var, torch.zeros_like(var))
-        return Moments(torch.logit(m, eps), var)
+        out = _first_order(torch.logit(m, eps), 1 / (m * (1 - m)), v)
+        if eps is None:
+            return out
+        inside = (m > eps) & (m < 1 - eps)
+        return Moments(out.mean, torch.where(inside, out.var, torch.zeros_like(v)))
 
     return in_float32(formula, input)
 
@@ -105,7 +110,7 @@ def _angles(draw: Draw) -> Iterable[Sample]:
     *spellings("atan2", "arctan2"), name="atan2", fidelity=LINEARISED, samples=_angles, error=0.02
 )
 def atan2(input: Any, other: Any) -> Moments:
-    """E = atan2(m1, m2), Var = (m2**2 v1 + m1**2 v2) / (m1**2 + m2**2)**2.
+    """E = atan2(m1, m2), Var = (m2**2 v1 + m1**2 v2) / (m1**2 + m2**2)**2, at most pi**2 / 3.
 
     Assumes: independent operands, and noise that is small against their length.
 
@@ -114,6 +119,16 @@ def atan2(input: Any, other: Any) -> Moments:
     mean = torch.atan2(mean_of(input), mean_of(other))
     dtype = variance_dtype(mean.dtype)
     y, x = mean_of(input).to(dtype), mean_of(other).to(dtype)
-    length = y.square() + x.square()
-    spread = x.square() * var_of(input) + y.square() * var_of(other)
-    return Moments(mean, (spread / length.square()).expand(mean.shape))
+    length = torch.hypot(y, x)
+    apart = torch.where(length == 0, 1.0, length)
+    shares = [
+        _first_order(mean, side / apart / apart, torch.as_tensor(var_of(operand))).var
+        for side, operand in ((x, input), (y, other))
+    ]
+    noisy = torch.as_tensor(var_of(input) + var_of(other) > 0)
+    var = torch.where((length == 0) & noisy, _ANY_ANGLE, bounded(shares[0] + shares[1]))
+    return Moments(mean, var.clamp(max=_ANY_ANGLE).expand(mean.shape))
+
+
+# The variance of an angle of which nothing is known.
+_ANY_ANGLE = math.pi**2 / 3

@@ -1,4 +1,4 @@
-"""Logarithms to other bases, and the logarithm of a sum of two exponentials."""
+"""Logarithms to all bases, and the logarithm of a sum of two exponentials."""
 
 from __future__ import annotations
 
@@ -14,12 +14,51 @@ from howsure.moments import Moments
 from howsure.quadrature import expectation
 from howsure.registry import APPROXIMATE, EXACT, rule, spellings
 from howsure.rules.arithmetic import mean_of, var_of
-from howsure.rules.powers import log
+from howsure.rules.powers import log_normal_of
 from howsure.samples import Draw, Sample
 
 
 def _steady(draw: Draw) -> Iterable[Sample]:
     yield Sample(Moments(2 + draw.positive(3, 4), 0.02 * draw.positive(3, 4)))
+
+
+@rule(
+    *spellings("log"), name="log", fidelity=APPROXIMATE, samples=_steady, error=0.05, pointwise=True
+)
+def log(input: Moments) -> Moments:
+    """E = log mean - l / 2, Var = l, with l = log(1 + var / mean**2).
+
+    Assumes: independent elements, taken as log-normal; good for mean / std above 5.
+
+    Source: moments of the log-normal distribution.
+    """
+    return in_float32(lambda x: _logged(*x), input)
+
+
+def _logged(mean: Tensor, var: Tensor, shift: float = 0.0) -> Moments:
+    centre, log_var = log_normal_of(mean + shift, var)
+    # log1p keeps the digits of a small mean that 1 + mean loses.
+    plain = torch.log1p(mean) if shift else torch.log(mean)
+    value = torch.where(centre == mean + shift, plain, torch.log(centre))
+    return Moments(value - 0.5 * log_var, log_var)
+
+
+@rule(
+    *spellings("log1p"),
+    name="log1p",
+    fidelity=APPROXIMATE,
+    samples=_steady,
+    error=0.05,
+    pointwise=True,
+)
+def log1p(input: Moments) -> Moments:
+    """As `log(1 + x)`.
+
+    Assumes: see `log`.
+
+    Source: `log`.
+    """
+    return in_float32(lambda x: _logged(*x, 1.0), input)
 
 
 def _register(name: str, base: float) -> None:

@@ -150,12 +150,15 @@ def outer(input: Operand, vec2: Operand) -> Moments:
 def _contractions(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 3, 4), draw.moments(3, 4, 2))
     yield Sample(draw.moments(3, 4), draw.constant(4, 3), dims=([0, 1], [1, 0]))
+    yield Sample(draw.moments(3, 4), draw.constant(4, 2), 1)
 
 
 @rule(
     *spellings("tensordot", inplace=False), name="tensordot", fidelity=EXACT, samples=_contractions
 )
-def tensordot(a: Operand, b: Operand, dims: Any = 2, *more: Any, **kwargs: Any) -> Moments:
+def tensordot(
+    a: Operand, b: Operand, dims: Any = 2, *more: Any, out: None = None, **kwargs: Any
+) -> Moments:
     """As `matmul` over the contracted dimensions.
 
     Assumes: see `matmul`.

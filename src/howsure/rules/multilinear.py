@@ -126,7 +126,21 @@ def _equations(draw: Draw) -> Iterable[Sample]:
     yield Sample("bi,bi->b", twice, twice)
 
 
-@rule(*spellings("einsum", inplace=False), name="einsum", fidelity=EXACT, samples=_equations)
+def _only_reorders(equation: str, *operands: Any) -> bool:
+    """Whether `einsum` sums nothing: of one tensor, torch then returns a view."""
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    if not arrow:
+        output = "".join(c for c in inputs if c == "." or inputs.count(c) == 1)
+    return "," not in inputs and set(inputs) == set(output)
+
+
+@rule(
+    *spellings("einsum", inplace=False),
+    name="einsum",
+    fidelity=EXACT,
+    samples=_equations,
+    views=_only_reorders,
+)
 def einsum(equation: str, *operands: Any, path: Any = None) -> Moments:
     """Var = sum over sets S of operands of einsum(einsum(means not in S)**2, variances in S).
 

@@ -26,12 +26,14 @@ refuse(
         "__reversed__",
         "__contains__",
         "__dlpack__",
+        "__dlpack_device__",
         "data_ptr",
         "storage",
         "untyped_storage",
         "__format__",
     ),
     torch.ops.aten.item.default,
+    Tensor.__cuda_array_interface__.__get__,  # pyright: ignore[reportFunctionMemberAccess]
     name="plain numbers",
     reason="A Gaussian has no plain value to take out of the model, and taking its mean would "
     "drop the variance without a word. Move this step behind `propagate`, which returns `.mean` "
@@ -128,6 +130,7 @@ refuse(
         "pin_memory",
         "to_sparse",
     ),
+    *(getattr(Tensor, name).__set__ for name in ("data", "grad", "requires_grad", "real", "imag")),
     name="tensor management",
     reason="A Gaussian lives inside one pass and owns no storage. Do this on the tensors before "
     "`propagate`.",

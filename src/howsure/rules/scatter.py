@@ -86,8 +86,15 @@ _register(
     pairs(_MASK.expand(3, 4), source=(6,)),
     "masked_scatter",
 )
+
+
+def _index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
+    """`torch.index_put`, with `None` for a whole axis, as exported programs have it."""
+    return torch.ops.aten.index_put.default(input, list(indices), values, accumulate)
+
+
 _register(
-    torch.index_put,
+    _index_put,
     {0: "input", 2: "values"},
     pairs((torch.tensor([0, 2]), torch.tensor([1, 1])), source=(2,)),
     "index_put",
