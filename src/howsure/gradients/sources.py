@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from howsure.calls import Calls, Layout, Rows
+from howsure.concrete import is_traced
 from howsure.dropout import Site
 from howsure.gradients.points import Design, design_for, draw
 from howsure.noise import roots_of
@@ -126,7 +127,9 @@ def leaf(z: Tensor, rows: int, x: Any) -> Tensor:  # (points, rows, *shape)
     tensors = Parts(x).tensors
     dtype = torch.float64 if tensors and tensors[0].dtype == torch.float64 else torch.float32
     device = tensors[0].device if tensors else z.device
-    return z.to(device, dtype).expand(-1, rows, *z.shape[2:]).detach()
+    spread = z.to(device, dtype).expand(-1, rows, *z.shape[2:])
+    # What repeats in memory would tie a program to the batch size that it is written down for.
+    return spread.clone() if is_traced() else spread.detach()
 
 
 def outputs_at(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -139,29 +139,45 @@ def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
     gradients = [_by_block(each, design.points) for each in found.by_source]
     sensors = [_told(each, design.data) for each in gradients[:inputs]]
     masks = [_told(each, design.model) for each in gradients[inputs:]]
-    both = [_added(each) for each in (sensors, masks)]
     like = (sensors or masks)[0]
-    data, model = (torch.zeros_like(like) if each is None else each for each in both)
-    terms = [each.diagonal(dim1=2, dim2=3).unbind(2) for each in (data, model)]
-    numbers = range(first, first + len(data))
-    total, linear = terms[0][0] + terms[1][0], terms[0][1] + terms[1][1]
-    gap = _gap(terms[0], design.data.apart) + _gap(terms[1], design.model.apart)
-    values = found.values.to(like.dtype)
-    by_block = values.unflatten(0, (-1, design.points))
-    own = [each[..., 0].diagonal(dim1=2, dim2=3).sum(0) for each in (*sensors, *masks)]
+    data, model = (_added(each, like) for each in (sensors, masks))
+    numbers = range(first, first + len(data.covariance))
+    gap = _gap(data, design.data.apart) + _gap(model, design.model.apart)
+    values = found.values.to(gap.dtype)
+    # Rows and outputs on one axis: for four axes an exported program would be tied to its strides.
+    by_block = values.flatten(1).unflatten(0, (-1, design.points))
     return Sums(
-        Running.of(total),
+        Running.of(data.variance + model.variance),
         Running.of(values),
-        _spread(by_block),
-        _parities(like, numbers),
-        _by_parity(by_block.mean(1), numbers),
-        _by_parity(data[..., 0], numbers),
-        _by_parity(model[..., 0], numbers),
-        linear.sum(0),
+        _spread(by_block, values),
+        _parities(gap, numbers),
+        _by_parity(by_block.mean(1).unflatten(1, values.shape[1:]), numbers),
+        _by_parity(data.covariance, numbers),
+        _by_parity(model.covariance, numbers),
+        (data.linear + model.linear).sum(0),
         gap.square().sum(0),
-        torch.stack(own, 1),
+        torch.stack([each.variance.sum(0) for each in (*sensors, *masks)], 1),
         tuple(_elements(each, design.data.variance) for each in gradients[:inputs]),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What the forms of a design say.
+
+    Attributes:
+        covariance: Between all outputs, (blocks, rows, outputs, outputs).
+        variance: Its diagonal, (blocks, rows, outputs).
+        linear: The first-order part of that.
+        one: The same by one half of each block, up to a factor.
+        other: By the other half.
+    """
+
+    covariance: Tensor
+    variance: Tensor
+    linear: Tensor
+    one: Tensor
+    other: Tensor
 
 
 def _by_block(gradients: Tensor, points: int) -> Tensor:
@@ -170,47 +186,56 @@ def _by_block(gradients: Tensor, points: int) -> Tensor:
     return wide.unflatten(1, (-1, points)).permute(1, 3, 0, 2, 4)
 
 
-def _told(gradients: Tensor, forms: Forms) -> Tensor:
-    """What all forms say of one source, (blocks, rows, outputs, outputs, forms)."""
+def _told(gradients: Tensor, forms: Forms) -> Told:
+    """What the inner products of one source's gradients say."""
     blocks, rows, outputs, points, _ = gradients.shape
     flat = gradients.reshape(blocks * rows, outputs * points, -1)
     gram = (flat @ flat.mT).reshape(-1, outputs, points, outputs, points)
     pairs = gram.transpose(2, 3).reshape(-1, points * points)
-    found = pairs @ forms.table().to(gradients).mT
-    return found.reshape(blocks, rows, outputs, outputs, -1)
+    found = (forms.table().to(gradients) @ pairs.mT).unbind(0)
+    covariances = [each.reshape(blocks, rows, outputs, outputs) for each in found]
+    return Told(covariances[0], *(each.diagonal(dim1=2, dim2=3) for each in covariances))
 
 
-def _gap(terms: Sequence[Tensor], apart: float) -> Tensor:  # (blocks, rows, outputs)
+def _added(sources: Sequence[Told], like: Told) -> Told:
+    """The sum over sources; 0 if there are none."""
+    names = [field.name for field in fields(Told)]
+    if not sources:
+        return Told(*(torch.zeros_like(getattr(like, name)) for name in names))
+    total, *others = sources
+    for each in others:
+        total = Told(*(getattr(total, name) + getattr(each, name) for name in names))
+    return total
+
+
+def _gap(told: Told, apart: float) -> Tensor:  # (blocks, rows, outputs)
     """How far the halves of a block are apart: the error of a block."""
-    variance, _, one, other = terms
-    both = one + other
-    return apart * variance * (one - other) / torch.where(both > 0, both, 1.0)
+    both = told.one + told.other
+    return apart * told.variance * (told.one - told.other) / torch.where(both > 0, both, 1.0)
 
 
-def _spread(values: Tensor) -> Running:  # (blocks, points, rows, outputs)
+def _spread(by_block: Tensor, values: Tensor) -> Running:
     """Half the squared difference of blocks, two by two, averaged over their points."""
-    pairs = len(values) // 2
+    pairs = len(by_block) // 2
     if not pairs:
-        nothing = torch.zeros_like(values[0, 0])
+        nothing = torch.zeros_like(values[0])
         return Running(nothing[:, :1], nothing, nothing)
-    gap = values[0 : 2 * pairs : 2] - values[1 : 2 * pairs : 2]
-    return Running.of(gap.square().mean(1) / 2)
-
-
-def _added(tables: Sequence[Tensor]) -> Tensor | None:
-    """The sum over sources; `None` if there are none."""
-    return sum(tables[1:], tables[0]) if tables else None
+    gap = by_block[0 : 2 * pairs : 2] - by_block[1 : 2 * pairs : 2]
+    return Running.of((gap.square().mean(1) / 2).unflatten(1, values.shape[1:]))
 
 
 def _elements(gradients: Tensor, form: Tensor) -> Tensor:
     """The summands of the inner products, over all blocks: (rows, outputs, elements)."""
-    return (gradients * (form.to(gradients) @ gradients)).sum((0, 3))
+    blocks, rows, outputs, points, elements = gradients.shape
+    flat = gradients.reshape(-1, points, elements)
+    summands = (flat * (form.to(flat) @ flat)).sum(1)
+    return summands.reshape(blocks, -1).sum(0).reshape(rows, outputs, elements)
 
 
 def _by_parity(each: Tensor, numbers: range) -> Tensor:
     """Sums over the blocks of even and of odd number: (rows, 2, ...)."""
     if len(numbers) == 2 and numbers[0] % 2 == 0:
-        return each.movedim(0, 1)
+        return torch.stack([each[0], each[1]], 1)
     nothing = torch.zeros_like(each[0])
     halves = [each[(start - numbers[0]) % 2 :: 2] for start in (0, 1)]
     return torch.stack([half.sum(0) if len(half) else nothing for half in halves], 1)
