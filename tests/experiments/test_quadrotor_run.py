@@ -14,6 +14,7 @@ from howsure.experiments.quadrotor.policies import LABELS, POLICIES
 from howsure.experiments.quadrotor.preparation import Preparation
 from howsure.experiments.quadrotor.regimes import CASES
 from howsure.experiments.quadrotor.report import TITLES
+from howsure.files import unsealed
 
 pytest.importorskip("matplotlib")
 
@@ -53,7 +54,9 @@ def test_run_writes_everything_and_goes_on(tmp_path, monkeypatch):
     assert {"paths.png", "regimes.png", "config.json"} <= {path.name for path in tmp_path.iterdir()}
     assert str(tmp_path) not in (tmp_path / "results.json").read_text()
     image = pytest.importorskip("PIL.Image")
-    paths = json.loads(part.read_text())["paths"]
+    content = unsealed(part)
+    assert content is not None
+    paths = json.loads(content)["paths"]
     gif = animate(paths["normal lemniscate"], tmp_path / "flight.gif", title="test")
     with image.open(gif) as opened:
         assert opened.n_frames >= 2

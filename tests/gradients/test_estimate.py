@@ -250,5 +250,5 @@ def test_gradients_that_contradict_the_outputs_are_not_believed(options):
     x, net = torch.zeros(1, 4), Bump().eval()
     truth = net(3 * torch.randn(200_000, 4, generator=torch.Generator().manual_seed(0))).std()
     p = hs.Uncertain(net, 9.0, "gradients", **options)(x)
-    assert any("sampled" in note for note in p.notes)
+    assert any("sampl" in note for note in p.notes)
     assert abs(float(p.std - truth)) < 3 * float(p.std_error)
