@@ -124,11 +124,12 @@ class Setup:
         return selected(self._callable()(*args, **kwargs), self.output)
 
     def _callable(self) -> Callable[..., Any]:
-        """The model, with copies of weights that were made in inference mode.
+        """The model in Python, with copies of weights that were made in inference mode.
 
-        Autograd cannot keep those for a backward pass.
+        A compiled one would be compiled anew for every number of points, and autograd cannot keep
+        weights of inference mode for a backward pass.
         """
-        model = self.model
+        model = getattr(self.model, "_orig_mod", self.model)
         if not torch.is_grad_enabled() or not isinstance(model, nn.Module):
             return model
         if not any(tensor.is_inference() for tensor in weights_of(model)):

@@ -167,13 +167,7 @@ def assert_same(one, two):
         torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-6)
 
 
-# A known fault: the search for the batch axis does not expect a model that fails with gradients on.
-OPEN_FAULT = pytest.mark.xfail(raises=RuntimeError, strict=False)
-
-
-@pytest.mark.parametrize(
-    "write", [pytest.param(name, marks=OPEN_FAULT if name == "out=" else ()) for name in WRITES]
-)
+@pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize(("method", "options"), METHODS, ids=str)
 def test_writes_into_the_input(method, options, write):
     x = torch.randn(3, WIDTH)

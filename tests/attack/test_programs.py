@@ -179,16 +179,8 @@ def test_programs(part):
         assert counts[name, "agrees"] + counts[name, "noted"] > 0
 
 
-# Known faults: models that fail where gradients are on, rows that share a plain number or a branch,
-# and steps beside masks.
-OPEN_LEAKS = ("numpy that needs no gradient", "float", "int", "if", "if of a row", "nonzero")
-OPEN_FAULT = pytest.mark.xfail(raises=(RuntimeError, AssertionError), strict=False)
-
-
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=OPEN_FAULT if name in OPEN_LEAKS else ()) for name in LEAKS]
-)
+@pytest.mark.parametrize("name", LEAKS)
 def test_a_variance_does_not_leak_out(name):
     found = outcomes(0, name)
     wrong = {key: what for key, what in found.items() if what.startswith("wrong")}

@@ -332,12 +332,12 @@ class ReadsTheFirstRow(WithOut):
     """A plain number of the first row, which has no gradient, moves all."""
 
     def forward(self, x):
-        return self.last(x + float(x[0, 0]))
+        return self.last(x + float(x[0, 0].detach()))
 
 
 class ReadsTheLastRow(WithOut):
     def forward(self, x):
-        return self.last(x + float(x[-1, 0]))
+        return self.last(x + float(x[-1, 0].detach()))
 
 
 @pytest.mark.parametrize("net", [ReadsTheFirstRow(), ReadsTheLastRow()], ids=["first", "last"])

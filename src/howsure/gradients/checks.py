@@ -85,7 +85,8 @@ def _doubt(calls: Calls, sources: Sources) -> str | None:
     design, points = sources.design, sources.drawn(range(blocks))
     try:
         found = gradients_at(calls, sources, points, rows, count)
-    except Exception as error:  # The plain pass has worked: it is the gradients that fail.
+    # The plain pass has worked: it is the gradients that fail.
+    except (RuntimeError, TypeError, ValueError) as error:
         return f"the backward pass failed ({str(error).splitlines()[0]})"
     if _is_hidden(calls, sources, points, (rows, count)):
         return HIDES
