@@ -67,6 +67,13 @@ class Prediction:
         """Standard deviation: the root of the total variance."""
         return map_leaves(_root, self.total_var)
 
+    @property
+    def trust(self) -> Any:
+        """Gone."""
+        raise AttributeError(
+            "`trust` is now `linear_share`; how sure the std is, says `std_error`."
+        )
+
     aleatoric = property(lambda self: self.data_var, doc="Another name for `data_var`.")
     epistemic = property(lambda self: self.model_var, doc="Another name for `model_var`.")
 

@@ -72,8 +72,10 @@ def design_for(*, noise: bool, masks: bool) -> Design:
 
 
 def _design(*, noise: bool, masks: bool) -> Design:
-    # Points of correlation RHO, and even orders of such masks.
-    near, even = 1 / (1 - RHO), 1 / math.sqrt(1 - RHO**2)
+    # Halves at points of correlation RHO differ too little: third orders about a slope by a factor
+    # of sqrt((1 + RHO^2) / (1 - RHO^2)) = 1.4, curved functions of few numbers by up to 1 / (1 -
+    # RHO) = 2.2; the geometric mean serves both within 1.3. Then even orders of such masks.
+    near, even = 1.75, 1 / math.sqrt(1 - RHO**2)
     pairs, forms = _pairs(RHO), Forms(variance_form(), linear_form(), half_forms(), near)
     if not (noise and masks):
         return Design(pairs, pairs, forms, forms)
