@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -67,7 +68,7 @@ class Samples:
         """Of all samples."""
         return self.centre + self.first / self.count
 
-    @property
+    @cached_property
     def var(self) -> Tensor:
         """Total variance of one sample, unbiased for single ones."""
         n = self.count
@@ -79,7 +80,7 @@ class Samples:
         """The variance at given masks: all of it, where samples come one by one."""
         return torch.minimum(self.within / self.count, self.var) if self.size > 1 else self.var
 
-    @property
+    @cached_property
     def std_error(self) -> Tensor:
         """Of the total std, from the spread of the squared deviations from the mean.
 
