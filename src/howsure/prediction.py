@@ -70,9 +70,7 @@ class Prediction:
     @property
     def trust(self) -> Any:
         """Gone."""
-        raise AttributeError(
-            "`trust` is now `linear_share`; how sure the std is, says `std_error`."
-        )
+        raise AttributeError("`trust` is now `linear_share`; `std_error` is the error of the std.")
 
     aleatoric = property(lambda self: self.data_var, doc="Another name for `data_var`.")
     epistemic = property(lambda self: self.model_var, doc="Another name for `model_var`.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ class Uncertain(nn.Module):
         """
         super().__init__()
         check_method(method)
+        _check_options(method_options)
         self.model = model
         self.method = method
         self.setup = Setup(
@@ -215,6 +217,18 @@ class Uncertain(nn.Module):
         loaded = cls(model)
         loaded.set_extra_state(state)
         return loaded
+
+
+def _check_options(options: Iterable[str]) -> None:
+    """One clear sentence for an option that there is not."""
+    known = [field.name for field in fields(Setup)]
+    wrong = next((name for name in options if name not in known), None)
+    if wrong is None:
+        return
+    public = [name for name in known if not name.startswith("_")]
+    near = get_close_matches(wrong, [*public, "method"], 1)
+    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(public)}."
+    raise TypeError(f"`Uncertain` has no option `{wrong}`; {hint}")
 
 
 def predict_all(

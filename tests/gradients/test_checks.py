@@ -266,6 +266,25 @@ def test_wrong_options_are_refused_in_one_sentence(options, words):
         hs.Uncertain(nn.Linear(3, 1).eval(), **{"noise": 0.1, **options})(torch.zeros(1, 3))
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("sampels", "did you mean `samples`"),
+        ("probes", "no option `probes`"),
+        ("metod", "`method`"),
+    ],
+)
+def test_an_option_that_there_is_not_is_told(option, words):
+    with pytest.raises(TypeError, match=words):
+        hs.Uncertain(nn.Linear(2, 1).eval(), 0.1, **{option: 3})
+
+
+def test_the_old_name_of_a_field_says_the_new():
+    p = hs.Uncertain(nn.Linear(2, 1).eval(), 0.1)(torch.zeros(1, 2))
+    with pytest.raises(AttributeError, match="linear_share"):
+        _ = p.trust
+
+
 def test_too_many_outputs_are_refused_with_a_remedy():
     net, x = nn.Linear(80, 65).eval(), torch.zeros(1, 80)
     with pytest.raises(ValueError, match="output=lambda"):
