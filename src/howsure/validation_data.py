@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -26,6 +26,14 @@ def pairs_of(loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
         inputs, targets = batch
         if isinstance(inputs, list):
             inputs = tuple(inputs)
+        if isinstance(targets, (tuple, list, Mapping)) and any(
+            isinstance(each, Tensor) and each.dim()
+            for each in (targets.values() if isinstance(targets, Mapping) else targets)
+        ):
+            raise TypeError(
+                f"The targets of a held-out batch are a {type(targets).__name__} of tensors; give "
+                "those of one output, and choose it with `Uncertain(..., output=...)`."
+            )
         yield inputs, torch.as_tensor(targets)
     if empty:
         raise ValueError("The loader is empty; there is nothing to fit on.")

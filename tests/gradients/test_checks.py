@@ -415,3 +415,29 @@ def test_a_step_that_few_samples_cross_is_found(seed):
     p = hs.Uncertain(Quarters().eval(), 1e-4, "gradients", seed=seed)(x)
     assert p.method == "noise_sampling"
     assert abs(float(p.std) - 0.068) < 5 * float(p.std_error)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell, self.last = nn.GRUCell(4, 6), nn.Linear(6, 2)
+
+    def forward(self, x, state):
+        state = self.cell(x, state[0])
+        return self.last(state), state[None]
+
+
+def test_a_hidden_state_in_fit_calibrate_predict_and_audit():
+    x, state = torch.randn(8, 4), torch.zeros(1, 8, 6)
+    net, noise = Recurrent().eval(), (0.01, None)
+    y = net(x, state)[0].detach() + 0.1 * torch.randn(8, 2)
+    sure = hs.Uncertain(net, noise, output=0)
+    batches = [((x, state), y)]
+    assert sure.fit(batches, show_progress=False).rate is not None
+    sure.calibrate(batches)
+    assert sure.predict(batches, show_progress=False).std.shape == (8, 2)
+    with pytest.raises(TypeError, match="output="):
+        hs.Uncertain(net, noise).fit([((x, state), (y, state))], show_progress=False)
+    with pytest.raises(ValueError, match="inside a batch"):
+        hs.audit(net, (x, state), noise=noise, budget=5, show_progress=False)

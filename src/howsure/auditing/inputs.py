@@ -63,7 +63,13 @@ def _joined(batches: Sequence[Any]) -> Any:
         own = all(_has_rows(part, size) for part, size in zip(parts, sizes, strict=True))
         return torch.cat(parts) if own else parts[0]
 
-    return map_leaves(leaf, *batches)
+    try:
+        return map_leaves(leaf, *batches)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(
+            "The batches of the data do not fit together. Several inputs of one call go into a "
+            "tuple inside a batch: `audit(model, [((x, h), targets)])`."
+        ) from error
 
 
 def full_variance(variance: Any, x: Any) -> Any:
