@@ -49,8 +49,16 @@ FORMATS = ["pt2", pytest.param("onnx", marks=[needs_onnx, pytest.mark.slow])]
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-@pytest.mark.parametrize("rate", [None, 0.2])
-@pytest.mark.parametrize("name", networks())
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        pytest.param(
+            n, rate, marks=pytest.mark.slow if rate and n not in ("convolution", "GELU") else ()
+        )
+        for n in networks()
+        for rate in (None, 0.2)
+    ],
+)
 def test_gradients_of_many_kinds_of_networks(name, rate, suffix, tmp_path):
     model, shape = networks()[name]
     sure = hs.Uncertain(model.eval(), 0.01, "gradients", rate=rate)

@@ -28,14 +28,21 @@ def code_of(folder, test, *options):
     return done.returncode, done.stdout
 
 
+KINDS = [
+    pytest.param(MARK, id="mark", marks=pytest.mark.slow),
+    pytest.param(CALL, id="call", marks=pytest.mark.slow),
+    pytest.param(FILE, id="file"),
+]
+
+
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-@pytest.mark.parametrize("test", [MARK, CALL, FILE], ids=["mark", "call", "file"])
+@pytest.mark.parametrize("test", KINDS)
 def test_an_unexpected_skip_fails_the_run(tmp_path, test, workers):
     code, out = code_of(tmp_path, test.format("the moon is full"), "--strict-skips", *workers)
     assert code == 1 and "1: the moon is full" in out
 
 
-@pytest.mark.parametrize("test", [MARK, CALL, FILE], ids=["mark", "call", "file"])
+@pytest.mark.parametrize("test", KINDS)
 def test_what_is_allowed_passes(tmp_path, test):
     assert code_of(tmp_path, test.format("no such thing"), "--strict-skips")[0] == 0
     assert code_of(tmp_path, test.format("# not this"), "--strict-skips")[0] == 1

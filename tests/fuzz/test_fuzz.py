@@ -61,7 +61,7 @@ def test_without_noise_it_is_the_network(method, drawn):
 
 @given(drawn=networks(), std=st.sampled_from([0.01, 0.03]))
 @settings(FUZZ, max_examples=25)
-def test_adjoint_is_near_brute_force(drawn, std):
+def test_gradients_are_near_monte_carlo(drawn, std):
     """Small noise, where the truth is nearly Gaussian; 4,000 draws know a std to about 1.1 %."""
     model, x = drawn
     found = hs.Uncertain(model, std**2, "gradients")(x)

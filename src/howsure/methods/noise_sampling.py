@@ -41,9 +41,10 @@ def predict(setup: Setup, x: Any) -> Prediction:
             "`samples` is too small for a variance; use at least 2, or 4 with dropout."
         )
     with torch.no_grad(), own_random_numbers(setup.seed) if verdict.random else nullcontext():
-        is_own = setup.prediction == "network" and not verdict.random
-        plain = calls.flat(calls.plain(), 1)[0] if is_own or not calls.count else None
+        # What is returned besides numbers is that of a plain pass.
+        own = calls.flat(calls.plain(), 1)[0]
         found = sampled_at(calls, sources, samples)
+        plain = own if setup.prediction == "network" and not verdict.random else None
     notes = [] if verdict.note is None else [verdict.note]
     notes += [f"{RANDOM}; they are part of `data_var`."] if verdict.random else []
     if setup.tolerance is not None and not bool(found.are_precise(setup.tolerance).all()):
