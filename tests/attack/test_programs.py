@@ -59,7 +59,7 @@ VARIANTS = {
     "sampled_adf": Variant("sampled_adf", "rules", {"samples": 60, **OWN_DROPOUT}),
 }
 # Largest factor by which a std of 8 points may be off beyond its error, which is rough itself: of a
-# few noisy numbers at a kink eight points may tell little, and 64 or a tolerance are judged strictly.
+# few noisy numbers at a kink eight points may tell little. More points are judged strictly.
 WIDE = 10.0
 # A std below this share of the truth is lost, whatever a rule approximates.
 LOST = 0.25
