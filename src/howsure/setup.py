@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from howsure.contents import contents_of
 from howsure.dropout import Placement, Site, check_rates, find_sites
 from howsure.noise import variance_of
 from howsure.registry import Rule, Target
-from howsure.structure import as_call, copied, map_leaves, selected
+from howsure.structure import as_call, copied, selected, shapes_of
 
 TASKS = ("regression", "classification")
 PREDICTIONS = (None, "mean", "network")
@@ -113,7 +111,7 @@ class Setup:
         The dry run is made once for each way that the model may take: shapes, arguments that are
         no tensors, and all of the model but its weights.
         """
-        key = _shapes(x) + _way(self.model, x)
+        key = f"{way_of(self.model)} {shapes_of(x, without=0)}"
         if key not in self._sites:
             self._sites[key] = find_sites(self.model, copied(x), self.placement)
         return self._sites[key]
@@ -192,12 +190,19 @@ def weights_of(model: Any) -> list[Tensor]:
     return [tensor for table in tables for tensor in table.values() if tensor is not None]
 
 
-def _shapes(x: Any) -> str:
-    """The shapes of an input's tensors, without the batch."""
-    return str(map_leaves(lambda leaf: tuple(leaf.shape[1:]) if isinstance(leaf, Tensor) else 0, x))
+def way_of(model: Any) -> int:
+    """What may decide which layers a model calls, apart from the values of tensors.
 
-
-def _way(model: Any, x: Any) -> str:
-    """What may decide which layers a model calls, apart from the values of tensors."""
-    found = contents_of([model, x])
-    return repr([leaf for leaf in found if not isinstance(leaf, Tensor | np.ndarray)])
+    Classes, plain attributes such as a switch, functions, and the keys of tables of hooks.
+    """
+    found: list[Any] = []
+    for module in modules_of(model):
+        found.append(type(module))
+        for name, value in module.__dict__.items():
+            if isinstance(value, (bool, int, float, str)):
+                found.append((name, value))
+            elif isinstance(value, dict):
+                found.append(tuple(value))
+            elif callable(value):
+                found.append(id(value))
+    return hash(tuple(found))

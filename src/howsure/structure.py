@@ -66,6 +66,20 @@ def copied(x: Any) -> Any:
     return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
 
 
+def shapes_of(x: Any, without: int | None = None) -> str:
+    """Shapes and types of the tensors of an input, and everything in it that is no tensor."""
+
+    def described(item: Any) -> Any:
+        if not isinstance(item, Tensor):
+            return repr(item)
+        shape = list(item.shape)
+        if without is not None and item.dim() > without:
+            del shape[without]
+        return (tuple(shape), str(item.dtype))
+
+    return str(map_leaves(described, x))
+
+
 class Parts:
     """The floating-point tensors of a nested output, and how to put others in their place."""
 

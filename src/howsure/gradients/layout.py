@@ -19,8 +19,8 @@ from torch import Tensor
 from howsure.calls import ALL, Calls, Layout, NotRowsError, Rows, has_rows, rows_of, tensors_of
 from howsure.concrete import is_traced
 from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
-from howsure.setup import Setup, modules_of, weights_of
-from howsure.structure import Parts, map_leaves
+from howsure.setup import Setup, way_of, weights_of
+from howsure.structure import Parts, shapes_of
 
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8
@@ -99,35 +99,9 @@ def key_of(setup: Setup, x: Any) -> tuple[Any, ...]:
     """What a verdict depends on besides shapes: the model, its weights and what is random."""
     weights = weights_of(setup.model)
     versions = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights)
-    # Plain attributes, such as a switch, decide what the layers do.
-    own = [
-        (name, value)
-        for module in modules_of(setup.model)
-        for name, value in module.__dict__.items()
-        if isinstance(value, (bool, int, float, str))
-    ]
-    kinds = (
-        setup.has_masks(x),
-        setup.placement,
-        setup.batch_dim,
-        repr(setup.output),
-        hash(tuple(own)),
-    )
-    return id(setup.model), hash(versions), id(setup.noise), setup.task, kinds
-
-
-def shapes_of(x: Any, without: int | None = None) -> str:
-    """Shapes and types of the tensors of an input, and everything in it that is no tensor."""
-
-    def described(item: Any) -> Any:
-        if not isinstance(item, Tensor):
-            return repr(item)
-        shape = list(item.shape)
-        if without is not None and item.dim() > without:
-            del shape[without]
-        return (tuple(shape), str(item.dtype))
-
-    return str(map_leaves(described, x))
+    kinds = (setup.has_masks(x), setup.placement, setup.batch_dim, repr(setup.output))
+    values = hash((versions, way_of(setup.model)))
+    return id(setup.model), values, id(setup.noise), setup.task, kinds
 
 
 def some_rows(calls: Calls) -> tuple[Rows, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from howsure.calls import Calls
@@ -13,7 +12,7 @@ from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources
 from howsure.setup import Setup
-from howsure.structure import map_leaves
+from howsure.structure import shapes_of
 
 # A network is small if it does not do more than so much work for an input (operations), and its
 # noise has few dimensions: inner products over few of them average little, so that gradients need
@@ -75,7 +74,7 @@ def _has_classes(setup: Setup, x: Any) -> bool:
 def _size(setup: Setup, x: Any) -> tuple[int, int, int]:
     """Outputs per input, operations per input, and noisy numbers per input; kept by shape."""
     verdict = layout_of(setup, x)
-    key = ("size", id(setup.model), id(setup.noise), setup.rate is None, _row_shapes(x))
+    key = ("size", id(setup.model), id(setup.noise), setup.rate is None, shapes_of(x, without=0))
     if key not in setup._verdicts:
         sources = Sources.of(setup, x, verdict.layout)
         calls = verdict.calls(setup, x, sources)
@@ -93,7 +92,3 @@ def _parameters(setup: Setup) -> int:
     """Two operations for each weight: what recurrent layers do at least, which are not counted."""
     named = setup.model.parameters() if isinstance(setup.model, torch.nn.Module) else ()
     return 2 * sum(parameter.numel() for parameter in named)
-
-
-def _row_shapes(x: Any) -> str:
-    return str(map_leaves(lambda t: tuple(t.shape[1:]) if isinstance(t, Tensor) else 0, x))
