@@ -21,7 +21,7 @@ help:  ## show this list
 venv: $(INSTALLED)  ## make .venv with everything for developing
 
 demo: $(INSTALLED)  ## run the demonstration: a trained network, with uncertainty
-	$(BIN)/python -m howsure.demo $(ARGS)
+	$(BIN)/python -m howsure demo $(ARGS)
 
 test: $(INSTALLED)  ## run the tests, without the slow ones
 	$(PYTEST) -m "not slow" $(ARGS)
@@ -51,17 +51,17 @@ clean:  ## remove the environment, caches and everything built
 
 # The stamps live in .venv, so they go when it goes. A .venv whose pip does not run (left half-made,
 # or its Python has gone) is made anew.
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml lab/pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "\`$(PYTHON)\` was not found; name a Python 3.10 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "howsure needs Python 3.10 or newer and \`$(PYTHON)\` is $$($(PYTHON) -V 2>&1); name another: make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo "Installing into $(VENV); the first time takes a few minutes."
-	$(PIP) -e '.[dev,demo]'
+	$(PIP) -e '.[dev]' -e ./lab
 	@touch $@
 
 # Ray has no wheels for some systems; its tests are then skipped, and --strict-skips tells it.
 $(INSTALLED_ALL): $(INSTALLED)
-	$(PIP) -e '.[experiments]'
+	$(PIP) -e './lab[experiments]'
 	$(PIP) -e '.[ray]' || echo "Ray cannot be installed here; its tests are skipped." >&2
 	@touch $@
 

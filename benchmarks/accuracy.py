@@ -23,7 +23,7 @@ from page import into_page
 from real_networks import CASES, Case, images_of, model_of, noise_var, truth
 from torch import Tensor, nn
 
-from howsure.dropout import Placement
+from howsure.masks import Placement
 from howsure.methods import METHODS
 from howsure.setup import Setup
 

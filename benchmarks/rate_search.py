@@ -27,8 +27,8 @@ from real_networks import images_of
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure.experiments.steering.model import load_weights
-from howsure.tune import DEFAULT_RATES, Fit
+from howsure.fit import DEFAULT_RATES, Fit
+from howsure_lab.experiments.steering.model import load_weights
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "rate_search.json"

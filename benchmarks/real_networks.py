@@ -11,7 +11,7 @@ from cache import cached
 from models import cifar_resnet, trained
 from torch import Tensor, nn
 
-from howsure.experiments.steering.model import load_weights
+from howsure_lab.experiments.steering.model import load_weights
 
 GRAY = 1 / 255
 

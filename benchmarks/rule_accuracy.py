@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure.compat.formulas import released_rules
+from howsure_lab.released.formulas import released_rules
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "rule_accuracy.json"

@@ -21,7 +21,7 @@ from page import into_page
 from torch import nn
 
 import howsure as hs
-from howsure.scoring import score
+from howsure.data.scoring import score
 
 PAGE = Path(__file__).parents[1] / "docs" / "scoring.md"
 RESULT = Path(__file__).parent / "results" / "scoring.json"

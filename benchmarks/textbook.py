@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from howsure.experiments.steering.model import DroNet
+from howsure_lab.experiments.steering.model import DroNet
 
 Pair = tuple[Tensor, Tensor]
 # Differences of large numbers are kept above 0, where the formulas divide by them.

@@ -1,7 +1,7 @@
 """Draws docs/img/concepts.png: a number goes in, a Gaussian goes in, and what independence costs.
 
 Run from the repository: `.venv/bin/python docs/make_concepts_picture.py`. The third panel is
-measured on the network of `howsure.digits`, which takes a few seconds.
+measured on the network of `howsure_lab.digits`, which takes a few seconds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from matplotlib.figure import Figure, SubFigure
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure.digits.data import held_out_digits, sense
-from howsure.digits.model import DigitNet, load_trained
+from howsure_lab.digits.data import held_out_digits, sense
+from howsure_lab.digits.model import DigitNet, load_trained
 
 # From the palette of Okabe and Ito, which readers with any colour vision can tell apart.
 BLUE, VERMILLION, GRAY = "#0072B2", "#D55E00", "#8c8c8c"

@@ -1,7 +1,7 @@
 """Writes the tables of docs/migrating.md: released formulas, howsure and brute force, side by side.
 
 Run from the repository: `.venv/bin/python docs/make_migrating_numbers.py`. It measures on the
-network and the held-out digits of `howsure.digits`; nothing is downloaded. Takes a few seconds.
+network and the held-out digits of `howsure_lab.digits`; nothing is downloaded. Takes a few seconds.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 import howsure as hs
-from howsure.compat import released_rules
-from howsure.digits.brute_force import BruteForce, Network, with_probabilities
-from howsure.digits.data import held_out_digits
-from howsure.digits.model import DigitNet, load_trained
-from howsure.registry import Rule, Target
+from howsure.moments.rule import Rule, Target
+from howsure_lab.digits.brute_force import BruteForce, Network, with_probabilities
+from howsure_lab.digits.data import held_out_digits
+from howsure_lab.digits.model import DigitNet, load_trained
+from howsure_lab.released import released_rules
 
 PAGE = Path(__file__).parent / "migrating.md"
 BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"

@@ -1,7 +1,7 @@
 """Draws docs/img/plots_*.png, the pictures of docs/plots.md.
 
 Run from the repository: `.venv/bin/python docs/make_plot_gallery.py`; it takes about a minute. Two
-small networks are trained with a fixed seed; images come from the network of `howsure.digits`.
+small networks are trained with a fixed seed; images come from the network of `howsure_lab.digits`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 import howsure as hs
 from howsure import plots
-from howsure.digits.data import held_out_digits, sense
-from howsure.digits.model import load_trained
-from howsure.files import write_atomically
+from howsure.values.files import write_atomically
+from howsure_lab.digits.data import held_out_digits, sense
+from howsure_lab.digits.model import load_trained
 
 PICTURES = Path(__file__).parent / "img"
 NOISE_STD = 0.15
@@ -164,7 +164,7 @@ def budget_bars(beacons: Beacons, ax: Axes) -> None:
 
 
 class Digits:
-    """The network of `howsure.digits` with noisy digits."""
+    """The network of `howsure_lab.digits` with noisy digits."""
 
     def __init__(self) -> None:
         self.digits = held_out_digits(200)

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from howsure.files import write_atomically
+from howsure.values.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -36,13 +36,13 @@ TITLES = {
 }
 FIGURES = ("curves", "gallery", "arrows", "runtime", "paths", "regimes")
 _TABLES = {
-    "quadrotor": "howsure.experiments.quadrotor.report",
-    "steering": "howsure.experiments.steering.report",
-    "motion": "howsure.experiments.motion.report",
-    "recognition": "howsure.experiments.recognition.run",
-    "sensitivity": "howsure.experiments.sensitivity.run",
-    "runtime": "howsure.experiments.runtime.run",
-    "uci": "howsure.experiments.uci.run",
+    "quadrotor": "howsure_lab.experiments.quadrotor.report",
+    "steering": "howsure_lab.experiments.steering.report",
+    "motion": "howsure_lab.experiments.motion.report",
+    "recognition": "howsure_lab.experiments.recognition.run",
+    "sensitivity": "howsure_lab.experiments.sensitivity.run",
+    "runtime": "howsure_lab.experiments.runtime.run",
+    "uci": "howsure_lab.experiments.uci.run",
 }
 HEAD = """\
 # Results

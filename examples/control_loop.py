@@ -23,10 +23,12 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.experiments.pairs import Pairs
-from howsure.experiments.plain_training import PlainRecipe, made, train_plain
-from howsure.experiments.quadrotor.collection import Amount, collect
-from howsure.experiments.quadrotor.controller import (
+from howsure.deploy.gate import Gate
+from howsure.values.files import write_atomically
+from howsure_lab.experiments.pairs import Pairs
+from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
+from howsure_lab.experiments.quadrotor.collection import Amount, collect
+from howsure_lab.experiments.quadrotor.controller import (
     Gains,
     Target,
     nose_of,
@@ -34,15 +36,13 @@ from howsure.experiments.quadrotor.controller import (
     rotor_command,
     start,
 )
-from howsure.experiments.quadrotor.flight import DT
-from howsure.experiments.quadrotor.integrator import step
-from howsure.experiments.quadrotor.networks import Siblings, absolute_error
-from howsure.experiments.quadrotor.readings import NOISE_STD, read
-from howsure.experiments.quadrotor.rigid_body import joined, parts
-from howsure.experiments.quadrotor.trajectories import Reference, lemniscate
-from howsure.experiments.quadrotor.vehicle import FULL_PHYSICS
-from howsure.files import write_atomically
-from howsure.gate import Gate
+from howsure_lab.experiments.quadrotor.flight import DT
+from howsure_lab.experiments.quadrotor.integrator import step
+from howsure_lab.experiments.quadrotor.networks import Siblings, absolute_error
+from howsure_lab.experiments.quadrotor.readings import NOISE_STD, read
+from howsure_lab.experiments.quadrotor.rigid_body import joined, parts
+from howsure_lab.experiments.quadrotor.trajectories import Reference, lemniscate
+from howsure_lab.experiments.quadrotor.vehicle import FULL_PHYSICS
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ def fly(correct: Corrector, steps: int) -> Flown:
 
 def draw(found: dict[str, np.ndarray], path: Path) -> None:
     """The histograms, one above the other."""
-    from howsure.experiments.figures import COLOURS, new_figure
+    from howsure_lab.experiments.figures import COLOURS, new_figure
 
     figure, axes = new_figure(len(found), 1, width=7, height=1.6 * len(found))
     largest = max(10.0, *(float(np.quantile(each, 0.995)) for each in found.values()))

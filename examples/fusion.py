@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure.files import write_atomically
+from howsure.values.files import write_atomically
 
 PIXELS = 64
 BRIGHT, DARK = 0.05, 0.20  # std of the camera's noise; the lamp's brightness is 1
@@ -134,7 +134,7 @@ def scores(name: str, run: Run, found: tuple[np.ndarray, np.ndarray]) -> str:
 
 def draw(run: Run, lines: dict[str, tuple[np.ndarray, np.ndarray]], path: Path) -> None:
     """The errors of both filters with the stds that they claim."""
-    from howsure.experiments.figures import COLOURS, new_figure
+    from howsure_lab.experiments.figures import COLOURS, new_figure
 
     figure, axes = new_figure(len(lines), 1, width=8, height=2.4 * len(lines))
     times = DT * np.arange(len(run.position))

@@ -18,8 +18,8 @@ from torch import distributed, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import howsure as hs
-from howsure.distributed import evaluate, fit
-from howsure.scoring import score
+from howsure.data.distributed import evaluate, fit
+from howsure.data.scoring import score
 
 ROWS = 20_000
 METRICS = {

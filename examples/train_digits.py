@@ -20,8 +20,8 @@ from safetensors.torch import save
 from torch.nn import functional as F
 from tqdm import trange
 
-from howsure.digits.data import HELD_OUT, SPLIT_SEED, Digits, load_digits, split
-from howsure.digits.model import CHECKPOINT, DigitNet
+from howsure_lab.digits.data import HELD_OUT, SPLIT_SEED, Digits, load_digits, split
+from howsure_lab.digits.model import CHECKPOINT, DigitNet
 
 DIGITS = Path(__file__).parents[1] / "src" / "howsure" / "digits"
 
@@ -87,7 +87,7 @@ def main() -> None:
     model = train(training, recipe)
 
     record = {
-        "network": "howsure.digits.model.DigitNet",
+        "network": "howsure_lab.digits.model.DigitNet",
         "data": "sklearn.datasets.load_digits",
         "split": {"seed": SPLIT_SEED, "held_out": HELD_OUT},
         "recipe": asdict(recipe),

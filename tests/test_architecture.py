@@ -10,67 +10,89 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.registry import EXACT, Rule, find, register, registered, rule, unregister
-from howsure.samples import one_of_each_shape
+from howsure.moments.rule import EXACT, Rule, find, register, registered, rule, unregister
+from howsure.moments.samples import one_of_each_shape
 from howsure.testing import check_rule
 
 PACKAGE = Path(hs.__file__).parent
 
-# Lower layers know nothing of higher ones (DESIGN, section 3).
-LAYERS = [
-    ["errors", "concrete", "contents", "structure", "moments", "files", "progress"],
-    ["eval_mode", "gate"],
-    ["budget", "freed_memory", "narrow"],
-    ["blocks", "normal", "unit_tail", "quadrature", "samples", "squares", "call_site"],
-    ["registry", "inputs", "noise", "metrics", "batch_statistics"],
-    ["families", "gaussian"],
-    ["rules", "fallbacks", "interpreter", "prefix"],
-    ["propagation"],
-    ["survey", "tracing", "testing", "checking", "rule_table", "dropout", "heteroscedastic"],
-    ["prediction", "setup"],
-    ["calls"],
-    ["gradients"],
-    ["methods"],
-    ["objectives", "validation_data", "tune", "training", "compat"],
-    ["calibrate", "compiling", "saved_settings"],
-    ["uncertain", "ensemble"],
-    ["auditing", "plots", "exporting", "reading"],
-    ["scoring", "distributed"],
-    ["report"],
-    ["experiments"],
-    ["digits", "demo", "starter"],
-    ["cli"],
-    ["__main__"],
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+# Each layer imports only what is above it; within a layer, what stands before.
+LAYERS = {
+    "small things that everyone uses": ["errors", "values"],
+    "the paper's propagation": ["moments"],
+    "where uncertainty enters": ["noise", "masks", "setup"],
+    "the variance from gradients": ["gradients"],
+    "methods": ["prediction", "methods"],
+    "judged and fitted on data": ["metrics", "fit", "calibrate"],
+    "on the robot": ["deploy"],
+    "the front door": ["uncertain"],
+    "tools around it": ["auditing", "data", "plots", "testing"],
+    "what people read and type": ["report", "cli", "__main__"],
+}
+LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in names}
 
 
-def imported_parts(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+MOST_ENTRIES = 24
+
+
+def needed_parts(path):
+    """The rooms that a file imports when it runs; types alone are no dependency."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("howsure"):
             parts = node.module.split(".")[1:]
-            yield from parts[:1] or [alias.name for alias in node.names]
+            if id(node) not in for_types:
+                yield from parts[:1] or [alias.name for alias in node.names]
 
 
-def test_every_part_has_a_layer():
-    parts = {p.stem for p in PACKAGE.glob("*.py")} | {p.parent.name for p in PACKAGE.glob("*/*.py")}
-    assert parts - {"__init__"} == set(LEVEL)
+def test_every_room_has_a_layer():
+    rooms = {p.stem for p in PACKAGE.glob("*.py")} | {p.parent.name for p in PACKAGE.glob("*/*.py")}
+    assert rooms - {"__init__"} == set(LEVEL)
+    assert len(LAYERS) <= 10
+    entries = {path.name for path in PACKAGE.iterdir()} - {"__pycache__"}
+    assert len(entries) <= MOST_ENTRIES
 
 
-@pytest.mark.parametrize("part", LEVEL)
-def test_imports_go_one_way(part):
-    folder = PACKAGE / part
-    files = sorted(folder.rglob("*.py")) if folder.is_dir() else [PACKAGE / f"{part}.py"]
+@pytest.mark.parametrize("room", LEVEL)
+def test_imports_go_one_way(room):
+    folder = PACKAGE / room
+    files = sorted(folder.rglob("*.py")) if folder.is_dir() else [PACKAGE / f"{room}.py"]
+    order = list(LEVEL)
     for path in files:
-        for other in imported_parts(path):
-            above = other != part and LEVEL.get(other, -1) >= LEVEL[part]
-            assert not above or _same_level_is_fine(part, other), f"{part} imports {other}"
+        for other in needed_parts(path):
+            assert other == room or order.index(other) < order.index(room), f"{path}: {other}"
 
 
-def _same_level_is_fine(part, other):
-    return LEVEL[part] == LEVEL[other] and LAYERS[LEVEL[part]].index(other) < LAYERS[
-        LEVEL[part]
-    ].index(part)
+def test_the_laboratory_uses_no_private_names():
+    for path in (PACKAGE.parents[1] / "lab").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("howsure"):
+                names = [*node.module.split("."), *(alias.name for alias in node.names)]
+                assert not [name for name in names if name.startswith("_")], path
+
+
+def test_howsure_does_not_import_the_laboratory():
+    assert not [path for path in PACKAGE.rglob("*.py") if "import howsure_lab" in path.read_text()]
+    assert not [path for path in PACKAGE.rglob("*.py") if "from howsure_lab" in path.read_text()]
+
+
+def test_the_public_names_are_those_that_dir_shows():
+    assert dir(hs) == sorted(hs.__all__)
+    assert all(getattr(hs, name) is not None for name in hs.__all__)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("tune", "howsure.fit"), ("compat", "howsure_lab"), ("dropout", "masks")]
+)
+def test_names_of_the_first_version_say_the_new_one(old, new):
+    with pytest.raises(AttributeError, match=new):
+        getattr(hs, old)
 
 
 def run_python(code, **options):
@@ -121,7 +143,7 @@ def test_a_new_rule_is_one_registration_and_the_laws_see_it():
 
 
 def test_a_user_rule_serves_a_model_and_satisfies_the_laws():
-    from howsure.families import elementwise
+    from howsure.moments.families import elementwise
 
     new = elementwise(torch.special.i0e, name="i0e")
     try:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from howsure.compiling.backward import COMPILED, DECOMPOSITIONS
+from howsure.deploy.compiling.backward import COMPILED, DECOMPOSITIONS
 
 aten = torch.ops.aten
 

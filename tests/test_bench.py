@@ -71,7 +71,7 @@ def test_peak_memory_is_what_lives_at_one_time():
 def small_dronet():
     from speed.networks import with_statistics
 
-    from howsure.experiments.steering.model import SMALL, DroNet
+    from howsure_lab.experiments.steering.model import SMALL, DroNet
 
     torch.manual_seed(0)
     return with_statistics(DroNet(64, SMALL).eval().requires_grad_(False).double())

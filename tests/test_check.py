@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.registry import find
+from howsure.moments.rule import find
 from nets import FunctionalResNet
 
 X = torch.rand(2, 3, 16, 16)

@@ -11,10 +11,10 @@ from torch import nn
 
 import howsure as hs
 from compilers import needs_compiler
-from howsure.compiling import Compiled
-from howsure.compiling.tracing import traced
+from howsure.deploy.compiling import Compiled
+from howsure.deploy.compiling.tracing import traced
 from howsure.methods import METHODS
-from howsure.structure import Parts
+from howsure.values.trees import Parts
 from nets import perceptron, small_image_net
 
 # Warnings of torch's own about its own compiler.
@@ -160,7 +160,7 @@ def test_new_shapes_weights_and_settings_are_compiled_anew(monkeypatch):
         made.append(tuple(x.shape))
         return lambda x: METHODS[method](setup, x)
 
-    monkeypatch.setattr("howsure.compiling.compiled.compiled_method", compiled_method)
+    monkeypatch.setattr("howsure.deploy.compiling.compiled.compiled_method", compiled_method)
     model, x = perceptron(), torch.rand(4, 3)
     sure = hs.Uncertain(model, 0.1, "adf").compile()
     sure(x), sure(2 * x)
@@ -224,9 +224,9 @@ def test_a_large_batch_is_one_program_run_in_parts(monkeypatch):
     sure = hs.Uncertain(model, 0.1, "gradients")
     x, traces = torch.rand(6, 3), []
     # 8 points of 3 numbers for each of at most 4 rows: 3 divide the batch.
-    monkeypatch.setattr("howsure.compiling.program._ELEMENTS", 100)
+    monkeypatch.setattr("howsure.deploy.compiling.program._ELEMENTS", 100)
     monkeypatch.setattr(
-        "howsure.compiling.program.traced",
+        "howsure.deploy.compiling.program.traced",
         lambda function, tensors, *_: traces.append(tensors[0].shape) or traced(function, tensors),
     )
     compiled = Compiled()
@@ -262,7 +262,7 @@ def test_gradients_that_eager_does_not_take_as_they_are_run_as_before(model, opt
 def test_without_a_compiler_it_runs_as_before():
     code = """
         import warnings, torch, howsure as hs
-        from howsure.compiling import Compiled
+        from howsure.deploy.compiling import Compiled
         sure = hs.Uncertain(torch.nn.Linear(2, 1).eval(), 0.1, "adf")
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from howsure import Prediction, Uncertain
-from howsure.ensemble import Ensemble
-from howsure.heteroscedastic import add_variance_head
 from howsure.methods.ensemble import mixture
+from howsure.methods.variance_head import add_variance_head
+from howsure.uncertain import Ensemble
 from nets import TwoSensors
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from howsure.registry import registered
+from howsure.moments.rule import registered
 
 pixels = pytest.importorskip("PIL.Image")
 pytest.importorskip("matplotlib")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from howsure.gate import Gate, HysteresisGate, blend
+from howsure.deploy.gate import Gate, HysteresisGate, blend
 
 HELD_OUT = torch.rand(200, 6, generator=torch.Generator().manual_seed(0)) + 0.1
 

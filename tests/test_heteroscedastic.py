@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from howsure import Uncertain
-from howsure.dropout import DropoutMode, draw_uniforms, find_sites, masks
-from howsure.dropout.sites import Placement
-from howsure.heteroscedastic import add_variance_head, gaussian_loss, logit_loss
-from howsure.training import train_heteroscedastic
+from howsure.fit.training import train_heteroscedastic
+from howsure.masks import DropoutMode, draw_uniforms, find_sites, masks
+from howsure.masks.sites import Placement
+from howsure.methods.variance_head import add_variance_head, gaussian_loss, logit_loss
 from nets import FunctionalResNet, TwoSensors
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-import howsure.rules  # noqa: F401  (fills the table)
-from howsure.registry import registered
+import howsure.moments.rules  # noqa: F401  (fills the table)
+from howsure.moments.rule import registered
 from howsure.testing import LAWS, applies
 
 RULES = [rule for rule in registered() if applies(rule)]

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from howsure.families import linear_map  # noqa: F401  (the registry is filled by howsure)
-from howsure.moments import Moments
-from howsure.normal import cdf, pdf
-from howsure.propagation import propagate  # noqa: F401
-from howsure.registry import registered
-from howsure.rules.arithmetic import mean_of, var_of
+from howsure.moments.families import linear_map  # noqa: F401  (the registry is filled by howsure)
+from howsure.moments.numerics.normal import cdf, pdf
+from howsure.moments.propagate import propagate  # noqa: F401
+from howsure.moments.rule import registered
+from howsure.moments.rules.arithmetic import mean_of, var_of
+from howsure.moments.value import Moments
 from howsure.testing import check_rule
 
 RULES = {rule.name: rule for rule in registered()}

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import howsure.rules  # noqa: F401  (fills the table)
-from howsure.families import bilinear
-from howsure.moments import Moments, variance_dtype
-from howsure.registry import registered
-from howsure.rules.arithmetic import mean_of, var_of
+import howsure.moments.rules  # noqa: F401  (fills the table)
+from howsure.moments.families import bilinear
+from howsure.moments.rule import registered
+from howsure.moments.rules.arithmetic import mean_of, var_of
+from howsure.moments.value import Moments, variance_dtype
 from howsure.testing import check_rule
 
 RULES = {rule.name: rule for rule in registered()}

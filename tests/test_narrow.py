@@ -7,12 +7,12 @@ from torch.nn import functional as F
 
 import howsure as hs
 from compilers import needs_compiler
-from howsure.compiling import program
-from howsure.compiling.tracing import traced
+from howsure.deploy.compiling import program
+from howsure.deploy.compiling.tracing import traced
 from howsure.methods import METHODS
-from howsure.narrow import widths_noted
-from howsure.quadrature import expectation
-from howsure.structure import Parts
+from howsure.moments.numerics.narrow import widths_noted
+from howsure.moments.numerics.quadrature import expectation
+from howsure.values.trees import Parts
 
 # Warnings of torch's own about its own compiler.
 pytestmark = [
@@ -139,7 +139,7 @@ def test_without_a_second_program_it_runs_uncompiled(monkeypatch):
 
         return run
 
-    monkeypatch.setattr("howsure.compiling.compiled.compiled_method", not_again)
+    monkeypatch.setattr("howsure.deploy.compiling.compiled.compiled_method", not_again)
     sure, plain = (hs.Uncertain(Tokens().eval(), 1e-2, "adf") for _ in range(2))
     x = torch.rand(2, 3, 4)
     again, uncompiled = "Compiling again", "runs uncompiled.*no room"

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure import prefix
 from howsure.errors import NoRuleError
-from howsure.registry import find
+from howsure.moments import prefix
+from howsure.moments.rule import find
 
 
 class Prepared(nn.Module):

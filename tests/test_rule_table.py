@@ -1,15 +1,15 @@
 from pathlib import Path
 
-import howsure.rules  # noqa: F401  (fills the table)
-from howsure.registry import registered
-from howsure.rule_table import markdown
+import howsure.moments.rules  # noqa: F401  (fills the table)
+from howsure.moments.rule import registered
+from howsure.moments.rule_table import markdown
 
 PAGE = Path(__file__).parents[1] / "docs" / "rules.md"
 
 
 def test_the_committed_page_is_current():
     assert PAGE.read_text(encoding="utf-8") == markdown(registered()), (
-        "run `python -m howsure.rule_table --out docs/rules.md`"
+        "run `python -m howsure.moments.rule_table --out docs/rules.md`"
     )
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.dropout import Placement
-from howsure.registry import find
-from howsure.saved_settings import loaded_settings, names_of_settings, saved_settings
+from howsure.masks import Placement
+from howsure.methods.saved_settings import loaded_settings, names_of_settings, saved_settings
+from howsure.moments.rule import find
 from howsure.setup import Setup
 from nets import perceptron
 

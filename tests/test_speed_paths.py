@@ -9,15 +9,15 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import howsure as hs
-from howsure.blocks import in_blocks
-from howsure.compiling.tracing import traced
-from howsure.dropout import Site
-from howsure.freed_memory import keep_freed_memory
+from howsure.deploy.compiling.tracing import traced
+from howsure.masks import Site
 from howsure.methods.sampling import usual_chunk
-from howsure.moments import Moments
-from howsure.rules import packed_kernels
-from howsure.squares import squared
-from howsure.unit_tail import unit_tail
+from howsure.moments.numerics.blocks import in_blocks
+from howsure.moments.numerics.squares import squared
+from howsure.moments.numerics.unit_tail import unit_tail
+from howsure.moments.rules import packed_kernels
+from howsure.moments.value import Moments
+from howsure.values.freed_memory import keep_freed_memory
 from nets import perceptron, small_image_net
 
 
@@ -56,7 +56,7 @@ def test_max_pool_in_slabs_is_that_of_whole_images(settings, layout, monkeypatch
     mean = torch.randn(shape, generator=generator).to(memory_format=layout)
     var = torch.rand(shape, generator=generator).to(memory_format=layout)
     var[0, 0] = 0
-    monkeypatch.setattr("howsure.rules.max_pool_in_slabs._SLAB", 700)
+    monkeypatch.setattr("howsure.moments.rules.max_pool_in_slabs._SLAB", 700)
 
     def pool(x):
         return F.max_pool2d(x, **settings)

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure.batch_statistics import batch_statistics
-from howsure.training import Recipe, train_adf
+from howsure.fit.training import Recipe, train_adf
+from howsure.moments.batch_statistics import batch_statistics
 
 
 def inputs(*shape, seed=1):

@@ -10,7 +10,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import nn
 
 import howsure as hs
-from howsure.tune import DEFAULT_RATES, settling
+from howsure.fit import DEFAULT_RATES, settling
 
 STEP = DEFAULT_RATES[2] / DEFAULT_RATES[1]
 QUIET = {"show_progress": False, "samples": 0}
@@ -355,7 +355,7 @@ def test_a_rate_at_the_top_brings_a_residual_variance(search, trained):
 def test_a_gap_between_both_likelihoods_is_explained():
     values = {"rates": (0.1, 0.2), "nll": (-1.3, -1.36), "standard_error": (0.02, 0.02)}
     rest = {"rate": 0.2, "residual_var": 0.0, "objective": "gaussian", "samples": 50, "count": 9}
-    far = hs.tune.Fit(**values, **rest, best_nll=-1.36, confirmed_nll=-0.82)
+    far = hs.fit.Fit(**values, **rest, best_nll=-1.36, confirmed_nll=-0.82)
     assert "They differ by 0.54, more than chance (0.06)" in str(far)
-    near = hs.tune.Fit(**values, **rest, best_nll=-1.36, confirmed_nll=-1.32)
+    near = hs.fit.Fit(**values, **rest, best_nll=-1.36, confirmed_nll=-1.32)
     assert "They differ" not in str(near)

@@ -13,7 +13,7 @@ from operations import OperationCount
 from torch import Tensor
 
 import howsure
-from howsure.registry import operation_name
+from howsure.moments.rule import operation_name
 
 TOLERANCE = 1e-4
 

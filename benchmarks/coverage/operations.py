@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-from howsure.gaussian import Gaussian
-from howsure.registry import operation_name
+from howsure.moments.carrier import Gaussian
+from howsure.moments.rule import operation_name
 
 
 class OperationCount(TorchFunctionMode):

@@ -11,7 +11,7 @@ from models.resnet import ResNet18
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure.experiments.steering.model import DroNet
+from howsure_lab.experiments.steering.model import DroNet
 from speed.memory import peak_bytes
 from speed.passes import NOISE, RATE, SAMPLES
 from speed.timing import exponent, fastest

@@ -11,7 +11,7 @@ from models.resnet import ResNet18, ResNet50
 from models.sequences import Perceptron, Recurrent, SmallViT
 from torch import Tensor, nn
 
-from howsure.experiments.steering.model import DroNet
+from howsure_lab.experiments.steering.model import DroNet
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class AtOneCell(nn.Module):
 
 
 def flownet() -> nn.Module:
-    from howsure.experiments.motion.model import FlowNetS
+    from howsure_lab.experiments.motion.model import FlowNetS
 
     return FlowNetS()
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from howsure.experiments.environment import environment
-from howsure.files import write_atomically
+from howsure.values.files import write_atomically
+from howsure_lab.experiments.environment import environment
 
 
 class Results:

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 import howsure as hs
 from howsure import plots
-from howsure.digits.data import held_out_digits
-from howsure.digits.model import load_trained
-from howsure.experiments.recognition.cifar import read_cifar
-from howsure.experiments.recognition.cifar_resnets import STD, load_pretrained
-from howsure.experiments.recognition.data import normalised
-from howsure.experiments.recognition.run import find_weights
-from howsure.files import write_atomically
+from howsure.values.files import write_atomically
+from howsure_lab.digits.data import held_out_digits
+from howsure_lab.digits.model import load_trained
+from howsure_lab.experiments.recognition.cifar import read_cifar
+from howsure_lab.experiments.recognition.cifar_resnets import STD, load_pretrained
+from howsure_lab.experiments.recognition.data import normalised
+from howsure_lab.experiments.recognition.run import find_weights
 
 LEVELS = (1, 2, 4, 8, 16, 32)  # gray levels, as a std
 METHODS = ("adf", "linear", "gradients")

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure.experiments.steering.model import load_trained
-from howsure.experiments.steering.render import render
-from howsure.experiments.steering.scenes import draw_scenes, steering
-from howsure.experiments.steering.ship import NOISE_STD
-from howsure.files import write_atomically
+from howsure.values.files import write_atomically
+from howsure_lab.experiments.steering.model import load_trained
+from howsure_lab.experiments.steering.render import render
+from howsure_lab.experiments.steering.scenes import draw_scenes, steering
+from howsure_lab.experiments.steering.ship import NOISE_STD
 
 SEED = 4242  # roads that are in no part of the experiments
 KINDS = {"clear": "clear", "night": "night", "fog": "fog", "no lane": "missing_lane"}

@@ -8,69 +8,124 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from howsure import calibrate as calibrate
-    from howsure import distributed as distributed
     from howsure import metrics as metrics
     from howsure import noise as noise
     from howsure import plots as plots
     from howsure import report as report
     from howsure.auditing import audit as audit
-    from howsure.checking import check as check
-    from howsure.dropout import Placement as Placement
-    from howsure.ensemble import Ensemble as Ensemble
+    from howsure.auditing.check import check as check
+    from howsure.auditing.survey import missing_rules as missing_rules
+    from howsure.auditing.trace import trace as trace
+    from howsure.data import distributed as distributed
+    from howsure.data.scoring import score as score
+    from howsure.deploy.exporting import export as export
+    from howsure.deploy.gate import Gate as Gate
+    from howsure.deploy.gate import blend as blend
     from howsure.errors import NoRuleError as NoRuleError
-    from howsure.exporting import export as export
-    from howsure.gate import Gate as Gate
-    from howsure.gate import blend as blend
-    from howsure.heteroscedastic import add_variance_head as add_variance_head
-    from howsure.moments import Moments as Moments
+    from howsure.fit.training import train_adf as train_adf
+    from howsure.fit.training import train_heteroscedastic as train_heteroscedastic
+    from howsure.masks import Placement as Placement
+    from howsure.methods.variance_head import add_variance_head as add_variance_head
+    from howsure.moments.propagate import propagate as propagate
+    from howsure.moments.rule import Fidelity as Fidelity
+    from howsure.moments.rule import rule as rule
+    from howsure.moments.value import Moments as Moments
     from howsure.prediction import Prediction as Prediction
-    from howsure.propagation import propagate as propagate
-    from howsure.registry import Fidelity as Fidelity
-    from howsure.registry import rule as rule
-    from howsure.scoring import score as score
-    from howsure.survey import missing_rules as missing_rules
-    from howsure.tracing import trace as trace
-    from howsure.training import train_adf as train_adf
-    from howsure.training import train_heteroscedastic as train_heteroscedastic
+    from howsure.uncertain import Ensemble as Ensemble
     from howsure.uncertain import Uncertain as Uncertain
 
-# Where each name lives. It is imported when it is first asked for, so that the command line can
-# print its help without torch.
+# Where each public name lives. It is imported when it is first asked for, so that the command line
+# can print its help without torch.
 _HOMES = {
-    "audit": "howsure.auditing",
-    "check": "howsure.checking",
-    "Placement": "howsure.dropout",
-    "Ensemble": "howsure.ensemble",
+    "Ensemble": "howsure.uncertain",
+    "Fidelity": "howsure.moments.rule",
+    "Gate": "howsure.deploy.gate",
+    "Moments": "howsure.moments.value",
     "NoRuleError": "howsure.errors",
-    "export": "howsure.exporting",
-    "Gate": "howsure.gate",
-    "blend": "howsure.gate",
-    "add_variance_head": "howsure.heteroscedastic",
-    "Moments": "howsure.moments",
+    "Placement": "howsure.masks",
     "Prediction": "howsure.prediction",
-    "propagate": "howsure.propagation",
-    "Fidelity": "howsure.registry",
-    "rule": "howsure.rules",  # with howsure's own, so that a second rule for an operation is seen
-    "score": "howsure.scoring",
-    "missing_rules": "howsure.survey",
-    "trace": "howsure.tracing",
-    "train_adf": "howsure.training",
-    "train_heteroscedastic": "howsure.training",
     "Uncertain": "howsure.uncertain",
+    "add_variance_head": "howsure.methods.variance_head",
+    "audit": "howsure.auditing",
+    "blend": "howsure.deploy.gate",
+    "check": "howsure.auditing.check",
+    "export": "howsure.deploy.exporting",
+    "missing_rules": "howsure.auditing.survey",
+    "propagate": "howsure.moments.propagate",
+    # With howsure's own rules, so that a second one for an operation is noticed.
+    "rule": "howsure.moments.rules",
+    "score": "howsure.data.scoring",
+    "trace": "howsure.auditing.trace",
+    "train_adf": "howsure.fit.training",
+    "train_heteroscedastic": "howsure.fit.training",
 }
+_MODULES = {
+    "calibrate": "howsure.calibrate",
+    "distributed": "howsure.data.distributed",
+    "metrics": "howsure.metrics",
+    "noise": "howsure.noise",
+    "plots": "howsure.plots",
+    "report": "howsure.report",
+}
+# Names of version 0.1, and what takes their place.
+_RENAMED = {
+    "compat": "`howsure_lab.released`, in the package beside this one (`pip install ./lab`)",
+    "dropout": "`howsure.masks`",
+    "experiments": "`howsure_lab.experiments`, in the package beside this one",
+    "reading": "`howsure.data.reading`",
+    "registry": "`howsure.moments.rule`",
+    "rules": "`howsure.moments.rules`",
+    "scoring": "`howsure.data.scoring`",
+    "structure": "`howsure.values.trees`",
+    "tune": "`howsure.fit`",
+}
+
+__all__ = [
+    "Ensemble",
+    "Fidelity",
+    "Gate",
+    "Moments",
+    "NoRuleError",
+    "Placement",
+    "Prediction",
+    "Uncertain",
+    "add_variance_head",
+    "audit",
+    "blend",
+    "calibrate",
+    "check",
+    "distributed",
+    "export",
+    "metrics",
+    "missing_rules",
+    "noise",
+    "plots",
+    "propagate",
+    "report",
+    "rule",
+    "score",
+    "trace",
+    "train_adf",
+    "train_heteroscedastic",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or a module of the package."""
+    """A public name, or a room; for one of an earlier version, an error that names the new one."""
     if name in _HOMES:
         found = getattr(import_module(_HOMES[name]), name)
-        globals()[name] = found
-        return found
-    if not name.startswith("_") and find_spec(f"howsure.{name}") is not None:
-        return import_module(f"howsure.{name}")
-    raise AttributeError(f"module 'howsure' has no attribute {name!r}")
+    elif name in _MODULES:
+        found = import_module(_MODULES[name])
+    elif name in _RENAMED:
+        raise AttributeError(f"`howsure.{name}` is now {_RENAMED[name]}.")
+    elif not name.startswith("_") and find_spec(f"howsure.{name}") is not None:
+        found = import_module(f"howsure.{name}")
+    else:
+        raise AttributeError(f"module 'howsure' has no attribute {name!r}")
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:
-    """The public names too, before they are imported."""
-    return sorted({*globals(), *_HOMES})
+    """The public names, before and after they are imported."""
+    return sorted(__all__)

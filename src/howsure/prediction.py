@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from howsure.budget import Budget
-from howsure.structure import Parts, map_leaves
+from howsure.values.budget import Budget
+from howsure.values.progress import progress
+from howsure.values.trees import Parts, map_leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,3 +153,22 @@ def _of_all(batches: Sequence[Prediction], name: str, join: Callable[[Any], Any]
     """What every batch has, joined; `None` where one lacks it."""
     found = [getattr(batch, name) for batch in batches]
     return None if any(each is None for each in found) else join(found)
+
+
+def predict_all(
+    wrapped: Callable[..., Prediction], loader: Iterable[Any], *, show_progress: bool
+) -> Prediction:
+    """The predictions of a wrapped model, or of several, for all batches."""
+    batches = [loader] if isinstance(loader, Tensor) else loader
+    shown = progress(batches, show_progress, "predict")
+    found = [wrapped(*as_args(batch)) for batch in shown]
+    if not found:
+        raise ValueError("The loader is empty; there is nothing to predict.")
+    return concatenated(found)
+
+
+def as_args(batch: Any) -> tuple[Any, ...]:
+    """The model's inputs of a batch: all of it, or the first of (inputs, targets)."""
+    if isinstance(batch, (tuple, list)) and len(batch) == 2:
+        batch = batch[0]
+    return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)

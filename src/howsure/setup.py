@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from howsure.dropout import Placement, Site, check_rates, find_sites
+from howsure.masks import Placement, Site, check_rates, find_sites
+from howsure.moments.rule import Rule, Target
 from howsure.noise import variance_of
-from howsure.registry import Rule, Target
-from howsure.structure import as_call, copied, selected, shapes_of
+from howsure.values.trees import as_call, copied, selected, shapes_of
 
 TASKS = ("regression", "classification")
 PREDICTIONS = (None, "mean", "network")

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from howsure import calibrate as calibration
-from howsure.compiling import Compiled
-from howsure.dropout import Placement, as_placement, describe
-from howsure.files import write_atomically
+from howsure.deploy.compiling import Compiled
+from howsure.fit import Fit, fit_method
+from howsure.masks import Placement, as_placement, describe
 from howsure.methods import METHODS, check_method, choose
-from howsure.prediction import Prediction, concatenated
-from howsure.progress import progress
-from howsure.saved_settings import loaded_settings, saved_settings
+from howsure.methods.ensemble import mixture
+from howsure.methods.saved_settings import loaded_settings, saved_settings
+from howsure.prediction import Prediction, predict_all
 from howsure.setup import Setup
-from howsure.tune import Fit, fit_method
+from howsure.values.files import write_atomically
 
 _FORMAT = 4
 
@@ -131,7 +131,7 @@ class Uncertain(nn.Module):
         """Finds the method's free settings (rate, residual variance) on held-out data, by NLL.
 
         The data must be held out from training and carry the noise of deployment; see
-        `howsure.tune.fit_method` for the options. Calibrators are dropped, since they were fitted
+        `howsure.fit.fit_method` for the options. Calibrators are dropped, since they were fitted
         to other settings.
         """
         self.setup.check_eval_mode()
@@ -231,20 +231,55 @@ def _check_options(options: Iterable[str]) -> None:
     raise TypeError(f"`Uncertain` has no option `{wrong}`; {hint}")
 
 
-def predict_all(
-    wrapped: Callable[..., Prediction], loader: Iterable[Any], *, show_progress: bool
-) -> Prediction:
-    """The predictions of a wrapped model, or of several, for all batches."""
-    batches = [loader] if isinstance(loader, Tensor) else loader
-    shown = progress(batches, show_progress, "predict")
-    found = [wrapped(*as_args(batch)) for batch in shown]
-    if not found:
-        raise ValueError("The loader is empty; there is nothing to predict.")
-    return concatenated(found)
+class Ensemble(nn.Module):
+    """An equally weighted mixture of wrapped models (Lakshminarayanan et al. 2017).
+
+    >>> both = Ensemble([Uncertain(first, 0.01, rate=0.1), Uncertain(second, 0.01, method="adf")])
+    >>> p = both(x)                                # `model_var` includes their disagreement
+
+    `state_dict` has every member's weights and settings under `members.0.`, `members.1.`, ...
+    """
+
+    def __init__(self, members: Sequence[Uncertain | nn.Module], **options: Any) -> None:
+        """Collects the members.
+
+        Args:
+            members: Wrapped models; a plain model is wrapped as `Uncertain(model, **options)`.
+            **options: As for `Uncertain`, for the plain models.
+        """
+        super().__init__()
+        if not members:
+            raise ValueError("An ensemble needs at least one member.")
+        wrapped = [_wrapped(member, options, index) for index, member in enumerate(members)]
+        self.members = nn.ModuleList(wrapped)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Prediction:
+        """The mixture's prediction for inputs given as to the models themselves."""
+        return mixture([member(*args, **kwargs) for member in self.members])
+
+    def fit(self, loader: Iterable[Any], **options: Any) -> list[Fit]:
+        """Fits every member by itself on the same held-out data; options as in `Uncertain.fit`."""
+        # A data set has a say in the warnings of `fit`; anything else may be gone after one round.
+        batches = loader if hasattr(loader, "dataset") else list(loader)
+        fits = []
+        for member in self.members:
+            assert isinstance(member, Uncertain)
+            fits.append(member.fit(batches, **options))
+        return fits
+
+    @torch.no_grad()
+    def predict(self, loader: Iterable[Any], *, show_progress: bool = True) -> Prediction:
+        """As `Uncertain.predict`."""
+        return predict_all(self, loader, show_progress=show_progress)
 
 
-def as_args(batch: Any) -> tuple[Any, ...]:
-    """The model's inputs of a batch: all of it, or the first of (inputs, targets)."""
-    if isinstance(batch, (tuple, list)) and len(batch) == 2:
-        batch = batch[0]
-    return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+def _wrapped(member: Any, options: dict[str, Any], index: int) -> Uncertain:
+    if isinstance(member, Uncertain):
+        return member
+    if not isinstance(member, nn.Module):
+        raise TypeError(
+            f"Member {index} of the ensemble is a {type(member).__name__}; give models or "
+            "`Uncertain` wrappers."
+        )
+    seed = options.get("seed", 0) + index  # so that the members' masks are independent
+    return Uncertain(member, **{**options, "seed": seed})

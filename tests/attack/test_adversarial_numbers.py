@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-import howsure.rules  # noqa: F401  (fills the table)
-from howsure.moments import variance_dtype
-from howsure.registry import registered
-from howsure.samples import Sample
+import howsure.moments.rules  # noqa: F401  (fills the table)
+from howsure.moments.rule import registered
+from howsure.moments.samples import Sample
+from howsure.moments.value import variance_dtype
 from howsure.testing import applies
 from howsure.testing.calls import Call
 

@@ -30,7 +30,7 @@ EXPORT = ("export", "kill_model:build", "--shape", "3", "--noise-std", "0.1", "-
 
 # Children start from a process that has torch loaded already.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["howsure.cli.program", "howsure.scoring", "howsure.report"])
+PROCESSES.set_forkserver_preload(["howsure.cli.program", "howsure.data.scoring", "howsure.report"])
 
 
 def same_bytes(path, whole):
@@ -89,7 +89,7 @@ FAST = ("predict", "predict, table", "budget", "init", "reproduce")
 
 def experiment(folder):
     """What `howsure reproduce` does, with a network of a few weights."""
-    from howsure.experiments.folder import RunFolder
+    from howsure_lab.experiments.folder import RunFolder
 
     def train(model):
         torch.manual_seed(0)

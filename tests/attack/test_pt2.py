@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 import howsure as hs
 from exports import QUIET
-from howsure.reading import load_model
-from howsure.reading.pt2_expressions import Refused, expression, guard
+from howsure.data.reading import load_model
+from howsure.data.reading.pt2_expressions import Refused, expression, guard
 
 pytestmark = QUIET
 CODE = [name for name in NAMES if not name.isidentifier() or not name.isascii()]

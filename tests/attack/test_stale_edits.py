@@ -13,9 +13,9 @@ from torch.nn.utils import parametrizations, parametrize, prune, vector_to_param
 
 import howsure as hs
 from compilers import needs_compiler
-from howsure.compiling.compiled import _read_by_a_trace
-from howsure.contents import Snapshot, contents_of, same_bits
-from howsure.rules import packed_kernels
+from howsure.deploy.compiling.compiled import _read_by_a_trace
+from howsure.moments.rules import packed_kernels
+from howsure.values.contents import Snapshot, contents_of, same_bits
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -241,7 +241,7 @@ def whole(model, method):
     if method == "ensemble":
         return nn.ModuleList([model]), model
     if method == "heteroscedastic":
-        made = hs.heteroscedastic.add_variance_head(model, X)
+        made = hs.methods.variance_head.add_variance_head(model, X)
         return made, made.network
     return model, model
 

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 import howsure as hs
 from howsure.calibrate import Temperature, class_probabilities
-from howsure.moments import Moments
-from howsure.registry import find
+from howsure.moments.rule import find
+from howsure.moments.value import Moments
 
 
 def draws(n=300, classes=5, *, temperature=2.0, var=0.0, places=(), seed=0):

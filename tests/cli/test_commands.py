@@ -188,7 +188,7 @@ def test_export_writes_a_program_that_predict_can_check(project, howsure):
     with torch.no_grad():
         expected = hs.Uncertain(loaded(), noise=hs.noise.std(0.1), method="adf")(inputs())
     torch.testing.assert_close(program(inputs())["data_var"], expected.data_var)
-    assert hs.exporting.read_metadata("sure.pt2")["units"] == "rad"
+    assert hs.deploy.exporting.read_metadata("sure.pt2")["units"] == "rad"
 
 
 def test_rules_can_be_searched(howsure, refused, project):
@@ -229,7 +229,7 @@ def test_noise_of_a_camera(project, howsure):
 
 
 def test_demo_and_reproduce_reach_their_parts(project, howsure, monkeypatch, refused):
-    from howsure.experiments.steering import run as steering
+    from howsure_lab.experiments.steering import run as steering
 
     def experiment(options):
         assert options.quick and options.seeds == 2
@@ -240,8 +240,8 @@ def test_demo_and_reproduce_reach_their_parts(project, howsure, monkeypatch, ref
     ran = howsure("reproduce", "steering", "--quick", "--seeds", "2", "--json")
     assert ran.data["text"] == "| a table |"
     refused("reproduce", "steering", "--data", "nowhere", words="must be a folder")
-    monkeypatch.setattr("howsure.cli.commands.demo.find_spec", lambda name: None)
-    refused("demo", words="pip install 'howsure[demo]'")
+    monkeypatch.setattr("howsure_lab.demo.command.find_spec", lambda name: None)
+    refused("demo", words="pip install matplotlib tqdm")
 
 
 def test_settings_keep_noise_calibrators_and_layers(project):

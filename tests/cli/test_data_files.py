@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from howsure.reading import Choice, Group, Limits, Preparation, Source, open_data
+from howsure.data.reading import Choice, Group, Limits, Preparation, Source, open_data
 
 NET = "project_model:build"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from howsure.reading import Choice, Limits, Preparation, open_data
+from howsure.data.reading import Choice, Limits, Preparation, open_data
 
 Image = pytest.importorskip("PIL.Image", reason="pillow is not installed")
 NET = "project_model:Pixels"

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import howsure as hs
-from howsure.reading.safetensors import read_safetensors
+from howsure.data.reading.safetensors import read_safetensors
 
 NET = "project_model:build"
 # Warnings of torch's own about its own export.

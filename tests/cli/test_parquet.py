@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from howsure.reading import Choice, open_data
+from howsure.data.reading import Choice, open_data
 
 NET = "project_model:build"
 

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from howsure.cli import main
+from howsure.cli import homes, main
 from howsure.cli.parser import COMMANDS, build_parser
 
 
@@ -29,7 +29,7 @@ def test_every_command_has_help_with_examples_and_the_common_options(command, ca
 def test_every_example_in_the_help_parses():
     parser, count = build_parser(), 0
     for command in COMMANDS:
-        module = sys.modules[f"howsure.cli.commands.{command}"]
+        module = homes.command(command)
         for line in module.EXAMPLES.replace("\\\n", " ").splitlines():
             if line.strip().startswith("howsure"):
                 words = shlex.split(line.split(" > ")[0], comments=True)[1:]
@@ -102,7 +102,7 @@ def test_what_is_not_the_users_fault_has_exit_code_1(project, howsure, monkeypat
     def fail(*arguments, **options):
         raise RuntimeError("out of\n cheese")
 
-    monkeypatch.setattr("howsure.tune.search_closed_form", fail)
+    monkeypatch.setattr("howsure.fit.method.search_closed_form", fail)
     command = ["tune", "project_model:build", "data.npz", "--noise-std", "0.1"]
     ran = howsure(*command)
     assert ran.code == 1

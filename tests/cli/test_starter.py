@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from howsure.starter.write import FILES
+from howsure.cli.starter.write import FILES
 
 
 def test_a_folder_that_is_not_empty_is_refused(project, refused):
@@ -16,7 +16,7 @@ def test_a_folder_that_is_not_empty_is_refused(project, refused):
 
 
 def test_a_failure_leaves_nothing_behind(project, refused, monkeypatch):
-    from howsure.starter import write
+    from howsure.cli.starter import write
 
     def fail(folder, name):
         folder.mkdir(exist_ok=True)

@@ -10,7 +10,7 @@ from howsure.gradients.estimate import estimate
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources
 from howsure.setup import Setup
-from howsure.structure import Parts
+from howsure.values.trees import Parts
 
 ZOO = zoo()
 

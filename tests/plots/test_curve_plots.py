@@ -10,7 +10,7 @@ from scipy import stats
 
 import howsure as hs
 from howsure import metrics, plots
-from howsure.tune import Fit
+from howsure.fit import Fit
 from plots.reading import drawn, gaussians, legend_texts, line, lines
 
 

@@ -10,9 +10,9 @@ from matplotlib.patches import Ellipse
 from scipy import stats
 
 from howsure import plots
-from howsure.budget import Budget
 from howsure.plots.images import picture
 from howsure.plots.theme import LIGHT
+from howsure.values.budget import Budget
 from plots.reading import drawn, legend_texts, line
 
 

@@ -8,7 +8,7 @@ import sys
 import torch
 
 import howsure as hs
-from howsure.scoring import score
+from howsure.data.scoring import score
 from nets import perceptron
 
 ROWS, BATCH, SHARD = 75, 4, 8
@@ -16,7 +16,9 @@ FILE_EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chm
 
 # Children start from a process that has torch loaded already.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["howsure.scoring", "howsure.distributed", "torch.distributed"])
+PROCESSES.set_forkserver_preload(
+    ["howsure.data.scoring", "howsure.data.distributed", "torch.distributed"]
+)
 
 
 def data(rows=ROWS):

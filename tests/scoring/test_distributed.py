@@ -8,9 +8,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import howsure as hs
 from howsure import metrics
-from howsure.distributed import evaluate, fit
-from howsure.distributed.loaders import sharded
-from howsure.tune.share import Share
+from howsure.data.distributed import evaluate, fit
+from howsure.data.distributed.loaders import sharded
+from howsure.fit.share import Share
 from nets import perceptron
 
 METRICS = {

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import howsure as hs
-from howsure.scoring import as_source, score
-from howsure.scoring.plan import Plan, Span
+from howsure.data.scoring import as_source, score
+from howsure.data.scoring.plan import Plan, Span
 from nets import TwoSensors, perceptron
 
 QUIET = {"show_progress": False}

@@ -7,8 +7,8 @@ from small_job import BATCH, SHARD, data, sure
 from torch import nn
 
 import howsure as hs
-from howsure.reading import Choice, open_data
-from howsure.scoring import score
+from howsure.data.reading import Choice, open_data
+from howsure.data.scoring import score
 
 ROWS = 40
 DAMAGES = {
@@ -55,7 +55,7 @@ def interrupted(tmp_path):
     x, out = data(ROWS), tmp_path / "scores.npz"
     scored(tmp_path / "whole.npz", Items(x))
     items = Items(x)
-    shards = hs.scoring.run.Scorer.shard
+    shards = hs.data.scoring.run.Scorer.shard
 
     def until(scorer, span):
         if span.stop == ROWS:
@@ -63,7 +63,7 @@ def interrupted(tmp_path):
         return shards(scorer, span)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hs.scoring.run.Scorer, "shard", until)
+        patch.setattr(hs.data.scoring.run.Scorer, "shard", until)
         with pytest.raises(ValueError, match="interrupted"):
             scored(out, items)
     parts = sorted((tmp_path / "scores.npz.parts").glob("rows-*"))
@@ -134,8 +134,8 @@ def _probing_all(items, run):
     """Runs with items that stop only where they are scored, not where they are looked at."""
     plain = Items(items.x)
     with pytest.MonkeyPatch.context() as patch:
-        known = hs.scoring.as_source(plain).fingerprint()
-        patch.setattr(hs.scoring.sources.Items, "fingerprint", lambda self: known)
+        known = hs.data.scoring.as_source(plain).fingerprint()
+        patch.setattr(hs.data.scoring.sources.Items, "fingerprint", lambda self: known)
         return run()
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from small_job import BATCH, SHARD, data, scored, sure
 
-from howsure.scoring import score
-from howsure.scoring.sources import InMemory
+from howsure.data.scoring import score
+from howsure.data.scoring.sources import InMemory
 
 SETTINGS = {"batch": BATCH, "shard_rows": SHARD, "engine": "ray", "show_progress": False}
 

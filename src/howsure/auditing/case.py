@@ -16,7 +16,7 @@ from howsure.methods.passes import Pass, batch_size, no_gradients
 from howsure.methods.pieces import pieces
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.structure import Parts
+from howsure.values.trees import Parts
 
 # Pairs of input and output that are compared; of dense outputs a random choice is.
 MOST_PAIRS = 2048

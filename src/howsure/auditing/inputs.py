@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from howsure.methods.passes import batch_size
-from howsure.structure import map_leaves
-from howsure.uncertain import as_args
+from howsure.prediction import as_args
+from howsure.values.trees import map_leaves
 
 
 def gathered(data: Any, most: int) -> Any:

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from howsure.auditing.case import Case
 from howsure.auditing.clock import Clock
-from howsure.gaussian import Gaussian
 from howsure.methods.passes import Pass, no_gradients
+from howsure.moments.carrier import Gaussian
 from howsure.noise import sample_of
-from howsure.progress import progress
-from howsure.structure import Parts
+from howsure.values.progress import progress
+from howsure.values.trees import Parts
 
 # Passes of brute force; the std of each element is known to 5 %, of a layer much better.
 PASSES, LEAST = 200, 20

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from howsure.auditing.inputs import first_rows
-from howsure.dropout import DropoutMode, draw_uniforms, masks
+from howsure.masks import DropoutMode, draw_uniforms, masks
 from howsure.methods.passes import Pass, batch_size, no_gradients
 from howsure.setup import Setup
-from howsure.structure import map_leaves
+from howsure.values.trees import map_leaves
 
 
 def fit_each_input(setup: Setup, x: Any) -> bool:

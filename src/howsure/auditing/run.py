@@ -33,11 +33,11 @@ from howsure.auditing.measures import (
 from howsure.auditing.result import Audit, AuditRow
 from howsure.auditing.truth import LEAST, Spread, Truth, brute_force
 from howsure.auditing.verdict import Yardstick, recommend, sentences
-from howsure.dropout import Placement, as_placement
+from howsure.masks import Placement, as_placement
 from howsure.methods import METHODS
 from howsure.methods.passes import Pass, no_gradients
-from howsure.progress import progress
 from howsure.setup import Setup
+from howsure.values.progress import progress
 
 # Shares of the budget by which each stage ends; brute force has the rest.
 _METHODS, _COST, _LAYERS = 0.4, 0.5, 0.6

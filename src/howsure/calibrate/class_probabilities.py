@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments import Moments
+from howsure.moments.rule import find
+from howsure.moments.value import Moments
 from howsure.prediction import Prediction, entropy
-from howsure.registry import find
 
 
 def class_probabilities(logits: Prediction) -> Prediction:

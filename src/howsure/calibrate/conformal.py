@@ -14,7 +14,7 @@ from howsure.calibrate.held_out import HeldOut, held_out, mean_and_var
 from howsure.calibrate.loader import Labels
 from howsure.calibrate.scores import GroupedScores, Label
 from howsure.prediction import Prediction
-from howsure.structure import Parts
+from howsure.values.trees import Parts
 
 
 @dataclass(frozen=True, eq=False)

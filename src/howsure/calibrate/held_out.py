@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from howsure.calibrate.calibrated import refuse_calibrated_intervals
 from howsure.prediction import Prediction
-from howsure.structure import Parts
+from howsure.values.trees import Parts
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from howsure.calibrate.calibrated import CalibratedPrediction, with_intervals
 from howsure.calibrate.held_out import held_out, mean_and_var
 from howsure.calibrate.rescale import aligned
 from howsure.prediction import Prediction
-from howsure.structure import Parts
+from howsure.values.trees import Parts
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from howsure.calibrate.calibrated import refuse_calibrated_intervals
 from howsure.calibrate.held_out import one_tensor
+from howsure.fit.validation_data import pairs_of
 from howsure.prediction import Prediction
-from howsure.structure import as_call
-from howsure.validation_data import pairs_of
+from howsure.values.trees import as_call
 
 Labels = Tensor | Sequence[int] | Sequence[str]
 

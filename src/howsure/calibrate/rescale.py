@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.budget import CONSTANT, Budget
 from howsure.calibrate.held_out import check_new, one_tensor
 from howsure.prediction import Prediction
-from howsure.structure import Parts
+from howsure.values.budget import CONSTANT, Budget
+from howsure.values.trees import Parts
 
 
 def rescaled(prediction: Prediction, scale: Tensor, residual_var: Tensor) -> Prediction:

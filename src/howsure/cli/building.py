@@ -15,14 +15,14 @@ from torch import Tensor
 
 from howsure.cli.noises import noise_of
 from howsure.cli.settings import read_settings
-from howsure.dropout import Placement, as_placement
-from howsure.dropout.sites import PLACEMENTS
+from howsure.data.reading import Choice, Data, Group, Limits, Preparation, load_model, open_data
+from howsure.data.reading.models import Model
+from howsure.data.reading.source import Inputs, Source
+from howsure.masks import Placement, as_placement
+from howsure.masks.sites import PLACEMENTS
 from howsure.methods import METHODS, RENAMED, check_method
-from howsure.reading import Choice, Data, Group, Limits, Preparation, load_model, open_data
-from howsure.reading.models import Model
-from howsure.reading.source import Inputs, Source
-from howsure.structure import Parts, as_call, map_leaves
 from howsure.uncertain import Uncertain
+from howsure.values.trees import Parts, as_call, map_leaves
 
 _PLAIN = ("samples", "tolerance", "output", "task", "prediction", "residual_var", "seed")
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from howsure import noise as noises
+from howsure.data.reading import Choice, Group, Limits, Preparation, open_data
 from howsure.noise import Noise
-from howsure.reading import Choice, Group, Limits, Preparation, open_data
 
 
 @dataclass(frozen=True, eq=False)

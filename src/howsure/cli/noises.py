@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from howsure import noise as noises
-from howsure.files import write_atomically
+from howsure.data.reading.npy import open_npy
 from howsure.noise import Noise
-from howsure.reading.npy import open_npy
+from howsure.values.files import write_atomically
 
 _FORMAT = "howsure noise 1"
 

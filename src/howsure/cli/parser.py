@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
+from howsure.cli.homes import command
 from howsure.cli.options import add_common
 
-# In the order of a user's work. Each is a module of `howsure.cli.commands` with `HELP` (one line),
-# `EXAMPLES`, `add(parser)` for its options and `run(arguments) -> Result`.
+# In the order of a user's work; `howsure.cli.homes` finds each.
 COMMANDS = (
     "init",
     "check",
@@ -58,7 +57,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"howsure {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name in COMMANDS:
-        module = import_module(f"howsure.cli.commands.{name}")
+        module = command(name)
         added = commands.add_parser(
             name,
             help=module.HELP,

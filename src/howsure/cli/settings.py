@@ -10,11 +10,11 @@ from typing import Any
 from torch import nn
 
 from howsure.cli.result import plain
-from howsure.files import write_atomically
+from howsure.fit import Fit
 from howsure.noise.values import encode
 from howsure.report import decoded
-from howsure.tune import Fit
 from howsure.uncertain import Uncertain
+from howsure.values.files import write_atomically
 
 _FORMAT = "howsure settings 1"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.calls import Calls, Rows
+from howsure.gradients.calls import Calls, Rows
 from howsure.gradients.sources import Sources, leaf, outputs_at
 
 # One backward pass per output: beyond this, sampling is cheaper.

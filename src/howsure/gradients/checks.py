@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.calls import Calls, Rows
 from howsure.gradients.backward import MOST_OUTPUTS, check_outputs, gradients_at
+from howsure.gradients.calls import Calls, Rows
 from howsure.gradients.classes import varying
 from howsure.gradients.layout import Verdict, some_rows, verdict_for
 from howsure.gradients.sources import Sources, values_at

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.calls import ALL, Calls, Rows
-from howsure.concrete import is_traced
 from howsure.gradients.backward import gradients_at
+from howsure.gradients.calls import ALL, Calls, Rows
 from howsure.gradients.sources import Sources
 from howsure.gradients.sums import Running, Sums, sums_of
+from howsure.values.concrete import is_traced
 
 # Elements of sources that run at once: activations take some hundred times as much memory.
 _ELEMENTS = 2**19

@@ -16,11 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.calls import ALL, Calls, Layout, NotRowsError, Rows, has_rows, rows_of, tensors_of
-from howsure.concrete import is_traced
+from howsure.gradients.calls import (
+    ALL,
+    Calls,
+    Layout,
+    NotRowsError,
+    Rows,
+    has_rows,
+    rows_of,
+    tensors_of,
+)
 from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
 from howsure.setup import Setup, way_of, weights_of
-from howsure.structure import Parts, shapes_of
+from howsure.values.concrete import is_traced
+from howsure.values.trees import Parts, shapes_of
 
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8

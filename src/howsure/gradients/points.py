@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.concrete import outside_traces
 from howsure.gradients.quadrature import POINTS, RHO, half_forms, linear_form, variance_form
+from howsure.values.concrete import outside_traces
 
 
 @dataclass(frozen=True, eq=False)

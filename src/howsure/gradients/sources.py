@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.calls import Calls, Layout, Rows
-from howsure.concrete import is_traced
-from howsure.dropout import Site
+from howsure.gradients.calls import Calls, Layout, Rows
 from howsure.gradients.points import Design, design_for, draw
+from howsure.masks import Site
 from howsure.noise import roots_of
 from howsure.noise.roots import Root
 from howsure.setup import Setup
-from howsure.structure import Parts
+from howsure.values.concrete import is_traced
+from howsure.values.trees import Parts
 
 # Numbers that are kept from call to call: 4 MB.
 _REMEMBERED = 2**20

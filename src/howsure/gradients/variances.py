@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from howsure.budget import Budget
-from howsure.concrete import has_values
 from howsure.gradients.classes import semi_definite
 from howsure.gradients.estimate import Estimate
+from howsure.values.budget import Budget
+from howsure.values.concrete import has_values
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from howsure.calls import Calls
 from howsure.gradients.backward import MOST_OUTPUTS
+from howsure.gradients.calls import Calls
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources
 from howsure.setup import Setup
-from howsure.structure import shapes_of
+from howsure.values.trees import shapes_of
 
 # A network is small if it does not do more than so much work for an input (operations), and its
 # noise has few dimensions: inner products over few of them average little, so that gradients need

@@ -10,7 +10,7 @@ from torch import Tensor
 from howsure.methods.passes import Pass
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
-from howsure.structure import map_leaves
+from howsure.values.trees import map_leaves
 
 
 def prediction(

@@ -9,13 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from howsure.calls import ALL, Calls, Rows
-from howsure.dropout import draw_uniforms, masks
+from howsure.gradients.calls import ALL, Calls, Rows
 from howsure.gradients.points import draw
 from howsure.gradients.sources import Sources
+from howsure.masks import draw_uniforms, masks
 from howsure.methods.monte_carlo import Samples
 from howsure.setup import Setup
-from howsure.structure import Parts
+from howsure.values.trees import Parts
 
 # As many as one needs for a std within 5 %; and where a tolerance gives up.
 SAMPLES = 200

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from howsure.heteroscedastic import HeteroscedasticModel
 from howsure.methods.guard import choose
+from howsure.methods.variance_head import HeteroscedasticModel
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.structure import Parts
+from howsure.values.trees import Parts
 
 
 def predict(setup: Setup, x: Any) -> Prediction:

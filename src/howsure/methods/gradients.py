@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.calls import Calls
-from howsure.concrete import is_traced
-from howsure.freed_memory import keep_freed_memory
+from howsure.gradients.calls import Calls
 from howsure.gradients.checks import verdict_of
 from howsure.gradients.classes import Classes, through_softmax, varying
 from howsure.gradients.estimate import Estimate, estimate, is_precise
@@ -26,7 +24,9 @@ from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.draws import SAMPLES, sampled_at
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
-from howsure.structure import map_leaves
+from howsure.values.concrete import is_traced
+from howsure.values.freed_memory import keep_freed_memory
+from howsure.values.trees import map_leaves
 
 # Points unless `samples` says otherwise: two blocks of one source, one of noise at masks.
 POINTS = 8

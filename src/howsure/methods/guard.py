@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from howsure.concrete import is_traced
 from howsure.gradients.layout import RANDOM, Verdict, layout_of
 from howsure.methods import choice
 from howsure.methods.passes import one_at_a_time
 from howsure.prediction import Prediction
 from howsure.setup import Setup
+from howsure.values.concrete import is_traced
 
 Predict = Callable[[Setup, Any], Prediction]
 Choice = tuple[str, Setup, tuple[str, ...]]

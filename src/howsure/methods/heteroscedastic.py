@@ -15,15 +15,15 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.heteroscedastic import HeteroscedasticModel
 from howsure.methods.combine import prediction, spread, zeros_like_each
 from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.sampling import has_active_sites, sampled
-from howsure.moments import Moments
+from howsure.methods.variance_head import HeteroscedasticModel
+from howsure.moments.rule import find
+from howsure.moments.value import Moments
 from howsure.prediction import Prediction
-from howsure.registry import find
 from howsure.setup import Setup
-from howsure.structure import Parts, as_call, copied
+from howsure.values.trees import Parts, as_call, copied
 
 _UNUSED_NOISE = (
     'method "heteroscedastic": `noise` is not used; the data variance is the one that the head '

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.calls import ALL, Calls
-from howsure.concrete import has_values
 from howsure.gradients.backward import MOST_OUTPUTS, gradients_at
+from howsure.gradients.calls import ALL, Calls
 from howsure.gradients.checks import verdict_of
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources, values_at
@@ -19,6 +18,7 @@ from howsure.methods.combine import prediction, zeros_like_each
 from howsure.methods.passes import Pass
 from howsure.prediction import Prediction
 from howsure.setup import Setup
+from howsure.values.concrete import has_values
 
 # One backward pass per output: beyond this, sampling is cheaper.
 _MOST_OUTPUTS = 256

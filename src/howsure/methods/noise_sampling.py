@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.calls import Calls
-from howsure.freed_memory import keep_freed_memory
+from howsure.gradients.calls import Calls
 from howsure.gradients.layout import RANDOM, layout_of
 from howsure.gradients.sources import Sources
 from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at
@@ -24,7 +23,8 @@ from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass, own_random_numbers
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.structure import map_leaves
+from howsure.values.freed_memory import keep_freed_memory
+from howsure.values.trees import map_leaves
 
 
 @torch.inference_mode(False)

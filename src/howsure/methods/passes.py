@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from howsure.call_site import CallSites
-from howsure.interpreter import RuleInterpreter
+from howsure.moments.interpreter import RuleInterpreter
+from howsure.moments.numerics.squares import layers_of_variances_in
+from howsure.moments.prefix import Prefix, PrefixInterpreter
+from howsure.moments.propagate import Propagated, outcome, python_only, run
 from howsure.prediction import entropy
-from howsure.prefix import Prefix, PrefixInterpreter
-from howsure.propagation import Propagated, outcome, python_only, run
 from howsure.setup import Setup
-from howsure.squares import layers_of_variances_in
-from howsure.structure import Parts, copied, selected
+from howsure.values.call_site import CallSites
+from howsure.values.trees import Parts, copied, selected
 
 # A model that writes to itself, or draws random numbers, serves one thread at a time.
 one_at_a_time = threading.RLock()

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from howsure.structure import Parts, map_leaves
+from howsure.values.trees import Parts, map_leaves
 
 # Input elements per piece: activations, probes and gradients take some thousand times as much.
 _ELEMENTS = 2**16

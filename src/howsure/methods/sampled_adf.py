@@ -12,8 +12,8 @@ from howsure.methods import adf, mc_dropout
 from howsure.methods.combine import prediction, spread
 from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.sampling import SAMPLES, has_active_sites, sampled
+from howsure.moments.prefix import Prefix
 from howsure.prediction import Prediction
-from howsure.prefix import Prefix
 from howsure.setup import Setup
 
 

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.dropout import DropoutMode, Site, draw_uniforms, masks
 from howsure.errors import NoRuleError
-from howsure.freed_memory import keep_freed_memory
+from howsure.masks import DropoutMode, Site, draw_uniforms, masks
 from howsure.methods.passes import batch_size, own_random_numbers
-from howsure.prefix import Prefix
+from howsure.moments.prefix import Prefix
 from howsure.setup import Setup
-from howsure.structure import Parts
+from howsure.values.freed_memory import keep_freed_memory
+from howsure.values.trees import Parts
 
 # Samples unless `samples` says otherwise: the paper's T is between 10 and 50.
 SAMPLES = 20

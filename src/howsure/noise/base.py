@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from howsure.moments import variance_dtype
+from howsure.moments.value import variance_dtype
 from howsure.noise.roots import Root, diagonal
 from howsure.noise.values import Value, along, as_value, check, encode, like
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from howsure.concrete import has_values
 from howsure.noise.base import Noise
 from howsure.noise.values import Value, as_value, check, like
+from howsure.values.concrete import has_values
 
 
 @dataclass(frozen=True, eq=False)

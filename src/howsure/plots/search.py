@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from howsure.fit import Fit
 from howsure.plots.canvas import label, legend, prepared
 from howsure.plots.theme import Theme
 from howsure.plots.values import Array
-from howsure.tune import Fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from howsure.budget import Budget
 from howsure.plots.canvas import label, legend, prepared
 from howsure.plots.theme import SMALL, Theme
 from howsure.plots.values import Array
+from howsure.values.budget import Budget
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from howsure.moments import Moments
+from howsure.moments.value import Moments
 from howsure.prediction import Prediction
 
 Array = NDArray[np.float64]

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure.fit.validation_data import pairs_of
 from howsure.noise import sample_of
 from howsure.prediction import Prediction, concatenated
-from howsure.progress import progress
 from howsure.report import classification, regression
 from howsure.report.cases import cases_of
 from howsure.report.levels import Levels, scaled
@@ -24,7 +24,7 @@ from howsure.report.settings import code_of, facts, settings_of
 from howsure.report.sources import shares_of
 from howsure.report.values import Report, View
 from howsure.uncertain import Uncertain
-from howsure.validation_data import pairs_of
+from howsure.values.progress import progress
 
 _DEFAULTS = Options()
 

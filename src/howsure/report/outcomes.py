@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.objectives import check_targets
+from howsure.fit.objectives import check_targets
 from howsure.prediction import Prediction
-from howsure.structure import Parts
+from howsure.values.trees import Parts
 
 # Up to so many outputs can be looked at one by one.
 _SEPARATE = 6

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from howsure.fit import Fit
 from howsure.report.axes import linear_axis, log_axis, short
 from howsure.report.values import Axis, Chart, Series
-from howsure.tune import Fit
 
 
 def rate_search(fit: Fit) -> Chart | None:

@@ -19,8 +19,8 @@ from howsure.noise.values import decode_tensor, encode
 from howsure.prediction import Prediction
 from howsure.report.options import Options
 from howsure.report.readings import percent
-from howsure.structure import Parts
 from howsure.uncertain import Uncertain
+from howsure.values.trees import Parts
 
 # Settings that `Uncertain.get_extra_state` leaves out because they change the cost and not, or
 # hardly, the result.

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.call_site import CallSites
-from howsure.gaussian import Gaussian, unwrap, wrap
-from howsure.interpreter import RuleInterpreter
-from howsure.moments import Moments, variance_dtype
-from howsure.registry import Rule, Target
-from howsure.samples import Sample
+from howsure.moments.carrier import Gaussian, unwrap, wrap
+from howsure.moments.interpreter import RuleInterpreter
+from howsure.moments.rule import Rule, Target
+from howsure.moments.samples import Sample
+from howsure.moments.value import Moments, variance_dtype
+from howsure.values.call_site import CallSites
 
 
 class Call:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from howsure.interpreter import works_in_place
-from howsure.moments import Moments, variance_dtype
-from howsure.registry import REFUSED, Rule, operation_name
-from howsure.samples import Sample
+from howsure.moments.interpreter import works_in_place
+from howsure.moments.rule import REFUSED, Rule, operation_name
+from howsure.moments.samples import Sample
+from howsure.moments.value import Moments, variance_dtype
 from howsure.testing.calls import Call
 from howsure.testing.oracles import Truth, first_order_variance, monte_carlo, quadrature
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from howsure.registry import Target
+from howsure.moments.rule import Target
 from howsure.testing.calls import Call
 
 

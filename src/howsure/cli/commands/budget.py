@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace) -> Result:
     """The table of sources, averaged over rows and outputs."""
     import torch
 
-    from howsure.budget import Budget
     from howsure.cli.building import case_of, check_unsure
+    from howsure.values.budget import Budget
 
     case = case_of(arguments)
     check_unsure(case.sure)
@@ -74,7 +74,7 @@ def _budget(sure: Any, x: Any) -> Any:
 def _write_heatmap(path: Path, budget: Any) -> None:
     import numpy as np
 
-    from howsure.files import write_atomically
+    from howsure.values.files import write_atomically
 
     if path.suffix != ".npz":
         raise ValueError(f"`--heatmap {path}` must end in `.npz`.")

@@ -30,7 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Result:
     """The table of operations."""
-    from howsure.checking import check
+    from howsure.auditing.check import check
     from howsure.cli.building import example_of, model_of
     from howsure.cli.noises import noise_of
     from howsure.noise import variance_of

@@ -40,7 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Result:
     """What was written."""
     from howsure.cli.building import check_unsure, example_of, model_of, uncertain_of
-    from howsure.exporting import export
+    from howsure.deploy.exporting import export
 
     model = model_of(arguments)
     example = example_of(arguments, model)

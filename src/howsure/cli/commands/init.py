@@ -21,7 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Result:
     """What was written, and how to go on."""
-    from howsure.starter import write_project
+    from howsure.cli.starter import write_project
 
     files = write_project(arguments.folder)
     listed = "\n".join(f"  {path}" for path in files)

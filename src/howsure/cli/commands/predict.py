@@ -49,7 +49,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Result:
     """The summary of what was written."""
     from howsure.cli.building import case_of, check_unsure, shows_progress
-    from howsure.scoring import score
+    from howsure.data.scoring import score
 
     _check_level(arguments.interval)
     case = case_of(arguments)

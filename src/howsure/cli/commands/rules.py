@@ -30,8 +30,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Result:
     """The rules that fit, one line each."""
-    from howsure import propagate  # noqa: F401  (fills the table)
-    from howsure.registry import registered
+    from howsure.moments import rules  # noqa: F401  (fills the table)
+    from howsure.moments.rule import registered
 
     rules = [_described(rule) for rule in registered()]
     chosen = [rule for rule in sorted(rules, key=lambda r: r["name"]) if _fits(rule, arguments)]
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> Result:
 
 
 def _described(rule: Any) -> dict[str, Any]:
-    from howsure.registry import operation_name
+    from howsure.moments.rule import operation_name
 
     return {
         "name": rule.name,

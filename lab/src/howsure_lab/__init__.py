@@ -1,0 +1,1 @@
+"""The laboratory beside howsure: experiments, demonstration, the released code's formulas."""

@@ -1,0 +1,119 @@
+"""What the numbers mean, in words that follow from the numbers."""
+
+from __future__ import annotations
+
+import math
+from textwrap import fill
+
+from howsure_lab.demo.conditions import UNSEEN
+from howsure_lab.demo.outcome import Outcome
+from howsure_lab.demo.study import Study
+
+_LEVEL = 0.95
+
+
+def explanation(study: Study) -> str:
+    """Paragraphs on the method, on every kind of condition, and on what is not told."""
+    by_name = {outcome.name: outcome for outcome in study.outcomes}
+    unseen = [by_name[condition.name] for condition in UNSEEN]
+    parts = [
+        _on_method(study),
+        _on_clear(study.clear),
+        _on_noisy(by_name["noisy"], study.clear),
+        *(_on_unseen(outcome, study.clear) for outcome in unseen),
+        _on_trust(unseen),
+        _on_order(study),
+    ]
+    return "\n".join(fill(part, 96, subsequent_indent="  ") for part in parts)
+
+
+def _on_method(study: Study) -> str:
+    error = study.clear.prediction.std_error
+    known = ""
+    if error is not None:
+        relative = float((error.flatten() / study.clear.std).median())
+        known = f" By its own account it knows the std of a clear road to {_percent(relative)}."
+    return f"- method: `{study.method}`, howsure's choice for this network.{known}"
+
+
+def _on_clear(clear: Outcome) -> str:
+    return (
+        f"- clear: the rate was found on other clear roads. Here {_percent(clear.coverage)} of the "
+        f"true angles lie in the 95 % interval: {judged(clear)}."
+    )
+
+
+def _on_noisy(noisy: Outcome, clear: Outcome) -> str:
+    return (
+        f"- noisy: the camera's noise is {noisy.condition.noise_std / clear.condition.noise_std:g} "
+        f"times larger, and howsure is told so. The std goes from {clear.mean_std:.3f} to "
+        f"{noisy.mean_std:.3f}, since the camera's part grows, and the error from "
+        f"{clear.rmse:.3f} to {noisy.rmse:.3f}; {judged(noisy)}."
+    )
+
+
+def _on_unseen(outcome: Outcome, clear: Outcome) -> str:
+    told = outcome.told_from(clear)
+    return (
+        f"- {outcome.name}: not in training, and nobody told howsure. The std is "
+        f"{outcome.mean_std / clear.mean_std:.1f} times that on clear roads, which {detected(told)}"
+        f" ({told:.2f}); the error is {outcome.rmse / clear.rmse:.1f} times as large, and "
+        f"{_percent(outcome.coverage)} lie in the interval: {judged(outcome)}."
+    )
+
+
+def _on_trust(unseen: list[Outcome]) -> str:
+    small = [outcome.name for outcome in unseen if _off(outcome) < 0]
+    if not small:
+        return "- The intervals hold under all conditions that the network has not seen."
+    return (
+        f"- So for {_listed(small)} a large std is a warning, not an error bar: the rate that "
+        "fits clear roads says too little there. Intervals that hold need held-out data of the "
+        "condition, for `fit` or `calibrate`."
+    )
+
+
+def _on_order(study: Study) -> str:
+    each = ", ".join(
+        f"{outcome.name} {outcome.rank:.2f} ({outcome.rank_if_right:.2f})"
+        for outcome in study.outcomes
+    )
+    return (
+        "- Within one condition, does a larger std come with a larger error? Their rank "
+        "correlation, in brackets what it would be if every std were exactly right, since errors "
+        f"are random even then: {each}."
+    )
+
+
+def judged(outcome: Outcome) -> str:
+    """Whether the std has the right size, as far as so many scenes can tell."""
+    words = {
+        -1: "the std is too small",
+        0: f"as far as {len(outcome.true)} roads can tell, the std is right",
+        1: "the std is too large",
+    }
+    return words[_off(outcome)]
+
+
+def detected(auroc: float) -> str:
+    """How well a condition is told from the clear one."""
+    if auroc >= 0.9:
+        return "tells it from clear nearly always"
+    if auroc >= 0.7:
+        return "tells it from clear often"
+    return "does not tell it from clear"
+
+
+def _off(outcome: Outcome) -> int:
+    """-1, 0 or 1: coverage below, within or above three standard errors of the level."""
+    error = 3 * math.sqrt(_LEVEL * (1 - _LEVEL) / len(outcome.true))
+    gap = outcome.coverage - _LEVEL
+    return 0 if abs(gap) <= error else int(math.copysign(1, gap))
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,95 @@
+"""From a seed to everything that the policies need: data, networks, linear model, uncertainty."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from howsure_lab.experiments.folder import RunFolder
+from howsure_lab.experiments.pairs import Pairs
+from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
+from howsure_lab.experiments.quadrotor.collection import Amount, collect
+from howsure_lab.experiments.quadrotor.models import (
+    LinearModel,
+    Models,
+    SureNetwork,
+    as_ensemble,
+    with_dropout,
+)
+from howsure_lab.experiments.quadrotor.networks import Siblings, absolute_error
+
+_RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.07, 0.12, 0.2, 0.35)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How models are made.
+
+    Attributes:
+        amount: Of training data.
+        recipe: Training.
+        siblings: Networks that are trained; the first one is "the MLP".
+        samples: Monte-Carlo samples of the paper's method.
+        tuning: Held-out readings for rate, gate and laws.
+    """
+
+    amount: Amount = field(default_factory=Amount)
+    recipe: PlainRecipe = field(default_factory=lambda: PlainRecipe(30, batch=256))
+    siblings: int = 5
+    samples: int = 20
+    tuning: int = 2000
+
+
+def prepared(how: Preparation, seed: int, folder: RunFolder) -> tuple[Models, dict[str, Any]]:
+    """The models of a seed, and how good they are on held-out flights."""
+    raw = collect(how.amount, seed)
+    scale = raw.train.y.square().mean(0).sqrt()
+    train, held_out = (Pairs(part.x, part.y / scale) for part in raw)
+    siblings = made(lambda: Siblings(how.siblings, train), seed)
+
+    def fit(model: nn.Module) -> None:
+        train_plain(model, train, absolute_error, how.recipe, seed)
+
+    folder.trained(f"seed{seed}-networks", siblings, fit)
+    assert isinstance(siblings, Siblings)
+    networks = siblings.apart()
+    tuning = held_out.every(how.tuning)
+    sampled = with_dropout(networks[0], samples=how.samples, seed=seed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = sampled.fit(tuning.every(600).batches(200), rates=_RATES, show_progress=False)
+    notes = sorted({str(warning.message) for warning in caught})
+    models = Models(
+        networks[0],
+        SureNetwork.fit(sampled, tuning, networks[0]),
+        SureNetwork.fit(as_ensemble(networks), tuning),
+        LinearModel.fit(train, held_out),
+        scale,
+    )
+    return models, {"rate": found.rate, "notes": notes, **_held_out(models, held_out)}
+
+
+@torch.inference_mode()
+def _held_out(models: Models, held_out: Pairs) -> dict[str, Any]:
+    """Root mean squared errors on held-out flights in the errors' units, and what was fitted."""
+
+    def size(found: torch.Tensor) -> list[float]:
+        errors = (found - held_out.y) * models.scale
+        return [round(value, 5) for value in errors.square().mean(0).sqrt().tolist()]
+
+    return {
+        "held_out_rmse": {
+            "nominal": size(torch.zeros_like(held_out.y)),
+            "linear": size(models.linear(held_out.x)),
+            "mlp": size(models.network(held_out.x)),
+        },
+        "powers": {
+            "dropout": models.dropout.law.power.tolist(),
+            "ensemble": models.ensemble.law.power.tolist(),
+            "linear": models.linear.law.power.tolist(),
+        },
+    }

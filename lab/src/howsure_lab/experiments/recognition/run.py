@@ -1,0 +1,185 @@
+"""Table III of the paper: how sure a network is of what it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from howsure import noise
+from howsure.prediction import Prediction
+from howsure_lab.experiments.contenders import (
+    CONTENDERS,
+    LABELS,
+    WITH_RESIDUAL,
+    Bench,
+    Effort,
+    tuned,
+)
+from howsure_lab.experiments.folder import RunFolder
+from howsure_lab.experiments.options import Options
+from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
+from howsure_lab.experiments.recognition.cifar import read_cifar
+from howsure_lab.experiments.recognition.cifar_resnets import STD, CifarResNet, load_pretrained
+from howsure_lab.experiments.recognition.data import Counts, RecognitionData, cifar_data, digit_data
+from howsure_lab.experiments.recognition.data import normalised as normalised_images
+from howsure_lab.experiments.recognition.scores import (
+    CLASSIFICATION,
+    READING,
+    classification_scores,
+    told_apart,
+)
+from howsure_lab.experiments.reports import Step, finished, open_folder, write_results
+from howsure_lab.experiments.tables import Column, method_table
+
+PAPER = {"gal": "93.2 / 4.79", "gast": "93.7 / 15.2", "ours": "94.0 / 2.65"}
+_WEIGHTS = "resnet20*.th"
+_DEPTH = 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a recognition run depends on; `noise_std` is in gray values from 0 to 1."""
+
+    counts: Counts = field(default_factory=lambda: Counts(300, 600))
+    noise_std: float = 0.1
+    recipe: PlainRecipe = field(default_factory=lambda: PlainRecipe(30, lr=1e-2))
+    effort: Effort = field(default_factory=lambda: Effort(epochs=5, tuning_samples=50))
+    methods: tuple[str, ...] = tuple(name for name in CONTENDERS if name not in WITH_RESIDUAL)
+
+    @staticmethod
+    def of(options: Options) -> Settings:
+        """The settings for these options."""
+        few = (0.0, 0.003, 0.01, 0.03, 0.1)
+        if options.data is not None:
+            effort = Effort(epochs=1, tuning_samples=50, batch=25)
+            untrained = tuple(n for n in Settings().methods if not CONTENDERS[n].retrained)
+            real = Settings(Counts(200, 1000), 2 / 255, effort=effort, methods=untrained)
+            few_images = replace(real, counts=Counts(25, 75))
+            quick = Effort(rates=few, tuning_samples=10, batch=25)
+            return replace(few_images, effort=quick) if options.quick else real
+        small = replace(Settings(), counts=Counts(150, 300), recipe=PlainRecipe(15, lr=1e-2))
+        return replace(small, effort=Effort(rates=few, epochs=2)) if options.quick else Settings()
+
+
+class RecognitionRun:
+    """The parts of a run; data and networks are made when a part needs them."""
+
+    def __init__(self, options: Options, settings: Settings, folder: RunFolder) -> None:
+        self.options = options
+        self.settings = settings
+        self.folder = folder
+
+    @cached_property
+    def data(self) -> RecognitionData:
+        """Digits, or CIFAR-10."""
+        if self.options.data is not None:
+            return cifar_data(read_cifar(self.options.data), self.settings.counts)
+        return digit_data(self.settings.counts, self.settings.noise_std)
+
+    def network(self, seed: int) -> nn.Module:
+        """The pretrained ResNet-20, or a ResNet-8 for digits trained from this seed."""
+        if self.options.data is not None:
+            return load_pretrained(find_weights(self.options.data), _DEPTH)
+        model = made(lambda: CifarResNet(8, channels=1, widths=(8, 16, 32)), seed)
+
+        def train(model: nn.Module) -> None:
+            train_plain(model, self.data.train, F.cross_entropy, self.settings.recipe, seed)
+
+        self.folder.trained(f"seed{seed}-plain", model, train)
+        return model.requires_grad_(False)
+
+    def bench(self, seed: int) -> Bench:
+        """The network of a seed with its data and noise."""
+        std = self.settings.noise_std
+        real = self.options.data is not None
+        level = noise.gray_levels(std * 255, normalize_std=STD) if real else std**2
+        data, effort = self.data, self.settings.effort
+        model = self.network(seed)
+        return Bench(model, level, data.train, data.validation, effort, seed, "classification")
+
+    def method(self, name: str, seed: int) -> dict[str, Any]:
+        """One line of the table for one seed."""
+        bench, data = self.bench(seed), self.data
+        found = tuned(CONTENDERS[name], bench, self.folder)
+
+        def predict(x: Tensor) -> Prediction:
+            return found.sure.predict(x.split(bench.effort.batch), show_progress=False)
+
+        tested = predict(data.test.x)
+        scores = classification_scores(tested, data.test.y)
+        few = max(len(data.test.y) // 2, 1)
+        for kind, images in data.strange.items():
+            scores[f"strange_{kind}"] = told_apart(tested, predict(images[:few]))
+        return {"method": name, "seed": seed, "fit": found.record, "scores": scores}
+
+    def plain(self) -> dict[str, float]:
+        """The plain network: accuracy on the whole test set, and its soft-max entropy."""
+        model = self.network(0)
+        test = self.data.test
+        found = _probabilities(model, test.x)
+        zero = torch.zeros_like(found)
+        scores = classification_scores(Prediction(found, zero, zero), test.y)
+        kept = ("accuracy", "categorical_nll", "brier", "ece", "errors_entropy", "count")
+        result = {key: scores[key] for key in kept}
+        if self.options.data is not None and not self.options.quick:
+            cifar = read_cifar(self.options.data)
+            says = _probabilities(model, normalised_images(cifar.test_x)).argmax(1)
+            result["accuracy_whole_test_set"] = 100 * float((says == cifar.test_y).double().mean())
+        return result
+
+    def steps(self) -> list[Step]:
+        """All parts; a pretrained network has one seed."""
+        seeds = self.options.seed_list if self.options.data is None else (0,)
+        lines = [
+            Step(f"seed{seed}-{name}", partial(self.method, name, seed))
+            for seed in seeds
+            for name in self.settings.methods
+        ]
+        return [Step("plain", self.plain), *lines]
+
+
+@torch.inference_mode()
+def _probabilities(model: nn.Module, x: Tensor) -> Tensor:
+    return torch.cat([F.softmax(model(part), 1) for part in x.split(250)])
+
+
+def find_weights(folder: Path) -> Path:
+    """The checkpoint of ResNet-20 in a folder or below it."""
+    for path in sorted(folder.glob(f"**/{_WEIGHTS}")):
+        return path
+    raise FileNotFoundError(f"There is no checkpoint `{_WEIGHTS}` in `{folder}`.")
+
+
+def tables(results: Mapping[str, Any]) -> list[str]:
+    """The table and how to read it."""
+    lines: Sequence[Mapping[str, Any]] = results["lines"]
+    kinds = [key for key in lines[0]["scores"] if key.startswith("strange_")]
+    columns = [*CLASSIFICATION, *(Column(k, k.removeprefix("strange_"), 3) for k in kinds)]
+    runs: dict[str, list[Any]] = {}
+    for line in lines:
+        runs.setdefault(line["method"], []).append(line["scores"])
+    plain = ", ".join(f"{key} {value:.4g}" for key, value in results["plain"].items())
+    return [
+        method_table(runs, columns, labels=LABELS, paper=PAPER),
+        f"{READING} The paper's column: accuracy / per-class NLL, ResNet-18 on CIFAR-10.\n",
+        f"The plain network: {plain}.\n",
+    ]
+
+
+def run(options: Options) -> Path:
+    """Runs the experiment; returns the path of its table."""
+    settings = Settings.of(options)
+    if options.data is not None:
+        find_weights(options.data)
+    folder = open_folder(options, asdict(settings))
+    work = RecognitionRun(options, settings, folder)
+    plain, *lines = finished(work.steps(), folder, options)
+    results = {"settings": asdict(settings), "plain": plain, "lines": lines}
+    return write_results(options, folder, results, tables(results))

@@ -1,0 +1,148 @@
+"""UCI regression: a small network trained as usual, then asked how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from howsure_lab.experiments.contenders import CONTENDERS, LABELS, Bench, Effort, tuned
+from howsure_lab.experiments.evaluate import predicted
+from howsure_lab.experiments.folder import RunFolder
+from howsure_lab.experiments.options import Options
+from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
+from howsure_lab.experiments.reports import Step, finished, open_folder, write_results
+from howsure_lab.experiments.scores import READING, REGRESSION, regression_scores
+from howsure_lab.experiments.tables import method_table
+from howsure_lab.experiments.uci import peer
+from howsure_lab.experiments.uci.data import DataSet, Split, diabetes, read_all, split
+
+_HIDDEN = 50
+_PEER = "laplace"
+
+
+@dataclass(frozen=True)
+class UciSettings:
+    """What a UCI run depends on.
+
+    Attributes:
+        noise_std: Assumed for every standardised feature: the data sets do not state theirs.
+        recipe: Training of the plain network.
+        effort: Tuning and retraining.
+    """
+
+    noise_std: float = 0.05
+    recipe: PlainRecipe = field(default_factory=lambda: PlainRecipe(40, lr=3e-3, decay=1e-2))
+    effort: Effort = field(default_factory=lambda: Effort(epochs=20, tuning_samples=50))
+
+    @staticmethod
+    def of(options: Options) -> UciSettings:
+        """The settings for these options."""
+        full = UciSettings()
+        return replace(full, effort=Effort(epochs=5)) if options.quick else full
+
+
+def network(features: int) -> nn.Module:
+    """Two hidden layers of 50."""
+    return nn.Sequential(
+        nn.Linear(features, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, _HIDDEN), nn.ReLU(),
+        nn.Linear(_HIDDEN, 1),
+    )  # fmt: skip
+
+
+class UciRun:
+    """The parts of a run: one per data set, split and method."""
+
+    def __init__(self, options: Options, settings: UciSettings, folder: RunFolder) -> None:
+        self.options = options
+        self.settings = settings
+        self.folder = folder
+        self.sets = read_all(options.data) if options.data is not None else (diabetes(),)
+        self.methods = (*CONTENDERS, *([_PEER] if peer.is_installed() else []))
+
+    def splits_of(self, data: DataSet) -> range:
+        """Which splits: as many as seeds were asked for, else 2 in quick runs and all others."""
+        wanted = self.options.seeds or (2 if self.options.quick else len(data.splits))
+        return range(min(wanted, len(data.splits)))
+
+    def line(self, data: DataSet, k: int, name: str) -> dict[str, Any]:
+        """One method on one split, in the units of the data."""
+        parts = split(data, k)
+        bench = self.bench(data, k, parts)
+        record: dict[str, Any] = {}
+        if name == _PEER:
+            mean, var = peer.predict(bench, parts.test)
+        else:
+            folder = _Named(self.folder, data.name)
+            found = tuned(CONTENDERS[name], bench, folder)
+            record = found.record
+            mean, var = predicted(found, parts.test, self.settings.effort.batch)
+        scores = _in_units(parts, mean, var)
+        return {"data": data.name, "split": k, "method": name, "fit": record, "scores": scores}
+
+    def bench(self, data: DataSet, k: int, parts: Split) -> Bench:
+        """The network of a split, trained as usual."""
+        model = made(partial(network, data.x.shape[1]), k)
+
+        def train(model: nn.Module) -> None:
+            train_plain(model, parts.train, F.mse_loss, self.settings.recipe, k)
+
+        self.folder.trained(f"{data.name}-seed{k}-plain", model, train)
+        model.requires_grad_(False)
+        noise_var, effort = self.settings.noise_std**2, self.settings.effort
+        return Bench(model, noise_var, parts.train, parts.validation, effort, k)
+
+    def steps(self) -> list[Step]:
+        """All parts."""
+        return [
+            Step(f"{data.name}-split{k}-{name}", partial(self.line, data, k, name))
+            for data in self.sets
+            for k in self.splits_of(data)
+            for name in self.methods
+        ]
+
+
+class _Named(RunFolder):
+    """The same folder, with a data set's name before the names of weights."""
+
+    def __init__(self, folder: RunFolder, name: str) -> None:
+        self.path, self.parts, self.name = folder.path, folder.parts, name
+
+    def trained(self, name: str, model: nn.Module, train: Any) -> None:
+        """As in the folder itself."""
+        super().trained(f"{self.name}-{name}", model, train)
+
+
+def _in_units(parts: Split, mean: Tensor, var: Tensor) -> dict[str, float]:
+    """Scores in the units of the data."""
+    y = parts.test.y * parts.scale + parts.centre
+    return regression_scores(mean * parts.scale + parts.centre, var * parts.scale**2, y)
+
+
+def tables(results: Mapping[str, Any]) -> list[str]:
+    """One table per data set: mean and spread over splits."""
+    found = []
+    labels = {**LABELS, _PEER: peer.LABEL}
+    for name in dict.fromkeys(line["data"] for line in results["lines"]):
+        runs: dict[str, list[Any]] = {}
+        for line in results["lines"]:
+            if line["data"] == name:
+                runs.setdefault(line["method"], []).append(line["scores"])
+        splits = max(len(scores) for scores in runs.values())
+        found += [f"### {name}, {splits} splits\n", method_table(runs, REGRESSION, labels=labels)]
+    return [*found, f"{READING} In the units of the data.\n"]
+
+
+def run(options: Options) -> Path:
+    """Runs the experiment; returns the path of its table."""
+    settings = UciSettings.of(options)
+    folder = open_folder(options, asdict(settings))
+    work = UciRun(options, settings, folder)
+    lines = finished(work.steps(), folder, options)
+    results = {"settings": asdict(settings), "lines": lines}
+    return write_results(options, folder, results, tables(results))

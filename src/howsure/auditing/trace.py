@@ -1,0 +1,93 @@
+"""Mean and variance statistics of every module's output: where the uncertainty grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from howsure.moments.carrier import Gaussian
+from howsure.moments.propagate import propagate
+from howsure.moments.rule import Rule, Target
+from howsure.moments.value import Moments
+
+
+@dataclass(frozen=True)
+class ModuleTrace:
+    """Statistics of one output of one module.
+
+    Attributes:
+        module: Dotted path of the module.
+        kind: Class name of the module.
+        shape: Shape of the output.
+        mean: Average of the means.
+        mean_spread: Standard deviation of the means over the elements: the signal.
+        var: Average variance: the noise.
+        largest_var: Largest variance of an element.
+    """
+
+    module: str
+    kind: str
+    shape: tuple[int, ...]
+    mean: float
+    mean_spread: float
+    var: float
+    largest_var: float
+
+
+def trace(
+    model: nn.Module,
+    x: Any,
+    noise_var: Any,
+    *,
+    rules: Mapping[Target, Rule] | None = None,
+) -> list[ModuleTrace]:
+    """Statistics per module call, in the order in which the modules finish.
+
+    A diagnosis: it watches the modules with forward hooks, which are gone when it returns.
+    """
+    rows: list[ModuleTrace] = []
+    with _watched(model, rows):
+        propagate(model, x, noise_var, rules=rules)
+    return rows
+
+
+@contextmanager
+def _watched(model: nn.Module, rows: list[ModuleTrace]) -> Iterator[None]:
+    handles = [
+        module.register_forward_hook(_recorder(path, rows))
+        for path, module in model.named_modules()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _recorder(path: str, rows: list[ModuleTrace]) -> Callable[[nn.Module, Any, Any], None]:
+    def record(module: nn.Module, args: Any, output: Any) -> None:
+        outputs = output if isinstance(output, (tuple, list)) else [output]
+        rows.extend(
+            _row(path, type(module).__name__, each.read())
+            for each in outputs
+            if isinstance(each, Gaussian)
+        )
+
+    return record
+
+
+def _row(path: str, kind: str, moments: Moments) -> ModuleTrace:
+    mean, var = moments.mean.detach(), moments.var.detach()
+    return ModuleTrace(
+        path,
+        kind,
+        tuple(mean.shape),
+        float(mean.mean()),
+        float(mean.std(correction=0)),
+        float(var.mean()),
+        float(var.max()),
+    )

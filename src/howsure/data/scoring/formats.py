@@ -1,0 +1,116 @@
+"""Writes scores shard by shard as `.npz`, `.csv` or `.parquet`; never more than one in memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+
+from howsure.data.scoring.columns import flat_names
+from howsure.data.scoring.folder import WorkFolder
+from howsure.data.scoring.layout import Layout
+from howsure.data.scoring.plan import Span
+from howsure.data.scoring.shard import NOTES, first_notes
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """All shards of a run.
+
+    Attributes:
+        folder: Where they are.
+        spans: Their rows, in order.
+        layout: Their columns.
+    """
+
+    folder: WorkFolder
+    spans: Sequence[Span]
+    layout: Layout
+
+    def notes(self) -> tuple[str, ...]:
+        """The first notes of all shards."""
+        return first_notes(
+            note for span in self.spans for note in self.folder.column(span, NOTES).tolist()
+        )
+
+    def flat(self) -> Iterator[dict[str, np.ndarray]]:
+        """For every shard its numbers, (rows,) under each name."""
+        for span in self.spans:
+            columns = self.folder.read(span).columns
+            yield {
+                flat_name: values
+                for name, column in columns.items()
+                for flat_name, values in zip(
+                    flat_names(name, column), column.reshape(len(column), -1).T, strict=True
+                )
+            }
+
+
+def write_npz(finished: Finished, file: IO[bytes]) -> None:
+    """One uncompressed array per column; equal scores give equal bytes."""
+    rows = finished.spans[-1].stop
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, (dtype, shape) in finished.layout.columns.items():
+            member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            member.create_system = 3  # as on Unix, wherever it is written
+            header = {
+                "descr": np.lib.format.dtype_to_descr(dtype),
+                "fortran_order": False,
+                "shape": (rows, *shape),
+            }
+            with archive.open(member, "w", force_zip64=True) as target:
+                np.lib.format.write_array_header_1_0(target, header)
+                for span in finished.spans:
+                    target.write(finished.folder.column(span, name).tobytes())
+
+
+def write_csv(finished: Finished, file: IO[bytes]) -> None:
+    """A line per row; the shortest digits that give the same numbers again."""
+    for index, table in enumerate(finished.flat()):
+        if index == 0:
+            file.write((",".join(table) + "\n").encode())
+        texts = [values.astype(str).tolist() for values in table.values()]
+        file.write("".join(",".join(line) + "\n" for line in zip(*texts, strict=True)).encode())
+
+
+def write_parquet(finished: Finished, file: IO[bytes]) -> None:
+    """A column per number, a row group per shard."""
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+    import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
+
+    writer = None
+    for table in finished.flat():
+        # Few readers of Parquet know half precision.
+        columns = {name: _at_least_single(values) for name, values in table.items()}
+        rows = pa.table(columns)
+        writer = writer or pq.ParquetWriter(file, rows.schema)
+        writer.write_table(rows)
+    assert writer is not None
+    writer.close()
+
+
+def _at_least_single(values: np.ndarray) -> np.ndarray:
+    half = values.dtype == np.float16
+    return np.ascontiguousarray(values, np.float32 if half else values.dtype)
+
+
+FORMATS: dict[str, Callable[[Finished, IO[bytes]], None]] = {
+    ".npz": write_npz,
+    ".csv": write_csv,
+    ".parquet": write_parquet,
+}
+
+
+def check_format(suffix: str) -> None:
+    """One clear sentence if such a file cannot be written here."""
+    if suffix not in FORMATS:
+        raise ValueError(f"The result's name must end in one of {list(FORMATS)}, not {suffix!r}.")
+    if suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ValueError(
+            "Parquet files need pyarrow: `pip install 'howsure[parquet]'`, or write `.npz` or "
+            "`.csv`."
+        )

@@ -1,0 +1,108 @@
+"""Scores a data set of any size: shard by shard, each a checkpoint, merged at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from howsure.data.scoring.folder import WorkFolder
+from howsure.data.scoring.formats import FORMATS, Finished, check_format
+from howsure.data.scoring.identity import manifest_of
+from howsure.data.scoring.layout import Layout
+from howsure.data.scoring.plan import Plan, Span
+from howsure.data.scoring.ray_engine import on_ray
+from howsure.data.scoring.shard import Scorer, Shard
+from howsure.data.scoring.sources import as_source
+from howsure.data.scoring.summary import ScoreSummary
+from howsure.uncertain import Uncertain
+from howsure.values.progress import progress
+
+# From a scorer, spans and an address to their shards, in any order.
+ENGINES: dict[str, Callable[[Scorer, list[Span], str | None], Iterator[Shard]]] = {
+    "local": lambda scorer, spans, _: map(scorer.shard, spans),
+    "ray": on_ray,
+}
+
+
+def score(
+    sure: Uncertain,
+    source: Any,
+    out: str | Path,
+    *,
+    batch: int = 256,
+    shard_rows: int | None = None,
+    level: float | None = None,
+    fresh: bool = False,
+    engine: str = "local",
+    address: str | None = None,
+    show_progress: bool = True,
+) -> ScoreSummary:
+    """A file with the prediction for every row of a data set, and a summary of it.
+
+    Finished shards are kept in the folder `<out>.parts`. Killed at any point and run again, it
+    continues there; the file is the same, byte for byte, as that of a run without interruption.
+
+    Args:
+        sure: The model with its noise and method, fitted.
+        source: Whatever `howsure.data.scoring.as_source` takes: a tensor or an array of rows,
+            several in a tuple or dict, a torch data set, or a `howsure.data.reading` source.
+        out: The file: `.npz`, `.csv` or `.parquet`.
+        batch: Rows that run through the model at once; the masks of a batch may be shared.
+        shard_rows: Rows between two checkpoints, by default 16 batches.
+        level: Also write the ends `low` and `high` of the central interval of this level.
+        fresh: Drop what an unfinished run left behind.
+        engine: "local", or "ray" to spread the shards over a Ray cluster.
+        address: The cluster's address; `None` is one on this machine.
+        show_progress: Show a bar.
+    """
+    started = time.perf_counter()
+    out = Path(out)
+    _check(out, engine, level)
+    data = as_source(source)
+    plan = Plan.of(len(data), batch, shard_rows)
+    scorer = Scorer(sure, data, batch, level)
+    folder = WorkFolder(out)
+    with folder.opened(manifest_of(scorer, plan), fresh=fresh):
+        missing = folder.missing(plan.shards(), scorer.is_current)
+        shards = ENGINES[engine](scorer, missing, address) if missing else iter(())
+        bar = progress(missing, show_progress, "score")
+        found = (shard for _, shard in zip(bar, shards, strict=True))
+        done = next((span for span in plan.shards() if span not in missing), None)
+        finished = _filled(folder, plan, done, found)
+        notes = finished.notes()
+        folder.finish(lambda file: FORMATS[out.suffix](finished, file))
+    return ScoreSummary(
+        path=out,
+        rows=plan.rows,
+        columns={name: shape for name, (_, shape) in finished.layout.columns.items()},
+        resumed_rows=plan.rows - sum(map(len, missing)),
+        seconds=time.perf_counter() - started,
+        notes=notes,
+    )
+
+
+def _check(out: Path, engine: str, level: float | None) -> None:
+    """What can be refused before any work is done."""
+    check_format(out.suffix)
+    if out.is_dir():
+        raise ValueError(f"`{out}` is a folder; give the name of a file.")
+    if engine not in ENGINES:
+        raise ValueError(f"`engine` must be one of {list(ENGINES)}, not {engine!r}.")
+    if level is not None and not 0 < level < 1:
+        raise ValueError(f"`level` must be between 0 and 1, not {level}.")
+
+
+def _filled(folder: WorkFolder, plan: Plan, done: Span | None, shards: Iterator[Shard]) -> Finished:
+    """All shards, those that were missing written one by one as they come."""
+    layout = None if done is None else Layout.of(folder.read(done).columns)
+    for shard in shards:
+        if layout is None:
+            layout = Layout.of(shard.columns)
+            if folder.out.suffix != ".npz":
+                layout.check_table()
+        layout.check(shard)
+        folder.add(shard)
+    assert layout is not None
+    return Finished(folder, plan.shards(), layout)

@@ -1,0 +1,126 @@
+"""Compiled predictions, kept by input shape, with eager as the fallback."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from howsure.deploy.compiling.program import (
+    NotCompilableError,
+    Run,
+    TooWideError,
+    compiled_method,
+    tensors_of,
+)
+from howsure.methods import METHODS
+from howsure.prediction import Prediction
+from howsure.setup import Setup
+from howsure.values.contents import Opaque, Snapshot, contents_of
+
+
+class Compiled:
+    """Runs methods compiled; what cannot be compiled runs as it is, with one warning.
+
+    Compiled code holds the weights, the settings and whatever else the trace has read as constants.
+    Before every call they are compared, by value, with copies of what they were; when anything has
+    changed the code is made anew.
+    """
+
+    def __init__(self) -> None:
+        self.programs: dict[Any, Run | None] = {}
+        self.frozen: Snapshot | None = None
+
+    def __call__(self, setup: Setup, method: str, x: Any) -> Prediction:
+        """The method's prediction."""
+        if self.frozen is not None and not self.frozen.holds(_read_by_a_trace(setup)):
+            # What could not be compiled runs as it is, whatever has changed.
+            self.programs = {key: run for key, run in self.programs.items() if run is None}
+            self.frozen = None
+        key = (method, _shapes(x))
+        if key not in self.programs:
+            self._report(key)
+            self._add(key, setup, method, x)
+        program = self.programs[key]
+        if program is None or not _is_finite(x):  # Eager refuses NaN where it must.
+            return METHODS[method](setup, x)
+        try:
+            return program(x)
+        except TooWideError:
+            return self._without_assumptions(key, setup, method, x)
+
+    def _without_assumptions(self, key: Any, setup: Setup, method: str, x: Any) -> Prediction:
+        """The prediction by eager, which refuses wrong inputs, and another program from now on."""
+        found = METHODS[method](setup, x)
+        warnings.warn(
+            "Compiling again, which takes a while: the noise inside the network is larger than "
+            "for the inputs before.",
+            stacklevel=4,
+        )
+        self._add(key, setup, method, x, may_assume=False)
+        return found
+
+    def _add(self, key: Any, setup: Setup, method: str, x: Any, *, may_assume: bool = True) -> None:
+        """Makes the program of a key; what it has frozen is looked at afterwards.
+
+        A model may count its calls, or keep tensors for the next.
+        """
+        made = _made(setup, method, x, may_assume=may_assume)
+        now = _read_by_a_trace(setup)
+        if self.frozen is None or not self.frozen.holds(now):
+            self.programs = {key: run for key, run in self.programs.items() if run is None}
+            self.frozen = Snapshot(now)
+        self.programs[key] = made
+
+    def _report(self, key: Any) -> None:
+        compiled = [run for run in self.programs.values() if run is not None]
+        if compiled:
+            warnings.warn(
+                f"Compiling again, which takes a while: the inputs {key[1][1]} are new to this "
+                f"wrapper, which has {len(compiled)} compiled shapes. Give batches of one "
+                "size, or use `drop_last=True`.",
+                stacklevel=4,
+            )
+
+
+def _made(setup: Setup, method: str, x: Any, *, may_assume: bool = True) -> Run | None:
+    try:
+        if _shapes(x)[2] is None:
+            raise NotCompilableError("the input holds arrays or objects beside its tensors")
+        return compiled_method(setup, method, x, may_assume=may_assume)
+    # The compiler's errors have no common class, and eager gives the same numbers.
+    except Exception as error:
+        # What is wrong with the input or the model is wrong in eager as well: let that say so.
+        METHODS[method](setup, x)
+        reason = str(error).strip().splitlines()
+        warnings.warn(
+            f'The method "{method}" runs uncompiled, as before `compile()`: '
+            f"{type(error).__name__}, {reason[0] if reason else 'no reason given'}",
+            stacklevel=5,
+        )
+        return None
+
+
+def _read_by_a_trace(setup: Setup) -> list[Any]:
+    """The contents of the model and the settings."""
+    names = [f.name for f in fields(setup) if not f.name.startswith("_")]
+    return contents_of({name: getattr(setup, name) for name in names})
+
+
+def _shapes(x: Any) -> Any:
+    """What a compiled program depends on: shapes, dtypes, devices, and all that is no tensor."""
+    leaves, spec = pytree.tree_flatten(x)
+    tensors = tuple((tuple(t.shape), t.dtype, t.device) for t in tensors_of(leaves))
+    others = [part for leaf in leaves if not isinstance(leaf, Tensor) for part in contents_of(leaf)]
+    if any(isinstance(part, Tensor | np.ndarray | Opaque) for part in others):
+        return str(spec), tensors, None  # to be frozen by no program
+    return str(spec), tensors, tuple((type(part), part) for part in others)
+
+
+def _is_finite(x: Any) -> bool:
+    floats = [t for t in tensors_of(pytree.tree_leaves(x)) if t.is_floating_point()]
+    return all(bool(t.isfinite().all()) for t in floats)

@@ -1,0 +1,159 @@
+"""One method for inputs of one shape, traced and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from howsure.deploy.compiling.backward import COMPILED
+from howsure.deploy.compiling.tracing import traced
+from howsure.gradients.calls import Calls, has_rows
+from howsure.gradients.checks import verdict_of
+from howsure.gradients.sources import Sources
+from howsure.methods import METHODS
+from howsure.methods.gradients import POINTS
+from howsure.moments.numerics.narrow import NARROW, widths_noted
+from howsure.prediction import Prediction, concatenated
+from howsure.setup import Setup
+from howsure.values.freed_memory import keep_freed_memory
+from howsure.values.trees import Parts, map_leaves
+
+Run = Callable[[Any], Prediction]
+
+# Elements of noise that run at once: activations take some hundred times as much memory.
+_ELEMENTS = 2**21
+
+
+class NotCompilableError(RuntimeError):
+    """The method or the model's output has no compiled form."""
+
+
+class TooWideError(RuntimeError):
+    """Gaussians are not as narrow as the program takes them for."""
+
+
+def compiled_method(setup: Setup, method: str, x: Any, *, may_assume: bool = True) -> Run:
+    """The method as a compiled function of inputs that are shaped like `x`.
+
+    Weights become constants, which lets the compiler fold batch norms into convolutions and lay
+    weights out for the processor. If it may, and all Gaussians are narrow for `x`, the program
+    takes them for narrow, and raises `TooWideError` for inputs for which they are not.
+    """
+    if method == "noise_sampling":
+        raise NotCompilableError('the method "noise_sampling" draws noise in every call')
+    with widths_noted() as widths:
+        METHODS[method](setup, x)  # Checks the model and finds dropout sites, outside the trace.
+    narrow = may_assume and all(float(width) <= NARROW for width in widths)
+    rows = _rows_at_once(setup, x) if method == "gradients" else None
+    if rows is None:
+        return _in_one_program(setup, method, x, assume_narrow=narrow)
+    # One program serves all parts of a large batch.
+    run = _in_one_program(setup, method, _rows(x, slice(0, rows)), assume_narrow=narrow)
+
+    def in_parts(x: Any) -> Prediction:
+        parts = [slice(s, s + rows) for s in range(0, Calls(setup, x, "folded").count, rows)]
+        return concatenated([run(_rows(x, part)) for part in parts], maps=True)
+
+    return in_parts
+
+
+def _rows_at_once(setup: Setup, x: Any) -> int | None:
+    """How many inputs a part has, all parts equally many; `None` if there is one part.
+
+    Checks that gradients are what eager takes, too.
+    """
+    verdict = verdict_of(setup, x)
+    if verdict.reason is not None:
+        raise NotCompilableError(f'"gradients" cannot be used: {verdict.reason}')
+    if setup.tolerance is not None:
+        raise NotCompilableError("with a `tolerance`, inputs take as many points as each needs")
+    if verdict.layout != "folded" or setup.batch_dim != 0 or not has_rows(x, 0):
+        return None
+    sources, count = Sources.of(setup, x, verdict.layout), Calls(setup, x, "folded").count
+    points = max(setup.samples or POINTS, sources.design.points)
+    fitting = max(1, _ELEMENTS // max(1, points * sources.elements))
+    rows = next(size for size in range(min(fitting, count), 0, -1) if count % size == 0)
+    return None if rows == count else rows
+
+
+def _rows(x: Any, rows: slice) -> Any:
+    """Some rows of every tensor that has any."""
+    return map_leaves(
+        lambda leaf: leaf[rows] if isinstance(leaf, Tensor) and leaf.dim() else leaf, x
+    )
+
+
+def _in_one_program(setup: Setup, method: str, x: Any, *, assume_narrow: bool) -> Run:
+    leaves, spec = pytree.tree_flatten(x)
+    found: list[Parts] = []
+    widths: list[Tensor] = []
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        filled = pytree.tree_unflatten(_with(leaves, tensors), spec)
+        with widths_noted() if assume_narrow else nullcontext([]) as noted:
+            found.append(Parts(METHODS[method](setup, filled)))
+        widths[:] = [torch.stack(noted).max()] if noted else []
+        return [*found[-1].tensors, *widths]
+
+    graph = traced(flat, tensors_of(leaves), COMPILED)
+    _check_floating(found[-1])
+    run = compiled_graph(graph, tensors_of(leaves))
+    return _runner(run, found[-1], has_width=bool(widths))
+
+
+def compiled_graph(
+    graph: GraphModule, tensors: Sequence[Tensor]
+) -> Callable[..., Sequence[Tensor]]:
+    """The graph as machine code.
+
+    The graph is flat already, so it goes to the compiler itself. `torch.compile` would take the
+    weights for inputs: from it, "freezing" neither folds batch norms nor lays weights out.
+    """
+    import torch._inductor  # takes a second and 60 MB, which only compiling needs
+
+    keep_freed_memory()
+    examples: list[Any] = [tensor.contiguous() for tensor in tensors]
+    with torch.no_grad():
+        run: Any = torch._inductor.compile(graph, examples, options={"freezing": True})
+        run(*examples)  # Some compilers begin only now; errors belong here.
+    return run
+
+
+def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, *, has_width: bool) -> Run:
+    """Calls the program, whose last output may be a std that must be small."""
+    filled = parts.filler()
+
+    def predict(x: Any) -> Prediction:
+        # Compiled code reads memory in the order it was compiled for.
+        inputs = [tensor.contiguous() for tensor in tensors_of(pytree.tree_leaves(x))]
+        with torch.no_grad():
+            outputs = list(run(*inputs))
+        if has_width and not float(outputs.pop()) <= NARROW:
+            raise TooWideError
+        return filled(outputs)
+
+    return predict
+
+
+def _check_floating(parts: Parts) -> None:
+    """A tensor that is not floating point would keep the value it had in the trace."""
+    left: list[Tensor] = []
+    map_leaves(lambda leaf: left.append(leaf) if isinstance(leaf, Tensor) else None, parts.template)
+    if left:
+        raise NotCompilableError(f"the model returns a tensor of {left[0].dtype}")
+
+
+def tensors_of(leaves: Sequence[Any]) -> list[Tensor]:
+    """The tensors among the leaves of an input."""
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def _with(leaves: Sequence[Any], tensors: Sequence[Tensor]) -> list[Any]:
+    remaining = iter(tensors)
+    return [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in leaves]

@@ -1,0 +1,169 @@
+"""Likelihoods by which settings are found, as functions of a residual variance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from howsure.prediction import Prediction
+from howsure.values.trees import Parts
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Squared errors and variances of predictions; or log-probabilities, which have no variance.
+
+    Attributes:
+        error: Squared errors, (inputs, ...), or negative log-probabilities, (inputs,).
+        var: Total variances, or `None` for a categorical likelihood.
+    """
+
+    error: Tensor
+    var: Tensor | None
+
+    @property
+    def count(self) -> int:
+        """How many inputs."""
+        return self.error.shape[0]
+
+    def nll(self, residual_var: float = 0.0) -> Tensor:
+        """1/2 log s + error / (2 s), s = var + residual_var: Eq. 12 without the constant."""
+        if self.var is None:
+            return self.error
+        total = self.var + residual_var
+        return 0.5 * torch.log(total) + self.error / (2 * total)
+
+    def raised(self, floor: float) -> Scored:
+        """The same with variances below the floor raised to it."""
+        return self if self.var is None else Scored(self.error, self.var.clamp(min=floor))
+
+    @staticmethod
+    def joined(parts: list[Scored]) -> Scored:
+        """All inputs of several batches."""
+        error = torch.cat([part.error for part in parts])
+        variances = [part.var for part in parts if part.var is not None]
+        return Scored(error, torch.cat(variances) if variances else None)
+
+
+def gaussian(prediction: Prediction, target: Tensor) -> Scored:
+    """Regression: the error of every output against its total variance."""
+    mean, var = _one_tensor(prediction)
+    return Scored((target - mean).square(), var)
+
+
+def one_hot(prediction: Prediction, target: Tensor) -> Scored:
+    """Classification as in the paper: a Gaussian around the one-hot label for every class."""
+    mean, var = _one_tensor(prediction)
+    label = F.one_hot(target.long(), mean.shape[1]).to(mean.dtype)
+    return Scored((label.movedim(-1, 1) - mean).square(), var)
+
+
+def categorical(prediction: Prediction, target: Tensor) -> Scored:
+    """Classification: -log of the predicted probability of the label."""
+    mean, _ = _one_tensor(prediction)
+    smallest = torch.finfo(mean.dtype).tiny  # protects the logarithm of an underflowed 0
+    return Scored(
+        F.nll_loss(torch.log(mean.clamp(min=smallest)), target.long(), reduction="none"), None
+    )
+
+
+OBJECTIVES: dict[str, Callable[[Prediction, Tensor], Scored]] = {
+    "gaussian": gaussian,
+    "one_hot": one_hot,
+    "categorical": categorical,
+}
+
+
+def _one_tensor(prediction: Prediction) -> tuple[Tensor, Tensor]:
+    means, variances = Parts(prediction.mean).tensors, Parts(prediction.total_var).tensors
+    if len(means) != 1:
+        raise ValueError(
+            f"The model has {len(means)} outputs; wrap it so that it returns the one to fit on."
+        )
+    return means[0], variances[0]
+
+
+def check_targets(prediction: Prediction, target: Tensor, objective: str) -> None:
+    """One clear sentence if targets do not fit the predictions."""
+    mean, _ = _one_tensor(prediction)
+    expected = mean.shape if objective == "gaussian" else mean.shape[:1] + mean.shape[2:]
+    if target.shape != expected:
+        raise ValueError(
+            f"The targets have shape {tuple(target.shape)}; predictions of shape "
+            f"{tuple(mean.shape)} need targets of shape {tuple(expected)}."
+        )
+    if target.dtype.is_floating_point and not bool(torch.isfinite(target).all()):
+        raise ValueError("The targets contain NaN or infinity; leave those inputs out.")
+    if objective != "gaussian":
+        low, high = int(target.min()), int(target.max())
+        if low < 0 or high >= mean.shape[1]:
+            raise ValueError(
+                f"The labels run from {low} to {high}, but the model has {mean.shape[1]} classes."
+            )
+
+
+NO_LIKELIHOOD = (
+    "Some prediction has no variance at every rate, so no likelihood is defined; set "
+    "`fit_residual_var=True`."
+)
+
+
+def check_outputs(var: Tensor | None) -> None:
+    """One clear sentence if an output has no variance for any input; of shape (inputs, ...)."""
+    if var is None:
+        return
+    is_dead = (var.flatten(1) == 0).all(0)
+    if bool(is_dead.all()):
+        raise ValueError(
+            "The total variance is 0 at every rate, so no likelihood is defined; give the "
+            "sensor's noise or set `fit_residual_var=True`."
+        )
+    dead, live = (each.nonzero().flatten().tolist() for each in (is_dead, ~is_dead))
+    if dead:
+        named = ", ".join(map(str, dead[:5])) + (", ..." if len(dead) > 5 else "")
+        kept = live if len(live) <= 5 else "[...]"
+        raise ValueError(
+            f"Of {len(is_dead)} outputs (counted from 0), number {named} has no variance: neither "
+            "noise nor dropout reaches it, as if it were constant. Leave it out, of the targets as "
+            f"well (`output=lambda y: y[:, {kept}]`), or set `fit_residual_var=True`."
+        )
+
+
+def fitted_residual_var(scored: Scored) -> float:
+    """The residual variance that minimises the mean NLL, by golden-section search on its log.
+
+    Zero if no positive one is better. The NLL of a mixture of variances need not be unimodal in
+    the residual variance, so the search starts from the best of a coarse grid.
+    """
+    if scored.var is None:
+        return 0.0
+    error = scored.error.double()
+    scale = float(error.mean())
+    if scale == 0:
+        return 0.0
+    precise = Scored(error, scored.var.double())
+
+    def cost(residual_var: float) -> float:
+        # Without any variance the likelihood is not defined, which is worse than all else.
+        value = float(precise.nll(residual_var).mean())
+        return value if math.isfinite(value) else math.inf
+
+    grid = [scale * 10 ** (k / 4) for k in range(-24, 9)]
+    best = min(range(len(grid)), key=lambda i: cost(grid[i]))
+    residual_var = _golden(cost, grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    return residual_var if cost(residual_var) < cost(0.0) else 0.0
+
+
+def _golden(cost: Callable[[float], float], low: float, high: float) -> float:
+    """The minimum of a unimodal function of a logarithm between two values."""
+    ratio = (5**0.5 - 1) / 2
+    for _ in range(40):
+        width = (high / low) ** ratio
+        left, right = high / width, low * width
+        low, high = (low, right) if cost(left) < cost(right) else (left, high)
+    return (low * high) ** 0.5

@@ -1,0 +1,216 @@
+"""Training through the variance: by the Gaussian likelihood, end to end, reproducibly.
+
+`train_adf` trains a network through its propagation (Gast & Roth 2018), `train_heteroscedastic` one
+with a variance head (Kendall & Gal 2017). Both change the model that they are given, keep it in
+eval mode meanwhile, and draw every random number from the recipe's seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from howsure.fit.validation_data import pairs_of
+from howsure.masks import DropoutMode, as_placement, check_rates, draw_uniforms, find_sites, masks
+from howsure.methods.passes import batch_size
+from howsure.methods.variance_head import HeteroscedasticModel, gaussian_loss, logit_loss
+from howsure.metrics.scores import gaussian_nll
+from howsure.moments.batch_statistics import batch_statistics
+from howsure.moments.propagate import propagate
+from howsure.noise import variance_of
+from howsure.setup import TASKS
+from howsure.values.eval_mode import in_eval_mode
+from howsure.values.progress import progress
+from howsure.values.trees import Parts, as_call
+
+_DRAWS = 10  # of the logits, per training step of a classifier with a variance head
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train.
+
+    Attributes:
+        epochs: Rounds through the loader.
+        lr: Learning rate, of stochastic gradient descent with momentum 0.9.
+        task: "regression", or "classification" for a model that returns logits.
+        floor: For `train_adf`: a variance added to the predicted one in the likelihood, which an
+            output without any noise needs. State it with the result. A head has its own floor.
+        clip: Gradients longer than this are shortened to it. The likelihood's gradient grows as
+            1 / var**2, so that one surprising target could undo all training.
+        rate: For `train_heteroscedastic`: dropout rate in training.
+        batch_norm: For `train_adf`: "batch" normalises with the statistics of each batch and keeps
+            running ones, for training from random weights; "running" keeps those of a trained
+            network fixed.
+        seed: Of dropout masks and draws. The loader's shuffling is the loader's own.
+        show_progress: Show a bar.
+    """
+
+    epochs: int = 10
+    lr: float = 1e-2
+    task: str = "regression"
+    floor: float = 1e-3
+    clip: float = 1.0
+    rate: float = 0.0
+    batch_norm: str = "batch"
+    seed: int = 0
+    show_progress: bool = True
+
+    def __post_init__(self) -> None:
+        """One clear sentence for each wrong setting."""
+        for name, allowed in (("task", TASKS), ("batch_norm", ("batch", "running"))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"`{name}` must be one of {allowed}, not {getattr(self, name)!r}.")
+        for name in ("epochs", "lr", "floor", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"`{name}` must be above 0, not {getattr(self, name)!r}.")
+
+
+def train_adf(
+    model: nn.Module, noise: Any, loader: Iterable[Any], **settings: Any
+) -> tuple[float, ...]:
+    """Trains a model through moment propagation; returns the loss of every step.
+
+    loss = mean of 1/2 log s + (target - mean)**2 / (2 s), with (mean, var) the propagated moments
+    and s = var + floor. For classification they are those of the soft-max, and the target is
+    one-hot, as in the authors' `SoftmaxHeteroscedasticLoss`.
+
+    Batch norm uses the batch's statistics, noise included: see
+    `howsure.moments.batch_statistics`. The model's own dropout is off.
+
+    Args:
+        model: Changed in place.
+        noise: The sensor's noise, as in `Uncertain`; a number is a variance.
+        loader: Batches (inputs, targets).
+        **settings: See `Recipe`.
+
+    Source: Gast & Roth 2018, section 4; Loquercio et al. 2020, baseline of Tables I to III.
+    """
+    recipe = Recipe(**settings)
+    rules = {F.batch_norm: batch_statistics} if recipe.batch_norm == "batch" else None
+
+    def loss(x: Any, target: Tensor, step: int) -> Tensor:
+        if recipe.task == "regression":
+            out = propagate(model, x, variance_of(noise, x), rules=rules)
+        else:
+            out = propagate(_with_softmax(model), x, variance_of(noise, x), rules=rules)
+        mean, var = _only(out.mean), _only(out.var)
+        wanted = _target_like(mean, target, recipe.task)
+        return gaussian_nll(wanted - mean, var + recipe.floor, include_constant=False).mean()
+
+    return _minimised(loss, model, loader, recipe)
+
+
+def _with_softmax(model: nn.Module) -> Callable[..., Tensor]:
+    return lambda *args, **kwargs: F.softmax(model(*args, **kwargs), dim=1)
+
+
+def train_heteroscedastic(
+    model: HeteroscedasticModel, loader: Iterable[Any], **settings: Any
+) -> tuple[float, ...]:
+    """Trains a model with a variance head by its likelihood; returns the loss of every step.
+
+    Batch norm keeps the statistics of the trained network; dropout at `rate` is applied where
+    `howsure.masks` puts it.
+
+    Args:
+        model: From `add_variance_head`; changed in place.
+        loader: Batches (inputs, targets).
+        **settings: See `Recipe`.
+
+    Source: Kendall & Gal 2017, Eq. 8; for classification Eq. 12.
+    """
+    recipe = Recipe(**settings)
+
+    def loss(x: Any, target: Tensor, step: int) -> Tensor:
+        args, kwargs = as_call(x)
+        with _dropout(model, x, recipe, step):
+            output, log_var = model(*args, **kwargs)
+        mean, spread = _only(output), _only(log_var)
+        if recipe.task == "regression":
+            return gaussian_loss(mean, spread, _target_like(mean, target, recipe.task))
+        generator = torch.Generator().manual_seed(recipe.seed + step)
+        normal = torch.randn((_DRAWS, *mean.shape), generator=generator).to(mean)
+        return logit_loss(mean, spread, target.to(mean.device), normal)
+
+    return _minimised(loss, model, loader, recipe)
+
+
+@contextmanager
+def _dropout(model: nn.Module, x: Any, recipe: Recipe, step: int) -> Iterator[None]:
+    """Masks for one training step, another one for each input."""
+    if recipe.rate == 0:
+        yield
+        return
+    sites = find_sites(model, x, as_placement("auto"))
+    uniforms = draw_uniforms(sites, 1, recipe.seed + step, batch=batch_size(x))
+    drawn = masks(uniforms, check_rates(recipe.rate, sites))
+    with DropoutMode(model, sites, [None if mask is None else mask[0] for mask in drawn]):
+        yield
+
+
+def _minimised(
+    loss: Callable[[Any, Tensor, int], Tensor],
+    model: nn.Module,
+    loader: Iterable[Any],
+    recipe: Recipe,
+) -> tuple[float, ...]:
+    """The losses of all steps of gradient descent."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trained:
+        raise ValueError(
+            "No parameter of the model has `requires_grad`; there is nothing to train."
+        )
+    optimiser = torch.optim.SGD(trained, lr=recipe.lr, momentum=0.9)
+    losses: list[float] = []
+    with in_eval_mode(model), torch.enable_grad():
+        for _ in progress(range(recipe.epochs), recipe.show_progress, "train"):
+            for x, target in pairs_of(loader):
+                value = loss(x, target, len(losses))
+                losses.append(_finite(value, len(losses)))
+                optimiser.zero_grad()
+                value.backward()
+                nn.utils.clip_grad_norm_(trained, recipe.clip)
+                optimiser.step()
+        optimiser.zero_grad()
+    return tuple(losses)
+
+
+def _finite(loss: Tensor, step: int) -> float:
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise RuntimeError(
+            f"The loss is {value} at step {step}; lower `lr` or `clip`, raise `floor`, and see "
+            "whether inputs and targets are finite."
+        )
+    return value
+
+
+def _only(output: Any) -> Tensor:
+    tensors = Parts(output).tensors
+    if len(tensors) != 1:
+        raise ValueError(
+            f"The model has {len(tensors)} outputs; wrap it so that it returns the one to train."
+        )
+    return tensors[0]
+
+
+def _target_like(mean: Tensor, target: Tensor, task: str) -> Tensor:
+    """The target of every mean; labels become one-hot."""
+    expected = mean.shape if task == "regression" else mean.shape[:1] + mean.shape[2:]
+    if target.shape != expected:
+        raise ValueError(
+            f"The targets have shape {tuple(target.shape)}; outputs of shape {tuple(mean.shape)} "
+            f"need targets of shape {tuple(expected)}."
+        )
+    target = target.to(mean.device)
+    if task == "regression":
+        return target.to(mean.dtype)
+    return F.one_hot(target.long(), mean.shape[1]).movedim(-1, 1).to(mean.dtype)

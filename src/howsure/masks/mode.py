@@ -1,0 +1,146 @@
+"""Applies dropout masks while a model runs, on numbers and on Gaussians alike.
+
+A torch function mode: the model is not touched, other threads are not affected, and whatever
+happens inside the `with` block, leaving it switches dropout off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from howsure.masks.layers import DROPOUTS, Weights, base_name, is_recurrent
+from howsure.masks.sites import Site
+from howsure.values.call_site import CallSites
+
+
+class DropoutMode(TorchFunctionMode):
+    """Multiplies the result at each site by its mask: mean by m, variance by m**2."""
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        sites: Sequence[Site],
+        masks: Sequence[Tensor | None],
+        before_mask: Callable[[], None] | None = None,
+    ) -> None:
+        """Starts with nothing dropped; `before_mask` is called before each mask is applied."""
+        super().__init__()
+        self.before_mask = before_mask
+        self.weights = Weights(model)
+        self.places = CallSites(model)
+        active = [(s, m) for s, m in zip(sites, masks, strict=True) if m is not None]
+        self.existing = {s.name: (s, m) for s, m in active if s.kind == "existing"}
+        self.placed = {s.name: (s, m) for s, m in active if s.kind != "existing"}
+        self.used: set[str] = set()
+        self.met: dict[str, int] = {}
+        self.batch_axis: dict[str, int] = {}
+        # Tensors on the way through a chain, by identity: site, mask and how far.
+        self.pending: dict[int, tuple[Tensor, Site, Tensor, int]] = {}
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Runs the operation, and drops units where a site is reached."""
+        kwargs = kwargs or {}
+        name = base_name(func)
+        if name in DROPOUTS:
+            return self._existing_dropout(name, func, args, kwargs)
+        layer = self.weights.layer_of(func, args, kwargs) if self.placed else None
+        if layer is not None:
+            return self._layer(layer or self.places.module_path() or name, func, args, kwargs)
+        result = func(*args, **kwargs)
+        first = args[0] if args else kwargs.get("input")
+        return self._advanced(name, first, result) if self.pending else result
+
+    def _layer(self, layer: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        site, mask = self.placed.get(layer, (None, None))
+        if site is None or mask is None:
+            return func(*args, **kwargs)
+        # The last argument of a recurrent layer is `batch_first`.
+        self.batch_axis[site.name] = int(is_recurrent(base_name(func)) and args[-1] is False)
+        if site.kind == "before":
+            self.used.add(site.name)
+            if args:
+                return func(self._dropped(args[0], site, mask), *args[1:], **kwargs)
+            return func(**{**kwargs, "input": self._dropped(kwargs["input"], site, mask)})
+        result = func(*args, **kwargs)
+        return self._on_the_way(result, site, mask, 1)
+
+    def _on_the_way(self, result: Any, site: Site, mask: Tensor, reached: int) -> Any:
+        """The result with its mask if the chain is complete, else noted as pending."""
+        if reached == len(site.chain):
+            self.used.add(site.name)
+            if isinstance(result, tuple):
+                dropped = self._recurrent(result, site, mask)
+                return type(result)(*dropped) if hasattr(result, "_fields") else dropped
+            return self._dropped(result, site, mask)
+        tip = result[0] if isinstance(result, tuple) else result
+        self.pending[id(tip)] = (tip, site, mask, reached)
+        return result
+
+    def _advanced(self, name: str, first: Any, result: Any) -> Any:
+        entry = self.pending.get(id(first))
+        if entry is None or not isinstance(result, Tensor):
+            return result
+        _, site, mask, reached = entry
+        if name != site.chain[reached]:
+            return result
+        del self.pending[id(first)]
+        return self._on_the_way(result, site, mask, reached + 1)
+
+    def _existing_dropout(
+        self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        where = self.places.module_path() or name
+        self.met[where] = self.met.get(where, 0) + 1
+        key = where if self.met[where] == 1 else f"{where}#{self.met[where]}"
+        site, mask = self.existing.get(key, (None, None))
+        data = args[0] if args else kwargs["input"]
+        if site is None or mask is None:
+            return func(*args, **kwargs) if not self.existing else data
+        self.used.add(key)
+        return self._dropped(data, site, mask)
+
+    def _recurrent(self, result: tuple[Any, ...], site: Site, mask: Tensor) -> tuple[Any, ...]:
+        """The output sequence with its mask, and the last layer's final state with the same."""
+        sequence, state, *rest = result
+        dropped = self._dropped(sequence, site, mask)
+        if not is_recurrent(site.chain[0]) or len(site.units) != 1 or sequence.dim() != 3:
+            return dropped, state, *rest
+        directions = site.units[0] // state.shape[-1]
+        last = state[-directions:].transpose(0, 1).flatten(1)  # (batch, directions * units)
+        time = 1 - self.batch_axis[site.name]
+        last = self._dropped(last.unsqueeze(time), site, mask).squeeze(time)
+        last = last.unflatten(1, (directions, -1)).transpose(0, 1)
+        whole = last if directions == len(state) else torch.cat([state[:-directions], last])
+        return dropped, whole, *rest
+
+    def _dropped(self, data: Any, site: Site, mask: Tensor) -> Any:
+        """The data times the mask; a mask for each input leaves out the axes before the units."""
+        if self.before_mask is not None:
+            self.before_mask()
+        missing = data.dim() - len(site.units) - 1
+        if isinstance(mask, Tensor) and mask.dim() > len(site.units) and missing > 0:
+            axis = self.batch_axis.get(site.name, 0)
+            ones = (1,) * axis, (1,) * (missing - axis)
+            mask = mask.reshape(*ones[0], mask.shape[0], *ones[1], *site.units)
+        return data * mask.to(dtype=data.dtype, device=data.device)
+
+    def check_all_used(self) -> None:
+        """An error if a site was not reached: the model took another path than in the dry run."""
+        unused = [name for name in (*self.placed, *self.existing) if name not in self.used]
+        if unused:
+            raise RuntimeError(
+                f"The dropout site `{unused[0]}` was not reached: the model took another path "
+                "than in its dry run. Leave the layer out with a placement pattern, or wrap the "
+                "model again if it was changed since."
+            )

@@ -1,0 +1,80 @@
+"""The settings of a `Setup` as plain data, field by field: what `Uncertain.save` writes.
+
+Every field is saved, or refused with the remedy. A field that is new is saved, too, if its value is
+plain: none can be forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from howsure import noise as noises
+from howsure.masks import Placement
+from howsure.setup import Setup
+
+# What a field holds that is no plain value, as a dict with one of these names.
+_TUPLE, _DTYPE, _PLACEMENT = "tuple", "dtype", "placement"
+_DTYPES = {"bfloat16": torch.bfloat16}
+
+
+def names_of_settings() -> list[str]:
+    """The fields that are settings: not the model, and no caches."""
+    return [f.name for f in fields(Setup) if f.name != "model" and not f.name.startswith("_")]
+
+
+def saved_settings(setup: Setup) -> dict[str, Any]:
+    """All settings as numbers, text, tensors, lists and dicts; an error for what is none of it."""
+    named = {name: getattr(setup, name) for name in names_of_settings()}
+    return {
+        name: noises.to_config(value) if name == "noise" else _saved(name, value)
+        for name, value in named.items()
+    }
+
+
+def _saved(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str | Tensor):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple):
+        return {_TUPLE: [_saved(name, item) for item in value]}
+    if isinstance(value, Placement):
+        return {_PLACEMENT: {key: _saved(name, item) for key, item in asdict(value).items()}}
+    if value in _DTYPES.values():
+        return {_DTYPE: str(value).removeprefix("torch.")}
+    raise TypeError(
+        f"`{name}={value!r}` cannot be saved, because a {type(value).__name__} is not plain data; "
+        f"leave it out, and give it again after loading: `sure.setup = "
+        f"sure.setup.with_({name}=...)`."
+    )
+
+
+def loaded_settings(state: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a `Setup` from what `saved_settings` gave; an error for other fields."""
+    known = set(names_of_settings())
+    if not isinstance(state, dict) or set(state) != known:
+        found = set(state) if isinstance(state, dict) else set()
+        raise ValueError(
+            f"These settings are not complete, or of another version of howsure: they lack "
+            f"{sorted(known - found)} and have {sorted(map(str, found - known))} besides. Run "
+            "`fit` again, and save."
+        )
+    return {
+        name: noises.from_config(value) if name == "noise" else _loaded(value)
+        for name, value in state.items()
+    }
+
+
+def _loaded(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if _TUPLE in value:
+        return tuple(_loaded(item) for item in value[_TUPLE])
+    if _DTYPE in value:
+        return _DTYPES[value[_DTYPE]]
+    return Placement(**{key: _loaded(item) for key, item in value[_PLACEMENT].items()})

@@ -1,0 +1,221 @@
+"""Kinds of operations whose moment rule follows from the operation itself: one line per rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from howsure.errors import NoRuleError
+from howsure.moments.numerics.quadrature import Deviation, expectation
+from howsure.moments.numerics.squares import through_squares
+from howsure.moments.rule import (
+    EXACT,
+    REFUSED,
+    STRUCTURAL,
+    Fidelity,
+    Rule,
+    Target,
+    register,
+)
+from howsure.moments.samples import Draw, Sample, Samples, one_of_each_shape
+from howsure.moments.value import HALF_PRECISION, Moments
+
+
+def bilinear(
+    op: Callable[[Tensor, Tensor], Tensor], left: Moments | Tensor, right: Moments | Tensor
+) -> Moments:
+    """Moments of an op that is linear in each of two independent operands.
+
+    mean = op(m1, m2), var = op(m1**2, v2) + op(v1, m2**2) + op(v1, v2); a constant operand has
+    variance 0. Exact.
+    """
+    if isinstance(left, Moments) and isinstance(right, Moments):
+        var = op(left.mean.to(left.var.dtype).square(), right.var)
+        var = var + op(left.var, right.mean.to(right.var.dtype).square())
+        return Moments(op(left.mean, right.mean), var + op(left.var, right.var))
+    if isinstance(left, Moments):
+        assert isinstance(right, Tensor)
+        return Moments(op(left.mean, right), through_squares(op, left.var, right))
+    assert isinstance(right, Moments)
+    var = through_squares(lambda var, square: op(square, var), right.var, left)
+    return Moments(op(left, right.mean), var)
+
+
+def linear_map(
+    function: Target, *aliases: Target, name: str, samples: Samples, source: str
+) -> Rule:
+    """Registers `function(input, weight, bias, ...)`: linear in input and in weight.
+
+    The variance goes through the same function with squared weights and without the bias.
+    """
+
+    def moments(
+        input: Moments | Tensor,
+        weight: Moments | Tensor,
+        bias: Moments | Tensor | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Moments:
+        def op(data: Tensor, kernel: Tensor) -> Tensor:
+            return function(data, kernel, None, *args, **kwargs)
+
+        if isinstance(input, Moments) and isinstance(weight, Tensor):
+            # The usual case keeps torch's fused bias: the mean is then the plain value exactly.
+            shift = bias.mean if isinstance(bias, Moments) else bias
+            mean = function(input.mean, weight, shift, *args, **kwargs)
+            out = Moments(mean, through_squares(op, input.var, weight))
+        else:
+            out = bilinear(op, input, weight)
+            if bias is not None:
+                shift = bias.mean if isinstance(bias, Moments) else bias
+                out = Moments(out.mean + _per_channel(shift, out.mean), out.var)
+        if isinstance(bias, Moments):
+            return Moments(out.mean, out.var + _per_channel(bias.var, out.mean))
+        return out
+
+    def _per_channel(shift: Tensor, like: Tensor) -> Tensor:
+        channel_axes = 0 if function is torch.nn.functional.linear else like.dim() - 2
+        return shift.reshape(shift.shape + (1,) * min(channel_axes, like.dim() - 1))
+
+    moments.__doc__ = (
+        "var = op(var, weight**2); the bias moves the mean only.\n\n"
+        "Assumes: independent elements of input, weight and bias. Exact for each output; outputs "
+        f"become correlated, which later rules ignore.\n\nSource: {source}."
+    )
+    return register(Rule(name, moments, (function, *aliases), EXACT, samples, family="linear map"))
+
+
+def structural(*targets: Target, name: str, samples: Samples) -> Rule:
+    """Registers an op that moves elements: the same op on mean and variance."""
+
+    def moments(target: Target, *args: Any, **kwargs: Any) -> Any:
+        means = target(*select(args, "mean"), **select(kwargs, "mean"))
+        variances = target(*select(args, "var"), **select(kwargs, "var"))
+        return zip_moments(means, variances)
+
+    moments.__doc__ = (
+        "The same operation on mean and variance.\n\n"
+        "Assumes: nothing. Copies of one element are fully correlated, which later rules "
+        "ignore.\n\nSource: definition."
+    )
+    return register(
+        Rule(name, moments, targets, STRUCTURAL, samples, family="structural", takes_target=True)
+    )
+
+
+def select(arguments: Any, field: str) -> Any:
+    """Arguments with every `Moments` replaced by its mean or variance, containers included."""
+    if isinstance(arguments, Moments):
+        return getattr(arguments, field)
+    if isinstance(arguments, (tuple, list)) and not isinstance(arguments, torch.Size):
+        return type(arguments)(select(item, field) for item in arguments)
+    if isinstance(arguments, dict):
+        return {key: select(item, field) for key, item in arguments.items()}
+    return arguments
+
+
+def zip_moments(means: Any, variances: Any) -> Any:
+    """`Moments` of a tensor, or of each tensor in a tuple or list."""
+    if isinstance(means, Tensor):
+        return Moments(means, variances)
+    return type(means)(zip_moments(m, v) for m, v in zip(means, variances, strict=True))
+
+
+def elementwise(
+    function: Target,
+    *aliases: Target,
+    name: str,
+    samples: Samples = one_of_each_shape,
+    error: float = 1e-3,
+    analytic: bool = False,
+    deviation: Deviation | None = None,
+) -> Rule:
+    """Registers a scalar function by centred quadrature; no formula needed.
+
+    `analytic` and `deviation`: as in `howsure.moments.numerics.quadrature.expectation`.
+    """
+
+    def moments(input: Moments, *args: Any, **kwargs: Any) -> Moments:
+        kwargs.pop("inplace", None)
+
+        def called(values: Tensor) -> Tensor:
+            return function(values, *args, **kwargs)
+
+        options: Any = {"analytic": analytic, "deviation": deviation}
+        return in_float32(lambda x: expectation(called, *x, **options), input)
+
+    moments.__doc__ = (
+        "E and Var of f(x) by centred quadrature: sum w f, sum w (f - mean)**2.\n\n"
+        "Assumes: independent elements. Exact up to the quadrature's error.\n\n"
+        "Source: Gauss-Legendre quadrature in a sinh-stretched variable, see "
+        "`howsure.moments.numerics.quadrature`."
+    )
+    targets = (function, *(alias for alias in aliases if alias is not function))
+    return register(
+        Rule(name, moments, targets, EXACT, samples, "elementwise", error=error, pointwise=True)
+    )
+
+
+def in_float32(formula: Callable[[tuple[Tensor, Tensor]], Moments], input: Moments) -> Moments:
+    """Evaluates a nonlinear formula in the variance's dtype; the mean comes back in its own."""
+    if input.mean.dtype not in HALF_PRECISION:
+        return formula((input.mean, input.var))
+    out = formula((input.mean.to(input.var.dtype), input.var))
+    # float16 ends at 65504: a mean beyond it becomes the largest number, not infinity.
+    mean = bounded(out.mean, input.mean.dtype).to(input.mean.dtype)
+    return Moments(mean, out.var)
+
+
+def bounded(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The value cut off at the largest finite numbers of the dtype, its own by default."""
+    largest = torch.finfo(dtype or value.dtype).max
+    return value.clamp(-largest, largest)
+
+
+def composite(
+    *targets: Target, name: str, samples: Samples, fidelity: Fidelity = EXACT, **options: Any
+) -> Callable[[Callable[..., Any]], Rule]:
+    """Registers an op by a definition in terms of operations that have rules."""
+
+    def enter(definition: Callable[..., Any]) -> Rule:
+        options.setdefault("family", "composite")
+        return register(
+            Rule(name, definition, targets, fidelity, samples, takes_carriers=True, **options)
+        )
+
+    return enter
+
+
+def value_only(*targets: Target, name: str) -> Rule:
+    """Registers queries that the mean alone answers: shapes, dtypes, devices."""
+
+    def answer(target: Target, *args: Any, **kwargs: Any) -> Any:
+        return target(*select(args, "mean"), **select(kwargs, "mean"))
+
+    answer.__doc__ = (
+        "Answered from the mean; the answer is not random.\n\n"
+        "Assumes: nothing.\n\nSource: definition."
+    )
+    return register(
+        Rule(name, answer, targets, STRUCTURAL, _matrix, family="value only", takes_target=True)
+    )
+
+
+def refuse(*targets: Target, name: str, reason: str, can_fall_back: bool = False) -> Rule:
+    """Registers an op that has no Gaussian answer; it raises with the reason and the remedy.
+
+    With `can_fall_back`, a user may ask for its value at the mean: a mask or an order, frozen.
+    """
+
+    def refused(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NoRuleError(reason, can_fall_back=can_fall_back)
+
+    refused.__doc__ = f"{reason}\n\nAssumes: nothing.\n\nSource: howsure's own decision."
+    return register(Rule(name, refused, targets, REFUSED, _matrix, family="refused"))
+
+
+def _matrix(draw: Draw) -> list[Sample]:
+    return [Sample(draw.moments(3, 4))]

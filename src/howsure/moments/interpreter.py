@@ -1,0 +1,221 @@
+"""Runs one operation on Gaussians: find its rule, unwrap, compute, wrap."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.errors import NoRuleError
+from howsure.moments.carrier import Gaussian, Memory, carriers, unwrap, wrap
+from howsure.moments.fallback import fallback_named, note
+from howsure.moments.families import select
+from howsure.moments.rule import Rule, Target, find, operation_name
+from howsure.moments.value import Moments, variance_dtype
+from howsure.values.call_site import CallSites
+from howsure.values.trees import map_leaves
+
+
+class RuleInterpreter:
+    """Moment propagation of one pass: every operation by its rule.
+
+    Attributes:
+        overrides: Rules that win over the table's.
+        sites: Tells in which module an operation was called.
+        fallback: What to do without a rule: "error", "linearise" or "sample".
+        fallen_back: How often each operation took the fallback, by module.
+    """
+
+    def __init__(
+        self,
+        overrides: Mapping[Target, Rule] | None,
+        sites: CallSites,
+        fallback: str = "error",
+    ) -> None:
+        self.overrides = overrides
+        self.sites = sites
+        self.fallback = fallback
+        self.answer_without_rule = fallback_named(fallback)
+        self.fallen_back: Counter[tuple[Target, str]] = Counter()
+
+    def enter(self, moments: Moments) -> Gaussian:
+        """A noisy input as a carrier."""
+        return wrap(moments, self)
+
+    def call(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of `func`, with carriers in place of random tensors."""
+        if kwargs.get("out") is not None:
+            raise self.located(func, args, kwargs, "`out=` cannot take a Gaussian; assign instead.")
+        if all(carrier.constant for carrier in carriers([args, kwargs])):
+            return self.of_constants(func, args, kwargs)
+        rule = find(func, self.overrides)
+        try:
+            if rule is None:
+                return self.missing(func, args, kwargs)
+            if func is Tensor.__setitem__ and all(isinstance(args[i], Gaussian) for i in (0, 2)):
+                args[0].accept_write_to(args[2], args[1])
+            return self.written(rule, func, args, kwargs, self.apply(rule, func, args, kwargs))
+        except NoRuleError as error:
+            if not (rule is not None and error.can_fall_back and self.answer_without_rule):
+                raise self.located(func, args, kwargs, error) from error.__cause__
+        except (AttributeError, TypeError) as error:
+            if "Moments" not in str(error):
+                raise
+            if self.answer_without_rule is None:
+                raise self.located(func, args, kwargs, _UNEXPECTED) from error
+        try:
+            return self.missing(func, args, kwargs)
+        except NoRuleError as error:
+            raise self.located(func, args, kwargs, error) from error.__cause__
+
+    def of_constants(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation on tensors such as `x.new_zeros(...)`: the plain one, on the plain values.
+
+        Their values are ordinary tensors, so writes through views reach what they should.
+        """
+        means = select(unwrap(args), "mean")
+        result = func(*means, **select(unwrap(kwargs), "mean"))
+        first = args[0] if args else None
+        if isinstance(first, Gaussian) and isinstance(result, Tensor) and result is means[0]:
+            return first
+        return map_leaves(lambda leaf: self._constant(leaf, first), result)
+
+    def _constant(self, leaf: Any, source: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
+            return leaf
+        zero = torch.zeros(leaf.shape, dtype=variance_dtype(leaf.dtype), device=leaf.device)
+        memory = source.memory if isinstance(source, Gaussian) else None
+        carrier = wrap(Moments(leaf, zero), self, memory)
+        carrier.constant = True
+        return carrier
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where the pass was not by a rule."""
+        return tuple(
+            note(self.fallback, func, where, count)
+            for (func, where), count in self.fallen_back.items()
+        )
+
+    def apply(self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the rule returns, wrapped; views share memory with what they view."""
+        if rule.takes_carriers:
+            return rule.called_as(func)(*args, **kwargs)
+        result = self.moments_by(rule, func, args, kwargs)
+        wrapped = wrap(result, self, self.shared_memory(rule, func, args))
+        if isinstance(wrapped, Gaussian):
+            wrapped.constant = rule.family == "construction"
+            wrapped.index = args[1] if func is Tensor.__getitem__ else None
+        return wrapped
+
+    def moments_by(
+        self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What the rule gives for the moments of the arguments."""
+        return rule.called_as(func)(*unwrap(args), **unwrap(kwargs))
+
+    def shared_memory(self, rule: Rule, func: Target, args: tuple[Any, ...]) -> Memory | None:
+        """The memory of the first argument if the operation returns a view of it."""
+        if rule.views is not None:
+            return next(carriers(args)).memory if rule.views(*args) else None
+        # Exported programs call `clone.default` what Python calls `clone`.
+        name = getattr(func, "__name__", "").split(".")[0]
+        is_view = rule.family == "structural" and name not in _COPIES
+        return args[0].memory if is_view and args and isinstance(args[0], Gaussian) else None
+
+    def written(
+        self,
+        rule: Rule | None,
+        func: Target,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> Any:
+        """The result, stored in the first argument if the operation works in place."""
+        if not works_in_place(rule, func, args, kwargs) or not isinstance(result, Gaussian):
+            return result
+        target = args[0] if args else kwargs["input"]
+        if not isinstance(target, Gaussian):
+            raise NoRuleError(
+                "A Gaussian cannot be written into a constant tensor; start from "
+                "`x.new_zeros(...)` or `torch.zeros_like(x)` of the noisy tensor."
+            )
+        if target is not result:
+            target.write(result.read())
+        return target
+
+    def missing(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation without a rule: the fallback, or an error that names the remedy."""
+        if self.answer_without_rule is not None:
+            self.fallen_back[(func, self.sites.here())] += 1
+            answer = wrap(self.answer_without_rule(func, args, kwargs), self)
+            return self.written(find(func, self.overrides), func, args, kwargs, answer)
+        if type(func).__name__ in ("ScriptMethod", "ScriptFunction"):
+            raise NoRuleError(
+                "TorchScript code runs below Python, where howsure cannot see what happens to the "
+                "variance. Use the Python module that was scripted or traced, or "
+                '`fallback="linearise"`.'
+            )
+        raise NoRuleError(
+            f"Register a rule with `@howsure.rule({operation_name(func)}, ...)`, or accept a "
+            'first-order answer with `fallback="linearise"`.'
+        )
+
+    def located(
+        self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any], error: str | Exception
+    ) -> NoRuleError:
+        """The error with operation, module path and shapes in front; added once."""
+        if isinstance(error, NoRuleError) and hasattr(error, "operation"):
+            return error
+        located = NoRuleError(
+            f"no moment rule for `{operation_name(func)}`, called in {self.sites.here()} on "
+            f"{described(args, kwargs)}. {error}"
+        )
+        located.operation = func
+        located.reason = str(error)
+        return located
+
+
+# A rule met moments where it takes constants only.
+_UNEXPECTED = (
+    "Its rule takes no Gaussian in one of these places, nor a tensor made by `x.new_tensor(...)`: "
+    'use a tensor without noise there, or `fallback="linearise"`.'
+)
+
+# Structural operations that return a copy, so that writing to one does not change the other.
+_COPIES = {
+    *("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack"),
+    *("row_stack", "clone", "roll", "flip", "fliplr", "flipud", "rot90", "repeat", "tile"),
+    *("repeat_interleave", "pad", "tril", "triu", "pixel_shuffle", "pixel_unshuffle"),
+    "channel_shuffle",
+}
+
+_AUGMENTED = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__"}
+
+
+def works_in_place(
+    rule: Rule | None, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
+    """Whether the call changes its first argument: `relu_`, `+=`, `inplace=True`, `x[i] = y`."""
+    name = getattr(func, "__name__", "").split(".")[0]
+    if name in _AUGMENTED or name == "__setitem__":
+        return True
+    if name.endswith("_") and not name.endswith("__"):
+        return True
+    if "inplace" in kwargs:
+        return bool(kwargs["inplace"])
+    position = rule.inplace_position if rule else None
+    return position is not None and len(args) > position and bool(args[position])
+
+
+def described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The Gaussians among the arguments, by shape."""
+    shapes = [f"{tuple(g.moments_now.mean.shape)}" for g in carriers([args, kwargs])]
+    return (
+        f"Gaussians of shapes {', '.join(shapes)}"
+        if len(shapes) > 1
+        else (f"a Gaussian of shape {shapes[0]}")
+    )

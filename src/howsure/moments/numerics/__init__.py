@@ -1,0 +1,1 @@
+"""The numerics below the moment rules: normal tails, quadrature, squared weights."""

@@ -1,0 +1,216 @@
+"""The table of moment rules: which function computes the moments of which torch operation."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch._C import _nn  # pyright: ignore[reportAttributeAccessIssue]
+
+from howsure.moments.samples import Draw, Sample, Samples
+
+Target = Callable[..., Any]
+
+
+class Fidelity(Enum):
+    """How true a rule is for independent Gaussian inputs."""
+
+    EXACT = "exact"
+    """The formula is the moment, up to rounding or quadrature error."""
+    APPROXIMATE = "approximate"
+    """The standard deviation is within the rule's stated `error`."""
+    LINEARISED = "linearised"
+    """First order in the input's variance: right for small noise."""
+    STRUCTURAL = "structural"
+    """Elements are moved, not computed with."""
+    REFUSED = "refused"
+    """There is no Gaussian answer; the rule raises with the reason and the remedy."""
+
+
+EXACT = Fidelity.EXACT
+APPROXIMATE = Fidelity.APPROXIMATE
+LINEARISED = Fidelity.LINEARISED
+STRUCTURAL = Fidelity.STRUCTURAL
+REFUSED = Fidelity.REFUSED
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """The moments of one operation under independent Gaussian inputs.
+
+    Attributes:
+        name: What the rule is called in tables and errors.
+        function: Takes the operation's arguments with `Moments` in place of random tensors.
+        targets: Every spelling of the operation that the rule serves.
+        fidelity: How true it is.
+        samples: Calls with which the laws test it.
+        family: Which kind of formula it is: the group in the rule table.
+        error: Bound on the relative error of the standard deviation over the samples.
+        pointwise: Each output element depends on one element of one random input.
+        takes_carriers: A composite: it is handed the Gaussians and calls operations with rules.
+        takes_target: The function's first argument is the spelling that was called.
+        views: Whether a call with these arguments returns a view of its first Gaussian; by
+            default whether the rule is structural.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    targets: tuple[Target, ...]
+    fidelity: Fidelity
+    samples: Samples
+    family: str = "formula"
+    error: float = 0.0
+    pointwise: bool = False
+    takes_carriers: bool = False
+    takes_target: bool = False
+    views: Callable[..., bool] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The moments of the operation's output."""
+        return self.called_as(self.targets[0])(*args, **kwargs)
+
+    def called_as(self, target: Target) -> Callable[..., Any]:
+        """The rule for one spelling of its operation."""
+        return functools.partial(self.function, target) if self.takes_target else self.function
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring: what the rule computes."""
+        return (inspect.getdoc(self.function) or "").split("\n", 1)[0]
+
+    @functools.cached_property
+    def inplace_position(self) -> int | None:
+        """Where the operation takes its `inplace` flag, if it has one."""
+        names = list(inspect.signature(self.function).parameters)
+        return names.index("inplace") if "inplace" in names else None
+
+    def draw_samples(self) -> list[Sample]:
+        """The sample calls, the same ones every time."""
+        return list(self.samples(Draw()))
+
+
+_table: dict[Target, Rule] = {}
+
+
+def register(new: Rule) -> Rule:
+    """Enters a rule under all its targets; a target can have one rule only."""
+    if not new.targets:
+        raise ValueError(f"The rule `{new.name}` names no torch operation.")
+    for target in new.targets:
+        if not callable(target):
+            raise TypeError(f"The rule `{new.name}` has a target that is not callable: {target!r}.")
+        if target in _table:
+            raise ValueError(
+                f"`{operation_name(target)}` already has the rule `{_table[target].name}`; "
+                "pass yours as `propagate(..., rules={op: rule})` to override it."
+            )
+    _table.update(dict.fromkeys(new.targets, new))
+    return new
+
+
+def rule(
+    *targets: Target, name: str, fidelity: Fidelity, samples: Samples, **options: Any
+) -> Callable[[Callable[..., Any]], Rule]:
+    """Registers the decorated function as the moment rule of `targets`.
+
+    Parameter names are those of the torch operation, since torch passes keywords.
+    """
+
+    def enter(function: Callable[..., Any]) -> Rule:
+        return register(Rule(name, function, tuple(targets), fidelity, samples, **options))
+
+    return enter
+
+
+def find(target: Target, overrides: Mapping[Target, Rule] | None = None) -> Rule | None:
+    """The rule of an operation, or `None`; `overrides` win."""
+    if overrides and target in overrides:
+        return overrides[target]
+    return _table.get(target)
+
+
+def unregister(old: Rule) -> None:
+    """Takes a rule out of the table again."""
+    for target in old.targets:
+        del _table[target]
+
+
+def registered() -> list[Rule]:
+    """All rules, each once, by name."""
+    return sorted(dict.fromkeys(_table.values()), key=lambda entry: entry.name)
+
+
+def targets_in_table() -> Iterator[tuple[Target, Rule]]:
+    """Every operation that has a rule, with its rule."""
+    return iter(_table.items())
+
+
+def operation_name(target: Target) -> str:
+    """How a user writes the operation, e.g. `torch.Tensor.add` or `torch.nn.functional.relu`."""
+    owner = getattr(target, "__self__", None)
+    name = getattr(target, "__name__", None) or repr(target)
+    if name in ("__get__", "__set__") and owner is not None:
+        # A property of Python, such as `__cuda_array_interface__`, has its name in its getter.
+        return f"torch.Tensor.{getattr(owner, 'fget', owner).__name__}"
+    if type(target).__name__ in ("OpOverload", "OpOverloadPacket"):
+        return f"torch.ops.{target}"
+    if type(target).__name__ in ("ScriptMethod", "ScriptFunction"):
+        return "torch.jit.ScriptModule.forward"
+    if hasattr(target, "__objclass__") or getattr(target, "__qualname__", "").startswith("Tensor"):
+        return f"torch.Tensor.{name}"
+    module = getattr(target, "__module__", None) or "torch"
+    if module.startswith("torch._C._"):
+        # `torch.linalg.svdvals` calls itself `torch._C._linalg.linalg_svdvals`.
+        name = name.removeprefix(module.removeprefix("torch._C._") + "_")
+    return f"{_PUBLIC_MODULES.get(module, module)}.{name}"
+
+
+_PUBLIC_MODULES = {
+    "torch._C._nn": "torch.nn.functional",
+    "torch.functional": "torch",
+    "torch._jit_internal": "torch.nn.functional",
+    "torch._VF": "torch",
+    "torch._C._special": "torch.special",
+    "torch._C._linalg": "torch.linalg",
+    "torch._C._fft": "torch.fft",
+}
+
+
+def spellings(*names: str, inplace: bool = True) -> tuple[Target, ...]:
+    """Every way in which torch spells the operations: function, method, in-place, operator, aten.
+
+    An operation called `relu` is reached as `torch.relu`, `torch.relu_`, `Tensor.relu`,
+    `Tensor.relu_`, `F.relu`, `F.relu_`, and in exported programs as `aten.relu.default`.
+    """
+    found: dict[Target, None] = {}
+    for name in names:
+        for variant in _variants(name, inplace):
+            candidates = (getattr(namespace, variant, None) for namespace in _namespaces())
+            found.update(dict.fromkeys(c for c in candidates if callable(c)))
+            found.update(dict.fromkeys(_aten_overloads(variant)))
+    if not found:
+        raise ValueError(f"torch has no operation called {' or '.join(names)}.")
+    return tuple(found)
+
+
+def _variants(name: str, inplace: bool) -> tuple[str, ...]:
+    if inplace:
+        return (name, f"__{name}__", f"{name}_", f"__i{name}__")
+    return (name, f"__{name}__")
+
+
+def _namespaces() -> tuple[Any, ...]:
+    return (torch, torch.Tensor, torch.nn.functional, torch.special, _nn)
+
+
+def _aten_overloads(name: str) -> Iterator[Target]:
+    """The overloads of `aten.name`; `.out` overloads write elsewhere and are left out."""
+    packet = None if name.startswith("__") else getattr(torch.ops.aten, name, None)
+    for overload in packet.overloads() if packet is not None else ():
+        if "out" not in overload:
+            yield getattr(packet, overload)

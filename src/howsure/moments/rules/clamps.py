@@ -1,0 +1,194 @@
+"""Clamps: values cut off at one end or at both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from howsure.errors import NoRuleError
+from howsure.moments.families import in_float32
+from howsure.moments.numerics.normal import cdf, pdf, ratio, rectify, roots
+from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.samples import Draw, Sample, one_of_each_shape
+from howsure.moments.value import Moments
+
+
+def _limits(draw: Draw) -> Iterable[Sample]:
+    yield Sample(draw.moments(3, 4), -0.5, 1.0)
+    yield Sample(draw.moments(3, 4), min=0.2)
+    yield Sample(draw.moments(3, 4), max=0.3)
+    yield Sample(draw.moments(3, 4), min=-draw.positive(4), max=draw.positive(3, 1))
+
+
+@rule(*spellings("clamp", "clip"), name="clamp", fidelity=EXACT, samples=_limits, pointwise=True)
+def clamp(
+    input: Moments, min: float | Tensor | None = None, max: float | Tensor | None = None
+) -> Moments:
+    """E = clamp(mean) + std [n(a) - n(b)], Var = var [R(a) - Phi(b) - m(b) m(-b) + 2 m(-a) m(b)].
+
+    a = (mean - lo) / std and b = (mean - hi) / std, mirrored so that the mean is in the lower
+    half; n(a) = m(-|a|). With one limit only it is a shifted rectifier.
+
+    Assumes: independent elements and constant limits; exact.
+
+    Source: Cov(relu(x - p), relu(x - q)) = var [Phi(b_q) - m(-b_p) m(b_q)] for p <= q.
+    """
+    if isinstance(min, Moments) or isinstance(max, Moments):
+        raise NoRuleError(
+            "`clamp` has a rule for constant limits; use `torch.maximum`.", can_fall_back=True
+        )
+    return in_float32(lambda x: _clamped(*x, min, max), input)
+
+
+def _clamped(
+    mean: Tensor, var: Tensor, low: float | Tensor | None, high: float | Tensor | None
+) -> Moments:
+    shift, out = _cut(mean, var, _limit(low, -math.inf, mean), _limit(high, math.inf, mean))
+    return Moments(mean.clamp(low, high) + shift, out)  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def _limit(value: float | Tensor | None, default: float, like: Tensor) -> Tensor:
+    value = default if value is None else value
+    return torch.as_tensor(value, dtype=like.dtype, device=like.device)
+
+
+def _cut(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """How far the noise moves the mean of x cut off at both ends, and the variance."""
+    low = torch.minimum(low, high)  # as torch has it: the upper limit wins
+    std, divisor = roots(var)
+    below, above = mean - low, high - mean
+    near, far = torch.minimum(below, above), torch.maximum(below, above)
+    # Beyond 14 deviations nothing depends on the distance any more, be it infinite.
+    a, b = (ratio(side, divisor).clamp(-14, 14) for side in (near, -far))
+    lower, upper = rectify(a), rectify(b)
+    lift = std * (lower.mean - a.clamp(min=0) - upper.mean + b.clamp(min=0))
+    unit_var = (
+        lower.var
+        - upper.probability
+        - upper.mean * upper.mirrored_mean
+        + 2 * lower.mirrored_mean * upper.mean
+    )
+    width = ratio((high - low).expand(mean.shape), divisor).clamp(max=28)
+    wide = torch.where(width < _NARROW, _narrow_unit_var(a, width), unit_var).clamp(min=0)
+    return torch.where(below <= above, lift, -lift), var * wide
+
+
+# Below this window, in standard deviations, the closed form loses its digits in float32.
+_NARROW = 0.1
+
+
+def _narrow_unit_var(a: Tensor, width: Tensor) -> Tensor:
+    """Variance over var when the window is narrow, by Taylor's series of Phi.
+
+    In units of the window w about its middle c: mean q = Phi(c) - w**2 c phi(c) / 24 and variance
+    q (1 - q) - w phi(c) / 6 [1 + w**2 (c**2 - 1) / 40], with an error of order w**4.
+    """
+    middle, square = a - width / 2, width.square()
+    density = pdf(middle)
+    q = cdf(middle) - square * middle * density / 24
+    bent = density * width / 6 * (1 + square * (middle.square() - 1) / 40)
+    return square * (q * (1 - q) - bent)
+
+
+def _default_window(draw: Draw) -> Iterable[Sample]:
+    yield from one_of_each_shape(draw)
+    yield Sample(draw.moments(3, 4), -0.2, 0.7)
+
+
+@rule(
+    F.hardtanh,
+    *(spelling for spelling in spellings("hardtanh") if spelling is not F.hardtanh),
+    name="hardtanh",
+    fidelity=EXACT,
+    samples=_default_window,
+    pointwise=True,
+)
+def hardtanh(
+    input: Moments, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Moments:
+    """As `clamp(x, min_val, max_val)`.
+
+    Assumes: independent elements; exact.
+
+    Source: `clamp`.
+    """
+    return clamp(input, min_val, max_val)
+
+
+@rule(
+    F.relu6,
+    *(spelling for spelling in spellings("relu6") if spelling is not F.relu6),
+    name="relu6",
+    fidelity=EXACT,
+    samples=one_of_each_shape,
+    pointwise=True,
+)
+def relu6(input: Moments, inplace: bool = False) -> Moments:
+    """As `clamp(x, 0, 6)`.
+
+    Assumes: independent elements; exact.
+
+    Source: `clamp`.
+    """
+    return clamp(input, 0.0, 6.0)
+
+
+@rule(
+    F.hardsigmoid,
+    *(spelling for spelling in spellings("hardsigmoid") if spelling is not F.hardsigmoid),
+    name="hardsigmoid",
+    fidelity=EXACT,
+    samples=one_of_each_shape,
+    pointwise=True,
+)
+def hardsigmoid(input: Moments, inplace: bool = False) -> Moments:
+    """As `clamp(x, -3, 3) / 6 + 1/2`.
+
+    Assumes: independent elements; exact.
+
+    Source: `clamp`.
+    """
+
+    def formula(x: tuple[Tensor, Tensor]) -> Moments:
+        shift, var = _cut(*x, *(_limit(end, 0.0, x[0]) for end in (-3.0, 3.0)))
+        return Moments(F.hardsigmoid(x[0]) + shift / 6, var / 36)
+
+    return in_float32(formula, input)
+
+
+@rule(
+    *spellings("clamp_min"),
+    name="clamp_min",
+    fidelity=EXACT,
+    samples=lambda draw: [Sample(draw.moments(3, 4), 0.1)],
+    pointwise=True,
+)
+def clamp_min(input: Moments, min: float | Tensor) -> Moments:
+    """As `clamp(x, min=min)`.
+
+    Assumes: independent elements and a constant limit; exact.
+
+    Source: `clamp`.
+    """
+    return clamp(input, min=min)
+
+
+@rule(
+    *spellings("clamp_max"),
+    name="clamp_max",
+    fidelity=EXACT,
+    samples=lambda draw: [Sample(draw.moments(3, 4), 0.1)],
+    pointwise=True,
+)
+def clamp_max(input: Moments, max: float | Tensor) -> Moments:
+    """As `clamp(x, max=max)`.
+
+    Assumes: independent elements and a constant limit; exact.
+
+    Source: `clamp`.
+    """
+    return clamp(input, max=max)

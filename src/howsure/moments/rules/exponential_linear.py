@@ -1,0 +1,139 @@
+"""Exponential linear units: straight above 0, exponential below, with a kink in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from howsure.errors import NoRuleError
+from howsure.moments.families import in_float32
+from howsure.moments.numerics.quadrature import expectation
+from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.samples import Draw, Sample, one_of_each_shape
+from howsure.moments.value import Moments
+
+
+def _bent(
+    input: Moments, plain: Callable[[Tensor], Tensor], slope: float, depth: float, rate: float
+) -> Moments:
+    """Moments of the unit `plain`: slope x above 0, depth (e^(rate x) - 1) below.
+
+    In units of the bend's width, u = rate x. The noise moves the mean away from the plain value.
+    """
+    if rate <= 0:
+        raise NoRuleError("The unit must level off below 0: choose a positive `alpha` for `celu`.")
+
+    def value(u: Tensor) -> Tensor:
+        return torch.where(u > 0, slope / rate * u, depth * torch.expm1(u.clamp(max=0)))
+
+    def deviation(u: Tensor, step: Tensor) -> Tensor:
+        """On one side of the kink no digits are lost, however small the step or flat the tail."""
+        end = u + step
+        left = depth * torch.exp(torch.maximum(u, end).clamp(max=0))
+        below = -left * torch.expm1(-step.abs()) * step.sign()
+        one_side = torch.where(u > 0, slope / rate * step, below)
+        return torch.where((u > 0) == (end > 0), one_side, value(end) - value(u))
+
+    def formula(x: tuple[Tensor, Tensor]) -> Moments:
+        out = expectation(torch.zeros_like, x[0] * rate, x[1] * (rate * rate), deviation=deviation)
+        return Moments(plain(x[0]) + out.mean, out.var)
+
+    return in_float32(formula, input)
+
+
+def _alphas(draw: Draw) -> Iterable[Sample]:
+    yield from one_of_each_shape(draw)
+    yield Sample(draw.moments(3, 4), 0.7)
+
+
+@rule(
+    F.elu,
+    F.elu_,
+    name="elu",
+    fidelity=EXACT,
+    samples=_alphas,
+    family="elementwise",
+    error=1e-3,
+    pointwise=True,
+)
+def elu(input: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
+    """E and Var by centred quadrature, split at the kink.
+
+    Assumes: independent elements. Exact up to the quadrature's error.
+
+    Source: Gauss-Legendre quadrature, see `howsure.moments.numerics.quadrature`.
+    """
+    return _bent(input, lambda x: F.elu(x, alpha), 1.0, alpha, 1.0)
+
+
+@rule(
+    torch.ops.aten.elu.default,
+    torch.ops.aten.elu_.default,
+    name="elu (aten)",
+    fidelity=EXACT,
+    samples=lambda draw: [Sample(draw.moments(3, 4), 0.7, 1.3, 0.9), Sample(draw.moments(5))],
+    family="elementwise",
+    error=1e-3,
+    pointwise=True,
+)
+def elu_of_programs(
+    self: Moments, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
+) -> Moments:
+    """As `elu`, with factors for the output and for the exponent.
+
+    Assumes: independent elements. Exact up to the quadrature's error.
+
+    Source: `elu`.
+    """
+
+    def plain(x: Tensor) -> Tensor:
+        return torch.ops.aten.elu.default(x, alpha, scale, input_scale)
+
+    return _bent(self, plain, scale, scale * alpha, input_scale)
+
+
+@rule(
+    F.celu,
+    *(spelling for spelling in spellings("celu") if spelling is not F.celu),
+    name="celu",
+    fidelity=EXACT,
+    samples=_alphas,
+    family="elementwise",
+    error=1e-3,
+    pointwise=True,
+)
+def celu(input: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
+    """As `elu`, for alpha (e^(x / alpha) - 1) below 0.
+
+    Assumes: independent elements. Exact up to the quadrature's error.
+
+    Source: `elu`.
+    """
+    return _bent(input, lambda x: F.celu(x, alpha), 1.0, alpha, 1 / alpha)
+
+
+# torch's own constants, from Klambauer et al. 2017.
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+
+@rule(
+    F.selu,
+    *(spelling for spelling in spellings("selu") if spelling is not F.selu),
+    name="selu",
+    fidelity=EXACT,
+    samples=one_of_each_shape,
+    family="elementwise",
+    error=1e-3,
+    pointwise=True,
+)
+def selu(input: Moments, inplace: bool = False) -> Moments:
+    """As `elu`, with the self-normalising constants.
+
+    Assumes: independent elements. Exact up to the quadrature's error.
+
+    Source: `elu`.
+    """
+    return _bent(input, F.selu, _SELU_SCALE, _SELU_SCALE * _SELU_ALPHA, 1.0)

@@ -1,0 +1,129 @@
+"""Fused multiply-adds: `addmm` and its relatives, written as a product and a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from howsure.moments.families import composite
+from howsure.moments.rule import APPROXIMATE, spellings
+from howsure.moments.samples import Draw, Sample, Samples
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1 else x * factor
+
+
+def _sum(input: Tensor, beta: float, product: Tensor, alpha: float) -> Tensor:
+    """`beta input + alpha product`; torch does not even read `input` where beta is 0."""
+    product = _scaled(product, alpha)
+    return product if beta == 0 else _scaled(input, beta) + product
+
+
+def _shapes(start: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]) -> Samples:
+    def samples(draw: Draw) -> Iterable[Sample]:
+        yield Sample(draw.constant(*start), draw.moments(*left), draw.constant(*right))
+        yield Sample(draw.moments(*start), draw.moments(*left), draw.moments(*right))
+        yield Sample(draw.moments(*start), draw.moments(*left), draw.constant(*right), beta=0.5)
+        yield Sample(draw.moments(*start), draw.constant(*left), draw.moments(*right), alpha=-2)
+
+    return samples
+
+
+@composite(*spellings("addmm"), name="addmm", samples=_shapes((2,), (3, 4), (4, 2)))
+def addmm(
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """`beta input + alpha mat1 @ mat2`.
+
+    Assumes: independent operands; exact then.
+
+    Source: `add`, `matmul`.
+    """
+    return _sum(input, beta, torch.mm(mat1, mat2), alpha)
+
+
+@composite(*spellings("addmv"), name="addmv", samples=_shapes((3,), (3, 4), (4,)))
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """`beta input + alpha mat @ vec`.
+
+    Assumes: independent operands; exact then.
+
+    Source: `add`, `matmul`.
+    """
+    return _sum(input, beta, torch.mv(mat, vec), alpha)
+
+
+@composite(*spellings("addr"), name="addr", samples=_shapes((3, 2), (3,), (2,)))
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """`beta input + alpha outer(vec1, vec2)`.
+
+    Assumes: independent operands; exact then.
+
+    Source: `add`, `outer`.
+    """
+    return _sum(input, beta, torch.outer(vec1, vec2), alpha)
+
+
+@composite(*spellings("baddbmm"), name="baddbmm", samples=_shapes((2, 3, 2), (2, 3, 4), (2, 4, 2)))
+def baddbmm(
+    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """`beta input + alpha batch1 @ batch2`.
+
+    Assumes: independent operands; exact then.
+
+    Source: `add`, `matmul`.
+    """
+    return _sum(input, beta, torch.bmm(batch1, batch2), alpha)
+
+
+@composite(*spellings("addbmm"), name="addbmm", samples=_shapes((3, 2), (2, 3, 4), (2, 4, 2)))
+def addbmm(
+    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """`beta input + alpha sum_b batch1_b @ batch2_b`.
+
+    Assumes: independent operands; exact then.
+
+    Source: `add`, `matmul`, `sum`.
+    """
+    return _sum(input, beta, torch.bmm(batch1, batch2).sum(0), alpha)
+
+
+def _products(draw: Draw) -> Iterable[Sample]:
+    yield Sample(draw.moments(3, 4), draw.moments(3, 4), draw.moments(4))
+    yield Sample(draw.constant(3, 4), draw.moments(4), draw.constant(3, 1), value=-0.5)
+    twice = draw.moments(3, 4)
+    yield Sample(draw.moments(3, 4), twice, twice)
+
+
+@composite(*spellings("addcmul"), name="addcmul", samples=_products)
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """`input + value tensor1 tensor2`.
+
+    Assumes: different tensors are independent; exact then.
+
+    Source: `add`, `mul`.
+    """
+    return input + _scaled(tensor1 * tensor2, value)
+
+
+def _quotients(draw: Draw) -> Iterable[Sample]:
+    yield Sample(draw.moments(3, 4), draw.moments(3, 4), draw.positive(4))
+    yield Sample(draw.moments(3, 4), draw.constant(4), draw.moments(3, 4, mean=8, std=0.2))
+
+
+@composite(
+    *spellings("addcdiv"), name="addcdiv", samples=_quotients, fidelity=APPROXIMATE, error=0.05
+)
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """`input + value tensor1 / tensor2`.
+
+    Assumes: different tensors are independent; see `div` for a random divisor.
+
+    Source: `add`, `div`.
+    """
+    return input + _scaled(tensor1 / tensor2, value)

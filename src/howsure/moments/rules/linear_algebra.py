@@ -1,0 +1,122 @@
+"""Smaller operations of linear algebra, for independent operands."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.moments.families import bilinear, composite
+from howsure.moments.rule import APPROXIMATE, EXACT, rule, spellings
+from howsure.moments.rules.arithmetic import mean_of
+from howsure.moments.rules.multilinear import multilinear
+from howsure.moments.samples import Draw, Sample
+from howsure.moments.value import Moments
+
+
+@composite(
+    *spellings("trace", inplace=False),
+    name="trace",
+    samples=lambda draw: [Sample(draw.moments(3, 4))],
+)
+def trace(input: Tensor) -> Tensor:
+    """Var = sum of the diagonal's variances.
+
+    Assumes: independent elements; exact then.
+
+    Source: `sum`.
+    """
+    return input.diagonal().sum()
+
+
+def _pairs(draw: Draw) -> Iterable[Sample]:
+    yield Sample(draw.moments(2, 3), draw.moments(2, 3))
+    yield Sample(draw.moments(2, 3), draw.constant(2, 3))
+
+
+@rule(*spellings("kron", inplace=False), name="kron", fidelity=EXACT, samples=_pairs)
+def kron(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
+    """E = m1 m2, Var = m1**2 v2 + m2**2 v1 + v1 v2 of every pair.
+
+    Assumes: independent operands; exact then.
+
+    Source: `outer`.
+    """
+    return bilinear(torch.kron, input, other)
+
+
+@composite(
+    torch.linalg.cross, torch.ops.aten.linalg_cross.default, name="linalg_cross", samples=_pairs
+)
+def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    """a_j b_k - a_k b_j: products of different elements, and their difference.
+
+    Assumes: independent operands; exact then.
+
+    Source: `mul`, `sub`.
+    """
+    ahead, behind = (tuple(x.roll(shift, dim) for x in (input, other)) for shift in (-1, -2))
+    return ahead[0] * behind[1] - behind[0] * ahead[1]
+
+
+@composite(
+    *spellings("cross", inplace=False),
+    name="cross",
+    samples=lambda draw: [Sample(draw.moments(3, 2), draw.moments(3, 2), 0)],
+)
+def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+    """As `linalg_cross`, by default over the first dimension of size 3.
+
+    Assumes: independent operands; exact then.
+
+    Source: `linalg_cross`.
+    """
+    first = next(axis for axis, size in enumerate(input.shape) if size == 3)
+    return torch.linalg.cross(input, other, dim=first if dim is None else dim)
+
+
+@composite(
+    *spellings("hypot"),
+    name="hypot",
+    samples=lambda draw: [Sample(draw.moments(3, 4), draw.moments(4))],
+    fidelity=APPROXIMATE,
+    error=0.1,
+)
+def hypot(input: Tensor, other: Tensor) -> Tensor:
+    """The 2-norm of the pair.
+
+    Assumes: independent operands; see `vector_norm`.
+
+    Source: `vector_norm`.
+    """
+    return torch.linalg.vector_norm(torch.stack(torch.broadcast_tensors(input, other)), 2, 0)
+
+
+def _chains(draw: Draw) -> Iterable[Sample]:
+    yield Sample([draw.moments(2, 3), draw.constant(3, 4), draw.moments(4, 2)])
+    yield Sample([draw.moments(2, 3), draw.constant(3, 4), draw.constant(4, 2)])
+
+
+@rule(
+    torch.linalg.multi_dot,
+    torch.ops.aten.linalg_multi_dot.default,
+    name="multi_dot",
+    fidelity=EXACT,
+    samples=_chains,
+)
+def multi_dot(tensors: Any) -> Moments:
+    """The product of all matrices as one multilinear form, whatever the order of evaluation.
+
+    Assumes: independent operands; exact then.
+
+    Source: `einsum`.
+    """
+    names = [string.ascii_letters[i : i + 2] for i in range(len(tensors))]
+    # The first and the last operand may be vectors.
+    names[0] = names[0][2 - mean_of(tensors[0]).dim() :]
+    names[-1] = names[-1][: mean_of(tensors[-1]).dim()]
+    ends = (names[0][:1] if len(names[0]) == 2 else "") + (names[-1][1:])
+    return multilinear(",".join(names) + "->" + ends, tensors)

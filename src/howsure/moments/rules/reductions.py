@@ -1,0 +1,65 @@
+"""Sums and means over dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.samples import Draw, Sample
+from howsure.moments.value import Moments, variance_dtype
+
+
+def _dimensions(draw: Draw) -> Iterable[Sample]:
+    yield Sample(draw.moments(3, 4))
+    yield Sample(draw.moments(2, 3, 4), 1)
+    yield Sample(draw.moments(2, 3, 4, 2), (2, 3), keepdim=True)
+    yield Sample(draw.moments(2, 3, 4), dim=-1)
+
+
+@rule(*spellings("sum"), name="sum", fidelity=EXACT, samples=_dimensions, family="linear map")
+def sum(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Moments:
+    """Var = sum of the variances.
+
+    Assumes: independent elements; exact then.
+
+    Source: Loquercio et al. 2020, Eq. 5.
+    """
+    mean = torch.sum(input.mean, dim, keepdim, dtype=dtype)
+    var = torch.sum(input.var, dim, keepdim, dtype=variance_dtype(mean.dtype))
+    return Moments(mean, var)
+
+
+@rule(*spellings("mean"), name="mean", fidelity=EXACT, samples=_dimensions, family="linear map")
+def mean(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Moments:
+    """Var = sum of the variances / n**2.
+
+    Assumes: independent elements; exact then. Neighbouring features are correlated in a trained
+    network, which makes a global average pool the second main error of diagonal propagation.
+
+    Source: Loquercio et al. 2020, Eq. 5.
+    """
+    average = torch.mean(input.mean, dim, keepdim, dtype=dtype)
+    var = torch.mean(input.var, dim, keepdim, dtype=variance_dtype(average.dtype))
+    count = max(input.mean.numel() // max(average.numel(), 1), 1)
+    return Moments(average, var / count)
+
+
+@rule(
+    *spellings("cumsum"),
+    name="cumsum",
+    fidelity=EXACT,
+    family="linear map",
+    samples=lambda draw: [Sample(draw.moments(3, 4), 1), Sample(draw.moments(5), dim=0)],
+)
+def cumsum(input: Moments, dim: int, *, dtype: Any = None) -> Moments:
+    """Var = running sum of the variances.
+
+    Assumes: independent elements; exact for each output. The outputs are strongly correlated.
+
+    Source: Loquercio et al. 2020, Eq. 5.
+    """
+    total = torch.cumsum(input.mean, dim, dtype=dtype)
+    return Moments(total, torch.cumsum(input.var, dim, dtype=variance_dtype(total.dtype)))

@@ -1,0 +1,137 @@
+"""Operations that have no Gaussian answer, each with its reason and the remedy."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from howsure.moments.families import refuse
+from howsure.moments.rule import Target, spellings
+
+
+def _methods(*names: str) -> tuple[Target, ...]:
+    return tuple(getattr(Tensor, name) for name in names if hasattr(Tensor, name))
+
+
+refuse(
+    *_methods(
+        "numpy",
+        "__array__",
+        "tolist",
+        "item",
+        "__float__",
+        "__int__",
+        "__index__",
+        "__complex__",
+        "__reversed__",
+        "__contains__",
+        "__dlpack__",
+        "__dlpack_device__",
+        "data_ptr",
+        "storage",
+        "untyped_storage",
+        "__format__",
+    ),
+    torch.ops.aten.item.default,
+    Tensor.__cuda_array_interface__.__get__,  # pyright: ignore[reportFunctionMemberAccess]
+    name="plain numbers",
+    reason="A Gaussian has no plain value to take out of the model, and taking its mean would "
+    "drop the variance without a word. Move this step behind `propagate`, which returns `.mean` "
+    "and `.var`.",
+)
+refuse(
+    *_methods("__bool__"),
+    *spellings("equal", "allclose", "isclose", "all", "any", inplace=False),
+    name="branches",
+    reason="A branch on a random value has no Gaussian answer. Branch on the shape or on a tensor "
+    "without noise; where the branch only picks a numerically safer form, keep one form.",
+)
+refuse(
+    *spellings(
+        "gt",
+        "ge",
+        "lt",
+        "le",
+        "greater",
+        "greater_equal",
+        "less",
+        "less_equal",
+        "logical_not",
+        "logical_and",
+        "logical_or",
+    ),
+    name="comparisons",
+    reason="Whether a Gaussian exceeds a value is random, not a mask. Use `torch.relu`, "
+    "`torch.clamp`, `torch.maximum` or a steep `torch.sigmoid` in the model, or compute the mask "
+    'from a tensor without noise. `fallback="linearise"` freezes the mask at the mean.',
+    can_fall_back=True,
+)
+refuse(
+    *spellings(
+        "sign",
+        "sgn",
+        "round",
+        "floor",
+        "ceil",
+        "trunc",
+        "frac",
+        "heaviside",
+        "floor_divide",
+        "remainder",
+        "fmod",
+    ),
+    name="steps",
+    reason="A step function has no useful first-order moments. Replace it in the model by a "
+    "smooth or piecewise linear form, e.g. `torch.clamp`.",
+)
+refuse(
+    *spellings(
+        "sort",
+        "argsort",
+        "topk",
+        "argmax",
+        "argmin",
+        "kthvalue",
+        "median",
+        "nanmedian",
+        "mode",
+        "unique",
+        "nonzero",
+        "msort",
+        "quantile",
+        "nanquantile",
+        "cummax",
+        "cummin",
+        "argwhere",
+        "aminmax",
+        "bincount",
+        "histc",
+        "searchsorted",
+        "bucketize",
+        "multinomial",
+        "bernoulli",
+        inplace=False,
+    ),
+    name="order",
+    reason="The order of random values is random itself. Take `.mean` of `propagate`'s result "
+    'and sort that, or use `torch.amax`, whose moments are known; `fallback="linearise"` freezes '
+    "the order at the mean.",
+    can_fall_back=True,
+)
+refuse(
+    *_methods(
+        "backward",
+        "register_hook",
+        "retain_grad",
+        "requires_grad_",
+        "set_",
+        "resize_",
+        "share_memory_",
+        "pin_memory",
+        "to_sparse",
+    ),
+    *(getattr(Tensor, name).__set__ for name in ("data", "grad", "requires_grad", "real", "imag")),
+    name="tensor management",
+    reason="A Gaussian lives inside one pass and owns no storage. Do this on the tensors before "
+    "`propagate`.",
+)

@@ -1,0 +1,1 @@
+"""Small things that every room uses: trees of tensors, files written atomically, progress."""

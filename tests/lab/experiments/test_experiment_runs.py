@@ -1,0 +1,197 @@
+"""Whole runs, very small: files, resuming, both kinds of data."""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from howsure.cli import main
+from howsure_lab.experiments.contenders import CONTENDERS, Bench, Effort, tuned, with_samples
+from howsure_lab.experiments.folder import RunFolder
+from howsure_lab.experiments.pairs import Pairs
+from howsure_lab.experiments.plain_training import PlainRecipe
+from howsure_lab.experiments.recognition import run as recognition
+from howsure_lab.experiments.recognition.data import Counts as ImageCounts
+from howsure_lab.experiments.runtime import run as runtime
+from howsure_lab.experiments.sensitivity import run as sensitivity
+from howsure_lab.experiments.steering import run as steering
+from howsure_lab.experiments.steering.data import Counts
+from howsure_lab.experiments.steering.model import DroNet
+from howsure_lab.experiments.uci import run as uci
+
+pytest.importorskip("matplotlib")
+
+EFFORT = Effort(samples=4, tuning_samples=4, rates=(0.0, 0.01, 0.1), epochs=1, batch=16)
+RECIPE = PlainRecipe(1)
+TINY = steering.Settings(
+    size=32, widths=(4, 4, 4, 4), counts=Counts(48, 12, 8), recipe=RECIPE, effort=EFFORT
+)
+
+
+METHODS = ("constant", "gal", "gast", "kendall", "gradients")
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Every task with settings of a second or two."""
+    few = replace(TINY, noise_std=0.1, methods=("constant", "ours"))
+    small = recognition.Settings(ImageCounts(10, 40), recipe=PlainRecipe(1), effort=EFFORT)
+    settings = {
+        steering.Settings: replace(TINY, methods=METHODS),
+        recognition.Settings: replace(small, methods=("constant", "gal")),
+        sensitivity.SensitivitySettings: sensitivity.SensitivitySettings(few, few.methods),
+        uci.UciSettings: uci.UciSettings(recipe=PlainRecipe(3), effort=EFFORT),
+    }
+    for kind, value in settings.items():
+        monkeypatch.setattr(kind, "of", staticmethod(lambda options, value=value: value))
+    monkeypatch.setattr(runtime, "SAMPLES", (2, 5))
+    monkeypatch.setattr(runtime, "_REPEATS", 1)
+    monkeypatch.setattr(sensitivity, "ASSUMED", (0.001, 0.01))
+
+
+def run(*arguments):
+    return main(["reproduce", *map(str, arguments), "--quick"])
+
+
+def test_steering_writes_everything_and_resumes(tiny, tmp_path, monkeypatch, capsys):
+    evaluated, calls = steering.evaluated, []
+
+    def interrupted(name, *others):
+        calls.append(name)
+        if name == "gast" and calls.count("gast") == 1:
+            raise KeyboardInterrupt
+        return evaluated(name, *others)
+
+    monkeypatch.setattr(steering, "evaluated", interrupted)
+    assert run("steering", "--out", tmp_path) == 1
+    assert "goes on from there" in capsys.readouterr().err
+    assert not (tmp_path / "results.json").exists()
+    assert run("steering", "--out", tmp_path) == 0
+    # What was finished before the interruption was not computed again.
+    assert calls.count("constant") == calls.count("gal") == 1
+    assert set(calls) == set(METHODS)
+    assert not list(tmp_path.rglob(".*"))
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [line["method"] for line in results["lines"]] == list(METHODS)
+    assert set(results["lines"][0]["scores"]) == {"clear", "night", "fog", "missing_lane"}
+    assert "predictions" not in results["lines"][0]
+    assert {"config.json", "table.md", "curves.png", "gallery.png"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
+    assert "Kendall: variance head" in capsys.readouterr().out
+
+
+def test_more_seeds_are_added_to_a_finished_run(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        steering.Settings,
+        "of",
+        staticmethod(lambda options: replace(TINY, methods=("constant",))),
+    )
+    assert run("steering", "--out", tmp_path) == 0
+    first = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("seed0*")}
+    assert run("steering", "--out", tmp_path, "--seeds", 2) == 0
+    assert all(path.stat().st_mtime_ns == time for path, time in first.items())
+    lines = json.loads((tmp_path / "results.json").read_text())["lines"]
+    assert [line["seed"] for line in lines] == [0, 1]
+    assert lines[0]["scores"] != lines[1]["scores"]
+    assert "±" in (tmp_path / "table.md").read_text()
+
+
+def test_steering_on_drives_uses_the_given_weights(tiny, tmp_path, monkeypatch):
+    image_module = pytest.importorskip("PIL.Image")
+    torch.save(DroNet().state_dict(), tmp_path / "dronet_torch.pt")
+    for name, count in (("train_drive", 8), ("test_drive", 70)):
+        folder = tmp_path / name
+        folder.mkdir()
+        with (folder / "steering.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["frame", "steering_angle"])
+            for i in range(count):
+                # One frame in 15: a block of 14 seconds has 19 frames.
+                writer.writerow([f"{15 * i:04d}.png", np.sin(i)])
+                pixels = np.random.default_rng(i).integers(0, 255, (200, 200), np.uint8)
+                image_module.fromarray(pixels).save(folder / f"{15 * i:04d}.png")
+    real = replace(TINY, counts=Counts(4, 4, 4), methods=("constant", "kendall"))
+    monkeypatch.setattr(steering.Settings, "of", staticmethod(lambda options: real))
+    out = tmp_path / "out"
+    assert run("steering", "--data", tmp_path, "--out", out, "--seeds", 2) == 0
+    results = json.loads((out / "results.json").read_text())
+    # The given network is not trained, so one seed; what is retrained has two.
+    found = [(line["method"], line["seed"]) for line in results["lines"]]
+    assert found == [("constant", 0), ("kendall", 0), ("kendall", 1)]
+    assert results["plain"]["whole test drive"]["count"] == 70
+    assert str(tmp_path) not in (out / "results.json").read_text()
+
+
+def test_recognition_runs(tiny, tmp_path):
+    pytest.importorskip("sklearn")
+    assert run("recognition", "--out", tmp_path) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    scores = results["lines"][0]["scores"]
+    assert {"accuracy", "one_hot_nll", "brier", "ece", "strange_shuffled"} <= set(scores)
+
+
+def test_sensitivity_runs_in_both_directions(tiny, tmp_path):
+    assert run("sensitivity", "--out", tmp_path) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert set(results["real"][0]["scores"]) == {"0.01", "0.05", "0.1"}
+    assert {line["assumed"] for line in results["assumed"]} == {0.001, 0.01}
+    same = [line for line in results["assumed"] if line["assumed"] == 0.01]
+    ours = [line for line in results["real"] if line["method"] == "ours"]
+    # Both tables contain the case in which the assumption is right.
+    again = {line["method"]: line for line in same}["ours"]["scores"]["0.01"]["nll"]
+    assert again == pytest.approx(ours[0]["scores"]["0.01"]["nll"])
+
+
+def test_runtime_changes_nothing_but_the_samples(tiny, tmp_path):
+    assert run("runtime", "--seeds", 2, "--out", tmp_path) == 0
+    curves = json.loads((tmp_path / "results.json").read_text())["curves"]
+    assert {curve["seed"] for curve in curves} == {0, 1}
+    assert "±" in (tmp_path / "table.md").read_text()
+    by_name = {curve["method"]: curve["points"] for curve in curves}
+    assert [point["samples"] for point in by_name["ours"]] == [2, 5]
+    assert [point["samples"] for point in by_name["noise_sampling"]] == [5]
+    assert len(by_name["gradients"]) == 1
+    assert (tmp_path / "runtime.png").exists()
+
+
+def test_uci_runs_on_diabetes(tiny, tmp_path):
+    pytest.importorskip("sklearn")
+    assert run("uci", "--out", tmp_path) == 0
+    lines = json.loads((tmp_path / "results.json").read_text())["lines"]
+    assert {line["split"] for line in lines} == {0, 1}
+    assert {line["method"] for line in lines} >= set(CONTENDERS)
+    # In the units of the data: the targets' std is 77.
+    assert all(40 < line["scores"]["rmse"] < 110 for line in lines)
+
+
+def linear_bench(task="regression"):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    x = torch.randn(64, 3)
+    y = torch.randn(64, 2) if task == "regression" else torch.randint(2, (64,))
+    data = Pairs(x, y)
+    return Bench(model.eval().requires_grad_(False), 0.01, data, data, EFFORT, task=task)
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_every_contender_leaves_the_network_alone(name, task, tmp_path):
+    bench = linear_bench(task)
+    before = {key: value.clone() for key, value in bench.model.state_dict().items()}
+    made = tuned(CONTENDERS[name], bench, RunFolder(tmp_path, {}))
+    assert all(torch.equal(before[key], value) for key, value in bench.model.state_dict().items())
+    found = made.sure(bench.train.x[:5])
+    assert found.mean.shape == (5, 2) and bool((found.total_var >= 0).all())
+    json.dumps(made.record)
+    assert with_samples(made.sure, 7).setup.samples == 7
+
+
+def test_constant_is_the_held_out_error(tmp_path):
+    bench = linear_bench()
+    made = tuned(CONTENDERS["constant"], bench, RunFolder(tmp_path, {}))
+    error = (bench.model(bench.validation.x) - bench.validation.y).square().mean()
+    assert made.record["residual_var"] == pytest.approx(float(error), rel=1e-3)
