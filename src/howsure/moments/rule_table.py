@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from howsure.moments import rules  # noqa: F401  (fills the table)
+from howsure.moments import rules as _rules  # noqa: F401  (fills the table)
 from howsure.moments.rule import Fidelity, Rule, operation_name, registered
 
 _HEADER = """# Rule table

@@ -30,7 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Result:
     """The rules that fit, one line each."""
-    from howsure.moments import rules  # noqa: F401  (fills the table)
+    from howsure.moments import rules as _rules  # noqa: F401  (fills the table)
     from howsure.moments.rule import registered
 
     rules = [_described(rule) for rule in registered()]
