@@ -40,7 +40,7 @@ def test_checkpoint_is_what_its_record_says():
 
 @pytest.mark.slow
 def test_training_script_writes_checkpoint_and_record(tmp_path):
-    script = Path(__file__).parents[1] / "examples" / "train_digits.py"
+    script = Path(__file__).parents[2] / "examples" / "train_digits.py"
     subprocess.run([sys.executable, script, "--out", tmp_path], check=True, capture_output=True)
     assert {path.name for path in tmp_path.iterdir()} == {CHECKPOINT, "digits.json"}
     record = json.loads((tmp_path / "digits.json").read_text())

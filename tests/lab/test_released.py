@@ -17,7 +17,7 @@ from howsure.data.reading import load_checkpoint
 from howsure_lab.released import released_nll, released_options, released_rules
 from nets import randomise_statistics
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def inputs(*shape, seed=1):

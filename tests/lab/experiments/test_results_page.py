@@ -8,7 +8,7 @@ import pytest
 
 from howsure_lab.experiments.contenders import CONTENDERS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / "results").glob("*.json"))
 
 
