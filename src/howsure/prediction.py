@@ -32,6 +32,9 @@ class Prediction:
             near 1 a linearised network would do as well.
         std_error: Standard error of `std`, where a method knows it: how far more points or samples
             would move it.
+        novelty: How unlike the known inputs this one is, for every output, where `fit` has made a
+            posterior over masks: above 1 for a quarter of the held-out inputs.
+        joint_novelty: The same for all outputs together, (batch,).
         method: The method that made the prediction.
     """
 
@@ -45,6 +48,8 @@ class Prediction:
     sources: Budget | None = None
     linear_share: Tensor | None = None
     std_error: Any = None
+    novelty: Any = None
+    joint_novelty: Tensor | None = None
     method: str = ""
 
     def budget(self) -> Budget:
@@ -146,6 +151,8 @@ def concatenated(batches: Sequence[Prediction], *, maps: bool = False) -> Predic
         sources=_of_all(batches, "sources", lambda parts: Budget.joined(parts, maps=maps)),
         linear_share=_of_all(batches, "linear_share", torch.cat),
         std_error=joined("std_error") if all(b.std_error is not None for b in batches) else None,
+        novelty=joined("novelty") if all(b.novelty is not None for b in batches) else None,
+        joint_novelty=_of_all(batches, "joint_novelty", torch.cat),
     )
 
 

@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from howsure.masks import Placement, Site, check_rates, find_sites
+from howsure.masks import (
+    NothingToDropError,
+    Placement,
+    Site,
+    VarianceModel,
+    check_rates,
+    find_sites,
+)
 from howsure.moments.rule import Rule, Target
 from howsure.noise import variance_of
 from howsure.values.trees import as_call, copied, selected, shapes_of
@@ -46,6 +53,8 @@ class Setup:
             for hardware that is faster with them; `None` keeps the model's precision.
         fallback: As in `propagate`.
         rules: As in `propagate`.
+        variance_model: What `fit` found out about variances: the posterior over masks with its
+            weights; `None` before.
         uniforms: Numbers for every site, (samples, [batch,] *units), in place of drawn ones: a unit
             is kept where its number is at least the rate.
     """
@@ -68,6 +77,7 @@ class Setup:
     variance_dtype: torch.dtype | None = None
     fallback: str = "error"
     rules: Mapping[Target, Rule] | None = None
+    variance_model: VarianceModel | None = None
     uniforms: tuple[Tensor, ...] | None = None
     _sites: dict[str, tuple[Site, ...]] = field(default_factory=dict, repr=False)
     _verdicts: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -115,6 +125,18 @@ class Setup:
         if key not in self._sites:
             self._sites[key] = find_sites(self.model, copied(x), self.placement)
         return self._sites[key]
+
+    def watched_sites(self, x: Any) -> tuple[Site, ...]:
+        """Where the posterior over masks has its multipliers: after every layer but the last.
+
+        A user's own placement is kept; where no layer feeds another, they are before the layers.
+        """
+        if self.placement.kind != "auto":
+            return self.sites(x)
+        try:
+            return self.with_(placement=replace(self.placement, kind="after")).sites(x)
+        except NothingToDropError:
+            return self.with_(placement=replace(self.placement, kind="before")).sites(x)
 
     def run(self, x: Any) -> Any:
         """What the model returns for an input, or the part of it that was asked for."""

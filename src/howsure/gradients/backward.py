@@ -23,14 +23,17 @@ class Gradients:
         values: Outputs, (points, rows, outputs).
         by_source: Gradients of every output with respect to each source, (outputs, points, rows,
             elements).
+        watched: Gradients with respect to the watched multipliers, (outputs, points, rows, masks).
     """
 
     values: Tensor
     by_source: list[Tensor]
+    watched: Tensor | None = None
 
     def at(self, points: slice) -> Gradients:
         """Those of some of the points."""
-        return Gradients(self.values[points], [each[:, points] for each in self.by_source])
+        watched = None if self.watched is None else self.watched[:, points]
+        return Gradients(self.values[points], [each[:, points] for each in self.by_source], watched)
 
 
 def gradients_at(
@@ -41,12 +44,15 @@ def gradients_at(
     `points` are those of every source, (points, rows, *shape), or the same for all `count` rows.
     """
     with torch.inference_mode(False), torch.enable_grad():
-        leaves = [leaf(z, count, calls.x).requires_grad_() for z in points]
+        all_points = [*points, *sources.still(len(points[0]))]
+        leaves = [leaf(z, count, calls.x).requires_grad_() for z in all_points]
         outputs = outputs_at(calls, sources, leaves, rows)
         check_outputs(outputs.shape[2])
         found = [_gradients(outputs, k, leaves) for k in range(outputs.shape[2])]
     by_source = [_flat(column) for column in zip(*found, strict=True)]
-    return Gradients(outputs.detach(), by_source)
+    own = len(points)
+    watched = torch.cat(by_source[own:], 3) if sources.watched else None
+    return Gradients(outputs.detach(), by_source[:own], watched)
 
 
 def check_outputs(count: int) -> None:

@@ -68,6 +68,11 @@ class Estimate:
         return [each / self.count[:, :, None] for each in self.sums.elements]
 
     @property
+    def watched(self) -> Tensor:
+        """Mean gradients with respect to the watched multipliers, (rows, outputs, masks)."""
+        return self.sums.watched / (self.count * self.sources.design.points)[:, :, None]
+
+    @property
     def linear_share(self) -> Tensor:
         """The first-order share of the variance, between 0 and 1; 1 where there is none."""
         total = self.sums.variance.mean

@@ -42,6 +42,7 @@ class Sources:
         odds: The variance p / (1 - p) of each site's mask; 0 where nothing is dropped.
         seed: Seed of the points.
         kept: What the setup remembers from call to call.
+        watched: Whether gradients with respect to a multiplier of 1 at every site are wanted too.
     """
 
     inputs: tuple[Noisy, ...]
@@ -49,12 +50,17 @@ class Sources:
     odds: tuple[float, ...]
     seed: int
     kept: dict[Any, Any]
+    watched: bool = False
 
     @classmethod
-    def of(cls, setup: Setup, x: Any, layout: Layout) -> Sources:
-        """Those of a setup for an input."""
+    def of(cls, setup: Setup, x: Any, layout: Layout, *, watch: bool = False) -> Sources:
+        """Those of a setup for an input; `watch` adds multipliers that do not vary."""
         axis = None if layout == "whole" else setup.batch_dim
         inputs = tuple(Noisy(*found) for found in roots_of(setup.noise, x, axis))
+        if watch:
+            sites = setup.watched_sites(x)
+            still = (0.0,) * len(sites)
+            return cls(inputs, sites, still, setup.seed, setup._verdicts, watched=True)
         sites = setup.sites(x) if setup.has_masks(x) else ()
         odds = tuple(rate / (1 - rate) for rate in setup.rates(sites)) if sites else ()
         return cls(inputs, sites, odds, setup.seed, setup._verdicts)
@@ -121,6 +127,10 @@ class Sources:
             self.kept[name] = (key, found)
         return found
 
+    def still(self, points: int) -> list[Tensor]:
+        """What is added to the watched multipliers: nothing, (points, 1, *units) each."""
+        return [torch.zeros(points, 1, *site.units) for site in self.sites] if self.watched else []
+
 
 def leaf(z: Tensor, rows: int, x: Any) -> Tensor:  # (points, rows, *shape)
     """The points of a source, (points, rows or 1, *shape), as a tensor to differentiate for."""
@@ -145,8 +155,10 @@ def outputs_at(
         x = calls.base(tensors[source.number])[rows].detach()
         noisy[source.number] = (x + source.root.apply(z, rows)).to(x.dtype)
     masks: list[Tensor | None] = [None] * len(sources.sites)
-    for site, z in zip(sources.active, leaves[len(sources.inputs) :], strict=True):
+    for site, z in zip(sources.active, leaves[len(sources.inputs) :], strict=False):
         masks[site] = 1 + math.sqrt(sources.odds[site]) * z
+    if sources.watched:
+        masks = [1 + z for z in leaves[len(sources.inputs) :]]
     return calls.at(leaves[0].shape[0], noisy, masks, rows)
 
 

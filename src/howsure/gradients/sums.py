@@ -63,6 +63,8 @@ class Sums:
         linear: Sum of the first-order variances, (rows, outputs).
         gaps: Sum of the squared errors that the halves of each block show, (rows, outputs).
         by_source: Sum of the variances by source, (rows, sources, outputs).
+        watched: Sum over all points of the gradients with respect to watched multipliers, (rows,
+            outputs, masks); no masks if none are watched.
         elements: Of each noisy input the sum of variances by element, (rows, outputs, elements).
     """
 
@@ -76,11 +78,12 @@ class Sums:
     linear: Tensor
     gaps: Tensor
     by_source: Tensor
+    watched: Tensor
     elements: tuple[Tensor, ...]
 
     def _tensors(self) -> tuple[Tensor, ...]:
         halves = (self.blocks, self.means, self.data, self.model)
-        return (*halves, self.linear, self.gaps, self.by_source, *self.elements)
+        return (*halves, self.linear, self.gaps, self.by_source, self.watched, *self.elements)
 
     @property
     def _running(self) -> tuple[Running, Running, Running]:
@@ -89,8 +92,8 @@ class Sums:
     @classmethod
     def _of(cls, running: Sequence[Running], tensors: Sequence[Tensor]) -> Sums:
         variance, values, spread = running
-        blocks, means, data, model, linear, gaps, by_source, *elements = tensors
-        sums = (blocks, means, data, model, linear, gaps, by_source)
+        blocks, means, data, model, linear, gaps, by_source, watched, *elements = tensors
+        sums = (blocks, means, data, model, linear, gaps, by_source, watched)
         return cls(variance, values, spread, *sums, tuple(elements))
 
     def __add__(self, other: Sums) -> Sums:
@@ -157,8 +160,15 @@ def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
         (data.linear + model.linear).sum(0),
         gap.square().sum(0),
         torch.stack([each.variance.sum(0) for each in (*sensors, *masks)], 1),
+        _watched(found),
         tuple(_elements(each, design.data.variance) for each in gradients[:inputs]),
     )
+
+
+def _watched(found: Gradients) -> Tensor:  # (rows, outputs, masks)
+    if found.watched is None:
+        return found.values.new_zeros(*found.values.shape[1:], 0)
+    return found.watched.sum(1).transpose(0, 1)
 
 
 @dataclass(frozen=True, eq=False)

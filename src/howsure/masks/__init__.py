@@ -4,8 +4,10 @@ from howsure.masks.draws import check_rates as check_rates
 from howsure.masks.draws import draw_uniforms as draw_uniforms
 from howsure.masks.draws import masks as masks
 from howsure.masks.mode import DropoutMode as DropoutMode
+from howsure.masks.sites import NothingToDropError as NothingToDropError
 from howsure.masks.sites import Placement as Placement
 from howsure.masks.sites import Site as Site
 from howsure.masks.sites import as_placement as as_placement
 from howsure.masks.sites import describe as describe
 from howsure.masks.sites import find_sites as find_sites
+from howsure.masks.variance_model import VarianceModel as VarianceModel

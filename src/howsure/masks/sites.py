@@ -187,6 +187,10 @@ def _tensors(tree: Any) -> Any:
         yield from _tensors(list(tree.values()))
 
 
+class NothingToDropError(ValueError):
+    """The model has no place for a mask where it was asked for."""
+
+
 def find_sites(model: Callable[..., Any], x: Any, placement: Placement) -> tuple[Site, ...]:
     """The dropout sites of a model for inputs like `x`.
 
@@ -203,7 +207,8 @@ def find_sites(model: Callable[..., Any], x: Any, placement: Placement) -> tuple
         scripted = isinstance(model, nn.Module) and any(
             isinstance(module, torch.jit.ScriptModule) for module in model.modules()
         )
-        raise ValueError(_HIDDEN if scripted else _nothing_to_drop(explorer.met, placement))
+        reason = _HIDDEN if scripted else _nothing_to_drop(explorer.met, placement)
+        raise NothingToDropError(reason)
     return tuple(kept)
 
 

@@ -6,7 +6,7 @@ first call for a model; where they do not hold, the method samples and says why.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,9 @@ from howsure.gradients.checks import verdict_of
 from howsure.gradients.classes import Classes, through_softmax, varying
 from howsure.gradients.estimate import Estimate, estimate, is_precise
 from howsure.gradients.layout import Verdict
+from howsure.gradients.modelled import Modelled, modelled
 from howsure.gradients.sources import Sources, values_at
+from howsure.gradients.units import gradients_of_units
 from howsure.gradients.variances import Replaced, Variances, variances_of, with_variances
 from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.draws import SAMPLES, sampled_at
@@ -41,25 +43,79 @@ def predict(setup: Setup, x: Any) -> Prediction:
     verdict = verdict_of(setup, x)
     if verdict.reason is not None:
         return _sampled(setup, x, verdict)
-    sources = Sources.of(setup, x, verdict.layout)
+    if setup.task == "classification":
+        sources = Sources.of(setup, x, verdict.layout)
+        calls = verdict.calls(setup, x, sources)
+        with torch.no_grad():
+            plain = calls.flat(calls.plain(), 1)[0]
+        if calls.count:
+            return _classified(setup, calls, sources, plain, verdict)
+    found = _examined(setup, x, verdict, watch=_has_posterior(setup))
+    own = modelled(found.own, found.mean, found.z, setup.variance_model)
+    result = _prediction(setup, found.calls, found.mean, own, own.variances.standard_error)
+    return replace(result, notes=found.notes)
+
+
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """What the gradients say about some inputs.
+
+    Attributes:
+        calls: The model at these inputs.
+        mean: Predictions, (rows, outputs).
+        own: Variances by all that is random.
+        z: Mean gradients with respect to a multiplier at every unit, (rows, outputs, masks).
+        notes: What a user should know.
+    """
+
+    calls: Calls
+    mean: Tensor
+    own: Variances
+    z: Tensor | None
+    notes: tuple[str, ...]
+
+
+def _has_posterior(setup: Setup) -> bool:
+    return setup.variance_model is not None and setup.variance_model.posterior is not None
+
+
+@torch.inference_mode(False)
+def examined(setup: Setup, x: Any, *, watch: bool) -> Examined:
+    """Predictions with what the sensors and, if watched, the units do to them.
+
+    An error if the model's gradients cannot be relied on.
+    """
+    verdict = verdict_of(setup, x)
+    if verdict.reason is not None:
+        raise ValueError(NO_POSTERIOR.format(reason=verdict.reason))
+    return _examined(setup, x, verdict, watch=watch)
+
+
+NO_POSTERIOR = (
+    "The posterior over masks needs the network's gradients, which cannot be used: {reason}. Fit "
+    'with `model="dropout"`.'
+)
+
+
+def _examined(setup: Setup, x: Any, verdict: Verdict, *, watch: bool) -> Examined:
+    sources = Sources.of(setup, x, verdict.layout, watch=watch)
     calls = verdict.calls(setup, x, sources)
     with torch.no_grad():
         plain = calls.flat(calls.plain(), 1)[0]
-    if setup.task == "classification" and calls.count:
-        return _classified(setup, calls, sources, plain, verdict)
     if not sources.names or not calls.count:
-        nothing = torch.zeros_like(plain)
-        return _prediction(setup, calls, plain, Variances.nothing(plain), nothing)
+        z = gradients_of_units(calls, sources) if watch and calls.count else None
+        return Examined(calls, plain, Variances.nothing(plain), z, _about(verdict))
     found = _estimate(setup, calls, sources)
     own = variances_of(found, partial(_replaced, calls, sources))
     mean = plain if setup.prediction != "mean" else _means(setup, calls, found)[0]
-    result = _prediction(setup, calls, mean, own, own.standard_error)
     notes = (*_about(verdict), *own.notes, *_unreached(setup, found))
-    return replace(result, notes=notes)
+    return Examined(calls, mean, own, found.watched if watch else None, notes)
 
 
 def _sampled(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     """The prediction by sampling, with the reason."""
+    if _has_posterior(setup):
+        raise ValueError(NO_POSTERIOR.format(reason=verdict.reason))
     name, method = (
         ("mc_dropout", mc_dropout) if setup.noise is None else ("noise_sampling", noise_sampling)
     )
@@ -108,11 +164,11 @@ def _means(setup: Setup, calls: Calls, found: Estimate) -> Tensor:  # (3, rows, 
 
 
 def _prediction(
-    setup: Setup, calls: Calls, mean: Tensor, own: Variances, standard_error: Tensor | None
+    setup: Setup, calls: Calls, mean: Tensor, found: Modelled, standard_error: Tensor | None
 ) -> Prediction:
     """The prediction in the structure of the model's output; all tensors are (rows, outputs)."""
     assert calls.parts is not None
-    own = own.with_constant(setup.residual_var)
+    own = found.variances.with_constant(setup.residual_var)
     fill = calls.parts.filled
 
     def shaped(flat: Tensor) -> Any:
@@ -129,6 +185,8 @@ def _prediction(
         sources=own.budget,
         linear_share=own.linear_share,
         std_error=None if standard_error is None else shaped(standard_error),
+        novelty=None if found.novelty is None else shaped(found.novelty),
+        joint_novelty=found.joint,
     )
 
 

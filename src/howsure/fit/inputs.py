@@ -1,0 +1,74 @@
+"""Unlabelled inputs in whatever form users have them, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from howsure.values.trees import map_leaves, shapes_of
+
+BATCH = 64
+# Held-out rows that are also training rows, as a share, from which they are not held out.
+_SHARED = 0.2
+
+
+def batches_of(inputs: Any) -> Iterator[Any]:
+    """Batches of inputs from a tensor, an array, a data set, a loader, or a tuple of tensors.
+
+    Of pairs (inputs, targets) the inputs.
+    """
+    if isinstance(inputs, np.ndarray):
+        inputs = torch.from_numpy(inputs)
+    if isinstance(inputs, Tensor):
+        yield from inputs.split(BATCH)
+        return
+    if isinstance(inputs, Dataset) and not hasattr(inputs, "batch_size"):
+        inputs = DataLoader(inputs, batch_size=BATCH)
+    for batch in inputs:
+        yield _without_targets(batch)
+
+
+def _without_targets(batch: Any) -> Any:
+    """The inputs of a batch; what a loader has collated from tuples is a list."""
+    if isinstance(batch, list | tuple) and len(batch) in (1, 2):
+        batch = batch[0]
+    if isinstance(batch, np.ndarray):
+        return torch.from_numpy(batch)
+    return tuple(batch) if isinstance(batch, list) else batch
+
+
+def check_same_kind(given: Any, held_out: Any, axis: int | None) -> None:
+    """An error if unlabelled inputs have other shapes than the held-out ones."""
+    found, wanted = shapes_of(given, without=axis), shapes_of(held_out, without=axis)
+    if found != wanted:
+        raise ValueError(
+            f"`train_inputs` are {found} for each input, and the held-out inputs are {wanted}; "
+            "prepare both in the same way."
+        )
+
+
+def fingerprints(x: Any) -> set[int]:
+    """One number for the content of each row."""
+    rows: list[bytes] = []
+
+    def leaf(item: Any) -> None:
+        if isinstance(item, Tensor) and item.dim():
+            own = [row.contiguous().numpy().tobytes() for row in item.detach().cpu()]
+            rows[:] = [a + b for a, b in zip(rows or [b""] * len(own), own, strict=False)]
+
+    map_leaves(leaf, x)
+    return {hash(row) for row in rows}
+
+
+def refuse_shared_inputs(shared: int, count: int) -> None:
+    """An error if held-out inputs are among the training inputs."""
+    if shared > _SHARED * count:
+        raise ValueError(
+            f"{shared} of {count} held-out inputs are also among `train_inputs`. Errors on inputs "
+            "that the network was trained on are too small; fit on inputs that it has not seen."
+        )

@@ -1,0 +1,322 @@
+"""Fits the variance model: a posterior over masks from unlabelled inputs, weights from errors.
+
+The posterior sees inputs of the kind that the network was trained on; they need no labels. Where
+there are none it is made from the held-out inputs themselves, in folds: no input is judged by a
+posterior that has seen it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.fit.inputs import batches_of, check_same_kind, fingerprints, refuse_shared_inputs
+from howsure.fit.stress import Stress, corruptions
+from howsure.fit.variance_terms import best_weights, nll
+from howsure.gradients.units import mask_gradients
+from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
+from howsure.masks.variance_model import EXPONENT, KNOWN, LEVELS, VarianceModel
+from howsure.methods.gradients import examined
+from howsure.setup import Setup
+
+FEWEST = 50
+_FOLDS = 5
+_EXPONENTS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
+Batches = Sequence[tuple[Any, Tensor]]
+
+
+@dataclass(frozen=True)
+class PosteriorSearch:
+    """The options of `Uncertain.fit(model="posterior")`.
+
+    Attributes:
+        train_inputs: Unlabelled inputs like those that the network was trained on: a tensor, an
+            array, a data set, a loader. Without them the held-out inputs serve, in folds.
+        stress: Corruptions that keep the label, to fit how fast the variance grows: "images",
+            "tables", or functions of an input. Without them the exponent is 1.5.
+        masks: Whether the model's own part is fitted; else the sensor's and the residual alone.
+        residual_var: A residual variance that is known; `None` fits it.
+        noise_factor: A factor on the sensor's variance that is known; `None` fits it.
+        growth: Whether the variance grows with the novelty.
+        cap: Whether the variance is bounded by that of the targets.
+    """
+
+    train_inputs: Any = None
+    stress: Stress | None = None
+    masks: bool = True
+    residual_var: float | None = None
+    noise_factor: float | None = None
+    growth: bool = True
+    cap: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Held-out inputs with what their variance is made of, all (inputs, outputs).
+
+    Attributes:
+        mean: The prediction.
+        error: Its squared error.
+        data: The sensor's variance.
+        m: What the masks leave open.
+        target: The targets.
+    """
+
+    mean: Tensor
+    error: Tensor
+    data: Tensor
+    m: Tensor
+    target: Tensor
+
+    @staticmethod
+    def joined(parts: Sequence[Judged]) -> Judged:
+        """All inputs of several batches."""
+        names = ("mean", "error", "data", "m", "target")
+        return Judged(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+
+@dataclass(frozen=True, eq=False)
+class PosteriorFit:
+    """What was found, and how well it does on the held-out data.
+
+    Attributes:
+        model: The variance model.
+        count: Held-out inputs.
+        known: Inputs of which the posterior was made.
+        cross_fitted: Whether these were the held-out ones, in folds.
+        nll: Mean NLL on the held-out data, without 1/2 log 2 pi.
+        constant_nll: That of the best constant variance.
+        coverage: Share of the held-out targets in their 95 % intervals.
+        stressed_nll: Mean NLL on the corrupted inputs, where there were any.
+    """
+
+    model: VarianceModel
+    count: int
+    known: int
+    cross_fitted: bool
+    nll: float
+    constant_nll: float
+    coverage: float
+    stressed_nll: float | None = None
+
+    def __str__(self) -> str:
+        """What was fitted and on what, in words."""
+        model, masks = self.model, self.model.posterior
+        where = "the held-out inputs, in five folds" if self.cross_fitted else "unlabelled inputs"
+        lines = [
+            f"variance fitted on {self.count} held-out inputs: NLL {self.nll:.4f}, of a constant "
+            f"{self.constant_nll:.4f}; 95 % intervals cover {100 * self.coverage:.1f} %",
+            f"residual_var {_numbers(model.residual_var)}, noise factor "
+            f"{_numbers(model.noise_factor)}",
+        ]
+        if masks is not None:
+            lines += [
+                f"posterior over {masks.masks} masks from {self.known} of {where}; variance per "
+                f"unit of m {_numbers(model.mask_var)}",
+                f"beyond the {100 * KNOWN:.0f} % quantile of the novelty the variance grows with "
+                f"exponent {model.exponent:g}",
+            ]
+        if self.stressed_nll is not None:
+            lines.append(f"NLL on the corrupted inputs {self.stressed_nll:.4f}")
+        return "\n".join(lines)
+
+
+def _numbers(values: Tensor) -> str:
+    shown = [f"{float(each):.4g}" for each in values.flatten()[:4]]
+    return ", ".join(shown) + (", ..." if values.numel() > 4 else "")
+
+
+def fit_posterior(
+    setup: Setup, batches: Batches, search: PosteriorSearch
+) -> tuple[Setup, PosteriorFit]:
+    """The setup with the variance model that is best for held-out data."""
+    setup = setup.with_(variance_model=None, rate=None, residual_var=0.0)
+    _check(batches)
+    known = _Known.of(setup, batches, search)
+    held_out = Judged.joined([known.judged(setup, number, *b) for number, b in enumerate(batches)])
+    model = _weighted(held_out, known.posterior if search.masks else None, search)
+    stressed = _stressed(setup, batches, known, search) if search.masks and search.growth else ()
+    if stressed:
+        model = _with_best_exponent(model, held_out, stressed)
+    var = _variance(model, held_out)
+    fit = PosteriorFit(
+        model,
+        len(held_out.error),
+        known.posterior.count if known.posterior else 0,
+        known.folds is not None,
+        float(nll(held_out.error, var)),
+        float(nll(held_out.error, held_out.error.mean(0).expand_as(var))),
+        float((held_out.error <= 1.959964**2 * var).double().mean()),
+        _mean_nll(model, stressed) if stressed else None,
+    )
+    return setup.with_(variance_model=model), fit
+
+
+def _check(batches: Batches) -> None:
+    count = sum(len(target) for _, target in batches)
+    if count < FEWEST:
+        raise ValueError(
+            f"There are {count} held-out inputs, and a variance needs at least {FEWEST}; give "
+            "more, or set `rate=` and `residual_var=` by hand."
+        )
+    if not all(bool(target.isfinite().all()) for _, target in batches):
+        raise ValueError("Some held-out targets are NaN or infinite; leave those inputs out.")
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """The posterior for new inputs, and for held-out ones that have taken part in it.
+
+    Attributes:
+        posterior: From all known inputs; `None` if masks are left out.
+        folds: Cross-fitted: those that have not seen the held-out inputs of a fold.
+    """
+
+    posterior: MaskPosterior | None
+    folds: tuple[MaskPosterior, ...] | None = None
+
+    @classmethod
+    def of(cls, setup: Setup, batches: Batches, search: PosteriorSearch) -> _Known:
+        if not search.masks:
+            return cls(None)
+        if search.train_inputs is not None:
+            return cls(_from_training(setup, batches, search.train_inputs).posterior(RIDGE))
+        grams = _by_fold(setup, batches)
+        rest = [_sum(grams[:k] + grams[k + 1 :]) for k in range(len(grams))]
+        folds = tuple(each.posterior(RIDGE_OF_FEW) for each in rest)
+        return cls(_sum(grams).posterior(RIDGE_OF_FEW), folds)
+
+    def judged(self, setup: Setup, number: int, x: Any, target: Tensor) -> Judged:
+        """A held-out batch, each row by a posterior that has not seen it."""
+        found = examined(setup, x, watch=self.posterior is not None)
+        flat = target.reshape(len(found.mean), -1).double()
+        if flat.shape != found.mean.shape:
+            raise ValueError(
+                f"The targets have shape {tuple(target.shape)}, and the model predicts "
+                f"{found.mean.shape[1]} numbers for each of {len(found.mean)} inputs."
+            )
+        m = torch.zeros_like(flat)
+        if self.posterior is not None:
+            assert found.z is not None
+            m = self._m(found.z, number)
+        mean = found.mean.double()
+        return Judged(mean, (flat - mean).square(), found.own.data.double(), m, flat)
+
+    def _m(self, z: Tensor, number: int) -> Tensor:
+        assert self.posterior is not None
+        if self.folds is None:
+            return self.posterior.m(z)
+        fold = _folds_of(len(z), number)
+        each = torch.stack([posterior.m(z) for posterior in self.folds])
+        return each.gather(0, fold[None, :, None].expand(1, *each.shape[1:]))[0]
+
+
+def _folds_of(count: int, number: int) -> Tensor:
+    """The fold of every row of a batch."""
+    return (torch.arange(count) + number) % _FOLDS
+
+
+def _sum(grams: Sequence[Gram]) -> Gram:
+    total = grams[0]
+    for each in grams[1:]:
+        total = total + each
+    return total
+
+
+def _by_fold(setup: Setup, batches: Batches) -> list[Gram]:
+    grams: list[Gram] = []
+    for number, (x, _) in enumerate(batches):
+        z = mask_gradients(setup, x)
+        if not grams:
+            whole = Gram()
+            whole.add(z)
+            grams = [Gram(whole.scale) for _ in range(_FOLDS)]
+        fold = _folds_of(len(z), number)
+        for k, gram in enumerate(grams):
+            gram.add(z[fold == k])
+    return grams
+
+
+def _from_training(setup: Setup, batches: Batches, inputs: Any) -> Gram:
+    held_out = set().union(*(fingerprints(x) for x, _ in batches))
+    gram, shared = Gram(), set()
+    for x in batches_of(inputs):
+        check_same_kind(x, batches[0][0], setup.batch_dim)
+        shared |= held_out & fingerprints(x)
+        gram.add(mask_gradients(setup, x))
+    if gram.count < FEWEST:
+        raise ValueError(
+            f"`train_inputs` has {gram.count} inputs, and the posterior needs at least {FEWEST}, "
+            "better some hundred."
+        )
+    refuse_shared_inputs(len(shared), len(held_out))
+    return gram
+
+
+def _weighted(
+    held_out: Judged, posterior: MaskPosterior | None, search: PosteriorSearch
+) -> VarianceModel:
+    """The variance model with the best weights for every output."""
+    found = []
+    given = (search.residual_var, search.noise_factor, None if posterior else 0.0)
+    fixed = torch.tensor([math.nan if g is None else g for g in given], dtype=torch.float64)
+    for k in range(held_out.error.shape[1]):
+        error, data, m = (each[:, k] for each in (held_out.error, held_out.data, held_out.m))
+        found.append(best_weights(error, torch.stack([torch.ones_like(m), data, m], 1), fixed))
+    residual, noise, masks = torch.stack(found).unbind(1)
+    # Without noise there is nothing to scale.
+    noise = torch.where(held_out.data.mean(0) > 0, noise, 1.0)
+    known = held_out.m.quantile(KNOWN, 0)
+    novelty = held_out.m / torch.where(known > 0, known, 1.0)
+    spread = held_out.target.var(0) if search.cap else torch.full_like(known, math.inf)
+    return VarianceModel(
+        posterior,
+        residual,
+        noise,
+        masks,
+        known,
+        max(float(novelty.mean(1).quantile(KNOWN)), torch.finfo(torch.float64).tiny),
+        held_out.error.mean(0) if posterior and search.growth else torch.zeros_like(known),
+        EXPONENT,
+        held_out.target.mean(0),
+        spread,
+        novelty.quantile(torch.tensor(LEVELS, dtype=torch.float64), 0),
+    )
+
+
+def _stressed(
+    setup: Setup, batches: Batches, known: _Known, search: PosteriorSearch
+) -> tuple[Judged, ...]:
+    """The held-out inputs under each corruption, with their own targets."""
+    return tuple(
+        Judged.joined([known.judged(setup, n, change(x), y) for n, (x, y) in enumerate(batches)])
+        for change in corruptions(search.stress, batches[0][0])
+    )
+
+
+def _with_best_exponent(
+    model: VarianceModel, held_out: Judged, stressed: Sequence[Judged]
+) -> VarianceModel:
+    """Half of the weight is on clean data, the other half on all corruptions."""
+
+    def cost(exponent: float) -> float:
+        tried = replace(model, exponent=exponent)
+        clean = float(nll(held_out.error, _variance(tried, held_out)))
+        return clean + _mean_nll(tried, stressed)
+
+    return replace(model, exponent=min(_EXPONENTS, key=cost))
+
+
+def _mean_nll(model: VarianceModel, stressed: Sequence[Judged]) -> float:
+    each = [float(nll(judged.error, _variance(model, judged))) for judged in stressed]
+    return sum(each) / len(each)
+
+
+def _variance(model: VarianceModel, judged: Judged) -> Tensor:
+    found = model.parts(judged.mean, judged.data, judged.m)
+    return found.residual + found.data + found.masks + found.growth

@@ -1,0 +1,83 @@
+"""Variances with the model's own part: what the variance model makes of the sensor's and of z."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from howsure.gradients.variances import Variances, with_variances
+from howsure.masks.variance_model import Parts, VarianceModel
+from howsure.values.budget import CONSTANT, Budget
+
+
+@dataclass(frozen=True, eq=False)
+class Modelled:
+    """Variances of all rows and outputs, and how new the inputs are.
+
+    Attributes:
+        variances: Data and model variance, with the budget.
+        novelty: Of every output, (rows, outputs); `None` without a posterior.
+        joint: Of all outputs together, (rows,).
+    """
+
+    variances: Variances
+    novelty: Tensor | None = None
+    joint: Tensor | None = None
+
+
+def modelled(
+    own: Variances, mean: Tensor, z: Tensor | None, model: VarianceModel | None
+) -> Modelled:
+    """The sensor's variances with the rest, as the variance model says.
+
+    Args:
+        own: Variances by the sensor's noise alone.
+        mean: Predictions, (rows, outputs).
+        z: Gradients with respect to the masks, (rows, outputs, masks).
+        model: `None` leaves everything as it is.
+    """
+    if model is None:
+        return Modelled(own)
+    open_ = None if model.posterior is None or z is None else model.posterior.covariance(z)
+    m = None if open_ is None else open_.diagonal(dim1=1, dim2=2)
+    parts = model.parts(mean, own.data, m)
+    data, rest = parts.residual + parts.data, parts.masks + parts.growth
+    covariance = with_variances(own.covariance.double(), parts.data)
+    covariance = covariance + torch.diag_embed(parts.residual)
+    if open_ is not None:
+        covariance = covariance + with_variances(open_, rest)
+    std = (data + rest).sqrt()
+    share = (parts.data / _positive(own.data)).sqrt() * parts.data.sqrt() / _positive(std)
+    variances = replace(
+        own,
+        data=data.to(own.data),
+        model=rest.to(own.data),
+        covariance=covariance.to(own.covariance),
+        standard_error=own.standard_error * share.to(own.standard_error),
+        budget=_budget(own, parts, with_masks=m is not None),
+    )
+    if m is None:
+        return Modelled(variances)
+    return Modelled(variances, parts.novelty.to(own.data), parts.joint.to(own.data))
+
+
+def _budget(own: Variances, parts: Parts, *, with_masks: bool) -> Budget:
+    """The sensors' shares in proportion, then residual, masks and growth."""
+    was, factor = own.budget, (parts.data / _positive(own.data)).to(own.data)
+    names, kinds = [*was.names, CONSTANT], [*was.kinds, CONSTANT]
+    rows = [*(factor * was.variances), parts.residual.to(own.data)]
+    if with_masks:
+        names, kinds = [*names, "masks", "novelty"], [*kinds, "masks", "novelty"]
+        rows += [parts.masks.to(own.data), parts.growth.to(own.data)]
+    maps = {
+        name: each * factor.reshape(*factor.shape, *(1,) * (each.dim() - 2))
+        for name, each in was.elements.items()
+    }
+    return Budget(tuple(names), tuple(kinds), torch.stack(rows), maps)
+
+
+def _positive(each: Tensor) -> Tensor:
+    """With 1 in place of 0, where nothing is divided but 0."""
+    return torch.where(each > 0, each, 1.0)
