@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -221,10 +222,19 @@ def way_of(model: Any) -> int:
     for module in modules_of(model):
         found.append(type(module))
         for name, value in module.__dict__.items():
-            if isinstance(value, (bool, int, float, str)):
+            kind = type(value)
+            if kind in _TABLES:
+                # Most of what a module has are empty tables of hooks.
+                if value:
+                    found.append((name, *value))
+            elif kind in _SWITCHES or isinstance(value, _SWITCHES):
                 found.append((name, value))
             elif isinstance(value, dict):
-                found.append(tuple(value))
-            elif callable(value):
-                found.append(id(value))
+                found.append((name, *value))
+            elif value is not None and callable(value):
+                found.append((name, id(value)))
     return hash(tuple(found))
+
+
+_TABLES = (dict, OrderedDict, set)
+_SWITCHES = (bool, int, float, str)

@@ -30,9 +30,16 @@ class Forms:
     halves: Tensor
     apart: float
 
-    def table(self) -> Tensor:  # (4, points * points)
+    def table(self, like: Tensor) -> Tensor:  # (4, points * points)
         """Variance, linear part and both halves, to be multiplied with inner products."""
-        return torch.stack([self.variance, self.linear, *self.halves]).flatten(1)
+        return _table(self, like.dtype, like.device)
+
+
+@functools.lru_cache(maxsize=16)  # two forms of three designs, in a few types
+def _table(forms: Forms, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with outside_traces(), torch.inference_mode(False):
+        stacked = torch.stack([forms.variance, forms.linear, *forms.halves])
+        return stacked.flatten(1).to(device, dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,9 +29,12 @@ class Running:
     @classmethod
     def of(cls, numbers: Tensor) -> Running:  # (count, rows, outputs)
         """All of these."""
+        many = len(numbers)
+        count = numbers.new_full((numbers.shape[1], 1), float(many))
+        if many == 1:
+            return cls(count, numbers[0], torch.zeros_like(numbers[0]))
         variance, mean = torch.var_mean(numbers, 0, correction=0)
-        count = mean.new_full((mean.shape[0], 1), float(len(numbers)))
-        return cls(count, mean, variance * len(numbers))
+        return cls(count, mean, variance * many)
 
     def __add__(self, other: Running) -> Running:
         """Those of both (Chan, Golub & LeVeque 1979)."""
@@ -142,26 +145,27 @@ def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
     gradients = [_by_block(each, design.points) for each in found.by_source]
     sensors = [_told(each, design.data) for each in gradients[:inputs]]
     masks = [_told(each, design.model) for each in gradients[inputs:]]
-    like = (sensors or masks)[0]
-    data, model = (_added(each, like) for each in (sensors, masks))
-    numbers = range(first, first + len(data.covariance))
-    gap = _gap(data, design.data.apart) + _gap(model, design.model.apart)
+    data, model = _added(sensors), _added(masks)
+    total = _added([each for each in (data, model) if each is not None])
+    assert total is not None
+    numbers = range(first, first + len(total.covariance))
+    gap = _total_gap((data, design.data.apart), (model, design.model.apart))
     values = found.values.to(gap.dtype)
     # Rows and outputs on one axis: for four axes an exported program would be tied to its strides.
     by_block = values.flatten(1).unflatten(0, (-1, design.points))
     return Sums(
-        Running.of(data.variance + model.variance),
+        Running.of(total.variance),
         Running.of(values),
         _spread(by_block, values),
         _parities(gap, numbers),
         _by_parity(by_block.mean(1).unflatten(1, values.shape[1:]), numbers),
-        _by_parity(data.covariance, numbers),
-        _by_parity(model.covariance, numbers),
-        (data.linear + model.linear).sum(0),
+        _covariance(data, total, numbers),
+        _covariance(model, total, numbers),
+        total.linear.sum(0),
         gap.square().sum(0),
         torch.stack([each.variance.sum(0) for each in (*sensors, *masks)], 1),
         _watched(found),
-        tuple(_elements(each, design.data.variance) for each in gradients[:inputs]),
+        tuple(_elements(each, design.data) for each in gradients[:inputs]),
     )
 
 
@@ -202,20 +206,33 @@ def _told(gradients: Tensor, forms: Forms) -> Told:
     flat = gradients.reshape(blocks * rows, outputs * points, -1)
     gram = (flat @ flat.mT).reshape(-1, outputs, points, outputs, points)
     pairs = gram.transpose(2, 3).reshape(-1, points * points)
-    found = (forms.table().to(gradients) @ pairs.mT).unbind(0)
-    covariances = [each.reshape(blocks, rows, outputs, outputs) for each in found]
-    return Told(covariances[0], *(each.diagonal(dim1=2, dim2=3) for each in covariances))
+    found = forms.table(gradients) @ pairs.mT
+    covariances = found.reshape(-1, blocks, rows, outputs, outputs)
+    return Told(covariances[0], *covariances.diagonal(dim1=3, dim2=4).unbind(0))
 
 
-def _added(sources: Sequence[Told], like: Told) -> Told:
-    """The sum over sources; 0 if there are none."""
+def _added(sources: Sequence[Told]) -> Told | None:
+    """The sum over sources; `None` if there are none."""
     names = [field.name for field in fields(Told)]
     if not sources:
-        return Told(*(torch.zeros_like(getattr(like, name)) for name in names))
+        return None
     total, *others = sources
     for each in others:
         total = Told(*(getattr(total, name) + getattr(each, name) for name in names))
     return total
+
+
+def _covariance(told: Told | None, like: Told, numbers: range) -> Tensor:
+    """Covariances by the parity of blocks; 0 without any source."""
+    if told is not None:
+        return _by_parity(told.covariance, numbers)
+    _, rows, *outputs = like.covariance.shape
+    return like.covariance.new_zeros(rows, 2, *outputs)
+
+
+def _total_gap(*kinds: tuple[Told | None, float]) -> Tensor:  # (blocks, rows, outputs)
+    first, *others = [_gap(told, apart) for told, apart in kinds if told is not None]
+    return sum(others, first)
 
 
 def _gap(told: Told, apart: float) -> Tensor:  # (blocks, rows, outputs)
@@ -234,11 +251,12 @@ def _spread(by_block: Tensor, values: Tensor) -> Running:
     return Running.of((gap.square().mean(1) / 2).unflatten(1, values.shape[1:]))
 
 
-def _elements(gradients: Tensor, form: Tensor) -> Tensor:
+def _elements(gradients: Tensor, forms: Forms) -> Tensor:
     """The summands of the inner products, over all blocks: (rows, outputs, elements)."""
     blocks, rows, outputs, points, elements = gradients.shape
     flat = gradients.reshape(-1, points, elements)
-    summands = (flat * (form.to(flat) @ flat)).sum(1)
+    form = forms.table(flat)[0].reshape(points, points)
+    summands = (flat * (form @ flat)).sum(1)
     return summands.reshape(blocks, -1).sum(0).reshape(rows, outputs, elements)
 
 
@@ -253,6 +271,8 @@ def _by_parity(each: Tensor, numbers: range) -> Tensor:
 
 def _parities(like: Tensor, numbers: range) -> Tensor:
     """How many blocks have an even and an odd number, (rows, 2)."""
+    if len(numbers) % 2 == 0:
+        return like.new_full((like.shape[1], 2), len(numbers) / 2)
     odd = sum(number % 2 for number in numbers)
     counts = torch.tensor([len(numbers) - odd, odd], dtype=like.dtype, device=like.device)
     return counts.expand(like.shape[1], 2)

@@ -77,19 +77,20 @@ def variances_of(found: Estimate, resample: Callable[[Tensor], Replaced]) -> Var
     covariances = found.data_covariance, found.model_covariance
     raw = [each.diagonal(dim1=1, dim2=2) for each in covariances]
     data, model = (each.clamp(min=0) for each in raw)
-    error = _error_of_std(found.standard_error, data + model)
+    total = data + model
+    error = _error_of_std(found.standard_error, total)
     notes = ()
-    rows = _doubtful(found, data + model)
+    rows = _doubtful(found, total)
     if len(rows):
         new = resample(rows)
         data, model = data.index_copy(0, rows, new.data), model.index_copy(0, rows, new.model)
-        error = error.index_copy(0, rows, new.error)
+        total, error = data + model, error.index_copy(0, rows, new.error)
         more = "" if found.blocks >= 2 * _PAIRS else MORE_POINTS
         notes = (RESAMPLED.format(count=len(rows), total=len(data)) + more,)
     return Variances(
         data,
         model,
-        _with_variances(covariances[0] + covariances[1], data + model),
+        _with_variances(covariances[0] + covariances[1], total),
         error,
         found.linear_share,
         _budget(found, raw, (data, model)),

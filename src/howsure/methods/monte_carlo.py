@@ -44,19 +44,16 @@ class Samples:
         wide = values if values.dtype == torch.float64 else values.float()
         middle = wide.mean((0, 1)) if centre is None else centre
         deviations = wide - middle
-        squares = deviations.square().mean(1)
-        count = torch.full_like(middle[:, :1], float(len(wide)))
-        within = deviations.var(1, correction=1) if wide.shape[1] > 1 else squares
-        averages = deviations.mean(1)
-        columns = (
-            averages,
-            squares,
-            averages.square(),
-            averages * squares,
-            squares.square(),
-            within,
-        )
-        return cls(middle, count, wide.shape[1], *(column.sum(0) for column in columns))
+        count = middle.new_full((len(middle), 1), float(len(wide)))
+        if wide.shape[1] > 1:
+            averages, squares = deviations.mean(1), deviations.square().mean(1)
+            within = deviations.var(1, correction=1)
+        else:
+            averages = deviations[:, 0]
+            within = squares = averages.square()
+        products = [averages.square(), averages * squares, squares.square()]
+        columns = torch.stack([averages, squares, *products, within]).sum(1)
+        return cls(middle, count, wide.shape[1], *columns.unbind(0))
 
     def __add__(self, other: Samples) -> Samples:
         """More units about the same centre."""
