@@ -11,15 +11,7 @@ from torch import Tensor
 from howsure.errors import NoRuleError
 from howsure.moments.numerics.quadrature import Deviation, expectation
 from howsure.moments.numerics.squares import through_squares
-from howsure.moments.rule import (
-    EXACT,
-    REFUSED,
-    STRUCTURAL,
-    Fidelity,
-    Rule,
-    Target,
-    register,
-)
+from howsure.moments.rule import EXACT, REFUSED, STRUCTURAL, Fidelity, Kind, Rule, Target, register
 from howsure.moments.samples import Draw, Sample, Samples, one_of_each_shape
 from howsure.moments.value import HALF_PRECISION, Moments
 
@@ -85,11 +77,14 @@ def linear_map(
         "Assumes: independent elements of input, weight and bias. Exact for each output; outputs "
         f"become correlated, which later rules ignore.\n\nSource: {source}."
     )
-    return register(Rule(name, moments, (function, *aliases), EXACT, samples, family="linear map"))
+    return register(Rule(name, moments, (function, *aliases), EXACT, samples, kind=Kind.LINEAR_MAP))
 
 
-def structural(*targets: Target, name: str, samples: Samples) -> Rule:
-    """Registers an op that moves elements: the same op on mean and variance."""
+def structural(*targets: Target, name: str, samples: Samples, views: bool = True) -> Rule:
+    """Registers an op that moves elements: the same op on mean and variance.
+
+    `views` is false for an op that returns a copy: writes to one then leave the other alone.
+    """
 
     def moments(target: Target, *args: Any, **kwargs: Any) -> Any:
         means = target(*select(args, "mean"), **select(kwargs, "mean"))
@@ -102,7 +97,16 @@ def structural(*targets: Target, name: str, samples: Samples) -> Rule:
         "ignore.\n\nSource: definition."
     )
     return register(
-        Rule(name, moments, targets, STRUCTURAL, samples, family="structural", takes_target=True)
+        Rule(
+            name,
+            moments,
+            targets,
+            STRUCTURAL,
+            samples,
+            Kind.STRUCTURAL,
+            takes_target=True,
+            views=views,
+        )
     )
 
 
@@ -155,7 +159,7 @@ def elementwise(
     )
     targets = (function, *(alias for alias in aliases if alias is not function))
     return register(
-        Rule(name, moments, targets, EXACT, samples, "elementwise", error=error, pointwise=True)
+        Rule(name, moments, targets, EXACT, samples, Kind.ELEMENTWISE, error=error, pointwise=True)
     )
 
 
@@ -181,9 +185,8 @@ def composite(
     """Registers an op by a definition in terms of operations that have rules."""
 
     def enter(definition: Callable[..., Any]) -> Rule:
-        options.setdefault("family", "composite")
         return register(
-            Rule(name, definition, targets, fidelity, samples, takes_carriers=True, **options)
+            Rule(name, definition, targets, fidelity, samples, Kind.COMPOSITE, **options)
         )
 
     return enter
@@ -200,7 +203,7 @@ def value_only(*targets: Target, name: str) -> Rule:
         "Assumes: nothing.\n\nSource: definition."
     )
     return register(
-        Rule(name, answer, targets, STRUCTURAL, _matrix, family="value only", takes_target=True)
+        Rule(name, answer, targets, STRUCTURAL, _matrix, kind=Kind.VALUE_ONLY, takes_target=True)
     )
 
 
@@ -214,7 +217,7 @@ def refuse(*targets: Target, name: str, reason: str, can_fall_back: bool = False
         raise NoRuleError(reason, can_fall_back=can_fall_back)
 
     refused.__doc__ = f"{reason}\n\nAssumes: nothing.\n\nSource: howsure's own decision."
-    return register(Rule(name, refused, targets, REFUSED, _matrix, family="refused"))
+    return register(Rule(name, refused, targets, REFUSED, _matrix, kind=Kind.REFUSED))
 
 
 def _matrix(draw: Draw) -> list[Sample]:

@@ -105,9 +105,9 @@ class RuleInterpreter:
         if rule.takes_carriers:
             return rule.called_as(func)(*args, **kwargs)
         result = self.moments_by(rule, func, args, kwargs)
-        wrapped = wrap(result, self, self.shared_memory(rule, func, args))
+        wrapped = wrap(result, self, _shared_memory(rule, args, kwargs))
         if isinstance(wrapped, Gaussian):
-            wrapped.constant = rule.family == "construction"
+            wrapped.constant = rule.is_construction
             wrapped.index = args[1] if func is Tensor.__getitem__ else None
         return wrapped
 
@@ -116,15 +116,6 @@ class RuleInterpreter:
     ) -> Any:
         """What the rule gives for the moments of the arguments."""
         return rule.called_as(func)(*unwrap(args), **unwrap(kwargs))
-
-    def shared_memory(self, rule: Rule, func: Target, args: tuple[Any, ...]) -> Memory | None:
-        """The memory of the first argument if the operation returns a view of it."""
-        if rule.views is not None:
-            return next(carriers(args)).memory if rule.views(*args) else None
-        # Exported programs call `clone.default` what Python calls `clone`.
-        name = getattr(func, "__name__", "").split(".")[0]
-        is_view = rule.family == "structural" and name not in _COPIES
-        return args[0].memory if is_view and args and isinstance(args[0], Gaussian) else None
 
     def written(
         self,
@@ -185,13 +176,14 @@ _UNEXPECTED = (
     'use a tensor without noise there, or `fallback="linearise"`.'
 )
 
-# Structural operations that return a copy, so that writing to one does not change the other.
-_COPIES = {
-    *("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack"),
-    *("row_stack", "clone", "roll", "flip", "fliplr", "flipud", "rot90", "repeat", "tile"),
-    *("repeat_interleave", "pad", "tril", "triu", "pixel_shuffle", "pixel_unshuffle"),
-    "channel_shuffle",
-}
+
+def _shared_memory(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Memory | None:
+    """The memory of the first Gaussian if the operation returns a view of it."""
+    if not rule.returns_view(*args):
+        return None
+    first = next(carriers([args, kwargs]), None)
+    return None if first is None else first.memory
+
 
 _AUGMENTED = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__"}
 

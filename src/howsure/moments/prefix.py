@@ -18,8 +18,6 @@ from howsure.values.call_site import CallSites
 # the largest result, which takes as much while it is computed; what comes after is repeated.
 _MOST_ELEMENTS = 2**26
 _MOST_TIMES = 4
-# Results that the model may write to, or that cost nothing.
-_NOT_KEPT = ("construction", "value only")
 _INPUT = object()
 
 
@@ -100,6 +98,10 @@ class PrefixInterpreter(RuleInterpreter):
     def moments_by(
         self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What the rule gives, or has given."""
+        """What the rule gives, or has given.
+
+        New constants are not kept, since the model may write to them; queries cost nothing.
+        """
         compute = partial(super().moments_by, rule, func, args, kwargs)
-        return compute() if rule.family in _NOT_KEPT else self.prefix.result(rule, compute)
+        is_kept = not (rule.is_construction or rule.is_query)
+        return self.prefix.result(rule, compute) if is_kept else compute()

@@ -49,7 +49,12 @@ def var_of(operand: Any) -> Any:
 
 
 @rule(
-    *spellings("add"), torch.Tensor.__radd__, name="add", fidelity=EXACT, samples=_pairs_with_alpha
+    *spellings("add"),
+    torch.Tensor.__radd__,
+    name="add",
+    fidelity=EXACT,
+    samples=_pairs_with_alpha,
+    adds_up=True,
 )
 def add(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
     """E = m1 + alpha m2, Var = v1 + alpha**2 v2; `x + x` is 2 x.

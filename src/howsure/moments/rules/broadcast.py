@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import select
-from howsure.moments.rule import STRUCTURAL, Target, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
@@ -54,6 +54,6 @@ for _name, _samples in (("broadcast_tensors", _shapes), ("meshgrid", _axes)):
         name=_name,
         fidelity=STRUCTURAL,
         samples=_samples,
-        family="structural",
+        kind=Kind.STRUCTURAL,
         takes_target=True,
     )(_together)

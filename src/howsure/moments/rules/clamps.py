@@ -100,8 +100,7 @@ def _default_window(draw: Draw) -> Iterable[Sample]:
 
 
 @rule(
-    F.hardtanh,
-    *(spelling for spelling in spellings("hardtanh") if spelling is not F.hardtanh),
+    *spellings("hardtanh", first=F.hardtanh),
     name="hardtanh",
     fidelity=EXACT,
     samples=_default_window,
@@ -120,8 +119,7 @@ def hardtanh(
 
 
 @rule(
-    F.relu6,
-    *(spelling for spelling in spellings("relu6") if spelling is not F.relu6),
+    *spellings("relu6", first=F.relu6),
     name="relu6",
     fidelity=EXACT,
     samples=one_of_each_shape,
@@ -138,8 +136,7 @@ def relu6(input: Moments, inplace: bool = False) -> Moments:
 
 
 @rule(
-    F.hardsigmoid,
-    *(spelling for spelling in spellings("hardsigmoid") if spelling is not F.hardsigmoid),
+    *spellings("hardsigmoid", first=F.hardsigmoid),
     name="hardsigmoid",
     fidelity=EXACT,
     samples=one_of_each_shape,

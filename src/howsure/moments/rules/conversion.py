@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import STRUCTURAL, Target, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
 
@@ -32,7 +32,7 @@ _CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu",
     name="cast",
     fidelity=STRUCTURAL,
     samples=_casts,
-    family="structural",
+    kind=Kind.STRUCTURAL,
     takes_target=True,
 )
 def cast(
@@ -72,7 +72,7 @@ _NEW = ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor")
     name="new tensors",
     fidelity=STRUCTURAL,
     samples=_likes,
-    family="construction",
+    kind=Kind.CONSTRUCTION,
     takes_target=True,
 )
 def new_tensor(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Moments | Tensor:
@@ -98,7 +98,7 @@ def new_tensor(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Mom
     *spellings("fill", "zero"),
     name="fill",
     fidelity=STRUCTURAL,
-    family="construction",
+    kind=Kind.CONSTRUCTION,
     samples=lambda draw: [
         Sample(draw.moments(3, 4), 2.0),
         Sample(draw.moments(3, 4), draw.constant()),
@@ -123,7 +123,7 @@ def fill(self: Moments, value: float | Tensor = 0.0) -> Moments:
     torch.ops.aten.copy.default,
     name="copy_",
     fidelity=STRUCTURAL,
-    family="assignment",
+    kind=Kind.ASSIGNMENT,
     samples=lambda draw: [
         Sample(draw.moments(3, 4), draw.moments(4)),
         Sample(draw.moments(3, 4), draw.constant(4)),

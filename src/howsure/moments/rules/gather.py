@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
 from howsure.moments.numerics.squares import squared
-from howsure.moments.rule import EXACT, STRUCTURAL, Target, rule, spellings
+from howsure.moments.rule import EXACT, STRUCTURAL, Kind, Target, rule, spellings
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
@@ -34,7 +34,7 @@ def _register(name: str, *sample: Any, targets: Sequence[Target] = ()) -> None:
         name=name,
         fidelity=STRUCTURAL,
         samples=lambda draw: [Sample(draw.moments(3, 4), *sample)],
-        family="gather",
+        kind=Kind.GATHER,
         takes_target=True,
     )(_read)
 
@@ -52,7 +52,7 @@ rule(
     name="im2col",
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(2, 3, 5, 4), (2, 3), (1, 1), (1, 0), (2, 1))],
-    family="gather",
+    kind=Kind.GATHER,
     takes_target=True,
 )(_read)
 
@@ -68,7 +68,7 @@ _RANDOM_INDEX = (
 )
 
 
-@rule(F.embedding, name="embedding", fidelity=STRUCTURAL, samples=_tables, family="gather")
+@rule(F.embedding, name="embedding", fidelity=STRUCTURAL, samples=_tables, kind=Kind.GATHER)
 def embedding(
     input: Tensor,  # (*) of indices
     weight: Moments,  # (rows, width)
@@ -97,7 +97,7 @@ def embedding(
     name="embedding (aten order)",
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(3, 4), torch.tensor([0, 2, 2]))],
-    family="gather",
+    kind=Kind.GATHER,
 )
 def embedding_aten(weight: Moments, indices: Tensor, *options: Any, **kwargs: Any) -> Moments:
     """The indexed rows of mean and variance, with the argument order of exported programs.
@@ -116,7 +116,7 @@ def _bags(draw: Draw) -> Iterable[Sample]:
     yield Sample(torch.tensor([0, 2, 1]), table, torch.tensor([0, 1]))
 
 
-@rule(F.embedding_bag, name="embedding_bag", fidelity=EXACT, samples=_bags, family="linear map")
+@rule(F.embedding_bag, name="embedding_bag", fidelity=EXACT, samples=_bags, kind=Kind.LINEAR_MAP)
 def embedding_bag(
     input: Tensor,  # (bags, n) of indices, or (all,) with offsets
     weight: Moments,  # (rows, width)

@@ -36,7 +36,14 @@ def _windows(dims: int) -> Samples:
 
 
 def _register(name: str, dims: int) -> None:
-    @rule(*spellings(name), name=name, fidelity=APPROXIMATE, samples=_windows(dims), error=0.2)
+    @rule(
+        *spellings(name),
+        name=name,
+        fidelity=APPROXIMATE,
+        samples=_windows(dims),
+        error=0.2,
+        pools=True,
+    )
     def max_pool(
         input: Moments,
         kernel_size: int | Sequence[int],
@@ -132,6 +139,7 @@ def _register_adaptive(pool: Target, dims: int) -> None:
         samples=_targets(dims),
         fidelity=APPROXIMATE,
         error=0.2,
+        pools=True,
     )
     def adaptive_max_pool(
         input: Tensor, output_size: int | Sequence[int | None], return_indices: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from torch.nn import functional as F
 
-from howsure.moments.rule import STRUCTURAL, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, rule, spellings
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
@@ -20,12 +20,12 @@ def _borders(draw: Draw) -> Iterable[Sample]:
 
 
 @rule(
-    F.pad,
-    *(target for target in spellings("pad") if target is not F.pad),
+    *spellings("pad", first=F.pad),
     name="pad",
     fidelity=STRUCTURAL,
     samples=_borders,
-    family="structural",
+    kind=Kind.STRUCTURAL,
+    views=False,
 )
 def pad(
     input: Moments, pad: Sequence[int], mode: str = "constant", value: float | None = None

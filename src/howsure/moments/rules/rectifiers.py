@@ -22,8 +22,7 @@ from howsure.moments.value import Moments
 
 
 @rule(
-    F.relu,
-    *(spelling for spelling in spellings("relu") if spelling is not F.relu),
+    *spellings("relu", first=F.relu),
     name="relu",
     fidelity=EXACT,
     samples=one_of_each_shape,
@@ -74,8 +73,7 @@ def _slopes(draw: Draw) -> Iterable[Sample]:
 
 
 @rule(
-    F.leaky_relu,
-    *(spelling for spelling in spellings("leaky_relu") if spelling is not F.leaky_relu),
+    *spellings("leaky_relu", first=F.leaky_relu),
     name="leaky_relu",
     fidelity=EXACT,
     samples=_slopes,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.rule import EXACT, Kind, rule, spellings
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
 
@@ -19,7 +19,14 @@ def _dimensions(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 3, 4), dim=-1)
 
 
-@rule(*spellings("sum"), name="sum", fidelity=EXACT, samples=_dimensions, family="linear map")
+@rule(
+    *spellings("sum"),
+    name="sum",
+    fidelity=EXACT,
+    samples=_dimensions,
+    kind=Kind.LINEAR_MAP,
+    adds_up=True,
+)
 def sum(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Moments:
     """Var = sum of the variances.
 
@@ -32,7 +39,14 @@ def sum(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
     return Moments(mean, var)
 
 
-@rule(*spellings("mean"), name="mean", fidelity=EXACT, samples=_dimensions, family="linear map")
+@rule(
+    *spellings("mean"),
+    name="mean",
+    fidelity=EXACT,
+    samples=_dimensions,
+    kind=Kind.LINEAR_MAP,
+    adds_up=True,
+)
 def mean(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Moments:
     """Var = sum of the variances / n**2.
 
@@ -51,7 +65,7 @@ def mean(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any =
     *spellings("cumsum"),
     name="cumsum",
     fidelity=EXACT,
-    family="linear map",
+    kind=Kind.LINEAR_MAP,
     samples=lambda draw: [Sample(draw.moments(3, 4), 1), Sample(draw.moments(5), dim=0)],
 )
 def cumsum(input: Moments, dim: int, *, dtype: Any = None) -> Moments:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.rule import EXACT, rule
+from howsure.moments.rule import EXACT, Kind, rule
 from howsure.moments.rules.average_pool import per_dim
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
@@ -33,7 +33,7 @@ def _images(draw: Draw) -> Iterable[Sample]:
     name="interpolate",
     fidelity=EXACT,
     samples=_images,
-    family="linear map",
+    kind=Kind.LINEAR_MAP,
 )
 def interpolate(
     input: Moments,  # (batch, channels, *size)

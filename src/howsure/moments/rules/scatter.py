@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import EXACT, STRUCTURAL, Fidelity, Target, rule, spellings
+from howsure.moments.rule import EXACT, STRUCTURAL, Fidelity, Kind, Target, rule, spellings
 from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments, variance_dtype
 
@@ -49,10 +49,8 @@ def _register(
         """
         return placed(op, data, *args, **kwargs)
 
-    family = "assignment" if fidelity is STRUCTURAL else "formula"
-    rule(*spellings(*names), name=names[0], fidelity=fidelity, samples=samples, family=family)(
-        write
-    )
+    kind = Kind.ASSIGNMENT if fidelity is STRUCTURAL else Kind.FORMULA
+    rule(*spellings(*names), name=names[0], fidelity=fidelity, samples=samples, kind=kind)(write)
 
 
 def pairs(*middle: Any, source: tuple[int, ...]) -> Samples:

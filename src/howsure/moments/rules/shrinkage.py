@@ -82,8 +82,7 @@ def _levels(draw: Draw) -> Iterable[Sample]:
 
 
 @rule(
-    F.threshold,
-    *(spelling for spelling in spellings("threshold") if spelling is not F.threshold),
+    *spellings("threshold", first=F.threshold),
     name="threshold",
     fidelity=EXACT,
     samples=_levels,
@@ -127,8 +126,7 @@ def hardshrink(input: Moments, lambd: float = 0.5) -> Moments:
 
 
 @rule(
-    F.rrelu,
-    *(spelling for spelling in spellings("rrelu") if spelling is not F.rrelu),
+    *spellings("rrelu", first=F.rrelu),
     name="rrelu",
     fidelity=EXACT,
     samples=lambda draw: [Sample(draw.moments(7)), Sample(draw.moments(3, 4), 0.1, 0.7)],

@@ -92,8 +92,7 @@ def _default_dim(tensor: Tensor) -> int:
 
 
 @rule(
-    F.softmax,
-    *(spelling for spelling in spellings("softmax") if spelling is not F.softmax),
+    *spellings("softmax", first=F.softmax),
     name="softmax",
     fidelity=APPROXIMATE,
     samples=_logits,
@@ -126,8 +125,7 @@ def _aten_arguments(stacklevel: Any, dtype: Any) -> tuple[int, Any]:
 
 
 @rule(
-    F.log_softmax,
-    *(spelling for spelling in spellings("log_softmax") if spelling is not F.log_softmax),
+    *spellings("log_softmax", first=F.log_softmax),
     name="log_softmax",
     fidelity=APPROXIMATE,
     samples=_logits,

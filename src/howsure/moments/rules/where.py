@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import STRUCTURAL, rule
+from howsure.moments.rule import STRUCTURAL, Kind, rule
 from howsure.moments.rules.scatter import placed
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
@@ -29,7 +29,7 @@ def _choices(draw: Draw) -> Iterable[Sample]:
     name="where",
     fidelity=STRUCTURAL,
     samples=_choices,
-    family="assignment",
+    kind=Kind.ASSIGNMENT,
 )
 def where(condition: Tensor, *args: Any, **kwargs: Any) -> Moments:
     """Mean and variance of the branch that a constant condition chooses.
@@ -51,7 +51,7 @@ def where(condition: Tensor, *args: Any, **kwargs: Any) -> Moments:
     name="where (method)",
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(3, 4), _MASK, draw.moments(4))],
-    family="assignment",
+    kind=Kind.ASSIGNMENT,
 )
 def where_method(*args: Any, **kwargs: Any) -> Moments:
     """As `where(condition, self, other)`.
