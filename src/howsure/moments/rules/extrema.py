@@ -11,8 +11,7 @@ from torch import Tensor
 
 from howsure.moments.families import bounded
 from howsure.moments.numerics.blocks import in_blocks
-from howsure.moments.numerics.normal import cdf
-from howsure.moments.numerics.unit_tail import in_deviations, plus_product, unit_tail
+from howsure.moments.numerics.normal import cdf, in_deviations, plus_product, unit_tail
 from howsure.moments.rule import APPROXIMATE, EXACT, rule, spellings
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, Refused

@@ -1,7 +1,7 @@
 """Rectifiers: closed forms that never subtract two nearly equal numbers.
 
 With a = mean / std, R(a) = Phi(a) - m(a) m(-a) is the variance of max(N(a, 1), 0), and
-Cov(max(x, 0), max(-x, 0)) = -var m(a) m(-a) (Frey & Hinton 1999; `numerics.unit_tail`).
+Cov(max(x, 0), max(-x, 0)) = -var m(a) m(-a) (Frey & Hinton 1999; `numerics.normal`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 from howsure.moments.families import in_float32
 from howsure.moments.numerics.blocks import in_blocks
-from howsure.moments.numerics.normal import ratio, roots
-from howsure.moments.numerics.unit_tail import plus_product, unit_tail
+from howsure.moments.numerics.normal import plus_product, ratio, roots, unit_tail
 from howsure.moments.rule import EXACT, rule, spellings
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
