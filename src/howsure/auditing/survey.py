@@ -17,7 +17,7 @@ from howsure.moments.inputs import input_moments
 from howsure.moments.interpreter import RuleInterpreter, works_in_place
 from howsure.moments.propagate import run
 from howsure.moments.rule import Rule, Target, find, operation_name
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import certain
 from howsure.values.call_site import CallSites
 from howsure.values.trees import copied, map_leaves
 
@@ -89,8 +89,7 @@ class Surveyor(RuleInterpreter):
     def _certain(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
-        zero = torch.zeros(leaf.shape, dtype=variance_dtype(leaf.dtype), device=leaf.device)
-        return wrap(Moments(leaf, zero), self)
+        return wrap(certain(leaf), self)
 
 
 def survey(

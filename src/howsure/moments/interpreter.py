@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
@@ -14,7 +13,7 @@ from howsure.moments.carrier import Gaussian, Memory, carriers, unwrap, wrap
 from howsure.moments.fallback import fallback_named, note
 from howsure.moments.families import select
 from howsure.moments.rule import Rule, Target, find, operation_name
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import Moments, certain
 from howsure.values.call_site import CallSites
 from howsure.values.trees import map_leaves
 
@@ -86,9 +85,8 @@ class RuleInterpreter:
     def _constant(self, leaf: Any, source: Any) -> Any:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
-        zero = torch.zeros(leaf.shape, dtype=variance_dtype(leaf.dtype), device=leaf.device)
         memory = source.memory if isinstance(source, Gaussian) else None
-        carrier = wrap(Moments(leaf, zero), self, memory)
+        carrier = wrap(certain(leaf), self, memory)
         carrier.constant = True
         return carrier
 

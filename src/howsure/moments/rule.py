@@ -210,11 +210,6 @@ def registered() -> list[Rule]:
     return sorted(dict.fromkeys(_table.values()), key=lambda entry: entry.name)
 
 
-def targets_in_table() -> Iterator[tuple[Target, Rule]]:
-    """Every operation that has a rule, with its rule."""
-    return iter(_table.items())
-
-
 def operation_name(target: Target) -> str:
     """How a user writes the operation, e.g. `torch.Tensor.add` or `torch.nn.functional.relu`."""
     owner = getattr(target, "__self__", None)

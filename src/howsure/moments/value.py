@@ -34,6 +34,16 @@ def variance_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALF_PRECISION else dtype
 
 
+def certain(value: Tensor) -> Moments:
+    """A constant as moments: variance 0."""
+    return Moments(value, torch.zeros_like(value, dtype=variance_dtype(value.dtype)))
+
+
+def as_moments(value: Moments | Tensor) -> Moments:
+    """The moments themselves, or those of a constant."""
+    return value if isinstance(value, Moments) else certain(value)
+
+
 @dataclass(frozen=True, eq=False)
 class Refused:
     """A part of a result that must not be used, such as the position of a maximum.

@@ -13,7 +13,7 @@ from howsure.errors import NoRuleError
 from howsure.moments.families import select
 from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
 from howsure.moments.samples import Draw, Sample
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import Moments, certain, variance_dtype
 
 
 def _casts(draw: Draw) -> Iterable[Sample]:
@@ -90,8 +90,7 @@ def new_tensor(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Mom
     made = target(input.mean, *args, **kwargs)
     if not made.dtype.is_floating_point:
         return made
-    zero = torch.zeros(made.shape, dtype=variance_dtype(made.dtype), device=made.device)
-    return Moments(made, zero)
+    return certain(made)
 
 
 @rule(
@@ -139,7 +138,7 @@ def copy_(self: Moments | Tensor, src: Moments | Tensor, non_blocking: bool = Fa
     target, source = select((self, src), "mean")
     # A copy: later writes to the source must not be seen here.
     mean = source.to(target).expand(target.shape).clone()
+    if not isinstance(src, Moments):
+        return certain(mean)
     dtype = variance_dtype(mean.dtype)
-    if isinstance(src, Moments):
-        return Moments(mean, src.var.to(mean.device, dtype).expand(mean.shape))
-    return Moments(mean, torch.zeros_like(mean, dtype=dtype))
+    return Moments(mean, src.var.to(mean.device, dtype).expand(mean.shape))

@@ -14,7 +14,7 @@ from howsure.moments.numerics.blocks import in_blocks
 from howsure.moments.numerics.normal import cdf, in_deviations, plus_product, unit_tail
 from howsure.moments.rule import APPROXIMATE, EXACT, rule, spellings
 from howsure.moments.samples import Draw, Sample
-from howsure.moments.value import Moments, Refused
+from howsure.moments.value import Moments, Refused, certain
 from howsure.values.concrete import is_traced
 
 
@@ -46,8 +46,7 @@ def _moments(operand: Moments | Tensor, like: Moments | Tensor) -> Moments:
     if isinstance(operand, Moments):
         return operand
     assert isinstance(like, Moments)
-    constant = torch.as_tensor(operand).to(like.mean)
-    return Moments(constant, torch.zeros_like(constant, dtype=like.var.dtype))
+    return certain(torch.as_tensor(operand).to(like.mean))
 
 
 def larger(first: Moments, second: Moments) -> Moments:

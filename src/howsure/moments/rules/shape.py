@@ -13,7 +13,7 @@ from howsure.errors import NoRuleError
 from howsure.moments.families import select, structural, zip_moments
 from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
 from howsure.moments.samples import Draw, Sample
-from howsure.moments.value import Moments
+from howsure.moments.value import Moments, as_moments
 
 
 def _register(
@@ -187,16 +187,9 @@ def _joined(target: Target, tensors: Any, *args: Any, **kwargs: Any) -> Any:
     """
     if isinstance(tensors, Moments):
         raise NoRuleError("Pass a list of tensors.")
-    like = next(item for item in tensors if isinstance(item, Moments))
-    full = [_with_variance(item, like) for item in tensors]
+    full = [as_moments(item) for item in tensors]
     means = target([item.mean for item in full], *args, **kwargs)
     return zip_moments(means, target([item.var for item in full], *args, **kwargs))
-
-
-def _with_variance(item: Moments | Tensor, like: Moments) -> Moments:
-    if isinstance(item, Moments):
-        return item
-    return Moments(item, torch.zeros_like(item, dtype=like.var.dtype))
 
 
 def _tensor_lists(draw: Draw) -> Iterable[Sample]:
