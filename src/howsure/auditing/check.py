@@ -108,8 +108,8 @@ def _table(rows: tuple[CheckRow, ...]) -> str:
 
 def check(
     model: Callable[..., Any],
-    x: Any,
-    noise_var: Any = None,
+    x: object,
+    noise_var: object = None,
     *,
     rules: Mapping[Target, Rule] | None = None,
 ) -> Check:

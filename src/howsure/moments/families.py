@@ -48,8 +48,8 @@ def linear_map(
         input: Moments | Tensor,
         weight: Moments | Tensor,
         bias: Moments | Tensor | None = None,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> Moments:
         def op(data: Tensor, kernel: Tensor) -> Tensor:
             return function(data, kernel, None, *args, **kwargs)
@@ -86,7 +86,7 @@ def structural(*targets: Target, name: str, samples: Samples, views: bool = True
     `views` is false for an op that returns a copy: writes to one then leave the other alone.
     """
 
-    def moments(target: Target, *args: Any, **kwargs: Any) -> Any:
+    def moments(target: Target, *args: object, **kwargs: object) -> Any:
         means = target(*select(args, "mean"), **select(kwargs, "mean"))
         variances = target(*select(args, "var"), **select(kwargs, "var"))
         return zip_moments(means, variances)
@@ -110,7 +110,7 @@ def structural(*targets: Target, name: str, samples: Samples, views: bool = True
     )
 
 
-def select(arguments: Any, field: str) -> Any:
+def select(arguments: object, field: str) -> Any:
     """Arguments with every `Moments` replaced by its mean or variance, containers included."""
     if isinstance(arguments, Moments):
         return getattr(arguments, field)
@@ -142,7 +142,7 @@ def elementwise(
     `analytic` and `deviation`: as in `howsure.moments.numerics.quadrature.expectation`.
     """
 
-    def moments(input: Moments, *args: Any, **kwargs: Any) -> Moments:
+    def moments(input: Moments, *args: object, **kwargs: object) -> Moments:
         kwargs.pop("inplace", None)
 
         def called(values: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ def composite(
 def value_only(*targets: Target, name: str) -> Rule:
     """Registers queries that the mean alone answers: shapes, dtypes, devices."""
 
-    def answer(target: Target, *args: Any, **kwargs: Any) -> Any:
+    def answer(target: Target, *args: object, **kwargs: object) -> Any:
         return target(*select(args, "mean"), **select(kwargs, "mean"))
 
     answer.__doc__ = (
@@ -213,7 +213,7 @@ def refuse(*targets: Target, name: str, reason: str, can_fall_back: bool = False
     With `can_fall_back`, a user may ask for its value at the mean: a mask or an order, frozen.
     """
 
-    def refused(*args: Any, **kwargs: Any) -> NoReturn:
+    def refused(*args: object, **kwargs: object) -> NoReturn:
         raise NoRuleError(reason, can_fall_back=can_fall_back)
 
     refused.__doc__ = f"{reason}\n\nAssumes: nothing.\n\nSource: howsure's own decision."

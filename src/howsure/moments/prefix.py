@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from howsure.moments.carrier import Gaussian
 from howsure.moments.interpreter import RuleInterpreter
 from howsure.moments.rule import Rule, Target
-from howsure.moments.value import Moments
+from howsure.moments.value import Args, Kwargs, Moments
 from howsure.values.call_site import CallSites
 
 # Elements of means and variances that are kept, a quarter of a gigabyte of float32, or a few times
@@ -50,7 +50,7 @@ class Prefix:
         """From here on passes differ, or nothing more is kept."""
         self.is_open, self.is_complete = False, True
 
-    def result(self, call: Any, compute: Callable[[], Any]) -> Any:
+    def result(self, call: object, compute: Callable[[], Any]) -> Any:
         """The result of the next call, kept or computed."""
         if not self.is_open:
             return compute()
@@ -62,7 +62,7 @@ class Prefix:
         self.close()
         return compute()
 
-    def _kept(self, call: Any, compute: Callable[[], Any]) -> Any:
+    def _kept(self, call: object, compute: Callable[[], Any]) -> Any:
         try:
             found = compute()
         except Exception:
@@ -95,9 +95,7 @@ class PrefixInterpreter(RuleInterpreter):
         """A noisy input as a carrier; that of the first pass, by which kept results know it."""
         return super().enter(self.prefix.result(_INPUT, lambda: moments))
 
-    def moments_by(
-        self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def moments_by(self, rule: Rule, func: Target, args: Args, kwargs: Kwargs) -> Any:
         """What the rule gives, or has given.
 
         New constants are not kept, since the model may write to them; queries cost nothing.

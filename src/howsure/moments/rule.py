@@ -99,7 +99,7 @@ class Rule:
     takes_target: bool = False
     views: bool | Callable[..., bool] | None = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """The moments of the operation's output."""
         return self.called_as(self.targets[0])(*args, **kwargs)
 

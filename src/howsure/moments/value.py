@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 HALF_PRECISION = (torch.float16, torch.bfloat16)
+
+# What a torch operation is called with: anything.
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)

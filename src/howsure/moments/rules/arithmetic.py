@@ -38,12 +38,12 @@ def _linear(mean: Tensor, var: Tensor) -> Moments:
     return Moments(mean, var.to(variance_dtype(mean.dtype)).expand(mean.shape))
 
 
-def mean_of(operand: Any) -> Any:
+def mean_of(operand: object) -> Any:
     """The mean of a Gaussian, the value of a constant."""
     return operand.mean if isinstance(operand, Moments) else operand
 
 
-def var_of(operand: Any) -> Any:
+def var_of(operand: object) -> Any:
     """The variance of a Gaussian, 0 for a constant."""
     return operand.var if isinstance(operand, Moments) else 0.0
 

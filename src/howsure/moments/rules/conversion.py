@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +35,7 @@ _CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu",
     takes_target=True,
 )
 def cast(
-    target: Target, input: Moments | Tensor, *args: Any, **kwargs: Any
+    target: Target, input: Moments | Tensor, *args: object, **kwargs: object
 ) -> Moments | Tensor | str:
     """The mean is cast or moved; the variance follows, in float32 at the least.
 
@@ -75,7 +74,7 @@ _NEW = ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor")
     kind=Kind.CONSTRUCTION,
     takes_target=True,
 )
-def new_tensor(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Moments | Tensor:
+def new_tensor(target: Target, input: Moments, *args: object, **kwargs: object) -> Moments | Tensor:
     """A constant: variance 0; ready to have Gaussians written into it.
 
     Assumes: nothing.

@@ -28,7 +28,7 @@ value_only(
     kind=Kind.VALUE_ONLY,
     takes_target=True,
 )
-def equality(target: Target, input: Any, other: Any) -> Tensor:
+def equality(target: Target, input: object, other: object) -> Tensor:
     """Whether the mean is infinite, as a mask leaves it; other comparisons are random.
 
     Assumes: a comparison with infinity.

@@ -141,7 +141,7 @@ def transformer_encoder_layer(
     samples=lambda draw: [Sample(draw.moments(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))],
     kind=Kind.VALUE_ONLY,
 )
-def nested_tensor_from_mask_left_aligned(t: Any, mask: Tensor) -> bool:
+def nested_tensor_from_mask_left_aligned(t: object, mask: Tensor) -> bool:
     """False: `nn.TransformerEncoder` then keeps its padded form, which has rules.
 
     Assumes: nothing.

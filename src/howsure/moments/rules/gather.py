@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
 
-def _read(target: Target, *args: Any, **kwargs: Any) -> Moments:
+def _read(target: Target, *args: object, **kwargs: object) -> Moments:
     """The same elements of mean and variance.
 
     Assumes: constant indices; an element that is read twice is fully correlated with itself.
@@ -28,7 +27,7 @@ def _read(target: Target, *args: Any, **kwargs: Any) -> Moments:
     return Moments(means, target(*select(args, "var"), **select(kwargs, "var")))
 
 
-def _register(name: str, *sample: Any, targets: Sequence[Target] = ()) -> None:
+def _register(name: str, *sample: object, targets: Sequence[Target] = ()) -> None:
     rule(
         *(targets or spellings(name, inplace=False)),
         name=name,
@@ -99,7 +98,7 @@ def embedding(
     samples=lambda draw: [Sample(draw.moments(3, 4), torch.tensor([0, 2, 2]))],
     kind=Kind.GATHER,
 )
-def embedding_aten(weight: Moments, indices: Tensor, *options: Any, **kwargs: Any) -> Moments:
+def embedding_aten(weight: Moments, indices: Tensor, *options: object, **kwargs: object) -> Moments:
     """The indexed rows of mean and variance, with the argument order of exported programs.
 
     Assumes: constant indices.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -114,7 +113,7 @@ def _angles(draw: Draw) -> Iterable[Sample]:
 @rule(
     *spellings("atan2", "arctan2"), name="atan2", fidelity=LINEARISED, samples=_angles, error=0.02
 )
-def atan2(input: Any, other: Any) -> Moments:
+def atan2(input: object, other: object) -> Moments:
     """E = atan2(m1, m2), Var = (m2**2 v1 + m1**2 v2) / (m1**2 + m2**2)**2, at most pi**2 / 3.
 
     Assumes: independent operands, and noise that is small against their length.

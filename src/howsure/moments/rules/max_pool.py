@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from itertools import starmap
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -114,7 +113,7 @@ def _pooled_densely(
     return _each(torch.movedim, x, -1, -dims - 1)
 
 
-def _each(change: Callable[..., Tensor], x: Moments, *args: Any) -> Moments:
+def _each(change: Callable[..., Tensor], x: Moments, *args: object) -> Moments:
     """The same change of shape for mean and variance."""
     return Moments(change(x.mean, *args), change(x.var, *args))
 

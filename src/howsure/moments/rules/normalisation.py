@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -207,7 +206,7 @@ def _images_aten(draw: Draw) -> Iterable[Sample]:
     error=0.1,
     normalises=True,
 )
-def instance_norm_aten(input: Moments, *args: Any) -> Moments:
+def instance_norm_aten(input: Moments, *args: object) -> Moments:
     """As `instance_norm`, with the argument order of exported programs.
 
     Assumes: see `layer_norm`.

@@ -27,7 +27,9 @@ def _dimensions(draw: Draw) -> Iterable[Sample]:
     kind=Kind.LINEAR_MAP,
     adds_up=True,
 )
-def sum(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Moments:
+def sum(
+    input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Moments:
     """Var = sum of the variances.
 
     Assumes: independent elements; exact then.
@@ -47,7 +49,9 @@ def sum(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
     kind=Kind.LINEAR_MAP,
     adds_up=True,
 )
-def mean(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Moments:
+def mean(
+    input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Moments:
     """Var = sum of the variances / n**2.
 
     Assumes: independent elements; exact then. Neighbouring features are correlated in a trained
@@ -68,7 +72,7 @@ def mean(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any =
     kind=Kind.LINEAR_MAP,
     samples=lambda draw: [Sample(draw.moments(3, 4), 1), Sample(draw.moments(5), dim=0)],
 )
-def cumsum(input: Moments, dim: int, *, dtype: Any = None) -> Moments:
+def cumsum(input: Moments, dim: int, *, dtype: torch.dtype | None = None) -> Moments:
     """Var = running sum of the variances.
 
     Assumes: independent elements; exact for each output. The outputs are strongly correlated.

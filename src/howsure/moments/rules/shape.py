@@ -18,7 +18,7 @@ from howsure.moments.value import Moments, as_moments
 
 def _register(
     name: str,
-    *sample: Any,
+    *sample: object,
     also: tuple[str, ...] = (),
     shape: tuple[int, ...] = (2, 3, 4),
     views: bool = True,
@@ -140,7 +140,7 @@ def getitem(self: Moments, index: Any) -> Moments:
     return Moments(self.mean[index], self.var[index])
 
 
-def _holds_moments(index: Any) -> bool:
+def _holds_moments(index: object) -> bool:
     items = index if isinstance(index, (tuple, list)) else (index,)
     return any(isinstance(item, Moments) for item in items)
 

@@ -7,7 +7,6 @@ probability Phi(a) (`howsure.moments.numerics.normal.rectify`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -136,7 +135,7 @@ def rrelu(
     lower: float = 1 / 8,
     upper: float = 1 / 3,
     training: bool = False,
-    inplace: Any = False,
+    inplace: object = False,
 ) -> Moments:
     """As `leaky_relu` with the slope (lower + upper) / 2, in eval mode.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +30,7 @@ def _choices(draw: Draw) -> Iterable[Sample]:
     samples=_choices,
     kind=Kind.ASSIGNMENT,
 )
-def where(condition: Tensor, *args: Any, **kwargs: Any) -> Moments:
+def where(condition: Tensor, *args: object, **kwargs: object) -> Moments:
     """Mean and variance of the branch that a constant condition chooses.
 
     Assumes: a constant condition.
@@ -53,7 +52,7 @@ def where(condition: Tensor, *args: Any, **kwargs: Any) -> Moments:
     samples=lambda draw: [Sample(draw.moments(3, 4), _MASK, draw.moments(4))],
     kind=Kind.ASSIGNMENT,
 )
-def where_method(*args: Any, **kwargs: Any) -> Moments:
+def where_method(*args: object, **kwargs: object) -> Moments:
     """As `where(condition, self, other)`.
 
     Assumes: a constant condition.
