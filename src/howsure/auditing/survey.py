@@ -49,7 +49,7 @@ class Surveyor(RuleInterpreter):
         self.calls: Counter[OperationCall] = Counter()
         self.depth = 0
 
-    def call(self, func: Target, args: Args, kwargs: Kwargs) -> Any:
+    def call(self, func: Target, args: Args, kwargs: Kwargs) -> object:
         """As in a pass, but an operation without a rule is noted, not raised."""
         outermost, self.depth = self.depth == 0, self.depth + 1
         noted = self._noted(func, args, kwargs) if outermost else None
@@ -74,7 +74,7 @@ class Surveyor(RuleInterpreter):
             operation_name(func), self.sites.module_path() or "", shapes, found, reason
         )
 
-    def _plain(self, func: Target, args: Args, kwargs: Kwargs) -> Any:
+    def _plain(self, func: Target, args: Args, kwargs: Kwargs) -> object:
         """The operation on the means, as a Gaussian without variance."""
         means, options = copied(select((unwrap(args), unwrap(kwargs)), "mean"))
         result = map_leaves(self._certain, func(*means, **options))
@@ -84,7 +84,7 @@ class Surveyor(RuleInterpreter):
             return args[0]
         return result
 
-    def _certain(self, leaf: object) -> Any:
+    def _certain(self, leaf: object) -> object:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
         return wrap(certain(leaf), self)

@@ -36,7 +36,7 @@ class Prefix:
     """
 
     def __init__(self) -> None:
-        self.results: list[tuple[Any, Any]] = []
+        self.results: list[tuple[object, Any]] = []
         self.position = 0
         self.is_open = False
         self.is_complete = False

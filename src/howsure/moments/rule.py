@@ -266,7 +266,7 @@ def _variants(name: str, inplace: bool) -> tuple[str, ...]:
     return (name, f"__{name}__")
 
 
-def _namespaces() -> tuple[Any, ...]:
+def _namespaces() -> tuple[object, ...]:
     return (torch, torch.Tensor, torch.nn.functional, torch.special, _nn)
 
 

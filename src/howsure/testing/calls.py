@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,11 +48,11 @@ class Call:
         """Their variances."""
         return [m.var.to(variance_dtype(self.dtype)) for m in self.moments]
 
-    def arguments_with(self, values: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments_with(self, values: Sequence[object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments with `values` in place of the random ones."""
         return self._filled(self.arguments, values)
 
-    def _filled(self, tree: object, values: list[Any]) -> Any:
+    def _filled(self, tree: object, values: Sequence[object]) -> Any:
         if isinstance(tree, Moments):
             return next(v for m, v in zip(self.moments, values, strict=True) if m is tree)
         if isinstance(tree, Tensor) and tree.dtype.is_floating_point:
