@@ -1,7 +1,13 @@
+import ast
 from pathlib import Path
 
-import howsure.moments.rules  # noqa: F401  (fills the table)
-from howsure.moments.rule import registered
+import pytest
+import torch
+from torch.nn import functional as F
+
+import howsure as hs
+import howsure.moments.rules
+from howsure.moments.rule import Kind, find, registered
 from howsure.moments.rule_table import markdown
 
 PAGE = Path(__file__).parents[1] / "docs" / "rules.md"
@@ -17,3 +23,46 @@ def test_every_rule_has_a_full_row():
     for line in markdown(registered()).splitlines():
         if line.startswith("| `"):
             assert all(cell.strip() for cell in line.replace("\\|", "").split("|")[1:-1]), line
+
+
+def test_every_kind_is_in_use():
+    assert {rule.kind for rule in registered()} == set(Kind)
+
+
+@pytest.mark.parametrize(
+    ("operation", "trait"),
+    [
+        (F.conv2d, "is_linear_map"),
+        (F.batch_norm, "normalises"),
+        (torch.rms_norm, "normalises"),
+        (F.max_pool2d, "pools"),
+        (F.adaptive_avg_pool2d, "pools"),
+        (F.adaptive_avg_pool2d, "adds_up"),
+        (torch.Tensor.__radd__, "adds_up"),
+        (torch.Tensor.shape.__get__, "is_query"),
+        (torch.zeros_like, "is_construction"),
+        (torch.argmax, "is_refusal"),
+        (torch.addmm, "takes_carriers"),
+        (F.relu, "has_moments"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", "?"),
+)
+def test_a_rule_knows_what_it_is(operation, trait):
+    assert getattr(find(operation), trait)
+    assert not all(getattr(rule, trait) for rule in registered())
+
+
+def test_copies_are_no_views():
+    assert find(torch.reshape).returns_view() and not find(torch.clone).returns_view()
+    assert find(torch.einsum).returns_view("ij->ji", None)
+    assert not find(torch.einsum).returns_view("ij->i", None)
+
+
+def test_nobody_compares_a_rule_with_a_string():
+    for path in Path(hs.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare):
+                sides = [node.left, *node.comparators]
+                asked = [ast.unparse(side) for side in sides if isinstance(side, ast.Attribute)]
+                about = [a for a in asked if a.split(".", 1)[-1] in ("kind.value", "family")]
+                assert not about and "rule.name" not in asked, f"{path}:{node.lineno}"

@@ -13,8 +13,8 @@ from howsure.deploy.compiling.tracing import traced
 from howsure.masks import Site
 from howsure.methods.sampling import usual_chunk
 from howsure.moments.numerics.blocks import in_blocks
+from howsure.moments.numerics.normal import unit_tail
 from howsure.moments.numerics.squares import squared
-from howsure.moments.numerics.unit_tail import unit_tail
 from howsure.moments.rules import packed_kernels
 from howsure.moments.value import Moments
 from howsure.values.freed_memory import keep_freed_memory

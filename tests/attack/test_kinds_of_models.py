@@ -226,6 +226,24 @@ def test_a_copy_does_not_follow_its_source():
         assert torch.equal(hs.propagate(model, x, 0.0).mean, model(x))
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: torch.reshape(input=x, shape=(-1,)),
+        lambda x: torch.transpose(input=x, dim0=0, dim1=1),
+        lambda x: torch.broadcast_tensors(torch.zeros(2, 3), x)[1],
+    ],
+    ids=["reshape", "transpose", "broadcast_tensors"],
+)
+def test_a_write_to_a_view_of_a_later_argument_is_refused(view):
+    def model(x):
+        view(x).add_(1.0)
+        return x * 2
+
+    with pytest.raises(hs.NoRuleError, match="shares memory"):
+        hs.propagate(model, torch.rand(2, 3), 0.1)
+
+
 @pytest.mark.parametrize("equation", ["ii->i", "ij->ji", "ij", "ji", "...ij->...ji"])
 def test_a_write_to_a_view_by_einsum_is_refused(equation):
     def model(x):

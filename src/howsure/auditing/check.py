@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from howsure.auditing.survey import survey
-from howsure.moments.rule import Fidelity, Rule, Target
+from howsure.moments.rule import APPROXIMATE, LINEARISED, Rule, Target
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class CheckRow:
         count: How often the model calls it.
         modules: Where.
         reason: For a missing rule, why and what to do.
+        adds_up: Whether it sums or averages elements, as if they were independent.
     """
 
     operation: str
@@ -31,6 +32,7 @@ class CheckRow:
     count: int
     modules: tuple[str, ...]
     reason: str = ""
+    adds_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,12 @@ class Check:
     @property
     def missing(self) -> tuple[CheckRow, ...]:
         """Operations without a rule."""
-        return tuple(row for row in self.rows if row.fidelity == "missing")
+        return tuple(row for row in self.rows if row.fidelity == _MISSING)
 
     @property
     def approximate(self) -> tuple[CheckRow, ...]:
         """Operations whose rule is not exact even for independent inputs."""
-        return tuple(row for row in self.rows if row.fidelity in ("approximate", "linearised"))
+        return tuple(row for row in self.rows if row.fidelity in _WEAK)
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -69,8 +71,7 @@ class Check:
                 f"`{worst.operation}` is the weakest rule: its std is within {worst.error:.0%} "
                 "for independent inputs."
             )
-        joins = [row for row in self.rows if row.rule in ("add", "mean", "adaptive_avg_pool2d")]
-        if joins:
+        if any(row.adds_up for row in self.rows):
             notes.append(
                 "The model sums or averages values that share an input, such as residual "
                 "connections and pools. Diagonal propagation takes them as independent, so its "
@@ -83,6 +84,8 @@ class Check:
         return "\n".join([_table(self.rows), "", _SCOPE, *self.advice])
 
 
+_MISSING = "missing"
+_WEAK = (APPROXIMATE.value, LINEARISED.value)
 _SCOPE = (
     'These are the rules of `propagate` and of the methods "adf" and "sampled_adf". The others, '
     "the default among them, run the network itself and use none of them; what they found out "
@@ -93,7 +96,7 @@ _SCOPE = (
 def _table(rows: tuple[CheckRow, ...]) -> str:
     cells = [("operation", "calls", "rule", "fidelity", "first called in")]
     for row in rows:
-        bound = f" ({row.error:.0%})" if row.fidelity == "approximate" else ""
+        bound = f" ({row.error:.0%})" if row.fidelity == APPROXIMATE.value else ""
         where = row.modules[0] or "the model itself"
         cells.append((row.operation, str(row.count), row.rule, row.fidelity + bound, where))
     widths = [max(len(line[i]) for line in cells) for i in range(5)]
@@ -105,8 +108,8 @@ def _table(rows: tuple[CheckRow, ...]) -> str:
 
 def check(
     model: Callable[..., Any],
-    x: Any,
-    noise_var: Any = None,
+    x: object,
+    noise_var: object = None,
     *,
     rules: Mapping[Target, Rule] | None = None,
 ) -> Check:
@@ -117,22 +120,23 @@ def check(
     """
     grouped: dict[tuple[str, str], list[tuple[int, str, Rule | None, str]]] = {}
     for call, count in survey(model, x, noise_var, rules=rules).items():
-        if call.rule is None or call.rule.family != "value only":
+        if call.rule is None or not call.rule.is_query:
             entry = (count, call.module, call.rule, call.reason)
             grouped.setdefault((call.operation, call.reason), []).append(entry)
     rows = (_row(operation, entries) for (operation, _), entries in grouped.items())
-    return Check(tuple(sorted(rows, key=lambda row: (row.fidelity != "missing", row.operation))))
+    return Check(tuple(sorted(rows, key=lambda row: (row.fidelity != _MISSING, row.operation))))
 
 
 def _row(operation: str, entries: list[tuple[int, str, Rule | None, str]]) -> CheckRow:
     _, _, rule, reason = entries[0]
-    served = rule is not None and rule.fidelity is not Fidelity.REFUSED and not reason
+    served = rule if rule is not None and not rule.is_refusal and not reason else None
     return CheckRow(
         operation,
-        rule.name if served and rule else "",
-        rule.fidelity.value if served and rule else "missing",
-        rule.error if served and rule else 0.0,
+        served.name if served else "",
+        served.fidelity.value if served else _MISSING,
+        served.error if served else 0.0,
         sum(count for count, *_ in entries),
         tuple(dict.fromkeys(module for _, module, *_ in entries)),
         reason,
+        adds_up=served is not None and served.adds_up,
     )

@@ -17,7 +17,7 @@ from howsure.moments.inputs import input_moments
 from howsure.moments.interpreter import RuleInterpreter, works_in_place
 from howsure.moments.propagate import run
 from howsure.moments.rule import Rule, Target, find, operation_name
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import Args, Kwargs, certain
 from howsure.values.call_site import CallSites
 from howsure.values.trees import copied, map_leaves
 
@@ -49,7 +49,7 @@ class Surveyor(RuleInterpreter):
         self.calls: Counter[OperationCall] = Counter()
         self.depth = 0
 
-    def call(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: Target, args: Args, kwargs: Kwargs) -> object:
         """As in a pass, but an operation without a rule is noted, not raised."""
         outermost, self.depth = self.depth == 0, self.depth + 1
         noted = self._noted(func, args, kwargs) if outermost else None
@@ -67,16 +67,14 @@ class Surveyor(RuleInterpreter):
             self.depth -= 1
         return result
 
-    def _noted(
-        self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str = ""
-    ) -> OperationCall:
+    def _noted(self, func: Target, args: Args, kwargs: Kwargs, reason: str = "") -> OperationCall:
         shapes = tuple(tuple(g.moments_now.mean.shape) for g in carriers([args, kwargs]))
         found = find(func, self.overrides)
         return OperationCall(
             operation_name(func), self.sites.module_path() or "", shapes, found, reason
         )
 
-    def _plain(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _plain(self, func: Target, args: Args, kwargs: Kwargs) -> object:
         """The operation on the means, as a Gaussian without variance."""
         means, options = copied(select((unwrap(args), unwrap(kwargs)), "mean"))
         result = map_leaves(self._certain, func(*means, **options))
@@ -86,17 +84,16 @@ class Surveyor(RuleInterpreter):
             return args[0]
         return result
 
-    def _certain(self, leaf: Any) -> Any:
+    def _certain(self, leaf: object) -> object:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
-        zero = torch.zeros(leaf.shape, dtype=variance_dtype(leaf.dtype), device=leaf.device)
-        return wrap(Moments(leaf, zero), self)
+        return wrap(certain(leaf), self)
 
 
 def survey(
     model: Callable[..., Any],
-    x: Any,
-    noise_var: Any = None,
+    x: object,
+    noise_var: object = None,
     *,
     rules: Mapping[Target, Rule] | None = None,
 ) -> Counter[OperationCall]:
@@ -112,7 +109,7 @@ def survey(
     return surveyor.calls
 
 
-def _zero_if_floating(leaf: Any) -> float | None:
+def _zero_if_floating(leaf: object) -> float | None:
     if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point:
         input_moments(leaf, 0.0)
         return 0.0
@@ -138,8 +135,8 @@ class MissingRule:
 
 def missing_rules(
     model: Callable[..., Any],
-    x: Any,
-    noise_var: Any = None,
+    x: object,
+    noise_var: object = None,
     *,
     rules: Mapping[Target, Rule] | None = None,
 ) -> list[MissingRule]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from howsure.moments import rules as _rules  # noqa: F401  (fills the table)
 from howsure.moments.rule import find
 
 _CONVOLUTIONS = {
@@ -17,7 +18,6 @@ _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 _CELLS = {"lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}
 # Layers only if one operand is a parameter: `x @ self.weight`.
 _PRODUCTS = {"matmul", "mm", "bmm", "addmm", "einsum", "__matmul__", "__rmatmul__"}
-_NORMS = {"batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"}
 DROPOUTS = {
     "dropout": False,
     "alpha_dropout": False,
@@ -48,14 +48,7 @@ def is_recurrent(name: str) -> bool:
 def follows_a_layer(func: Callable[..., Any]) -> bool:
     """Whether the operation is a normalisation or an activation."""
     rule = find(func)
-    return base_name(func) in _NORMS or (rule is not None and rule.pointwise)
-
-
-_POOLS = {
-    f"{kind}pool{dims}d"
-    for kind in ("max_", "avg_", "adaptive_avg_", "adaptive_max_")
-    for dims in (1, 2, 3)
-}
+    return rule is not None and (rule.normalises or rule.pointwise)
 
 
 def commutes_with_channels(func: Callable[..., Any]) -> bool:
@@ -64,7 +57,8 @@ def commutes_with_channels(func: Callable[..., Any]) -> bool:
     A pool of a positive multiple is that multiple of the pool: the mask may as well come later,
     on fewer elements, and more of the network is shared by all samples.
     """
-    return base_name(func) in _POOLS
+    rule = find(func)
+    return rule is not None and rule.pools
 
 
 class Weights:

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments.value import Moments, Refused
+from howsure.moments.value import Args, Kwargs, Moments, Refused
 
 
 class Interpreter(Protocol):
     """Runs operations on carriers."""
 
-    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
         """The result of `func`, with carriers in place of random tensors."""
 
 
@@ -96,7 +96,7 @@ class Gaussian(Tensor):
         self.memory.version += 1
         self.version_seen = self.memory.version
 
-    def accept_write_to(self, view: Gaussian, index: Any) -> None:
+    def accept_write_to(self, view: Gaussian, index: object) -> None:
         """Takes note of `x[index] += y`: a write to that very view, followed by `x[index] = view`.
 
         Python evaluates `index` once, so both steps have the same object.
@@ -105,11 +105,11 @@ class Gaussian(Tensor):
         if view.memory is self.memory and view.index is index and only_write:
             self.version_seen = self.memory.version
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:
         """The shape alone: a debugger must not trigger computations."""
         return f"Gaussian(shape={tuple(self.moments_now.mean.shape)})"
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Carriers live inside one pass and are never stored or copied."""
         raise NoRuleError(
             "A Gaussian cannot be pickled or deep-copied; use `x.clone()` inside the model."
@@ -119,9 +119,9 @@ class Gaussian(Tensor):
     def __torch_function__(
         cls,
         func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        types: object,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
     ) -> Any:
         """Hands the operation to the interpreter."""
         kwargs = kwargs or {}
@@ -134,10 +134,10 @@ class Gaussian(Tensor):
     @classmethod
     def __torch_dispatch__(
         cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        func: object,
+        types: object,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
     ) -> NoReturn:
         """Reached only from below Python: compiled C++ or scripted code, where no rule applies."""
         raise NoRuleError(
@@ -148,7 +148,7 @@ class Gaussian(Tensor):
         )
 
 
-def carriers(arguments: Any) -> Iterator[Gaussian]:
+def carriers(arguments: object) -> Iterator[Gaussian]:
     """Every Gaussian in nested tuples, lists and dicts of arguments."""
     if isinstance(arguments, Gaussian):
         yield arguments
@@ -159,7 +159,7 @@ def carriers(arguments: Any) -> Iterator[Gaussian]:
         yield from carriers(list(arguments.values()))
 
 
-def unwrap(arguments: Any) -> Any:
+def unwrap(arguments: object) -> Any:
     """Arguments with moments in place of carriers."""
     if isinstance(arguments, Gaussian):
         return arguments.read()
@@ -171,7 +171,7 @@ def unwrap(arguments: Any) -> Any:
     return arguments
 
 
-def wrap(result: Any, interpreter: Interpreter, memory: Memory | None = None) -> Any:
+def wrap(result: object, interpreter: Interpreter, memory: Memory | None = None) -> Any:
     """A rule's result with carriers in place of moments; views share `memory`."""
     if isinstance(result, Moments):
         return Gaussian(result, interpreter, memory or Memory())

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from howsure.errors import NoRuleError
 from howsure.moments.carrier import Gaussian
 from howsure.moments.rule import Target, operation_name
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import Args, Kwargs, Moments, variance_dtype
 from howsure.values.concrete import has_values
 
 Fallback = Callable[[Target, tuple[Any, ...], dict[str, Any]], Any]
@@ -39,7 +39,7 @@ _one_at_a_time = threading.RLock()
 class RandomCall:
     """A call as a function of its random arguments alone."""
 
-    def __init__(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, func: Target, args: Args, kwargs: Kwargs) -> None:
         self.func = func
         self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
         self.positions = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Gaussian)]
@@ -71,11 +71,11 @@ class RandomCall:
         )
 
 
-def _is_floating(leaf: Any) -> bool:
+def _is_floating(leaf: object) -> bool:
     return isinstance(leaf, Tensor) and leaf.dtype.is_floating_point
 
 
-def linearised(func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def linearised(func: Target, args: Args, kwargs: Kwargs) -> Any:
     """First-order moments: the value at the mean, and var = sum_k (J d_k)**2.
 
     The directions d_k are the standard deviations one element at a time (exact), or random signs
@@ -203,7 +203,7 @@ def _one_by_one(
     return looped
 
 
-def sampled(func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def sampled(func: Target, args: Args, kwargs: Kwargs) -> Any:
     """Moments of 256 draws of the random arguments: any operation, with sampling error."""
     call = RandomCall(func, args, kwargs)
     generator = torch.Generator().manual_seed(0)

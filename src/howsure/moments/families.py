@@ -11,15 +11,7 @@ from torch import Tensor
 from howsure.errors import NoRuleError
 from howsure.moments.numerics.quadrature import Deviation, expectation
 from howsure.moments.numerics.squares import through_squares
-from howsure.moments.rule import (
-    EXACT,
-    REFUSED,
-    STRUCTURAL,
-    Fidelity,
-    Rule,
-    Target,
-    register,
-)
+from howsure.moments.rule import EXACT, REFUSED, STRUCTURAL, Fidelity, Kind, Rule, Target, register
 from howsure.moments.samples import Draw, Sample, Samples, one_of_each_shape
 from howsure.moments.value import HALF_PRECISION, Moments
 
@@ -56,8 +48,8 @@ def linear_map(
         input: Moments | Tensor,
         weight: Moments | Tensor,
         bias: Moments | Tensor | None = None,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> Moments:
         def op(data: Tensor, kernel: Tensor) -> Tensor:
             return function(data, kernel, None, *args, **kwargs)
@@ -85,13 +77,16 @@ def linear_map(
         "Assumes: independent elements of input, weight and bias. Exact for each output; outputs "
         f"become correlated, which later rules ignore.\n\nSource: {source}."
     )
-    return register(Rule(name, moments, (function, *aliases), EXACT, samples, family="linear map"))
+    return register(Rule(name, moments, (function, *aliases), EXACT, samples, kind=Kind.LINEAR_MAP))
 
 
-def structural(*targets: Target, name: str, samples: Samples) -> Rule:
-    """Registers an op that moves elements: the same op on mean and variance."""
+def structural(*targets: Target, name: str, samples: Samples, views: bool = True) -> Rule:
+    """Registers an op that moves elements: the same op on mean and variance.
 
-    def moments(target: Target, *args: Any, **kwargs: Any) -> Any:
+    `views` is false for an op that returns a copy: writes to one then leave the other alone.
+    """
+
+    def moments(target: Target, *args: object, **kwargs: object) -> Any:
         means = target(*select(args, "mean"), **select(kwargs, "mean"))
         variances = target(*select(args, "var"), **select(kwargs, "var"))
         return zip_moments(means, variances)
@@ -102,11 +97,20 @@ def structural(*targets: Target, name: str, samples: Samples) -> Rule:
         "ignore.\n\nSource: definition."
     )
     return register(
-        Rule(name, moments, targets, STRUCTURAL, samples, family="structural", takes_target=True)
+        Rule(
+            name,
+            moments,
+            targets,
+            STRUCTURAL,
+            samples,
+            Kind.STRUCTURAL,
+            takes_target=True,
+            views=views,
+        )
     )
 
 
-def select(arguments: Any, field: str) -> Any:
+def select(arguments: object, field: str) -> Any:
     """Arguments with every `Moments` replaced by its mean or variance, containers included."""
     if isinstance(arguments, Moments):
         return getattr(arguments, field)
@@ -138,7 +142,7 @@ def elementwise(
     `analytic` and `deviation`: as in `howsure.moments.numerics.quadrature.expectation`.
     """
 
-    def moments(input: Moments, *args: Any, **kwargs: Any) -> Moments:
+    def moments(input: Moments, *args: object, **kwargs: object) -> Moments:
         kwargs.pop("inplace", None)
 
         def called(values: Tensor) -> Tensor:
@@ -155,7 +159,7 @@ def elementwise(
     )
     targets = (function, *(alias for alias in aliases if alias is not function))
     return register(
-        Rule(name, moments, targets, EXACT, samples, "elementwise", error=error, pointwise=True)
+        Rule(name, moments, targets, EXACT, samples, Kind.ELEMENTWISE, error=error, pointwise=True)
     )
 
 
@@ -181,9 +185,8 @@ def composite(
     """Registers an op by a definition in terms of operations that have rules."""
 
     def enter(definition: Callable[..., Any]) -> Rule:
-        options.setdefault("family", "composite")
         return register(
-            Rule(name, definition, targets, fidelity, samples, takes_carriers=True, **options)
+            Rule(name, definition, targets, fidelity, samples, Kind.COMPOSITE, **options)
         )
 
     return enter
@@ -192,7 +195,7 @@ def composite(
 def value_only(*targets: Target, name: str) -> Rule:
     """Registers queries that the mean alone answers: shapes, dtypes, devices."""
 
-    def answer(target: Target, *args: Any, **kwargs: Any) -> Any:
+    def answer(target: Target, *args: object, **kwargs: object) -> Any:
         return target(*select(args, "mean"), **select(kwargs, "mean"))
 
     answer.__doc__ = (
@@ -200,7 +203,7 @@ def value_only(*targets: Target, name: str) -> Rule:
         "Assumes: nothing.\n\nSource: definition."
     )
     return register(
-        Rule(name, answer, targets, STRUCTURAL, _matrix, family="value only", takes_target=True)
+        Rule(name, answer, targets, STRUCTURAL, _matrix, kind=Kind.VALUE_ONLY, takes_target=True)
     )
 
 
@@ -210,11 +213,11 @@ def refuse(*targets: Target, name: str, reason: str, can_fall_back: bool = False
     With `can_fall_back`, a user may ask for its value at the mean: a mask or an order, frozen.
     """
 
-    def refused(*args: Any, **kwargs: Any) -> NoReturn:
+    def refused(*args: object, **kwargs: object) -> NoReturn:
         raise NoRuleError(reason, can_fall_back=can_fall_back)
 
     refused.__doc__ = f"{reason}\n\nAssumes: nothing.\n\nSource: howsure's own decision."
-    return register(Rule(name, refused, targets, REFUSED, _matrix, family="refused"))
+    return register(Rule(name, refused, targets, REFUSED, _matrix, kind=Kind.REFUSED))
 
 
 def _matrix(draw: Draw) -> list[Sample]:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
@@ -14,7 +13,7 @@ from howsure.moments.carrier import Gaussian, Memory, carriers, unwrap, wrap
 from howsure.moments.fallback import fallback_named, note
 from howsure.moments.families import select
 from howsure.moments.rule import Rule, Target, find, operation_name
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import Args, Kwargs, Moments, certain
 from howsure.values.call_site import CallSites
 from howsure.values.trees import map_leaves
 
@@ -45,7 +44,7 @@ class RuleInterpreter:
         """A noisy input as a carrier."""
         return wrap(moments, self)
 
-    def call(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: Target, args: Args, kwargs: Kwargs) -> Any:
         """The result of `func`, with carriers in place of random tensors."""
         if kwargs.get("out") is not None:
             raise self.located(func, args, kwargs, "`out=` cannot take a Gaussian; assign instead.")
@@ -71,7 +70,7 @@ class RuleInterpreter:
         except NoRuleError as error:
             raise self.located(func, args, kwargs, error) from error.__cause__
 
-    def of_constants(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def of_constants(self, func: Target, args: Args, kwargs: Kwargs) -> Any:
         """An operation on tensors such as `x.new_zeros(...)`: the plain one, on the plain values.
 
         Their values are ordinary tensors, so writes through views reach what they should.
@@ -83,12 +82,11 @@ class RuleInterpreter:
             return first
         return map_leaves(lambda leaf: self._constant(leaf, first), result)
 
-    def _constant(self, leaf: Any, source: Any) -> Any:
+    def _constant(self, leaf: object, source: object) -> Any:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
-        zero = torch.zeros(leaf.shape, dtype=variance_dtype(leaf.dtype), device=leaf.device)
         memory = source.memory if isinstance(source, Gaussian) else None
-        carrier = wrap(Moments(leaf, zero), self, memory)
+        carrier = wrap(certain(leaf), self, memory)
         carrier.constant = True
         return carrier
 
@@ -100,39 +98,28 @@ class RuleInterpreter:
             for (func, where), count in self.fallen_back.items()
         )
 
-    def apply(self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def apply(self, rule: Rule, func: Target, args: Args, kwargs: Kwargs) -> Any:
         """What the rule returns, wrapped; views share memory with what they view."""
         if rule.takes_carriers:
             return rule.called_as(func)(*args, **kwargs)
         result = self.moments_by(rule, func, args, kwargs)
-        wrapped = wrap(result, self, self.shared_memory(rule, func, args))
+        wrapped = wrap(result, self, _shared_memory(rule, args, kwargs))
         if isinstance(wrapped, Gaussian):
-            wrapped.constant = rule.family == "construction"
+            wrapped.constant = rule.is_construction
             wrapped.index = args[1] if func is Tensor.__getitem__ else None
         return wrapped
 
-    def moments_by(
-        self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def moments_by(self, rule: Rule, func: Target, args: Args, kwargs: Kwargs) -> Any:
         """What the rule gives for the moments of the arguments."""
         return rule.called_as(func)(*unwrap(args), **unwrap(kwargs))
-
-    def shared_memory(self, rule: Rule, func: Target, args: tuple[Any, ...]) -> Memory | None:
-        """The memory of the first argument if the operation returns a view of it."""
-        if rule.views is not None:
-            return next(carriers(args)).memory if rule.views(*args) else None
-        # Exported programs call `clone.default` what Python calls `clone`.
-        name = getattr(func, "__name__", "").split(".")[0]
-        is_view = rule.family == "structural" and name not in _COPIES
-        return args[0].memory if is_view and args and isinstance(args[0], Gaussian) else None
 
     def written(
         self,
         rule: Rule | None,
         func: Target,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
+        args: Args,
+        kwargs: Kwargs,
+        result: object,
     ) -> Any:
         """The result, stored in the first argument if the operation works in place."""
         if not works_in_place(rule, func, args, kwargs) or not isinstance(result, Gaussian):
@@ -147,7 +134,7 @@ class RuleInterpreter:
             target.write(result.read())
         return target
 
-    def missing(self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def missing(self, func: Target, args: Args, kwargs: Kwargs) -> Any:
         """An operation without a rule: the fallback, or an error that names the remedy."""
         if self.answer_without_rule is not None:
             self.fallen_back[(func, self.sites.here())] += 1
@@ -165,7 +152,7 @@ class RuleInterpreter:
         )
 
     def located(
-        self, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any], error: str | Exception
+        self, func: Target, args: Args, kwargs: Kwargs, error: str | Exception
     ) -> NoRuleError:
         """The error with operation, module path and shapes in front; added once."""
         if isinstance(error, NoRuleError) and hasattr(error, "operation"):
@@ -185,20 +172,19 @@ _UNEXPECTED = (
     'use a tensor without noise there, or `fallback="linearise"`.'
 )
 
-# Structural operations that return a copy, so that writing to one does not change the other.
-_COPIES = {
-    *("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack"),
-    *("row_stack", "clone", "roll", "flip", "fliplr", "flipud", "rot90", "repeat", "tile"),
-    *("repeat_interleave", "pad", "tril", "triu", "pixel_shuffle", "pixel_unshuffle"),
-    "channel_shuffle",
-}
+
+def _shared_memory(rule: Rule, args: Args, kwargs: Kwargs) -> Memory | None:
+    """The memory of the first Gaussian if the operation returns a view of it."""
+    if not rule.returns_view(*args):
+        return None
+    first = next(carriers([args, kwargs]), None)
+    return None if first is None else first.memory
+
 
 _AUGMENTED = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__"}
 
 
-def works_in_place(
-    rule: Rule | None, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> bool:
+def works_in_place(rule: Rule | None, func: Target, args: Args, kwargs: Kwargs) -> bool:
     """Whether the call changes its first argument: `relu_`, `+=`, `inplace=True`, `x[i] = y`."""
     name = getattr(func, "__name__", "").split(".")[0]
     if name in _AUGMENTED or name == "__setitem__":
@@ -211,7 +197,7 @@ def works_in_place(
     return position is not None and len(args) > position and bool(args[position])
 
 
-def described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def described(args: Args, kwargs: Kwargs) -> str:
     """The Gaussians among the arguments, by shape."""
     shapes = [f"{tuple(g.moments_now.mean.shape)}" for g in carriers([args, kwargs])]
     return (

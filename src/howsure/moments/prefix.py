@@ -11,15 +11,13 @@ from torch.utils import _pytree as pytree
 from howsure.moments.carrier import Gaussian
 from howsure.moments.interpreter import RuleInterpreter
 from howsure.moments.rule import Rule, Target
-from howsure.moments.value import Moments
+from howsure.moments.value import Args, Kwargs, Moments
 from howsure.values.call_site import CallSites
 
 # Elements of means and variances that are kept, a quarter of a gigabyte of float32, or a few times
 # the largest result, which takes as much while it is computed; what comes after is repeated.
 _MOST_ELEMENTS = 2**26
 _MOST_TIMES = 4
-# Results that the model may write to, or that cost nothing.
-_NOT_KEPT = ("construction", "value only")
 _INPUT = object()
 
 
@@ -38,7 +36,7 @@ class Prefix:
     """
 
     def __init__(self) -> None:
-        self.results: list[tuple[Any, Any]] = []
+        self.results: list[tuple[object, Any]] = []
         self.position = 0
         self.is_open = False
         self.is_complete = False
@@ -52,7 +50,7 @@ class Prefix:
         """From here on passes differ, or nothing more is kept."""
         self.is_open, self.is_complete = False, True
 
-    def result(self, call: Any, compute: Callable[[], Any]) -> Any:
+    def result(self, call: object, compute: Callable[[], Any]) -> Any:
         """The result of the next call, kept or computed."""
         if not self.is_open:
             return compute()
@@ -64,7 +62,7 @@ class Prefix:
         self.close()
         return compute()
 
-    def _kept(self, call: Any, compute: Callable[[], Any]) -> Any:
+    def _kept(self, call: object, compute: Callable[[], Any]) -> Any:
         try:
             found = compute()
         except Exception:
@@ -97,9 +95,11 @@ class PrefixInterpreter(RuleInterpreter):
         """A noisy input as a carrier; that of the first pass, by which kept results know it."""
         return super().enter(self.prefix.result(_INPUT, lambda: moments))
 
-    def moments_by(
-        self, rule: Rule, func: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """What the rule gives, or has given."""
+    def moments_by(self, rule: Rule, func: Target, args: Args, kwargs: Kwargs) -> Any:
+        """What the rule gives, or has given.
+
+        New constants are not kept, since the model may write to them; queries cost nothing.
+        """
         compute = partial(super().moments_by, rule, func, args, kwargs)
-        return compute() if rule.family in _NOT_KEPT else self.prefix.result(rule, compute)
+        is_kept = not (rule.is_construction or rule.is_query)
+        return self.prefix.result(rule, compute) if is_kept else compute()

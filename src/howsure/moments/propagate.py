@@ -35,8 +35,8 @@ class Propagated(Moments):
 
 def propagate(
     model: Callable[..., Any],
-    x: Any,
-    noise_var: Any,
+    x: object,
+    noise_var: object,
     *,
     fallback: str = "error",
     rules: Mapping[Target, Rule] | None = None,
@@ -146,16 +146,16 @@ def _refuse_train_mode(model: Callable[..., Any]) -> None:
             )
 
 
-def outcome(output: Any, notes: tuple[str, ...] = ()) -> Propagated:
+def outcome(output: object, notes: tuple[str, ...] = ()) -> Propagated:
     """Means and variances of a model's output; a tensor that is not random has variance 0."""
     return Propagated(map_leaves(_mean, output), map_leaves(_var, output), notes=notes)
 
 
-def _mean(leaf: Any) -> Any:
+def _mean(leaf: object) -> Any:
     return leaf.read().mean if isinstance(leaf, Gaussian) else leaf
 
 
-def _var(leaf: Any) -> Any:
+def _var(leaf: object) -> Any:
     if isinstance(leaf, Gaussian):
         return leaf.read().var
     if isinstance(leaf, Tensor):

@@ -32,6 +32,31 @@ class Fidelity(Enum):
     """There is no Gaussian answer; the rule raises with the reason and the remedy."""
 
 
+class Kind(Enum):
+    """What a rule makes of its arguments; the value heads its section of the rule table."""
+
+    ASSIGNMENT = "assignment"
+    """Writes some elements over others."""
+    COMPOSITE = "composite"
+    """A definition by operations that have rules; it is handed the Gaussians themselves."""
+    CONSTRUCTION = "construction"
+    """Makes a new constant tensor in the image of a Gaussian."""
+    ELEMENTWISE = "elementwise"
+    """A scalar function, by quadrature."""
+    FORMULA = "formula"
+    """Moments in closed form."""
+    GATHER = "gather"
+    """Copies elements at constant indices."""
+    LINEAR_MAP = "linear map"
+    """Linear in its one random argument: the variance goes through squared weights."""
+    REFUSED = "refused"
+    """Raises, with the reason and the remedy."""
+    STRUCTURAL = "structural"
+    """Moves elements; most such operations return views."""
+    VALUE_ONLY = "value only"
+    """A query that the mean alone answers."""
+
+
 EXACT = Fidelity.EXACT
 APPROXIMATE = Fidelity.APPROXIMATE
 LINEARISED = Fidelity.LINEARISED
@@ -49,13 +74,15 @@ class Rule:
         targets: Every spelling of the operation that the rule serves.
         fidelity: How true it is.
         samples: Calls with which the laws test it.
-        family: Which kind of formula it is: the group in the rule table.
+        kind: What it makes of its arguments.
         error: Bound on the relative error of the standard deviation over the samples.
         pointwise: Each output element depends on one element of one random input.
-        takes_carriers: A composite: it is handed the Gaussians and calls operations with rules.
+        normalises: It is a normalisation layer.
+        pools: It pools windows of a channel, and a positive factor on the channel passes through.
+        adds_up: It sums or averages elements, as if they were independent.
         takes_target: The function's first argument is the spelling that was called.
-        views: Whether a call with these arguments returns a view of its first Gaussian; by
-            default whether the rule is structural.
+        views: Whether the result is a view of the first Gaussian, or a function that tells it
+            from the arguments; by default whether the rule is structural.
     """
 
     name: str
@@ -63,20 +90,58 @@ class Rule:
     targets: tuple[Target, ...]
     fidelity: Fidelity
     samples: Samples
-    family: str = "formula"
+    kind: Kind = Kind.FORMULA
     error: float = 0.0
     pointwise: bool = False
-    takes_carriers: bool = False
+    normalises: bool = False
+    pools: bool = False
+    adds_up: bool = False
     takes_target: bool = False
-    views: Callable[..., bool] | None = None
+    views: bool | Callable[..., bool] | None = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """The moments of the operation's output."""
         return self.called_as(self.targets[0])(*args, **kwargs)
 
     def called_as(self, target: Target) -> Callable[..., Any]:
         """The rule for one spelling of its operation."""
         return functools.partial(self.function, target) if self.takes_target else self.function
+
+    @property
+    def is_linear_map(self) -> bool:
+        """Whether the variance of its output is linear in that of its input."""
+        return self.kind is Kind.LINEAR_MAP
+
+    @property
+    def is_query(self) -> bool:
+        """Whether it answers from the mean alone, with something that is not random."""
+        return self.kind is Kind.VALUE_ONLY
+
+    @property
+    def is_construction(self) -> bool:
+        """Whether it makes a new constant, which the model may write to."""
+        return self.kind is Kind.CONSTRUCTION
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether it has no answer but a reason."""
+        return self.fidelity is Fidelity.REFUSED
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether it returns moments: it neither refuses nor answers a query."""
+        return not (self.is_refusal or self.is_query)
+
+    @property
+    def takes_carriers(self) -> bool:
+        """Whether it is handed the Gaussians, not their moments."""
+        return self.kind is Kind.COMPOSITE
+
+    def returns_view(self, *args: object) -> bool:
+        """Whether a call with these arguments returns a view of its first Gaussian."""
+        if self.views is None:
+            return self.kind is Kind.STRUCTURAL
+        return self.views(*args) if callable(self.views) else self.views
 
     @property
     def summary(self) -> str:
@@ -145,11 +210,6 @@ def registered() -> list[Rule]:
     return sorted(dict.fromkeys(_table.values()), key=lambda entry: entry.name)
 
 
-def targets_in_table() -> Iterator[tuple[Target, Rule]]:
-    """Every operation that has a rule, with its rule."""
-    return iter(_table.items())
-
-
 def operation_name(target: Target) -> str:
     """How a user writes the operation, e.g. `torch.Tensor.add` or `torch.nn.functional.relu`."""
     owner = getattr(target, "__self__", None)
@@ -181,13 +241,15 @@ _PUBLIC_MODULES = {
 }
 
 
-def spellings(*names: str, inplace: bool = True) -> tuple[Target, ...]:
+def spellings(*names: str, inplace: bool = True, first: Target | None = None) -> tuple[Target, ...]:
     """Every way in which torch spells the operations: function, method, in-place, operator, aten.
+
+    `first` is the spelling whose signature the rule has, where that is not the first one found.
 
     An operation called `relu` is reached as `torch.relu`, `torch.relu_`, `Tensor.relu`,
     `Tensor.relu_`, `F.relu`, `F.relu_`, and in exported programs as `aten.relu.default`.
     """
-    found: dict[Target, None] = {}
+    found: dict[Target, None] = {} if first is None else {first: None}
     for name in names:
         for variant in _variants(name, inplace):
             candidates = (getattr(namespace, variant, None) for namespace in _namespaces())
@@ -204,7 +266,7 @@ def _variants(name: str, inplace: bool) -> tuple[str, ...]:
     return (name, f"__{name}__")
 
 
-def _namespaces() -> tuple[Any, ...]:
+def _namespaces() -> tuple[object, ...]:
     return (torch, torch.Tensor, torch.nn.functional, torch.special, _nn)
 
 

@@ -1,4 +1,4 @@
-"""The rule table as a page: every operation with its family, fidelity, formula and source."""
+"""The rule table as a page: every operation with its kind, fidelity, formula and source."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ column but one says what else is assumed.
 
 
 def markdown(rules: Iterable[Rule]) -> str:
-    """The whole page: a section for each family, a row for each rule."""
-    families: dict[str, list[Rule]] = {}
+    """The whole page: a section for each kind, a row for each rule."""
+    kinds: dict[str, list[Rule]] = {}
     for each in rules:
-        families.setdefault(each.family, []).append(each)
-    sections = [_section(family, families[family]) for family in sorted(families)]
+        kinds.setdefault(each.kind.value, []).append(each)
+    sections = [_section(kind, kinds[kind]) for kind in sorted(kinds)]
     return _HEADER + "\n" + "\n\n".join(sections) + "\n"
 
 
-def _section(family: str, rules: list[Rule]) -> str:
+def _section(kind: str, rules: list[Rule]) -> str:
     head = (
-        f"## {family.capitalize()}\n\n| rule | operations | fidelity | formula | assumes | source |"
+        f"## {kind.capitalize()}\n\n| rule | operations | fidelity | formula | assumes | source |"
     )
     lines = [head, "|---|---|---|---|---|---|"]
     return "\n".join(lines + [_row(each) for each in sorted(rules, key=lambda r: r.name)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from howsure.moments.value import Moments
 class Sample:
     """One call of an operation: positional and keyword arguments, the random ones `Moments`."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         self.args = args
         self.kwargs = kwargs
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 HALF_PRECISION = (torch.float16, torch.bfloat16)
+
+# What a torch operation is called with: anything.
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +37,16 @@ class Moments:
 def variance_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which variances of `dtype` means are kept."""
     return torch.float32 if dtype in HALF_PRECISION else dtype
+
+
+def certain(value: Tensor) -> Moments:
+    """A constant as moments: variance 0."""
+    return Moments(value, torch.zeros_like(value, dtype=variance_dtype(value.dtype)))
+
+
+def as_moments(value: Moments | Tensor) -> Moments:
+    """The moments themselves, or those of a constant."""
+    return value if isinstance(value, Moments) else certain(value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ class Call:
         self.moments: list[Moments] = []
         self._collect(self.arguments)
 
-    def _collect(self, tree: Any) -> None:
+    def _collect(self, tree: object) -> None:
         if isinstance(tree, Moments):
             if not any(tree is known for known in self.moments):
                 self.moments.append(tree)
@@ -47,11 +48,11 @@ class Call:
         """Their variances."""
         return [m.var.to(variance_dtype(self.dtype)) for m in self.moments]
 
-    def arguments_with(self, values: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments_with(self, values: Sequence[object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments with `values` in place of the random ones."""
         return self._filled(self.arguments, values)
 
-    def _filled(self, tree: Any, values: list[Any]) -> Any:
+    def _filled(self, tree: object, values: Sequence[object]) -> Any:
         if isinstance(tree, Moments):
             return next(v for m, v in zip(self.moments, values, strict=True) if m is tree)
         if isinstance(tree, Tensor) and tree.dtype.is_floating_point:
@@ -82,7 +83,7 @@ class Call:
         return moments(unwrap(args[0] if result is None else result))
 
 
-def tensors(result: Any) -> list[Tensor]:
+def tensors(result: object) -> list[Tensor]:
     """All tensors of numbers in a result, in order; sizes and indices are not random."""
     if isinstance(result, Tensor):
         return [result] if result.dtype.is_floating_point else []
@@ -90,7 +91,7 @@ def tensors(result: Any) -> list[Tensor]:
     return [tensor for item in items for tensor in tensors(item)]
 
 
-def moments(result: Any) -> list[Moments]:
+def moments(result: object) -> list[Moments]:
     """All moments of a result, in order; a constant tensor has variance 0."""
     if isinstance(result, (Moments, Gaussian)):
         return [unwrap(result)]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments.interpreter import works_in_place
-from howsure.moments.rule import REFUSED, Rule, operation_name
+from howsure.moments.rule import Rule, operation_name
 from howsure.moments.samples import Sample
 from howsure.moments.value import Moments, variance_dtype
 from howsure.testing.calls import Call
@@ -227,7 +227,7 @@ def _equal(one: Tensor, two: Tensor) -> bool:
 def linearity(rule: Rule, sample: Sample) -> None:
     """Law 11: a linear map's variance scales with the square, whatever the mean."""
     call = Call(sample)
-    if rule.family != "linear map" or len(call.moments) != 1:
+    if not rule.is_linear_map or len(call.moments) != 1:
         return
     small = call.ruled(rule, call.means, call.variances)
     large = call.ruled(rule, [mean + 1 for mean in call.means], [9 * v for v in call.variances])
@@ -262,7 +262,7 @@ LAWS: tuple[Law, ...] = (
 
 def applies(rule: Rule) -> bool:
     """Whether a rule computes moments: refusals and queries have laws of their own."""
-    return rule.fidelity is not REFUSED and rule.family != "value only"
+    return rule.has_moments
 
 
 def check_rule(rule: Rule) -> None:

@@ -48,7 +48,7 @@ def _described(rule: Any) -> dict[str, Any]:
 
     return {
         "name": rule.name,
-        "family": rule.family,
+        "family": rule.kind.value,
         "fidelity": rule.fidelity.value,
         "error": rule.error,
         "summary": rule.summary,

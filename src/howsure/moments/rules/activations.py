@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from howsure.moments.families import elementwise, in_float32
 from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import EXACT, Target, rule, spellings
+from howsure.moments.rule import EXACT, Kind, Target, rule, spellings
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 
@@ -61,12 +61,11 @@ def _softpluses(draw: Draw) -> Iterable[Sample]:
 
 
 @rule(
-    F.softplus,
-    *(spelling for spelling in spellings("softplus") if spelling is not F.softplus),
+    *spellings("softplus", first=F.softplus),
     name="softplus",
     fidelity=EXACT,
     samples=_softpluses,
-    family="elementwise",
+    kind=Kind.ELEMENTWISE,
     error=1e-3,
     pointwise=True,
 )

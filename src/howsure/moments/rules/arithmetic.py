@@ -38,18 +38,23 @@ def _linear(mean: Tensor, var: Tensor) -> Moments:
     return Moments(mean, var.to(variance_dtype(mean.dtype)).expand(mean.shape))
 
 
-def mean_of(operand: Any) -> Any:
+def mean_of(operand: object) -> Any:
     """The mean of a Gaussian, the value of a constant."""
     return operand.mean if isinstance(operand, Moments) else operand
 
 
-def var_of(operand: Any) -> Any:
+def var_of(operand: object) -> Any:
     """The variance of a Gaussian, 0 for a constant."""
     return operand.var if isinstance(operand, Moments) else 0.0
 
 
 @rule(
-    *spellings("add"), torch.Tensor.__radd__, name="add", fidelity=EXACT, samples=_pairs_with_alpha
+    *spellings("add"),
+    torch.Tensor.__radd__,
+    name="add",
+    fidelity=EXACT,
+    samples=_pairs_with_alpha,
+    adds_up=True,
 )
 def add(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
     """E = m1 + alpha m2, Var = v1 + alpha**2 v2; `x + x` is 2 x.

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import EXACT, rule
+from howsure.moments.rule import EXACT, Kind, rule
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
@@ -23,7 +23,14 @@ def _channels(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 3, 5), mean, var, draw.constant(3), None, False, 0.1, 1e-5)
 
 
-@rule(F.batch_norm, name="batch_norm", fidelity=EXACT, samples=_channels, family="linear map")
+@rule(
+    F.batch_norm,
+    name="batch_norm",
+    fidelity=EXACT,
+    samples=_channels,
+    kind=Kind.LINEAR_MAP,
+    normalises=True,
+)
 def batch_norm(
     input: Moments,  # (batch, channels, *)
     running_mean: Tensor | None,  # (channels,)
@@ -88,7 +95,8 @@ def _channels_aten(draw: Draw) -> Iterable[Sample]:
     name="batch_norm (aten order)",
     fidelity=EXACT,
     samples=_channels_aten,
-    family="linear map",
+    kind=Kind.LINEAR_MAP,
+    normalises=True,
 )
 def batch_norm_aten(
     input: Moments,

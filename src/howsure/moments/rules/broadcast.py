@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from howsure.moments.families import select
-from howsure.moments.rule import STRUCTURAL, Target, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
 from howsure.moments.samples import Draw, Sample
-from howsure.moments.value import Moments
+from howsure.moments.value import Moments, as_moments
 
 
 def _together(target: Target, *tensors: Any, **kwargs: Any) -> Any:
@@ -23,15 +22,10 @@ def _together(target: Target, *tensors: Any, **kwargs: Any) -> Any:
     """
     given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
     means = target(*select(tensors, "mean"), **kwargs)
-    dtype = next(item.var.dtype for item in given if isinstance(item, Moments))
-    variances = target(*(_noise(item, dtype) for item in given), **kwargs)
+    variances = target(*(as_moments(item).var for item in given), **kwargs)
     return tuple(
         _paired(item, mean, var) for item, mean, var in zip(given, means, variances, strict=True)
     )
-
-
-def _noise(item: Moments | Tensor, dtype: torch.dtype) -> Tensor:
-    return item.var if isinstance(item, Moments) else torch.zeros_like(item, dtype=dtype)
 
 
 def _paired(item: Moments | Tensor, mean: Tensor, var: Tensor) -> Moments | Tensor:
@@ -54,6 +48,6 @@ for _name, _samples in (("broadcast_tensors", _shapes), ("meshgrid", _axes)):
         name=_name,
         fidelity=STRUCTURAL,
         samples=_samples,
-        family="structural",
+        kind=Kind.STRUCTURAL,
         takes_target=True,
     )(_together)

@@ -45,7 +45,7 @@ def in_channels_last(general: Rule) -> Rule:
     return register(replace(general, function=moments))
 
 
-def _is_usual(input: Any, weight: Any, bias: Any) -> bool:
+def _is_usual(input: object, weight: object, bias: object) -> bool:
     random = isinstance(input, Moments) and not isinstance(weight, Moments)
     return random and not isinstance(bias, Moments)
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import in_float32
-from howsure.moments.numerics.normal import cdf, pdf, ratio, rectify, roots
+from howsure.moments.numerics.normal import FURTHEST, cdf, pdf, ratio, rectify, roots
 from howsure.moments.rule import EXACT, rule, spellings
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
@@ -62,8 +62,8 @@ def _cut(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, 
     std, divisor = roots(var)
     below, above = mean - low, high - mean
     near, far = torch.minimum(below, above), torch.maximum(below, above)
-    # Beyond 14 deviations nothing depends on the distance any more, be it infinite.
-    a, b = (ratio(side, divisor).clamp(-14, 14) for side in (near, -far))
+    # Beyond that nothing depends on the distance any more, be it infinite.
+    a, b = (ratio(side, divisor).clamp(-FURTHEST, FURTHEST) for side in (near, -far))
     lower, upper = rectify(a), rectify(b)
     lift = std * (lower.mean - a.clamp(min=0) - upper.mean + b.clamp(min=0))
     unit_var = (
@@ -72,7 +72,7 @@ def _cut(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, 
         - upper.mean * upper.mirrored_mean
         + 2 * lower.mirrored_mean * upper.mean
     )
-    width = ratio((high - low).expand(mean.shape), divisor).clamp(max=28)
+    width = ratio((high - low).expand(mean.shape), divisor).clamp(max=2 * FURTHEST)
     wide = torch.where(width < _NARROW, _narrow_unit_var(a, width), unit_var).clamp(min=0)
     return torch.where(below <= above, lift, -lift), var * wide
 
@@ -100,8 +100,7 @@ def _default_window(draw: Draw) -> Iterable[Sample]:
 
 
 @rule(
-    F.hardtanh,
-    *(spelling for spelling in spellings("hardtanh") if spelling is not F.hardtanh),
+    *spellings("hardtanh", first=F.hardtanh),
     name="hardtanh",
     fidelity=EXACT,
     samples=_default_window,
@@ -120,8 +119,7 @@ def hardtanh(
 
 
 @rule(
-    F.relu6,
-    *(spelling for spelling in spellings("relu6") if spelling is not F.relu6),
+    *spellings("relu6", first=F.relu6),
     name="relu6",
     fidelity=EXACT,
     samples=one_of_each_shape,
@@ -138,8 +136,7 @@ def relu6(input: Moments, inplace: bool = False) -> Moments:
 
 
 @rule(
-    F.hardsigmoid,
-    *(spelling for spelling in spellings("hardsigmoid") if spelling is not F.hardsigmoid),
+    *spellings("hardsigmoid", first=F.hardsigmoid),
     name="hardsigmoid",
     fidelity=EXACT,
     samples=one_of_each_shape,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +10,9 @@ from torch.utils import _pytree as pytree
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import STRUCTURAL, Target, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
 from howsure.moments.samples import Draw, Sample
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import Moments, certain, variance_dtype
 
 
 def _casts(draw: Draw) -> Iterable[Sample]:
@@ -32,11 +31,11 @@ _CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu",
     name="cast",
     fidelity=STRUCTURAL,
     samples=_casts,
-    family="structural",
+    kind=Kind.STRUCTURAL,
     takes_target=True,
 )
 def cast(
-    target: Target, input: Moments | Tensor, *args: Any, **kwargs: Any
+    target: Target, input: Moments | Tensor, *args: object, **kwargs: object
 ) -> Moments | Tensor | str:
     """The mean is cast or moved; the variance follows, in float32 at the least.
 
@@ -72,10 +71,10 @@ _NEW = ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor")
     name="new tensors",
     fidelity=STRUCTURAL,
     samples=_likes,
-    family="construction",
+    kind=Kind.CONSTRUCTION,
     takes_target=True,
 )
-def new_tensor(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Moments | Tensor:
+def new_tensor(target: Target, input: Moments, *args: object, **kwargs: object) -> Moments | Tensor:
     """A constant: variance 0; ready to have Gaussians written into it.
 
     Assumes: nothing.
@@ -90,15 +89,14 @@ def new_tensor(target: Target, input: Moments, *args: Any, **kwargs: Any) -> Mom
     made = target(input.mean, *args, **kwargs)
     if not made.dtype.is_floating_point:
         return made
-    zero = torch.zeros(made.shape, dtype=variance_dtype(made.dtype), device=made.device)
-    return Moments(made, zero)
+    return certain(made)
 
 
 @rule(
     *spellings("fill", "zero"),
     name="fill",
     fidelity=STRUCTURAL,
-    family="construction",
+    kind=Kind.CONSTRUCTION,
     samples=lambda draw: [
         Sample(draw.moments(3, 4), 2.0),
         Sample(draw.moments(3, 4), draw.constant()),
@@ -123,7 +121,7 @@ def fill(self: Moments, value: float | Tensor = 0.0) -> Moments:
     torch.ops.aten.copy.default,
     name="copy_",
     fidelity=STRUCTURAL,
-    family="assignment",
+    kind=Kind.ASSIGNMENT,
     samples=lambda draw: [
         Sample(draw.moments(3, 4), draw.moments(4)),
         Sample(draw.moments(3, 4), draw.constant(4)),
@@ -139,7 +137,7 @@ def copy_(self: Moments | Tensor, src: Moments | Tensor, non_blocking: bool = Fa
     target, source = select((self, src), "mean")
     # A copy: later writes to the source must not be seen here.
     mean = source.to(target).expand(target.shape).clone()
+    if not isinstance(src, Moments):
+        return certain(mean)
     dtype = variance_dtype(mean.dtype)
-    if isinstance(src, Moments):
-        return Moments(mean, src.var.to(mean.device, dtype).expand(mean.shape))
-    return Moments(mean, torch.zeros_like(mean, dtype=dtype))
+    return Moments(mean, src.var.to(mean.device, dtype).expand(mean.shape))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.moments.rule import EXACT, rule, spellings
 from howsure.moments.samples import Draw, Sample
-from howsure.moments.value import Moments
+from howsure.moments.value import Moments, as_moments
 
 
 def _rows(draw: Draw) -> Iterable[Sample]:
@@ -33,13 +33,9 @@ def diff(
 
     Source: Loquercio et al. 2020, Eq. 5.
     """
-    parts = [_with_variance(x, input) for x in (prepend, input, append) if x is not None]
+    parts = [as_moments(x) for x in (prepend, input, append) if x is not None]
     mean = torch.diff(torch.cat([part.mean for part in parts], dim), n, dim)
     var = torch.cat([part.var for part in parts], dim)
     count = var.shape[dim] - n
     spread = [var.narrow(dim, k, count) * math.comb(n, k) ** 2 for k in range(n + 1)]
     return Moments(mean, torch.stack(spread).sum(0))
-
-
-def _with_variance(x: Moments | Tensor, like: Moments) -> Moments:
-    return x if isinstance(x, Moments) else Moments(x, torch.zeros_like(x, dtype=like.var.dtype))

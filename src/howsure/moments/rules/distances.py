@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,7 +54,7 @@ def cdist(
     x1: Tensor,  # (*batch, P, M)
     x2: Tensor,  # (*batch, R, M)
     p: float = 2.0,
-    compute_mode: Any = None,
+    compute_mode: object = None,
 ) -> Tensor:  # (*batch, P, R)
     """`vector_norm` of every difference; the distance of a point to itself is 0.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import STRUCTURAL, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, rule, spellings
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
@@ -32,7 +32,7 @@ _NAMES = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"
     name="dropout",
     fidelity=STRUCTURAL,
     samples=_eval_mode,
-    family="structural",
+    kind=Kind.STRUCTURAL,
 )
 def dropout(
     input: Moments, p: float = 0.5, training: bool = True, inplace: bool = False

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.moments.families import in_float32
 from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.rule import EXACT, Kind, rule, spellings
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 
@@ -55,7 +55,7 @@ def _alphas(draw: Draw) -> Iterable[Sample]:
     name="elu",
     fidelity=EXACT,
     samples=_alphas,
-    family="elementwise",
+    kind=Kind.ELEMENTWISE,
     error=1e-3,
     pointwise=True,
 )
@@ -75,7 +75,7 @@ def elu(input: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
     name="elu (aten)",
     fidelity=EXACT,
     samples=lambda draw: [Sample(draw.moments(3, 4), 0.7, 1.3, 0.9), Sample(draw.moments(5))],
-    family="elementwise",
+    kind=Kind.ELEMENTWISE,
     error=1e-3,
     pointwise=True,
 )
@@ -96,12 +96,11 @@ def elu_of_programs(
 
 
 @rule(
-    F.celu,
-    *(spelling for spelling in spellings("celu") if spelling is not F.celu),
+    *spellings("celu", first=F.celu),
     name="celu",
     fidelity=EXACT,
     samples=_alphas,
-    family="elementwise",
+    kind=Kind.ELEMENTWISE,
     error=1e-3,
     pointwise=True,
 )
@@ -120,12 +119,11 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804
 
 
 @rule(
-    F.selu,
-    *(spelling for spelling in spellings("selu") if spelling is not F.selu),
+    *spellings("selu", first=F.selu),
     name="selu",
     fidelity=EXACT,
     samples=one_of_each_shape,
-    family="elementwise",
+    kind=Kind.ELEMENTWISE,
     error=1e-3,
     pointwise=True,
 )

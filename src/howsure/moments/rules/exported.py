@@ -22,7 +22,7 @@ from howsure.moments.samples import Draw, Sample, Samples
 _aten = torch.ops.aten
 
 
-def _image(*arguments: Any, size: Sequence[int] = (2, 4, 6, 5)) -> Samples:
+def _image(*arguments: object, size: Sequence[int] = (2, 4, 6, 5)) -> Samples:
     return lambda draw: [Sample(draw.moments(*size, std=0.5), *arguments)]
 
 

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from howsure.moments.families import bounded
 from howsure.moments.numerics.blocks import in_blocks
-from howsure.moments.numerics.normal import cdf
-from howsure.moments.numerics.unit_tail import in_deviations, plus_product, unit_tail
+from howsure.moments.numerics.normal import cdf, in_deviations, plus_product, unit_tail
 from howsure.moments.rule import APPROXIMATE, EXACT, rule, spellings
 from howsure.moments.samples import Draw, Sample
-from howsure.moments.value import Moments, Refused
+from howsure.moments.value import Moments, Refused, certain
 from howsure.values.concrete import is_traced
 
 
@@ -47,8 +46,7 @@ def _moments(operand: Moments | Tensor, like: Moments | Tensor) -> Moments:
     if isinstance(operand, Moments):
         return operand
     assert isinstance(like, Moments)
-    constant = torch.as_tensor(operand).to(like.mean)
-    return Moments(constant, torch.zeros_like(constant, dtype=like.var.dtype))
+    return certain(torch.as_tensor(operand).to(like.mean))
 
 
 def larger(first: Moments, second: Moments) -> Moments:
@@ -105,7 +103,7 @@ def _dimensions(draw: Draw) -> Iterable[Sample]:
 
 
 @rule(*spellings("amax"), name="amax", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
-def amax(input: Moments, dim: Any = (), keepdim: bool = False) -> Moments:
+def amax(input: Moments, dim: object = (), keepdim: bool = False) -> Moments:
     """E = hi - I0, Var = 2 I1 - I0**2: integrals of F(x) = prod_j Phi((x - m_j) / s_j).
 
     I0 = int F, I1 = int (hi - x) F over [max(m - 5 s), hi = max(m + 5 s)], 24 Gauss-Legendre
@@ -151,7 +149,7 @@ def _largest(mean: Tensor, var: Tensor, axes: tuple[int, ...]) -> Moments:
 
 
 @rule(*spellings("amin"), name="amin", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
-def amin(input: Moments, dim: Any = (), keepdim: bool = False) -> Moments:
+def amin(input: Moments, dim: object = (), keepdim: bool = False) -> Moments:
     """As `-amax(-x)`.
 
     Assumes: independent elements.
@@ -180,7 +178,7 @@ class Extreme(NamedTuple):
 
 
 @rule(*spellings("max"), name="max", fidelity=APPROXIMATE, samples=_whole_and_pairs, error=0.01)
-def max_of(input: Moments | Tensor, *args: Any, **kwargs: Any) -> Moments | Extreme:
+def max_of(input: Moments | Tensor, *args: object, **kwargs: object) -> Moments | Extreme:
     """As `amax` over everything or a dimension, or `maximum` of two tensors.
 
     Assumes: see `amax` and `maximum`.
@@ -191,7 +189,7 @@ def max_of(input: Moments | Tensor, *args: Any, **kwargs: Any) -> Moments | Extr
 
 
 @rule(*spellings("min"), name="min", fidelity=APPROXIMATE, samples=_whole_and_pairs, error=0.01)
-def min_of(input: Moments | Tensor, *args: Any, **kwargs: Any) -> Moments | Extreme:
+def min_of(input: Moments | Tensor, *args: object, **kwargs: object) -> Moments | Extreme:
     """As `amin` over everything or a dimension, or `minimum` of two tensors.
 
     Assumes: see `amin` and `minimum`.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import value_only
-from howsure.moments.rule import STRUCTURAL, Target, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
 from howsure.moments.samples import Sample
 from howsure.moments.value import Moments
 
@@ -25,10 +25,10 @@ value_only(
     name="equality",
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(3, 4), -math.inf)],
-    family="value only",
+    kind=Kind.VALUE_ONLY,
     takes_target=True,
 )
-def equality(target: Target, input: Any, other: Any) -> Tensor:
+def equality(target: Target, input: object, other: object) -> Tensor:
     """Whether the mean is infinite, as a mask leaves it; other comparisons are random.
 
     Assumes: a comparison with infinity.
@@ -48,7 +48,7 @@ def equality(target: Target, input: Any, other: Any) -> Tensor:
     name="nan_to_num",
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(3, 4))],
-    family="gather",
+    kind=Kind.GATHER,
 )
 def nan_to_num(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """The identity where the mean is finite; a replaced element has variance 0.

@@ -13,7 +13,7 @@ from torch import _VF, Tensor
 from torch.nn import functional as F
 
 from howsure.moments.families import composite
-from howsure.moments.rule import APPROXIMATE, STRUCTURAL, rule
+from howsure.moments.rule import APPROXIMATE, STRUCTURAL, Kind, rule
 from howsure.moments.rules.multi_head_attention import attend, diagonal, heads_of, mask_of_numbers
 from howsure.moments.samples import Draw, Sample
 
@@ -139,9 +139,9 @@ def transformer_encoder_layer(
     name="nested tensors",
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))],
-    family="value only",
+    kind=Kind.VALUE_ONLY,
 )
-def nested_tensor_from_mask_left_aligned(t: Any, mask: Tensor) -> bool:
+def nested_tensor_from_mask_left_aligned(t: object, mask: Tensor) -> bool:
     """False: `nn.TransformerEncoder` then keeps its padded form, which has rules.
 
     Assumes: nothing.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,12 +11,12 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
 from howsure.moments.numerics.squares import squared
-from howsure.moments.rule import EXACT, STRUCTURAL, Target, rule, spellings
+from howsure.moments.rule import EXACT, STRUCTURAL, Kind, Target, rule, spellings
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
 
-def _read(target: Target, *args: Any, **kwargs: Any) -> Moments:
+def _read(target: Target, *args: object, **kwargs: object) -> Moments:
     """The same elements of mean and variance.
 
     Assumes: constant indices; an element that is read twice is fully correlated with itself.
@@ -28,13 +27,13 @@ def _read(target: Target, *args: Any, **kwargs: Any) -> Moments:
     return Moments(means, target(*select(args, "var"), **select(kwargs, "var")))
 
 
-def _register(name: str, *sample: Any, targets: Sequence[Target] = ()) -> None:
+def _register(name: str, *sample: object, targets: Sequence[Target] = ()) -> None:
     rule(
         *(targets or spellings(name, inplace=False)),
         name=name,
         fidelity=STRUCTURAL,
         samples=lambda draw: [Sample(draw.moments(3, 4), *sample)],
-        family="gather",
+        kind=Kind.GATHER,
         takes_target=True,
     )(_read)
 
@@ -52,7 +51,7 @@ rule(
     name="im2col",
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(2, 3, 5, 4), (2, 3), (1, 1), (1, 0), (2, 1))],
-    family="gather",
+    kind=Kind.GATHER,
     takes_target=True,
 )(_read)
 
@@ -68,7 +67,7 @@ _RANDOM_INDEX = (
 )
 
 
-@rule(F.embedding, name="embedding", fidelity=STRUCTURAL, samples=_tables, family="gather")
+@rule(F.embedding, name="embedding", fidelity=STRUCTURAL, samples=_tables, kind=Kind.GATHER)
 def embedding(
     input: Tensor,  # (*) of indices
     weight: Moments,  # (rows, width)
@@ -97,9 +96,9 @@ def embedding(
     name="embedding (aten order)",
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(3, 4), torch.tensor([0, 2, 2]))],
-    family="gather",
+    kind=Kind.GATHER,
 )
-def embedding_aten(weight: Moments, indices: Tensor, *options: Any, **kwargs: Any) -> Moments:
+def embedding_aten(weight: Moments, indices: Tensor, *options: object, **kwargs: object) -> Moments:
     """The indexed rows of mean and variance, with the argument order of exported programs.
 
     Assumes: constant indices.
@@ -116,7 +115,7 @@ def _bags(draw: Draw) -> Iterable[Sample]:
     yield Sample(torch.tensor([0, 2, 1]), table, torch.tensor([0, 1]))
 
 
-@rule(F.embedding_bag, name="embedding_bag", fidelity=EXACT, samples=_bags, family="linear map")
+@rule(F.embedding_bag, name="embedding_bag", fidelity=EXACT, samples=_bags, kind=Kind.LINEAR_MAP)
 def embedding_bag(
     input: Tensor,  # (bags, n) of indices, or (all,) with offsets
     weight: Moments,  # (rows, width)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import EXACT, rule
+from howsure.moments.rule import EXACT, Kind, rule
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
@@ -108,7 +108,7 @@ def _grids(draw: Draw) -> Iterable[Sample]:
     yield Sample(volume, 0.8 * draw.constant(1, 2, 3, 2, 3), align_corners=False)
 
 
-@rule(F.grid_sample, name="grid_sample", fidelity=EXACT, samples=_grids, family="linear map")
+@rule(F.grid_sample, name="grid_sample", fidelity=EXACT, samples=_grids, kind=Kind.LINEAR_MAP)
 def grid_sample(
     input: Moments,  # (batch, channels, *size)
     grid: Tensor,  # (batch, *out, dims)
@@ -147,7 +147,7 @@ _MODES, _PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "ref
     name="grid_sampler",
     fidelity=EXACT,
     samples=lambda draw: [Sample(draw.moments(2, 2, 4, 5), draw.constant(2, 3, 3, 2), 0, 0, False)],
-    family="linear map",
+    kind=Kind.LINEAR_MAP,
 )
 def grid_sampler(
     input: Moments, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
@@ -174,7 +174,7 @@ def _maps(draw: Draw) -> Iterable[Sample]:
     name="affine_grid",
     fidelity=EXACT,
     samples=_maps,
-    family="linear map",
+    kind=Kind.LINEAR_MAP,
 )
 def affine_grid(
     theta: Moments,  # (batch, dims, dims + 1)

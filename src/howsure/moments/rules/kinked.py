@@ -23,8 +23,7 @@ _KINKS = (-3.0, 3.0)
 
 
 @rule(
-    F.hardswish,
-    *(spelling for spelling in spellings("hardswish") if spelling is not F.hardswish),
+    *spellings("hardswish", first=F.hardswish),
     name="hardswish",
     fidelity=EXACT,
     samples=one_of_each_shape,

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from itertools import starmap
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +35,14 @@ def _windows(dims: int) -> Samples:
 
 
 def _register(name: str, dims: int) -> None:
-    @rule(*spellings(name), name=name, fidelity=APPROXIMATE, samples=_windows(dims), error=0.2)
+    @rule(
+        *spellings(name),
+        name=name,
+        fidelity=APPROXIMATE,
+        samples=_windows(dims),
+        error=0.2,
+        pools=True,
+    )
     def max_pool(
         input: Moments,
         kernel_size: int | Sequence[int],
@@ -107,7 +113,7 @@ def _pooled_densely(
     return _each(torch.movedim, x, -1, -dims - 1)
 
 
-def _each(change: Callable[..., Tensor], x: Moments, *args: Any) -> Moments:
+def _each(change: Callable[..., Tensor], x: Moments, *args: object) -> Moments:
     """The same change of shape for mean and variance."""
     return Moments(change(x.mean, *args), change(x.var, *args))
 
@@ -132,6 +138,7 @@ def _register_adaptive(pool: Target, dims: int) -> None:
         samples=_targets(dims),
         fidelity=APPROXIMATE,
         error=0.2,
+        pools=True,
     )
     def adaptive_max_pool(
         input: Tensor, output_size: int | Sequence[int | None], return_indices: bool = False

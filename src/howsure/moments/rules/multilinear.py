@@ -126,7 +126,7 @@ def _equations(draw: Draw) -> Iterable[Sample]:
     yield Sample("bi,bi->b", twice, twice)
 
 
-def _only_reorders(equation: str, *operands: Any) -> bool:
+def _only_reorders(equation: str, *operands: object) -> bool:
     """Whether `einsum` sums nothing: of one tensor, torch then returns a view."""
     inputs, arrow, output = equation.replace(" ", "").partition("->")
     if not arrow:

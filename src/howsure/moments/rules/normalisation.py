@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,12 +83,12 @@ def _rows(draw: Draw) -> Iterable[Sample]:
 
 
 @rule(
-    F.layer_norm,
-    *(target for target in spellings("layer_norm") if target is not F.layer_norm),
+    *spellings("layer_norm", first=F.layer_norm),
     name="layer_norm",
     fidelity=APPROXIMATE,
     samples=_rows,
     error=0.1,
+    normalises=True,
 )
 def layer_norm(
     input: Moments,  # (*batch, *normalized_shape)
@@ -120,12 +119,12 @@ def _channels(draw: Draw) -> Iterable[Sample]:
 
 
 @rule(
-    F.group_norm,
-    *(target for target in spellings("group_norm") if target is not F.group_norm),
+    *spellings("group_norm", first=F.group_norm),
     name="group_norm",
     fidelity=APPROXIMATE,
     samples=_channels,
     error=0.1,
+    normalises=True,
 )
 def group_norm(
     input: Moments,  # (batch, channels, *)
@@ -161,7 +160,14 @@ def _images(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 3, 16, std=0.4), eps=1e-3)
 
 
-@rule(F.instance_norm, name="instance_norm", fidelity=APPROXIMATE, samples=_images, error=0.1)
+@rule(
+    F.instance_norm,
+    name="instance_norm",
+    fidelity=APPROXIMATE,
+    samples=_images,
+    error=0.1,
+    normalises=True,
+)
 def instance_norm(
     input: Moments,  # (batch, channels, *size)
     running_mean: Tensor | None = None,  # (channels,)
@@ -198,8 +204,9 @@ def _images_aten(draw: Draw) -> Iterable[Sample]:
     fidelity=APPROXIMATE,
     samples=_images_aten,
     error=0.1,
+    normalises=True,
 )
-def instance_norm_aten(input: Moments, *args: Any) -> Moments:
+def instance_norm_aten(input: Moments, *args: object) -> Moments:
     """As `instance_norm`, with the argument order of exported programs.
 
     Assumes: see `layer_norm`.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import _VF, Tensor
 
-from howsure.moments.rule import STRUCTURAL, rule
+from howsure.moments.rule import STRUCTURAL, Kind, rule
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
@@ -24,7 +24,7 @@ def _batches(draw: Draw) -> Iterable[Sample]:
     name="pack_padded_sequence",
     fidelity=STRUCTURAL,
     samples=_batches,
-    family="gather",
+    kind=Kind.GATHER,
 )
 def pack_padded_sequence(
     input: Moments,  # (time, batch, *) or (batch, time, *)
@@ -53,7 +53,7 @@ def _packs(draw: Draw) -> Iterable[Sample]:
     name="pad_packed_sequence",
     fidelity=STRUCTURAL,
     samples=_packs,
-    family="gather",
+    kind=Kind.GATHER,
 )
 def pad_packed_sequence(
     data: Moments,  # (all steps' rows, *)

@@ -54,7 +54,7 @@ def _multiplied(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> tuple[Tensor,
     name="cumprod",
     samples=lambda draw: [Sample(draw.moments(3, 4), 1), Sample(draw.moments(4), dim=0)],
 )
-def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+def cumprod(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """The products of the first 1, 2, 3, ... elements.
 
     Assumes: independent elements; exact for each output. The outputs are strongly correlated.

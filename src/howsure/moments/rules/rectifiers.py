@@ -1,7 +1,7 @@
 """Rectifiers: closed forms that never subtract two nearly equal numbers.
 
 With a = mean / std, R(a) = Phi(a) - m(a) m(-a) is the variance of max(N(a, 1), 0), and
-Cov(max(x, 0), max(-x, 0)) = -var m(a) m(-a) (Frey & Hinton 1999; `numerics.unit_tail`).
+Cov(max(x, 0), max(-x, 0)) = -var m(a) m(-a) (Frey & Hinton 1999; `numerics.normal`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from torch.nn import functional as F
 
 from howsure.moments.families import in_float32
 from howsure.moments.numerics.blocks import in_blocks
-from howsure.moments.numerics.normal import ratio, roots
-from howsure.moments.numerics.unit_tail import plus_product, unit_tail
+from howsure.moments.numerics.normal import plus_product, ratio, roots, unit_tail
 from howsure.moments.rule import EXACT, rule, spellings
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 
 
 @rule(
-    F.relu,
-    *(spelling for spelling in spellings("relu") if spelling is not F.relu),
+    *spellings("relu", first=F.relu),
     name="relu",
     fidelity=EXACT,
     samples=one_of_each_shape,
@@ -74,8 +72,7 @@ def _slopes(draw: Draw) -> Iterable[Sample]:
 
 
 @rule(
-    F.leaky_relu,
-    *(spelling for spelling in spellings("leaky_relu") if spelling is not F.leaky_relu),
+    *spellings("leaky_relu", first=F.leaky_relu),
     name="leaky_relu",
     fidelity=EXACT,
     samples=_slopes,

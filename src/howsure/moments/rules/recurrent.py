@@ -180,7 +180,7 @@ def _sequences(gates: int) -> Samples:
     fidelity=APPROXIMATE,
     error=0.1,
 )
-def lstm(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+def lstm(*args: object) -> tuple[Tensor, Tensor, Tensor]:
     """i, f, o = sigmoid, g = tanh of linear maps; c' = f c + i g, h' = o tanh(c').
 
     Assumes: independent gates and steps, although all read the same state.
@@ -198,7 +198,7 @@ def lstm(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     fidelity=APPROXIMATE,
     error=0.1,
 )
-def gru(*args: Any) -> tuple[Tensor, Tensor]:
+def gru(*args: object) -> tuple[Tensor, Tensor]:
     """r, z = sigmoid, n = tanh(x_n + r h_n); h' = n + z (h - n) by `lerp`.
 
     Assumes: independent gates and steps, although all read the same state.
@@ -217,7 +217,7 @@ def _register_plain(name: str, activation: Callable[[Tensor], Tensor]) -> None:
         fidelity=APPROXIMATE,
         error=0.1,
     )
-    def plain(*args: Any) -> tuple[Tensor, Tensor]:
+    def plain(*args: object) -> tuple[Tensor, Tensor]:
         """h' = activation(W x + U h + b).
 
         Assumes: independent steps, although all read the same state.

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.rule import EXACT, Kind, rule, spellings
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
 
@@ -19,8 +19,17 @@ def _dimensions(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 3, 4), dim=-1)
 
 
-@rule(*spellings("sum"), name="sum", fidelity=EXACT, samples=_dimensions, family="linear map")
-def sum(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Moments:
+@rule(
+    *spellings("sum"),
+    name="sum",
+    fidelity=EXACT,
+    samples=_dimensions,
+    kind=Kind.LINEAR_MAP,
+    adds_up=True,
+)
+def sum(
+    input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Moments:
     """Var = sum of the variances.
 
     Assumes: independent elements; exact then.
@@ -32,8 +41,17 @@ def sum(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
     return Moments(mean, var)
 
 
-@rule(*spellings("mean"), name="mean", fidelity=EXACT, samples=_dimensions, family="linear map")
-def mean(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Moments:
+@rule(
+    *spellings("mean"),
+    name="mean",
+    fidelity=EXACT,
+    samples=_dimensions,
+    kind=Kind.LINEAR_MAP,
+    adds_up=True,
+)
+def mean(
+    input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Moments:
     """Var = sum of the variances / n**2.
 
     Assumes: independent elements; exact then. Neighbouring features are correlated in a trained
@@ -51,10 +69,10 @@ def mean(input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any =
     *spellings("cumsum"),
     name="cumsum",
     fidelity=EXACT,
-    family="linear map",
+    kind=Kind.LINEAR_MAP,
     samples=lambda draw: [Sample(draw.moments(3, 4), 1), Sample(draw.moments(5), dim=0)],
 )
-def cumsum(input: Moments, dim: int, *, dtype: Any = None) -> Moments:
+def cumsum(input: Moments, dim: int, *, dtype: torch.dtype | None = None) -> Moments:
     """Var = running sum of the variances.
 
     Assumes: independent elements; exact for each output. The outputs are strongly correlated.

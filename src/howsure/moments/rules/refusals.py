@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from howsure.moments.families import refuse
 from howsure.moments.rule import Target, spellings
@@ -134,4 +135,31 @@ refuse(
     name="tensor management",
     reason="A Gaussian lives inside one pass and owns no storage. Do this on the tensors before "
     "`propagate`.",
+)
+
+refuse(
+    F.gumbel_softmax,
+    name="gumbel_softmax",
+    reason="`gumbel_softmax` draws random numbers of its own. Use `torch.softmax` at inference.",
+)
+
+
+def _transforms() -> tuple[Target, ...]:
+    """Everything in `torch.fft` that takes data."""
+    names = [name for name in dir(torch.fft) if "fft" in name and not name.endswith("freq")]
+    return tuple(getattr(torch.fft, name) for name in names if callable(getattr(torch.fft, name)))
+
+
+refuse(
+    *dict.fromkeys(
+        (
+            *_transforms(),
+            *spellings("stft", "istft", "view_as_complex", "polar", inplace=False),
+            torch.complex,
+        )
+    ),
+    name="complex numbers",
+    reason="The result is complex, and howsure's Gaussians are real. Write the transform in the "
+    "model as a product with constant cosine and sine matrices, or as a convolution, which have "
+    "rules.",
 )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.rule import EXACT, rule
+from howsure.moments.rule import EXACT, Kind, rule
 from howsure.moments.rules.average_pool import per_dim
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
@@ -33,7 +33,7 @@ def _images(draw: Draw) -> Iterable[Sample]:
     name="interpolate",
     fidelity=EXACT,
     samples=_images,
-    family="linear map",
+    kind=Kind.LINEAR_MAP,
 )
 def interpolate(
     input: Moments,  # (batch, channels, *size)
@@ -67,7 +67,12 @@ def interpolate(
 
 
 def _weights(
-    input: Moments, axis: int, dims: int, size: Any, scale_factor: Any, options: dict[str, Any]
+    input: Moments,
+    axis: int,
+    dims: int,
+    size: object,
+    scale_factor: object,
+    options: dict[str, Any],
 ) -> Tensor:  # (in, out)
     """The interpolation matrix of one axis: what interpolation makes of unit vectors."""
     length = input.mean.shape[axis + 2]
@@ -82,7 +87,7 @@ def _weights(
     return weights
 
 
-def _axis_only(axis: int, dims: int, value: Any, neutral: Any) -> Any:
+def _axis_only(axis: int, dims: int, value: object, neutral: object) -> Any:
     """The setting of one axis, with the other axes left as they are."""
     if value is None:
         return None

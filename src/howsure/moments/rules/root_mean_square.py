@@ -22,7 +22,14 @@ def _no_shift(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 32, mean=2.0), (32,))
 
 
-@rule(*spellings("rms_norm"), name="rms_norm", fidelity=APPROXIMATE, samples=_no_shift, error=0.1)
+@rule(
+    *spellings("rms_norm"),
+    name="rms_norm",
+    fidelity=APPROXIMATE,
+    samples=_no_shift,
+    error=0.1,
+    normalises=True,
+)
 def rms_norm(
     input: Moments,  # (*batch, *normalized_shape)
     normalized_shape: Sequence[int],

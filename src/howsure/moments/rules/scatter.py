@@ -10,12 +10,12 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import EXACT, STRUCTURAL, Fidelity, Target, rule, spellings
+from howsure.moments.rule import EXACT, STRUCTURAL, Fidelity, Kind, Target, rule, spellings
 from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments, variance_dtype
 
 
-def noise_of(argument: Any, dtype: torch.dtype) -> Any:
+def noise_of(argument: object, dtype: torch.dtype) -> Any:
     """The variance of an argument that carries data; a constant has variance 0."""
     if isinstance(argument, Moments):
         return argument.var.to(dtype)
@@ -23,7 +23,7 @@ def noise_of(argument: Any, dtype: torch.dtype) -> Any:
 
 
 def placed(
-    op: Callable[..., Tensor], data: Mapping[int, str], *args: Any, **kwargs: Any
+    op: Callable[..., Tensor], data: Mapping[int, str], *args: object, **kwargs: object
 ) -> Moments:
     """The same operation on means and variances; `data` names the arguments that carry data."""
     mean = op(*select(args, "mean"), **select(kwargs, "mean"))
@@ -40,7 +40,7 @@ def _register(
     *names: str,
     fidelity: Fidelity = STRUCTURAL,
 ) -> None:
-    def write(*args: Any, **kwargs: Any) -> Moments:
+    def write(*args: object, **kwargs: object) -> Moments:
         """The same operation on mean and variance; constants have variance 0.
 
         Assumes: constant indices and masks; elements that are added up are independent.
@@ -49,13 +49,11 @@ def _register(
         """
         return placed(op, data, *args, **kwargs)
 
-    family = "assignment" if fidelity is STRUCTURAL else "formula"
-    rule(*spellings(*names), name=names[0], fidelity=fidelity, samples=samples, family=family)(
-        write
-    )
+    kind = Kind.ASSIGNMENT if fidelity is STRUCTURAL else Kind.FORMULA
+    rule(*spellings(*names), name=names[0], fidelity=fidelity, samples=samples, kind=kind)(write)
 
 
-def pairs(*middle: Any, source: tuple[int, ...]) -> Samples:
+def pairs(*middle: object, source: tuple[int, ...]) -> Samples:
     """Calls `op(input, *middle, source)` with Gaussians and constants in both places."""
 
     def samples(draw: Draw) -> Iterable[Sample]:
@@ -66,7 +64,7 @@ def pairs(*middle: Any, source: tuple[int, ...]) -> Samples:
     return samples
 
 
-def _fills(*middle: Any) -> Samples:
+def _fills(*middle: object) -> Samples:
     return lambda draw: [
         Sample(draw.moments(3, 4), *middle, 0.5),
         Sample(draw.moments(3, 4), *middle, draw.moments()),
@@ -108,7 +106,7 @@ _register(
 )
 
 
-def _slices(*where: Any, source: tuple[int, ...]) -> Samples:
+def _slices(*where: object, source: tuple[int, ...]) -> Samples:
     def samples(draw: Draw) -> Iterable[Sample]:
         yield Sample(draw.moments(3, 4), draw.moments(*source), *where)
         yield Sample(draw.moments(3, 4), draw.constant(*source), *where)
@@ -134,7 +132,9 @@ def _scatters(draw: Draw) -> Iterable[Sample]:
 
 
 @rule(*spellings("scatter"), name="scatter", fidelity=EXACT, samples=_scatters)
-def scatter(input: Moments | Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Moments:
+def scatter(
+    input: Moments | Tensor, dim: int, index: Tensor, *args: object, **kwargs: object
+) -> Moments:
     """Elements replaced, or added to, in mean and variance.
 
     Assumes: a constant index; elements that are added up are independent; exact then.

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.rule import EXACT, Kind, rule, spellings
 from howsure.moments.rules.scatter import noise_of, pairs, placed
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
@@ -92,7 +92,7 @@ def _columns(draw: Draw) -> Iterable[Sample]:
     name="fold",
     fidelity=EXACT,
     samples=_columns,
-    family="linear map",
+    kind=Kind.LINEAR_MAP,
 )
 def fold(
     input: Moments,

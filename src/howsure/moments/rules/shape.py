@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select, structural, zip_moments
-from howsure.moments.rule import STRUCTURAL, Target, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
 from howsure.moments.samples import Draw, Sample
-from howsure.moments.value import Moments
+from howsure.moments.value import Moments, as_moments
 
 
 def _register(
-    name: str, *sample: Any, also: tuple[str, ...] = (), shape: tuple[int, ...] = (2, 3, 4)
+    name: str,
+    *sample: object,
+    also: tuple[str, ...] = (),
+    shape: tuple[int, ...] = (2, 3, 4),
+    views: bool = True,
 ) -> None:
     """A structural rule with one sample: the arguments after a Gaussian of `shape`."""
     targets = (*spellings(name, *also, inplace=False),)
-    structural(*targets, name=name, samples=lambda draw: [Sample(draw.moments(*shape), *sample)])
+
+    def samples(draw: Draw) -> list[Sample]:
+        return [Sample(draw.moments(*shape), *sample)]
+
+    structural(*targets, name=name, samples=samples, views=views)
 
 
 _register("reshape", (4, 6))
@@ -36,14 +45,14 @@ _register("squeeze", 1, shape=(2, 1, 3))
 _register("unsqueeze", 1)
 _register("expand", (2, 3, 4), shape=(2, 1, 4))
 _register("broadcast_to", (2, 3, 4), shape=(2, 1, 4))
-_register("repeat", (2, 1, 3))
-_register("tile", (2, 1))
-_register("repeat_interleave", 2, 1)
-_register("flip", (0, 2))
-_register("fliplr")
-_register("flipud")
-_register("roll", 1, 2)
-_register("rot90")
+_register("repeat", (2, 1, 3), views=False)
+_register("tile", (2, 1), views=False)
+_register("repeat_interleave", 2, 1, views=False)
+_register("flip", (0, 2), views=False)
+_register("fliplr", views=False)
+_register("flipud", views=False)
+_register("roll", 1, 2, views=False)
+_register("rot90", views=False)
 _register("narrow", 1, 1, 2)
 _register("select", 1, 1)
 _register("chunk", 2, 1)
@@ -52,17 +61,17 @@ _register("tensor_split", 2, 1)
 _register("unbind", 1)
 _register("unfold", 2, 2, 1)
 _register("diagonal", 0, 1, 2)
-_register("tril", shape=(3, 3))
-_register("triu", shape=(3, 3))
-_register("clone")
+_register("tril", shape=(3, 3), views=False)
+_register("triu", shape=(3, 3), views=False)
+_register("clone", views=False)
 _register("detach")
 _register("contiguous")
 _register("view_as", torch.zeros(4, 6))
 _register("reshape_as", torch.zeros(4, 6))
 _register("expand_as", torch.zeros(2, 3, 4), shape=(2, 1, 4))
-_register("channel_shuffle", 2, shape=(1, 4, 2, 2))
-_register("pixel_shuffle", 2, shape=(1, 4, 2, 2))
-_register("pixel_unshuffle", 2, shape=(1, 1, 4, 4))
+_register("channel_shuffle", 2, shape=(1, 4, 2, 2), views=False)
+_register("pixel_shuffle", 2, shape=(1, 4, 2, 2), views=False)
+_register("pixel_unshuffle", 2, shape=(1, 1, 4, 4), views=False)
 _register("atleast_1d")
 _register("atleast_2d")
 _register("atleast_3d")
@@ -80,7 +89,7 @@ structural(
     name="view",
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(2, 3, 4), (4, 6))],
-    family="structural",
+    kind=Kind.STRUCTURAL,
 )
 def view(self: Moments, *shape: Any) -> Moments:
     """The same elements in another shape.
@@ -117,7 +126,7 @@ _RANDOM_INDEX = (
     name="getitem",
     fidelity=STRUCTURAL,
     samples=_indices,
-    family="structural",
+    kind=Kind.STRUCTURAL,
 )
 def getitem(self: Moments, index: Any) -> Moments:
     """The same elements of mean and variance.
@@ -131,7 +140,7 @@ def getitem(self: Moments, index: Any) -> Moments:
     return Moments(self.mean[index], self.var[index])
 
 
-def _holds_moments(index: Any) -> bool:
+def _holds_moments(index: object) -> bool:
     items = index if isinstance(index, (tuple, list)) else (index,)
     return any(isinstance(item, Moments) for item in items)
 
@@ -146,7 +155,7 @@ def _assignments(draw: Draw) -> Iterable[Sample]:
     name="setitem",
     fidelity=STRUCTURAL,
     samples=_assignments,
-    family="assignment",
+    kind=Kind.ASSIGNMENT,
 )
 def setitem(self: Moments | Tensor, index: Any, value: Any) -> Moments:
     """The assigned elements of mean and variance replaced; a constant has variance 0.
@@ -178,16 +187,9 @@ def _joined(target: Target, tensors: Any, *args: Any, **kwargs: Any) -> Any:
     """
     if isinstance(tensors, Moments):
         raise NoRuleError("Pass a list of tensors.")
-    like = next(item for item in tensors if isinstance(item, Moments))
-    full = [_with_variance(item, like) for item in tensors]
+    full = [as_moments(item) for item in tensors]
     means = target([item.mean for item in full], *args, **kwargs)
     return zip_moments(means, target([item.var for item in full], *args, **kwargs))
-
-
-def _with_variance(item: Moments | Tensor, like: Moments) -> Moments:
-    if isinstance(item, Moments):
-        return item
-    return Moments(item, torch.zeros_like(item, dtype=like.var.dtype))
 
 
 def _tensor_lists(draw: Draw) -> Iterable[Sample]:
@@ -202,6 +204,35 @@ for _name in ("cat", "stack", "hstack", "vstack", "dstack"):
         name=_name,
         fidelity=STRUCTURAL,
         samples=_tensor_lists,
-        family="structural",
+        kind=Kind.STRUCTURAL,
         takes_target=True,
+        views=False,
     )(_joined)
+
+
+def _borders(draw: Draw) -> Iterable[Sample]:
+    image = draw.moments(2, 3, 4, 5)
+    yield Sample(image, (1, 2, 0, 1))
+    yield Sample(image, (1, 1), "constant", 2.0)
+    for mode in ("reflect", "replicate", "circular"):
+        yield Sample(image, (1, 2, 2, 1), mode=mode)
+
+
+@rule(
+    *spellings("pad", first=F.pad),
+    name="pad",
+    fidelity=STRUCTURAL,
+    samples=_borders,
+    kind=Kind.STRUCTURAL,
+    views=False,
+)
+def pad(
+    input: Moments, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Moments:
+    """A constant border has variance 0; reflected, replicated and circular ones copy it.
+
+    Assumes: nothing; copies are fully correlated with their source.
+
+    Source: definition.
+    """
+    return Moments(F.pad(input.mean, tuple(pad), mode, value), F.pad(input.var, tuple(pad), mode))

@@ -7,7 +7,6 @@ probability Phi(a) (`howsure.moments.numerics.normal.rectify`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,8 +81,7 @@ def _levels(draw: Draw) -> Iterable[Sample]:
 
 
 @rule(
-    F.threshold,
-    *(spelling for spelling in spellings("threshold") if spelling is not F.threshold),
+    *spellings("threshold", first=F.threshold),
     name="threshold",
     fidelity=EXACT,
     samples=_levels,
@@ -127,8 +125,7 @@ def hardshrink(input: Moments, lambd: float = 0.5) -> Moments:
 
 
 @rule(
-    F.rrelu,
-    *(spelling for spelling in spellings("rrelu") if spelling is not F.rrelu),
+    *spellings("rrelu", first=F.rrelu),
     name="rrelu",
     fidelity=EXACT,
     samples=lambda draw: [Sample(draw.moments(7)), Sample(draw.moments(3, 4), 0.1, 0.7)],
@@ -138,7 +135,7 @@ def rrelu(
     lower: float = 1 / 8,
     upper: float = 1 / 3,
     training: bool = False,
-    inplace: Any = False,
+    inplace: object = False,
 ) -> Moments:
     """As `leaky_relu` with the slope (lower + upper) / 2, in eval mode.
 

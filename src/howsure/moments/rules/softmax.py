@@ -92,15 +92,14 @@ def _default_dim(tensor: Tensor) -> int:
 
 
 @rule(
-    F.softmax,
-    *(spelling for spelling in spellings("softmax") if spelling is not F.softmax),
+    *spellings("softmax", first=F.softmax),
     name="softmax",
     fidelity=APPROXIMATE,
     samples=_logits,
     error=0.15,
 )
 def softmax(
-    input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+    input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:
     """Leave-one-out: p_i = sigmoid(x_i - log sum_{j != i} e^{x_j}), by quadrature; means sum to 1.
 
@@ -118,7 +117,7 @@ def softmax(
     return Moments(torch.where(certain, exact, out.mean / total), out.var)
 
 
-def _aten_arguments(stacklevel: Any, dtype: Any) -> tuple[int, Any]:
+def _aten_arguments(stacklevel: object, dtype: object) -> tuple[int, Any]:
     """`torch.softmax(x, dim, dtype)` has the dtype where `F.softmax` has `_stacklevel`."""
     if isinstance(stacklevel, torch.dtype):
         return 3, stacklevel
@@ -126,15 +125,14 @@ def _aten_arguments(stacklevel: Any, dtype: Any) -> tuple[int, Any]:
 
 
 @rule(
-    F.log_softmax,
-    *(spelling for spelling in spellings("log_softmax") if spelling is not F.log_softmax),
+    *spellings("log_softmax", first=F.log_softmax),
     name="log_softmax",
     fidelity=APPROXIMATE,
     samples=_logits,
     error=0.15,
 )
 def log_softmax(
-    input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+    input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:
     """Leave-one-out: log p_i = logsigmoid(x_i - log sum_{j != i} e^{x_j}), by quadrature.
 
@@ -179,7 +177,7 @@ def logsumexp(input: Moments, dim: int | tuple[int, ...], keepdim: bool = False)
     error=0.15,
 )
 def softmin(
-    input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+    input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:
     """As `softmax(-x)`.
 

@@ -70,7 +70,12 @@ def _lengths(draw: Draw) -> Iterable[Sample]:
     error=0.05,
 )
 def vector_norm(
-    input: Moments, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    input: Moments,
+    ord: float = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Moments:
     """The 2-norm as the root of a gamma variable; the 1-norm as a sum of `abs`.
 
@@ -115,12 +120,12 @@ def _norms(draw: Draw) -> Iterable[Sample]:
 )
 def norm(
     input: Moments,
-    p: Any = "fro",
-    dim: Any = None,
+    p: object = "fro",
+    dim: object = None,
     keepdim: bool = False,
-    out: Any = None,
-    dtype: Any = None,
-    **kwargs: Any,
+    out: object = None,
+    dtype: torch.dtype | None = None,
+    **kwargs: object,
 ) -> Moments:
     """As `vector_norm`; the Frobenius norm is the 2-norm of all elements.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import STRUCTURAL, rule
+from howsure.moments.rule import STRUCTURAL, Kind, rule
 from howsure.moments.rules.scatter import placed
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
@@ -29,9 +28,9 @@ def _choices(draw: Draw) -> Iterable[Sample]:
     name="where",
     fidelity=STRUCTURAL,
     samples=_choices,
-    family="assignment",
+    kind=Kind.ASSIGNMENT,
 )
-def where(condition: Tensor, *args: Any, **kwargs: Any) -> Moments:
+def where(condition: Tensor, *args: object, **kwargs: object) -> Moments:
     """Mean and variance of the branch that a constant condition chooses.
 
     Assumes: a constant condition.
@@ -51,9 +50,9 @@ def where(condition: Tensor, *args: Any, **kwargs: Any) -> Moments:
     name="where (method)",
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(3, 4), _MASK, draw.moments(4))],
-    family="assignment",
+    kind=Kind.ASSIGNMENT,
 )
-def where_method(*args: Any, **kwargs: Any) -> Moments:
+def where_method(*args: object, **kwargs: object) -> Moments:
     """As `where(condition, self, other)`.
 
     Assumes: a constant condition.
