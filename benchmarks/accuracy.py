@@ -20,7 +20,7 @@ import torch
 from accuracy_measures import Truth, average, measures
 from operations import cost
 from page import into_page
-from real_networks import CASES, Case, images_of, model_of, noise_var, truth
+from real_networks import CASES, Case, images_of, linear_part, model_of, noise_var, truth
 from torch import Tensor, nn
 
 from howsure.masks import Placement
@@ -42,6 +42,8 @@ _COLUMNS = {
     "mean error": "mean_error",
     "stated error": "stated_error",
     "actual error": "actual_error",
+    "error of brute force": "own_error",
+    "its rank": "rank_limit",
 }
 
 
@@ -95,8 +97,10 @@ def compared(asked: argparse.Namespace, name: str) -> dict[str, Any]:
     with torch.no_grad():
         plain = torch.cat([model(part) for part in x.split(AT_ONCE)])
     drawn = truth(asked.data, case, asked.images, asked.samples)
-    exact = Truth.of(drawn, plain, name.endswith(PROBABILITY))
-    rows: dict[str, Any] = {"plain network": {"mean_error": exact.mean_error(plain)}}
+    linear = linear_part(asked.data, case, asked.images, asked.samples)
+    exact = Truth.of(drawn, plain, name.endswith(PROBABILITY), linear)
+    limits = {"own_error": exact.own_error, "rank_limit": exact.rank_limit}
+    rows: dict[str, Any] = {"plain network": {"mean_error": exact.mean_error(plain), **limits}}
     for label, (method, seeds, options) in methods_of(name).items():
         if asked.methods not in label:
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,30 +22,52 @@ class Truth:
     Attributes:
         mean: Of brute force.
         std: Of brute force.
-        samples: How many made it.
+        error: The relative standard error of that std.
+        halves: The std by two halves of the samples, (2, pairs).
         chosen: The pairs that count, of (inputs, outputs); `None` is all.
     """
 
     mean: Tensor
     std: Tensor
-    samples: int
+    error: Tensor
+    halves: Tensor
     chosen: Tensor | None = None
 
     @classmethod
-    def of(cls, draws: Tensor, plain: Tensor, probability: bool = False) -> Truth:
-        """From draws (samples, inputs, outputs), or those of the probability of the top class."""
-        if not probability:
-            return cls(draws.mean(0).flatten(), draws.std(0).flatten(), len(draws))
-        draws = draws.softmax(2)
-        std = draws.std(0)
-        top = torch.nn.functional.one_hot(plain.argmax(1), plain.shape[1]).bool()
-        chosen = top & (std > _LEAST_STD)
-        return cls(draws.mean(0)[chosen], std[chosen], len(draws), chosen)
+    def of(
+        cls,
+        draws: Tensor,
+        plain: Tensor,
+        probability: bool = False,
+        linear: Mapping[str, Tensor] | None = None,
+    ) -> Truth:
+        """From draws (samples, inputs, outputs), or those of the probability of the top class.
+
+        With the linear part of the draws and its variance (`real_networks.linear_part`), what
+        chance does to it is taken off.
+        """
+        chosen = None
+        if probability:
+            draws, linear = draws.softmax(2), None
+            top = torch.nn.functional.one_hot(plain.argmax(1), plain.shape[1]).bool()
+            chosen = top & (draws.std(0) > _LEAST_STD)
+        halves = [_moments(draws, linear, slice(start, None, 2))[1] for start in (0, 1)]
+        tensors = [*_moments(draws, linear, slice(None)), torch.stack(halves, -1)]
+        mean, std, error, both = (
+            each.flatten(0, 1) if chosen is None else each[chosen] for each in tensors
+        )
+        return cls(mean, std, error, both.T, chosen)
 
     @property
     def own_error(self) -> float:
-        """The relative standard error of its std, if outputs are Gaussian."""
-        return 1 / math.sqrt(2 * (self.samples - 1))
+        """The relative standard error of its std, root mean square."""
+        return float(self.error.square().mean().sqrt())
+
+    @property
+    def rank_limit(self) -> float:
+        """The rank correlation that the exact std would have with it (Spearman & Brown 1910)."""
+        between = rank_correlation(*self.halves)
+        return math.sqrt(max(0.0, 2 * between / (1 + between)))
 
     def pick(self, values: Tensor) -> Tensor:
         """The pairs that count."""
@@ -58,6 +80,23 @@ class Truth:
 
     def _mean_error(self, mean: Tensor) -> float:
         return float(((mean - self.mean) / self.std).abs().mean())
+
+
+def _moments(
+    draws: Tensor, linear: Mapping[str, Tensor] | None, some: slice
+) -> tuple[Tensor, Tensor, Tensor]:  # (inputs, outputs) each
+    """Mean, std and its relative standard error, of some of the draws."""
+    drawn = draws[some].double()
+    count, mean = len(drawn), drawn.mean(0)
+    squares = (drawn - mean).square() * count / (count - 1)
+    if linear is not None:
+        part, var = linear["draws"][some].double(), linear["var"].double()
+        slope = (part * (drawn - mean)).mean(0) / part.square().mean(0)
+        mean = mean - slope * part.mean(0)
+        squares = squares - slope.square() * (part.square() - var)
+    spread, variance = torch.std_mean(squares, 0)
+    error = spread / (2 * variance * math.sqrt(count))
+    return mean.float(), variance.sqrt().float(), error.float()
 
 
 def measures(truth: Truth, mean: Tensor, std: Tensor, error: Tensor | None) -> dict[str, float]:
@@ -74,7 +113,7 @@ def measures(truth: Truth, mean: Tensor, std: Tensor, error: Tensor | None) -> d
         "actual_error": _without(actual, truth.own_error),
     }
     if error is not None:
-        stated = truth.pick(error.detach()) / found
+        stated = truth.pick(error.detach()) / truth.std
         result["stated_error"] = float(stated.square().mean().sqrt())
     return result
 

@@ -23,7 +23,8 @@ class Result:
     """What coverage.json keeps of one model.
 
     `status`: ok; missing (an operation has no rule); wrong (a check failed); failed (any other
-    exception); timeout; memory.
+    exception); timeout; memory. `default` is the method that `hs.Uncertain` took by itself, or
+    "failed".
     """
 
     library: str
@@ -38,6 +39,8 @@ class Result:
     std_range: tuple[float, float] | None = None
     cost_ratio: float | None = None
     plain_seconds: float | None = None
+    default: str = ""
+    default_notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -46,6 +49,7 @@ class Result:
 def measure(case: Case, repeats: int, result: Result) -> Result:
     """Fills in the result of one model; `repeats` of 0 leaves out the timing."""
     setup = case.setup()
+    run_default(setup, result)
     with torch.no_grad():
         plain = call(setup.model, setup.x)
         count = OperationCount()
@@ -63,6 +67,20 @@ def measure(case: Case, repeats: int, result: Result) -> Result:
         if repeats:
             time_both(setup, repeats, result)
     return result
+
+
+def run_default(setup: Setup, result: Result) -> None:
+    """What `hs.Uncertain` does without being told how: any network must run, and noise arrive."""
+    try:
+        found = call(howsure.Uncertain(setup.model, setup.noise_var), setup.x)
+    except Exception as failure:  # the table must name this model whatever happens
+        result.default, result.default_notes = "failed", [f"{failure!r}"[:300]]
+        return
+    stds = [std for std in tensors(found.std) if std.numel()]
+    is_finite = all(bool(torch.isfinite(std).all()) for std in stds)
+    arrives = any(float(std.max()) > 0 for std in stds)
+    result.default = found.method if is_finite and arrives else "failed"
+    result.default_notes = list(found.notes)
 
 
 def missing_operations(setup: Setup, error: howsure.NoRuleError) -> list[dict[str, str]]:

@@ -39,7 +39,7 @@ def main() -> None:
     options = parse()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    cases = all_cases()
+    cases = all_cases(options.library)
     known = load(options.out)
     source = source_fingerprint()
     for case in chosen(cases, known, options):
@@ -63,10 +63,12 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def all_cases() -> list[Case]:
-    """Every model of every library, in the order of the table."""
-    torchvision_shim.declare_missing_operators()
-    zoos = (importlib.import_module(f"zoo_{library}") for library in table.LIBRARIES)
+def all_cases(library: str | None) -> list[Case]:
+    """Every model of every library, or of one, in the order of the table."""
+    if library != "handwritten":
+        torchvision_shim.declare_missing_operators()
+    names = table.LIBRARIES if library is None else (library,)
+    zoos = (importlib.import_module(f"zoo_{name}") for name in names)
     return [case for zoo in zoos for case in zoo.cases()]
 
 
@@ -99,14 +101,28 @@ def load(out: Path) -> dict[str, dict[str, Any]]:
 
 def save(out: Path, cases: list[Case], known: dict[str, dict[str, Any]]) -> None:
     """Both files, after every model; the page also counts the models that were not run."""
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    versions["Python"] = platform.python_version()
+    versions = package_versions(out)
     out.mkdir(parents=True, exist_ok=True)
-    tried = [known[case.key] for case in cases if case.key in known]
+    libraries = {case.library for case in cases}
+    keys = {case.key for case in cases}
+    # Models of libraries that this run did not load stay; those that a zoo no longer has go.
+    tried = [row for key, row in known.items() if key in keys or row["library"] not in libraries]
     content = {"command": COMMAND, "versions": versions, "models": tried}
     (out / "coverage.json").write_text(json.dumps(content, indent=1) + "\n")
-    rows = [known.get(case.key) or not_run(case).as_dict() for case in cases]
+    rows = tried + [not_run(case).as_dict() for case in cases if case.key not in known]
     (out / "coverage.md").write_text(table.markdown(rows, versions, COMMAND))
+
+
+def package_versions(out: Path) -> dict[str, str]:
+    """Of what is installed; of a library that is not, that of its rows."""
+    path = out / "coverage.json"
+    versions = json.loads(path.read_text())["versions"] if path.exists() else {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {**versions, "Python": platform.python_version()}
 
 
 def not_run(case: Case) -> Result:
@@ -126,7 +142,8 @@ def report(case: Case, result: Result) -> None:
     cost = "" if result.cost_ratio is None else f"cost {result.cost_ratio:.1f}"
     error = "" if result.zero_noise_error is None else f"error {result.zero_noise_error:.1e}"
     named = " ".join(entry["operation"] for entry in result.missing)
-    print(case.key, result.status, error, cost, named or result.reason, flush=True)
+    how = f"by default {result.default}"
+    print(case.key, result.status, error, cost, how, named or result.reason, flush=True)
 
 
 if __name__ == "__main__":

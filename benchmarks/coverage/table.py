@@ -37,6 +37,8 @@ pass did from the plain one.
 - *cost*: one pass with Gaussians, in plain forward passes of the same model (processor time,
   minimum of 3, interleaved, one thread, batch 1 or 2, small images). Models that take a millisecond
   measure the cost of Python more than that of the rules.
+- *default*: the method that `hs.Uncertain(model, noise)` took by itself; "failed" if it raised or
+  gave no finite std; empty where it was not tried.
 - *ok*: runs, is right without noise, and with noise of variance 1e-4 every variance is finite, none
   is negative, and some are not zero.
 
@@ -57,17 +59,24 @@ def _states(rows: list[Row]) -> str:
 
 
 def _summary(rows: list[Row]) -> str:
-    lines = ["| library | listed models ok | further models ok | median cost | worst zero noise |"]
-    lines.append("|---|---|---|---|---|")
+    names = ("library", "listed models ok", "further models ok", "median cost", "worst zero noise")
+    lines = [f"| {' | '.join(names)} | run by default |"]
+    lines.append("|---|---|---|---|---|---|")
     for library in LIBRARIES:
         of_library = [row for row in rows if row["library"] == library]
         listed = [row for row in of_library if not row["further"]]
         further = [row for row in of_library if row["further"]]
         lines.append(
             f"| {library} | {_share(listed)} | {_share(further)} | "
-            f"{_median([row['cost_ratio'] for row in of_library])} | {_worst(of_library)} |"
+            f"{_median([row['cost_ratio'] for row in of_library])} | {_worst(of_library)} | "
+            f"{_by_default(of_library)} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _by_default(rows: list[Row]) -> str:
+    tried = [row["default"] for row in rows if row.get("default")]
+    return f"{sum(each != 'failed' for each in tried)} of {len(tried)}" if tried else "not tried"
 
 
 def _share(rows: list[Row]) -> str:
@@ -101,8 +110,8 @@ def _table(library: str, rows: list[Row]) -> str:
     of_library = [row for row in rows if row["library"] == library]
     if not of_library:
         return ""
-    lines = [f"## {library}", "", "| family | model | ops | result | zero noise | cost |"]
-    lines.append("|---|---|---|---|---|---|")
+    lines = [f"## {library}", "", "| family | model | ops | result | zero noise | cost | default |"]
+    lines.append("|---|---|---|---|---|---|---|")
     return "\n".join(lines + [_line(row) for row in of_library]) + "\n"
 
 
@@ -111,5 +120,6 @@ def _line(row: Row) -> str:
     name = row["name"] + (" (further)" if row["further"] else "")
     return (
         f"| {row['family']} | {name} | {len(row['operations'])} | {row['status']} | "
-        f"{'' if error is None else f'{error:.1e}'} | {'' if cost is None else f'{cost:.1f}'} |"
+        f"{'' if error is None else f'{error:.1e}'} | {'' if cost is None else f'{cost:.1f}'} | "
+        f"{row.get('default', '')} |"
     )

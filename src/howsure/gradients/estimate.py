@@ -13,6 +13,7 @@ from torch import Tensor
 
 from howsure.gradients.backward import gradients_at
 from howsure.gradients.calls import ALL, Calls, Rows
+from howsure.gradients.points import FEW_ELEMENTS
 from howsure.gradients.sources import Sources
 from howsure.gradients.sums import Running, Sums, sums_of
 from howsure.values.concrete import is_traced
@@ -22,6 +23,8 @@ _ELEMENTS = 2**19
 # What the insides of the blocks tell about their error counts as much as this many further blocks.
 _INSIDE = 2
 # With a tolerance: blocks before a row may stop, and after which it stops in any case.
+# Inner products over few numbers have tails of which the spread of eight blocks says too little: of
+# an MLP on 24 numbers it stated 0.79 of the actual error. They take as many again.
 FEWEST_BLOCKS = 8
 MOST_BLOCKS = 2048
 
@@ -125,7 +128,8 @@ def estimate(
     """
     size = sources.design.points
     blocks = max(1, points // size)
-    blocks = blocks if tolerance is None else max(FEWEST_BLOCKS, blocks)
+    fewest = FEWEST_BLOCKS if sources.elements > FEW_ELEMENTS else 2 * FEWEST_BLOCKS
+    blocks = blocks if tolerance is None else max(fewest, blocks)
     total = _sums(calls, sources, None, range(blocks), chunk)
     while tolerance is not None and blocks < MOST_BLOCKS:
         rows = (~is_precise(total.variance, tolerance)).nonzero()[:, 0]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.calls import Calls, Layout, Rows
-from howsure.gradients.points import Design, design_for, draw
+from howsure.gradients.points import FEW_ELEMENTS, Design, design_for, draw
 from howsure.masks import Site
 from howsure.noise import roots_of
 from howsure.noise.roots import Root
@@ -92,7 +92,8 @@ class Sources:
     @property
     def design(self) -> Design:
         """The points of a block."""
-        return design_for(noise=bool(self.inputs), masks=bool(self.active))
+        few = self.elements <= FEW_ELEMENTS
+        return design_for(noise=bool(self.inputs), masks=bool(self.active), few=few)
 
     def drawn(self, blocks: range, rows: int = 1, first: int = 0) -> list[Tensor]:
         """Standard normal points of every source, (blocks * points, rows, *shape).

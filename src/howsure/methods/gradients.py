@@ -34,6 +34,9 @@ from howsure.values.trees import map_leaves
 POINTS = 8
 # Points for the mean alone begin with this block.
 _FURTHER = 500_000
+# As many of them as points with gradients; of classes more: where the logits lie decides what the
+# soft-max lets through, and half of the error of a probability's std was that of their mean.
+_FURTHER_SHARE, _FURTHER_SHARE_OF_CLASSES = 1, 3
 
 
 @torch.inference_mode(False)
@@ -142,14 +145,16 @@ def _replaced(calls: Calls, sources: Sources, rows: Tensor) -> Replaced:
 
 
 def _means(setup: Setup, calls: Calls, found: Estimate) -> Tensor:  # (3, rows, outputs)
-    """E[f(x + noise)] by the points, and as many again without gradients: by all and two halves.
+    """E[f(x + noise)] by the points, and further ones without gradients: by all and two halves.
 
     The mean is off by the even orders, which pairs of mirror images do not cancel; a forward pass
     is the cheaper way to average them.
     """
     sources, values = found.sources, found.sums.values
     size, pair = sources.design.points, 2
-    further = sources.drawn(range(_FURTHER, _FURTHER + found.blocks * size // pair))
+    has_classes = setup.task == "classification"
+    share = _FURTHER_SHARE_OF_CLASSES if has_classes else _FURTHER_SHARE
+    further = sources.drawn(range(_FURTHER, _FURTHER + share * found.blocks * size // pair))
     chosen = torch.arange(len(further[0])).reshape(-1, size)[:, :pair].flatten()
     parts = [
         values_at(calls, sources, [z[some] for z in further], slice(None), calls.count)
