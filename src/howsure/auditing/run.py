@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from howsure.auditing.candidates import (
     Candidate,
     Guess,
-    Method,
+    Named,
     candidates,
     first_sentence,
     guess,
@@ -50,7 +50,7 @@ def audit(
     noise: Any = None,
     rate: float | Sequence[float] | None = None,
     *,
-    methods: Sequence[Method] | None = None,
+    methods: Sequence[Named] | None = None,
     budget: float = 60.0,
     samples: int | None = None,
     inputs: int = 64,
@@ -153,7 +153,7 @@ class _Run:
             if self.clock.past(_COST):
                 return
             chosen = setup.with_(**candidate.options)
-            self.watch.timed(candidate.label, partial(METHODS[candidate.method], chosen, x))
+            self.watch.timed(candidate.label, partial(candidate.method, chosen, x))
 
     def layers(self) -> tuple[LayerRow, ...]:
         """Diagonal ADF layer by layer; empty, with a note, where it cannot run."""
@@ -185,7 +185,7 @@ class _Run:
 
         return AuditRow(
             candidate.label,
-            candidate.method,
+            candidate.method.name,
             candidate.options,
             std_measures(found.std, pairs, self.seed),
             part(found.data_var, truth.data),
@@ -222,7 +222,7 @@ class _Run:
 
 def _cost_of_a_sample(rows: Sequence[AuditRow]) -> float:
     """Time of a pass of brute force, relative to a plain one."""
-    drawn = (row for row in rows if row.method == "noise_sampling")
+    drawn = (row for row in rows if METHODS[row.method].draws_noise)
     return next((row.cost.value / row.options.get("samples", 20) for row in drawn), 1.0)
 
 
