@@ -89,7 +89,13 @@ def test_the_public_names_are_those_that_dir_shows():
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("tune", "howsure.fit"), ("compat", "howsure_lab"), ("dropout", "masks")]
+    ("old", "new"),
+    [
+        ("score", "predict_to_file"),
+        ("tune", "howsure.fit"),
+        ("compat", "howsure_lab"),
+        ("dropout", "masks"),
+    ],
 )
 def test_names_of_the_first_version_say_the_new_one(old, new):
     with pytest.raises(AttributeError, match=new):

@@ -140,14 +140,14 @@ def test_brute_force_stops_when_time_is_up(rate):
     assert [row.name for row in rows] == ["0", "1", OUTPUT]
     with pytest.raises(OutOfTime) as late:
         guess(Candidate(METHODS["adf"]), case, Stopwatch(lambda: None), lambda: True)
-    assert "raise `budget`" in first_sentence(late.value)
+    assert "raise `time_limit`" in first_sentence(late.value)
 
 
 def test_budget_in_seconds():
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).eval()
     # Far more time than 2,000 passes of so small a network take, also on a busy machine.
     options = {"methods": ["linear"], "show_progress": False}
-    result = audit(model, torch.randn(5, 3), 0.1, budget=120, **options)
+    result = audit(model, torch.randn(5, 3), 0.1, time_limit=120, **options)
     assert result.samples == 2000
 
 

@@ -122,6 +122,6 @@ def _relative(error: Tensor | None, variance: Tensor) -> float | None:
 def first_sentence(error: BaseException) -> str:
     """The beginning of an error's message, as a reason in a table."""
     if isinstance(error, OutOfTime):
-        return "not finished within its share of the time; raise `budget`"
+        return "not finished within its share of the time; raise `time_limit`"
     text = " ".join(str(error).split()) or type(error).__name__
     return re.split(r"(?<=[.;])\s", text)[0].rstrip(".;")
