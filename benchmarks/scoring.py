@@ -21,7 +21,7 @@ from page import into_page
 from torch import nn
 
 import howsure as hs
-from howsure.data.scoring import score
+from howsure.data.scoring import predict_to_file
 
 PAGE = Path(__file__).parents[1] / "docs" / "scoring.md"
 RESULT = Path(__file__).parent / "results" / "scoring.json"
@@ -71,7 +71,7 @@ def run_case(name, folder):
     sure = hs.Uncertain(model, noise=0.01, rate=0.1, **samples, **settings)
     before, plain = peak_mb(), plain_seconds(model, x, batch)
     start, clock = time.process_time(), time.perf_counter()
-    score(sure, x, folder / "scores.npz", batch=batch, show_progress=False)
+    predict_to_file(sure, x, folder / "scores.npz", batch=batch, show_progress=False)
     seconds, wall = time.process_time() - start, time.perf_counter() - clock
     with np.load(folder / "scores.npz") as found:
         assert all(len(found[key]) == ROWS and np.isfinite(found[key]).all() for key in found.files)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import howsure as hs
 from howsure.data.distributed import evaluate, fit
-from howsure.data.scoring import score
+from howsure.data.scoring import predict_to_file
 
 ROWS = 20_000
 METRICS = {
@@ -84,7 +84,7 @@ def main():
         return
     x, _ = measured(ROWS, 3)
     engine = {"engine": options.engine, "address": options.address}
-    print(score(sure, x, options.out, batch=500, shard_rows=1000, **engine))
+    print(predict_to_file(sure, x, options.out, batch=500, shard_rows=1000, **engine))
 
 
 if __name__ == "__main__":

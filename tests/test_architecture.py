@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -88,7 +89,13 @@ def test_the_public_names_are_those_that_dir_shows():
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("tune", "howsure.fit"), ("compat", "howsure_lab"), ("dropout", "masks")]
+    ("old", "new"),
+    [
+        ("score", "predict_to_file"),
+        ("tune", "howsure.fit"),
+        ("compat", "howsure_lab"),
+        ("dropout", "masks"),
+    ],
 )
 def test_names_of_the_first_version_say_the_new_one(old, new):
     with pytest.raises(AttributeError, match=new):
@@ -180,3 +187,56 @@ def test_every_file_is_short():
         if (count := len(path.read_text().splitlines())) > 300
     }
     assert long == {}
+
+
+# Words that are names of methods, and mean something else in these files.
+_OTHER_MEANINGS = {
+    "gradients": {"gradients/layout.py"},  # a room's key in a cache
+    "adf": {"setup.py"},  # the old name of a prediction, which is refused
+    "constant": {
+        "values/budget.py",
+        "calibrate/rescale.py",  # a kind of source
+        "noise/constant.py",
+        "cli/commands/noise.py",  # a kind of noise
+        "moments/rules/exported.py",
+        "moments/rules/pad.py",  # a way to pad
+    },
+    "linear": {
+        "report/values.py",
+        "report/axes.py",
+        "report/charts.py",  # a scale of an axis
+        "moments/rules/exported.py",
+        "moments/rules/resize.py",  # a way to interpolate
+        "moments/rules/linear.py",
+        "masks/layers.py",  # a torch function
+    },
+}
+
+
+def words_of(path):
+    """The strings of a file that are neither docstrings nor annotations."""
+    tree = ast.parse(path.read_text())
+    notes = [getattr(node, "annotation", None) for node in ast.walk(tree)]
+    left_out = {id(inner) for note in notes if note is not None for inner in ast.walk(note)}
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and id(node) not in left_out:
+            yield node.value
+
+
+def test_methods_are_known_by_name_in_their_own_room_alone():
+    found = {
+        (word, str(path.relative_to(PACKAGE)))
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] != "methods"
+        for word in words_of(path)
+        if word in hs.methods.METHODS
+    }
+    meant = {(word, file) for word, files in _OTHER_MEANINGS.items() for file in files}
+    assert found == meant
+
+
+def test_the_type_of_a_method_lists_all_of_them():
+    from howsure.methods import METHODS, MethodName
+
+    assert set(get_args(MethodName)) == {"auto", *METHODS}

@@ -305,8 +305,8 @@ def test_nothing_to_audit_is_an_error():
         ({"samples": 3}, "at least 10"),
         ({"batch_dim": None}, "must be on the first axis"),
         ({"inputs": 0}, "at least 1"),
-        ({"budget": -1.0, "samples": None}, "positive number of seconds"),
-        ({"budget": 1e-6, "samples": None}, "do not fit into a `budget`"),
+        ({"time_limit": -1.0, "samples": None}, "positive number of seconds"),
+        ({"time_limit": 1e-6, "samples": None}, "do not fit into a `time_limit`"),
     ],
 )
 def test_wrong_settings_are_one_sentence(options, message):
@@ -398,3 +398,8 @@ def test_noise_objects_and_a_variance_for_every_element():
     one = quick(model, x, hs.noise.std(0.1), samples=50, methods=["adf"])
     two = quick(model, x, torch.full((10, 3), 0.01), samples=50, methods=["adf"])
     assert one.row("adf").total.ratio.value == pytest.approx(two.row("adf").total.ratio.value)
+
+
+def test_the_old_name_of_the_time_limit_says_the_new_one():
+    with pytest.raises(TypeError, match="now called `time_limit`"):
+        hs.audit(nn.Linear(2, 1).eval(), torch.rand(4, 2), 0.1, budget=5)

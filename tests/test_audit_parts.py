@@ -25,6 +25,7 @@ from howsure.auditing.measures import (
 from howsure.auditing.result import AuditRow
 from howsure.auditing.truth import Spread, brute_force, found
 from howsure.auditing.verdict import Yardstick, recommend, sentences
+from howsure.methods import METHODS
 from howsure.setup import Setup
 
 
@@ -100,10 +101,10 @@ def row_of(label, ratio, log_error, cost, *, shift=0.1, std_error=None):
     def sure(value):
         return Estimate(value, value, value)
 
-    candidate = Candidate(label)
+    candidate = Candidate(METHODS[label])
     measures = Measures(sure(ratio), sure(log_error), sure(0.95))
     return AuditRow(
-        label, candidate.method, {}, measures, None, None, sure(shift), sure(cost), std_error
+        label, candidate.method.name, {}, measures, None, None, sure(shift), sure(cost), std_error
     )
 
 
@@ -138,15 +139,15 @@ def test_brute_force_stops_when_time_is_up(rate):
     rows = layer_rows(case, Clock(1e-9), share=1, passes=200, seed=0, show=False)
     assert [row.name for row in rows] == ["0", "1", OUTPUT]
     with pytest.raises(OutOfTime) as late:
-        guess(Candidate("adf"), case, Stopwatch(lambda: None), lambda: True)
-    assert "raise `budget`" in first_sentence(late.value)
+        guess(Candidate(METHODS["adf"]), case, Stopwatch(lambda: None), lambda: True)
+    assert "raise `time_limit`" in first_sentence(late.value)
 
 
 def test_budget_in_seconds():
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).eval()
     # Far more time than 2,000 passes of so small a network take, also on a busy machine.
     options = {"methods": ["linear"], "show_progress": False}
-    result = audit(model, torch.randn(5, 3), 0.1, budget=120, **options)
+    result = audit(model, torch.randn(5, 3), 0.1, time_limit=120, **options)
     assert result.samples == 2000
 
 

@@ -135,7 +135,7 @@ class Decides(nn.Module):
 def test_what_cannot_be_traced_runs_as_before_with_one_warning(recwarn):
     sure, compiled = hs.Uncertain(Decides().eval(), method="constant", residual_var=0.1), Compiled()
     for x in (torch.ones(2, 3), -torch.ones(2, 3)):
-        assert_same(compiled(sure.setup, "constant", x), sure(x))
+        assert_same(compiled(sure.setup, METHODS["constant"], x), sure(x))
     (only,) = recwarn
     assert 'The method "constant" runs uncompiled' in str(only.message)
 
@@ -143,14 +143,14 @@ def test_what_cannot_be_traced_runs_as_before_with_one_warning(recwarn):
 def test_methods_that_draw_noise_run_as_before():
     sure, x = hs.Uncertain(perceptron(), 0.1, "noise_sampling"), torch.rand(2, 3)
     with pytest.warns(UserWarning, match="draws noise in every call"):
-        found = Compiled()(sure.setup, "noise_sampling", x)
+        found = Compiled()(sure.setup, METHODS["noise_sampling"], x)
     assert_same(found, sure(x))
 
 
 def test_errors_are_those_of_eager():
     sure = hs.Uncertain(perceptron(), 0.1, "adf")
     with pytest.raises(ValueError, match="NaN or infinity"):
-        Compiled()(sure.setup, "adf", torch.full((2, 3), float("nan")))
+        Compiled()(sure.setup, METHODS["adf"], torch.full((2, 3), float("nan")))
 
 
 def test_new_shapes_weights_and_settings_are_compiled_anew(monkeypatch):
@@ -158,7 +158,7 @@ def test_new_shapes_weights_and_settings_are_compiled_anew(monkeypatch):
 
     def compiled_method(setup, method, x, **_):
         made.append(tuple(x.shape))
-        return lambda x: METHODS[method](setup, x)
+        return lambda x: method(setup, x)
 
     monkeypatch.setattr("howsure.deploy.compiling.compiled.compiled_method", compiled_method)
     model, x = perceptron(), torch.rand(4, 3)
@@ -209,7 +209,7 @@ def test_compiled_methods_give_what_eager_gives(case):
     sure = hs.Uncertain(small_image_net(), 0.01, method, **options)
     x = torch.rand(2, 1, 8, 8)
     compiled = Compiled()
-    found = compiled(sure.setup, method, x)
+    found = compiled(sure.setup, METHODS[method], x)
     assert list(compiled.programs.values()) != [None]
     assert_same(found, sure(x))
     assert found.notes == sure(x).notes
@@ -230,7 +230,7 @@ def test_a_large_batch_is_one_program_run_in_parts(monkeypatch):
         lambda function, tensors, *_: traces.append(tensors[0].shape) or traced(function, tensors),
     )
     compiled = Compiled()
-    found = compiled(sure.setup, "gradients", x)
+    found = compiled(sure.setup, METHODS["gradients"], x)
     assert list(compiled.programs.values()) != [None]
     assert traces == [(3, 3)]
     assert_same(found, sure(x))
@@ -254,7 +254,7 @@ class Hides(nn.Module):
 def test_gradients_that_eager_does_not_take_as_they_are_run_as_before(model, options, reason):
     sure, x = hs.Uncertain(model, 0.1, "gradients", **options), torch.rand(2, 3)
     with pytest.warns(UserWarning, match=f"runs uncompiled.*{reason}"):
-        found = Compiled()(sure.setup, "gradients", x)
+        found = Compiled()(sure.setup, METHODS["gradients"], x)
     assert_same(found, sure(x))
 
 
@@ -266,7 +266,7 @@ def test_without_a_compiler_it_runs_as_before():
         sure = hs.Uncertain(torch.nn.Linear(2, 1).eval(), 0.1, "adf")
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
-            Compiled()(sure.setup, "adf", torch.rand(2, 2))
+            Compiled()(sure.setup, METHODS["adf"], torch.rand(2, 2))
         print([str(w.message)[:36] for w in found if "uncompiled" in str(w.message)])
     """
     found = subprocess.run(

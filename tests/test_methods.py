@@ -1,11 +1,13 @@
 """The methods: closed forms on linear networks, identities between them, and reproducibility."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 import howsure as hs
-from howsure.methods import METHODS
+from howsure.methods import METHODS, Method
 from howsure.setup import Setup
 from nets import FunctionalResNet, TwoSensors
 
@@ -232,3 +234,31 @@ def test_class_probabilities_vary_around_the_logits_mean(prediction):
     assert p.std[0, 0] == pytest.approx(float(sampled.std[0, 0]), rel=0.2)
     expected = 0.5 if prediction == "network" else float(sampled.mean[0, 0])
     assert p.mean[0, 0] == pytest.approx(expected, rel=0.01)
+
+
+def doubled(setup, x):
+    mean = 2 * setup.run(x)
+    return hs.Prediction(mean, torch.full_like(mean, 0.25), torch.zeros_like(mean))
+
+
+def test_a_method_of_ones_own_is_a_value():
+    model, x = nn.Linear(3, 2).eval(), torch.rand(4, 3)
+    sure = hs.Uncertain(model, 0.1, Method("doubled", doubled))
+    found = sure(x)
+    torch.testing.assert_close(found.mean, 2 * model(x))
+    assert found.method == sure.method == "doubled"
+    sure.method = "adf"
+    assert sure(x).method == "adf"
+
+
+def test_a_method_of_ones_own_is_not_saved_in_silence(tmp_path):
+    sure = hs.Uncertain(nn.Linear(3, 2).eval(), 0.1, Method("adf", doubled))
+    with pytest.raises(TypeError, match='The method "adf" is your own and cannot be saved'):
+        sure.save(tmp_path / "settings.pt")
+    copy.deepcopy(hs.Uncertain(nn.Linear(3, 2).eval(), 0.1, "adf")).save(tmp_path / "other.pt")
+
+
+@pytest.mark.parametrize(("name", "predict"), [("auto", doubled), ("two words", doubled), ("a", 3)])
+def test_what_is_no_method_is_refused(name, predict):
+    with pytest.raises((TypeError, ValueError), match="method"):
+        Method(name, predict)

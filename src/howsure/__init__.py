@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from howsure.auditing.survey import missing_rules as missing_rules
     from howsure.auditing.trace import trace as trace
     from howsure.data import distributed as distributed
-    from howsure.data.scoring import score as score
+    from howsure.data.scoring import predict_to_file as predict_to_file
     from howsure.deploy.exporting import export as export
     from howsure.deploy.gate import Gate as Gate
     from howsure.deploy.gate import blend as blend
@@ -51,10 +51,10 @@ _HOMES = {
     "check": "howsure.auditing.check",
     "export": "howsure.deploy.exporting",
     "missing_rules": "howsure.auditing.survey",
+    "predict_to_file": "howsure.data.scoring",
     "propagate": "howsure.moments.propagate",
     # With howsure's own rules, so that a second one for an operation is noticed.
     "rule": "howsure.moments.rules",
-    "score": "howsure.data.scoring",
     "trace": "howsure.auditing.trace",
     "train_adf": "howsure.fit.training",
     "train_heteroscedastic": "howsure.fit.training",
@@ -75,6 +75,7 @@ _RENAMED = {
     "reading": "`howsure.data.reading`",
     "registry": "`howsure.moments.rule`",
     "rules": "`howsure.moments.rules`",
+    "score": "`howsure.predict_to_file`",
     "scoring": "`howsure.data.scoring`",
     "structure": "`howsure.values.trees`",
     "tune": "`howsure.fit`",
@@ -100,10 +101,10 @@ __all__ = [
     "missing_rules",
     "noise",
     "plots",
+    "predict_to_file",
     "propagate",
     "report",
     "rule",
-    "score",
     "trace",
     "train_adf",
     "train_heteroscedastic",

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure.values.brief import number_range
 from howsure.values.budget import Budget
 from howsure.values.progress import progress
 from howsure.values.trees import Parts, map_leaves
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """A prediction and how sure it is; fields have the structure of the model's output.
 
@@ -51,6 +52,13 @@ class Prediction:
     novelty: Any = None
     joint_novelty: Tensor | None = None
     method: str = ""
+
+    def __repr__(self) -> str:
+        """Shape, method and range of the std: `Prediction(8 x 2, gradients, std 0.02 to 0.11)`."""
+        shapes = [" x ".join(map(str, t.shape)) or "1" for t in Parts(self.mean).tensors]
+        std = number_range(Parts(self.std).tensors)
+        words = [", ".join(shapes), *([self.method] if self.method else []), f"std {std}"]
+        return f"{type(self).__name__}({', '.join(words)})"
 
     def budget(self) -> Budget:
         """Where the variance comes from: each input, each dropped layer. Of the logits, if any."""

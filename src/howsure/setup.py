@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +20,13 @@ from howsure.masks import (
     find_sites,
 )
 from howsure.moments.rule import Rule, Target
-from howsure.noise import variance_of
+from howsure.noise import NoiseLike, variance_of
 from howsure.values.trees import as_call, copied, selected, shapes_of
 
-TASKS = ("regression", "classification")
-PREDICTIONS = (None, "mean", "network")
+Task = Literal["regression", "classification"]
+PredictionKind = Literal["mean", "network"]
+TASKS = get_args(Task)
+PREDICTIONS = (None, *get_args(PredictionKind))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,16 +64,16 @@ class Setup:
     """
 
     model: Callable[..., Any]
-    noise: Any = None
+    noise: NoiseLike = None
     placement: Placement = field(default_factory=Placement)
     rate: float | tuple[float, ...] | None = None
     samples: int | None = None
     tolerance: float | None = None
     seed: int = 0
-    prediction: str | None = None
+    prediction: PredictionKind | None = None
     output: Any = None
     batch_dim: int | None = 0
-    task: str = "regression"
+    task: Task = "regression"
     residual_var: float | Tensor = 0.0
     chunk: int | None = None
     shared_masks: bool = True
@@ -85,7 +88,7 @@ class Setup:
 
     def __post_init__(self) -> None:
         """One clear sentence for each wrong setting."""
-        if self.prediction == "adf":
+        if str(self.prediction) == "adf":
             raise ValueError('`prediction="adf"` is now called "mean": E[f(x + noise)].')
         for name, allowed in (("task", TASKS), ("prediction", PREDICTIONS)):
             if getattr(self, name) not in allowed:
@@ -188,6 +191,18 @@ class Setup:
             f"`{path or type(module).__name__}` is in train mode; call `model.eval()` first. "
             "howsure switches dropout on by itself."
         )
+
+
+def check_options(options: Iterable[str]) -> None:
+    """One clear sentence for an option that there is not."""
+    known = [field.name for field in fields(Setup)]
+    wrong = next((name for name in options if name not in known), None)
+    if wrong is None:
+        return
+    public = [name for name in known if not name.startswith("_")]
+    near = get_close_matches(wrong, [*public, "method"], 1)
+    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(public)}."
+    raise TypeError(f"`Uncertain` has no option `{wrong}`; {hint}")
 
 
 def _is_training(module: nn.Module) -> bool:

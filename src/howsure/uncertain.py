@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
-from difflib import get_close_matches
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,13 @@ from howsure import calibrate as calibration
 from howsure.deploy.compiling import Compiled
 from howsure.fit import Fit, fit_method
 from howsure.masks import Placement, as_placement, describe
-from howsure.methods import METHODS, check_method, choose
+from howsure.methods import Choice, Method, MethodName, choose, method_of
 from howsure.methods.ensemble import mixture
-from howsure.methods.saved_settings import loaded_settings, saved_settings
+from howsure.methods.saved_settings import loaded_settings, saved_method, saved_settings
+from howsure.noise import NoiseLike, described
 from howsure.prediction import Prediction, predict_all
-from howsure.setup import Setup
+from howsure.setup import PredictionKind, Setup, check_options
+from howsure.values.brief import number_range
 from howsure.values.files import write_atomically
 
 _FORMAT = 4
@@ -36,13 +37,32 @@ class Uncertain(nn.Module):
 
     The model stays as it is; the wrapper's `state_dict` has its weights under `model.` and the
     method's settings as extra state.
+
+    Args:
+        model: Any trained module, in eval mode.
+        noise: The sensor's noise: a number or tensor is a **variance**; `howsure.noise.std(s)`
+            takes a standard deviation; a dict or tuple serves several inputs; `None` is none.
+        method: "auto", one of `howsure.methods.METHODS`, or a `Method` of your own.
+        rate: Dropout rate, or one per site; `fit` finds it.
+        samples: Noisy points, or Monte-Carlo samples; `None` for the method's own number.
+        tolerance: Largest relative standard error of any std, in place of a number of samples:
+            0.05 goes on until every row's std is known to 5 %.
+        output: Which part of the model's output counts: a key, index, attribute or function.
+        batch_dim: The axis that counts the inputs; `None` if a call is one input.
+        placement: Where dropout goes: "auto", "after", "before", "existing", or a list of
+            layer name patterns.
+        prediction: "network" predicts what the network itself says, the default of
+            "gradients"; "mean" E[f(x + noise)], the default of the paper's methods.
+        seed: Same seed, same result.
+        **method_options: Further settings of `howsure.setup.Setup`, such as
+            `task="classification"`, `residual_var`, `chunk`, `shared_masks`, `variance_dtype`.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        noise: Any = None,
-        method: str = "auto",
+        noise: NoiseLike = None,
+        method: MethodName | Method = "auto",
         *,
         rate: float | Sequence[float] | None = None,
         samples: int | None = None,
@@ -50,34 +70,13 @@ class Uncertain(nn.Module):
         output: Any = None,
         batch_dim: int | None = 0,
         placement: str | Sequence[str] | Placement = "auto",
-        prediction: str | None = None,
+        prediction: PredictionKind | None = None,
         seed: int = 0,
         **method_options: Any,
     ) -> None:
-        """Wraps a model.
-
-        Args:
-            model: Any trained module, in eval mode.
-            noise: The sensor's noise: a number or tensor is a **variance**; `howsure.noise.std(s)`
-                takes a standard deviation; a dict or tuple serves several inputs; `None` is none.
-            method: "auto", or one of `howsure.methods.METHODS`.
-            rate: Dropout rate, or one per site; `fit` finds it.
-            samples: Noisy points, or Monte-Carlo samples; `None` for the method's own number.
-            tolerance: Largest relative standard error of any std, in place of a number of samples:
-                0.05 goes on until every row's std is known to 5 %.
-            output: Which part of the model's output counts: a key, index, attribute or function.
-            batch_dim: The axis that counts the inputs; `None` if a call is one input.
-            placement: Where dropout goes: "auto", "after", "before", "existing", or a list of
-                layer name patterns.
-            prediction: "network" predicts what the network itself says, the default of
-                "gradients"; "mean" E[f(x + noise)], the default of the paper's methods.
-            seed: Same seed, same result.
-            **method_options: Further settings of `howsure.setup.Setup`, such as
-                `task="classification"`, `residual_var`, `chunk`, `shared_masks`, `variance_dtype`.
-        """
+        """Wraps a model."""
         super().__init__()
-        check_method(method)
-        _check_options(method_options)
+        check_options(method_options)
         self.model = model
         self.method = method
         self.setup = Setup(
@@ -112,11 +111,32 @@ class Uncertain(nn.Module):
         if self.model is not self.setup.model:
             self.setup = self.setup.with_(model=self.model, _sites={}, _verdicts={})
         self.setup.check_eval_mode()
-        name, setup, note = self.method, self.setup, ()
-        if name == "auto":
-            name, setup, note = choose(setup, x)
-        result = self._compiled(setup, name, x) if self._compiled else METHODS[name](setup, x)
-        return replace(result, method=result.method or name, notes=(*note, *result.notes))
+        method, setup, note = self.choice(x)
+        result = self._compiled(setup, method, x) if self._compiled else method(setup, x)
+        return replace(result, method=result.method or method.name, notes=(*note, *result.notes))
+
+    @property
+    def method(self) -> str:
+        """The method's name, or "auto"; a name or a `Method` may be set."""
+        return "auto" if self._method is None else self._method.name
+
+    @method.setter
+    def method(self, method: str | Method) -> None:
+        self._method = method_of(method)
+
+    def __repr__(self) -> str:
+        """The model's class, its noise, the method and the rate, in one line."""
+        words = [type(self.model).__name__, self.method]
+        if self.setup.noise is not None:
+            words.insert(1, f"noise {described(self.setup.noise)}")
+        if self.setup.rate is not None:
+            rates = torch.tensor(self.setup.rate)
+            words.append(f"rate {number_range([rates])}")
+        return f"Uncertain({', '.join(words)})"
+
+    def choice(self, x: Any) -> Choice:
+        """The method for an input, the setup for it, and what "auto" has to say about it."""
+        return choose(self.setup, x) if self._method is None else (self._method, self.setup, ())
 
     def compile(self) -> Uncertain:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Itself, with predictions that run compiled: the same numbers, sooner.
@@ -135,7 +155,7 @@ class Uncertain(nn.Module):
         to other settings.
         """
         self.setup.check_eval_mode()
-        self.setup, fit = fit_method(self.setup, self.method, loader, **options)
+        self.setup, fit = fit_method(self.setup, self._method or self.method, loader, **options)
         self.last_fit = fit
         self.calibrators = ()
         return fit
@@ -178,7 +198,7 @@ class Uncertain(nn.Module):
         """The settings as plain data, for `state_dict`."""
         return {
             "format": _FORMAT,
-            "method": self.method,
+            "method": saved_method(self._method),
             **saved_settings(self.setup),
             "calibrators": [calibrator.state() for calibrator in self.calibrators],
         }
@@ -219,18 +239,6 @@ class Uncertain(nn.Module):
         return loaded
 
 
-def _check_options(options: Iterable[str]) -> None:
-    """One clear sentence for an option that there is not."""
-    known = [field.name for field in fields(Setup)]
-    wrong = next((name for name in options if name not in known), None)
-    if wrong is None:
-        return
-    public = [name for name in known if not name.startswith("_")]
-    near = get_close_matches(wrong, [*public, "method"], 1)
-    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(public)}."
-    raise TypeError(f"`Uncertain` has no option `{wrong}`; {hint}")
-
-
 class Ensemble(nn.Module):
     """An equally weighted mixture of wrapped models (Lakshminarayanan et al. 2017).
 
@@ -256,6 +264,10 @@ class Ensemble(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Prediction:
         """The mixture's prediction for inputs given as to the models themselves."""
         return mixture([member(*args, **kwargs) for member in self.members])
+
+    def __repr__(self) -> str:
+        """How many members, and the first of them, in one line."""
+        return f"Ensemble({len(self.members)} members, {self.members[0]!r} first)"
 
     def fit(self, loader: Iterable[Any], **options: Any) -> list[Fit]:
         """Fits every member by itself on the same held-out data; options as in `Uncertain.fit`."""

@@ -64,13 +64,13 @@ def _predict(suffix):
 COMMANDS = {
     "predict": (_predict(".npz"), "out.npz", same_bytes),
     "predict, table": (_predict(".csv"), "out.csv", same_bytes),
-    "tune": (
-        ("tune", *DATA, "--method", "mc_dropout", "--samples", "3", "--out", "settings.json"),
+    "fit": (
+        ("fit", *DATA, "--method", "mc_dropout", "--samples", "3", "--out", "settings.json"),
         "settings.json",
         is_json,
     ),
     "audit": (
-        ("audit", *DATA, "--budget", "1", "--rows", "2", "--out", "audit.json"),
+        ("audit", *DATA, "--time-limit", "1", "--rows", "2", "--out", "audit.json"),
         "audit.json",
         is_json,
     ),

@@ -63,7 +63,7 @@ def test_predict_writes_tables_with_intervals(project, howsure):
 
 def test_tune_writes_settings_that_predict_takes(project, howsure):
     ran = howsure(
-        "tune", NET, "data.csv", "--noise-std", "0.1", "--out", "settings.json", "--json",
+        "fit", NET, "data.csv", "--noise-std", "0.1", "--out", "settings.json", "--json",
         "--per-layer", "--search-samples", "0",
     )  # fmt: skip
     assert ran.code == 0, ran.err

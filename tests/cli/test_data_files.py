@@ -118,7 +118,7 @@ def test_wrong_targets_are_told(project, refused, arguments, words):
     np.save("short.npy", np.ones(3))
     np.save("wide.npy", np.ones((20, 2)))
     np.save("hole.npy", np.where(np.arange(20) == 4, np.nan, 1.0))
-    refused("tune", NET, *arguments, "--noise-std", "0.1", words=words)
+    refused("fit", NET, *arguments, "--noise-std", "0.1", words=words)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_commands_on_images(photos, howsure):
         expected = net(x).data_var
     np.testing.assert_allclose(np.load("predictions.npz")["data_var"], expected, rtol=1e-4)
     ran = howsure(
-        "tune", NET, "photos", "--target", "folders", "--task", "classification", "--rates",
+        "fit", NET, "photos", "--target", "folders", "--task", "classification", "--rates",
         "0,0.1,0.2", "--gray-levels", "9", "--method", "mc_dropout", "--search-samples", "5",
     )  # fmt: skip
     assert ran.code == 0, ran.err
@@ -142,4 +142,4 @@ def test_wrong_targets_of_images_are_told(photos, project, refused, target, word
     (project / "values.csv").write_text("file,u\ncat/b.png,1\n")
     (project / "alone.csv").write_text("file\ncat/b.png\n")
     chosen = () if target is None else ("--target", target)
-    refused("tune", NET, "photos", *chosen, "--noise-std", "0.1", words=words)
+    refused("fit", NET, "photos", *chosen, "--noise-std", "0.1", words=words)

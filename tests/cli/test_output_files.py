@@ -12,7 +12,7 @@ import pytest
 NET = "project_model:build"
 COMMANDS = {
     "predict": ("predict", NET, "data.npz", "--noise-std", "0.1", "--method", "adf"),
-    "tune": ("tune", NET, "data.npz", "--noise-std", "0.1", "--search-samples", "0"),
+    "fit": ("fit", NET, "data.npz", "--noise-std", "0.1", "--search-samples", "0"),
     "report": ("report", NET, "data.npz", "--noise-std", "0.1", "--method", "adf"),
     "noise": ("noise", "x.npy"),
     "export": ("export", NET, "--shape", "3", "--noise-std", "0.1", "--method", "linear"),
@@ -75,13 +75,13 @@ def test_a_disk_that_fills_up_while_writing(project):
 
 
 def test_a_file_in_place_of_a_folder(project, refused):
-    refused(*asked("tune", "data.npz"), words="`data.npz`")
+    refused(*asked("fit", "data.npz"), words="`data.npz`")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((*COMMANDS["tune"], "--out", "settings.txt"), "must end in `.json`"),
+        ((*COMMANDS["fit"], "--out", "settings.txt"), "must end in `.json`"),
         ((*COMMANDS["noise"], "--out", "noise.txt"), "must end in `.json`"),
         ((*COMMANDS["predict"], "--out", "p.txt"), ".npz"),
         ((*COMMANDS["predict"], "--interval", "95"), "between 0 and 1"),
@@ -90,7 +90,7 @@ def test_a_file_in_place_of_a_folder(project, refused):
         (("predict", NET, "data.npz", "--method", "guess"), "There is no method 'guess'"),
         (("predict", NET, "data.npz", "--method", "adjoint"), '"adjoint" has gone: "gradients"'),
         ((*COMMANDS["predict"], "--settings", "no.json"), "There is no file `no.json`"),
-        ((*COMMANDS["predict"], "--settings", "bad.json"), "is not a file that `howsure tune"),
+        ((*COMMANDS["predict"], "--settings", "bad.json"), "is not a file that `howsure fit"),
         ((*COMMANDS["predict"], "--settings", "half.json"), "are not complete"),
         ((*COMMANDS["predict"], "--settings", "weights.pt"), "not a file that `Uncertain.save`"),
         ((*COMMANDS["report"], "--audit", "bad.json"), "is not a file that `howsure audit"),
@@ -116,7 +116,7 @@ OVERWRITING = {
     "predict targets": (NET, "x.npy", "--target", "data.csv", "--out", "data.csv"),
     "predict noise": (NET, "x.npy", "--noise-std", "left=data.npz", "--out", "data.npz"),
     "budget": (NET, "data.npz", "--noise-std", "0.1", "--heatmap", "data.npz"),
-    "tune": (NET, "data.npz", "--settings", "some.json", "--out", "some.json"),
+    "fit": (NET, "data.npz", "--settings", "some.json", "--out", "some.json"),
     "audit": (NET, "data.npz", "--noise", "some.json", "--out", "some.json"),
     "report": (NET, "data.npz", "--audit", "some.json", "--out", "some.json"),
     "report on source": (NET, "data.npz", "--out", "project_model.py"),

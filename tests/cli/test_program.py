@@ -60,7 +60,7 @@ def test_as_a_module():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["predict"], ["predict", "m:f", "d.npz", "--batch", "0"], ["tune", "m:f", "d.npz", "--nois"]],
+    [["predict"], ["predict", "m:f", "d.npz", "--batch", "0"], ["fit", "m:f", "d.npz", "--nois"]],
 )
 def test_wrong_options_are_told_in_a_sentence(arguments, capsys):
     assert main(arguments) == 2
@@ -80,20 +80,20 @@ def test_json_is_all_there_is_on_stdout(project, howsure):
 
 
 def test_json_has_no_nan(project, howsure):
-    ran = howsure("tune", "project_model:build", "data.npz", "--method", "constant", "--json")
+    ran = howsure("fit", "project_model:build", "data.npz", "--method", "constant", "--json")
     assert ran.code == 0 and "NaN" not in ran.out
     assert json.loads(ran.out)["fit"]["rate"] is None
 
 
 def test_warnings_are_notes_that_quiet_leaves_out(project, howsure):
-    command = ["tune", "project_model:build", "data.npz", "--rates", "0.5,0.6", "--noise-std", 9]
+    command = ["fit", "project_model:build", "data.npz", "--rates", "0.5,0.6", "--noise-std", 9]
     loud, quiet = howsure(*command, "--json"), howsure(*command, "--json", "--quiet")
     assert loud.data["warnings"] and loud.err.startswith("Note: ")
     assert quiet.data["warnings"] and quiet.err == ""
 
 
 def test_quiet_prints_nothing_when_the_result_is_in_a_file(project, howsure):
-    command = ["tune", "project_model:build", "data.npz", "--noise-std", "0.1"]
+    command = ["fit", "project_model:build", "data.npz", "--noise-std", "0.1"]
     assert howsure(*command, "--out", "s.json", "--quiet").out == ""
     assert "NLL" in howsure(*command, "--quiet").out
 
@@ -103,7 +103,7 @@ def test_what_is_not_the_users_fault_has_exit_code_1(project, howsure, monkeypat
         raise RuntimeError("out of\n cheese")
 
     monkeypatch.setattr("howsure.fit.method.search_closed_form", fail)
-    command = ["tune", "project_model:build", "data.npz", "--noise-std", "0.1"]
+    command = ["fit", "project_model:build", "data.npz", "--noise-std", "0.1"]
     ran = howsure(*command)
     assert ran.code == 1
     assert "RuntimeError: out of cheese" in ran.err and "--debug" in ran.err
@@ -111,7 +111,7 @@ def test_what_is_not_the_users_fault_has_exit_code_1(project, howsure, monkeypat
         main([*command, "--debug"])
 
 
-@pytest.mark.parametrize(("command", "words"), [("predict", "goes on"), ("tune", "half-written")])
+@pytest.mark.parametrize(("command", "words"), [("predict", "goes on"), ("fit", "half-written")])
 def test_interruptions_are_told(project, howsure, monkeypatch, command, words):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
@@ -146,3 +146,12 @@ def test_parser_help_and_completion_do_not_need_torch():
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
     )
     assert done.stderr.strip() == "[]", done.stderr
+
+
+def test_old_names_say_the_new_ones():
+    from howsure.cli.parser import UsageError, parse
+
+    with pytest.raises(UsageError, match="`howsure tune` is now called `howsure fit`"):
+        parse(["tune", "m:f", "d.npz"])
+    with pytest.raises(UsageError, match="is now called --time-limit"):
+        parse(["audit", "m:f", "d.npz", "--budget", "20"])

@@ -440,4 +440,4 @@ def test_a_hidden_state_in_fit_calibrate_predict_and_audit():
     with pytest.raises(TypeError, match="output="):
         hs.Uncertain(net, noise).fit([((x, state), (y, state))], show_progress=False)
     with pytest.raises(ValueError, match="inside a batch"):
-        hs.audit(net, (x, state), noise=noise, budget=5, show_progress=False)
+        hs.audit(net, (x, state), noise=noise, time_limit=5, show_progress=False)

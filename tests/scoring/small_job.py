@@ -8,7 +8,7 @@ import sys
 import torch
 
 import howsure as hs
-from howsure.data.scoring import score
+from howsure.data.scoring import predict_to_file
 from nets import perceptron
 
 ROWS, BATCH, SHARD = 75, 4, 8
@@ -32,7 +32,7 @@ def sure(**options):
 
 def scored(out, *, rows=ROWS, **options):
     settings = {"batch": BATCH, "shard_rows": SHARD, "show_progress": False, **options}
-    return score(sure(), data(rows), out, **settings)
+    return predict_to_file(sure(), data(rows), out, **settings)
 
 
 def run_until(out, rows, event):

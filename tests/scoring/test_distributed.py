@@ -1,5 +1,7 @@
 """Two processes, each with its share of the batches, find what one process finds, bit for bit."""
 
+from dataclasses import asdict
+
 import pytest
 import torch
 from small_job import PROCESSES
@@ -11,6 +13,7 @@ from howsure import metrics
 from howsure.data.distributed import evaluate, fit
 from howsure.data.distributed.loaders import sharded
 from howsure.fit.share import Share
+from howsure.noise import to_config
 from nets import perceptron
 
 METRICS = {
@@ -47,7 +50,8 @@ def evaluated(rows):
 def fitted(rows, method, options):
     sure = uncertain(method)
     found = fit(sure, loader(rows), samples=4, show_progress=False, **options)
-    return repr((found, sure.setup.rate, sure.setup.residual_var, sure.setup.noise))
+    noise = to_config(sure.setup.noise)
+    return repr((asdict(found), sure.setup.rate, sure.setup.residual_var, noise))
 
 
 JOBS = {

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import howsure as hs
-from howsure.data.scoring import as_source, score
+from howsure.data.scoring import as_source, predict_to_file
 from howsure.data.scoring.plan import Plan, Span
 from nets import TwoSensors, perceptron
 
@@ -46,7 +46,9 @@ def test_a_weight_that_is_one_number_of_a_larger_tensor(tmp_path):
     net = nn.Linear(1, 1)
     net.weight = nn.Parameter(torch.rand(3, 9)[:1, :1])
     net.bias = nn.Parameter(torch.rand(2, 9)[:1, 0])
-    score(hs.Uncertain(net.eval(), noise=0.1), torch.rand(4, 1), tmp_path / "s.npz", **QUIET)
+    predict_to_file(
+        hs.Uncertain(net.eval(), noise=0.1), torch.rand(4, 1), tmp_path / "s.npz", **QUIET
+    )
     assert loaded(tmp_path / "s.npz")["mean"].shape == (4, 1)
 
 
@@ -55,7 +57,7 @@ def test_a_weight_that_is_one_number_of_a_larger_tensor(tmp_path):
 )
 def test_equals_the_prediction_of_a_loader_bit_for_bit(method, tmp_path):
     model = sure(method=method, samples=16)
-    score(model, data(), tmp_path / "s.npz", batch=7, shard_rows=21, **QUIET)
+    predict_to_file(model, data(), tmp_path / "s.npz", batch=7, shard_rows=21, **QUIET)
     expected = model.predict(DataLoader(data(), batch_size=7), show_progress=False)
     found = loaded(tmp_path / "s.npz")
     for name in ("mean", "std", "data_var", "model_var"):
@@ -79,9 +81,9 @@ def test_continues_where_an_error_stopped_it(tmp_path):
     out = tmp_path / "s.npz"
     settings = {"batch": BATCH, "shard_rows": SHARD, **QUIET}
     with pytest.raises(ValueError, match=r"Rows 40 to 43: the file ends here"):
-        score(sure(), Breaks(data(), 40), out, **settings)
+        predict_to_file(sure(), Breaks(data(), 40), out, **settings)
     assert not out.exists()
-    summary = score(sure(), data(), out, **settings)
+    summary = predict_to_file(sure(), data(), out, **settings)
     assert summary.resumed_rows == 40
     assert "40 rows taken over" in str(summary)
     assert out.read_bytes() == (tmp_path / "whole.npz").read_bytes()
@@ -102,7 +104,7 @@ def interrupted(folder):
     """The result's name, after a run that was interrupted at row 40."""
     out = folder / "s.npz"
     with pytest.raises(ValueError, match="the file ends here"):
-        score(sure(), Breaks(data(), 40), out, batch=BATCH, shard_rows=SHARD, **QUIET)
+        predict_to_file(sure(), Breaks(data(), 40), out, batch=BATCH, shard_rows=SHARD, **QUIET)
     return out
 
 
@@ -142,15 +144,18 @@ def test_another_run_is_refused_until_it_may_start_afresh(changes, named, tmp_pa
     make, source = changes.get("sure", sure), changes.get("source", data())
     options = {"batch": changes.get("batch", BATCH), "level": changes.get("level"), **QUIET}
     with pytest.raises(ValueError, match=named) as refused:
-        score(make(), source, out, shard_rows=SHARD, **options)
+        predict_to_file(make(), source, out, shard_rows=SHARD, **options)
     assert "fresh=True" in str(refused.value)
-    assert score(make(), source, out, shard_rows=SHARD, fresh=True, **options).resumed_rows == 0
+    assert (
+        predict_to_file(make(), source, out, shard_rows=SHARD, fresh=True, **options).resumed_rows
+        == 0
+    )
     assert not (tmp_path / "s.npz.parts").exists()
 
 
 def test_a_run_that_did_nothing_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="Rows 0 to 3"):
-        score(sure(), Breaks(data(), 0), tmp_path / "s.npz", batch=BATCH, **QUIET)
+        predict_to_file(sure(), Breaks(data(), 0), tmp_path / "s.npz", batch=BATCH, **QUIET)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -173,12 +178,14 @@ def test_one_run_at_a_time(tmp_path):
 
     settings = {"batch": BATCH, **QUIET}
     first = threading.Thread(
-        target=score, args=(sure(), Waits(data(), ROWS), tmp_path / "s.npz"), kwargs=settings
+        target=predict_to_file,
+        args=(sure(), Waits(data(), ROWS), tmp_path / "s.npz"),
+        kwargs=settings,
     )
     first.start()
     assert entered.wait(30)
     with pytest.raises(ValueError, match="Another process is at work"):
-        score(sure(), data(), tmp_path / "s.npz", **settings)
+        predict_to_file(sure(), data(), tmp_path / "s.npz", **settings)
     leave.set()
     first.join()
     assert [path.name for path in tmp_path.iterdir()] == ["s.npz"]
@@ -223,7 +230,7 @@ def test_several_sensors_and_nested_outputs(tmp_path):
     model = TwoSensors().eval()
     inputs = {"image": torch.rand(10, 1, 8, 8), "motion": torch.rand(10, 6)}
     made = hs.Uncertain(model, {"image": 0.01, "motion": None}, "adf")
-    score(made, inputs, tmp_path / "s.npz", batch=4, shard_rows=4, **QUIET)
+    predict_to_file(made, inputs, tmp_path / "s.npz", batch=4, shard_rows=4, **QUIET)
     found = loaded(tmp_path / "s.npz")
     assert {name for name in found if name.startswith("mean")} == {"mean.pose.0", "mean.pose.1"}
     direct = made(**{name: part[4:8] for name, part in inputs.items()})
@@ -231,17 +238,17 @@ def test_several_sensors_and_nested_outputs(tmp_path):
     # By position, and as arrays.
     arrays = tuple(part.numpy() for part in inputs.values())
     by_position = hs.Uncertain(model, (0.01, None), "adf")
-    score(by_position, arrays, tmp_path / "t.npz", batch=4, shard_rows=4, **QUIET)
+    predict_to_file(by_position, arrays, tmp_path / "t.npz", batch=4, shard_rows=4, **QUIET)
     assert (tmp_path / "s.npz").read_bytes() == (tmp_path / "t.npz").read_bytes()
 
 
 def test_classes_have_entropies_and_one_column_needs_no_number(tmp_path):
     classes = sure(task="classification", method="sampled_adf")
-    summary = score(classes, data(), tmp_path / "s.npz", batch=BATCH, **QUIET)
+    summary = predict_to_file(classes, data(), tmp_path / "s.npz", batch=BATCH, **QUIET)
     assert summary.columns["entropy"] == summary.columns["mutual_information"] == ()
     expected = classes.predict(data().split(BATCH), show_progress=False)
     np.testing.assert_array_equal(loaded(tmp_path / "s.npz")["entropy"], expected.entropy.numpy())
-    score(classes, data(), tmp_path / "s.csv", batch=BATCH, **QUIET)
+    predict_to_file(classes, data(), tmp_path / "s.csv", batch=BATCH, **QUIET)
     header = (tmp_path / "s.csv").read_text().splitlines()[0].split(",")
     assert header[:2] == ["mean_0", "mean_1"] and header[-2:] == ["entropy", "mutual_information"]
 
@@ -249,7 +256,7 @@ def test_classes_have_entropies_and_one_column_needs_no_number(tmp_path):
 def test_dtypes(tmp_path):
     for dtype, expected in ((torch.float64, np.float64), (torch.bfloat16, np.float32)):
         made = hs.Uncertain(perceptron().to(dtype), 0.01, "adf")
-        score(made, data().to(dtype), tmp_path / "s.npz", batch=BATCH, **QUIET)
+        predict_to_file(made, data().to(dtype), tmp_path / "s.npz", batch=BATCH, **QUIET)
         assert loaded(tmp_path / "s.npz")["mean"].dtype == expected
 
 
@@ -257,8 +264,8 @@ def test_notes_are_kept_over_an_interruption(tmp_path):
     made = sure(method="auto", samples=None)
     settings = {"batch": BATCH, "shard_rows": SHARD, **QUIET}
     with pytest.raises(ValueError, match="the file ends"):
-        score(made, Breaks(data(), 40), tmp_path / "s.npz", **settings)
-    summary = score(made, data(), tmp_path / "s.npz", **settings)
+        predict_to_file(made, Breaks(data(), 40), tmp_path / "s.npz", **settings)
+    summary = predict_to_file(made, data(), tmp_path / "s.npz", **settings)
     assert any(note.startswith('method "noise_sampling"') for note in summary.notes)
     assert len(summary.notes) <= 10
 
@@ -268,7 +275,7 @@ def test_a_data_set_and_a_file_on_disk_are_sources(tmp_path):
     np.save(tmp_path / "x.npy", data().numpy())
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     for source in (TensorDataset(data(), torch.zeros(ROWS)), mapped, data().numpy()):
-        score(sure(), source, tmp_path / "s.npz", batch=BATCH, shard_rows=SHARD, **QUIET)
+        predict_to_file(sure(), source, tmp_path / "s.npz", batch=BATCH, shard_rows=SHARD, **QUIET)
         assert (tmp_path / "s.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
 
 
@@ -299,7 +306,7 @@ def test_fingerprints_see_every_number_of_data_in_memory():
 def test_bad_input_is_one_clear_sentence(source, out, options, error, words, tmp_path):
     made = sure(method="adf", rate=None)
     with pytest.raises(error, match=words):
-        score(made, source, tmp_path / out, **QUIET, **options)
+        predict_to_file(made, source, tmp_path / out, **QUIET, **options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -330,7 +337,7 @@ def test_a_disk_that_is_full_leaves_what_is_done(tmp_path, monkeypatch):
 def test_tables_have_bounds_and_outputs_have_rows(tmp_path):
     wide = hs.Uncertain(nn.Linear(3, 600).eval(), 0.01, "adf")
     with pytest.raises(ValueError, match="2400 columns"):
-        score(wide, data(), tmp_path / "s.csv", **QUIET)
+        predict_to_file(wide, data(), tmp_path / "s.csv", **QUIET)
     assert list(tmp_path.iterdir()) == []
 
     class Mean(nn.Module):
@@ -338,7 +345,9 @@ def test_tables_have_bounds_and_outputs_have_rows(tmp_path):
             return x.mean(0)
 
     with pytest.raises(ValueError, match="one row of output for each input"):
-        score(hs.Uncertain(Mean().eval(), 0.01, "adf"), data(), tmp_path / "s.npz", **QUIET)
+        predict_to_file(
+            hs.Uncertain(Mean().eval(), 0.01, "adf"), data(), tmp_path / "s.npz", **QUIET
+        )
 
 
 def test_batches_begin_at_multiples_of_their_size():

@@ -8,7 +8,7 @@ from torch import nn
 
 import howsure as hs
 from howsure.data.reading import Choice, open_data
-from howsure.data.scoring import score
+from howsure.data.scoring import predict_to_file
 
 ROWS = 40
 DAMAGES = {
@@ -46,7 +46,7 @@ class Items:
 
 def scored(out, items, wrapped=None, **options):
     settings = {"batch": BATCH, "shard_rows": SHARD, "show_progress": False, **options}
-    return score(wrapped or sure(), items, out, **settings)
+    return predict_to_file(wrapped or sure(), items, out, **settings)
 
 
 @pytest.fixture

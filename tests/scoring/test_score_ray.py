@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from small_job import BATCH, SHARD, data, scored, sure
 
-from howsure.data.scoring import score
+from howsure.data.scoring import predict_to_file
 from howsure.data.scoring.sources import InMemory
 
 SETTINGS = {"batch": BATCH, "shard_rows": SHARD, "engine": "ray", "show_progress": False}
@@ -16,7 +16,7 @@ SETTINGS = {"batch": BATCH, "shard_rows": SHARD, "engine": "ray", "show_progress
 def test_without_ray_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'howsure\[ray\]'"):
-        score(sure(), data(), tmp_path / "s.npz", **SETTINGS)
+        predict_to_file(sure(), data(), tmp_path / "s.npz", **SETTINGS)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -61,7 +61,7 @@ def test_a_cluster_gives_the_same_bytes_also_if_a_worker_is_killed(tmp_path, clu
     scored(tmp_path / "alone.npz")
     mark = tmp_path / "killed"
     for source in (data(), Deadly(data(), mark)):
-        score(sure(), source, tmp_path / "ray.npz", **SETTINGS)
+        predict_to_file(sure(), source, tmp_path / "ray.npz", **SETTINGS)
         assert (tmp_path / "ray.npz").read_bytes() == (tmp_path / "alone.npz").read_bytes()
     assert mark.exists(), "the worker was killed"
 
@@ -70,7 +70,7 @@ def test_a_cluster_gives_the_same_bytes_also_if_a_worker_is_killed(tmp_path, clu
 @pytest.mark.filterwarnings("ignore")
 def test_an_error_on_the_cluster_is_one_sentence_and_the_job_goes_on_later(tmp_path, cluster):
     with pytest.raises(ValueError, match=r"^Rows 40 to 43: the file ends here$"):
-        score(sure(), Unreadable(data()), tmp_path / "s.npz", **SETTINGS)
+        predict_to_file(sure(), Unreadable(data()), tmp_path / "s.npz", **SETTINGS)
     # What was done before is taken over, here by one process.
     local = {**SETTINGS, "engine": "local"}
-    assert score(sure(), data(), tmp_path / "s.npz", **local).rows == len(data())
+    assert predict_to_file(sure(), data(), tmp_path / "s.npz", **local).rows == len(data())

@@ -14,39 +14,30 @@ from torch import Tensor
 
 from howsure.auditing.case import Case
 from howsure.auditing.cost import Stopwatch
-from howsure.methods import METHODS, RENAMED, check_method
+from howsure.methods import METHODS, RENAMED, Method, check_method
 
-Method = str | tuple[str, dict[str, Any]]
+Named = str | tuple[str, dict[str, Any]]
 Late = Callable[[], bool]
-
-_SENSORS_ONLY = ("adf", "linear", "sampled_adf", "heteroscedastic")
-_DROPOUT_ONLY = ("mc_dropout", "sampled_adf")
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A method with its options."""
 
-    method: str
+    method: Method
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
         """The method and what is not obvious about it."""
         if not self.options:
-            return self.method
+            return self.method.name
         given = ", ".join(f"{name}={value}" for name, value in self.options.items())
         return f"{self.method} ({given})"
 
 
-DEFAULT = (
-    Candidate("adf"),
-    Candidate("linear"),
-    Candidate("gradients"),
-    Candidate("gradients", {"samples": 32}),
-    Candidate("mc_dropout", {"samples": 20}),
-    Candidate("noise_sampling", {"samples": 20}),
-    Candidate("sampled_adf", {"samples": 20}),
+DEFAULT = tuple(
+    Candidate(method, dict(options)) for method in METHODS.values() for options in method.audited
 )
 
 
@@ -70,7 +61,7 @@ class Guess:
         return (self.data_var + self.model_var).sqrt()
 
 
-def candidates(methods: Sequence[Method] | None) -> tuple[Candidate, ...]:
+def candidates(methods: Sequence[Named] | None) -> tuple[Candidate, ...]:
     """The methods that were asked for: names, or (name, options)."""
     if methods is None:
         return DEFAULT
@@ -84,14 +75,14 @@ def candidates(methods: Sequence[Method] | None) -> tuple[Candidate, ...]:
             raise ValueError(f"`methods` names {name!r}; known are {sorted(METHODS)}.")
     if not pairs:
         raise ValueError("`methods` is empty; leave it out to compare the usual ones.")
-    return tuple(Candidate(name, dict(options)) for name, options in pairs)
+    return tuple(Candidate(METHODS[name], dict(options)) for name, options in pairs)
 
 
 def reason_to_skip(candidate: Candidate, case: Case) -> str:
     """Why a method does not apply; "" if it does."""
-    if not case.noisy and candidate.method in _SENSORS_ONLY:
+    if not case.noisy and candidate.method.needs_noise:
         return "the inputs have no noise"
-    if not case.dropped and candidate.method in _DROPOUT_ONLY:
+    if not case.dropped and candidate.method.draws_masks:
         return "no dropout rate is given"
     return ""
 
@@ -106,7 +97,7 @@ def guess(candidate: Candidate, case: Case, watch: Stopwatch, out_of_time: Late)
     for index, (setup, x) in enumerate(case.pieces()):
         if out_of_time():
             raise OutOfTime
-        run = partial(METHODS[candidate.method], setup.with_(**candidate.options), x)
+        run = partial(candidate.method, setup.with_(**candidate.options), x)
         found = run() if index else watch.timed(candidate.label, run)
         parts.append([case.compared(found, n) for n in ("mean", "data_var", "model_var")])
         if found.std_error is not None:
@@ -131,6 +122,6 @@ def _relative(error: Tensor | None, variance: Tensor) -> float | None:
 def first_sentence(error: BaseException) -> str:
     """The beginning of an error's message, as a reason in a table."""
     if isinstance(error, OutOfTime):
-        return "not finished within its share of the time; raise `budget`"
+        return "not finished within its share of the time; raise `time_limit`"
     text = " ".join(str(error).split()) or type(error).__name__
     return re.split(r"(?<=[.;])\s", text)[0].rstrip(".;")

@@ -7,10 +7,10 @@ import time
 
 
 class Clock:
-    """Seconds since the audit began, against its budget; `None` for no limit."""
+    """Seconds since the audit began, against its time limit; `None` for no limit."""
 
-    def __init__(self, budget: float | None) -> None:
-        self.budget = math.inf if budget is None else budget
+    def __init__(self, limit: float | None) -> None:
+        self.limit = math.inf if limit is None else limit
         self.start = time.perf_counter()
 
     @property
@@ -19,5 +19,5 @@ class Clock:
         return time.perf_counter() - self.start
 
     def past(self, share: float) -> bool:
-        """Whether this share of the budget is spent."""
-        return self.seconds >= share * self.budget
+        """Whether this share of the time is spent."""
+        return self.seconds >= share * self.limit

@@ -51,7 +51,7 @@ class Recommendation:
         return ", ".join(given)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
     """Every method against brute force, on one network, its inputs and its noise.
 
@@ -100,6 +100,13 @@ class Audit:
         departure = self.departure
         plain = {**asdict(self), "departure": None if departure is None else departure.name}
         return {key: _plain_data(value) for key, value in plain.items()}
+
+    def __repr__(self) -> str:
+        """The recommendation and what it rests on, in one line."""
+        return (
+            f"Audit(use {self.recommended}; {len(self.rows)} methods on {self.inputs} inputs, "
+            f"{self.samples} passes)"
+        )
 
     def __str__(self) -> str:
         """The tables, then the verdict."""

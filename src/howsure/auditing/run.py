@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from howsure.auditing.candidates import (
     Candidate,
     Guess,
-    Method,
+    Named,
     candidates,
     first_sentence,
     guess,
@@ -39,7 +39,7 @@ from howsure.methods.passes import Pass, no_gradients
 from howsure.setup import Setup
 from howsure.values.progress import progress
 
-# Shares of the budget by which each stage ends; brute force has the rest.
+# Shares of the time limit by which each stage ends; brute force has the rest.
 _METHODS, _COST, _LAYERS = 0.4, 0.5, 0.6
 _ROUNDS = 6
 
@@ -50,8 +50,8 @@ def audit(
     noise: Any = None,
     rate: float | Sequence[float] | None = None,
     *,
-    methods: Sequence[Method] | None = None,
-    budget: float = 60.0,
+    methods: Sequence[Named] | None = None,
+    time_limit: float = 60.0,
     samples: int | None = None,
     inputs: int = 64,
     placement: str | Sequence[str] | Placement = "auto",
@@ -70,7 +70,7 @@ def audit(
         noise: The sensor's noise as in `Uncertain`: a number or tensor is a **variance**.
         rate: Dropout rate, or one per site; `None` for no dropout.
         methods: Names, or (name, options), such as `["adf", ("gradients", {"samples": 16})]`.
-        budget: Seconds for all of it. Brute force makes up to 2,000 passes in what is left.
+        time_limit: Seconds for all of it. Brute force makes up to 2,000 passes in what is left.
         samples: Make exactly so many passes of brute force, however long it takes: the same
             numbers on every machine.
         inputs: At most so many inputs.
@@ -79,7 +79,9 @@ def audit(
         show_progress: Show a bar.
         **method_options: Further settings of `Uncertain`, such as `fallback` or `rules`.
     """
-    clock = Clock(None if samples is not None else _checked_budget(budget))
+    if "budget" in method_options:
+        raise TypeError("`budget` of `audit` is now called `time_limit`: the seconds it may take.")
+    clock = Clock(None if samples is not None else _checked_time_limit(time_limit))
     asked = candidates(methods)
     _check_samples(samples)
     setup = Setup(
@@ -146,14 +148,14 @@ class _Run:
         return found
 
     def measure_again(self, guesses: Sequence[tuple[Candidate, Guess]]) -> None:
-        """Times every method some more, as long as its share of the budget lasts."""
+        """Times every method some more, as long as its share of the time lasts."""
         setup, x = next(self.case.pieces())
         rounds = _ROUNDS if self.samples is None else _ROUNDS // 2
         for candidate, _ in rounds * list(guesses):
             if self.clock.past(_COST):
                 return
             chosen = setup.with_(**candidate.options)
-            self.watch.timed(candidate.label, partial(METHODS[candidate.method], chosen, x))
+            self.watch.timed(candidate.label, partial(candidate.method, chosen, x))
 
     def layers(self) -> tuple[LayerRow, ...]:
         """Diagonal ADF layer by layer; empty, with a note, where it cannot run."""
@@ -185,7 +187,7 @@ class _Run:
 
         return AuditRow(
             candidate.label,
-            candidate.method,
+            candidate.method.name,
             candidate.options,
             std_measures(found.std, pairs, self.seed),
             part(found.data_var, truth.data),
@@ -222,7 +224,7 @@ class _Run:
 
 def _cost_of_a_sample(rows: Sequence[AuditRow]) -> float:
     """Time of a pass of brute force, relative to a plain one."""
-    drawn = (row for row in rows if row.method == "noise_sampling")
+    drawn = (row for row in rows if METHODS[row.method].draws_noise)
     return next((row.cost.value / row.options.get("samples", 20) for row in drawn), 1.0)
 
 
@@ -244,15 +246,15 @@ def _remarks(case: Case, truth: Truth, pairs: Pairs) -> list[str]:
     if truth.samples < 500 or case.inputs < 8:
         found.append(
             f"{case.inputs} inputs and {truth.samples} passes make wide intervals; for narrower "
-            "ones give more inputs and a larger `budget`."
+            "ones give more inputs and a larger `time_limit`."
         )
     return found
 
 
-def _checked_budget(budget: float) -> float:
-    if not (isinstance(budget, (int, float)) and math.isfinite(budget) and budget > 0):
-        raise ValueError(f"`budget` must be a positive number of seconds, not {budget!r}.")
-    return float(budget)
+def _checked_time_limit(seconds: float) -> float:
+    if not (isinstance(seconds, (int, float)) and math.isfinite(seconds) and seconds > 0):
+        raise ValueError(f"`time_limit` must be a positive number of seconds, not {seconds!r}.")
+    return float(seconds)
 
 
 def _check_samples(samples: int | None) -> None:
@@ -261,14 +263,14 @@ def _check_samples(samples: int | None) -> None:
 
 
 def _check_time(case: Case, clock: Clock) -> None:
-    """An error if not even 100 passes of brute force fit into half of the budget."""
+    """An error if not even 100 passes of brute force fit into half of the time limit."""
     before = clock.seconds
     with no_gradients():
         Pass(case.setup, case.x).plain()
     needed = LEAST * (clock.seconds - before)
-    if needed > clock.budget / 2:
+    if needed > clock.limit / 2:
         raise ValueError(
             f"A pass of {case.inputs} inputs takes {needed / LEAST:.2g} s, so the {LEAST} passes "
-            f"that brute force needs at least do not fit into a `budget` of {clock.budget:g} s. "
-            f"Give `budget={math.ceil(2.5 * needed)}`, or fewer `inputs`."
+            f"that brute force needs at least do not fit into a `time_limit` of {clock.limit:g} s. "
+            f"Give `time_limit={math.ceil(2.5 * needed)}`, or fewer `inputs`."
         )

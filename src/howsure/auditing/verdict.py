@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from howsure.auditing.layers import LayerRow
 from howsure.auditing.measures import Estimate
 from howsure.auditing.result import AuditRow, Recommendation
+from howsure.methods import METHODS, noise_sampling
 
 # A std within 15 % on average is good enough to recommend; among those closer than 2 % to the best
 # the cheapest wins.
 CLOSE, SAME = 0.15, 0.02
 # The error up to which sampling is advised where nothing cheaper is close.
 ADVISED = 0.08
-_SAMPLING = ("noise_sampling", "mc_dropout")
-_DIAGONAL = ("sampled_adf", "adf")
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,13 @@ def recommend(rows: Sequence[AuditRow], yardstick: Yardstick) -> Recommendation:
     worth = [
         row
         for row in rows
-        if row.method not in _SAMPLING
+        if not METHODS[row.method].is_sampling
         and row.total.log_error.value <= CLOSE
         and row.cost.value < yardstick.cost * yardstick.passes(row.total.log_error.value)
     ]
     if not worth:
         options = {"samples": yardstick.advised()}
-        return Recommendation("noise_sampling", options, _why_sampling(rows, yardstick))
+        return Recommendation(noise_sampling.METHOD.name, options, _why_sampling(rows, yardstick))
     best = min(row.total.log_error.value for row in worth)
     close = [row for row in worth if row.total.log_error.value <= best + SAME]
     chosen = min(close, key=lambda row: row.cost.value)
@@ -77,7 +76,7 @@ def _why(row: AuditRow, yardstick: Yardstick) -> str:
 
 def _why_sampling(rows: Sequence[AuditRow], yardstick: Yardstick) -> str:
     start = f"{yardstick.advised()} samples know a std to {_percent(ADVISED)} on average"
-    others = [row for row in rows if row.method not in _SAMPLING]
+    others = [row for row in rows if not METHODS[row.method].is_sampling]
     if not others:
         return f"{start}, and no other method applies"
     best = min(others, key=lambda row: row.total.log_error.value)
@@ -104,7 +103,9 @@ def sentences(
 
 def _on_diagonal(rows: Sequence[AuditRow], departure: LayerRow | None) -> list[str]:
     """Is the paper's propagation usable here?"""
-    row = next((r for name in _DIAGONAL for r in rows if r.method == name), None)
+    # With dropout, if there are both: the paper's method is the one that samples.
+    diagonal = [row for row in rows if METHODS[row.method].is_diagonal]
+    row = next(iter(sorted(diagonal, key=lambda r: not METHODS[r.method].draws_masks)), None)
     if row is None:
         return []
     ratio, error = row.total.ratio.value, row.total.log_error.value
@@ -151,14 +152,14 @@ def _on_mean(rows: Sequence[AuditRow], recommended: Recommendation, plain: Estim
     start = f"The plain network's output is {plain.value:.2g} std from the mean under this noise"
     if plain.value < 0.25:
         return f"{start}: either mean will do."
-    if recommended.method == "noise_sampling":
+    if METHODS[recommended.method].draws_noise:
         return f"{start}: take the mean of the samples."
     if chosen is not None and chosen.mean_shift.value < plain.value / 2:
         return (
             f"{start}, this method's mean {chosen.mean_shift.value:.2g}: keep its mean "
             '(`prediction="mean"`).'
         )
-    if recommended.method == "gradients":
+    if METHODS[recommended.method].has_budget:
         return f'{start}: where the mean matters, set `prediction="mean"`.'
     best = min(rows, key=lambda row: row.mean_shift.value)
     return (

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from howsure.calibrate.base import Calibrator
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CalibratedPrediction(Prediction):
     """A prediction with the intervals, or sets of classes, of a calibrator.
 

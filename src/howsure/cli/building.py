@@ -157,7 +157,7 @@ def check_unsure(sure: Uncertain) -> None:
     if sure.method == "auto" and not known and setup.placement.kind != "existing":
         raise ValueError(
             "There is nothing to be unsure about: give the sensor's noise (`--noise-std`), a "
-            "dropout rate (`--rate`), or what `howsure tune` found (`--settings`)."
+            "dropout rate (`--rate`), or what `howsure fit` found (`--settings`)."
         )
 
 

@@ -109,7 +109,7 @@ def add_noise(parser: argparse.ArgumentParser) -> None:
 def add_method(parser: argparse.ArgumentParser, *, choose: bool = True) -> None:
     """The settings of `Uncertain`."""
     group = parser.add_argument_group("method; what is given here is stronger than the settings")
-    group.add_argument("--settings", metavar="FILE", help="what `howsure tune` wrote")
+    group.add_argument("--settings", metavar="FILE", help="what `howsure fit` wrote")
     if choose:
         group.add_argument(
             "--method", help="auto, gradients, sampled_adf, adf, mc_dropout, noise_sampling, ..."

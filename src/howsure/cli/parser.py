@@ -15,7 +15,7 @@ COMMANDS = (
     "init",
     "check",
     "noise",
-    "tune",
+    "fit",
     "predict",
     "budget",
     "audit",
@@ -26,6 +26,9 @@ COMMANDS = (
     "reproduce",
     "completion",
 )
+
+# Commands of version 0.1, and what takes their place.
+RENAMED = {"tune": "fit"}
 
 _ABOUT = "How sure is your trained network?"
 _HELP = """
@@ -74,6 +77,9 @@ def build_parser() -> Parser:
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
     """The options; an error tells what does not fit."""
+    if given and given[0] in RENAMED:
+        new = RENAMED[given[0]]
+        raise UsageError(f"`howsure {given[0]}` is now called `howsure {new}`.")
     if given and not given[0].startswith("-") and given[0] not in COMMANDS:
         raise UsageError(f"There is no command {given[0]!r}; there are {', '.join(COMMANDS)}.")
     parser = build_parser()

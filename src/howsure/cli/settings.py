@@ -1,4 +1,4 @@
-"""The settings of an `Uncertain` as a JSON file: what `tune` found, for the other commands."""
+"""The settings of an `Uncertain` as a JSON file: what `fit` found, for the other commands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _encoded(value: Any) -> Any:
 
 
 def read_settings(name: str, model: nn.Module) -> Uncertain:
-    """A model with the settings of a file of `howsure tune`, or of `Uncertain.save`."""
+    """A model with the settings of a file of `howsure fit`, or of `Uncertain.save`."""
     path = Path(name)
     if not path.is_file():
         raise FileNotFoundError(f"There is no file `{path}` with settings.")
@@ -52,7 +52,7 @@ def read_settings(name: str, model: nn.Module) -> Uncertain:
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"The settings in `{path}` are not complete ({type(error).__name__}: {error}); they "
-            "must be what `howsure tune --out` wrote."
+            "must be what `howsure fit --out` wrote."
         ) from None
     return sure
 
@@ -63,5 +63,5 @@ def _content(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise ValueError(f"`{path}` is not a file that `howsure tune --out` wrote.")
+        raise ValueError(f"`{path}` is not a file that `howsure fit --out` wrote.")
     return content["uncertain"]

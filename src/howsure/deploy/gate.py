@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from howsure.moments.value import Moments
+from howsure.values.brief import brief
 from howsure.values.concrete import has_values
 
 By = Literal["std", "variance"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Gate:
     """Trusts a prediction where its uncertainty is at most a threshold.
 
@@ -36,6 +37,11 @@ class Gate:
     shape: tuple[int, ...] = ()
     by: By = "std"
     joint: bool = True
+
+    def __repr__(self) -> str:
+        """What is trusted, in one line."""
+        outputs = "" if self.joint else ", each output by itself"
+        return f"Gate({self.by} up to {brief(self.threshold)}{outputs})"
 
     def __post_init__(self) -> None:
         if self.by not in ("std", "variance"):

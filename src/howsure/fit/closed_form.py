@@ -15,16 +15,17 @@ from howsure.fit.objectives import Scored, fitted_residual_var
 from howsure.fit.search import Fit, Search
 from howsure.fit.settling import settled_terms
 from howsure.fit.terms import Terms, odds_of, rate_of
+from howsure.methods import Method, sampling_for
 from howsure.noise import scaled
 from howsure.setup import Setup
 
 
 def search_closed_form(
-    setup: Setup, name: str, batches: Batches, search: Search
+    setup: Setup, method: Method, batches: Batches, search: Search
 ) -> tuple[Setup, Fit]:
     """The setup with the best rates, tau and noise, and the curve over the rates."""
-    with_residual_var = search.with_residual_var(name)
-    terms, best = settled_terms(setup, name, batches, search)
+    with_residual_var = search.with_residual_var(method)
+    terms, best = settled_terms(setup, method, batches, search)
     rates = tuple(rate_of(best.odds).tolist())
     found = rates if search.per_layer else rates[0]
     warn_at_the_edge(_rate_at_an_edge(rates, search), search.grid)
@@ -45,7 +46,7 @@ def search_closed_form(
         len(terms.error),
         best.noise_scale,
         best.nll,
-        _confirmed(changed, name, batches, search),
+        _confirmed(changed, method, batches, search),
         tuple(site.name for site in setup.sites(batches[0][0])),
     )
     return changed, fit
@@ -65,11 +66,11 @@ def _on_curve(terms: Terms, rate: float, noise_scale: float, *, with_residual_va
     return Point.of(scored, fitted_residual_var(scored) if with_residual_var else 0.0)
 
 
-def _confirmed(setup: Setup, name: str, batches: Batches, search: Search) -> float | None:
+def _confirmed(setup: Setup, method: Method, batches: Batches, search: Search) -> float | None:
     """The NLL of the result by sampling."""
     if not search.samples:
         return None
-    if name == "gradients":
-        name = "mc_dropout" if setup.noise is None else "noise_sampling"
+    if method.has_budget:
+        method = sampling_for(setup)
     sampled = setup.with_(samples=search.samples, shared_masks=False)
-    return point(sampled, name, batches, search, with_residual_var=False).nll
+    return point(sampled, method, batches, search, with_residual_var=False).nll

@@ -18,7 +18,7 @@ from howsure.fit.objectives import (
     fitted_residual_var,
 )
 from howsure.fit.search import Fit, Search
-from howsure.methods import METHODS
+from howsure.methods import Method
 from howsure.setup import Setup
 from howsure.values.progress import progress
 
@@ -26,24 +26,24 @@ Batches = list[tuple[Any, Tensor]]
 
 
 def search_grid(
-    setup: Setup, name: str, batches: Batches, search: Search, *, has_rate: bool
+    setup: Setup, method: Method, batches: Batches, search: Search
 ) -> tuple[Setup, Fit]:
     """The setup with the best of all rates that were tried, and the curve."""
-    grid: tuple[float | None, ...] = search.grid if has_rate else (None,)
+    grid: tuple[float | None, ...] = search.grid if method.has_rate else (None,)
     searched = setup.with_(samples=search.samples, shared_masks=False, residual_var=0.0)
-    if not search.with_residual_var(name):  # Known now, and not only after all rates.
-        half = searched.with_(rate=0.5) if has_rate else searched
-        first = _scored(half, name, batches[0], search)
+    if not search.with_residual_var(method):  # Known now, and not only after all rates.
+        half = searched.with_(rate=0.5) if method.has_rate else searched
+        first = _scored(half, method, batches[0], search)
         check_outputs(first.raised(search.floor_for(setup.task)).var)
     curve = [
         point(
             searched.with_(rate=setup.rate if rate is None else rate),
-            name,
+            method,
             batches,
             search,
-            with_residual_var=search.with_residual_var(name),
+            with_residual_var=search.with_residual_var(method),
         )
-        for rate in progress(grid, search.show_progress, f"fit {name}")
+        for rate in progress(grid, search.show_progress, f"fit {method}")
     ]
     best = min(range(len(curve)), key=lambda i: curve[i].nll)
     if not math.isfinite(curve[best].nll):
@@ -94,20 +94,20 @@ class Point:
 
 
 def point(
-    setup: Setup, name: str, batches: Batches, search: Search, *, with_residual_var: bool
+    setup: Setup, method: Method, batches: Batches, search: Search, *, with_residual_var: bool
 ) -> Point:
     """The objective of one setting, with the same random numbers as at every other."""
 
     def scored(index: int, batch: tuple[Any, Tensor]) -> Scored:
-        return _scored(setup.with_(seed=setup.seed + 1000 * index), name, batch, search)
+        return _scored(setup.with_(seed=setup.seed + 1000 * index), method, batch, search)
 
     joined = Scored.joined(search.share.map(scored, batches)).raised(search.floor_for(setup.task))
     return Point.of(joined, fitted_residual_var(joined) if with_residual_var else 0.0)
 
 
-def _scored(setup: Setup, name: str, batch: tuple[Any, Tensor], search: Search) -> Scored:
+def _scored(setup: Setup, method: Method, batch: tuple[Any, Tensor], search: Search) -> Scored:
     x, target = batch
-    prediction = METHODS[name](setup, x)
+    prediction = method(setup, x)
     objective = search.objective_for(setup.task)
     check_targets(prediction, target, objective)
     return OBJECTIVES[objective](prediction, target)

@@ -11,6 +11,8 @@ import torch
 
 from howsure.fit.objectives import OBJECTIVES
 from howsure.fit.share import WHOLE, Share
+from howsure.methods import Method
+from howsure.values.brief import number_range
 
 # The paper searches "a log-range of 20 possible rates in [0, 1]", which cannot include its ends.
 DEFAULT_RATES = (0.0, *torch.logspace(-3, math.log10(0.9), 20, dtype=torch.float64).tolist())
@@ -91,14 +93,14 @@ class Search:
             return self.floor
         return ONE_HOT_FLOOR if self.objective_for(task) == "one_hot" else 0.0
 
-    def with_residual_var(self, method: str) -> bool:
+    def with_residual_var(self, method: Method) -> bool:
         """Whether a residual variance is fitted."""
         if self.fit_residual_var is not None:
             return self.fit_residual_var
-        return method in ("mc_dropout", "constant")
+        return not method.has_data_var
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fit:
     """The result of a search.
 
@@ -130,6 +132,15 @@ class Fit:
     best_nll: float = math.nan
     confirmed_nll: float | None = None
     sites: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """What was found, in one line."""
+        rates = self.rate if isinstance(self.rate, tuple) else (self.rate,)
+        rate = "none" if self.rate is None else number_range([torch.tensor(rates)])
+        return (
+            f"Fit(rate {rate}, residual_var {self.residual_var:.3g}, NLL {self.best_nll:.3g}, "
+            f"{self.count} inputs)"
+        )
 
     def __str__(self) -> str:
         """A table of the curve, and what was found."""

@@ -19,6 +19,7 @@ from howsure.fit.objectives import check_outputs
 from howsure.fit.optimum import Optimum, optimum, optimum_at
 from howsure.fit.search import Search
 from howsure.fit.terms import HeldOut, Terms, rate_of, terms_of
+from howsure.methods import Method
 from howsure.setup import Setup
 from howsure.values.progress import progress
 
@@ -33,23 +34,23 @@ FLAT = 1e-3  # A gain in NLL that is not worth a fourth pass.
 
 
 def settled_terms(
-    setup: Setup, name: str, batches: Batches, search: Search
+    setup: Setup, method: Method, batches: Batches, search: Search
 ) -> tuple[Terms, Optimum]:
     """The terms of a pass near the rates that are best for them, and these rates."""
-    with_residual_var = search.with_residual_var(name)
-    held_out = [HeldOut.of(setup, name, x, target) for x, target in batches]
+    with_residual_var = search.with_residual_var(method)
+    held_out = [HeldOut.of(setup, method, x, target) for x, target in batches]
     bracket = Bracket.of(len(setup.sites(batches[0][0])))
     odds = torch.full_like(bracket.low, FIRST)
     tried: list[tuple[Terms, Optimum]] = []
     if not with_residual_var:  # Known now, and not only after a pass over all data.
         some = setup.with_(rate=float(rate_of(odds)[0]), residual_var=0.0)
-        first = terms_of(some, name, held_out[0])
+        first = terms_of(some, method, held_out[0])
         check_outputs(first.total_var(first.odds))
     for number in range(PASSES):
         rates = tuple(rate_of(odds.clamp(min=LEAST)).tolist())
         at_rates = setup.with_(rate=rates, residual_var=0.0)
-        bar = progress(held_out, search.show_progress, f"fit {name}, pass {number + 1}")
-        parts = search.share.map(lambda _, batch, at=at_rates: terms_of(at, name, batch), bar)
+        bar = progress(held_out, search.show_progress, f"fit {method}, pass {number + 1}")
+        parts = search.share.map(lambda _, batch, at=at_rates: terms_of(at, method, batch), bar)
         terms = Terms.joined(parts)
         best = optimum(terms, search, with_residual_var=with_residual_var)
         if number > 0 and _is_settled(terms, best):

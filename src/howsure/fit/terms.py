@@ -15,7 +15,7 @@ from torch import Tensor
 from howsure.fit.objectives import check_targets, gaussian
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources
-from howsure.methods import METHODS
+from howsure.methods import Method, adf, gradients
 from howsure.methods.passes import Pass, no_gradients
 from howsure.prediction import Prediction
 from howsure.setup import Setup
@@ -65,7 +65,7 @@ class HeldOut:
         x: The inputs.
         target: Their targets.
         plain: The plain network's output.
-        diagonal: Mean and variance of the propagated noise, for the method "sampled_adf".
+        diagonal: Mean and variance of the propagated noise, for diagonal methods.
     """
 
     x: Any
@@ -74,8 +74,8 @@ class HeldOut:
     diagonal: Prediction | None
 
     @classmethod
-    def of(cls, setup: Setup, name: str, x: Any, target: Tensor) -> HeldOut:
-        """A batch, with one plain pass and for "sampled_adf" one of Gaussians."""
+    def of(cls, setup: Setup, method: Method, x: Any, target: Tensor) -> HeldOut:
+        """A batch, with one plain pass and for a diagonal method one of Gaussians."""
         with no_gradients():
             outputs = Pass(setup, x).plain()
         if len(outputs) != 1:
@@ -84,18 +84,17 @@ class HeldOut:
                 "fit on."
             )
         still = setup.with_(rate=None, residual_var=0.0)
-        diagonal = METHODS["adf"](still, x) if name == "sampled_adf" else None
+        diagonal = adf.METHOD(still, x) if method.is_diagonal else None
         return cls(x, target, outputs[0].clone(), diagonal)
 
 
-def terms_of(setup: Setup, name: str, batch: HeldOut) -> Terms:
+def terms_of(setup: Setup, method: Method, batch: HeldOut) -> Terms:
     """The terms of one batch, at the setup's rates."""
     # Masks alone: the method has no sensor noise, or propagates it without correlations.
-    masks_only = name in ("mc_dropout", "sampled_adf")
-    seen = setup.with_(noise=None) if masks_only else setup
+    seen = setup.with_(noise=None) if method.draws_masks else setup
     # Own points for every input: errors average over the held-out data.
     own = seen.with_(samples=_points(seen, batch.x), tolerance=None, shared_masks=False)
-    found = METHODS["gradients"](own, batch.x)
+    found = gradients.METHOD(own, batch.x)
     if found.sources is None:
         raise ValueError(f'The rate has no closed form here: {found.notes[0]} Use `search="grid"`.')
     mean, data = found.mean.flatten(1), found.data_var.flatten(1)

@@ -1,4 +1,4 @@
-"""The methods, one module each; all have `predict(setup, x) -> Prediction`."""
+"""The methods, one module each, which ends with its `METHOD`: a function and what it can do."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ from howsure.methods import (
     noise_sampling,
     sampled_adf,
 )
-from howsure.methods.guard import Predict, guarded
-from howsure.methods.guard import choose as choose
+from howsure.methods.choice import Choice as Choice
+from howsure.methods.choice import choose as choose
+from howsure.methods.gradients import sampling_for as sampling_for
+from howsure.methods.method import Method as Method
+from howsure.methods.method import MethodName as MethodName
 
-# Models that draw random numbers are sampled by these, or by their members.
-_SAMPLE = (gradients, linear, noise_sampling, ensemble)
-# The others run the network itself, whatever rules there are.
-_HAVE_RULES = (adf, sampled_adf, ensemble)
-
-METHODS: dict[str, Predict] = {
-    name: guarded(name, module.predict, may_draw=module in _SAMPLE, has_rules=module in _HAVE_RULES)
-    for name, module in {
-        "gradients": gradients,
-        "sampled_adf": sampled_adf,
-        "adf": adf,
-        "mc_dropout": mc_dropout,
-        "noise_sampling": noise_sampling,
-        "linear": linear,
-        "constant": constant,
-        "heteroscedastic": heteroscedastic,
-        "ensemble": ensemble,
-    }.items()
+# In the order in which an audit compares them.
+METHODS: dict[str, Method] = {
+    module.METHOD.name: module.METHOD
+    for module in (
+        adf,
+        linear,
+        gradients,
+        mc_dropout,
+        noise_sampling,
+        sampled_adf,
+        constant,
+        heteroscedastic,
+        ensemble,
+    )
 }
 
 # Methods of earlier versions, and what takes their place.
@@ -49,3 +48,11 @@ def check_method(name: str) -> None:
         )
     if name != "auto" and name not in METHODS:
         raise ValueError(f"`method` must be one of {['auto', *sorted(METHODS)]}, not {name!r}.")
+
+
+def method_of(method: str | Method) -> Method | None:
+    """The method of a name, or itself; `None` for "auto", which chooses for each input."""
+    if isinstance(method, Method):
+        return method
+    check_method(method)
+    return METHODS.get(method)

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from howsure.methods.combine import prediction, zeros_like_each
+from howsure.methods.method import Method
 from howsure.methods.passes import Pass, no_gradients
 from howsure.prediction import Prediction
 from howsure.setup import Setup
@@ -28,3 +29,6 @@ def _moments(
         means = run.plain()
         return means, zeros_like_each(means)
     return run.gaussian()
+
+
+METHOD = Method("adf", predict, has_rules=True, needs_noise=True, is_diagonal=True, audited=({},))

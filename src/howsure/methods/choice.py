@@ -11,6 +11,10 @@ from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.calls import Calls
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources
+from howsure.methods import gradients
+from howsure.methods.gradients import sampling_for
+from howsure.methods.guard import from_one_state
+from howsure.methods.method import Method
 from howsure.setup import Setup
 from howsure.values.trees import shapes_of
 
@@ -23,37 +27,46 @@ FEW_ELEMENTS = 64
 SMALL_SAMPLES = 400
 
 
+# A method, the setup for it, and what there is to say about it.
+Choice = tuple[Method, Setup, tuple[str, ...]]
+
+
+def choose(setup: Setup, x: Any) -> Choice:
+    """The method, the setup for it, and a note that says what was picked and why."""
+    method, chosen, note = from_one_state(_choice, setup, x)
+    return method, chosen.with_(model=setup.model), note  # which stays as it was
+
+
 @torch.inference_mode(False)
-def choose(setup: Setup, x: Any) -> tuple[str, Setup, tuple[str, ...]]:
-    """The method's name, the setup for it, and a note that says what was picked and why."""
+def _choice(setup: Setup, x: Any) -> Choice:
     own_dropout = setup.placement.kind == "existing"
     if setup.noise is None and setup.rate is None and not own_dropout:
         raise ValueError(
             "There is nothing to be unsure about: give the sensor's `noise`, or find the dropout "
             "rate with `.fit(loader)`."
         )
-    name, setup, reason = _chosen(setup, x)
-    note = f'method "{name}": {reason}.'
+    method, setup, reason = _chosen(setup, x)
+    note = f'method "{method}": {reason}.'
     if setup.rate is None and not own_dropout:
         note += (
             " No dropout rate is set, so the model's own uncertainty is not included; find the "
             "rate with `.fit(loader)`."
         )
-    return name, setup, (note,)
+    return method, setup, (note,)
 
 
-def _chosen(setup: Setup, x: Any) -> tuple[str, Setup, str]:
-    sampling = "mc_dropout" if setup.noise is None else "noise_sampling"
+def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
+    sampling = sampling_for(setup)
     outputs, work, elements = _size(setup, x)
     if outputs > MOST_OUTPUTS and not _has_classes(setup, x):
         return sampling, setup, f"{outputs} outputs are too many for a backward pass each"
-    if sampling == "noise_sampling" and work <= SMALL_WORK and elements <= FEW_ELEMENTS:
+    if sampling.draws_noise and work <= SMALL_WORK and elements <= FEW_ELEMENTS:
         if setup.samples is None and setup.tolerance is None:
             setup = setup.with_(samples=SMALL_SAMPLES)
         how = f"{elements} noisy numbers and a small network: samples as one batch are cheaper"
         return sampling, setup, how
     plural = "s" if outputs > 1 else ""
-    return "gradients", setup, f"{outputs} output{plural} with a backward pass each"
+    return gradients.METHOD, setup, f"{outputs} output{plural} with a backward pass each"
 
 
 def outputs_of(setup: Setup, x: Any) -> int:

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from howsure.methods.guard import choose
+from howsure.methods import constant, heteroscedastic
+from howsure.methods.choice import choose
+from howsure.methods.method import Method
 from howsure.methods.variance_head import HeteroscedasticModel
 from howsure.prediction import Prediction
 from howsure.setup import Setup
@@ -42,15 +44,13 @@ def predict(setup: Setup, x: Any) -> Prediction:
 
 
 def _member(setup: Setup, x: Any) -> Prediction:
-    from howsure.methods import METHODS  # the table lists this module, too
-
     if isinstance(setup.model, HeteroscedasticModel):
-        return METHODS["heteroscedastic"](setup, x)
+        return heteroscedastic.METHOD(setup, x)
     certain = setup.noise is None and setup.rate is None
     if certain and setup.placement.kind != "existing":
-        return METHODS["constant"](setup, x)
-    name, chosen, _ = choose(setup, x)
-    return METHODS[name](chosen, x)
+        return constant.METHOD(setup, x)
+    method, chosen, _ = choose(setup, x)
+    return method(chosen, x)
 
 
 def mixture(members: Sequence[Prediction]) -> Prediction:
@@ -106,3 +106,6 @@ def _covariance(members: Sequence[Prediction]) -> Tensor | None:
     centres = torch.stack([member.mean for member in members])  # (members, batch, outputs)
     away = (centres - centres.mean(0)).flatten(2)
     return torch.stack(found).mean(0) + torch.einsum("mbi,mbj->bij", away, away) / len(members)
+
+
+METHOD = Method("ensemble", predict, may_draw=True, has_rules=True)

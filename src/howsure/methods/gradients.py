@@ -24,6 +24,7 @@ from howsure.gradients.units import gradients_of_units
 from howsure.gradients.variances import Replaced, Variances, variances_of, with_variances
 from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.draws import SAMPLES, sampled_at
+from howsure.methods.method import Method
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
 from howsure.values.concrete import is_traced
@@ -119,12 +120,15 @@ def _sampled(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     """The prediction by sampling, with the reason."""
     if _has_posterior(setup):
         raise ValueError(NO_POSTERIOR.format(reason=verdict.reason))
-    name, method = (
-        ("mc_dropout", mc_dropout) if setup.noise is None else ("noise_sampling", noise_sampling)
-    )
+    method = sampling_for(setup)
     found = method.predict(setup.with_(samples=None), x)
-    reason = f'"gradients" cannot be used, so "{name}" was: {verdict.reason}.'
-    return replace(found, method=name, notes=(reason, *found.notes))
+    reason = f'"gradients" cannot be used, so "{method}" was: {verdict.reason}.'
+    return replace(found, method=method.name, notes=(reason, *found.notes))
+
+
+def sampling_for(setup: Setup) -> Method:
+    """The method that samples what a setup is unsure about."""
+    return mc_dropout.METHOD if setup.noise is None else noise_sampling.METHOD
 
 
 def _estimate(setup: Setup, calls: Calls, sources: Sources) -> Estimate:
@@ -309,3 +313,14 @@ def _unreached(setup: Setup, found: Estimate) -> tuple[str, ...]:
         f"{missed} of {len(variance.mean)} inputs did not reach the tolerance of "
         f"{setup.tolerance:g} with {points} points; `std_error` says what they reached.",
     )
+
+
+METHOD = Method(
+    "gradients",
+    predict,
+    may_draw=True,
+    has_budget=True,
+    has_rate=True,
+    in_closed_form=True,
+    audited=({}, {"samples": 32}),
+)

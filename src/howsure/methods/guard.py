@@ -17,14 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from howsure.gradients.layout import RANDOM, Verdict, layout_of
-from howsure.methods import choice
 from howsure.methods.passes import one_at_a_time
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.concrete import is_traced
 
 Predict = Callable[[Setup, Any], Prediction]
-Choice = tuple[str, Setup, tuple[str, ...]]
 _CONTAINERS = (MutableMapping, list, set, deque)
 T = TypeVar("T")
 
@@ -49,10 +47,10 @@ def guarded(name: str, predict: Predict, *, may_draw: bool, has_rules: bool) -> 
 
     def careful(setup: Setup, x: Any) -> Prediction:
         if may_draw:
-            return _from_one_state(predict, setup, x)
+            return from_one_state(predict, setup, x)
         numbers = torch.get_rng_state()
         try:
-            found = _from_one_state(predict, setup, x)
+            found = from_one_state(predict, setup, x)
         except BaseException:
             torch.set_rng_state(numbers)
             raise
@@ -70,16 +68,10 @@ def guarded(name: str, predict: Predict, *, may_draw: bool, has_rules: bool) -> 
 
 
 def _is_random(setup: Setup, x: Any) -> bool:
-    return _from_one_state(layout_of, setup, x).random
+    return from_one_state(layout_of, setup, x).random
 
 
-def choose(setup: Setup, x: Any) -> Choice:
-    """What `howsure.methods.choice` chooses; the model stays as it was."""
-    name, chosen, note = _from_one_state(choice.choose, setup, x)
-    return name, chosen.with_(model=setup.model), note
-
-
-def _from_one_state(predict: Callable[[Setup, Any], T], setup: Setup, x: Any) -> T:
+def from_one_state(predict: Callable[[Setup, Any], T], setup: Setup, x: Any) -> T:
     """The prediction with every pass from the same state of the model."""
     model, key = setup.model, ("state", id(setup.model))
     # The members of a list are predicted one by one.

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.methods.combine import prediction, spread, zeros_like_each
+from howsure.methods.method import Method
 from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.sampling import has_active_sites, sampled
 from howsure.methods.variance_head import HeteroscedasticModel
@@ -85,3 +86,6 @@ def _one_pass(run: Pass) -> tuple[Tensor, ...]:
 def _halves(outputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     half = len(outputs) // 2
     return outputs[:half], outputs[half:]
+
+
+METHOD = Method("heteroscedastic", predict, has_rate=True, needs_noise=True)

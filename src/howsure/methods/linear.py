@@ -15,6 +15,7 @@ from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources, values_at
 from howsure.methods import noise_sampling
 from howsure.methods.combine import prediction, zeros_like_each
+from howsure.methods.method import Method
 from howsure.methods.passes import Pass
 from howsure.prediction import Prediction
 from howsure.setup import Setup
@@ -52,8 +53,9 @@ def predict(setup: Setup, x: Any) -> Prediction:
     reason = verdict_of(setup, x).reason if is_checked else verdict.reason
     if reason is not None:
         found = noise_sampling.predict(setup.with_(samples=None, rate=None), x)
-        note = f'"linear" cannot be used, so "noise_sampling" was: {reason}.'
-        return replace(found, method="noise_sampling", notes=(note, *found.notes))
+        sampling = noise_sampling.METHOD.name
+        note = f'"linear" cannot be used, so "{sampling}" was: {reason}.'
+        return replace(found, method=sampling, notes=(note, *found.notes))
     variance = missed = torch.zeros_like(plain)
     if sources.names and calls.count:
         variance, missed = _first_order(calls, sources, plain)
@@ -104,3 +106,6 @@ def _curved(plain: Tensor, variance: Tensor, missed: Tensor) -> tuple[str, ...]:
     rounding = 20 * torch.finfo(plain.dtype).eps * plain.abs()
     count = int((missed.square() > variance + rounding.square()).any(1).sum())
     return (CURVED.format(count=count, total=len(missed)),) if count else ()
+
+
+METHOD = Method("linear", predict, may_draw=True, needs_noise=True, audited=({},))

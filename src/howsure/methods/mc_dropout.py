@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from howsure.methods.combine import prediction, spread, zeros_like_each
+from howsure.methods.method import Method
 from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.sampling import has_active_sites, sampled
@@ -67,3 +68,15 @@ def _std_error(run: Pass, outputs: Sequence[Tensor]) -> Any:
         for output, wide in zip(outputs, _at_least_3d(outputs), strict=True)
     ]
     return errors[0] if run.setup.task == "classification" else run.parts.filled(errors)
+
+
+METHOD = Method(
+    "mc_dropout",
+    predict,
+    has_data_var=False,
+    has_rate=True,
+    in_closed_form=True,
+    draws_masks=True,
+    is_sampling=True,
+    audited=({"samples": 20},),
+)

@@ -19,6 +19,7 @@ from howsure.gradients.calls import Calls
 from howsure.gradients.layout import RANDOM, layout_of
 from howsure.gradients.sources import Sources
 from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at
+from howsure.methods.method import Method
 from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass, own_random_numbers
 from howsure.prediction import Prediction
@@ -87,3 +88,15 @@ def _prediction(setup: Setup, calls: Calls, found: Samples, plain: Tensor | None
 def _or_zero(leaf: Any) -> Any:
     """What is not a floating-point tensor has no variance."""
     return leaf if isinstance(leaf, Tensor) else 0.0
+
+
+METHOD = Method(
+    "noise_sampling",
+    predict,
+    may_draw=True,
+    has_rate=True,
+    in_closed_form=True,
+    draws_noise=True,
+    is_sampling=True,
+    audited=({"samples": 20},),
+)

@@ -10,6 +10,7 @@ from typing import Any
 
 from howsure.methods import adf, mc_dropout
 from howsure.methods.combine import prediction, spread
+from howsure.methods.method import Method
 from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.sampling import SAMPLES, has_active_sites, sampled
 from howsure.moments.prefix import Prefix
@@ -44,3 +45,16 @@ def predict(setup: Setup, x: Any) -> Prediction:
             [spread(setup, mean) for mean in means],
             samples=means[0],
         )
+
+
+METHOD = Method(
+    "sampled_adf",
+    predict,
+    has_rules=True,
+    has_rate=True,
+    in_closed_form=True,
+    draws_masks=True,
+    needs_noise=True,
+    is_diagonal=True,
+    audited=({"samples": 20},),
+)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from howsure import noise as noises
 from howsure.masks import Placement
+from howsure.methods import METHODS, Method
 from howsure.setup import Setup
 
 # What a field holds that is no plain value, as a dict with one of these names.
@@ -25,6 +26,19 @@ _DTYPES = {"bfloat16": torch.bfloat16}
 def names_of_settings() -> list[str]:
     """The fields that are settings: not the model, and no caches."""
     return [f.name for f in fields(Setup) if f.name != "model" and not f.name.startswith("_")]
+
+
+def saved_method(method: Method | None) -> str:
+    """The method's name, or "auto"; an error for one that only this program knows."""
+    if method is None:
+        return "auto"
+    known = METHODS.get(method.name)
+    if known is None or known.predict is not method.predict:
+        raise TypeError(
+            f'The method "{method}" is your own and cannot be saved, because a file cannot hold '
+            'its code; save with `sure.method = "auto"`, and set it again after loading.'
+        )
+    return method.name
 
 
 def saved_settings(setup: Setup) -> dict[str, Any]:

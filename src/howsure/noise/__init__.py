@@ -12,7 +12,9 @@ from howsure.noise.constant import std as std
 from howsure.noise.constant import variance as variance
 from howsure.noise.identified import CameraFit as CameraFit
 from howsure.noise.identified import Identified as Identified
+from howsure.noise.inputs import NoiseLike as NoiseLike
 from howsure.noise.inputs import as_noise as as_noise
+from howsure.noise.inputs import described as described
 from howsure.noise.inputs import roots_of as roots_of
 from howsure.noise.inputs import sample_of as sample_of
 from howsure.noise.inputs import scaled as scaled

@@ -13,6 +13,7 @@ from torch import Tensor
 from howsure.moments.value import variance_dtype
 from howsure.noise.roots import Root, diagonal
 from howsure.noise.values import Value, along, as_value, check, encode, like
+from howsure.values.brief import brief
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,17 @@ class Noise(ABC):
     """
 
     kind: ClassVar[str] = ""  # the name of the noise in a config
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A dataclass would have a `repr` of its own, with tensors in full."""
+        super().__init_subclass__(**options)
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Noise.__repr__
+
+    def __repr__(self) -> str:
+        """Its class and fields in one line."""
+        named = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self)]
+        return f"{type(self).__name__}({', '.join(f'{k}={brief(v)}' for k, v in named)})"
 
     @abstractmethod
     def var_at(self, x: Tensor) -> Tensor:

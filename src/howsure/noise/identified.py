@@ -8,9 +8,10 @@ from torch import Tensor
 
 from howsure.noise.constant import Constant
 from howsure.noise.signal import PoissonGaussian
+from howsure.values.brief import brief
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Identified:
     """A noise of constant variance, estimated from readings.
 
@@ -23,8 +24,12 @@ class Identified:
     noise: Constant
     std_error: float | Tensor
 
+    def __repr__(self) -> str:
+        """The noise and its error in one line."""
+        return f"Identified({self.noise}, standard error {brief(self.std_error)})"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class CameraFit:
     """A camera's noise, fitted to readings; one fit, or one for each channel.
 
@@ -39,3 +44,7 @@ class CameraFit:
     gain_error: float | Tensor
     read_var_error: float | Tensor
     rejected: float | Tensor
+
+    def __repr__(self) -> str:
+        """The noise and the share of pixels left out, in one line."""
+        return f"CameraFit({self.noise}, rejected {brief(self.rejected)})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor
@@ -15,6 +15,30 @@ from howsure.noise.identified import CameraFit, Identified
 from howsure.noise.roots import Root
 from howsure.noise.signal import Custom
 from howsure.noise.values import as_value
+
+# What users may give: for one tensor a number or a tensor (a **variance**), a noise, what was
+# identified from readings, a function of the tensor that returns its variance, or none; for several
+# inputs the structure of the inputs.
+NoiseLike: TypeAlias = (
+    float
+    | Tensor
+    | Noise
+    | Identified
+    | CameraFit
+    | Callable[[Tensor], Any]
+    | Mapping[str, "NoiseLike"]
+    | Sequence["NoiseLike"]
+    | None
+)
+
+
+def described(noise: NoiseLike) -> str:
+    """A noise of one or several inputs in a few words, never tensors in full."""
+    if isinstance(noise, Mapping):
+        return "{" + ", ".join(f"{key}: {described(item)}" for key, item in noise.items()) + "}"
+    if _is_sequence(noise):
+        return "(" + ", ".join(map(described, noise)) + ")"
+    return str(as_noise(noise))
 
 
 def variance_of(noise: Any, x: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 CONSTANT = "constant"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Budget:
     """The variance of every output by source.
 
@@ -27,6 +27,13 @@ class Budget:
     kinds: tuple[str, ...]
     variances: Tensor
     elements: dict[str, Tensor] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """The largest sources and their shares, in one line."""
+        rows = self.table()
+        words = [f"{name} {100 * share:.0f} %" for name, _, _, share in rows[:3]]
+        more = [f"{len(rows) - 3} more"] if len(rows) > 3 else []
+        return f"Budget({', '.join([*words, *more])})"
 
     @staticmethod
     def joined(parts: Sequence[Budget], *, maps: bool = False) -> Budget:

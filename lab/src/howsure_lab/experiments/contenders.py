@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from howsure.fit.training import train_adf, train_heteroscedastic
+from howsure.methods import MethodName
 from howsure.methods.variance_head import add_variance_head
+from howsure.setup import PredictionKind
 from howsure.uncertain import Uncertain
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.pairs import Pairs
@@ -33,11 +35,11 @@ class Contender:
     """
 
     label: str
-    method: str
+    method: MethodName
     fit: bool = True
     fit_residual_var: bool | None = None
     retrained: str = ""
-    prediction: str = "mean"
+    prediction: PredictionKind = "mean"
     released: bool = False
 
 
@@ -204,6 +206,7 @@ def squared_error(bench: Bench) -> float:
 
 def with_samples(sure: Uncertain, samples: int | None) -> Uncertain:
     """The same method with another number of samples; `None` for its own."""
-    changed = Uncertain(sure.model, method=sure.method)
+    changed = Uncertain(sure.model)
+    changed.method = sure.method
     changed.setup = replace(sure.setup, samples=samples)
     return changed

@@ -11,7 +11,7 @@ from howsure.cli.result import Result, as_json
 HELP = "every method against brute force, on your network"
 EXAMPLES = """
   howsure audit model:build data.npz --weights weights.pt --noise-std 0.05 --rate 0.1
-  howsure audit net.pt2 images.npz --gray-levels 2 --methods adf,gradients --budget 20
+  howsure audit net.pt2 images.npz --gray-levels 2 --methods adf,gradients --time-limit 20
   howsure audit model:build data.csv --target y --settings settings.json --passes 500 \\
       --out audit.json
 """
@@ -23,8 +23,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_data(parser)
     parser.add_argument("--out", type=Path, help="all numbers, a `.json` file for `report --audit`")
     parser.add_argument(
-        "--budget", type=positive, default=60.0, metavar="S", help="seconds (%(default)s)"
+        "--time-limit", type=positive, default=60.0, metavar="S", help="seconds (%(default)s)"
     )
+    parser.add_argument("--budget", type=_renamed, help=argparse.SUPPRESS)
     parser.add_argument(
         "--passes", type=count, metavar="N", help="exactly so many passes, however long they take"
     )
@@ -34,6 +35,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", metavar="A,B,...", help="which methods (all that apply)")
     add_noise(parser)
     add_method(parser, choose=False)
+
+
+def _renamed(text: str) -> float:
+    raise argparse.ArgumentTypeError("is now called --time-limit")
 
 
 def run(arguments: argparse.Namespace) -> Result:
@@ -52,7 +57,7 @@ def run(arguments: argparse.Namespace) -> Result:
         setup.noise,
         setup.rate,
         methods=names,
-        budget=arguments.budget,
+        time_limit=arguments.time_limit,
         samples=arguments.passes,
         inputs=rows,
         placement=setup.placement,

@@ -41,11 +41,12 @@ def run(arguments: argparse.Namespace) -> Result:
     import torch
 
     from howsure.cli.building import case_of, check_unsure
+    from howsure.methods import gradients
     from howsure.values.budget import Budget
 
     case = case_of(arguments)
     check_unsure(case.sure)
-    case.sure.method = "gradients"
+    case.sure.method = gradients.METHOD
     rows = min(arguments.rows, len(case.data.source))
     if case.fixed:
         rows = max(rows - rows % case.batch, case.batch)
@@ -65,8 +66,10 @@ def run(arguments: argparse.Namespace) -> Result:
 
 def _budget(sure: Any, x: Any) -> Any:
     """The budget of a batch; an error with the reason where gradients cannot be used."""
+    from howsure.methods import METHODS
+
     found = sure(**x) if isinstance(x, dict) else sure(x)
-    if found.method != "gradients":
+    if not METHODS[found.method].has_budget:
         raise ValueError(f"There is no budget: {found.notes[0]}")
     return found.budget()
 

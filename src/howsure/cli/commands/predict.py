@@ -49,12 +49,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Result:
     """The summary of what was written."""
     from howsure.cli.building import case_of, check_unsure, shows_progress
-    from howsure.data.scoring import score
+    from howsure.data.scoring import predict_to_file
 
     _check_level(arguments.interval)
     case = case_of(arguments)
     check_unsure(case.sure)
-    done = score(
+    done = predict_to_file(
         case.sure,
         case.data.source,
         arguments.out,

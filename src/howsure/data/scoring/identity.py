@@ -41,4 +41,5 @@ def _settings(sure: Uncertain) -> list[Any]:
     settings = {name: getattr(sure.setup, name) for name in names}
     calibrators = [calibrator.state() for calibrator in sure.calibrators]
     compiled = sure._compiled is not None  # rounds in another way
-    return [sure.method, settings, calibrators, compiled]
+    own = None if sure._method is None else sure._method.predict
+    return [sure.method, own, settings, calibrators, compiled]

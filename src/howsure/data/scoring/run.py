@@ -26,7 +26,7 @@ ENGINES: dict[str, Callable[[Scorer, list[Span], str | None], Iterator[Shard]]] 
 }
 
 
-def score(
+def predict_to_file(
     sure: Uncertain,
     source: Any,
     out: str | Path,

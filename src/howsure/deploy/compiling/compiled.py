@@ -17,7 +17,7 @@ from howsure.deploy.compiling.program import (
     compiled_method,
     tensors_of,
 )
-from howsure.methods import METHODS
+from howsure.methods import Method
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.contents import Opaque, Snapshot, contents_of
@@ -35,7 +35,7 @@ class Compiled:
         self.programs: dict[Any, Run | None] = {}
         self.frozen: Snapshot | None = None
 
-    def __call__(self, setup: Setup, method: str, x: Any) -> Prediction:
+    def __call__(self, setup: Setup, method: Method, x: Any) -> Prediction:
         """The method's prediction."""
         if self.frozen is not None and not self.frozen.holds(_read_by_a_trace(setup)):
             # What could not be compiled runs as it is, whatever has changed.
@@ -47,15 +47,15 @@ class Compiled:
             self._add(key, setup, method, x)
         program = self.programs[key]
         if program is None or not _is_finite(x):  # Eager refuses NaN where it must.
-            return METHODS[method](setup, x)
+            return method(setup, x)
         try:
             return program(x)
         except TooWideError:
             return self._without_assumptions(key, setup, method, x)
 
-    def _without_assumptions(self, key: Any, setup: Setup, method: str, x: Any) -> Prediction:
+    def _without_assumptions(self, key: Any, setup: Setup, method: Method, x: Any) -> Prediction:
         """The prediction by eager, which refuses wrong inputs, and another program from now on."""
-        found = METHODS[method](setup, x)
+        found = method(setup, x)
         warnings.warn(
             "Compiling again, which takes a while: the noise inside the network is larger than "
             "for the inputs before.",
@@ -64,7 +64,9 @@ class Compiled:
         self._add(key, setup, method, x, may_assume=False)
         return found
 
-    def _add(self, key: Any, setup: Setup, method: str, x: Any, *, may_assume: bool = True) -> None:
+    def _add(
+        self, key: Any, setup: Setup, method: Method, x: Any, *, may_assume: bool = True
+    ) -> None:
         """Makes the program of a key; what it has frozen is looked at afterwards.
 
         A model may count its calls, or keep tensors for the next.
@@ -87,7 +89,7 @@ class Compiled:
             )
 
 
-def _made(setup: Setup, method: str, x: Any, *, may_assume: bool = True) -> Run | None:
+def _made(setup: Setup, method: Method, x: Any, *, may_assume: bool = True) -> Run | None:
     try:
         if _shapes(x)[2] is None:
             raise NotCompilableError("the input holds arrays or objects beside its tensors")
@@ -95,7 +97,7 @@ def _made(setup: Setup, method: str, x: Any, *, may_assume: bool = True) -> Run 
     # The compiler's errors have no common class, and eager gives the same numbers.
     except Exception as error:
         # What is wrong with the input or the model is wrong in eager as well: let that say so.
-        METHODS[method](setup, x)
+        method(setup, x)
         reason = str(error).strip().splitlines()
         warnings.warn(
             f'The method "{method}" runs uncompiled, as before `compile()`: '

@@ -16,7 +16,7 @@ from howsure.deploy.compiling.tracing import traced
 from howsure.gradients.calls import Calls, has_rows
 from howsure.gradients.checks import verdict_of
 from howsure.gradients.sources import Sources
-from howsure.methods import METHODS
+from howsure.methods import Method
 from howsure.methods.gradients import POINTS
 from howsure.moments.numerics.narrow import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
@@ -38,19 +38,19 @@ class TooWideError(RuntimeError):
     """Gaussians are not as narrow as the program takes them for."""
 
 
-def compiled_method(setup: Setup, method: str, x: Any, *, may_assume: bool = True) -> Run:
+def compiled_method(setup: Setup, method: Method, x: Any, *, may_assume: bool = True) -> Run:
     """The method as a compiled function of inputs that are shaped like `x`.
 
     Weights become constants, which lets the compiler fold batch norms into convolutions and lay
     weights out for the processor. If it may, and all Gaussians are narrow for `x`, the program
     takes them for narrow, and raises `TooWideError` for inputs for which they are not.
     """
-    if method == "noise_sampling":
-        raise NotCompilableError('the method "noise_sampling" draws noise in every call')
+    if method.draws_noise:
+        raise NotCompilableError(f'the method "{method}" draws noise in every call')
     with widths_noted() as widths:
-        METHODS[method](setup, x)  # Checks the model and finds dropout sites, outside the trace.
+        method(setup, x)  # Checks the model and finds dropout sites, outside the trace.
     narrow = may_assume and all(float(width) <= NARROW for width in widths)
-    rows = _rows_at_once(setup, x) if method == "gradients" else None
+    rows = _rows_at_once(setup, x) if method.has_budget else None
     if rows is None:
         return _in_one_program(setup, method, x, assume_narrow=narrow)
     # One program serves all parts of a large batch.
@@ -89,7 +89,7 @@ def _rows(x: Any, rows: slice) -> Any:
     )
 
 
-def _in_one_program(setup: Setup, method: str, x: Any, *, assume_narrow: bool) -> Run:
+def _in_one_program(setup: Setup, method: Method, x: Any, *, assume_narrow: bool) -> Run:
     leaves, spec = pytree.tree_flatten(x)
     found: list[Parts] = []
     widths: list[Tensor] = []
@@ -97,7 +97,7 @@ def _in_one_program(setup: Setup, method: str, x: Any, *, assume_narrow: bool) -
     def flat(*tensors: Tensor) -> list[Tensor]:
         filled = pytree.tree_unflatten(_with(leaves, tensors), spec)
         with widths_noted() if assume_narrow else nullcontext([]) as noted:
-            found.append(Parts(METHODS[method](setup, filled)))
+            found.append(Parts(method(setup, filled)))
         widths[:] = [torch.stack(noted).max()] if noted else []
         return [*found[-1].tensors, *widths]
 

@@ -14,7 +14,7 @@ from howsure.calibrate.calibrated import CalibratedPrediction
 from howsure.deploy.exporting.errors import ExportError
 from howsure.deploy.exporting.mask_inputs import MaskInput, mask_inputs, with_masks
 from howsure.gradients.checks import verdict_of
-from howsure.methods import METHODS, choose
+from howsure.methods import Method
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.trees import Parts, paths, word
@@ -41,7 +41,7 @@ class Flat:
     """
 
     uncertain: Uncertain
-    method: str
+    method: Method
     tensors: list[Tensor]
     batch_axes: list[int | None]
     spec: Inputs
@@ -63,7 +63,7 @@ class Flat:
         x = self.spec.filled(tensors[:count])
         if self.masks:
             setup = with_masks(setup, x, self.masks, tensors[count:])
-        found = METHODS[self.method](setup, x)
+        found = self.method(setup, x)
         result = replace(found, covariance=None, sources=None, linear_share=None, std_error=None)
         for calibrator in self.uncertain.calibrators:
             result = calibrator(result)
@@ -118,18 +118,16 @@ def _batch_axes(tensors: Sequence[Tensor]) -> list[int | None]:
     return [0 if tensor.dim() and len(tensor) == batch else None for tensor in tensors]
 
 
-def _method(uncertain: Uncertain, example: Any) -> str:
-    name, setup = uncertain.method, uncertain.setup
-    if name == "auto":
-        name, setup, _ = choose(setup, example)
-    if name == "noise_sampling":
+def _method(uncertain: Uncertain, example: Any) -> Method:
+    method, setup, _ = uncertain.choice(example)
+    if method.draws_noise:
         raise ExportError(
-            'The method "noise_sampling" draws new noise in every call, which a file cannot; use '
+            f'The method "{method}" draws new noise in every call, which a file cannot; use '
             '`method="gradients"` for few outputs, `"adf"` or `"sampled_adf"` for many.'
         )
-    if name == "gradients":
+    if method.has_budget:
         _check_gradients(setup, example)
-    return name
+    return method
 
 
 def _check_gradients(setup: Setup, example: Any) -> None:

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from howsure.deploy.exporting.errors import ExportError
 from howsure.masks import draw_uniforms
+from howsure.methods import METHODS, Method
 from howsure.methods.passes import batch_size
 from howsure.methods.sampling import SAMPLES
 from howsure.setup import Setup
-
-METHODS_WITH_MASKS = ("sampled_adf", "mc_dropout")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +54,13 @@ class MaskInput:
         }
 
 
-def mask_inputs(setup: Setup, method: str, x: Any) -> tuple[MaskInput, ...]:
+def mask_inputs(setup: Setup, method: Method, x: Any) -> tuple[MaskInput, ...]:
     """One input for every site that drops anything."""
-    if method not in METHODS_WITH_MASKS:
+    if not method.draws_masks:
+        known = [each.name for each in METHODS.values() if each.draws_masks]
         raise ExportError(
             f'The method "{method}" has no masks that a program could take as inputs; those with '
-            f"masks are {list(METHODS_WITH_MASKS)}."
+            f"masks are {known}."
         )
     sites = setup.sites(x)
     rates = setup.rates(sites)

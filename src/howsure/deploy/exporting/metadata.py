@@ -28,7 +28,7 @@ def metadata(flat: Flat, batch: int | None, units: str | None) -> dict[str, Any]
     return {
         "howsure": _version("howsure"),
         "torch": torch.__version__,
-        "method": flat.method,
+        "method": flat.method.name,
         "noise": _noise(setup.noise),
         "noise_units": "variance, in the square of the input's units",
         "rates": {site.name: rate for site, rate in zip(sites, rates, strict=True)},

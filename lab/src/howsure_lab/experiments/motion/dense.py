@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from howsure import metrics
+from howsure.methods import MethodName
 from howsure.prediction import Prediction
 from howsure.uncertain import Uncertain
 from howsure_lab.experiments.motion.objects import ObjectPairs, covered
@@ -46,7 +47,7 @@ class Field:
     rate: float
     seed: int = 0
 
-    def predicted(self, x: Tensor, method: str, **options: Any) -> Prediction:
+    def predicted(self, x: Tensor, method: MethodName, **options: Any) -> Prediction:
         """The whole field by a method."""
         # Masks for each object of its own: one draw for all would make one error for all.
         chosen = {"noise": self.noise, "rate": self.rate, "seed": self.seed, "shared_masks": False}

@@ -24,10 +24,10 @@ from howsure.cli.result import Result
 
 HELP = "finds the dropout rate on held-out data"
 EXAMPLES = """
-  howsure tune model:build held_out.npz --weights weights.pt --noise-std 0.05 --out settings.json
-  howsure tune net.pt2 held_out.csv --target angle --noise-std 0.05 --clean --per-layer \\
+  howsure fit model:build held_out.npz --weights weights.pt --noise-std 0.05 --out settings.json
+  howsure fit net.pt2 held_out.csv --target angle --noise-std 0.05 --clean --per-layer \\
       --out settings.json
-  howsure tune model:build digits/ --target folders --task classification --gray-levels 4 \\
+  howsure fit model:build digits/ --target folders --task classification --gray-levels 4 \\
       --method mc_dropout --out settings.json
 """
 
