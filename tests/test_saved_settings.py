@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.masks import Placement
+from howsure.masks import Placement, VarianceModel
+from howsure.masks.posterior import MaskPosterior
 from howsure.methods.saved_settings import loaded_settings, names_of_settings, saved_settings
 from howsure.moments.rule import find
 from howsure.setup import Setup
@@ -31,6 +32,15 @@ OTHER = {
     "unbiased": True,
     "variance_dtype": torch.bfloat16,
     "fallback": "linearise",
+    "variance_model": VarianceModel(
+        MaskPosterior(torch.eye(3), torch.ones(1), 60, 3),
+        *torch.rand(4, 1),
+        1.25,
+        torch.ones(1),
+        2.0,
+        *torch.rand(2, 1),
+        torch.rand(5, 1),
+    ),
     "uniforms": (torch.rand(2, 3), torch.rand(2, 4)),
 }
 REFUSED = {"rules": {torch.relu: find(torch.relu)}}
@@ -49,6 +59,11 @@ def alike(one, two):
         return torch.equal(one, two)
     if isinstance(one, tuple):
         return isinstance(two, tuple) and len(one) == len(two) and all(map(alike, one, two))
+    if dataclasses.is_dataclass(one) and not isinstance(one, hs.noise.Noise):
+        names = [f.name for f in dataclasses.fields(one)]
+        return type(one) is type(two) and all(
+            alike(getattr(one, n), getattr(two, n)) for n in names
+        )
     if isinstance(one, hs.noise.Noise):
         return one.to_config() == two.to_config()
     return type(one) is type(two) and one == two

@@ -202,7 +202,7 @@ def test_auto_says_what_it_picked(trained):
     net, x = trained
     p = hs.Uncertain(net, 0.01)(x)
     assert p.method == "noise_sampling" and "small network" in p.notes[0]
-    assert "find the rate" in p.notes[0]
+    assert "own uncertainty is not included" in p.notes[0]
     same = hs.Uncertain(net, 0.01, "noise_sampling", samples=400)(x)
     assert torch.equal(p.total_var, same.total_var)
     wide = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(400, 2)).eval()
@@ -210,7 +210,7 @@ def test_auto_says_what_it_picked(trained):
     p = hs.Uncertain(wide, 0.01)(y)
     assert p.method == "gradients" and "2 outputs" in p.notes[0]
     assert torch.equal(p.total_var, hs.Uncertain(wide, 0.01, "gradients")(y).total_var)
-    assert "find the rate" not in hs.Uncertain(net, 0.01, rate=0.1)(x).notes[0]
+    assert "own uncertainty" not in hs.Uncertain(net, 0.01, rate=0.1)(x).notes[0]
     many = nn.Sequential(nn.Linear(x.shape[1], 8), nn.ReLU(), nn.Linear(8, 65)).eval()
     assert hs.Uncertain(many, 0.01)(x).notes[0].startswith('method "noise_sampling": 65 outputs')
     assert hs.Uncertain(many, rate=0.1)(x).notes[0].startswith('method "mc_dropout"')

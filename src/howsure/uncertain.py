@@ -12,7 +12,7 @@ from torch import nn
 
 from howsure import calibrate as calibration
 from howsure.deploy.compiling import Compiled
-from howsure.fit import Fit, fit_method
+from howsure.fit import Fit, ModelPart, PosteriorFit, fit_method
 from howsure.masks import Placement, as_placement, describe
 from howsure.methods import Choice, Method, MethodName, choose, method_of
 from howsure.methods.ensemble import mixture
@@ -92,7 +92,7 @@ class Uncertain(nn.Module):
             prediction=prediction,
             **method_options,
         )
-        self.last_fit: Fit | None = None
+        self.last_fit: Fit | PosteriorFit | None = None
         self.calibrators: tuple[calibration.Calibrator, ...] = ()
         self._compiled: Compiled | None = None
 
@@ -136,7 +136,14 @@ class Uncertain(nn.Module):
 
     def choice(self, x: Any) -> Choice:
         """The method for an input, the setup for it, and what "auto" has to say about it."""
-        return choose(self.setup, x) if self._method is None else (self._method, self.setup, ())
+        if self._method is None:
+            return choose(self.setup, x)
+        if self.setup.variance_model is not None and not self._method.has_posterior:
+            raise ValueError(
+                f'The method "{self._method}" has no room for what `fit` found: use "auto" or '
+                '"gradients", or fit again with `model="dropout"`.'
+            )
+        return self._method, self.setup, ()
 
     def compile(self) -> Uncertain:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Itself, with predictions that run compiled: the same numbers, sooner.
@@ -147,15 +154,21 @@ class Uncertain(nn.Module):
         self._compiled = Compiled()
         return self
 
-    def fit(self, loader: Iterable[Any], **options: Any) -> Fit:
-        """Finds the method's free settings (rate, residual variance) on held-out data, by NLL.
+    def fit(
+        self, loader: Iterable[Any], *, model: ModelPart | None = "auto", **options: Any
+    ) -> Fit | PosteriorFit:
+        """Finds out on held-out data what the network does not know, by NLL.
+
+        >>> sure.fit(held_out, train_inputs=frames)    # the frames need no labels
+        >>> sure.fit(held_out, model="dropout")        # the paper's: a dropout rate
 
         The data must be held out from training and carry the noise of deployment; see
         `howsure.fit.fit_method` for the options. Calibrators are dropped, since they were fitted
         to other settings.
         """
         self.setup.check_eval_mode()
-        self.setup, fit = fit_method(self.setup, self._method or self.method, loader, **options)
+        method = self._method or self.method
+        self.setup, fit = fit_method(self.setup, method, loader, model=model, **options)
         self.last_fit = fit
         self.calibrators = ()
         return fit

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from howsure.cli.result import plain
-from howsure.fit import Fit
+from howsure.fit import Fit, PosteriorFit
 from howsure.noise.values import encode
 from howsure.report import decoded
 from howsure.uncertain import Uncertain
@@ -19,12 +18,15 @@ from howsure.values.files import write_atomically
 _FORMAT = "howsure settings 1"
 
 
-def write_settings(path: Path, sure: Uncertain, fit: Fit | None = None) -> None:
-    """Writes settings, and beside them how they were found."""
+def write_settings(path: Path, sure: Uncertain, fit: Fit | PosteriorFit | None = None) -> None:
+    """Writes settings, and beside them how they were found; a `.pt` has the settings alone."""
+    if path.suffix == ".pt":
+        sure.save(path)
+        return
     content = {
         "format": _FORMAT,
         "uncertain": _encoded(sure.get_extra_state()),
-        "fit": None if fit is None else plain(asdict(fit)),
+        "fit": None if fit is None else plain(fit.to_dict()),
     }
     text = json.dumps(content, indent=1) + "\n"
     write_atomically(path, lambda file: file.write(text), text=True)

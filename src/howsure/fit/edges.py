@@ -16,11 +16,11 @@ def warn_at_the_edge(rate: float | None, grid: Sequence[float]) -> None:
             f"The best rate, {rate:.3g}, is the largest that was tried: the variance is too small "
             "even so. Noisy targets are a common reason, which a residual variance accounts for: "
             "`fit_residual_var=True`, which is done if you do not say otherwise.",
-            stacklevel=5,
+            stacklevel=6,
         )
     elif rate <= min(positive):
         warnings.warn(
             f"The best rate, {rate:.3g}, is the smallest that was tried: dropout does not explain "
             "the errors. Was the held-out data used in training, or is the noise too large?",
-            stacklevel=5,
+            stacklevel=6,
         )

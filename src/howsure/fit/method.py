@@ -1,4 +1,6 @@
-"""Finds the dropout rate, and a residual variance, after training (Loquercio et al. 2020, Eq. 12).
+"""Fits on held-out data: a posterior over masks, or the dropout rate of the paper.
+
+The rate, and a residual variance, are found after training (Loquercio et al. 2020, Eq. 12):
 
 minimise over the rate p: sum_d 1/2 log s_d + (y_d - yhat_d)**2 / (2 s_d), with s the total
 *variance*, on held-out data that carries the noise of deployment.
@@ -7,13 +9,14 @@ minimise over the rate p: sum_d 1/2 log s_d + (y_d - yhat_d)**2 / (2 s_d), with 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, Literal
 
 import torch
 
 from howsure.fit.closed_form import search_closed_form
 from howsure.fit.grid import Batches, search_grid
+from howsure.fit.posterior import PosteriorFit, PosteriorSearch, fit_posterior
 from howsure.fit.search import Fit, Search
 from howsure.fit.validation_data import pairs_of, warn_if_clean, warn_if_training_data
 from howsure.gradients.backward import MOST_OUTPUTS
@@ -23,26 +26,85 @@ from howsure.methods.choice import outputs_of
 from howsure.noise import sample_of
 from howsure.setup import Setup
 
+ModelPart = Literal["auto", "posterior", "dropout"]
+
 
 def fit_method(
-    setup: Setup, method: str | Method, loader: Iterable[Any], **options: Any
-) -> tuple[Setup, Fit]:
-    """The setup with the rate and residual variance that minimise the NLL of held-out data.
+    setup: Setup,
+    method: str | Method,
+    loader: Iterable[Any],
+    *,
+    model: ModelPart | None = "auto",
+    **options: Any,
+) -> tuple[Setup, Fit | PosteriorFit]:
+    """The setup with what minimises the NLL of held-out data.
 
     Args:
-        setup: What to tune.
+        setup: What to fit.
         method: The method, its name, or "auto".
         loader: Batches of (inputs, targets), held out from training.
-        **options: See `howsure.fit.Search`.
+        model: What stands for the model's own uncertainty: "posterior" over masks, "dropout" at a
+            rate to be found, or `None` for the sensor's and a residual variance alone. "auto" is
+            the posterior where the method has one, the task is regression and no option of the
+            rate search is given.
+        **options: See `howsure.fit.PosteriorSearch` and `howsure.fit.Search`.
     """
-    search = Search(**options)
+    own = method_of(method)
+    if model == "auto":
+        model = _model_for(setup, own, options)
+    if model == "dropout":
+        return _fit_dropout(setup.with_(variance_model=None), own, loader, Search(**options))
+    if model not in ("posterior", None):
+        raise ValueError(f'`model` must be "auto", "posterior", "dropout" or None, not {model!r}.')
+    _check_posterior(setup, own)
+    search = PosteriorSearch(**options, masks=model is not None)
+    return _fit_posterior(setup, loader, search)
+
+
+def _model_for(setup: Setup, method: Method | None, options: Iterable[str]) -> ModelPart:
+    has_posterior = method is None or method.has_posterior
+    dropouts, posteriors = ({f.name for f in fields(each)} for each in (Search, PosteriorSearch))
+    is_rate_search = bool((dropouts - posteriors) & set(options))
+    fits = has_posterior and setup.task == "regression" and not is_rate_search
+    return "posterior" if fits and setup.placement.kind != "existing" else "dropout"
+
+
+def _check_posterior(setup: Setup, method: Method | None) -> None:
+    if method is not None and not method.has_posterior:
+        known = [each.name for each in METHODS.values() if each.has_posterior]
+        raise ValueError(
+            f'The method "{method}" has no posterior over masks; use one of {known} or "auto", or '
+            '`model="dropout"`.'
+        )
+    if setup.task != "regression":
+        raise ValueError(
+            'The posterior over masks is for regression; use `model="dropout"`, and calibrate the '
+            'classes: `sure.calibrate(loader, "temperature")`.'
+        )
+
+
+def _fit_posterior(
+    setup: Setup, loader: Iterable[Any], search: PosteriorSearch
+) -> tuple[Setup, PosteriorFit]:
+    return fit_posterior(setup, _batches(setup, loader, search), search)
+
+
+def _batches(setup: Setup, loader: Iterable[Any], search: Search | PosteriorSearch) -> Batches:
+    """The held-out data as it is used; a warning for what would spoil a fit."""
     warn_if_training_data(loader, search.training_data)
     batches = list(pairs_of(loader))
-    own = method_of(method) or _method_for_fit(setup, batches)
     if search.inputs == "clean":
-        batches = _with_noise(setup, batches)
-    else:
-        warn_if_clean(setup, batches)
+        return _with_noise(setup, batches)
+    warn_if_clean(setup, batches)
+    return batches
+
+
+def _fit_dropout(
+    setup: Setup, method: Method | None, loader: Iterable[Any], search: Search
+) -> tuple[Setup, Fit]:
+    """The setup with the rate and residual variance that minimise the NLL of held-out data."""
+    batches = _batches(setup, loader, search)
+    own = method or _method_for_fit(setup, batches)
     in_closed_form = _closed_form(own, search, classification=setup.task == "classification")
     while True:
         if in_closed_form:

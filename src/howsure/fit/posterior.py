@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from howsure.fit.variance_terms import best_weights, nll
 from howsure.gradients.units import mask_gradients
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
 from howsure.masks.variance_model import EXPONENT, KNOWN, LEVELS, VarianceModel
-from howsure.methods.gradients import examined
+from howsure.methods.examined import examined
 from howsure.setup import Setup
 
 FEWEST = 50
@@ -44,6 +44,9 @@ class PosteriorSearch:
         noise_factor: A factor on the sensor's variance that is known; `None` fits it.
         growth: Whether the variance grows with the novelty.
         cap: Whether the variance is bounded by that of the targets.
+        inputs: "noisy" if the inputs carry the noise of deployment; "clean" adds it to them.
+        training_data: The training data set or loader, to warn if it is the held-out one.
+        show_progress: Show a bar.
     """
 
     train_inputs: Any = None
@@ -53,6 +56,18 @@ class PosteriorSearch:
     noise_factor: float | None = None
     growth: bool = True
     cap: bool = True
+    inputs: str = "noisy"
+    training_data: Any = None
+    show_progress: bool = True
+
+    def __post_init__(self) -> None:
+        """One clear sentence for each wrong option."""
+        if self.inputs not in ("noisy", "clean"):
+            raise ValueError(f'`inputs` must be "noisy" or "clean", not {self.inputs!r}.')
+        for name in ("residual_var", "noise_factor"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"`{name}` must be a finite number of 0 or more, not {value!r}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +95,7 @@ class Judged:
         return Judged(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PosteriorFit:
     """What was found, and how well it does on the held-out data.
 
@@ -103,6 +118,23 @@ class PosteriorFit:
     constant_nll: float
     coverage: float
     stressed_nll: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was found as plain data, without the posterior itself."""
+        model = self.model
+        names = ("residual_var", "noise_factor", "mask_var", "squared_error")
+        return {
+            **{name: getattr(model, name).tolist() for name in names},
+            "exponent": model.exponent,
+            "masks": 0 if model.posterior is None else model.posterior.masks,
+            "novelty_quantiles": dict(zip(LEVELS, model.quantiles.tolist(), strict=True)),
+            **{f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"},
+        }
+
+    def __repr__(self) -> str:
+        """The NLL and what it was found on, in one line."""
+        masks = 0 if self.model.posterior is None else self.model.posterior.masks
+        return f"PosteriorFit(NLL {self.nll:.3f}, {masks} masks, {self.count} inputs)"
 
     def __str__(self) -> str:
         """What was fitted and on what, in words."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -141,6 +141,10 @@ class Fit:
             f"Fit(rate {rate}, residual_var {self.residual_var:.3g}, NLL {self.best_nll:.3g}, "
             f"{self.count} inputs)"
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return asdict(self)
 
     def __str__(self) -> str:
         """A table of the curve, and what was found."""

@@ -118,6 +118,6 @@ def _best_pass(tried: list[tuple[Terms, Optimum]]) -> tuple[Terms, Optimum]:
     warnings.warn(
         f"The rate did not settle within {PASSES} passes; the best one that was tried is taken "
         f'(NLL {best.nll:.3g}). `search="grid"` tries them all.',
-        stacklevel=6,
+        stacklevel=7,
     )
     return terms, best

@@ -47,7 +47,7 @@ def warn_if_training_data(loader: Any, training_data: Any) -> None:
         warnings.warn(
             "The held-out data shares inputs with the training data. Errors on training data are "
             "too small, so the rate will be too; fit on data that the model has not seen.",
-            stacklevel=4,
+            stacklevel=6,
         )
 
 
@@ -84,7 +84,7 @@ def warn_if_clean(setup: Setup, batches: list[tuple[Any, Tensor]]) -> None:
             f"The held-out inputs look cleaner (std about {found:.2g}) than the noise that is "
             f"assumed (std {assumed:.2g}), so the fitted rate will not suit noisy inputs; use "
             '`inputs="clean"` to add the noise to them.',
-            stacklevel=5,
+            stacklevel=6,
         )
 
 

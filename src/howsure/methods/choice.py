@@ -25,6 +25,8 @@ SMALL_WORK = 2**20
 FEW_ELEMENTS = 64
 # As many samples take a small network less time than the points that are as accurate: 3.5 %.
 SMALL_SAMPLES = 400
+# Points of a small network where gradients are needed for its own uncertainty.
+SMALL_POINTS = 64
 
 
 # A method, the setup for it, and what there is to say about it.
@@ -40,18 +42,16 @@ def choose(setup: Setup, x: Any) -> Choice:
 @torch.inference_mode(False)
 def _choice(setup: Setup, x: Any) -> Choice:
     own_dropout = setup.placement.kind == "existing"
-    if setup.noise is None and setup.rate is None and not own_dropout:
+    has_model = setup.rate is not None or own_dropout or setup.variance_model is not None
+    if setup.noise is None and not has_model:
         raise ValueError(
-            "There is nothing to be unsure about: give the sensor's `noise`, or find the dropout "
-            "rate with `.fit(loader)`."
+            "There is nothing to be unsure about: give the sensor's `noise`, or fit the model's "
+            "own uncertainty with `.fit(loader)`."
         )
     method, setup, reason = _chosen(setup, x)
     note = f'method "{method}": {reason}.'
-    if setup.rate is None and not own_dropout:
-        note += (
-            " No dropout rate is set, so the model's own uncertainty is not included; find the "
-            "rate with `.fit(loader)`."
-        )
+    if not has_model:
+        note += " The model's own uncertainty is not included; `.fit(loader)` finds it."
     return method, setup, (note,)
 
 
@@ -60,7 +60,12 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     outputs, work, elements = _size(setup, x)
     if outputs > MOST_OUTPUTS and not _has_classes(setup, x):
         return sampling, setup, f"{outputs} outputs are too many for a backward pass each"
-    if sampling.draws_noise and work <= SMALL_WORK and elements <= FEW_ELEMENTS:
+    is_small = work <= SMALL_WORK and elements <= FEW_ELEMENTS
+    if setup.variance_model is not None:
+        if is_small and setup.samples is None and setup.tolerance is None:
+            setup = setup.with_(samples=SMALL_POINTS)
+        return gradients.METHOD, setup, "it has what `fit` found about the model itself"
+    if sampling.draws_noise and is_small:
         if setup.samples is None and setup.tolerance is None:
             setup = setup.with_(samples=SMALL_SAMPLES)
         how = f"{elements} noisy numbers and a small network: samples as one batch are cheaper"

@@ -41,6 +41,7 @@ class Method:
             source, and a rate is found in closed form unless the user wants a grid.
         has_data_var: It knows a data variance; without one, a residual variance is fitted.
         has_rate: `fit` finds a dropout rate for it.
+        has_posterior: `fit` can give it a posterior over masks.
         in_closed_form: The rate may be found from the variance of every source.
         draws_noise: Every call draws noise, which neither a file nor a compiled program can.
         draws_masks: Its samples differ in their dropout masks alone: there is nothing to sample
@@ -58,6 +59,7 @@ class Method:
     has_budget: bool = False
     has_data_var: bool = True
     has_rate: bool = False
+    has_posterior: bool = False
     in_closed_form: bool = False
     draws_noise: bool = False
     draws_masks: bool = False

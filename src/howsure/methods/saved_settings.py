@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from howsure import noise as noises
-from howsure.masks import Placement
+from howsure.masks import Placement, VarianceModel
 from howsure.methods import METHODS, Method
 from howsure.setup import Setup
 
 # What a field holds that is no plain value, as a dict with one of these names.
-_TUPLE, _DTYPE, _PLACEMENT = "tuple", "dtype", "placement"
+_TUPLE, _DTYPE, _PLACEMENT, _MODEL = "tuple", "dtype", "placement", "variance_model"
 _DTYPES = {"bfloat16": torch.bfloat16}
 
 
@@ -59,6 +59,8 @@ def _saved(name: str, value: Any) -> Any:
         return {_TUPLE: [_saved(name, item) for item in value]}
     if isinstance(value, Placement):
         return {_PLACEMENT: {key: _saved(name, item) for key, item in asdict(value).items()}}
+    if isinstance(value, VarianceModel):
+        return {_MODEL: value.state()}
     if value in _DTYPES.values():
         return {_DTYPE: str(value).removeprefix("torch.")}
     raise TypeError(
@@ -89,6 +91,8 @@ def _loaded(value: Any) -> Any:
         return value
     if _TUPLE in value:
         return tuple(_loaded(item) for item in value[_TUPLE])
+    if _MODEL in value:
+        return VarianceModel.from_state(value[_MODEL])
     if _DTYPE in value:
         return _DTYPES[value[_DTYPE]]
     return Placement(**{key: _loaded(item) for key, item in value[_PLACEMENT].items()})

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure.fit import Fit
 from howsure.fit.validation_data import pairs_of
 from howsure.noise import sample_of
 from howsure.prediction import Prediction, concatenated
@@ -58,7 +59,7 @@ def build(
     return replace(
         found,
         facts=(*facts(sure, whole[levels.start], len(target)), ("Noise levels", str(levels))),
-        search=None if sure.last_fit is None else rate_search(sure.last_fit),
+        search=rate_search(sure.last_fit) if isinstance(sure.last_fit, Fit) else None,
         budget=shares_of(runs[levels.start]),
         audit=_as_dict(audit),
         settings=settings,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from howsure.fit import Fit
 from howsure.fit.training import train_adf, train_heteroscedastic
 from howsure.methods import MethodName
 from howsure.methods.variance_head import add_variance_head
@@ -148,11 +149,13 @@ def tuned(contender: Contender, bench: Bench, folder: RunFolder) -> Tuned:
             warnings.simplefilter("always")
             fit = sure.fit(
                 bench.validation.batches(bench.effort.batch),
+                model="dropout",
                 rates=bench.effort.rates,
                 samples=bench.effort.tuning_samples,
                 fit_residual_var=contender.fit_residual_var,
                 show_progress=False,
             )
+        assert isinstance(fit, Fit)
         record = {
             "rate": fit.rate,
             "residual_var": fit.residual_var,

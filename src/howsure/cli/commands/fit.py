@@ -1,4 +1,6 @@
-"""Finds the dropout rate (and a residual variance) on held-out data, by its likelihood.
+"""Finds out on held-out data what the network does not know, by likelihood.
+
+A posterior over masks from unlabeled training inputs, or the dropout rate of the paper.
 
 The data must be held out from training and carry the noise of deployment; if it is clean, say so
 with `--clean`, and the noise is added.
@@ -7,7 +9,7 @@ with `--clean`, and the noise is added.
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,11 @@ from howsure.cli.options import (
 )
 from howsure.cli.result import Result
 
-HELP = "finds the dropout rate on held-out data"
+_BATCH = 64
+HELP = "finds out on held-out data what the network does not know"
 EXAMPLES = """
+  howsure fit model:build held_out.npz --weights weights.pt --noise-std 0.05 \\
+      --train-inputs frames.npy --out settings.pt
   howsure fit model:build held_out.npz --weights weights.pt --noise-std 0.05 --out settings.json
   howsure fit net.pt2 held_out.csv --target angle --noise-std 0.05 --clean --per-layer \\
       --out settings.json
@@ -33,11 +38,26 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """The options of the fit."""
     add_model(parser)
     add_data(parser)
-    parser.add_argument("--out", type=Path, help="the settings, a `.json` file")
+    parser.add_argument("--out", type=Path, help="the settings, a `.json` or `.pt` file")
     add_batch(parser)
+    group = parser.add_argument_group("the model's own part")
+    group.add_argument(
+        "--model-part",
+        choices=("auto", "posterior", "dropout", "none"),
+        default="auto",
+        help="a posterior over masks, the paper's dropout, or none of it (%(default)s)",
+    )
+    group.add_argument(
+        "--train-inputs",
+        metavar="DATA",
+        help="inputs like those of training, read as DATA is; targets are not needed",
+    )
+    group.add_argument(
+        "--stress", choices=("images", "tables"), help="corruptions that keep the target"
+    )
     group = parser.add_argument_group("search")
     group.add_argument("--clean", action="store_true", help="the data has no noise yet: add it")
     group.add_argument("--search", help="grid (as the paper), closed_form, or auto")
@@ -67,13 +87,13 @@ def run(arguments: argparse.Namespace) -> Result:
     if arguments.out is not None:
         write_settings(arguments.out, case.sure, fit)
         text += f"\nSettings: {arguments.out}"
-    data = {"out": arguments.out, "method": case.sure.method, "fit": asdict(fit)}
+    data = {"out": arguments.out, "method": case.sure.method, "fit": fit.to_dict()}
     return Result(text, data, in_file=arguments.out is not None)
 
 
 def _check_out(out: Path | None) -> None:
-    if out is not None and out.suffix != ".json":
-        raise ValueError(f"`--out {out}` must end in `.json`.")
+    if out is not None and out.suffix not in (".json", ".pt"):
+        raise ValueError(f"`--out {out}` must end in `.json` or `.pt`.")
 
 
 def _search(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -81,14 +101,28 @@ def _search(arguments: argparse.Namespace) -> dict[str, Any]:
     from howsure.cli.building import shows_progress
 
     given = {
+        "train_inputs": _train_inputs(arguments),
+        "stress": arguments.stress,
         "search": arguments.search,
         "rates": arguments.rates,
         "samples": arguments.search_samples,
         "fit_residual_var": arguments.fit_residual_var,
         "objective": arguments.objective,
         "inputs": "clean" if arguments.clean else "noisy",
-        "per_layer": arguments.per_layer,
-        "fit_noise": arguments.fit_noise,
+        "per_layer": arguments.per_layer or None,
+        "fit_noise": arguments.fit_noise or None,
         "show_progress": shows_progress(arguments),
     }
-    return {name: value for name, value in given.items() if value is not None}
+    model = None if arguments.model_part == "none" else arguments.model_part
+    return {"model": model, **{name: v for name, v in given.items() if v is not None}}
+
+
+def _train_inputs(arguments: argparse.Namespace) -> Iterator[tuple[Any]] | None:
+    """Batches of unlabeled inputs, prepared as the held-out ones."""
+    if arguments.train_inputs is None:
+        return None
+    from howsure.cli.building import data_of, model_of
+
+    own = argparse.Namespace(**{**vars(arguments), "data": arguments.train_inputs, "target": None})
+    source = data_of(own, model_of(arguments)).source
+    return ((source.rows(k, min(k + _BATCH, len(source))),) for k in range(0, len(source), _BATCH))

@@ -19,4 +19,6 @@ def fit(sure: Uncertain, loader: Iterable[Any], **options: Any) -> Fit:
     """
     share = this_share()
     shown = options.pop("show_progress", True) and share.rank == 0
-    return sure.fit(loader, share=share, show_progress=shown, **options)
+    found = sure.fit(loader, model="dropout", share=share, show_progress=shown, **options)
+    assert isinstance(found, Fit)
+    return found

@@ -17,7 +17,7 @@ from howsure.gradients.calls import Calls, has_rows
 from howsure.gradients.checks import verdict_of
 from howsure.gradients.sources import Sources
 from howsure.methods import Method
-from howsure.methods.gradients import POINTS
+from howsure.methods.examined import POINTS
 from howsure.moments.numerics.narrow import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.setup import Setup

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from howsure.fit import Fit
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.pairs import Pairs
 from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
@@ -61,7 +62,9 @@ def prepared(how: Preparation, seed: int, folder: RunFolder) -> tuple[Models, di
     sampled = with_dropout(networks[0], samples=how.samples, seed=seed)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = sampled.fit(tuning.every(600).batches(200), rates=_RATES, show_progress=False)
+        batches = tuning.every(600).batches(200)
+        found = sampled.fit(batches, model="dropout", rates=_RATES, show_progress=False)
+    assert isinstance(found, Fit)
     notes = sorted({str(warning.message) for warning in caught})
     models = Models(
         networks[0],

@@ -1,0 +1,118 @@
+"""Class probabilities with their variances, through the covariance of the logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.gradients.classes import Classes, through_softmax, varying
+from howsure.gradients.estimate import Estimate
+from howsure.gradients.layout import Verdict
+from howsure.gradients.sources import Sources
+from howsure.gradients.variances import Variances, variances_of, with_variances
+from howsure.methods.examined import about, estimated, means_of, replaced, unreached
+from howsure.prediction import Prediction, entropy
+from howsure.setup import Setup
+
+
+def classified(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
+    """Class probabilities, from the covariance of the logits; and the logits themselves."""
+    sources = Sources.of(setup, x, verdict.layout)
+    calls = verdict.calls(setup, x, sources)
+    with torch.no_grad():
+        plain = calls.flat(calls.plain(), 1)[0]
+    calls.check_logits()
+    calls.columns = columns = varying(plain)
+    found = estimated(setup, calls, sources)
+    own = variances_of(found, partial(replaced, calls, sources))
+    # Noise shifts the logits, and where they lie decides how much the soft-max lets through: they
+    # vary around their mean, whatever is predicted.
+    means = means_of(setup, calls, found)
+    pushed = partial(_pushed, plain, columns, setup.seed)
+    covariances = [found.data_covariance, found.model_covariance]
+    if own.notes:  # Some rows were sampled.
+        kept = zip(covariances, (own.data, own.model), strict=True)
+        covariances = [with_variances(*each) for each in kept]
+    classes = pushed(means[0], *covariances)
+    is_mean = setup.prediction == "mean"
+    probabilities = classes.mean if is_mean else plain.softmax(1)
+    notes = (*about(verdict), *own.notes, *unreached(setup, found))
+    centre = _among(plain, columns, means[0]) if is_mean else plain
+    logits = replace(_logits(setup, own, centre, columns), notes=notes)
+    return Prediction(
+        probabilities,
+        classes.data_var + setup.residual_var,
+        classes.model_var,
+        notes,
+        logits,
+        _expected_entropy(probabilities, classes),
+        std_error=_error_of_classes(
+            own, classes, [pushed(*half).std for half in _halves(found, means)]
+        ),
+    )
+
+
+def _among(plain: Tensor, columns: Tensor | None, mean: Tensor) -> Tensor:
+    """The logits with others in place of the network's, where they vary."""
+    return mean if columns is None else plain.scatter(1, columns, mean)
+
+
+def _pushed(
+    plain: Tensor, columns: Tensor | None, seed: int, mean: Tensor, data: Tensor, model: Tensor
+) -> Classes:
+    """Class probabilities for moments of the logits that vary."""
+    return through_softmax(_among(plain, columns, mean), data, model, columns, seed)
+
+
+def _halves(found: Estimate, means: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Mean, data and model covariance of the logits by two halves of the points."""
+    return [(mean, *each[1:]) for mean, each in zip(means[1:], found.halves(), strict=False)]
+
+
+def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None) -> Prediction:
+    """The logits with their variances; those that were held fixed have none."""
+
+    def everywhere(flat: Tensor | None) -> Any:
+        if flat is None or columns is None:
+            return flat
+        return torch.zeros_like(centre).to(flat).scatter(1, columns, flat)
+
+    own, whole = own.with_constant(setup.residual_var), columns is None
+    data, model, error = (everywhere(f) for f in (own.data, own.model, own.standard_error))
+    return Prediction(
+        centre,
+        data,
+        model,
+        covariance=own.covariance if whole else None,
+        sources=own.budget if whole else None,
+        linear_share=everywhere(own.linear_share),
+        std_error=error,
+    )
+
+
+def _error_of_classes(own: Variances, classes: Classes, halves: list[Tensor]) -> Tensor:
+    """Half the difference of what two halves of the blocks say; of one block as of its logits.
+
+    What the classes of a row have in common counts as much as what each shows by itself, since two
+    halves alone agree by chance too often.
+    """
+    if not halves:
+        std = (own.data + own.model).sqrt().sum(1, keepdim=True)
+        share = own.standard_error.sum(1, keepdim=True) / torch.where(std > 0, std, 1.0)
+        return classes.std * share
+    squares = (halves[0] - halves[1]).square() / 4
+    variance = classes.std.square()
+    total = variance.sum(1, keepdim=True)
+    share = squares.sum(1, keepdim=True) / torch.where(total > 0, total, 1.0)
+    return ((squares + share * variance) / 2).sqrt()
+
+
+def _expected_entropy(probabilities: Tensor, classes: Classes) -> Tensor:
+    """E[H(p)] over the masks, to second order: H(E[p]) - sum of model variance / (2 p)."""
+    smallest = torch.finfo(probabilities.dtype).tiny  # protects classes of probability 0
+    disagreement = (classes.model_var / (2 * probabilities.clamp(min=smallest))).sum(1)
+    return (entropy(probabilities, dim=1) - disagreement).clamp(min=0)
