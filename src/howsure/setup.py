@@ -26,6 +26,8 @@ from howsure.values.trees import as_call, copied, selected, shapes_of
 Task = Literal["regression", "classification"]
 PredictionKind = Literal["mean", "network"]
 TASKS = get_args(Task)
+# The rate of masks whose gradients are to be checked.
+WATCHED_RATE = 0.05
 PREDICTIONS = (None, *get_args(PredictionKind))
 
 
@@ -111,8 +113,6 @@ class Setup:
 
     def with_(self, **changes: Any) -> Setup:
         """The same setup with some settings changed."""
-        if "placement" in changes:
-            changes.setdefault("_sites", {})
         return replace(self, **changes)
 
     def variance(self, x: Any) -> Any:
@@ -125,22 +125,26 @@ class Setup:
         The dry run is made once for each way that the model may take: shapes, arguments that are
         no tensors, and all of the model but its weights.
         """
-        key = f"{way_of(self.model)} {shapes_of(x, without=0)}"
+        key = f"{way_of(self.model)} {self.placement} {shapes_of(x, without=0)}"
         if key not in self._sites:
             self._sites[key] = find_sites(self.model, copied(x), self.placement)
         return self._sites[key]
 
-    def watched_sites(self, x: Any) -> tuple[Site, ...]:
-        """Where the posterior over masks has its multipliers: after every layer but the last.
+    def watching(self, x: Any) -> Setup:
+        """The same with a multiplier at every unit that the posterior over masks is about.
 
-        A user's own placement is kept; where no layer feeds another, they are before the layers.
+        After every layer but the last, unless the user has a placement of their own; before the
+        layers where none feeds another. The rate is a small one: with it the checks look whether
+        the gradients with respect to the multipliers can be relied on.
         """
         if self.placement.kind != "auto":
-            return self.sites(x)
+            return self.with_(rate=WATCHED_RATE)
+        after = self.with_(rate=WATCHED_RATE, placement=replace(self.placement, kind="after"))
         try:
-            return self.with_(placement=replace(self.placement, kind="after")).sites(x)
+            after.sites(x)
         except NothingToDropError:
-            return self.with_(placement=replace(self.placement, kind="before")).sites(x)
+            return after.with_(placement=replace(self.placement, kind="before"))
+        return after
 
     def run(self, x: Any) -> Any:
         """What the model returns for an input, or the part of it that was asked for."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import torch
@@ -52,6 +53,7 @@ def fit_method(
     own = method_of(method)
     if model == "auto":
         model = _model_for(setup, own, options)
+    _check_options(options, model)
     if model == "dropout":
         return _fit_dropout(setup.with_(variance_model=None), own, loader, Search(**options))
     if model not in ("posterior", None):
@@ -67,6 +69,20 @@ def _model_for(setup: Setup, method: Method | None, options: Iterable[str]) -> M
     is_rate_search = bool((dropouts - posteriors) & set(options))
     fits = has_posterior and setup.task == "regression" and not is_rate_search
     return "posterior" if fits and setup.placement.kind != "existing" else "dropout"
+
+
+def _check_options(options: Iterable[str], model: str | None) -> None:
+    """One clear sentence for an option that there is not, or not for this part."""
+    own, other = (Search, PosteriorSearch) if model == "dropout" else (PosteriorSearch, Search)
+    known, others = ({f.name for f in fields(each)} - {"masks"} for each in (own, other))
+    for name in options:
+        if name in others - known:
+            wanted = '"posterior"' if model == "dropout" else '"dropout"'
+            raise ValueError(f"`{name}` is an option of `fit(model={wanted})`.")
+        if name not in known:
+            near = get_close_matches(name, sorted(known), 1)
+            hint = f"did you mean `{near[0]}`?" if near else f"there are {sorted(known)}."
+            raise TypeError(f"`fit` has no option `{name}`; {hint}")
 
 
 def _check_posterior(setup: Setup, method: Method | None) -> None:

@@ -15,19 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.fit.inputs import batches_of, check_same_kind, fingerprints, refuse_shared_inputs
+from howsure.fit.known_inputs import FEWEST, Batches, Judged, Known
 from howsure.fit.stress import Stress, corruptions
+from howsure.fit.terms import points_for
 from howsure.fit.variance_terms import best_weights, nll
-from howsure.gradients.units import mask_gradients
-from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
+from howsure.masks.posterior import MaskPosterior
 from howsure.masks.variance_model import EXPONENT, KNOWN, LEVELS, VarianceModel
-from howsure.methods.examined import examined
+from howsure.methods.examined import POINTS
 from howsure.setup import Setup
 
-FEWEST = 50
-_FOLDS = 5
 _EXPONENTS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
-Batches = Sequence[tuple[Any, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -68,31 +65,6 @@ class PosteriorSearch:
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"`{name}` must be a finite number of 0 or more, not {value!r}.")
-
-
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """Held-out inputs with what their variance is made of, all (inputs, outputs).
-
-    Attributes:
-        mean: The prediction.
-        error: Its squared error.
-        data: The sensor's variance.
-        m: What the masks leave open.
-        target: The targets.
-    """
-
-    mean: Tensor
-    error: Tensor
-    data: Tensor
-    m: Tensor
-    target: Tensor
-
-    @staticmethod
-    def joined(parts: Sequence[Judged]) -> Judged:
-        """All inputs of several batches."""
-        names = ("mean", "error", "data", "m", "target")
-        return Judged(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -169,7 +141,10 @@ def fit_posterior(
     """The setup with the variance model that is best for held-out data."""
     setup = setup.with_(variance_model=None, rate=None, residual_var=0.0)
     _check(batches)
-    known = _Known.of(setup, batches, search)
+    asked = setup
+    if setup.samples is None and setup.tolerance is None:
+        setup = setup.with_(samples=max(POINTS, points_for(setup, batches[0][0])))
+    known = Known.of(setup, batches, search.train_inputs) if search.masks else Known(None)
     held_out = Judged.joined([known.judged(setup, number, *b) for number, b in enumerate(batches)])
     model = _weighted(held_out, known.posterior if search.masks else None, search)
     stressed = _stressed(setup, batches, known, search) if search.masks and search.growth else ()
@@ -186,7 +161,7 @@ def fit_posterior(
         float((held_out.error <= 1.959964**2 * var).double().mean()),
         _mean_nll(model, stressed) if stressed else None,
     )
-    return setup.with_(variance_model=model), fit
+    return asked.with_(variance_model=model), fit
 
 
 def _check(batches: Batches) -> None:
@@ -198,96 +173,6 @@ def _check(batches: Batches) -> None:
         )
     if not all(bool(target.isfinite().all()) for _, target in batches):
         raise ValueError("Some held-out targets are NaN or infinite; leave those inputs out.")
-
-
-@dataclass(frozen=True, eq=False)
-class _Known:
-    """The posterior for new inputs, and for held-out ones that have taken part in it.
-
-    Attributes:
-        posterior: From all known inputs; `None` if masks are left out.
-        folds: Cross-fitted: those that have not seen the held-out inputs of a fold.
-    """
-
-    posterior: MaskPosterior | None
-    folds: tuple[MaskPosterior, ...] | None = None
-
-    @classmethod
-    def of(cls, setup: Setup, batches: Batches, search: PosteriorSearch) -> _Known:
-        if not search.masks:
-            return cls(None)
-        if search.train_inputs is not None:
-            return cls(_from_training(setup, batches, search.train_inputs).posterior(RIDGE))
-        grams = _by_fold(setup, batches)
-        rest = [_sum(grams[:k] + grams[k + 1 :]) for k in range(len(grams))]
-        folds = tuple(each.posterior(RIDGE_OF_FEW) for each in rest)
-        return cls(_sum(grams).posterior(RIDGE_OF_FEW), folds)
-
-    def judged(self, setup: Setup, number: int, x: Any, target: Tensor) -> Judged:
-        """A held-out batch, each row by a posterior that has not seen it."""
-        found = examined(setup, x, watch=self.posterior is not None)
-        flat = target.reshape(len(found.mean), -1).double()
-        if flat.shape != found.mean.shape:
-            raise ValueError(
-                f"The targets have shape {tuple(target.shape)}, and the model predicts "
-                f"{found.mean.shape[1]} numbers for each of {len(found.mean)} inputs."
-            )
-        m = torch.zeros_like(flat)
-        if self.posterior is not None:
-            assert found.z is not None
-            m = self._m(found.z, number)
-        mean = found.mean.double()
-        return Judged(mean, (flat - mean).square(), found.own.data.double(), m, flat)
-
-    def _m(self, z: Tensor, number: int) -> Tensor:
-        assert self.posterior is not None
-        if self.folds is None:
-            return self.posterior.m(z)
-        fold = _folds_of(len(z), number)
-        each = torch.stack([posterior.m(z) for posterior in self.folds])
-        return each.gather(0, fold[None, :, None].expand(1, *each.shape[1:]))[0]
-
-
-def _folds_of(count: int, number: int) -> Tensor:
-    """The fold of every row of a batch."""
-    return (torch.arange(count) + number) % _FOLDS
-
-
-def _sum(grams: Sequence[Gram]) -> Gram:
-    total = grams[0]
-    for each in grams[1:]:
-        total = total + each
-    return total
-
-
-def _by_fold(setup: Setup, batches: Batches) -> list[Gram]:
-    grams: list[Gram] = []
-    for number, (x, _) in enumerate(batches):
-        z = mask_gradients(setup, x)
-        if not grams:
-            whole = Gram()
-            whole.add(z)
-            grams = [Gram(whole.scale) for _ in range(_FOLDS)]
-        fold = _folds_of(len(z), number)
-        for k, gram in enumerate(grams):
-            gram.add(z[fold == k])
-    return grams
-
-
-def _from_training(setup: Setup, batches: Batches, inputs: Any) -> Gram:
-    held_out = set().union(*(fingerprints(x) for x, _ in batches))
-    gram, shared = Gram(), set()
-    for x in batches_of(inputs):
-        check_same_kind(x, batches[0][0], setup.batch_dim)
-        shared |= held_out & fingerprints(x)
-        gram.add(mask_gradients(setup, x))
-    if gram.count < FEWEST:
-        raise ValueError(
-            f"`train_inputs` has {gram.count} inputs, and the posterior needs at least {FEWEST}, "
-            "better some hundred."
-        )
-    refuse_shared_inputs(len(shared), len(held_out))
-    return gram
 
 
 def _weighted(
@@ -322,7 +207,7 @@ def _weighted(
 
 
 def _stressed(
-    setup: Setup, batches: Batches, known: _Known, search: PosteriorSearch
+    setup: Setup, batches: Batches, known: Known, search: PosteriorSearch
 ) -> tuple[Judged, ...]:
     """The held-out inputs under each corruption, with their own targets."""
     return tuple(

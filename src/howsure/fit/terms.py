@@ -93,7 +93,7 @@ def terms_of(setup: Setup, method: Method, batch: HeldOut) -> Terms:
     # Masks alone: the method has no sensor noise, or propagates it without correlations.
     seen = setup.with_(noise=None) if method.draws_masks else setup
     # Own points for every input: errors average over the held-out data.
-    own = seen.with_(samples=_points(seen, batch.x), tolerance=None, shared_masks=False)
+    own = seen.with_(samples=points_for(seen, batch.x), tolerance=None, shared_masks=False)
     found = gradients.METHOD(own, batch.x)
     if found.sources is None:
         raise ValueError(f'The rate has no closed form here: {found.notes[0]} Use `search="grid"`.')
@@ -106,8 +106,8 @@ def terms_of(setup: Setup, method: Method, batch: HeldOut) -> Terms:
     return Terms(error.flatten(1).double(), data.double(), by_site, odds)
 
 
-def _points(setup: Setup, x: Any) -> int:
-    """One block for large networks; more where inner products have few summands to average over."""
+def points_for(setup: Setup, x: Any) -> int:
+    """One block for large networks; more where inner products average over few summands."""
     sources = Sources.of(setup, x, layout_of(setup, x).layout)
     blocks = max(1, min(_MOST_BLOCKS, _ELEMENTS // max(1, sources.elements)))
     return blocks * sources.design.points

@@ -58,7 +58,7 @@ class Sources:
         axis = None if layout == "whole" else setup.batch_dim
         inputs = tuple(Noisy(*found) for found in roots_of(setup.noise, x, axis))
         if watch:
-            sites = setup.watched_sites(x)
+            sites = setup.watching(x).sites(x)
             still = (0.0,) * len(sites)
             return cls(inputs, sites, still, setup.seed, setup._verdicts, watched=True)
         sites = setup.sites(x) if setup.has_masks(x) else ()

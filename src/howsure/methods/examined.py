@@ -60,7 +60,7 @@ def examined(setup: Setup, x: Any, *, watch: bool) -> Examined:
 
     An error if the model's gradients cannot be relied on.
     """
-    verdict = verdict_of(setup, x)
+    verdict = verdict_of(setup.watching(x) if watch else setup, x)
     if verdict.reason is not None:
         raise ValueError(NO_POSTERIOR.format(reason=verdict.reason))
     return examined_as(verdict, setup, x, watch=watch)

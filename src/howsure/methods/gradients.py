@@ -30,23 +30,20 @@ from howsure.values.trees import map_leaves
 def predict(setup: Setup, x: Any) -> Prediction:
     """The prediction with data and model variance, covariance, budget and standard error."""
     keep_freed_memory()
-    verdict = verdict_of(setup, x)
+    watch = setup.variance_model is not None and setup.variance_model.posterior is not None
+    verdict = verdict_of(setup.watching(x) if watch else setup, x)
     if verdict.reason is not None:
         return _sampled(setup, x, verdict)
     if setup.task == "classification" and all(t.numel() for t in tensors_of(x)):
         return classified(setup, x, verdict)
-    found = examined_as(verdict, setup, x, watch=_has_posterior(setup))
+    found = examined_as(verdict, setup, x, watch=watch)
     own = modelled(found.own, found.mean, found.z, setup.variance_model)
     return replace(_prediction(setup, found.calls, found.mean, own), notes=found.notes)
 
 
-def _has_posterior(setup: Setup) -> bool:
-    return setup.variance_model is not None and setup.variance_model.posterior is not None
-
-
 def _sampled(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     """The prediction by sampling, with the reason."""
-    if _has_posterior(setup):
+    if setup.variance_model is not None:
         raise ValueError(NO_POSTERIOR.format(reason=verdict.reason))
     method = sampling_for(setup)
     found = method.predict(setup.with_(samples=None), x)

@@ -1,0 +1,202 @@
+"""Under shift that nobody announced: NLL and coverage of what `fit` finds, against its rivals.
+
+    python benchmarks/shift.py roads [--seeds 3]
+    python benchmarks/shift.py drive --data DATA
+    python benchmarks/shift.py uci --data DATA [--splits 5]
+
+writes benchmarks/results/shift.json and the tables of docs/model.md. NLL without 1/2 log 2 pi.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from page import into_page
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import howsure as hs
+from howsure_lab.demo.conditions import BATCH, CONDITIONS, Roads
+from howsure_lab.experiments.environment import environment
+from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
+from howsure_lab.experiments.steering.data import Counts, rendered_data, split_drives
+from howsure_lab.experiments.steering.model import SMALL, DroNet, load_weights
+from howsure_lab.experiments.steering.ship import NOISE_STD, SIZE
+
+RESULTS = Path(__file__).parent / "results" / "shift.json"
+PAGE = Path(__file__).parents[1] / "docs" / "model.md"
+# Seeds that were not used while the method was chosen.
+FIRST_SEED = 7000
+Scores = dict[str, dict[str, dict[str, float]]]  # by method and condition
+
+
+def scored(mean: Tensor, var: Tensor, y: Tensor) -> dict[str, float]:
+    """NLL, coverage of 95 % intervals, and rank correlation of std and absolute error."""
+    error, var = (mean - y).double().square(), var.double()
+    std = var.sqrt().flatten()
+    is_constant = bool(std.max() == std.min())
+    rank = 0.0 if is_constant else float(hs.metrics.rank_correlation(std, error.flatten()))
+    return {
+        "nll": float(0.5 * (var.log() + error / var).mean()),
+        "coverage": float((error <= 1.959964**2 * var).double().mean()),
+        "rank": rank,
+    }
+
+
+def oracle(mean: Tensor, y: Tensor) -> dict[str, float]:
+    """A constant that knows the condition's own error."""
+    return scored(mean, (mean - y).square().mean().expand_as(mean), y)
+
+
+def fitted(net: nn.Module, noise: Any, held_out: Any, train: Any) -> dict[str, hs.Uncertain]:
+    """The same network with each way of fitting."""
+    ways: dict[str, dict[str, Any]] = {
+        "dropout + residual_var": {"model": "dropout", "fit_residual_var": True},
+        "posterior": {"model": "posterior", "train_inputs": train},
+        "posterior, cross-fitted": {"model": "posterior"},
+        "posterior, with stress": {
+            "model": "posterior",
+            "train_inputs": train,
+            "stress": "images" if train.dim() == 4 else "tables",
+        },
+    }
+    found = {}
+    for name, options in ways.items():
+        sure = hs.Uncertain(net, noise, "gradients")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            start = time.time()
+            fit = sure.fit(held_out, show_progress=False, **options)
+        print(f"{name}: {time.time() - start:.0f} s\n{fit}\n", flush=True)
+        found[name] = sure
+    return found
+
+
+@torch.no_grad()
+def predicted(sure: hs.Uncertain, x: Tensor, noise: Any, batch: int) -> hs.Prediction:
+    """The predictions with this noise told."""
+    sure.setup = sure.setup.with_(noise=noise)
+    return sure.predict(x.split(batch), show_progress=False)
+
+
+def judged(sures: dict[str, hs.Uncertain], tests: dict[str, Any], constant: float) -> Scores:
+    """All methods under all conditions; a test is (inputs, targets, noise)."""
+    scores: Scores = {"constant": {}, "oracle": {}, **{name: {} for name in sures}}
+    for condition, (x, y, noise) in tests.items():
+        for name, sure in sures.items():
+            p = predicted(sure, x, noise, BATCH)
+            scores[name][condition] = scored(p.mean, p.total_var, y)
+            if p.novelty is not None:
+                scores[name][condition]["novelty"] = float(p.novelty.median())
+        scores["oracle"][condition] = oracle(p.mean, y)
+        scores["constant"][condition] = scored(p.mean, torch.full_like(p.mean, constant), y)
+        print(
+            condition,
+            {n: {k: round(v, 2) for k, v in s[condition].items()} for n, s in scores.items()},
+            flush=True,
+        )
+    return scores
+
+
+def roads(asked: argparse.Namespace) -> list[Scores]:
+    """Networks trained on rendered clear roads, fitted on 200 more."""
+    train = rendered_data(Counts(6000, 1, 1), SIZE, NOISE_STD**2).train
+    found = []
+    for seed in range(FIRST_SEED, FIRST_SEED + asked.seeds):
+        net = made(lambda: DroNet(SIZE, SMALL), seed)
+        train_plain(net, train, F.mse_loss, PlainRecipe(epochs=12), seed)
+        scenes = Roads(asked.scenes, seed)
+        held = Roads(100, seed).held_out()
+        batches = list(zip(held.x.split(BATCH), held.y.split(BATCH), strict=True))
+        sures = fitted(net, hs.noise.std(NOISE_STD), batches, train.x[:1500])
+        tests = {c.name: (*scenes.read(c), c.noise) for c in CONDITIONS}
+        with torch.no_grad():
+            constant = float((net(held.x) - held.y).square().mean())
+        found.append(judged(sures, tests, constant))
+    return found
+
+
+def corrupted(x: Tensor) -> dict[str, Tensor]:
+    """Frames under conditions of this benchmark's own making."""
+    g = torch.Generator().manual_seed(5)
+    fog = torch.linspace(0.85, 0.35, x.shape[-2])[:, None]
+    dark = 0.35 * x
+    wide = F.avg_pool2d(F.pad(x, (3, 3, 3, 3), mode="replicate"), 7, stride=1)
+    occluded = x.clone()
+    for image in occluded:
+        top, left = (int(v) for v in torch.randint(0, 130, (2,), generator=g))
+        image[:, top : top + 70, left : left + 70] = 0.1
+    return {
+        "clean": x,
+        "dark": dark + 0.01 * torch.randn(x.shape, generator=g),
+        "fog": (1 - fog) * x + 0.75 * fog,
+        "blur": wide,
+        "noise": x + 0.06 * torch.randn(x.shape, generator=g),
+        "low contrast": 0.5 + 0.35 * (x - 0.5),
+        "occlusion": occluded,
+    }
+
+
+def drive(asked: argparse.Namespace) -> list[Scores]:
+    """The authors' DroNet on the real drive, fitted on alternate blocks of it."""
+    data = Path(asked.data)
+    split, net = split_drives(data / "udacity"), load_weights(data / "dronet" / "dronet_torch.pt")
+    held, test = (frames[:: asked.step] for frames in (split.validation_frames, split.test_frames))
+    step = max(1, sum(len(d) for d in split.train) // 1200)
+    train = torch.cat([d.images(torch.arange(0, len(d), step)) for d in split.train])
+    x, y = split.test.images(held), split.test.angles[held]
+    batches = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
+    noise = hs.noise.gray_levels(2)
+    sures = fitted(net, noise, batches, train)
+    x_test, y_test = split.test.images(test), split.test.angles[test]
+    tests = {name: (each, y_test, noise) for name, each in corrupted(x_test).items()}
+    with torch.no_grad():
+        constant = float((net(x) - y).square().mean())
+    return [judged(sures, tests, constant)]
+
+
+def table(found: list[Scores]) -> str:
+    """NLL / coverage in percent for every method and condition, mean and spread over seeds."""
+    conditions = list(found[0]["constant"])
+    lines = ["| | " + " | ".join(conditions) + " |", "|---" * (len(conditions) + 1) + "|"]
+    for method in found[0]:
+        cells = []
+        for condition in conditions:
+            nll = torch.tensor([s[method][condition]["nll"] for s in found])
+            cover = torch.tensor([100 * s[method][condition]["coverage"] for s in found])
+            spread = f" ± {nll.std():.2f}" if len(found) > 1 else ""
+            cells.append(f"{nll.mean():.2f}{spread} / {cover.mean():.0f}")
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Runs one study and writes it down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("study", choices=("roads", "drive"))
+    parser.add_argument("--data")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--scenes", type=int, default=300)
+    parser.add_argument("--step", type=int, default=1, help="every how many-th frame")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {"roads": roads, "drive": drive}[asked.study](asked)
+    known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    options = {k: v for k, v in vars(asked).items() if k not in ("data", "study")}
+    known[asked.study] = {"options": options, "environment": environment(), "scores": found}
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    print(table(found))
+    if PAGE.is_file() and f"<!-- {asked.study}:begin -->" in PAGE.read_text():
+        into_page(PAGE, asked.study, table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Held-out inputs judged by a posterior over masks that has not seen them.
+
+The posterior is made from unlabeled inputs of the kind that the network was trained on, or, where
+there are none, from the held-out inputs in folds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.fit.inputs import batches_of, check_same_kind, fingerprints, refuse_shared_inputs
+from howsure.gradients.units import mask_gradients
+from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
+from howsure.methods.examined import examined
+from howsure.setup import Setup
+
+FEWEST = 50
+_FOLDS = 5
+Batches = Sequence[tuple[Any, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Held-out inputs with what their variance is made of, all (inputs, outputs).
+
+    Attributes:
+        mean: The prediction.
+        error: Its squared error.
+        data: The sensor's variance.
+        m: What the masks leave open.
+        target: The targets.
+    """
+
+    mean: Tensor
+    error: Tensor
+    data: Tensor
+    m: Tensor
+    target: Tensor
+
+    @staticmethod
+    def joined(parts: Sequence[Judged]) -> Judged:
+        """All inputs of several batches."""
+        names = ("mean", "error", "data", "m", "target")
+        return Judged(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """The posterior for new inputs, and for held-out ones that have taken part in it.
+
+    Attributes:
+        posterior: From all known inputs; `None` if masks are left out.
+        folds: Cross-fitted: those that have not seen the held-out inputs of a fold.
+    """
+
+    posterior: MaskPosterior | None
+    folds: tuple[MaskPosterior, ...] | None = None
+
+    @classmethod
+    def of(cls, setup: Setup, batches: Batches, train_inputs: Any) -> Known:
+        """From unlabeled inputs, or from the held-out ones in folds."""
+        if train_inputs is not None:
+            return cls(_from_training(setup, batches, train_inputs).posterior(RIDGE))
+        grams = _by_fold(setup, batches)
+        rest = [_sum(grams[:k] + grams[k + 1 :]) for k in range(len(grams))]
+        folds = tuple(each.posterior(RIDGE_OF_FEW) for each in rest)
+        return cls(_sum(grams).posterior(RIDGE_OF_FEW), folds)
+
+    def judged(self, setup: Setup, number: int, x: Any, target: Tensor) -> Judged:
+        """A held-out batch, each row by a posterior that has not seen it."""
+        found = examined(setup, x, watch=self.posterior is not None)
+        flat = target.reshape(len(found.mean), -1).double()
+        if flat.shape != found.mean.shape:
+            raise ValueError(
+                f"The targets have shape {tuple(target.shape)}, and the model predicts "
+                f"{found.mean.shape[1]} numbers for each of {len(found.mean)} inputs."
+            )
+        m = torch.zeros_like(flat)
+        if self.posterior is not None:
+            assert found.z is not None
+            m = self._m(found.z, number)
+        mean = found.mean.double()
+        return Judged(mean, (flat - mean).square(), found.own.data.double(), m, flat)
+
+    def _m(self, z: Tensor, number: int) -> Tensor:
+        assert self.posterior is not None
+        if self.folds is None:
+            return self.posterior.m(z)
+        fold = _folds_of(len(z), number)
+        each = torch.stack([posterior.m(z) for posterior in self.folds])
+        return each.gather(0, fold[None, :, None].expand(1, *each.shape[1:]))[0]
+
+
+def _folds_of(count: int, number: int) -> Tensor:
+    """The fold of every row of a batch."""
+    return (torch.arange(count) + number) % _FOLDS
+
+
+def _sum(grams: Sequence[Gram]) -> Gram:
+    total = grams[0]
+    for each in grams[1:]:
+        total = total + each
+    return total
+
+
+def _by_fold(setup: Setup, batches: Batches) -> list[Gram]:
+    grams: list[Gram] = []
+    for number, (x, _) in enumerate(batches):
+        z = mask_gradients(setup, x)
+        if not grams:
+            whole = Gram()
+            whole.add(z)
+            grams = [Gram(whole.scale) for _ in range(_FOLDS)]
+        fold = _folds_of(len(z), number)
+        for k, gram in enumerate(grams):
+            gram.add(z[fold == k])
+    return grams
+
+
+def _from_training(setup: Setup, batches: Batches, inputs: Any) -> Gram:
+    held_out = set().union(*(fingerprints(x) for x, _ in batches))
+    gram, shared = Gram(), set()
+    for x in batches_of(inputs):
+        check_same_kind(x, batches[0][0], setup.batch_dim)
+        shared |= held_out & fingerprints(x)
+        gram.add(mask_gradients(setup, x))
+    if gram.count < FEWEST:
+        raise ValueError(
+            f"`train_inputs` has {gram.count} inputs, and the posterior needs at least {FEWEST}, "
+            "better some hundred."
+        )
+    refuse_shared_inputs(len(shared), len(held_out))
+    return gram
