@@ -42,7 +42,7 @@ def misclassification_auroc(
     *,
     mask: Tensor | None = None,  # (batch, ...), bool
 ) -> Tensor:
-    """AUROC with which the uncertainty tells wrong from right predictions.
+    """AUROC with which the uncertainty separates wrong from right predictions.
 
     Piece by piece: `auroc.stream()` with `positive = scores.argmax(1) != target`.
     """

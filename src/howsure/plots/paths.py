@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _ELLIPSES = 12
-# Half axes of the ellipse that holds 95 % of a Gaussian in the plane, in stds.
+# Half axes of the ellipse that covers 95 % of a Gaussian in the plane, in stds.
 _REACH = math.sqrt(-2 * math.log(0.05))
 
 

@@ -1,7 +1,7 @@
 """Numbers in plain words: each function returns one sentence.
 
 How far off is said by a factor on the std, because a factor means the same at every level: an
-interval that holds 91 % in place of 95 % would be right if the std were 1.16 times as large.
+interval that covers 91 % instead of 95 % would be right if the std were 1.16 times as large.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def degree(factor: float) -> str:
 
 
 def coverage(observed: float, level: float, inputs: int) -> str:
-    """Whether an interval holds what it promises, as far as so many inputs can tell.
+    """Whether an interval covers what it promises, as far as so many inputs can tell.
 
     The standard error takes one target per input as independent, which is on the safe side where
     an input has several outputs.
     """
-    holds = f"The {percent(level)} interval holds {percent(observed)} of the targets"
+    covers = f"The {percent(level)} interval covers {percent(observed)} of the targets"
     error = math.sqrt(level * (1 - level) / inputs)
     if abs(observed - level) <= _CHANCE * error:
-        return f"{holds}: as promised, as far as {inputs:,} inputs can tell."
+        return f"{covers}: as promised, as far as {inputs:,} inputs can tell."
     if observed < level:
-        return f"{holds}: {_needed(observed, level)} too sure."
-    return f"{holds}: {_needed(observed, level)} too unsure; its error bars could be smaller."
+        return f"{covers}: {_needed(observed, level)} too sure."
+    return f"{covers}: {_needed(observed, level)} too unsure; its error bars could be smaller."
 
 
 def _needed(observed: float, level: float) -> str:
