@@ -67,7 +67,7 @@ class Running:
     squares: Tensor = field(default_factory=lambda: torch.zeros(()))
 
     def add(self, values: Tensor) -> None:
-        """One more draw."""
+        """Adds one more draw."""
         self.count += 1
         moved = values - self.mean
         self.mean = self.mean + moved / self.count

@@ -157,7 +157,7 @@ def rank(value: float, of_truth: float | None = None) -> str:
 
 
 def sources(data_share: float) -> str:
-    """What the variance comes from."""
+    """A sentence on what the variance comes from."""
     if data_share == 1:
         return "All of the variance comes from the sensor; the network's own is 0 or not included."
     if data_share == 0:

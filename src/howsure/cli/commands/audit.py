@@ -18,7 +18,7 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Adds the options of `howsure audit` to its parser."""
     add_model(parser)
     add_data(parser)
     parser.add_argument("--out", type=Path, help="all numbers, a `.json` file for `report --audit`")

@@ -33,7 +33,7 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Adds the options of `howsure fit` to its parser."""
     add_model(parser)
     add_data(parser)
     parser.add_argument("--out", type=Path, help="the settings, a `.json` file")
@@ -56,7 +56,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """What was found."""
+    """Fits, writes the settings where asked, and returns what was found."""
     from howsure.cli.building import case_of
     from howsure.cli.settings import write_settings
 
