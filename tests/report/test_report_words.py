@@ -68,7 +68,7 @@ def test_shuffled_stds_are_found_out():
     )
     found = report.from_predictions({1.0: shuffled}, target)
     assert "does not lower the error" in metric(found, "AUSE").reading
-    assert "does not tell" in metric(found, "Rank correlation").reading
+    assert "does not show" in metric(found, "Rank correlation").reading
     assert "Worse than one constant error bar" in metric(found, "NLL").reading
 
 
