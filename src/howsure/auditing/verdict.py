@@ -134,7 +134,7 @@ def _on_order(row: AuditRow) -> list[str]:
     if rank is None or rank.value < 0.9:
         return []
     return [
-        f"Its order holds (rank {rank.value:.2f}), so it can sort predictions, or be rescaled on "
+        f"Its ranking is right (rank {rank.value:.2f}): rank or reject by it, or rescale it on "
         "held-out data."
     ]
 
