@@ -48,13 +48,12 @@ def main() -> int:
 
 def digits_report() -> report.Report:
     """The report on a classifier of digits that are read by a noisy sensor."""
-    images, labels = held_out_digits()
+    images, labels = held_out_digits(100)
     seen = sense(images, NOISE_STD, torch.Generator().manual_seed(0))
     noise = hs.noise.std(NOISE_STD)
-    sure = hs.Uncertain(load_trained(), noise, "gradients", task="classification")
-    sure.fit([(seen[:200], labels[:200])], show_progress=False)
+    sure = hs.Uncertain(load_trained(), noise, "gradients", rate=0.02, task="classification")
     options = report.Options(title="Digits through a noisy sensor")
-    return report.build(sure, [(seen[200:], labels[200:])], options=options, show_progress=False)
+    return report.build(sure, [(seen, labels)], options=options, show_progress=False)
 
 
 def draw(page: Path, name: str, width: int, height: int) -> None:
