@@ -1,9 +1,9 @@
-"""How close each method's standard deviation is to brute force, on real trained networks.
+"""How close each method's standard deviation is to Monte Carlo, on real trained networks.
 
     python benchmarks/accuracy.py --data PATH [--only NAME] [--must-hold]
 
 PATH holds `cifar10`, `cifar10_resnets`, `dronet` and `udacity`. Writes
-`benchmarks/results/accuracy.json` and the tables of `docs/gradients.md`. Brute force takes hours on
+`benchmarks/results/accuracy.json` and the tables of `docs/gradients.md`. Monte Carlo takes hours on
 one core and is kept in the temporary folder, as are the weights of networks that are trained here;
 the methods themselves take minutes. `--must-hold` measures nothing and says which bounds hold.
 """
@@ -42,7 +42,7 @@ _COLUMNS = {
     "mean error": "mean_error",
     "stated error": "stated_error",
     "actual error": "actual_error",
-    "error of brute force": "own_error",
+    "Monte Carlo error": "own_error",
     "its rank": "rank_limit",
 }
 
@@ -164,7 +164,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, help="folder with data and weights")
     parser.add_argument("--images", type=int, default=50)
-    parser.add_argument("--samples", type=int, default=2000, help="of brute force")
+    parser.add_argument("--samples", type=int, default=2000, help="of Monte Carlo")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--must-hold", action="store_true", help="only say which bounds hold")
     parser.add_argument("--methods", default="", help="methods whose label contains this")

@@ -44,7 +44,7 @@ class Row:
     """A bound on a measure of a case; `holds` is `None` where it was not measured.
 
     Attributes:
-        limit: What brute force itself allows: the rank of the exact std, or its own error.
+        limit: What Monte Carlo itself allows: the rank of the exact std, or its own error.
     """
 
     case: str
@@ -117,7 +117,7 @@ def _masks(cases: Mapping[str, Any]) -> list[Row]:
 def _stated(cases: Mapping[str, Any]) -> list[Row]:
     """The stated standard error against the actual one, in every case.
 
-    An actual error below that of brute force is not known; only that it is no larger.
+    An actual error below that of Monte Carlo is not known; only that it is no larger.
     """
     found = []
     for name, own in cases.items():
@@ -129,7 +129,7 @@ def _stated(cases: Mapping[str, Any]) -> list[Row]:
             found.append(Row(name, measure, ratio, 1 / _STATED, _STATED, least or None))
         else:
             ratio = stated / least if least else None
-            measure = "stated error / that of brute force"
+            measure = "stated error / Monte Carlo error"
             found.append(Row(name, measure, ratio, most=_STATED, limit=least))
     return found
 
@@ -148,7 +148,7 @@ def report(found: list[Row]) -> str:
 def table(found: list[Row]) -> str:
     """As a Markdown table."""
     marks = {True: "yes", False: "**no**", None: ""}
-    lines = ["| case | measure | found | bound | brute force | holds |", "|---" * 6 + "|"]
+    lines = ["| case | measure | found | bound | Monte Carlo | holds |", "|---" * 6 + "|"]
     for row in found:
         limit = "" if row.limit is None else f"{row.limit:.3f}"
         cells = (row.case, row.measure, _number(row.found), row.bound, limit, marks[row.holds])

@@ -1,4 +1,4 @@
-"""Measures of a standard deviation against brute force, without brute force's own error."""
+"""Measures of a standard deviation against Monte Carlo, without Monte Carlo's own error."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Truth:
     """Mean and std of all pairs of input and output that count, flat.
 
     Attributes:
-        mean: Of brute force.
-        std: Of brute force.
+        mean: Of Monte Carlo.
+        std: Of Monte Carlo.
         error: The relative standard error of that std.
         halves: The std by two halves of the samples, (2, pairs).
         chosen: The pairs that count, of (inputs, outputs); `None` is all.

@@ -1,4 +1,4 @@
-"""The networks and inputs on which accuracy is measured, and brute force as truth."""
+"""The networks and inputs on which accuracy is measured, and Monte Carlo as truth."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def as_one_batch(model: nn.Module, x: Tensor, case: Case, samples: int) -> Tenso
 
 
 def truth(data: Path, case: Case, count: int, samples: int) -> Tensor:
-    """Brute force for a case, cached: (samples, images, outputs)."""
+    """Monte Carlo for a case, cached: (samples, images, outputs)."""
     draw = as_one_batch if case.network in _NUMBERS else brute_force
 
     def compute() -> Tensor:
@@ -146,11 +146,11 @@ def _key(case: Case, count: int, samples: int) -> str:
 
 
 def linear_part(data: Path, case: Case, count: int, samples: int) -> dict[str, Tensor] | None:
-    """The linear part of the draws of brute force, cached, and its exact variance.
+    """The linear part of the draws of Monte Carlo, cached, and its exact variance.
 
-    `draws` (samples, images, outputs) are <J, noise> for the very noise of brute force, with a
-    slope J that knows nothing of it, and `var` (images, outputs) is |J S|^2. Brute force less what
-    its linear part is off by is more precise than brute force (control variates). Masks of dropout
+    `draws` (samples, images, outputs) are <J, noise> for the very noise of Monte Carlo, with a
+    slope J that knows nothing of it, and `var` (images, outputs) is |J S|^2. Monte Carlo less what
+    its linear part is off by is more precise than Monte Carlo (control variates). Masks of dropout
     are not drawn here: `None`.
     """
     if case.rate:

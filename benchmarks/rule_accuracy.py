@@ -1,6 +1,6 @@
 """How true the approximate rules are: `python benchmarks/rule_accuracy.py`.
 
-Soft-max, max pool, normalisation, attention and recurrent networks against sampling, beside the
+Softmax, max pool, normalisation, attention and recurrent networks against sampling, beside the
 simpler rules that others use. One core, a few minutes, reproducible. Writes docs/accuracy.md and
 benchmarks/results/rule_accuracy.json; `--quick` takes a tenth of the draws and writes nothing.
 """
@@ -50,7 +50,7 @@ def spread(count, scale, generator):
     return scale * (0.5 + torch.rand(count, generator=generator, dtype=REAL))
 
 
-# Soft-max
+# Softmax
 
 
 def delta_softmax(mean, var):
@@ -227,7 +227,7 @@ def recurrent_table(share, networks=6, steps=15, hidden=16):
 
 
 SECTIONS = {
-    "Soft-max": (
+    "Softmax": (
         softmax_table,
         "Logits with means of std 2 and independent noise; ten draws of the means. Entries: rms "
         "log error of the std / total-variation error of the mean, where p exceeds 0.01.",
@@ -248,7 +248,7 @@ SECTIONS = {
         attention_table,
         "16 queries and keys of width 16, independent noise in queries, keys and values. Entries: "
         "rms log error of the output's std. A part that all keys share moves all scores of a query "
-        "alike, which the soft-max does not see.",
+        "alike, which the softmax does not see.",
     ),
     "Recurrent networks": (
         recurrent_table,

@@ -55,7 +55,7 @@ def subject(data: Path, name: str) -> tuple[nn.Module, Tensor]:
 
 
 def truth_of(data: Path, name: str, label: str) -> Tensor:
-    """Brute force, (samples, inputs, outputs): that of `accuracy.py` where there is one."""
+    """Monte Carlo, (samples, inputs, outputs): that of `accuracy.py` where there is one."""
     wanted = f"{name}, {label.removeprefix('noise ')}"
     case = next((case for case in CASES if case.name == wanted), None)
     if case is not None:
@@ -67,7 +67,7 @@ def truth_of(data: Path, name: str, label: str) -> Tensor:
 
 
 def draws(model: nn.Module, x: Tensor, std: float, samples: int) -> Tensor:
-    """Brute force, (samples, inputs, outputs)."""
+    """Monte Carlo, (samples, inputs, outputs)."""
     generator = torch.Generator().manual_seed(0)
     size = max(1, 2**20 // x[0].numel())
     with torch.inference_mode():
@@ -140,7 +140,7 @@ def errors_of(model: nn.Module, x: Tensor, std: float, drawn: Tensor) -> dict[st
 
 
 def _error(sure: hs.Uncertain, x: Tensor, true_std: Tensor, own: float) -> float:
-    """Of a method, without that of brute force."""
+    """Of a method, without that of Monte Carlo."""
     squares = []
     for seed in range(SEEDS):
         sure.setup = sure.setup.with_(seed=seed)
@@ -150,10 +150,10 @@ def _error(sure: hs.Uncertain, x: Tensor, true_std: Tensor, own: float) -> float
 
 
 def sampling_error(drawn: Tensor, count: int) -> float:
-    """Of the std of `count` samples, from parts of brute force itself.
+    """Of the std of `count` samples, from parts of Monte Carlo itself.
 
     A part is in the whole, so that its difference to it is too small by 1 - count / samples. More
-    than half of brute force has no two parts: then the error falls as the root of the number.
+    than half of Monte Carlo has no two parts: then the error falls as the root of the number.
     """
     samples = len(drawn)
     if count > samples // 2:

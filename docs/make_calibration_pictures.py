@@ -93,7 +93,7 @@ def covered(prediction: hs.Prediction, y: Tensor, level: float) -> float:
 
 def print_table(predictions: dict[str, hs.Prediction], y: Tensor) -> None:
     """Coverage and width of the 90 % interval, and the NLL of the variance."""
-    print("| | inside 90 % | below / above | mean width | NLL of the variance |")
+    print("| | 90 % interval covers | below / above | mean width | NLL of the variance |")
     print("|---|---|---|---|---|")
     for name, p in predictions.items():
         low, high = p.interval(0.9)

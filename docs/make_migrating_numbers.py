@@ -1,4 +1,4 @@
-"""Writes the tables of docs/migrating.md: released formulas, howsure and brute force, side by side.
+"""Writes the tables of docs/migrating.md: released formulas, howsure and Monte Carlo, side by side.
 
 Run from the repository: `.venv/bin/python docs/make_migrating_numbers.py`. It measures on the
 network and the held-out digits of `howsure_lab.digits`; nothing is downloaded. Takes a few seconds.
@@ -80,7 +80,7 @@ def defects_table(model: DigitNet, images: Tensor, noise_std: float = 0.1) -> st
     variants: dict[str, dict[Target, Rule] | None] = {
         "howsure's rules": None,
         "batch norm without 1 / (running_var + eps)": _only(bare, "released batch_norm"),
-        "log-normal soft-max": _only(bare, "released softmax"),
+        "log-normal softmax": _only(bare, "released softmax"),
         "all released formulas, `min_variance` 1e-3": released_rules(1e-3),
         "all released formulas, `min_variance` 1e-4": released_rules(1e-4),
         "all released formulas, `min_variance` 0": bare,
@@ -98,7 +98,7 @@ def _only(rules: dict[Target, Rule], name: str) -> dict[Target, Rule]:
 
 
 def brute_force(model: DigitNet, images: Tensor, noise_std: float) -> Spread:
-    """What noisy copies through the plain network show."""
+    """What noisy samples through the plain network show."""
     generator = torch.Generator().manual_seed(0)
     network: Network = with_probabilities(model)
     found = BruteForce(COPIES, generator).moments(network, images, noise_std)

@@ -95,7 +95,7 @@ def std_vs_error(curve: Curve, ax: Axes) -> None:
 
 
 def noise_sweep(curve: Curve, ax: Axes) -> None:
-    """The data std of three methods against brute force, at the same inputs."""
+    """The data std of three methods against Monte Carlo, at the same inputs."""
     levels, x = [0.02, 0.05, 0.1, 0.2, 0.4], curve.clean[:200]
     names = ("adf", "gradients", "linear")
     stds: dict[str, list[float]] = {name: [] for name in names}

@@ -2,7 +2,7 @@
 
 A line camera of 64 pixels sees a lamp on a moving vehicle; a network reads the lamp's position. For
 a third of the way it is dark: the camera raises its gain and its noise is four times as strong. The
-camera's data sheet gives the noise for every gain, howsure carries it through the network. One
+camera's datasheet gives the noise for every gain, howsure carries it through the network. One
 filter takes the predicted variance, the other a constant that was tuned on another run with the
 same dark stretch. Prints the errors of both, draws a picture. Needs no data; takes under a minute.
 

@@ -75,7 +75,9 @@ def main():
     )
     parser.add_argument("--engine", choices=("local", "ray"), default="local")
     parser.add_argument("--address", help="of a running cluster; default: one on this machine")
-    parser.add_argument("--evaluate", action="store_true", help="fit and evaluate, do not score")
+    parser.add_argument(
+        "--evaluate", action="store_true", help="fit and evaluate; do not predict to a file"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/scores.npz"))
     options = parser.parse_args()
     sure = hs.Uncertain(trained(), noise=hs.noise.std(0.1), method="gradients", rate=0.05)

@@ -93,7 +93,7 @@ def test_bounds_on_accuracy_hold_or_not():
     assert (case, "mean error") not in found
     below = {DEFAULT: {**row, "actual_error": 0.001}, PLAIN: {"own_error": 0.02}}
     unknown = rows({case: below})[-1]
-    assert unknown.measure == "stated error / that of brute force" and unknown.holds is False
+    assert unknown.measure == "stated error / Monte Carlo error" and unknown.holds is False
     text = report(list(found.values()))
     assert "MISS DroNet, 2 gray levels: stated / actual error 0.600 (0.77 to 1.30)" in text
     assert text.endswith(f"1 of {len(found)} bounds are missed.")

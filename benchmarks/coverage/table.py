@@ -21,7 +21,7 @@ def _head(versions: dict[str, str], command: str) -> str:
 
 One pass with Gaussians through real architectures with random weights (seed 0; parameters that
 start as constants, such as layer scales of 1e-6, are made random so that no branch is dead), no
-fall-back.
+fallback.
 
 Batch-norm statistics are fitted to four random inputs, with a floor of a fifth of the mean
 variance. With the initial ones (0, 1) some networks shrink their signal until the variance leaves

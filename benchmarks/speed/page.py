@@ -63,7 +63,7 @@ def _time_to_accuracy(folder: Path, names: list[str], where: str) -> str:
         return ""
     return (
         "## Time to accuracy\n\nCost says little without accuracy. The picture has both, for one "
-        "input on one thread: the root mean square error of the std against brute force, over the "
+        "input on one thread: the root mean square error of the std against Monte Carlo, over the "
         "median time in plain forward passes. Monte Carlo runs all samples as one batch. A star "
         'marks what `method="auto"` picks.\n\n'
         + _pictured("time_to_accuracy", names, where)

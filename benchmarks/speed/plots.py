@@ -10,7 +10,7 @@ from speed import store
 # Colours that people who see few of them can tell apart (Okabe & Ito).
 _COLOURS = ("#0072B2", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#7F7F7F")
 
-# Errors below that of brute force cannot be told from 0.
+# Errors below that of Monte Carlo cannot be told from 0.
 _LEAST_ERROR = 0.003
 
 

@@ -1,6 +1,6 @@
 """Intervals that hold what they promise: split-conformal calibration on held-out readings.
 
-The network's sensor is noisier than its data sheet says, and the targets are noisy themselves, so
+The network's sensor is noisier than its datasheet says, and the targets are noisy themselves, so
 the predicted intervals are too narrow. 500 held-out readings put that right, whatever the reason.
 
 Run from the repository: `python examples/gallery/conformal.py`

@@ -1,7 +1,7 @@
 """A network with a memory: how long does it stay unsure after the sensor was bad?
 
 An LSTM reads a noisy signal step by step and estimates its clean value. In the middle the sensor is
-four times as noisy. The std that howsure predicts is compared with that of many noisy copies.
+four times as noisy. The std that howsure predicts is compared with that of many noisy samples.
 
 Run from the repository: `python examples/gallery/lstm.py`
 """

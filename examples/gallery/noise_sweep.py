@@ -1,4 +1,4 @@
-"""Does the predicted std follow the camera's noise? Three methods against brute force.
+"""Does the predicted std follow the camera's noise? Three methods against Monte Carlo.
 
 With `--data FOLDER` (`cifar10/` and `cifar10_resnets/`, as for `howsure reproduce recognition`) the
 network is a CIFAR ResNet-20; else it is the small residual network for digits that comes with
@@ -41,7 +41,7 @@ def cifar(folder: Path, count: int) -> tuple[nn.Module, Tensor, Tensor | float]:
 
 @torch.no_grad()
 def true_std(model: nn.Module, x: Tensor, noise: hs.noise.Noise, copies: int) -> Tensor:
-    """The std over noisy copies, (images, outputs)."""
+    """The std over noisy samples, (images, outputs)."""
     generator = torch.Generator().manual_seed(0)
     return torch.stack([model(noise.sample(x, generator)) for _ in range(copies)]).std(0)
 

@@ -1,7 +1,7 @@
-"""A transformer reads digits row by row: attention, layer norm and soft-max with uncertainty.
+"""A transformer reads digits row by row: attention, layer norm and softmax with uncertainty.
 
 Each of the 8 rows of a digit is a token. The picture has the digits that the network is least sure
-of under the sensor's noise, and the std of every logit against that of many noisy copies.
+of under the sensor's noise, and the std of every logit against that of many noisy samples.
 
 Run from the repository: `python examples/gallery/transformer.py`
 """

@@ -175,7 +175,7 @@ def test_audit_feeds_the_report(project, howsure):
     )  # fmt: skip
     assert ran.code == 0, ran.err
     page = (project / "report.html").read_text()
-    assert "Mine" in page and "brute force" in page
+    assert "Mine" in page and "Monte Carlo" in page
 
 
 def test_export_writes_a_program_that_predict_can_check(project, howsure):

@@ -91,7 +91,7 @@ def test_what_the_picture_in_the_readme_claims(found):
     """The std rises wherever the network is lost, and is too small there."""
     for condition in UNSEEN:
         each = next(o for o in found.outcomes if o.name == condition.name)
-        assert each.told_from(found.clear) > 0.85
+        assert each.auroc_against(found.clear) > 0.85
         assert each.rmse > 1.5 * each.mean_std
 
 
@@ -112,7 +112,7 @@ def test_scores_are_those_of_scipy():
     assert each.rank == pytest.approx(stats.spearmanr(std, error).statistic, abs=1e-6)
     other = outcome(mean.tolist(), (2 * var).tolist(), true.tolist())
     u = stats.mannwhitneyu(other.std.numpy(), each.std.numpy()).statistic
-    assert other.told_from(each) == pytest.approx(u / 40**2, abs=1e-6)
+    assert other.auroc_against(each) == pytest.approx(u / 40**2, abs=1e-6)
 
 
 def test_the_rank_of_an_exact_std_is_what_drawing_errors_gives():
@@ -131,7 +131,7 @@ def test_the_words_follow_from_the_numbers():
     assert "nearly always" in detected(0.95)
     assert "often" in detected(0.8)
     assert "does not" in detected(0.55)
-    assert "hold under all" in reading._on_trust([inside])
+    assert "keep their coverage" in reading._on_intervals([inside])
 
 
 def test_table_and_explanation_cover_every_condition(found):
@@ -170,7 +170,7 @@ def test_demo_prints_and_writes(tmp_path, capsys, monkeypatch, found):
     captured = capsys.readouterr()
     printed = captured.err + captured.out
     assert "60 held-out clear roads" in printed
-    assert "told from" in printed and "rank" in printed
+    assert "AUROC" in printed and "rank" in printed
     assert str(out / "demo.png") in printed and str(out / "report.html") in printed
     assert sorted(path.name for path in out.iterdir()) == ["demo.png", "report.html"]
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

@@ -161,7 +161,7 @@ def test_trajectory(ax):
     np.testing.assert_allclose(strokes.get_array(), (std[:-1] + std[1:]) / 2, rtol=1e-6)
     np.testing.assert_allclose(crosses.get_offsets(), path[~trusted], rtol=1e-6)
     np.testing.assert_allclose(line(ax, "truth").T, path + 1, rtol=1e-6)
-    assert legend_texts(ax) == ["truth", "95 % ellipse", "not trusted"]
+    assert legend_texts(ax) == ["truth", "95 % ellipse", "rejected"]
     assert len(ellipses(ax)) == 12
 
 
@@ -182,7 +182,7 @@ def test_trajectory_by_coordinate_and_with_variance_zero(ax):
     plots.trajectory(path, torch.tensor([[4.0, 1.0], [0.0, 0.0]]), trusted=[True, True], ax=ax)
     first, second = ellipses(drawn(ax))
     assert {round(first.width / first.height, 6), round(first.height / first.width, 6)} == {0.5, 2}
-    assert second.width == 0 and "not trusted" not in legend_texts(ax)
+    assert second.width == 0 and "rejected" not in legend_texts(ax)
     drawn(plots.trajectory(path[:1], torch.zeros(1)))
 
 

@@ -62,7 +62,7 @@ def test_curves_of_a_regression():
     np.testing.assert_allclose(observed.y, (truth <= quantiles).mean(0), atol=1e-12)
     order = np.argsort(-var.ravel())
     remaining = np.abs(truth - mean).ravel()[order]
-    curve = series(chart(found, "sparsification"), "the least sure left out")
+    curve = series(chart(found, "sparsification"), "the least sure rejected")
     half = min(range(len(curve.x)), key=lambda i: abs(curve.x[i] - 0.5))
     rest = remaining[round(curve.x[half] * 300) :].mean() / remaining.mean()
     assert curve.y[half] == pytest.approx(rest)

@@ -19,13 +19,13 @@ def words(text):
 @pytest.mark.parametrize(
     ("observed", "inputs", "expected"),
     [
-        (0.91, 1000, "The 95 % interval holds 91 % of the targets: slightly too sure."),
-        (0.80, 1000, "The 95 % interval holds 80 % of the targets: clearly too sure."),
-        (0.30, 1000, "The 95 % interval holds 30 % of the targets: far too sure."),
-        (0.0, 1000, "The 95 % interval holds 0 % of the targets: far too sure."),
-        (0.999, 9000, "holds 99.9 % of the targets: clearly too unsure"),
-        (1.0, 1000, "holds 100 % of the targets: somewhat too unsure"),
-        (0.91, 50, "holds 91 % of the targets: as promised, as far as 50 inputs can tell."),
+        (0.91, 1000, "The 95 % interval covers 91 % of the targets: slightly too sure."),
+        (0.80, 1000, "The 95 % interval covers 80 % of the targets: clearly too sure."),
+        (0.30, 1000, "The 95 % interval covers 30 % of the targets: far too sure."),
+        (0.0, 1000, "The 95 % interval covers 0 % of the targets: far too sure."),
+        (0.999, 9000, "covers 99.9 % of the targets: clearly too unsure"),
+        (1.0, 1000, "covers 100 % of the targets: somewhat too unsure"),
+        (0.91, 50, "covers 91 % of the targets: as promised, as far as 50 inputs can tell."),
     ],
 )
 def test_coverage(observed, inputs, expected):
@@ -68,7 +68,7 @@ def test_shuffled_stds_are_found_out():
     )
     found = report.from_predictions({1.0: shuffled}, target)
     assert "does not lower the error" in metric(found, "AUSE").reading
-    assert "does not tell" in metric(found, "Rank correlation").reading
+    assert "does not show" in metric(found, "Rank correlation").reading
     assert "Worse than one constant error bar" in metric(found, "NLL").reading
 
 

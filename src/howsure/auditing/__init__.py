@@ -1,4 +1,4 @@
-"""Checks every method against brute force, on the user's own network and inputs."""
+"""Checks every method against Monte Carlo, on the user's own network and inputs."""
 
 from howsure.auditing.layers import LayerRow as LayerRow
 from howsure.auditing.measures import Estimate as Estimate

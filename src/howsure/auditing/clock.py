@@ -15,7 +15,7 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Time spent so far."""
+        """The time spent so far."""
         return time.perf_counter() - self.start
 
     def past(self, share: float) -> bool:

@@ -23,7 +23,7 @@ from howsure.noise import sample_of
 from howsure.values.progress import progress
 from howsure.values.trees import Parts
 
-# Passes of brute force; the std of each element is known to 5 %, of a layer much better.
+# Monte Carlo passes; the std of each element is known to 5 %, of a layer much better.
 PASSES, LEAST = 200, 20
 _ELEMENTS = 4096
 # Elements with less of the layer's mean variance than this have no std worth comparing.
@@ -67,7 +67,7 @@ class Running:
     squares: Tensor = field(default_factory=lambda: torch.zeros(()))
 
     def add(self, values: Tensor) -> None:
-        """One more draw."""
+        """Adds one more draw."""
         self.count += 1
         moved = values - self.mean
         self.mean = self.mean + moved / self.count
@@ -143,7 +143,7 @@ def _hook(path: str, receive: Receive) -> Callable[[nn.Module, Any, Any], None]:
 def layer_rows(
     case: Case, clock: Clock, *, share: float, passes: int, seed: int, show: bool
 ) -> tuple[LayerRow, ...]:
-    """ADF against brute force at every layer that noise reaches, in the order of the calls."""
+    """ADF against Monte Carlo at every layer that noise reaches, in the order of the calls."""
     model, watch = case.setup.model, Watch(seed)
     assert isinstance(model, nn.Module)
     generator = torch.Generator().manual_seed(seed + 1)

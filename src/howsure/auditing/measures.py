@@ -45,7 +45,7 @@ class Measures:
         ratio: Median of std / true std.
         log_error: Mean of |log(std / true std)|; 0.1 is about 10 %.
         rank: Spearman's correlation with the true std; `None` where all true stds are the same
-            as far as brute force can tell.
+            as far as Monte Carlo can tell.
     """
 
     ratio: Estimate
@@ -72,7 +72,7 @@ class Pairs:
 
     @property
     def known(self) -> bool:
-        """Whether brute force knows these stds well enough to compare with them."""
+        """Whether Monte Carlo knows these stds well enough to compare with them."""
         return float(self.valid.double().mean()) > 0.5 and self.typical_error < _KNOWN
 
     @property

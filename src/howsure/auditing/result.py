@@ -53,7 +53,7 @@ class Recommendation:
 
 @dataclass(frozen=True, repr=False)
 class Audit:
-    """Every method against brute force, on one network, its inputs and its noise.
+    """Every method against Monte Carlo, on one network, its inputs and its noise.
 
     Attributes:
         rows: The methods that were compared.
@@ -62,7 +62,7 @@ class Audit:
         plain_shift: How far the plain network's output is from the true mean, in true std.
         recommended: The method to use, with its options.
         verdict: What it all means, in sentences.
-        samples: Passes of brute force.
+        samples: Monte Carlo samples.
         inputs: How many inputs were used.
         outputs: How many outputs of each were compared.
         truth_error: Median relative standard error of the true std.

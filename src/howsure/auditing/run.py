@@ -1,4 +1,4 @@
-"""The audit itself: methods first, then layers, then brute force with the time that is left."""
+"""The audit itself: methods first, then layers, then Monte Carlo with the time that is left."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from howsure.methods.passes import Pass, no_gradients
 from howsure.setup import Setup
 from howsure.values.progress import progress
 
-# Shares of the time limit by which each stage ends; brute force has the rest.
+# Shares of the time limit by which each stage ends; Monte Carlo has the rest.
 _METHODS, _COST, _LAYERS = 0.4, 0.5, 0.6
 _ROUNDS = 6
 
@@ -59,7 +59,7 @@ def audit(
     show_progress: bool = True,
     **method_options: Any,
 ) -> Audit:
-    """Every method's std and mean against brute force on this network, with a verdict.
+    """Every method's std and mean against Monte Carlo on this network, with a verdict.
 
     Print the result. Its numbers are for these inputs, this noise and this rate.
 
@@ -70,8 +70,8 @@ def audit(
         noise: The sensor's noise as in `Uncertain`: a number or tensor is a **variance**.
         rate: Dropout rate, or one per site; `None` for no dropout.
         methods: Names, or (name, options), such as `["adf", ("gradients", {"samples": 16})]`.
-        time_limit: Seconds for all of it. Brute force makes up to 2,000 passes in what is left.
-        samples: Make exactly so many passes of brute force, however long it takes: the same
+        time_limit: Seconds for all of it. Monte Carlo makes up to 2,000 passes in what is left.
+        samples: Make exactly so many Monte Carlo passes, however long it takes: the same
             numbers on every machine.
         inputs: At most so many inputs.
         placement: Where dropout goes, as in `Uncertain`.
@@ -223,7 +223,7 @@ class _Run:
 
 
 def _cost_of_a_sample(rows: Sequence[AuditRow]) -> float:
-    """Time of a pass of brute force, relative to a plain one."""
+    """Time of a Monte Carlo pass, relative to a plain one."""
     drawn = (row for row in rows if METHODS[row.method].draws_noise)
     return next((row.cost.value / row.options.get("samples", 20) for row in drawn), 1.0)
 
@@ -263,7 +263,7 @@ def _check_samples(samples: int | None) -> None:
 
 
 def _check_time(case: Case, clock: Clock) -> None:
-    """An error if not even 100 passes of brute force fit into half of the time limit."""
+    """An error if not even 100 Monte Carlo passes fit into half of the time limit."""
     before = clock.seconds
     with no_gradients():
         Pass(case.setup, case.x).plain()
@@ -271,6 +271,6 @@ def _check_time(case: Case, clock: Clock) -> None:
     if needed > clock.limit / 2:
         raise ValueError(
             f"A pass of {case.inputs} inputs takes {needed / LEAST:.2g} s, so the {LEAST} passes "
-            f"that brute force needs at least do not fit into a `time_limit` of {clock.limit:g} s. "
+            f"that Monte Carlo needs at least do not fit into a `time_limit` of {clock.limit:g} s. "
             f"Give `time_limit={math.ceil(2.5 * needed)}`, or fewer `inputs`."
         )

@@ -50,7 +50,7 @@ class Surveyor(RuleInterpreter):
         self.depth = 0
 
     def call(self, func: Target, args: Args, kwargs: Kwargs) -> object:
-        """As in a pass, but an operation without a rule is noted, not raised."""
+        """Runs the operation as in a pass, but notes a missing rule instead of raising."""
         outermost, self.depth = self.depth == 0, self.depth + 1
         noted = self._noted(func, args, kwargs) if outermost else None
         try:

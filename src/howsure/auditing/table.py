@@ -27,10 +27,10 @@ def text(audit: Audit) -> str:
 
 def _heading(audit: Audit) -> str:
     return fill(
-        f"Std of {audit.inputs} inputs x {audit.outputs} outputs against {audit.samples} passes of "
-        f"brute force, which knows each std to {100 * audit.truth_error:.1f} %. Numbers in "
-        "brackets are 95 % intervals, for the cost the range of repeated measurements. Stated: "
-        "the relative standard error that a method gives for its own std.",
+        f"Std of {audit.inputs} inputs x {audit.outputs} outputs against Monte Carlo with "
+        f"{audit.samples} samples, which knows each std to {100 * audit.truth_error:.1f} %. "
+        "Numbers in brackets are 95 % intervals, for the cost the range of repeated measurements. "
+        "Stated: the relative standard error that a method gives for its own std.",
         _WIDTH,
     )
 

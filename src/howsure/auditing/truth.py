@@ -1,4 +1,4 @@
-"""Brute force as truth: the plain network with sampled noise and masks, and how sure it is itself.
+"""Monte Carlo as truth: the plain network with sampled noise and masks, and how sure it is itself.
 
 Each mask sees two noises (as in `howsure.methods.noise_sampling`): half their squared
 difference is data variance, their covariance is model variance.
@@ -42,7 +42,7 @@ class Spread:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What brute force found.
+    """What Monte Carlo found.
 
     Attributes:
         mean: Mean of the outputs, (inputs, outputs).
@@ -70,7 +70,7 @@ def brute_force(case: Case, clock: Clock, *, samples: int | None, seed: int, sho
     drawn = Draws(case, seed)
     rows: list[Tensor] = []
     with no_gradients():
-        for index in progress(range(rounds), show, "audit: brute force"):
+        for index in progress(range(rounds), show, "audit: Monte Carlo"):
             if index >= least and clock.past(_END):
                 break
             rows.append(drawn.at(index, per_round))

@@ -24,7 +24,7 @@ ADVISED = 0.08
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What sampling would take, from brute force on these very outputs.
+    """What sampling would take, from Monte Carlo on these very outputs.
 
     Attributes:
         samples: Passes that were made.
@@ -38,7 +38,7 @@ class Yardstick:
 
     def passes(self, log_error: float) -> float:
         """Passes with this mean absolute log error, which is sqrt(2 / pi) standard errors."""
-        # No method is told from another below a tenth of the truth's own error.
+        # No two methods can be distinguished below a tenth of the truth's own error.
         known = max(log_error, self.error / 10) * math.sqrt(math.pi / 2)
         return self.samples * (self.error / known) ** 2
 
@@ -134,7 +134,7 @@ def _on_order(row: AuditRow) -> list[str]:
     if rank is None or rank.value < 0.9:
         return []
     return [
-        f"Its order holds (rank {rank.value:.2f}), so it can sort predictions, or be rescaled on "
+        f"Its ranking is right (rank {rank.value:.2f}): rank or reject by it, or rescale it on "
         "held-out data."
     ]
 
@@ -169,7 +169,7 @@ def _on_mean(rows: Sequence[AuditRow], recommended: Recommendation, plain: Estim
 
 
 def _percent(log_error: float) -> str:
-    """A log error in words; below 1 % brute force cannot tell."""
+    """A log error in words; below 1 % Monte Carlo cannot tell."""
     if log_error < 0.01:
         return "1 %"
     return f"{100 * log_error:.2g} %" if log_error < 1 else f"a factor of {math.exp(log_error):.2g}"

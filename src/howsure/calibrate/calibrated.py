@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CalibratedPrediction(Prediction):
-    """A prediction with the intervals, or sets of classes, of a calibrator.
+    """A prediction with the intervals, or prediction sets, of a calibrator.
 
     Mean, variances and `distribution()` stay those of the method.
 
@@ -31,10 +31,10 @@ class CalibratedPrediction(Prediction):
         return self.calibrator.interval(self, level, **options)
 
     def sets(self, level: float = 0.9, **options: Any) -> Tensor:
-        """The calibrator's sets of classes, `(batch, classes, ...)`, bool."""
+        """The calibrator's prediction sets, `(batch, classes, ...)`, bool."""
         chosen = getattr(self.calibrator, "sets", None)
         if chosen is None:
-            raise TypeError("Only `ConformalClasses` gives sets of classes; use `.interval`.")
+            raise TypeError("Only `ConformalClasses` gives prediction sets; use `.interval`.")
         return chosen(self, level, **options)
 
 

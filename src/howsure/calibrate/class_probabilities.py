@@ -12,9 +12,9 @@ from howsure.prediction import Prediction, entropy
 
 
 def class_probabilities(logits: Prediction) -> Prediction:
-    """The soft-max of independent Gaussian logits, `(batch, classes, ...)`, as a prediction.
+    """The softmax of independent Gaussian logits, `(batch, classes, ...)`, as a prediction.
 
-    Mean and total variance are those of the soft-max rule at the logits' total variance; the total
+    Mean and total variance are those of the softmax rule at the logits' total variance; the total
     is divided as the rule's variances of the data and of the model part alone. The expected entropy
     is second order in the model variance: H(mean) - 1/2 sum model_var / mean.
 
@@ -33,7 +33,7 @@ def class_probabilities(logits: Prediction) -> Prediction:
 
 
 def soft_max(mean: Tensor, var: Tensor) -> Moments:
-    """Moments of the soft-max along dim 1; the plain one where there is no variance."""
+    """Moments of the softmax along dim 1; the plain one where there is no variance."""
     if not bool((var > 0).any()):
         return Moments(torch.softmax(mean, 1), torch.zeros_like(var))
     rule = find(F.softmax)

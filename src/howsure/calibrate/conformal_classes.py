@@ -1,4 +1,4 @@
-"""Sets of classes with a guarantee: split conformal prediction for classification."""
+"""Prediction sets with a guarantee: split conformal prediction for classification."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from howsure.prediction import Prediction
 
 @dataclass(frozen=True, eq=False)
 class ConformalClasses(Calibrator):
-    """Sets of classes that hold the true one with probability of at least `level`.
+    """Prediction sets that cover the true class with probability of at least `level`.
 
     A class is in the set if 1 - p <= q, with q the k-th smallest held-out 1 - p of the true class,
     k = ceil((n + 1) * level) (Sadinle et al. 2019). If the

@@ -41,8 +41,8 @@ def log_polished(cost: Callable[[float], float], start: float, *, width: float =
     at = math.log(start)
     for _ in range(4):
         low, middle, high = (cost(math.exp(at + side * width)) for side in (-1, 0, 1))
-        bend, slope = low - 2 * middle + high, (low - high) / 2
-        step = width * slope / bend if bend > 0 else math.copysign(2 * width, slope)
+        curvature, slope = low - 2 * middle + high, (low - high) / 2
+        step = width * slope / curvature if curvature > 0 else math.copysign(2 * width, slope)
         at += min(max(step, -2 * width), 2 * width)
         width /= 3
     return math.exp(at)

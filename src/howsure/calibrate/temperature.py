@@ -16,7 +16,7 @@ from howsure.calibrate.line_search import log_minimum, log_polished
 from howsure.prediction import Prediction
 
 _LOW, _HIGH = 1e-3, 1e3
-# The soft-max of uncertain logits is a quadrature; this many inputs are enough for a first guess.
+# The softmax of uncertain logits is a quadrature; this many inputs are enough for a first guess.
 _FEW = 500
 
 
@@ -26,9 +26,9 @@ class Temperature(Calibrator):
 
     The temperature minimises the categorical NLL of held-out labels (Guo et al. 2017, Sec. 4.2).
     Logits with mean m and variance v become m / T and v / T**2, and the probabilities are the mean
-    of their soft-max. Without variances that is Guo's soft-max(m / T), whose NLL is convex in 1/T.
+    of their softmax. Without variances that is Guo's softmax(m / T), whose NLL is convex in 1/T.
 
-    A method that samples averages the soft-max over its samples; here it comes from the logits'
+    A method that samples averages the softmax over its samples; here it comes from the logits'
     mean and variance, so at T = 1 it may differ a little.
 
     Attributes:

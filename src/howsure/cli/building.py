@@ -96,7 +96,7 @@ def data_of(arguments: Namespace, model: Model) -> Data:
 
 
 def preparation_of(arguments: Namespace) -> Preparation:
-    """What is done to the numbers."""
+    """The scale and normalisation that the options ask for."""
     return Preparation(arguments.scale, arguments.normalize_mean, arguments.normalize_std)
 
 

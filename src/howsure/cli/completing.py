@@ -55,7 +55,7 @@ def _option(action: argparse.Action) -> Option:
 
 
 def bash(parser: argparse.ArgumentParser) -> str:
-    """For bash: options and choices by command, files where a value or a name may stand."""
+    """The script for bash: options and choices by command, files where a value may stand."""
     commands = commands_of(parser)
     lines = [
         "_howsure() {",
@@ -94,12 +94,12 @@ def _bash_words(command: Command) -> str:
 
 
 def zsh(parser: argparse.ArgumentParser) -> str:
-    """For zsh, which runs the script for bash."""
+    """The script for zsh, which runs the one for bash."""
     return f"autoload -U +X bashcompinit && bashcompinit\n{bash(parser)}"
 
 
 def fish(parser: argparse.ArgumentParser) -> str:
-    """For fish: every command and option with its description."""
+    """The script for fish: every command and option with its description."""
     lines = []
     for command in commands_of(parser):
         lines.append(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from howsure.cli.result import FAILED, WRONG_INPUT
 
-# What users can mend: values, types, files, packages, operations without a rule.
+# What users can fix: values, types, files, packages, operations without a rule.
 _THEIRS = (ValueError, TypeError, OSError, ImportError, NotImplementedError)
 _RESUMES = "Interrupted; finished parts are kept, and the same command goes on from there."
 

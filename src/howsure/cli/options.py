@@ -9,7 +9,7 @@ from typing import Any
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """What every command has."""
+    """Adds the options that every command has."""
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="one JSON object on stdout, no more")
     group.add_argument("-q", "--quiet", action="store_true", help="no bars, no notes")
@@ -17,7 +17,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """The model and its weights."""
+    """Adds the options for the model and its weights."""
     parser.add_argument(
         "model", metavar="MODEL", help="`package.module:factory`, or a file `.pt2` of torch.export"
     )
@@ -38,7 +38,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_data(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
-    """The data and how to read it."""
+    """Adds the options for the data and how to read it."""
     parser.add_argument(
         "data",
         metavar="DATA",
@@ -107,7 +107,7 @@ def add_noise(parser: argparse.ArgumentParser) -> None:
 
 
 def add_method(parser: argparse.ArgumentParser, *, choose: bool = True) -> None:
-    """The settings of `Uncertain`."""
+    """Adds the options that become settings of `Uncertain`."""
     group = parser.add_argument_group("method; what is given here is stronger than the settings")
     group.add_argument("--settings", metavar="FILE", help="what `howsure fit` wrote")
     if choose:
@@ -146,7 +146,7 @@ def add_method(parser: argparse.ArgumentParser, *, choose: bool = True) -> None:
 
 
 def add_batch(parser: argparse.ArgumentParser, default: int = 256) -> None:
-    """How many rows run at once."""
+    """Adds the option for how many rows run at once."""
     parser.add_argument(
         "--batch",
         type=count,
@@ -157,7 +157,7 @@ def add_batch(parser: argparse.ArgumentParser, default: int = 256) -> None:
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Numbers that commas separate."""
+    """The numbers in a text that separates them by commas."""
     return tuple(float(each) for each in text.split(","))
 
 

@@ -66,7 +66,7 @@ def _warnings_told(notes: list[str], *, quiet: bool) -> Iterator[None]:
     """Warnings as sentences on stderr, and collected; `quiet` does without the former."""
 
     def tell(message: Warning | str, category: object, filename: str, *rest: Any) -> None:
-        if "/torch/" in Path(filename).as_posix():  # about torch's insides, which users cannot mend
+        if "/torch/" in Path(filename).as_posix():  # about torch's insides, which users cannot fix
             return
         notes.append(str(message))
         if not quiet:

@@ -183,7 +183,7 @@ def pairs(
     *,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Chosen entries of two tensors."""
+    """The entries of two tensors that the mask selects."""
     _same_shape(first=first, second=second)
     left, right, _ = select(first.shape, mask, None, first=first, second=second)
     return left, right

@@ -28,7 +28,7 @@ def auroc(
     zeros = len(positive) - ones
     if ones == 0 or zeros == 0:
         raise ValueError(
-            f"`positive` is {bool(ones)} everywhere, so there is nothing to tell apart; give at "
+            f"`positive` is {bool(ones)} everywhere, so there is nothing to separate; give at "
             "least one positive and one negative."
         )
     rank_sum = average_ranks(score) @ positive
@@ -42,7 +42,7 @@ def misclassification_auroc(
     *,
     mask: Tensor | None = None,  # (batch, ...), bool
 ) -> Tensor:
-    """AUROC with which the uncertainty tells wrong from right predictions.
+    """AUROC with which the uncertainty separates wrong from right predictions.
 
     Piece by piece: `auroc.stream()` with `positive = scores.argmax(1) != target`.
     """
@@ -54,7 +54,7 @@ def out_of_distribution_auroc(
     inside: Tensor,  # (...)
     outside: Tensor,  # (...)
 ) -> Tensor:
-    """AUROC with which the uncertainty tells data outside the distribution from data inside.
+    """AUROC with which the uncertainty detects out-of-distribution data.
 
     Piece by piece: `auroc.stream()` with `positive` True for data from outside.
 

@@ -65,27 +65,27 @@ class Sums:
         return functools.reduce(Sums.merge, (Sums.of(score(*block), w) for w, *block in blocks))
 
     def mean(self) -> Tensor:
-        """Total by weight."""
+        """The total divided by the weight."""
         return self.total / self.weight
 
     def root_mean(self) -> Tensor:
-        """Square root of the mean."""
+        """The square root of the mean."""
         return self.mean().sqrt()
 
     def merge(self, other: Sums) -> Sums:
-        """Adds."""
+        """The sums over both parts of the data."""
         _mergeable(self.total, other.total)
         return Sums(
             self.total + other.total.to(self.total), self.weight + other.weight.to(self.weight)
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """`total` and `weight`."""
+        """The tensors `total` and `weight`."""
         return {"total": self.total, "weight": self.weight}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Sums:
-        """From `total` and `weight`."""
+        """The sums with this `total` and `weight`."""
         return cls(**tensors)
 
 
@@ -127,12 +127,12 @@ class Scatter:
         return Scatter(weight, self.mean + share * shift, scatter)
 
     def tensors(self) -> dict[str, Tensor]:
-        """`weight`, `mean` and `scatter`."""
+        """The tensors `weight`, `mean` and `scatter`."""
         return {"weight": self.weight, "mean": self.mean, "scatter": self.scatter}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Scatter:
-        """From `weight`, `mean` and `scatter`."""
+        """The scatter with this `weight`, `mean` and `scatter`."""
         return cls(**tensors)
 
 
@@ -147,7 +147,7 @@ class Values:
     chunks: tuple[dict[str, Tensor], ...]  # each (n, ...)
 
     def merge(self, other: Values) -> Values:
-        """Appends."""
+        """The values of both parts, one after the other."""
         return Values(self.chunks + other.chunks)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -165,7 +165,7 @@ class Values:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Values:
-        """From joined columns."""
+        """The values whose joined columns these are."""
         return cls((dict(tensors),))
 
 

@@ -1,4 +1,4 @@
-"""A path in the plane: how sure every point is, and where it was not trusted."""
+"""A path in the plane: how sure every point is, and where it was rejected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _ELLIPSES = 12
-# Half axes of the ellipse that holds 95 % of a Gaussian in the plane, in stds.
+# Half axes of the ellipse that covers 95 % of a Gaussian in the plane, in stds.
 _REACH = math.sqrt(-2 * math.log(0.05))
 
 
@@ -28,7 +28,7 @@ def trajectory(
     trusted: Any = None,  # (n,), bool
     ax: Axes | None = None,
 ) -> Axes:
-    """Axes with a path coloured by its std, 95 % ellipses, and the spans that were not trusted.
+    """Axes with a path coloured by its std, 95 % ellipses, and the spans that were rejected.
 
     The std of a point is sqrt((var_x + var_y) / 2), and the line grows with it.
 
@@ -53,7 +53,7 @@ def trajectory(
     if passed is not None and not passed.all():
         # A light cross on a dark one is seen on any line.
         cross = {"marker": "X", "color": theme.mark(1).colour, "s": 60, "linewidths": 0.9}
-        style = {**cross, "edgecolors": theme.background, "zorder": 4, "label": "not trusted"}
+        style = {**cross, "edgecolors": theme.background, "zorder": 4, "label": "rejected"}
         ax.scatter(*points[~passed].T, **style)
     label(ax, "x", "y")
     ax.autoscale_view()

@@ -44,7 +44,7 @@ def sparsification(
             ax.fill_between(
                 removed, oracle, remaining, facecolor=mark.colour, alpha=0.25, linewidth=0
             )
-    label(ax, "share of the most uncertain removed", _quantity(normalise))
+    label(ax, "share of the most uncertain rejected", _quantity(normalise))
     ax.set_xlim(0, 1)
     ax.set_ylim(bottom=0)
     legend(ax)

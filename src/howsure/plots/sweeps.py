@@ -24,7 +24,7 @@ def noise_sweep(
 ) -> Axes:
     """Axes with the predicted against the true std at each level of the sensor's noise.
 
-    Below the diagonal the method is too sure. The true std is that of brute force, or of the
+    Below the diagonal the method is too sure. The true std is that of Monte Carlo, or of the
     errors. The upper axis names the noise levels.
     """
     noise = array("noise_std", noise_std, "(levels,)")

@@ -14,7 +14,7 @@ from howsure.report.axes import short
 from howsure.report.fragments import facts, heading, sentences, table
 from howsure.report.values import Cell, Table
 
-_TITLES = {"rows": "Methods against brute force", "layers": "Layer by layer"}
+_TITLES = {"rows": "Methods against Monte Carlo", "layers": "Layer by layer"}
 _ESTIMATE = {"value", "low", "high"}
 
 

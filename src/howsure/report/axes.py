@@ -35,7 +35,7 @@ def linear_axis(label: str, values: Iterable[float], *, include: Sequence[float]
 
 
 def unit_axis(label: str) -> Axis:
-    """From 0 to 1, in percent."""
+    """An axis from 0 to 1, in percent."""
     ticks = tuple((k / 4, f"{25 * k} %") for k in range(5))
     return Axis(label, 0.0, 1.0, ticks, "percent")
 

@@ -51,7 +51,7 @@ def sparsification(
     rankings: dict[str, Tensor],  # each (n,)
     what: str,
 ) -> Chart:
-    """The error that remains when the least sure predictions are left out."""
+    """The error that remains when the least sure predictions are rejected."""
     key, title = "sparsification", "Does it know where it is wrong?"
     try:
         curves = [sparsification_curve(error, ranking) for ranking in rankings.values()]
@@ -59,9 +59,9 @@ def sparsification(
         return missing_chart(key, title, str(reason))
     places = evenly(len(curves[0].removed))
     removed = floats(curves[0].removed[places])
-    series = [Series("no order", "reference", "ideal", (0.0, 1.0), (1.0, 1.0))]
+    series = [Series("no ranking", "reference", "ideal", (0.0, 1.0), (1.0, 1.0))]
     series.append(
-        Series("the worst left out", "line", "truth", removed, floats(curves[0].oracle[places]))
+        Series("the worst rejected", "line", "truth", removed, floats(curves[0].oracle[places]))
     )
     for (name, curve), role in zip(
         zip(rankings, curves, strict=True), ("first", "second"), strict=False
@@ -69,15 +69,15 @@ def sparsification(
         series.append(Series(name, "line", role, removed, floats(curve.error[places])))
     heights = [y for each in series for y in each.y]
     caption = (
-        f"{what}, relative to that of all predictions, when the least sure ones are left out. The "
-        "faster it falls, the better the uncertainty sorts the predictions."
+        f"{what}, relative to that of all predictions, when the least sure ones are rejected. The "
+        "faster it falls, the better the uncertainty ranks the predictions."
     )
     y = linear_axis("error of the rest", heights, include=(0.0,))
-    return Chart(key, title, caption, unit_axis("left out"), y, tuple(series))
+    return Chart(key, title, caption, unit_axis("rejected"), y, tuple(series))
 
 
 def sweep(levels: Levels, curves: Mapping[str, Sequence[float]], unit: str) -> list[Chart]:
-    """For every level the same two curves over all levels, with the level marked.
+    """Charts of the same two curves over all levels, one for each level, which it marks.
 
     Args:
         levels: The noise levels.

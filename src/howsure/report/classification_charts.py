@@ -35,13 +35,12 @@ def reliability(seen: Decisions) -> Chart:
         "diagonal the network is too sure, above it too unsure."
     )
     x, y = unit_axis("confidence"), unit_axis("accuracy")
-    return Chart(
-        "reliability", "Do the probabilities hold?", caption, x, y, (DIAGONAL, observed, dots)
-    )
+    title, series = "Are the probabilities calibrated?", (DIAGONAL, observed, dots)
+    return Chart("reliability", title, caption, x, y, series)
 
 
 def left_out(seen: Decisions) -> Chart:
-    """Errors that remain when the least sure predictions are left out."""
+    """Errors that remain when the least sure predictions are rejected."""
     rankings = {"by entropy": seen.entropy, "by std": seen.std}
     return sparsification(seen.wrong, rankings, "Share of wrong predictions")
 

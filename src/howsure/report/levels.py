@@ -29,14 +29,14 @@ class Levels:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the slider says."""
+        """The labels of the slider."""
         return tuple(f"× {factor:g}" for factor in self.factors)
 
     def __len__(self) -> int:
         return len(self.factors)
 
     def __str__(self) -> str:
-        """What the slider does."""
+        """The levels in words."""
         if len(self) == 1:
             return "one"
         listed = ", ".join(f"{factor:g}" for factor in self.factors)

@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def inputs(self) -> int:
-        """How many inputs."""
+        """The number of inputs."""
         return self.mean.shape[0]
 
     @property

@@ -68,7 +68,7 @@ def _sections(report: Report) -> list[str]:
         fragments.section(
             "budget", "Where the variance comes from", fragments.budget(report.budget)
         ),
-        fragments.section("audit", "Audit against brute force", audit(report.audit)),
+        fragments.section("audit", "Audit against Monte Carlo", audit(report.audit)),
         fragments.section("notes", "Notes of the method", fragments.sentences(report.notes)),
         fragments.section("run", "What was run", fragments.facts(report.facts)),
         fragments.section("reproduce", "To run it again", _reproduce(report)),

@@ -1,7 +1,7 @@
 """Numbers in plain words: each function returns one sentence.
 
 How far off is said by a factor on the std, because a factor means the same at every level: an
-interval that holds 91 % in place of 95 % would be right if the std were 1.16 times as large.
+interval that covers 91 % instead of 95 % would be right if the std were 1.16 times as large.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def degree(factor: float) -> str:
 
 
 def coverage(observed: float, level: float, inputs: int) -> str:
-    """Whether an interval holds what it promises, as far as so many inputs can tell.
+    """Whether an interval covers what it promises, as far as so many inputs can tell.
 
     The standard error takes one target per input as independent, which is on the safe side where
     an input has several outputs.
     """
-    holds = f"The {percent(level)} interval holds {percent(observed)} of the targets"
+    covers = f"The {percent(level)} interval covers {percent(observed)} of the targets"
     error = math.sqrt(level * (1 - level) / inputs)
     if abs(observed - level) <= _CHANCE * error:
-        return f"{holds}: as promised, as far as {inputs:,} inputs can tell."
+        return f"{covers}: as promised, as far as {inputs:,} inputs can tell."
     if observed < level:
-        return f"{holds}: {_needed(observed, level)} too sure."
-    return f"{holds}: {_needed(observed, level)} too unsure; its error bars could be smaller."
+        return f"{covers}: {_needed(observed, level)} too sure."
+    return f"{covers}: {_needed(observed, level)} too unsure; its error bars could be smaller."
 
 
 def _needed(observed: float, level: float) -> str:
@@ -80,7 +80,7 @@ def likelihood(nll: float, constant: float) -> str:
     if gain > 0.02:
         return (
             f"Better than one constant error bar, which at best scores {short(constant)}: the std "
-            "tells good predictions from bad ones."
+            "distinguishes good predictions from bad ones."
         )
     if gain > -0.02:
         return f"As good as one constant error bar, which at best scores {short(constant)}."
@@ -125,24 +125,24 @@ def ence(value: float) -> str:
 
 
 def order(ause: float, of_chance: float, of_truth: float | None = None) -> str:
-    """What leaving out uncertain predictions gains, between no order and the perfect one.
+    """What rejecting unsure predictions gains, between no ranking and the perfect one.
 
     Args:
         ause: Of the predicted uncertainty.
-        of_chance: Of no order at all.
+        of_chance: Of no ranking at all.
         of_truth: What to expect if the predicted std were exactly right; errors are still random.
     """
     if of_chance <= 0:
-        return "All errors are equal, so there is no order to find."
+        return "All errors are equal, so there is no ranking to find."
     gain = 1 - ause / of_chance
     if gain <= 0.02:
-        return "Leaving out the unsure predictions does not lower the error."
+        return "Rejecting the unsure predictions does not lower the error."
     limit = ""
     if of_truth is not None and of_truth < of_chance:
         limit = f" ({percent(1 - of_truth / of_chance)} if this std were exactly right)"
     return (
-        f"Leaving out the unsure predictions gains {percent(gain)} of what leaving out the worst "
-        f"ones would gain{limit}."
+        f"Rejecting the unsure predictions gains {percent(gain)} of what rejecting the worst ones "
+        f"would gain{limit}."
     )
 
 
@@ -152,12 +152,12 @@ def rank(value: float, of_truth: float | None = None) -> str:
         limit = "" if of_truth is None else f" ({short(of_truth)} if this std were exactly right)"
         return f"Where the model is unsure, errors tend to be larger{limit}."
     if value > -0.1:
-        return "The std does not tell where the errors are large."
-    return "Where the model is unsure, errors are smaller: the order is wrong."
+        return "The std does not show where the errors are large."
+    return "Where the model is unsure, errors are smaller: the ranking is wrong."
 
 
 def sources(data_share: float) -> str:
-    """What the variance comes from."""
+    """A sentence on what the variance comes from."""
     if data_share == 1:
         return "All of the variance comes from the sensor; the network's own is 0 or not included."
     if data_share == 0:
@@ -201,5 +201,5 @@ def gap(value: float) -> str:
 def detection(auroc: float) -> str:
     """How well the uncertainty finds the wrong predictions."""
     if auroc < 0.55:
-        return "Hardly better than chance, 50 %, at telling wrong predictions from right ones."
+        return "Hardly better than chance, 50 %, at separating wrong from right predictions."
     return f"A wrong prediction is less sure than a right one in {percent(auroc)} of such pairs."

@@ -29,7 +29,7 @@ _BINS = 10
 
 def reliability(outcome: Outcome) -> Chart:
     """Observed against promised probabilities, with what chance allows."""
-    key, title = "reliability", "Do the probabilities hold?"
+    key, title = "reliability", "Are the probabilities calibrated?"
     mean, var, target = (t.flatten() for t in (outcome.mean, outcome.var, outcome.target))
     try:
         curve = metrics.calibration_curve(mean, var, target, levels=_LEVELS)
@@ -46,16 +46,17 @@ def reliability(outcome: Outcome) -> Chart:
         Series("observed", "line", "first", _LEVELS, floats(curve.observed)),
     )
     caption = (
-        "How many targets lie below each predicted quantile. On the diagonal the promise holds; a "
-        "curve that is flatter than it in the middle means too sure, a steeper one too unsure."
+        "How many targets lie below each predicted quantile. On the diagonal they "
+        "are calibrated; a curve that is flatter in the middle means too sure, a steeper one too "
+        "unsure."
     )
     x, y = unit_axis("promised"), unit_axis("observed")
     return Chart(key, title, caption, x, y, series)
 
 
 def left_out(outcome: Outcome) -> Chart:
-    """Error that remains when the least sure predictions are left out."""
-    ranking = {"the least sure left out": outcome.var.flatten()}
+    """Error that remains when the least sure predictions are rejected."""
+    ranking = {"the least sure rejected": outcome.var.flatten()}
     return sparsification(outcome.error.flatten(), ranking, "Mean error")
 
 

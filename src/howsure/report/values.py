@@ -172,5 +172,5 @@ class Report:
 
     @property
     def view(self) -> View:
-        """What is shown first."""
+        """The view that is shown first."""
         return self.views[self.start][0]

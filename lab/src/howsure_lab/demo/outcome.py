@@ -93,7 +93,7 @@ class Outcome:
         draws = torch.randn(_DRAWS, len(self.std), generator=generator).abs()
         return float(torch.stack([rank_correlation(self.std, d * self.std) for d in draws]).mean())
 
-    def told_from(self, other: Outcome) -> float:
+    def auroc_against(self, other: Outcome) -> float:
         """AUROC: how often a scene of this condition has a larger std than one of the other."""
         return float(metrics.out_of_distribution_auroc(other.std, self.std))
 

@@ -1,4 +1,4 @@
-"""Two panels: predicted stds beside true errors, and whether the intervals hold."""
+"""Two panels: predicted stds beside true errors, and the coverage of the intervals."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def draw_coverage(ax: Axes, study: Study) -> Axes:
         ax.plot(_LEVELS, inside, **look, markevery=(3 + row, 9), label=outcome.name)
     ax.text(0.97, 0.04, "below the diagonal: too sure", ha="right", fontsize=9.5)
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="level of the interval")
-    ax.set_ylabel("true angles inside")
-    ax.set_title("Do the intervals hold?", weight="bold", fontsize=11)
+    ax.set_ylabel("empirical coverage")
+    ax.set_title("Coverage of the intervals", weight="bold", fontsize=11)
     ax.legend(frameon=False, loc="upper left", fontsize=9, handlelength=3.2)
     return _quiet(ax)
 

@@ -13,7 +13,7 @@ _LEVEL = 0.95
 
 
 def explanation(study: Study) -> str:
-    """Paragraphs on the method, on every kind of condition, and on what is not told."""
+    """Paragraphs on the method, on every kind of condition, and on what the std does not say."""
     by_name = {outcome.name: outcome for outcome in study.outcomes}
     unseen = [by_name[condition.name] for condition in UNSEEN]
     parts = [
@@ -21,7 +21,7 @@ def explanation(study: Study) -> str:
         _on_clear(study.clear),
         _on_noisy(by_name["noisy"], study.clear),
         *(_on_unseen(outcome, study.clear) for outcome in unseen),
-        _on_trust(unseen),
+        _on_intervals(unseen),
         _on_order(study),
     ]
     return "\n".join(fill(part, 96, subsequent_indent="  ") for part in parts)
@@ -53,23 +53,24 @@ def _on_noisy(noisy: Outcome, clear: Outcome) -> str:
 
 
 def _on_unseen(outcome: Outcome, clear: Outcome) -> str:
-    told = outcome.told_from(clear)
+    auroc = outcome.auroc_against(clear)
     return (
         f"- {outcome.name}: not in training, and nobody told howsure. The std is "
-        f"{outcome.mean_std / clear.mean_std:.1f} times that on clear roads, which {detected(told)}"
-        f" ({told:.2f}); the error is {outcome.rmse / clear.rmse:.1f} times as large, and "
+        f"{outcome.mean_std / clear.mean_std:.1f} times that on clear roads, which "
+        f"{detected(auroc)} (AUROC {auroc:.2f}); the error is "
+        f"{outcome.rmse / clear.rmse:.1f} times as large, and "
         f"{_percent(outcome.coverage)} lie in the interval: {judged(outcome)}."
     )
 
 
-def _on_trust(unseen: list[Outcome]) -> str:
+def _on_intervals(unseen: list[Outcome]) -> str:
     small = [outcome.name for outcome in unseen if _off(outcome) < 0]
     if not small:
-        return "- The intervals hold under all conditions that the network has not seen."
+        return "- The intervals keep their coverage under all conditions that were not in training."
     return (
         f"- So for {_listed(small)} a large std is a warning, not an error bar: the rate that "
-        "fits clear roads says too little there. Intervals that hold need held-out data of the "
-        "condition, for `fit` or `calibrate`."
+        "fits clear roads says too little there. Intervals with the right coverage "
+        "need held-out data of the condition, for `fit` or `calibrate`."
     )
 
 
@@ -86,7 +87,7 @@ def _on_order(study: Study) -> str:
 
 
 def judged(outcome: Outcome) -> str:
-    """Whether the std has the right size, as far as so many scenes can tell."""
+    """Whether the std has the right scale, as far as so many scenes can tell."""
     words = {
         -1: "the std is too small",
         0: f"as far as {len(outcome.true)} roads can tell, the std is right",
@@ -96,12 +97,12 @@ def judged(outcome: Outcome) -> str:
 
 
 def detected(auroc: float) -> str:
-    """How well a condition is told from the clear one."""
+    """How well the std distinguishes a condition from the clear one."""
     if auroc >= 0.9:
-        return "tells it from clear nearly always"
+        return "distinguishes it from clear nearly always"
     if auroc >= 0.7:
-        return "tells it from clear often"
-    return "does not tell it from clear"
+        return "often distinguishes it from clear"
+    return "does not distinguish it from clear"
 
 
 def _off(outcome: Outcome) -> int:

@@ -1,4 +1,4 @@
-"""Brute force: noisy copies through the plain network, the measure for every cleverer way."""
+"""Monte Carlo: noisy samples through the plain network, the measure for every cleverer way."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def with_probabilities(model: torch.nn.Module) -> Network:
 
 @dataclass(frozen=True)
 class BruteForce:
-    """How many noisy copies of each reading, from which random numbers."""
+    """How many noisy samples of each reading, from which random numbers."""
 
     copies: int
     generator: torch.Generator

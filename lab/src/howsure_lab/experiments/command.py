@@ -30,7 +30,7 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Adds the options of `howsure reproduce` to its parser."""
     parser.add_argument("task", choices=sorted(TASKS), help="which experiment")
     parser.add_argument("--data", type=Path, help="folder with the real data (default: none)")
     parser.add_argument("--quick", action="store_true", help="minutes instead of hours")

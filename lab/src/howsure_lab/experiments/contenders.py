@@ -47,20 +47,20 @@ class Contender:
 CONTENDERS = {
     "constant": Contender("constant variance", "constant"),
     "gal_untuned": Contender("Gal: MC dropout, not tuned", "mc_dropout", fit=False, released=True),
-    "gal": Contender("Gal: MC dropout, tuned tau", "mc_dropout"),
+    "gal": Contender("Gal: MC dropout, tuned residual_var", "mc_dropout"),
     "gast_untrained": Contender("Gast: ADF, untrained", "adf", fit=False),
     "gast": Contender("Gast: ADF, trained", "adf", fit=False, retrained="adf"),
     "kendall": Contender("Kendall: variance head", "heteroscedastic", retrained="head"),
     "ours": Contender("the paper: sampled ADF", "sampled_adf"),
-    "ours_tau": Contender("the paper + tau", "sampled_adf", fit_residual_var=True),
+    "ours_tau": Contender("the paper + residual_var", "sampled_adf", fit_residual_var=True),
     "gradients": Contender("howsure gradients", "gradients", prediction="network"),
     "gradients_residual": Contender(
-        "howsure gradients + residual variance",
+        "howsure gradients + residual_var",
         "gradients",
         fit_residual_var=True,
         prediction="network",
     ),
-    "noise_sampling": Contender("brute force", "noise_sampling"),
+    "noise_sampling": Contender("Monte Carlo", "noise_sampling"),
 }
 RELEASED_VAR = 1e-4
 # With a residual variance of their own: left out where runs are short.
@@ -69,7 +69,7 @@ LABELS = {
     **{name: contender.label for name, contender in CONTENDERS.items()},
     # Methods of version 0.1, which older results contain.
     "adjoint": "howsure adjoint",
-    "adjoint_tau": "howsure adjoint + tau",
+    "adjoint_tau": "howsure adjoint + residual_var",
 }
 
 

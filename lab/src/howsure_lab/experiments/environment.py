@@ -1,4 +1,4 @@
-"""With what a result was made: versions, hardware, date. No host or user names."""
+"""The versions, hardware and date of a result; no host or user names."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def relu(input: Moments, inplace: bool = False) -> Moments:
 
 
 def leaky_relu(input: Moments, negative_slope: float = 0.01, inplace: bool = False) -> Moments:
-    """As `relu`, with the part below 0 and the covariance of the two. Same defect."""
+    """`relu` with the part below 0 and the covariance of the two; it has the same defect."""
     above, below = relu(input), relu(Moments(-input.mean, input.var))
     mean = above.mean - negative_slope * below.mean
     covariance = -above.mean * below.mean

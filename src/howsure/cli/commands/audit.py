@@ -1,4 +1,4 @@
-"""Checks every method against brute force, on your own network and inputs."""
+"""Checks every method against Monte Carlo, on your own network and inputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from howsure.cli.options import add_data, add_method, add_model, add_noise, count, positive
 from howsure.cli.result import Result, as_json
 
-HELP = "every method against brute force, on your network"
+HELP = "every method against Monte Carlo, on your network"
 EXAMPLES = """
   howsure audit model:build data.npz --weights weights.pt --noise-std 0.05 --rate 0.1
   howsure audit net.pt2 images.npz --gray-levels 2 --methods adf,gradients --time-limit 20
@@ -18,7 +18,7 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Adds the options of `howsure audit` to its parser."""
     add_model(parser)
     add_data(parser)
     parser.add_argument("--out", type=Path, help="all numbers, a `.json` file for `report --audit`")

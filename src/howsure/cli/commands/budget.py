@@ -19,7 +19,7 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Adds the options of `howsure budget` to its parser."""
     add_model(parser)
     add_data(parser)
     parser.add_argument(

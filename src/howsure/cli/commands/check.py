@@ -21,7 +21,7 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Adds the options of `howsure check` to its parser."""
     add_model(parser)
     add_data(parser, needed=False)
     add_shape(parser)

@@ -15,12 +15,12 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Adds the options of `howsure completion` to its parser."""
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """The script."""
+    """The completion script for the shell."""
     from howsure.cli.completing import SCRIPTS
     from howsure.cli.parser import build_parser
 

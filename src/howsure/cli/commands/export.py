@@ -19,7 +19,7 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Adds the options of `howsure export` to its parser."""
     add_model(parser)
     add_data(parser, needed=False)
     add_shape(parser)
@@ -38,7 +38,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """What was written."""
+    """Exports the model and returns what was written."""
     from howsure.cli.building import check_unsure, example_of, model_of, uncertain_of
     from howsure.deploy.exporting import export
 

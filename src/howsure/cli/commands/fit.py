@@ -76,7 +76,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """What was found."""
+    """Fits, writes the settings where asked, and returns what was found."""
     from howsure.cli.building import case_of
     from howsure.cli.settings import write_settings
 

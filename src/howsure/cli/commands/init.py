@@ -15,7 +15,7 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Adds the options of `howsure init` to its parser."""
     parser.add_argument("folder", type=Path, help="a new or empty folder")
 
 

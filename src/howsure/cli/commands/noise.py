@@ -24,7 +24,7 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Adds the options of `howsure noise` to its parser."""
     add_data(parser)
     parser.add_argument("--out", type=Path, help="the noise, a `.json` file for `--noise`")
     parser.add_argument(

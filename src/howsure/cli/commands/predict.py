@@ -23,7 +23,7 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Adds the options of `howsure predict` to its parser."""
     add_model(parser)
     add_data(parser)
     parser.add_argument(

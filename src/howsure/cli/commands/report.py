@@ -27,7 +27,7 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Adds the options of `howsure report` to its parser."""
     add_model(parser)
     add_data(parser)
     parser.add_argument(
@@ -50,7 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Result:
-    """Where the report is."""
+    """Writes the report and returns where it is."""
     from howsure import report
     from howsure.cli.building import case_of, check_unsure, shows_progress
 

@@ -17,7 +17,7 @@ EXAMPLES = """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Adds the options of `howsure rules` to its parser."""
     parser.add_argument(
         "pattern", nargs="?", default="", help="part of a rule's or operation's name"
     )

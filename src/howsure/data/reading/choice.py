@@ -23,7 +23,7 @@ class Group:
 
     @staticmethod
     def parsed(text: str) -> Group:
-        """From `a,b,c`, or `argument=a,b,c`."""
+        """The group that `a,b,c` or `argument=a,b,c` names."""
         argument, equals, rest = text.rpartition("=")
         names = tuple(name.strip() for name in rest.split(","))
         if not all(names) or (equals and not argument.strip()):

@@ -75,11 +75,11 @@ class FromFile:
         return len(self.opened)
 
     def rows(self, start: int, stop: int) -> Inputs:
-        """As the opened source."""
+        """The rows of the opened source."""
         return self.opened.rows(start, stop)
 
     def fingerprint(self) -> str:
-        """As the opened source."""
+        """The fingerprint of the opened source."""
         return self.opened.fingerprint()
 
     def __reduce__(self) -> tuple[Callable[..., Source], tuple[Path, Choice]]:

@@ -80,5 +80,5 @@ def _check_finite(array: np.ndarray, name: str, first: int) -> None:
         row = first + int(np.argmin(finite))
         raise ValueError(
             f"Row {row} of {name} contains NaN or infinity (rows count from 0); leave such rows "
-            "out, or mend them."
+            "out, or fix them."
         )

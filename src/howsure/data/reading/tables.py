@@ -126,7 +126,7 @@ def _checked(rows: np.ndarray, names: Sequence[str], path: Path, first: int) -> 
         row, column = np.argwhere(~finite)[0]
         raise ValueError(
             f"Row {first + row} of `{path}`, column `{names[column]}`, is NaN, infinite or missing "
-            "(rows count from 0); leave such rows out, or mend them."
+            "(rows count from 0); leave such rows out, or fix them."
         )
     return rows
 

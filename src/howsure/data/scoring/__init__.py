@@ -1,4 +1,4 @@
-"""Scoring at scale: any data set, in bounded memory, continued where it was cut."""
+"""Predictions to files: any data set, in bounded memory, resumed after an interruption."""
 
 from howsure.data.scoring.run import predict_to_file as predict_to_file
 from howsure.data.scoring.sources import as_source as as_source

@@ -83,7 +83,7 @@ class WorkFolder:
         self._write(self._shard(shard.span).name, lambda file: file.write(content))
 
     def read(self, span: Span) -> Shard:
-        """A finished shard."""
+        """The finished shard of these rows."""
         return Shard.read(self._shard(span), span)
 
     def column(self, span: Span, name: str) -> np.ndarray:

@@ -38,7 +38,7 @@ class Finished:
         )
 
     def flat(self) -> Iterator[dict[str, np.ndarray]]:
-        """For every shard its numbers, (rows,) under each name."""
+        """The numbers of every shard, (rows,) under each name."""
         for span in self.spans:
             columns = self.folder.read(span).columns
             yield {

@@ -45,7 +45,7 @@ class Plan:
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"`{name}` must be a whole number of at least 1, not {value!r}.")
         if rows == 0:
-            raise ValueError("The data have no rows; there is nothing to score.")
+            raise ValueError("The data have no rows; there is nothing to predict.")
         return cls(rows, batch, -(-wanted // batch) * batch)
 
     def shards(self) -> list[Span]:

@@ -67,7 +67,7 @@ def predict_to_file(
     with folder.opened(manifest_of(scorer, plan), fresh=fresh):
         missing = folder.missing(plan.shards(), scorer.is_current)
         shards = ENGINES[engine](scorer, missing, address) if missing else iter(())
-        bar = progress(missing, show_progress, "score")
+        bar = progress(missing, show_progress, "predict")
         found = (shard for _, shard in zip(bar, shards, strict=True))
         done = next((span for span in plan.shards() if span not in missing), None)
         finished = _filled(folder, plan, done, found)

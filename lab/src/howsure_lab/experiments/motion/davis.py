@@ -105,7 +105,7 @@ def _as_tensor(picture: np.ndarray[Any, Any]) -> Tensor:
 
 
 def _resized(image: Tensor, height: int, width: int) -> Tensor:
-    """Resized without aliasing."""
+    """The image at another size, without aliasing."""
     return F.interpolate(image, (height, width), mode="bilinear", antialias=True)
 
 

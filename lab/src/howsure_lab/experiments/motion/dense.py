@@ -1,8 +1,8 @@
-"""Which method is right about a whole field of flow, by brute force.
+"""Which method is right about a whole field of flow, by Monte Carlo.
 
 A backward pass for every output, as "gradients" needs, is out of reach for a field. What remains is
 sampling with the paired split of data and model variance, and the paper's diagonal propagation
-(with sampled masks for dropout). The judge is brute force with many more samples. Compared are the
+(with sampled masks for dropout). The judge is Monte Carlo with many more samples. Compared are the
 standard deviations of all cells that an object covers.
 """
 
@@ -56,7 +56,7 @@ class Field:
 
 
 def compared(field: Field, pairs: ObjectPairs, passes: int) -> list[dict[str, Any]]:
-    """One line per method and part of the variance, against brute force with `passes` passes."""
+    """One line per method and part of the variance, against Monte Carlo with `passes` passes."""
     truth = _parts(field.predicted(pairs.x, "noise_sampling", samples=passes, seed=field.seed + 1))
     found = {
         "sampling": _parts(field.predicted(pairs.x, "noise_sampling", samples=_SAMPLES)),

@@ -39,12 +39,12 @@ class ObjectPairs(Pairs):
 
     @property
     def points(self) -> Tensor:  # (n, POINTS)
-        """Where the flow is asked for."""
+        """The points at which the flow is predicted."""
         return object_points(self.y[:, 2])
 
     @property
     def target(self) -> Tensor:  # (n, 2, POINTS, 1)
-        """The flow there."""
+        """The true flow at `points`."""
         return at_points(self.y[:, :2], self.points)
 
 

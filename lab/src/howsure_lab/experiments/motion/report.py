@@ -23,10 +23,10 @@ Flow in pixels of the network's input ({size}), at 16 points of each object. EPE
 error. KL: of Gaussians fitted to each object's true and predicted flow vectors, mean over objects;
 the paper does not say how it treats objects that only shift, so compare within the table. NLL is
 per component and includes 1/2 log 2 pi. rank: Spearman correlation, over objects, of predicted
-variance and error. AUROC: how well the mean predicted variance on the object tells {second}
-objects from {first} ones. The paper's column: EPE / KL / NLL on DAVIS 2016. `{left_out}` is
-left out: it needs a backward pass for each component of the flow. The last line is howsure's own:
-the paper's method, whose variance becomes tau + scale * var, fitted on the held-out data.
+variance and error. AUROC: how well the mean predicted variance on the object distinguishes
+{second} objects from {first} ones. The paper's column: EPE / KL / NLL on DAVIS 2016. `{left_out}`
+is left out: it needs a backward pass for each component of the flow. The last line is howsure's
+own: the paper's method, whose variance becomes residual_var + scale * var, fitted on held-out data.
 """
 _RENDERED = """\
 In training one object in twenty is unpredictable; of those that tune and test the methods, half
@@ -34,8 +34,8 @@ are. An unpredictable object is a star that moves fast and bends, so the input s
 is, though not where it goes; a hidden one looks like a predictable one and turns at the last
 moment. Sensor noise and dropout can only tell what the input shows: for hidden objects the AUROC
 has to be about 0.5. By the same reason the paper's method has no term for a future that the input
-does not contain: its rate has to stand in for it, and spoils the mean. Gal's tau and Kendall's head
-have such a term, and tau or an affine variance gives it to the paper's method.
+does not contain: its rate has to stand in for it, and spoils the mean. Gal's residual variance and
+Kendall's head have such a term; residual_var or an affine variance gives it to the paper's method.
 """
 _REAL = """\
 Every seed has other videos for training, tuning and testing; no video is on two sides. The network
@@ -43,7 +43,7 @@ is trained on rendered scenes first. The true flow is {source}. Steady and chang
 whose mean flow changed by less or more than the median from the last frame to the next.
 """
 _DENSE = """\
-The whole field at once, on the cells that objects cover, against brute force with {passes} passes.
+The whole field at once, on the cells that objects cover, against Monte Carlo with {passes} passes.
 std / true std: the median ratio. off by factor: the typical error of a std, in either direction.
 Propagation without correlations misses most of what the sensor's noise does; where dropout causes
 nearly all variance, as here, that does not show in the total.{probes}

@@ -29,7 +29,7 @@ from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plai
 from howsure_lab.experiments.reports import Step, finished, open_folder, write_results
 
 _RATE = 0.1  # of dropout in the comparison of dense methods and in the figure
-_BRUTE = 6  # objects for brute force
+_BRUTE = 6  # objects for Monte Carlo
 # One backward pass per output is out of reach for a field.
 _METHODS = (*(name for name in CONTENDERS if not name.startswith("gradients")), OWN)
 
@@ -47,7 +47,7 @@ class Settings:
         recipe: Training of the plain network.
         effort: Tuning and retraining.
         methods: The lines of the table.
-        passes: Of brute force.
+        passes: Of Monte Carlo.
     """
 
     shape: tuple[int, int] = (96, 96)
@@ -175,7 +175,7 @@ class MotionRun:
         return Field(self.network(0), self.noise, _RATE)
 
     def dense(self) -> list[dict[str, Any]]:
-        """The dense methods against brute force, on a few objects of both kinds."""
+        """The dense methods against Monte Carlo, on a few objects of both kinds."""
         tests = list(self.data(0).tests.values())[:2]
         few = [ObjectPairs(*(each[: _BRUTE // 2] for each in pairs)) for pairs in tests]
         return compared(self.field(), joined(few), self.settings.passes)

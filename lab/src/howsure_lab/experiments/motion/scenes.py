@@ -9,7 +9,7 @@ depend on its size in pixels.
 - "unpredictable": a star that moves fast and bends its limbs, and starts anew at time 0. Its future
   is drawn apart from its past, so no input tells it; but its looks tell what kind it is.
 - "hidden": looks and moves like a predictable one until now, and starts anew at time 0. Nothing in
-  the input tells it from a predictable one.
+  the input distinguishes it from a predictable one.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class Models:
         network: The plain network.
         dropout: The same with the paper's uncertainty.
         ensemble: Several networks that differ in their first weights, with their spread.
-        linear: The fall-back.
+        linear: The fallback.
         scale: (6,), size of the errors in training: the networks' units.
     """
 

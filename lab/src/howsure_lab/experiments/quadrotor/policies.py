@@ -63,7 +63,7 @@ class Policy:
 
 
 def _fixed(which: str, share: float, sure: SureNetwork, known: Known, memory: Any) -> Decision:
-    """Always the same estimate."""
+    """A decision that always takes the same estimate."""
     correction = getattr(known, which) if which else torch.zeros_like(known.mean)
     return Decision(correction, torch.full((len(correction),), share))
 

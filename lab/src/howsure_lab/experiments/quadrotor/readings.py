@@ -21,7 +21,7 @@ def read(vehicle: Vehicle, state: Array, generator: np.random.Generator) -> Arra
 
 
 def exact_reading(vehicle: Vehicle, state: Array) -> Array:  # (17, n) -> (n, 14)
-    """The same without noise."""
+    """What the sensors would read without noise."""
     now = parts(state)
     velocity = unrotated(matrix(now.attitude), now.velocity)
     thrusts = vehicle.thrust_factor * now.speeds**2

@@ -40,7 +40,7 @@ class Trajectories:
 
     @property
     def count(self) -> int:
-        """How many vehicles."""
+        """The number of vehicles."""
         return self.rates.shape[1]
 
     def at(self, times: Array) -> Reference:  # (steps,)

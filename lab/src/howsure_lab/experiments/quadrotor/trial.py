@@ -38,7 +38,7 @@ class Trial:
     cases: tuple[Case, ...]
 
     def index(self, policy: str, case: Case) -> int:
-        """Which vehicle."""
+        """The index of the vehicle that flies `case` by `policy`."""
         return self.policies.index(policy) * len(self.cases) + self.cases.index(case)
 
 

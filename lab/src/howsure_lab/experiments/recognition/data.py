@@ -76,7 +76,7 @@ def cifar_data(cifar: Cifar, counts: Counts) -> RecognitionData:
 def normalised(
     images: Tensor,  # (n, 3, 32, 32), uint8
 ) -> Tensor:
-    """As the networks want them."""
+    """The images, normalised as the networks were trained on them."""
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
     return (images.float() / 255 - mean) / std
 

@@ -120,7 +120,7 @@ class RecognitionRun:
         return {"method": name, "seed": seed, "fit": found.record, "scores": scores}
 
     def plain(self) -> dict[str, float]:
-        """The plain network: accuracy on the whole test set, and its soft-max entropy."""
+        """The plain network: accuracy on the whole test set, and its softmax entropy."""
         model = self.network(0)
         test = self.data.test
         found = _probabilities(model, test.x)

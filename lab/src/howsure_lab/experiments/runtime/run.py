@@ -88,7 +88,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def _by_method(curves: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Mapping[str, Any]]]]:
-    """For every method its points, each a list over seeds."""
+    """The points of every method, each a list over seeds."""
     points: dict[str, list[Any]] = {}
     for curve in curves:
         points.setdefault(curve["method"], []).append(curve["points"])
@@ -153,7 +153,7 @@ def _cut_off(ax: Any) -> None:
 
 
 def _settings(options: Options) -> Settings:
-    """Those of the steering run, with fewer real frames: each is predicted 187 times per method."""
+    """The steering run's settings, with fewer real frames: each takes 187 predictions a method."""
     settings = Settings.of(options)
     if options.data is None or options.quick:
         return settings

@@ -47,7 +47,9 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     for test in tests[1:]:
         parts += [f"### {_title(test)}\n", _table(lines, test, _CONDITION, None)]
     if tests[1:]:
-        parts.append("AUROC: how well the predicted std tells this condition from the first.\n")
+        parts.append(
+            "AUROC: how well the predicted std distinguishes this condition from the first.\n"
+        )
     plain = "; ".join(
         f"{_title(test)}: RMSE {found['rmse']:.4f}, EVA {found['eva']:.3f}, {found['count']} images"
         for test, found in results["plain"].items()

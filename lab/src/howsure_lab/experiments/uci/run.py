@@ -98,7 +98,7 @@ class UciRun:
         return Bench(model, noise_var, parts.train, parts.validation, effort, k)
 
     def steps(self) -> list[Step]:
-        """All parts."""
+        """One step for every data set, split and method."""
         return [
             Step(f"{data.name}-split{k}-{name}", partial(self.line, data, k, name))
             for data in self.sets
@@ -114,7 +114,7 @@ class _Named(RunFolder):
         self.path, self.parts, self.name = folder.path, folder.parts, name
 
     def trained(self, name: str, model: nn.Module, train: Any) -> None:
-        """As in the folder itself."""
+        """Keeps the trained model in the folder, under this data set's name."""
         super().trained(f"{self.name}-{name}", model, train)
 
 
