@@ -1,8 +1,7 @@
 """Under shift that nobody announced: NLL and coverage of what `fit` finds, against its rivals.
 
-    python benchmarks/shift.py roads [--seeds 3]
+    python benchmarks/shift.py roads [--seeds 3] [--shipped]
     python benchmarks/shift.py drive --data DATA
-    python benchmarks/shift.py uci --data DATA [--splits 5]
 
 writes benchmarks/results/shift.json and the tables of docs/model.md. NLL without 1/2 log 2 pi.
 """
@@ -27,7 +26,7 @@ from howsure_lab.demo.conditions import BATCH, CONDITIONS, Roads
 from howsure_lab.experiments.environment import environment
 from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
 from howsure_lab.experiments.steering.data import Counts, rendered_data, split_drives
-from howsure_lab.experiments.steering.model import SMALL, DroNet, load_weights
+from howsure_lab.experiments.steering.model import SMALL, DroNet, load_trained, load_weights
 from howsure_lab.experiments.steering.ship import NOISE_STD, SIZE
 
 RESULTS = Path(__file__).parent / "results" / "shift.json"
@@ -110,8 +109,9 @@ def roads(asked: argparse.Namespace) -> list[Scores]:
     train = rendered_data(Counts(6000, 1, 1), SIZE, NOISE_STD**2).train
     found = []
     for seed in range(FIRST_SEED, FIRST_SEED + asked.seeds):
-        net = made(lambda: DroNet(SIZE, SMALL), seed)
-        train_plain(net, train, F.mse_loss, PlainRecipe(epochs=12), seed)
+        net = load_trained() if asked.shipped else made(lambda: DroNet(SIZE, SMALL), seed)
+        if not asked.shipped:
+            train_plain(net, train, F.mse_loss, PlainRecipe(epochs=12), seed)
         scenes = Roads(asked.scenes, seed)
         held = Roads(100, seed).held_out()
         batches = list(zip(held.x.split(BATCH), held.y.split(BATCH), strict=True))
@@ -183,6 +183,7 @@ def main() -> int:
     parser.add_argument("study", choices=("roads", "drive"))
     parser.add_argument("--data")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--shipped", action="store_true", help="the network of the demonstration")
     parser.add_argument("--scenes", type=int, default=300)
     parser.add_argument("--step", type=int, default=1, help="every how many-th frame")
     asked = parser.parse_args()

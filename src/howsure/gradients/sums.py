@@ -206,9 +206,10 @@ def _told(gradients: Tensor, forms: Forms) -> Told:
     flat = gradients.reshape(blocks * rows, outputs * points, -1)
     gram = (flat @ flat.mT).reshape(-1, outputs, points, outputs, points)
     pairs = gram.transpose(2, 3).reshape(-1, points * points)
-    found = forms.table(gradients) @ pairs.mT
-    covariances = found.reshape(-1, blocks, rows, outputs, outputs)
-    return Told(covariances[0], *covariances.diagonal(dim1=3, dim2=4).unbind(0))
+    found = (forms.table(gradients) @ pairs.mT).unbind(0)
+    # One form at a time: with a fifth axis an exported program would be tied to its strides.
+    covariances = [each.reshape(blocks, rows, outputs, outputs) for each in found]
+    return Told(covariances[0], *(each.diagonal(dim1=2, dim2=3) for each in covariances))
 
 
 def _added(sources: Sequence[Told]) -> Told | None:
