@@ -213,6 +213,11 @@ def test_fit_finds_what_the_network_does_not_know(sure):
     torch.testing.assert_close(inside.joint_novelty, inside.novelty[:, 0])
 
 
+def test_describe_says_what_was_fitted(sure):
+    said = sure.describe()
+    assert "48 masks" in said and "200 held-out inputs" in said and said.startswith("Uncertain(")
+
+
 def test_the_parts_add_up(sure):
     p = sure(data(20, 6)[0])
     torch.testing.assert_close(p.total_var, p.data_var + p.model_var)

@@ -16,7 +16,12 @@ from howsure.fit import Fit, ModelPart, PosteriorFit, fit_method
 from howsure.masks import Placement, as_placement, describe
 from howsure.methods import Choice, Method, MethodName, choose, method_of
 from howsure.methods.ensemble import mixture
-from howsure.methods.saved_settings import loaded_settings, saved_method, saved_settings
+from howsure.methods.saved_settings import (
+    loaded_settings,
+    read_state,
+    saved_method,
+    saved_settings,
+)
 from howsure.noise import NoiseLike, described
 from howsure.prediction import Prediction, predict_all
 from howsure.setup import PredictionKind, Setup, check_options
@@ -201,8 +206,10 @@ class Uncertain(nn.Module):
         """
         return predict_all(self, loader, show_progress=show_progress)
 
-    def describe(self, x: Any) -> str:
-        """Where dropout goes for inputs like `x`, and at which rate."""
+    def describe(self, x: Any = None) -> str:
+        """What `fit` found, in words; or for inputs like `x` where dropout goes, at which rate."""
+        if x is None:
+            return repr(self) if self.last_fit is None else f"{self!r}\n{self.last_fit}"
         sites = self.setup.sites(x)
         rates = None if self.setup.rate is None else self.setup.rates(sites)
         return describe(sites, rates)
@@ -237,18 +244,8 @@ class Uncertain(nn.Module):
     @classmethod
     def load(cls, path: str | Path, model: nn.Module) -> Uncertain:
         """The wrapper that `save` wrote, around a model with the same layers."""
-        try:
-            state = torch.load(Path(path), weights_only=True)
-        except FileNotFoundError:
-            raise
-        except Exception as error:
-            raise ValueError(
-                f"`{path}` is not a file that `Uncertain.save` wrote: {error}"
-            ) from None
-        if not isinstance(state, dict) or "format" not in state:
-            raise ValueError(f"`{path}` is not a file that `Uncertain.save` wrote.")
         loaded = cls(model)
-        loaded.set_extra_state(state)
+        loaded.set_extra_state(read_state(Path(path)))
         return loaded
 
 

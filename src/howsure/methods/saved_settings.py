@@ -7,6 +7,7 @@ plain: none can be forgotten.
 from __future__ import annotations
 
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,3 +97,16 @@ def _loaded(value: Any) -> Any:
     if _DTYPE in value:
         return _DTYPES[value[_DTYPE]]
     return Placement(**{key: _loaded(item) for key, item in value[_PLACEMENT].items()})
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What a file of `Uncertain.save` holds; nothing in it is executed."""
+    try:
+        state = torch.load(path, weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(f"`{path}` is not a file that `Uncertain.save` wrote: {error}") from None
+    if not isinstance(state, dict) or "format" not in state:
+        raise ValueError(f"`{path}` is not a file that `Uncertain.save` wrote.")
+    return state
