@@ -15,7 +15,8 @@ from torch import nn
 import howsure as hs
 from howsure.deploy.compiling import compiled
 from howsure.deploy.compiling.compiled import Frozen, _read_by_a_trace
-from howsure.values.contents import Snapshot, same_bits
+from howsure.deploy.compiling.watch import watch_over
+from howsure.values.contents import Snapshot, Walk, same_bits
 
 FACTORS = [1.0]
 SETTINGS = types.ModuleType("settings_of_this_test")
@@ -74,7 +75,7 @@ class Rich(stale.Net):
         self.ordered, self.default = OrderedDict(a=1.0, b=2.0), defaultdict(list, a=[1.0])
         self.objects = [types.SimpleNamespace(gain=1.0, inner=types.SimpleNamespace(deep=[1.0]))]
         self.nothing, self.unset, self.bits = {}, set(), np.zeros((2, 2), dtype=bool)
-        self.flat = torch.rand(33)
+        self.flat, self.large = torch.rand(33), torch.rand(64, 65)
         self.part, self.turned = nn.Parameter(self.flat[1:]), self.flat[:32].view(4, 8).T
 
     @staticmethod
@@ -127,7 +128,9 @@ RELATIVES = {
     "empty dict": lambda m: m.nothing.update(a=1),
     "empty set": lambda m: m.unset.add(1),
     "arguments of a partial": lambda m: m.partial.keywords.update(by=3.0),
-    "partial made anew": lambda m: m.partial.__setstate__((other, (), {"by": 2.0}, {})),
+    "function of a partial": lambda m: m.partial.__setstate__(
+        (other, m.partial.args, m.partial.keywords, vars(m.partial))
+    ),
     "tensor in a list in a dict": lambda m: m.tensors["list"][0].mul_(2),
     "tensor in a list replaced": lambda m: set_item(m.tensors["list"], 0, 2 * torch.ones(3)),
     "tensor in a tuple": lambda m: m.tensors["tuple"][0].data.fill_(2),
@@ -145,6 +148,7 @@ RELATIVES = {
     "array in another shape": lambda m: set_(m.bits, "shape", (4,)),
     "larger tensor of a part": lambda m: m.flat.data[32].add_(1),
     "part of a larger tensor": lambda m: m.part.data[0].add_(1),
+    "one number of a large tensor": lambda m: set_item(m.large.numpy(), (63, 64), 2.0),
     "transposed": lambda m: m.turned.t_(),
     "strides": lambda m: set_(m.hidden.weight, "data", m.hidden.weight.data.reshape(64, 8).T),
     "buffer replaced": lambda m: set_(m, "gains", 2 * torch.ones(64)),
@@ -202,6 +206,17 @@ def test_every_edit_is_seen(name, monkeypatch):
     assert not kept.holds(_read_by_a_trace(setup)), "the edit changes nothing"
     assert frozen.watch is not None and not frozen.watch.holds()
     assert not frozen.holds(setup)
+
+
+@pytest.mark.parametrize("edit", [lambda t: t.append(2.0), lambda t: t.pop()])
+def test_the_length_of_the_last_list_is_watched(edit):
+    """All parts are compared in one sequence, which an edit at its end makes longer or shorter."""
+    things = [1.0]
+    walk = Walk(things)
+    watch = watch_over(walk, Snapshot(walk.leaves))
+    assert watch is not None and watch.holds()
+    edit(things)
+    assert not watch.holds()
 
 
 @pytest.mark.parametrize("make", [stale.net, rich], ids=["plain", "rich"])
