@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.calls import Calls, Rows
+from howsure.gradients.image_gradients import fast_image_gradients
 from howsure.gradients.sources import Sources, leaf, outputs_at
+from howsure.values.trees import Parts
 
 # One backward pass per output: beyond this, sampling is cheaper.
 MOST_OUTPUTS = 64
@@ -43,10 +45,13 @@ def gradients_at(
 
     `points` are those of every source, (points, rows, *shape), or the same for all `count` rows.
     """
+    tensors = Parts(calls.x).tensors
+    fast = fast_image_gradients(tensors[noisy.number] for noisy in sources.inputs)
     with torch.inference_mode(False), torch.enable_grad():
         all_points = [*points, *sources.still(len(points[0]))]
         leaves = [leaf(z, count, calls.x).requires_grad_() for z in all_points]
-        outputs = outputs_at(calls, sources, leaves, rows)
+        with fast:
+            outputs = outputs_at(calls, sources, leaves, rows)
         check_outputs(outputs.shape[2])
         found = [_gradients(outputs, k, leaves) for k in range(outputs.shape[2])]
     by_source = [_flat(column) for column in zip(*found, strict=True)]

@@ -60,7 +60,7 @@ class Snapshot:
         """Whether the contents are still the same, bit by bit."""
         if len(contents) != len(self.leaves):
             return False
-        return all(map(_same, self.leaves, contents))
+        return all(map(same, self.leaves, contents))
 
 
 def _copied(leaf: Any) -> Any:
@@ -70,7 +70,8 @@ def _copied(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
-def _same(one: Any, two: Any) -> bool:
+def same(one: Any, two: Any) -> bool:
+    """Whether two leaves are of one type and equal, bit by bit."""
     if type(one) is str or not isinstance(one, Tensor | np.ndarray):
         return type(one) is type(two) and one == two
     if isinstance(one, Tensor):
@@ -82,36 +83,54 @@ def _same(one: Any, two: Any) -> bool:
 def same_bits(one: Tensor, two: Tensor) -> bool:
     """Whether two tensors hold the same bits; unlike `==`, it tells NaN from NaN, and 0 from -0."""
     alike = one.shape == two.shape and one.dtype == two.dtype and one.device == two.device
-    return alike and torch.equal(_bits(one), _bits(two))
+    return alike and torch.equal(*bits_of(one, two))
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach().resolve_conj().resolve_neg()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    if tensor.is_contiguous() and tensor.numel() * tensor.element_size() % 8 == 0:
-        return tensor.reshape(-1).view(torch.int64)  # the widest are compared fastest
-    return tensor.view(_BITS[tensor.element_size()])
+def bits_of(one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
+    """Two tensors of one shape and dtype as whole numbers; views of them where it is possible."""
+    one, two = (each.detach().resolve_conj().resolve_neg() for each in (one, two))
+    if one.is_complex():
+        one, two = torch.view_as_real(one), torch.view_as_real(two)
+    if _fits_widest(one) and _fits_widest(two):  # the widest are compared fastest
+        return one.reshape(-1).view(torch.int64), two.reshape(-1).view(torch.int64)
+    kind = _BITS[one.element_size()]
+    return one.view(kind), two.view(kind)
+
+
+def _fits_widest(tensor: Tensor) -> bool:
+    """Whether a tensor can be seen as numbers of 8 bytes; a part may begin in the midst of one."""
+    size = tensor.element_size()
+    begin, length = size * tensor.storage_offset(), size * tensor.numel()
+    return tensor.is_contiguous() and begin % 8 == 0 and length % 8 == 0
 
 
 def contents_of(thing: Any) -> list[Any]:
     """Text, numbers, tensors, arrays and opaque objects: all that a thing consists of, in order."""
-    found = _Contents()
-    found.add(thing)
-    return found.leaves
+    return Walk(thing).leaves
 
 
-class _Contents:
-    def __init__(self) -> None:
+class Walk:
+    """A way through all that a thing consists of.
+
+    Attributes:
+        leaves: The contents.
+        met: By its id, the number of every object that can change, and the object itself, so that
+            its id is not used again.
+    """
+
+    def __init__(self, thing: Any) -> None:
         self.leaves: list[Any] = []
-        # The number of every object; the object is kept, so that its id is not used again.
         self.met: dict[int, tuple[int, Any]] = {}
+        self.add(thing)
 
     def add(self, thing: Any) -> None:
+        """Goes on to a part."""
         if isinstance(thing, _PLAIN):
             self.leaves.append(thing)
         elif isinstance(thing, _NUMBERS):
             self.leaves.append(f"{type(thing).__name__} {thing!r}")
+            if isinstance(thing, np.void):  # the one kind of number that can change
+                self.met.setdefault(id(thing), (len(self.met), thing))
         elif id(thing) in self.met:
             self.leaves.append(f"met as {self.met[id(thing)][0]}")
         else:
@@ -181,30 +200,30 @@ class _Contents:
     def _add_attributes(self, thing: Any) -> None:
         kind = type(thing)
         self.add(kind)
-        named = {name: getattr(thing, name) for name in _slots(kind) if hasattr(thing, name)}
+        named = {name: getattr(thing, name) for name in slots_of(kind) if hasattr(thing, name)}
         named.update(getattr(thing, "__dict__", {}))
-        if not named or kind.__module__.partition(".")[0] in _NOT_ENTERED:
+        if not named or not is_entered(thing):
             self.leaves.append(Opaque(thing))
             return
         for name, part in named.items():
             # Most of what a module holds are empty tables of hooks.
-            if name not in _NOT_COMPUTED_WITH and (type(part) not in _TABLES or part):
+            if name not in _NOT_COMPUTED_WITH and not is_empty_table(part):
                 self.leaves.append(name)
                 self.add(part)
         self.leaves.append("end")
 
     def _add_class(self, thing: type) -> None:
         self.leaves.append(_name(thing))
-        if not _is_installed(thing.__module__):
+        if is_entered(thing):
             own = {n: v for n, v in vars(thing).items() if n not in _MADE_BY_PYTHON}
             self._add_named("class", own)
             self._add_all("bases", thing.__bases__)
 
     def _add_function(self, function: types.FunctionType) -> None:
         self.leaves.append(_name(function))
-        if _is_installed(function.__module__):
+        if not is_entered(function):
             return
-        names, constants = _code(function.__code__)
+        names, constants = code_of(function.__code__)
         self.leaves.append(constants)
         cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
         self._add_all("closure", (*cells, function.__defaults__, function.__kwdefaults__))
@@ -215,7 +234,7 @@ class _Contents:
 
     def _add_global(self, thing: Any, names: tuple[str, ...]) -> None:
         """What a function refers to; of the user's own modules, what it may take from there."""
-        if isinstance(thing, types.ModuleType) and not _is_installed(thing.__name__):
+        if is_own_module(thing):
             self._add_all(_name(thing), [vars(thing).get(name) for name in names])
         else:
             self.add(thing)
@@ -230,6 +249,7 @@ _MADE_BY_PYTHON = (
     "__annotations__",
     "__firstlineno__",
     "__static_attributes__",
+    "__slotnames__",  # written down when an object is copied or pickled
     "__abstractmethods__",
     "_abc_impl",
 )
@@ -241,15 +261,16 @@ def _name(thing: Any) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _slots(kind: type) -> tuple[str, ...]:
+def slots_of(kind: type) -> tuple[str, ...]:
+    """The names of attributes that are not in an object's `__dict__`."""
     found = [vars(cls).get("__slots__", ()) for cls in kind.__mro__]
     return tuple(s for slots in found for s in ((slots,) if isinstance(slots, str) else slots))
 
 
 @functools.lru_cache(maxsize=1024)
-def _code(code: types.CodeType) -> tuple[tuple[str, ...], bytes]:
+def code_of(code: types.CodeType) -> tuple[tuple[str, ...], bytes]:
     """All names that a function refers to, inner functions included, and what it does."""
-    inner = [_code(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    inner = [code_of(const) for const in code.co_consts if isinstance(const, types.CodeType)]
     names = dict.fromkeys((*code.co_names, *(name for each, _ in inner for name in each)))
     plain = [_constant(c) for c in code.co_consts if not isinstance(c, types.CodeType)]
     own = "\0".join((*plain, *code.co_names, *code.co_varnames)).encode()
@@ -259,6 +280,23 @@ def _code(code: types.CodeType) -> tuple[tuple[str, ...], bytes]:
 def _constant(value: Any) -> str:
     """The constant as text; sets have another order in every process."""
     return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
+
+
+def is_entered(thing: Any) -> bool:
+    """Whether a class, function or object is looked into; of installed code the name counts."""
+    if isinstance(thing, type | types.FunctionType):
+        return not _is_installed(thing.__module__)
+    return type(thing).__module__.partition(".")[0] not in _NOT_ENTERED
+
+
+def is_empty_table(part: Any) -> bool:
+    """Whether an attribute is a table, of hooks say, without any entry."""
+    return type(part) in _TABLES and not part
+
+
+def is_own_module(thing: Any) -> bool:
+    """Whether a thing is a module of the user's, not an installed one."""
+    return isinstance(thing, types.ModuleType) and not _is_installed(thing.__name__)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import fields
+from operator import attrgetter, is_
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from howsure.deploy.compiling.program import (
     compiled_method,
     tensors_of,
 )
+from howsure.deploy.compiling.watch import watch_over
 from howsure.methods import Method
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.contents import Opaque, Snapshot, contents_of
+from howsure.values.contents import Opaque, Snapshot, Walk, contents_of
 
 
 class Compiled:
@@ -33,11 +35,11 @@ class Compiled:
 
     def __init__(self) -> None:
         self.programs: dict[Any, Run | None] = {}
-        self.frozen: Snapshot | None = None
+        self.frozen: Frozen | None = None
 
     def __call__(self, setup: Setup, method: Method, x: Any) -> Prediction:
         """The method's prediction."""
-        if self.frozen is not None and not self.frozen.holds(_read_by_a_trace(setup)):
+        if self.frozen is not None and not self.frozen.holds(setup):
             # What could not be compiled runs as it is, whatever has changed.
             self.programs = {key: run for key, run in self.programs.items() if run is None}
             self.frozen = None
@@ -72,10 +74,9 @@ class Compiled:
         A model may count its calls, or keep tensors for the next.
         """
         made = _made(setup, method, x, may_assume=may_assume)
-        now = _read_by_a_trace(setup)
-        if self.frozen is None or not self.frozen.holds(now):
+        if self.frozen is None or not self.frozen.holds(setup):
             self.programs = {key: run for key, run in self.programs.items() if run is None}
-            self.frozen = Snapshot(now)
+            self.frozen = Frozen(setup)
         self.programs[key] = made
 
     def _report(self, key: Any) -> None:
@@ -87,6 +88,31 @@ class Compiled:
                 "size, or use `drop_last=True`.",
                 stacklevel=4,
             )
+
+
+class Frozen:
+    """What a trace has read, as it was."""
+
+    def __init__(self, setup: Setup) -> None:
+        walk = _walk(setup)
+        self.settings = _settings(setup)
+        self.snapshot = Snapshot(walk.leaves)
+        self.watch = watch_over(walk, self.snapshot)
+
+    def holds(self, setup: Setup) -> bool:
+        """Whether everything is still the same: untouched, or equal."""
+        alike = all(map(is_, _settings(setup), self.settings))
+        if alike and self.watch is not None and self.watch.holds():
+            return True
+        walk = _walk(setup)
+        if not self.snapshot.holds(walk.leaves):
+            return False
+        self.settings, self.watch = _settings(setup), watch_over(walk, self.snapshot)
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy has: contents, and no watch, which is over the objects of the original."""
+        return {**vars(self), "watch": None}
 
 
 def _made(setup: Setup, method: Method, x: Any, *, may_assume: bool = True) -> Run | None:
@@ -107,10 +133,17 @@ def _made(setup: Setup, method: Method, x: Any, *, may_assume: bool = True) -> R
         return None
 
 
+_NAMES = tuple(field.name for field in fields(Setup) if not field.name.startswith("_"))
+_settings = attrgetter(*_NAMES)
+
+
 def _read_by_a_trace(setup: Setup) -> list[Any]:
     """The contents of the model and the settings."""
-    names = [f.name for f in fields(setup) if not f.name.startswith("_")]
-    return contents_of({name: getattr(setup, name) for name in names})
+    return _walk(setup).leaves
+
+
+def _walk(setup: Setup) -> Walk:
+    return Walk(dict(zip(_NAMES, _settings(setup), strict=True)))
 
 
 def _shapes(x: Any) -> Any:
