@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from howsure.auditing.case import Case
-from howsure.auditing.clock import Clock
+from howsure.auditing.timing import Clock
 from howsure.methods.passes import Pass, no_gradients
 from howsure.moments.carrier import Gaussian
 from howsure.noise import sample_of
-from howsure.values.progress import progress
+from howsure.values.running import progress
 from howsure.values.trees import Parts
 
 # Passes of brute force; the std of each element is known to 5 %, of a layer much better.

@@ -19,8 +19,6 @@ from howsure.auditing.candidates import (
     reason_to_skip,
 )
 from howsure.auditing.case import Case, case_of
-from howsure.auditing.clock import Clock
-from howsure.auditing.cost import Stopwatch
 from howsure.auditing.inputs import gathered
 from howsure.auditing.layers import PASSES, LayerRow, layer_rows
 from howsure.auditing.measures import (
@@ -31,13 +29,14 @@ from howsure.auditing.measures import (
     std_measures,
 )
 from howsure.auditing.result import Audit, AuditRow
+from howsure.auditing.timing import Clock, Stopwatch
 from howsure.auditing.truth import LEAST, Spread, Truth, brute_force
 from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.masks import Placement, as_placement
 from howsure.methods import METHODS
 from howsure.methods.passes import Pass, no_gradients
 from howsure.setup import Setup
-from howsure.values.progress import progress
+from howsure.values.running import progress
 
 # Shares of the time limit by which each stage ends; brute force has the rest.
 _METHODS, _COST, _LAYERS = 0.4, 0.5, 0.6

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from howsure.auditing.case import Case
-from howsure.auditing.clock import Clock
+from howsure.auditing.timing import Clock
 from howsure.masks import DropoutMode, draw_uniforms, masks
 from howsure.methods.passes import Pass, no_gradients
 from howsure.noise import sample_of
-from howsure.values.progress import progress
+from howsure.values.running import progress
 
 # 2,000 passes know a std to 1.6 %, 100 to 7 %.
 TARGET, LEAST = 2000, 100

@@ -28,7 +28,7 @@ from howsure.methods.method import Method
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
 from howsure.values.concrete import is_traced
-from howsure.values.freed_memory import keep_freed_memory
+from howsure.values.running import keep_freed_memory
 from howsure.values.trees import map_leaves
 
 # Points unless `samples` says otherwise: two blocks of one source, one of noise at masks.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,9 +12,33 @@ import torch
 from torch import Tensor
 
 from howsure.moments.value import variance_dtype
-from howsure.noise.roots import Root, diagonal
 from howsure.noise.values import Value, along, as_value, check, encode, like
 from howsure.values.brief import brief
+
+
+@dataclass(frozen=True, eq=False)
+class Root:
+    """The noise of one input as S z, with z standard normal.
+
+    Attributes:
+        shape: Shape of z for one row.
+        apply: S: takes z of shape (points, rows, *shape) and the rows (a slice or indices) that it
+            is for, and gives the noise, (points, rows, *input's shape).
+    """
+
+    shape: tuple[int, ...]
+    apply: Callable[[Tensor, slice | Tensor], Tensor]
+
+    def transposed(self, noise: Tensor, rows: slice | Tensor) -> Tensor:
+        """S' g, by differentiating <S z, g>; (points, rows, *shape)."""
+        with torch.enable_grad():
+            z = torch.zeros(*noise.shape[:2], *self.shape, dtype=noise.dtype).requires_grad_()
+            return torch.autograd.grad(self.apply(z, rows), z, noise)[0]
+
+
+def diagonal(std: Tensor) -> Root:  # (rows, *shape)
+    """Independent noise of this std for every element."""
+    return Root(tuple(std.shape[1:]), lambda z, rows: std[rows] * z)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,9 @@ from typing import Any, TypeAlias, TypeGuard
 import torch
 from torch import Tensor
 
-from howsure.noise.base import Noise
+from howsure.noise.base import Noise, Root
 from howsure.noise.constant import Constant
 from howsure.noise.identified import CameraFit, Identified
-from howsure.noise.roots import Root
 from howsure.noise.signal import Custom
 from howsure.noise.values import as_value
 

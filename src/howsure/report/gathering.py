@@ -24,7 +24,7 @@ from howsure.report.settings import code_of, facts, settings_of
 from howsure.report.sources import shares_of
 from howsure.report.values import Report, View
 from howsure.uncertain import Uncertain
-from howsure.values.progress import progress
+from howsure.values.running import progress
 
 _DEFAULTS = Options()
 

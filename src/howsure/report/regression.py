@@ -14,9 +14,8 @@ from howsure.report import readings
 from howsure.report import regression_charts as charts
 from howsure.report.axes import with_common_axes
 from howsure.report.levels import Levels
-from howsure.report.measured import Measured, measured
 from howsure.report.outcomes import Outcome
-from howsure.report.readings import percent
+from howsure.report.readings import Measured, measured, percent
 from howsure.report.values import Metric, View
 
 _BINS = 10

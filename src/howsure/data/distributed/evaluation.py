@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.data.distributed.loaders import sharded
-from howsure.data.distributed.processes import this_share
+from howsure.data.distributed.sharing import sharded, this_share
 from howsure.fit.validation_data import pairs_of
 from howsure.metrics import Accumulator, Metric
 from howsure.prediction import Prediction

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,47 @@ from howsure.data.scoring.plan import Plan, Span
 from howsure.data.scoring.ray_engine import on_ray
 from howsure.data.scoring.shard import Scorer, Shard
 from howsure.data.scoring.sources import as_source
-from howsure.data.scoring.summary import ScoreSummary
 from howsure.uncertain import Uncertain
-from howsure.values.progress import progress
+from howsure.values.running import progress
 
 # From a scorer, spans and an address to their shards, in any order.
 ENGINES: dict[str, Callable[[Scorer, list[Span], str | None], Iterator[Shard]]] = {
     "local": lambda scorer, spans, _: map(scorer.shard, spans),
     "ray": on_ray,
 }
+
+
+@dataclass(frozen=True)
+class ScoreSummary:
+    """A finished scoring run.
+
+    Attributes:
+        path: The file of scores.
+        rows: How many rows it has.
+        columns: Name and shape per row of every column.
+        resumed_rows: Rows that an earlier, interrupted run had already done.
+        seconds: How long this run took.
+        notes: What the method said about its predictions; the first ten.
+    """
+
+    path: Path
+    rows: int
+    columns: dict[str, tuple[int, ...]]
+    resumed_rows: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The file, its columns and the time, in a few lines."""
+        done = self.rows - self.resumed_rows
+        lines = [
+            f"{self.rows} rows in {self.path}",
+            "columns: " + ", ".join(f"{name} {shape}" for name, shape in self.columns.items()),
+            f"{done} rows scored in {self.seconds:.1f} s",
+        ]
+        if self.resumed_rows:
+            lines.append(f"{self.resumed_rows} rows taken over from an interrupted run")
+        return "\n".join([*lines, *self.notes])
 
 
 def predict_to_file(

@@ -1,4 +1,4 @@
-"""Loaders of which every process reads its own batches."""
+"""Batches shared out between the processes of `torch.distributed`, and the rate search by all."""
 
 from __future__ import annotations
 
@@ -6,9 +6,37 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from torch import distributed
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
-from howsure.fit.share import Share
+from howsure.fit import Fit
+from howsure.fit.share import WHOLE, Share
+from howsure.uncertain import Uncertain
+
+
+def fit(sure: Uncertain, loader: Iterable[Any], **options: Any) -> Fit:
+    """Finds what `sure.fit` finds, each process working on its share of the batches.
+
+    Every process must give the same model and the same loader, in the same order; each reads all
+    batches, as `sure.fit` does, and runs the method on its own. Errors and variances of all are
+    exchanged, so every process finds the same settings, and those that one process finds.
+    """
+    share = this_share()
+    shown = options.pop("show_progress", True) and share.rank == 0
+    return sure.fit(loader, share=share, show_progress=shown, **options)
+
+
+def this_share() -> Share:
+    """This process's share of the batches; all of them where there is one process."""
+    if not distributed.is_available() or not distributed.is_initialized():
+        return WHOLE
+    return Share(distributed.get_rank(), distributed.get_world_size(), _gathered)
+
+
+def _gathered(mine: list[Any]) -> list[list[Any]]:
+    parts: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(parts, mine)
+    return parts
 
 
 def sharded(loader: Iterable[Any], share: Share) -> Iterable[Any]:
