@@ -11,6 +11,7 @@ from torch import nn
 from howsure.auditing import audit
 from howsure.auditing.candidates import Candidate, OutOfTime, first_sentence, guess
 from howsure.auditing.case import case_of
+from howsure.auditing.cost import Stopwatch
 from howsure.auditing.layers import OUTPUT, Running, layer_rows
 from howsure.auditing.measures import (
     Estimate,
@@ -21,8 +22,7 @@ from howsure.auditing.measures import (
     std_measures,
 )
 from howsure.auditing.result import AuditRow
-from howsure.auditing.timing import Clock, Stopwatch
-from howsure.auditing.truth import Spread, brute_force, found
+from howsure.auditing.truth import Clock, Spread, brute_force, found
 from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.methods import METHODS
 from howsure.setup import Setup
@@ -112,7 +112,7 @@ GAUSSIAN = Yardstick(2000, (2 * 2000) ** -0.5)
 
 def test_cost_is_relative_to_plain_passes(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("howsure.auditing.timing.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("howsure.auditing.cost.time.perf_counter", lambda: now[0])
 
     def lasting(seconds):
         def run():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from howsure.auditing.case import Case
-from howsure.auditing.timing import Stopwatch
+from howsure.auditing.cost import Stopwatch
 from howsure.methods import METHODS, RENAMED, Method, check_method
 
 Named = str | tuple[str, dict[str, Any]]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from howsure.auditing.case import Case
-from howsure.auditing.timing import Clock
+from howsure.auditing.truth import Clock
 from howsure.methods.passes import Pass, no_gradients
 from howsure.moments.carrier import Gaussian
 from howsure.noise import sample_of

@@ -106,14 +106,8 @@ def predict_to_file(
         finished = _filled(folder, plan, done, found)
         notes = finished.notes()
         folder.finish(lambda file: FORMATS[out.suffix](finished, file))
-    return ScoreSummary(
-        path=out,
-        rows=plan.rows,
-        columns={name: shape for name, (_, shape) in finished.layout.columns.items()},
-        resumed_rows=plan.rows - sum(map(len, missing)),
-        seconds=time.perf_counter() - started,
-        notes=notes,
-    )
+    resumed, seconds = plan.rows - sum(map(len, missing)), time.perf_counter() - started
+    return ScoreSummary(out, plan.rows, finished.layout.shapes, resumed, seconds, notes)
 
 
 def _check(out: Path, engine: str, level: float | None) -> None:

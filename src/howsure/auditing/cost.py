@@ -1,8 +1,7 @@
-"""Time in an audit: how much is left, and what each method costs beside a plain forward pass."""
+"""What each method costs: its time relative to a plain forward pass, measured side by side."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from statistics import median
@@ -11,23 +10,6 @@ from typing import TypeVar
 from howsure.auditing.measures import Estimate
 
 Result = TypeVar("Result")
-
-
-class Clock:
-    """Seconds since the audit began, against its time limit; `None` for no limit."""
-
-    def __init__(self, limit: float | None) -> None:
-        self.limit = math.inf if limit is None else limit
-        self.start = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Time spent so far."""
-        return time.perf_counter() - self.start
-
-    def past(self, share: float) -> bool:
-        """Whether this share of the time is spent."""
-        return self.seconds >= share * self.limit
 
 
 class Stopwatch:
