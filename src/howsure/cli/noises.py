@@ -25,7 +25,7 @@ def noise_of(arguments: Namespace) -> Any:
         "--noise-std": lambda text: _constant(text, "stds"),
         "--noise-var": lambda text: _constant(text, "variances"),
         "--gray-levels": lambda text: _gray(text, arguments),
-        "--noise": lambda text: read_noise(Path(text)),
+        "--noise": _named,
     }
     found: dict[str, Noise] = {}
     for option, make in makers.items():
@@ -84,6 +84,14 @@ def _gray(text: str, arguments: Namespace) -> Noise:
         scale=arguments.scale or 255,
         normalize_std=None if not std else std[0] if len(std) == 1 else std,
     )
+
+
+def _named(text: str) -> Noise:
+    """A noise by its kind and the numbers of its class, `range_dependent:0.01,0.002`, or a file."""
+    kind, colon, numbers = text.partition(":")
+    if not colon or Path(text).exists():
+        return read_noise(Path(text))
+    return Noise.of_kind(kind).from_numbers(*_numbers(numbers))
 
 
 def write_noise(path: Path, noise: Noise) -> None:

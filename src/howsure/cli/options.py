@@ -101,7 +101,7 @@ def add_noise(parser: argparse.ArgumentParser) -> None:
         ("--noise-std", "[NAME=]S", "standard deviation: a number, one per channel, or a `.npy`"),
         ("--noise-var", "[NAME=]V", "variance, likewise"),
         ("--gray-levels", "[NAME=]K", "std in gray levels of a camera with `--scale` levels (255)"),
-        ("--noise", "[NAME=]FILE", "a file that `howsure noise` wrote"),
+        ("--noise", "[NAME=]FILE", "a file that `howsure noise` wrote, or KIND:NUMBERS of a noise"),
     ):
         group.add_argument(option, metavar=metavar, action="append", default=[], help=words)
 

@@ -6,7 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -41,6 +41,20 @@ def diagonal(std: Tensor) -> Root:  # (rows, *shape)
     return Root(tuple(std.shape[1:]), lambda z, rows: std[rows] * z)
 
 
+def _check_free(kind: str, taken: type[Noise] | None, new: type[Noise]) -> None:
+    """An error if another noise has this kind; a class that is defined again may take its own."""
+    if taken is None or (taken.__module__, taken.__qualname__) == (
+        new.__module__,
+        new.__qualname__,
+    ):
+        return
+    if taken.__qualname__ != new.__qualname__ or taken.__module__.startswith("howsure."):
+        raise ValueError(
+            f"The noise `{new.__name__}` has the kind {kind!r}, which is that of "
+            f"`{taken.__module__}.{taken.__name__}`; give it another, since files name it."
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Noise(ABC):
     """How much a sensor's reading varies: a variance for every element of an input.
@@ -50,13 +64,17 @@ class Noise(ABC):
     units in which the model sees the input.
     """
 
-    kind: ClassVar[str] = ""  # the name of the noise in a config
+    kind: ClassVar[str] = ""  # the name of the noise in a config; without one it is not saved
+    _kinds: ClassVar[dict[str, type[Noise]]] = {}  # filled by the classes themselves
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A dataclass would have a `repr` of its own, with tensors in full."""
+        """Enters the class by its `kind`, and keeps the `repr` that never shows tensors in full."""
         super().__init_subclass__(**options)
         if "__repr__" not in vars(cls):
             cls.__repr__ = Noise.__repr__
+        if kind := vars(cls).get("kind"):
+            _check_free(kind, Noise._kinds.get(kind), cls)
+            Noise._kinds[kind] = cls
 
     def __repr__(self) -> str:
         """Its class and fields in one line."""
@@ -132,16 +150,44 @@ class Noise(ABC):
     def to_config(self) -> dict[str, Any]:
         """The noise as plain data for JSON; `howsure.noise.from_config` reads it back.
 
-        A class of your own is refused, because a file cannot hold its code.
+        A class of your own is saved by its `kind`, and must be imported before it is loaded: a
+        file cannot hold its code. Without a `kind` it is refused.
         """
-        if not type(self).__module__.startswith("howsure."):
+        own = vars(type(self))
+        if not own.get("kind") or "__dataclass_fields__" not in own:
             raise TypeError(
                 f"A noise of your own class `{type(self).__name__}` cannot be saved, because a "
-                "file cannot hold its code; use one of the noises of `howsure.noise`, or save "
-                "without it and set the noise again after loading."
+                "file cannot hold its code. Make it a dataclass with a `kind` of its own, a name "
+                "by which it is found again, or save without it and set the noise after loading."
             )
         fields = {f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self)}
         return {"kind": self.kind, **fields}
+
+    @staticmethod
+    def of_kind(kind: object) -> type[Noise]:
+        """The class that has this `kind`."""
+        if not isinstance(kind, str) or kind not in Noise._kinds:
+            raise ValueError(
+                f"A noise of the kind {kind!r} is one that howsure does not know; it knows "
+                f"{', '.join(Noise._kinds)}. A class of your own must be imported first; a newer "
+                "version may have more."
+            )
+        return Noise._kinds[kind]
+
+    @classmethod
+    def from_numbers(cls, *numbers: float) -> Noise:
+        """The noise whose first fields are these numbers, as the command line gives them."""
+        fields, types = dataclasses.fields(cls), get_type_hints(cls)
+        needed = sum(f.default is dataclasses.MISSING for f in fields)
+        filled = fields[: len(numbers)]
+        if not needed <= len(numbers) <= len(fields) or not all(
+            float in (types[f.name], *get_args(types[f.name])) for f in filled
+        ):
+            raise ValueError(
+                f"the noise `{cls.kind}` has the fields {', '.join(f.name for f in fields)}, which "
+                f"{len(numbers)} numbers do not give; save it with `to_config` and name the file."
+            )
+        return cls(*numbers)
 
 
 @dataclass(frozen=True, eq=False)

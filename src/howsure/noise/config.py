@@ -7,16 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from howsure.noise.base import Noise, Normalized, Scaled, Sum
-from howsure.noise.constant import Constant, PerChannel
+from howsure.noise.base import Noise
 from howsure.noise.inputs import as_noise
-from howsure.noise.signal import PoissonGaussian, RangeDependent
 from howsure.noise.values import decode_tensor, encode
-
-_KINDS: dict[str, type[Noise]] = {
-    kind.kind: kind
-    for kind in (Constant, PerChannel, PoissonGaussian, RangeDependent, Scaled, Normalized, Sum)
-}
 
 
 def to_config(noise: Any) -> Any:
@@ -51,17 +44,12 @@ def from_config(config: Any) -> Any:
 
 
 def _noise(config: dict[str, Any]) -> Noise:
-    kind = config.get("kind")
-    if kind not in _KINDS:
-        raise ValueError(
-            f"The config is of the kind {kind!r}, which howsure does not know; it knows "
-            f"{', '.join(_KINDS)}. Was it written by `to_config` of a newer version?"
-        )
+    kind = Noise.of_kind(config.get("kind"))
     fields = {name: from_config(value) for name, value in config.items() if name != "kind"}
     try:
-        return _KINDS[kind](**fields)
+        return kind(**fields)
     except TypeError as error:
         raise ValueError(
-            f"The config of the noise {kind!r} has the fields {list(fields)}, which do not fit "
-            f"({error}); it must be what `to_config` returned."
+            f"The config of the noise {kind.kind!r} has the fields {list(fields)}, which do not "
+            f"fit ({error}); it must be what `to_config` returned."
         ) from None

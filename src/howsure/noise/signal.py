@@ -57,7 +57,6 @@ class RangeDependent(Noise):
 class Custom(Noise):
     """The variance that a function of the input gives."""
 
-    kind: ClassVar[str] = "custom"
     function: Callable[[Tensor], Any]
 
     def __post_init__(self) -> None:
