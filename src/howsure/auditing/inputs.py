@@ -1,4 +1,4 @@
-"""The inputs of an audit: from a tensor, a dict or a loader, as one batch."""
+"""Inputs: as they are given to the model, and for an audit from a loader, as one batch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,22 @@ from torch.utils import _pytree as pytree
 from howsure.methods.passes import batch_size
 from howsure.prediction import as_args
 from howsure.values.trees import map_leaves
+
+
+def as_input(
+    args: tuple[object, ...], named: Mapping[str, object], noise_var: object = None
+) -> object:
+    """The input in one piece, from arguments that were given as to the model itself."""
+    if args and named:
+        raise TypeError("Give all inputs by position or all by keyword.")
+    if not args and not named:
+        raise TypeError("There is no input; give the inputs as to the model itself.")
+    if noise_var is None and len(args) > 1 and type(args[-1]) in (int, float):
+        raise TypeError(
+            f"Is {args[-1]!r} an input or a variance? Give the variance of the noise as "
+            f"`noise_var={args[-1]!r}`, and inputs that are numbers by keyword."
+        )
+    return dict(named) if named else args[0] if len(args) == 1 else args
 
 
 def gathered(data: Any, most: int) -> Any:
