@@ -1,6 +1,7 @@
 """Imports go one way, the package costs torch alone, and a rule is one file."""
 
 import ast
+import importlib.util
 import re
 import statistics
 import subprocess
@@ -19,6 +20,7 @@ from howsure.moments.samples import one_of_each_shape
 from howsure.testing import check_rule
 
 PACKAGE = Path(hs.__file__).parent
+ROOT = PACKAGE.parents[1]
 
 # Each layer imports only what is above it; within a layer, what stands before.
 LAYERS = {
@@ -225,7 +227,7 @@ def test_few_files_are_tiny():
 # How many files one call enters after the first. The aim is fewer than 12 for the default and fewer
 # than 20 for the paper's method; these are the numbers of today, and may only fall.
 MOST_FILES = {"gradients": 24, "sampled_adf": 31}
-PAGE = PACKAGE.parents[1] / "docs" / "contributing.md"
+PAGE = ROOT / "docs" / "contributing.md"
 
 
 def files_entered(call):
@@ -320,3 +322,62 @@ def test_the_type_of_a_method_lists_all_of_them():
     from howsure.methods import METHODS, MethodName
 
     assert set(get_args(MethodName)) == {"auto", *METHODS}
+
+
+def load_script(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_picture_of_the_house_is_current():
+    script = load_script(ROOT / "docs" / "make_house.py")
+    assert script.layers() == LAYERS
+    assert script.PICTURE.read_text() == script.house(), "run `python docs/make_house.py`"
+
+
+def test_the_picture_shows_the_imports_that_the_tests_see():
+    script = load_script(ROOT / "docs" / "make_house.py")
+    for room in LEVEL:
+        folder = PACKAGE / room
+        files = folder.rglob("*.py") if folder.is_dir() else [PACKAGE / f"{room}.py"]
+        assert script.imports_of(room) == {o for f in files for o in needed_parts(f)} - {room}
+
+
+def test_an_import_that_follows_from_others_is_not_drawn():
+    direct = load_script(ROOT / "docs" / "make_house.py").direct
+    imports = {"a": set(), "b": {"a"}, "c": {"a", "b"}, "d": {"a", "c"}}
+    assert direct(imports) == {"a": set(), "b": {"a"}, "c": {"b"}, "d": {"c"}}
+
+
+def test_the_page_has_the_map_of_rooms():
+    table = PAGE.read_text().split("| floor | rooms |\n", 1)[1].split("\n\n", 1)[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines()[1:]]
+    told = {floor.strip(): re.findall(r"`(\w+)`(?=[ ,(]|$)", rooms) for floor, rooms in rows}
+    assert [*told] == [*reversed(LAYERS)]
+    for floor, rooms in told.items():
+        assert [room for room in rooms if room in LEVEL] == LAYERS[floor]
+
+
+def test_the_workflow_runs_what_ci_runs_for_every_python():
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    classifiers = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+    (pythons,) = re.findall(r"python: \[(.*)\]", workflow)
+    assert re.findall(r'"(.*?)"', pythons) == classifiers
+    called = re.findall(r"^(make .*)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert re.findall(r"run: (make .*)$", workflow, re.MULTILINE) == called
+
+
+def test_the_oldest_torch_is_the_one_that_the_package_asks_for():
+    oldest = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())[1]
+    assert f"torch=={oldest}.0 " in (ROOT / "Makefile").read_text()
+
+
+def test_all_parts_have_one_version():
+    files = ["pyproject.toml", "lab/pyproject.toml", "CITATION.cff"]
+    found = {
+        re.search(r'^version(?: = "|: )([\d.]+)', (ROOT / file).read_text(), re.MULTILINE)[1]
+        for file in files
+    }
+    assert len(found) == 1
