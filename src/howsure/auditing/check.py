@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from howsure.auditing.inputs import as_input
 from howsure.auditing.survey import survey
@@ -108,7 +107,7 @@ def _table(rows: tuple[CheckRow, ...]) -> str:
 
 
 def check(
-    model: Callable[..., Any],
+    model: Callable[..., object],
     *inputs: object,
     noise_var: object = None,
     rules: Mapping[Target, Rule] | None = None,

@@ -30,7 +30,7 @@ def as_input(
     return dict(named) if named else args[0] if len(args) == 1 else args
 
 
-def gathered(data: Any, most: int) -> Any:
+def gathered(data: object, most: int) -> Any:
     """At most `most` inputs as one batch, in the form that the model takes.
 
     `data` is a tensor, a dict of keyword arguments, or a loader of batches: inputs alone, or
@@ -61,13 +61,13 @@ def _batches(data: Any) -> Iterator[Any]:
         yield args[0] if len(args) == 1 else args
 
 
-def first_rows(x: Any, count: int) -> Any:
+def first_rows(x: object, count: int) -> Any:
     """The first `count` inputs of a batch."""
     batch = batch_size(x)
     return map_leaves(lambda leaf: leaf[:count] if _has_rows(leaf, batch) else leaf, x)
 
 
-def _has_rows(leaf: Any, batch: int) -> bool:
+def _has_rows(leaf: object, batch: int) -> bool:
     """Whether a tensor has one row for each input; others are shared by all."""
     return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch
 
@@ -99,6 +99,6 @@ def full_variance(variance: Any, x: Any) -> Any:
     return constructor(*parts) if hasattr(x, "_fields") else constructor(parts)
 
 
-def any_noise(variance: Any) -> bool:
+def any_noise(variance: object) -> bool:
     """Whether any element of any input has a variance above 0."""
     return any(bool((leaf > 0).any()) for leaf in pytree.tree_leaves(variance) if leaf is not None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,7 +91,7 @@ class Surveyor(RuleInterpreter):
 
 
 def survey(
-    model: Callable[..., Any],
+    model: Callable[..., object],
     x: object,
     noise_var: object = None,
     *,
@@ -135,7 +134,7 @@ class MissingRule:
 
 
 def missing_rules(
-    model: Callable[..., Any],
+    model: Callable[..., object],
     *inputs: object,
     noise_var: object = None,
     rules: Mapping[Target, Rule] | None = None,

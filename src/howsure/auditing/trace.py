@@ -74,7 +74,7 @@ def _watched(model: nn.Module, rows: list[ModuleTrace]) -> Iterator[None]:
 
 
 def _recorder(path: str, rows: list[ModuleTrace]) -> Callable[[nn.Module, Any, Any], None]:
-    def record(module: nn.Module, args: Any, output: Any) -> None:
+    def record(module: nn.Module, args: object, output: object) -> None:
         outputs = output if isinstance(output, (tuple, list)) else [output]
         rows.extend(
             _row(path, type(module).__name__, each.read())

@@ -35,10 +35,10 @@ class Calibrator(ABC):
     def fit_loader(
         cls: type[Self],
         sure: Callable[..., Prediction],
-        loader: Iterable[Any],
+        loader: Iterable[object],
         *,
         groups: Labels | Callable[[Any], Labels] | None = None,
-        **options: Any,
+        **options: object,
     ) -> Self:
         """The calibrator for an `Uncertain` and batches of (inputs, targets).
 

@@ -52,7 +52,7 @@ def aligned(mean: Tensor, value: Tensor) -> Tensor:
     return value.reshape(-1, *[1] * (mean.dim() - 2))
 
 
-def _mapped(tree: Any, factor: Tensor, extra: Tensor) -> Any:
+def _mapped(tree: object, factor: Tensor, extra: Tensor) -> Any:
     parts = Parts(tree)
     return parts.filled([tensor * factor + extra for tensor in parts.tensors])
 

@@ -161,7 +161,7 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(float(each) for each in text.split(","))
 
 
-def _checked(convert: Callable[[str], Any], fits: Callable[[Any], bool], words: str) -> Any:
+def _checked(convert: Callable[[str], object], fits: Callable[[Any], bool], words: str) -> Any:
     def parsed(text: str) -> Any:
         value = convert(text)
         if not fits(value):

@@ -67,7 +67,7 @@ class Noise(ABC):
     kind: ClassVar[str] = ""  # the name of the noise in a config; without one it is not saved
     _kinds: ClassVar[dict[str, type[Noise]]] = {}  # filled by the classes themselves
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         """Enters the class by its `kind`, and keeps the `repr` that never shows tensors in full."""
         super().__init_subclass__(**options)
         if "__repr__" not in vars(cls):
@@ -124,7 +124,7 @@ class Noise(ABC):
         """The noise with `factor` times the variance; a factor of 4 doubles the std."""
         return Scaled(self, as_value(factor, "factor"))
 
-    def through_normalize(self, mean: Any, std: Any, *, dim: int = 1) -> Noise:
+    def through_normalize(self, mean: object, std: object, *, dim: int = 1) -> Noise:
         """The noise of (x - mean) / std, where this is the noise of x.
 
         The variance is divided by std**2. A noise that depends on the signal sees the input mapped
@@ -244,7 +244,7 @@ def _broadcasts(var: Tensor, x: Tensor) -> bool:
     return var.dim() <= x.dim() and all(size in (1, whole) for size, whole in pairs)
 
 
-def _moved(value: Any, device: torch.device | str) -> Any:
+def _moved(value: object, device: torch.device | str) -> Any:
     if isinstance(value, Tensor | Noise):
         return value.to(device)
     return tuple(_moved(item, device) for item in value) if isinstance(value, tuple) else value

@@ -12,7 +12,7 @@ from howsure.noise.inputs import as_noise
 from howsure.noise.values import decode_tensor, encode
 
 
-def to_config(noise: Any) -> Any:
+def to_config(noise: object) -> Any:
     """The noise of one or several inputs as plain data for JSON; as `variance_of` takes it.
 
     Functions are refused, since they are not plain data.
@@ -30,7 +30,7 @@ def to_config(noise: Any) -> Any:
     return encode(as_noise(noise))
 
 
-def from_config(config: Any) -> Any:
+def from_config(config: object) -> Any:
     """What `to_config` was given; a list comes back as a tuple."""
     if isinstance(config, list):
         return tuple(from_config(item) for item in config)

@@ -40,7 +40,7 @@ def described(noise: NoiseLike) -> str:
     return str(as_noise(noise))
 
 
-def variance_of(noise: Any, x: Any) -> Any:
+def variance_of(noise: object, x: object) -> Any:
     """The variance of every tensor of `x`, in the structure that `howsure.propagate` takes.
 
     Args:
@@ -75,7 +75,7 @@ def _by_keys(name: str) -> str:
     return re.sub(r"\['([^']*)'\]", r".\1", name).removeprefix("x.")
 
 
-def sample_of(noise: Any, x: Any, generator: torch.Generator | None) -> Any:
+def sample_of(noise: object, x: object, generator: torch.Generator | None) -> Any:
     """`x` with noise drawn onto every tensor that has a noise; `noise` as in `variance_of`."""
     return _walk(
         noise,
@@ -85,7 +85,7 @@ def sample_of(noise: Any, x: Any, generator: torch.Generator | None) -> Any:
     )
 
 
-def scaled(noise: Any, factor: float) -> Any:
+def scaled(noise: object, factor: float) -> Any:
     """`noise` in its own structure with `factor` times the variances."""
     if isinstance(noise, Mapping):
         return {key: scaled(item, factor) for key, item in noise.items()}
@@ -95,7 +95,7 @@ def scaled(noise: Any, factor: float) -> Any:
     return None if found is None else found.scaled(factor)
 
 
-def as_noise(noise: Any) -> Noise | None:
+def as_noise(noise: object) -> Noise | None:
     """The noise of one tensor: a number or a tensor is a variance, a function returns one."""
     if noise is None or isinstance(noise, Noise):
         return noise
@@ -112,7 +112,9 @@ def as_noise(noise: Any) -> Noise | None:
     return Constant(as_value(noise, "noise"))
 
 
-def _walk(noise: Any, x: Any, leaf: Callable[[Noise | None, Any, str], Any], name: str) -> Any:
+def _walk(
+    noise: object, x: object, leaf: Callable[[Noise | None, Any, str], object], name: str
+) -> Any:
     """`x` with `leaf(noise, item, name)` for each of its items."""
     if isinstance(x, Mapping) and isinstance(noise, Mapping | None):
         return _walk_mapping(noise or {}, x, leaf, name)
@@ -127,7 +129,7 @@ def _walk(noise: Any, x: Any, leaf: Callable[[Noise | None, Any, str], Any], nam
 
 
 def _walk_mapping(
-    noise: Mapping[Any, Any], x: Mapping[Any, Any], leaf: Callable[..., Any], name: str
+    noise: Mapping[Any, object], x: Mapping[Any, object], leaf: Callable[..., object], name: str
 ) -> dict[Any, Any]:
     unknown = [key for key in noise if key not in x]
     if unknown:
@@ -138,7 +140,7 @@ def _walk_mapping(
 
 
 def _walk_sequence(
-    noise: Sequence[Any] | None, x: Sequence[Any], leaf: Callable[..., Any], name: str
+    noise: Sequence[object] | None, x: Sequence[object], leaf: Callable[..., object], name: str
 ) -> Any:
     noises = [None] * len(x) if noise is None else noise
     if len(noises) != len(x):
@@ -152,5 +154,5 @@ def _walk_sequence(
     return constructor(*items) if hasattr(x, "_fields") else constructor(items)
 
 
-def _is_sequence(value: Any) -> TypeGuard[Sequence[Any]]:
+def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str)

@@ -16,7 +16,7 @@ from howsure.values.concrete import has_values
 Value = float | Tensor
 
 
-def as_value(value: Any, name: str) -> Value:
+def as_value(value: object, name: str) -> Value:
     """`value` as a float, or as a floating-point tensor that nobody else can change.
 
     A tensor that requires grad is kept as it is, so that a noise can be learned.

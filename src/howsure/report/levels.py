@@ -47,7 +47,7 @@ class Levels:
         )
 
 
-def scaled(noise: Any, factor: float) -> Any:
+def scaled(noise: object, factor: float) -> Any:
     """The noise with `factor` times its std, of one or several inputs."""
     return noise if factor == 1 else noises.scaled(noise, factor * factor)
 

@@ -93,7 +93,7 @@ def _as_outputs(tensor: Tensor) -> Tensor:  # (inputs, outputs, elements)
     return tensor.reshape(tensor.shape[0], tensor.shape[1], -1)
 
 
-def _only_tensor(tree: Any) -> Any:
+def _only_tensor(tree: object) -> Any:
     tensors = Parts(tree).tensors
     return tensors[0] if tensors else tree
 

@@ -48,7 +48,7 @@ def to_html(report: Report) -> str:
     )
 
 
-def as_json(value: Any) -> str:
+def as_json(value: object) -> str:
     """JSON that may stand in a script element, whatever its strings hold."""
     text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character, replacement in _UNSAFE.items():
@@ -133,7 +133,7 @@ def _chart(chart: Chart) -> dict[str, Any]:
     return asdict(chart)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Numbers with the digits that a screen shows; what is not finite becomes null."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None

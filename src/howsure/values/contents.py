@@ -38,7 +38,7 @@ _TABLES = (dict, OrderedDict, set)
 class Opaque:
     """An object whose contents cannot be seen: the same only if it is the same object."""
 
-    def __init__(self, thing: Any) -> None:
+    def __init__(self, thing: object) -> None:
         self.thing = thing
 
     def __eq__(self, other: object) -> bool:
@@ -63,7 +63,7 @@ class Snapshot:
         return all(map(_same, self.leaves, contents))
 
 
-def _copied(leaf: Any) -> Any:
+def _copied(leaf: object) -> Any:
     if isinstance(leaf, Tensor):
         with torch.inference_mode(False), torch.no_grad():
             return leaf.detach().clone()
@@ -94,7 +94,7 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.view(_BITS[tensor.element_size()])
 
 
-def contents_of(thing: Any) -> list[Any]:
+def contents_of(thing: object) -> list[Any]:
     """Text, numbers, tensors, arrays and opaque objects: all that a thing consists of, in order."""
     found = _Contents()
     found.add(thing)
@@ -107,7 +107,7 @@ class _Contents:
         # The number of every object; the object is kept, so that its id is not used again.
         self.met: dict[int, tuple[int, Any]] = {}
 
-    def add(self, thing: Any) -> None:
+    def add(self, thing: object) -> None:
         if isinstance(thing, _PLAIN):
             self.leaves.append(thing)
         elif isinstance(thing, _NUMBERS):
@@ -118,7 +118,7 @@ class _Contents:
             self.met[id(thing)] = (len(self.met), thing)
             self._add_new(thing)
 
-    def _add_new(self, thing: Any) -> None:
+    def _add_new(self, thing: object) -> None:
         kind = _name(type(thing))
         if isinstance(thing, Tensor):
             self._add_tensor(thing)
@@ -139,13 +139,13 @@ class _Contents:
         else:
             self._add_object(thing)
 
-    def _add_all(self, kind: str, parts: Iterable[Any]) -> None:
+    def _add_all(self, kind: str, parts: Iterable[object]) -> None:
         parts = list(parts)
         self.leaves.append(f"{kind} of {len(parts)}")
         for part in parts:
             self.add(part)
 
-    def _add_named(self, kind: str, parts: Mapping[Any, Any]) -> None:
+    def _add_named(self, kind: str, parts: Mapping[Any, object]) -> None:
         self.leaves.append(f"{kind} of {len(parts)}")
         for name, part in list(parts.items()):
             self.add(name)
@@ -164,7 +164,7 @@ class _Contents:
             dense = tensor if tensor.layout == torch.strided else tensor.detach().to_dense()
             self.leaves.append(dense)
 
-    def _add_object(self, thing: Any) -> None:
+    def _add_object(self, thing: object) -> None:
         if isinstance(thing, types.MethodType):
             self._add_all("method", (thing.__func__, thing.__self__))
         elif isinstance(thing, functools.partial):
@@ -178,7 +178,7 @@ class _Contents:
         else:
             self._add_attributes(thing)
 
-    def _add_attributes(self, thing: Any) -> None:
+    def _add_attributes(self, thing: object) -> None:
         kind = type(thing)
         self.add(kind)
         named = {name: getattr(thing, name) for name in _slots(kind) if hasattr(thing, name)}
@@ -213,7 +213,7 @@ class _Contents:
         if function.__dict__:
             self._add_named("function", function.__dict__)
 
-    def _add_global(self, thing: Any, names: tuple[str, ...]) -> None:
+    def _add_global(self, thing: object, names: tuple[str, ...]) -> None:
         """What a function refers to; of the user's own modules, what it may take from there."""
         if isinstance(thing, types.ModuleType) and not _is_installed(thing.__name__):
             self._add_all(_name(thing), [vars(thing).get(name) for name in names])
@@ -235,7 +235,7 @@ _MADE_BY_PYTHON = (
 )
 
 
-def _name(thing: Any) -> str:
+def _name(thing: object) -> str:
     module = getattr(thing, "__module__", None) or ""
     return f"{module}.{getattr(thing, '__qualname__', getattr(thing, '__name__', ''))}"
 
@@ -256,7 +256,7 @@ def _code(code: types.CodeType) -> tuple[tuple[str, ...], bytes]:
     return tuple(names), b"\0".join((code.co_code, own, *(each for _, each in inner)))
 
 
-def _constant(value: Any) -> str:
+def _constant(value: object) -> str:
     """The constant as text; sets have another order in every process."""
     return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 

@@ -24,7 +24,7 @@ State = dict[str, Tensor]
 
 @torch.no_grad()
 def evaluate(
-    sure: Uncertain, loader: Iterable[Any], metrics: Mapping[str, Asked]
+    sure: Uncertain, loader: Iterable[object], metrics: Mapping[str, Asked]
 ) -> dict[str, Any]:
     """The value of each metric over all batches of a loader, the same in every process.
 
@@ -52,7 +52,7 @@ def evaluate(
     return {name: _merged(each, [state[name] for state in states]) for name, each in asked.items()}
 
 
-def _pairs(loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
+def _pairs(loader: Iterable[object]) -> Iterator[tuple[Any, Tensor]]:
     """The batches of this process; there may be none, where there are more processes."""
     batches = iter(loader)
     for first in islice(batches, 1):
@@ -90,7 +90,7 @@ def _arguments(metric: Metric[..., Any], prediction: Prediction, target: Tensor)
     return [given[name]() for name in names]
 
 
-def _one(tree: Any) -> Tensor:
+def _one(tree: object) -> Tensor:
     tensors = Parts(tree).tensors
     if len(tensors) != 1:
         raise ValueError(

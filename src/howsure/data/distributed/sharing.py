@@ -14,7 +14,7 @@ from howsure.fit.share import WHOLE, Share
 from howsure.uncertain import Uncertain
 
 
-def fit(sure: Uncertain, loader: Iterable[Any], **options: Any) -> Fit:
+def fit(sure: Uncertain, loader: Iterable[object], **options: object) -> Fit:
     """Finds what `sure.fit` finds, each process working on its share of the batches.
 
     Every process must give the same model and the same loader, in the same order; each reads all
@@ -39,7 +39,7 @@ def _gathered(mine: list[Any]) -> list[list[Any]]:
     return parts
 
 
-def sharded(loader: Iterable[Any], share: Share) -> Iterable[Any]:
+def sharded(loader: Iterable[object], share: Share) -> Iterable[Any]:
     """This process's batches of a loader.
 
     Batch `i` goes to process `i % size` and is the batch that one process would have, so nothing

@@ -40,7 +40,7 @@ class Model:
 def load_model(
     name: str,
     weights: str | Path | None = None,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, object] | None = None,
     *,
     trust: bool = False,
 ) -> Model:
@@ -64,7 +64,7 @@ def load_model(
     return Model(module.eval())
 
 
-def _made(name: str, arguments: Mapping[str, Any]) -> nn.Module:
+def _made(name: str, arguments: Mapping[str, object]) -> nn.Module:
     found = _found(name)
     if not isinstance(found, nn.Module):
         if not callable(found):

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from howsure.data.scoring.folder import WorkFolder
 from howsure.data.scoring.formats import FORMATS, Finished, check_format
@@ -61,7 +60,7 @@ class ScoreSummary:
 
 def predict_to_file(
     sure: Uncertain,
-    source: Any,
+    source: object,
     out: str | Path,
     *,
     batch: int = 256,
