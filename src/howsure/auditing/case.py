@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +36,7 @@ class Case:
     """
 
     setup: Setup
-    x: Any
+    x: object
     inputs: int
     outputs: int
     chosen: Tensor
@@ -54,7 +53,7 @@ class Case:
         """Whether the model has dropout."""
         return self.setup.rate is not None
 
-    def pieces(self) -> Iterator[tuple[Setup, Any]]:
+    def pieces(self) -> Iterator[tuple[Setup, object]]:
         """The inputs in pieces that fit the memory of every method, each with its setup."""
         for x, variance in pieces(self.x, self.setup.noise, None):
             yield self.setup.with_(noise=variance), x
@@ -100,7 +99,7 @@ def _flat(setup: Setup, tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
     return torch.cat([tensor.reshape(tensor.shape[0], -1) for tensor in compared], 1)
 
 
-def _noise(setup: Setup, x: object) -> Any:
+def _noise(setup: Setup, x: object) -> object:
     variance = full_variance(setup.variance(x), x)
     return variance if any_noise(variance) else None
 

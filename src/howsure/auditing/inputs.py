@@ -61,7 +61,7 @@ def _batches(data: Any) -> Iterator[Any]:
         yield args[0] if len(args) == 1 else args
 
 
-def first_rows(x: object, count: int) -> Any:
+def first_rows(x: object, count: int) -> object:
     """The first `count` inputs of a batch."""
     batch = batch_size(x)
     return map_leaves(lambda leaf: leaf[:count] if _has_rows(leaf, batch) else leaf, x)
@@ -72,7 +72,7 @@ def _has_rows(leaf: object, batch: int) -> bool:
     return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch
 
 
-def _joined(batches: Sequence[Any]) -> Any:
+def _joined(batches: Sequence[object]) -> object:
     sizes = [batch_size(batch) for batch in batches]
 
     def leaf(*parts: Any) -> Any:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +29,7 @@ _ELEMENTS = 4096
 _LIVE = 0.01
 OUTPUT = "(output)"
 
-Receive = Callable[[str, nn.Module, Any], None]
+Receive = Callable[[str, nn.Module, object], None]
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def watched(model: nn.Module, receive: Receive) -> Iterator[None]:
             handle.remove()
 
 
-def _hook(path: str, receive: Receive) -> Callable[[nn.Module, Any, Any], None]:
+def _hook(path: str, receive: Receive) -> Callable[[nn.Module, object, object], None]:
     def hook(module: nn.Module, args: object, output: object) -> None:
         receive(path, module, output)
 

@@ -32,7 +32,7 @@ def fit_each_input(setup: Setup, x: object) -> bool:
     )
 
 
-def _three_times_first(x: Any) -> Any:
+def _three_times_first(x: object) -> object:
     """The first input three times; axes of other lengths are not touched."""
     batch = batch_size(x)
 

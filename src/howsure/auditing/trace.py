@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
@@ -73,7 +72,7 @@ def _watched(model: nn.Module, rows: list[ModuleTrace]) -> Iterator[None]:
             handle.remove()
 
 
-def _recorder(path: str, rows: list[ModuleTrace]) -> Callable[[nn.Module, Any, Any], None]:
+def _recorder(path: str, rows: list[ModuleTrace]) -> Callable[[nn.Module, object, object], None]:
     def record(module: nn.Module, args: object, output: object) -> None:
         outputs = output if isinstance(output, (tuple, list)) else [output]
         rows.extend(

@@ -49,5 +49,5 @@ def joined(predictions: Sequence[Prediction]) -> Prediction:
     )
 
 
-def _listed(labels: Labels) -> list[Any]:
+def _listed(labels: Labels) -> list[object]:
     return labels.tolist() if isinstance(labels, Tensor) else list(labels)

@@ -68,5 +68,5 @@ def in_model_units(noise: Noise, arguments: Namespace) -> Noise:
     return noise
 
 
-def _one(values: list[float], default: float) -> Any:
+def _one(values: list[float], default: float) -> object:
     return default if not values else values[0] if len(values) == 1 else values

@@ -6,7 +6,6 @@ import json
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from howsure.values.files import write_atomically
 _FORMAT = "howsure noise 1"
 
 
-def noise_of(arguments: Namespace) -> Any:
+def noise_of(arguments: Namespace) -> object:
     """The noise that the options name: one, or a dict by input; `None` if there is none."""
     makers: dict[str, Callable[[str], Noise]] = {
         "--noise-std": lambda text: _constant(text, "stds"),

@@ -196,7 +196,7 @@ def _size(text: str) -> tuple[int, int]:
     return sizes[0], sizes[-1]
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _json_object(text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
     except ValueError:

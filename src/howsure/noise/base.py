@@ -244,7 +244,7 @@ def _broadcasts(var: Tensor, x: Tensor) -> bool:
     return var.dim() <= x.dim() and all(size in (1, whole) for size, whole in pairs)
 
 
-def _moved(value: object, device: torch.device | str) -> Any:
+def _moved(value: object, device: torch.device | str) -> object:
     if isinstance(value, Tensor | Noise):
         return value.to(device)
     return tuple(_moved(item, device) for item in value) if isinstance(value, tuple) else value

@@ -43,7 +43,7 @@ def from_config(config: object) -> Any:
     return _noise(config)
 
 
-def _noise(config: dict[str, Any]) -> Noise:
+def _noise(config: dict[str, object]) -> Noise:
     kind = Noise.of_kind(config.get("kind"))
     fields = {name: from_config(value) for name, value in config.items() if name != "kind"}
     try:

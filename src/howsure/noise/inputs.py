@@ -24,7 +24,7 @@ NoiseLike: TypeAlias = (
     | Noise
     | Identified
     | CameraFit
-    | Callable[[Tensor], Any]
+    | Callable[[Tensor], object]
     | Mapping[str, "NoiseLike"]
     | Sequence["NoiseLike"]
     | None
@@ -52,7 +52,7 @@ def variance_of(noise: object, x: object) -> Any:
     return _walk(noise, x, lambda found, tensor, _: None if found is None else found(tensor), "x")
 
 
-def roots_of(noise: Any, x: Any, batch_dim: int | None = 0) -> list[tuple[int, str, Root]]:
+def roots_of(noise: object, x: object, batch_dim: int | None = 0) -> list[tuple[int, str, Root]]:
     """Number, name and square root of the noise of every noisy floating-point tensor of `x`.
 
     Names are those of a budget: `image` for `x["image"]`, `imu.gyro` for a dict inside, `x[0]`.
@@ -85,7 +85,7 @@ def sample_of(noise: object, x: object, generator: torch.Generator | None) -> An
     )
 
 
-def scaled(noise: object, factor: float) -> Any:
+def scaled(noise: object, factor: float) -> NoiseLike:
     """`noise` in its own structure with `factor` times the variances."""
     if isinstance(noise, Mapping):
         return {key: scaled(item, factor) for key, item in noise.items()}
@@ -129,8 +129,11 @@ def _walk(
 
 
 def _walk_mapping(
-    noise: Mapping[Any, object], x: Mapping[Any, object], leaf: Callable[..., object], name: str
-) -> dict[Any, Any]:
+    noise: Mapping[object, object],
+    x: Mapping[object, object],
+    leaf: Callable[..., object],
+    name: str,
+) -> dict[object, object]:
     unknown = [key for key in noise if key not in x]
     if unknown:
         raise ValueError(

@@ -57,7 +57,7 @@ class RangeDependent(Noise):
 class Custom(Noise):
     """The variance that a function of the input gives."""
 
-    function: Callable[[Tensor], Any]
+    function: Callable[[Tensor], object]
 
     def __post_init__(self) -> None:
         if not callable(self.function):

@@ -89,7 +89,7 @@ def encode(value: Any) -> Any:
     return value
 
 
-def decode_tensor(config: dict[str, Any]) -> Tensor:
+def decode_tensor(config: dict[str, object]) -> Tensor:
     """The tensor that `encode` wrote."""
     dtype = getattr(torch, str(config.get("dtype")), None)
     if not isinstance(dtype, torch.dtype):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +101,7 @@ def _per_pixel(var: object) -> Array:  # (H, W)
     return (heat.sum(0) if heat.dim() == 3 else heat).numpy()
 
 
-def _draw_beside(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> Any:
+def _draw_beside(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> object:
     """Both in the same Axes, the second to the right of the first."""
     height, width = heat.shape
     gap = 0.06 * width
@@ -112,7 +112,7 @@ def _draw_beside(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> Any:
     return drawn
 
 
-def _draw_over(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> Any:
+def _draw_over(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> object:
     """The image in pale gray, the variance over it: the larger the less transparent."""
     largest = float(heat.max())
     height, width = heat.shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -101,7 +101,7 @@ def _draw_ellipses(ax: Axes, theme: Theme, points: Array, covariance: Array) -> 
         name = ""
 
 
-def _draw_path(ax: Axes, theme: Theme, points: Array, std: Array) -> Any:
+def _draw_path(ax: Axes, theme: Theme, points: Array, std: Array) -> object:
     """One stroke from point to point, coloured and as wide as the std between them says."""
     from matplotlib.collections import LineCollection
 

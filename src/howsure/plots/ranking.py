@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from howsure import metrics
 from howsure.plots.canvas import label, legend, prepared, series
@@ -51,7 +51,7 @@ def sparsification(
     return ax
 
 
-def _error_of_each(error: object, methods: Mapping[str, object]) -> dict[str, Any]:
+def _error_of_each(error: object, methods: Mapping[str, object]) -> dict[str, object]:
     if not isinstance(error, Mapping):
         return dict.fromkeys(methods, error)
     if set(map(str, error)) != set(methods):

@@ -14,7 +14,7 @@ from howsure.moments.value import Moments
 from howsure.prediction import Prediction
 
 Array = NDArray[np.float64]
-Predicted = Prediction | Moments | tuple[Any, Any]  # the last: mean and variance
+Predicted = Prediction | Moments | tuple[object, object]  # the last: mean and variance
 
 
 def tensor(name: str, value: object) -> Tensor:

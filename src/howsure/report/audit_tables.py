@@ -56,13 +56,13 @@ def records(rows: Sequence[Mapping[str, object]]) -> Table:
     return Table(tuple(keys), cells, numeric)
 
 
-def _without_repetition(row: Mapping[str, object]) -> dict[str, Any]:
+def _without_repetition(row: Mapping[str, object]) -> dict[str, object]:
     """A label already names the method and its options."""
     repeated = ("method", "options") if "label" in row else ()
     return {key: value for key, value in row.items() if key not in repeated}
 
 
-def _flattened(row: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flattened(row: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in row.items():
         name = f"{prefix}{words(key)}"
         if isinstance(value, Mapping) and set(value) != _ESTIMATE:

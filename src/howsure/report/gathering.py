@@ -111,7 +111,7 @@ def _judged(
     )
 
 
-def _all_pairs(loader: Iterable[object]) -> list[tuple[Any, Tensor]]:
+def _all_pairs(loader: Iterable[object]) -> list[tuple[object, Tensor]]:
     batches = list(loader)
     if not batches:
         raise ValueError("The loader is empty; there is nothing to report on.")

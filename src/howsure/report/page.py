@@ -111,7 +111,7 @@ def _controls(report: Report) -> str:
     return f'<form id="controls">{"".join(parts)}</form>' if parts else ""
 
 
-def _data(report: Report) -> dict[str, Any]:
+def _data(report: Report) -> dict[str, object]:
     return {
         "levels": report.levels,
         "start": report.start,
@@ -120,7 +120,7 @@ def _data(report: Report) -> dict[str, Any]:
     }
 
 
-def _view(view: View) -> dict[str, Any]:
+def _view(view: View) -> dict[str, object]:
     metrics = [(m.name, m.text, m.reading) for m in view.metrics]
     return {
         "headline": view.headline,
@@ -129,7 +129,7 @@ def _view(view: View) -> dict[str, Any]:
     }
 
 
-def _chart(chart: Chart) -> dict[str, Any]:
+def _chart(chart: Chart) -> dict[str, object]:
     return asdict(chart)
 
 

@@ -77,7 +77,7 @@ def describe_noise(noise: object) -> str:
     return str(kind).replace("_", " ")
 
 
-def settings_of(sure: Uncertain, options: Options) -> dict[str, Any]:
+def settings_of(sure: Uncertain, options: Options) -> dict[str, object]:
     """Everything that a repetition needs, as plain data for JSON."""
     own = {name: encode(getattr(sure.setup, name)) for name in _OPTIONS}
     return {

@@ -53,7 +53,7 @@ class Opaque:
 class Snapshot:
     """Contents as they were, with copies of all tensors and arrays."""
 
-    def __init__(self, contents: list[Any]) -> None:
+    def __init__(self, contents: list[object]) -> None:
         self.leaves = [_copied(leaf) for leaf in contents]
 
     def holds(self, contents: list[Any]) -> bool:
@@ -63,7 +63,7 @@ class Snapshot:
         return all(map(_same, self.leaves, contents))
 
 
-def _copied(leaf: object) -> Any:
+def _copied(leaf: object) -> object:
     if isinstance(leaf, Tensor):
         with torch.inference_mode(False), torch.no_grad():
             return leaf.detach().clone()
@@ -94,7 +94,7 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.view(_BITS[tensor.element_size()])
 
 
-def contents_of(thing: object) -> list[Any]:
+def contents_of(thing: object) -> list[object]:
     """Text, numbers, tensors, arrays and opaque objects: all that a thing consists of, in order."""
     found = _Contents()
     found.add(thing)
@@ -103,9 +103,9 @@ def contents_of(thing: object) -> list[Any]:
 
 class _Contents:
     def __init__(self) -> None:
-        self.leaves: list[Any] = []
+        self.leaves: list[object] = []
         # The number of every object; the object is kept, so that its id is not used again.
-        self.met: dict[int, tuple[int, Any]] = {}
+        self.met: dict[int, tuple[int, object]] = {}
 
     def add(self, thing: object) -> None:
         if isinstance(thing, _PLAIN):

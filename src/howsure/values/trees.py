@@ -87,7 +87,7 @@ class Parts:
         self.tensors: list[Tensor] = []
         self.template = map_leaves(self._taken, output)
 
-    def _taken(self, leaf: object) -> Any:
+    def _taken(self, leaf: object) -> object:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
         self.tensors.append(leaf)
@@ -99,13 +99,13 @@ class Parts:
             lambda leaf: values[leaf.index] if isinstance(leaf, _Slot) else leaf, self.template
         )
 
-    def filler(self) -> Callable[[Sequence[Any]], Any]:
+    def filler(self) -> Callable[[Sequence[object]], Any]:
         """`filled` for many calls: what has no tensors is looked at only once."""
         found = _filler(self.template)
         return found if found is not None else lambda values: self.template
 
 
-def _filler(template: object) -> Callable[[Sequence[Any]], Any] | None:
+def _filler(template: object) -> Callable[[Sequence[object]], Any] | None:
     """Puts values into a template; `None` if it has no place for any."""
     if isinstance(template, _Slot):
         return operator.itemgetter(template.index)

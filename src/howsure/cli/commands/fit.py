@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from howsure.cli.options import (
     add_batch,
@@ -76,7 +75,7 @@ def _check_out(out: Path | None) -> None:
         raise ValueError(f"`--out {out}` must end in `.json`.")
 
 
-def _search(arguments: argparse.Namespace) -> dict[str, Any]:
+def _search(arguments: argparse.Namespace) -> dict[str, object]:
     """Options of the search that were given."""
     from howsure.cli.building import shows_progress
 

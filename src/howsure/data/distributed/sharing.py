@@ -39,7 +39,7 @@ def _gathered(mine: list[Any]) -> list[list[Any]]:
     return parts
 
 
-def sharded(loader: Iterable[object], share: Share) -> Iterable[Any]:
+def sharded(loader: Iterable[object], share: Share) -> Iterable[object]:
     """This process's batches of a loader.
 
     Batch `i` goes to process `i % size` and is the batch that one process would have, so nothing
@@ -60,7 +60,7 @@ def sharded(loader: Iterable[object], share: Share) -> Iterable[Any]:
     )
 
 
-def _check_order(loader: DataLoader[Any]) -> None:
+def _check_order(loader: DataLoader[object]) -> None:
     if loader.batch_sampler is None or not isinstance(loader.sampler, SequentialSampler):
         found = type(loader.sampler).__name__ if loader.batch_sampler else "no batches"
         raise ValueError(

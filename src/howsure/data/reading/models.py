@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -80,7 +79,7 @@ def _made(name: str, arguments: Mapping[str, object]) -> nn.Module:
     return found
 
 
-def _found(name: str) -> Any:
+def _found(name: str) -> object:
     path, colon, attribute = name.partition(":")
     if not colon or not all(part.isidentifier() for part in (*path.split("."), attribute)):
         raise ValueError(

@@ -249,7 +249,7 @@ def _branch(tree: Any, key: Check) -> dict[str, Any]:
     return {"type": kind, "context": context, "children_spec": nested}
 
 
-_LEFT_OUT: dict[str, Any] = {
+_LEFT_OUT: dict[str, object] = {
     "Node.metadata": {},
     "GraphModule.metadata": {},
     "GraphModule.treespec_namedtuple_fields": {},

@@ -100,7 +100,7 @@ class Scorer:
         prediction = self.sure(*args, **kwargs)
         return columns_of(prediction, rows, self.level), prediction.notes
 
-    def _on_device(self, leaf: object) -> Any:
+    def _on_device(self, leaf: object) -> object:
         weight = next(self.sure.model.parameters(), None)
         return leaf.to(weight.device) if isinstance(leaf, Tensor) and weight is not None else leaf
 
