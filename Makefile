@@ -8,12 +8,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 INSTALLED_ALL := $(VENV)/.installed-all
+OLDEST := .venv-oldest
+INSTALLED_OLDEST := $(OLDEST)/.installed
 # Two workers with one thread each: on small tensors, threads that compete cost more than they give.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all lint format docs bench clean
+.PHONY: help venv demo test test-all test-oldest lint format docs bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +30,9 @@ test: $(INSTALLED)  ## run the tests, without the slow ones
 
 test-all: $(INSTALLED_ALL)  ## run all tests, also those that need Ray and OpenCV
 	$(PYTEST) $(ARGS)
+
+test-oldest: $(INSTALLED_OLDEST)  ## run the tests with torch 2.6.0, in .venv-oldest (several GB)
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow" $(ARGS)
 
 lint: $(INSTALLED)  ## check style, format and types; changes nothing
 	$(BIN)/ruff check
@@ -46,7 +51,7 @@ bench: $(INSTALLED)  ## run the benchmarks
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 clean:  ## remove the environment, caches and everything built
-	rm -rf $(VENV) build dist site out .coverage htmlcov .hypothesis .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) build dist site out .coverage htmlcov .hypothesis .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps live in .venv, so they go when it goes. A .venv whose pip does not run (left half-made,
@@ -67,4 +72,13 @@ $(INSTALLED_ALL): $(INSTALLED)
 
 $(INSTALLED_DOCS): $(INSTALLED)
 	$(PIP) -e '.[docs]'
+	@touch $@
+
+# The oldest torch of pyproject.toml; what it pins itself, and other torches, are not constrained.
+$(INSTALLED_OLDEST): pyproject.toml lab/pyproject.toml constraints.txt
+	@$(OLDEST)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(OLDEST)
+	@echo "Installing torch 2.6.0 into $(OLDEST): several GB, once."
+	grep -vE '^(torch|sympy)==' constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c $(OLDEST)/constraints.txt torch==2.6.0 -e '.[dev]' -e ./lab
 	@touch $@

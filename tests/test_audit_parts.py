@@ -11,7 +11,6 @@ from torch import nn
 from howsure.auditing import audit
 from howsure.auditing.candidates import Candidate, OutOfTime, first_sentence, guess
 from howsure.auditing.case import case_of
-from howsure.auditing.clock import Clock
 from howsure.auditing.cost import Stopwatch
 from howsure.auditing.layers import OUTPUT, Running, layer_rows
 from howsure.auditing.measures import (
@@ -23,7 +22,7 @@ from howsure.auditing.measures import (
     std_measures,
 )
 from howsure.auditing.result import AuditRow
-from howsure.auditing.truth import Spread, brute_force, found
+from howsure.auditing.truth import Clock, Spread, brute_force, found
 from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.methods import METHODS
 from howsure.setup import Setup

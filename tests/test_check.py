@@ -55,3 +55,61 @@ def test_rules_that_a_method_uses_change_it():
     rules = {nn.functional.relu: find(torch.tanh)}
     plain, other = (hs.Uncertain(net, 0.01, "adf", rules=r)(x) for r in (None, rules))
     assert not torch.equal(plain.mean, other.mean) and other.notes == plain.notes
+
+
+class Cell(nn.Module):
+    """Two inputs and an option."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_x, self.of_h = nn.Linear(3, 4), nn.Linear(4, 4)
+
+    def forward(self, x, h, scale=1.0):
+        return torch.tanh(self.of_x(x) + self.of_h(h)) * scale
+
+
+CELL, CELL_X, CELL_H = Cell().eval(), torch.rand(2, 3), torch.rand(2, 4)
+# Inputs, given in every way that the model itself or a data set gives them.
+GIVEN = {
+    "by position": ((CELL_X, CELL_H), {}),
+    "by name": ((), {"x": CELL_X, "h": CELL_H}),
+    "as a tuple": (((CELL_X, CELL_H),), {}),
+    "as a dict": (({"x": CELL_X, "h": CELL_H},), {}),
+}
+
+
+@pytest.mark.parametrize(("args", "named"), GIVEN.values(), ids=GIVEN)
+def test_inputs_are_given_as_to_the_model(args, named):
+    rows = {row.operation: row.count for row in hs.check(CELL, *args, **named).rows}
+    assert rows["torch.nn.functional.linear"] == 2 and rows["torch.tanh"] == 1
+    assert hs.missing_rules(CELL, *args, **named) == []
+    by_name = bool(named) or isinstance(args[0], dict)
+    var = {"x": 0.01} if by_name else (0.01, None)
+    assert [row.module for row in hs.trace(CELL, *args, noise_var=var, **named)] == ["of_x", ""]
+
+
+def test_the_noise_says_which_of_several_inputs_is_noisy():
+    rows = hs.check(CELL, CELL_X, CELL_H, noise_var=(None, 0.01)).rows
+    assert {row.operation: row.modules for row in rows}["torch.nn.functional.linear"] == ("of_h",)
+
+
+@pytest.mark.parametrize("ask", [hs.check, hs.missing_rules, hs.trace])
+def test_a_number_after_the_inputs_is_not_guessed_to_be_one(ask):
+    """It was the variance in version 0.1."""
+    with pytest.raises(TypeError, match=r"Is 0\.01 an input or a variance.*`noise_var=0\.01`"):
+        ask(CELL, CELL_X, CELL_H, 0.01)
+    given = (CELL, CELL_X, CELL_H, 2.0)
+    assert ask(*given, noise_var=(0.01, None, None)) is not None
+
+
+@pytest.mark.parametrize("ask", [hs.check, hs.missing_rules, hs.trace])
+def test_half_named_inputs_and_no_inputs_are_refused(ask):
+    with pytest.raises(TypeError, match="all inputs by position or all by keyword"):
+        ask(CELL, CELL_X, h=CELL_H, noise_var=0.01)
+    with pytest.raises(TypeError, match="There is no input"):
+        ask(CELL, noise_var=0.01)
+
+
+def test_trace_needs_a_variance():
+    with pytest.raises(TypeError, match="give its `noise_var=`"):
+        hs.trace(CELL, CELL_X, CELL_H)

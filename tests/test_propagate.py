@@ -98,10 +98,10 @@ def test_the_model_is_not_changed_also_after_an_error():
     x = images()
     kept = x.clone()
     hs.propagate(net, x, 0.01)
-    hs.trace(net, x, 0.01)
+    hs.trace(net, x, noise_var=0.01)
     net.train()
     with pytest.raises(hs.NoRuleError):
-        hs.trace(net, x, 0.01)
+        hs.trace(net, x, noise_var=0.01)
     assert net.training and torch.equal(x, kept)
     assert not any(module._forward_hooks for module in net.modules())
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
@@ -165,7 +165,7 @@ def test_propagation_itself_can_be_exported():
 
 
 def test_trace_reports_every_module():
-    rows = hs.trace(FunctionalResNet(), images(), 0.01)
+    rows = hs.trace(FunctionalResNet(), images(), noise_var=0.01)
     assert [row.module for row in rows] == [
         "stem",
         "norm",

@@ -17,7 +17,7 @@ from howsure.moments.numerics.normal import unit_tail
 from howsure.moments.numerics.squares import squared
 from howsure.moments.rules import packed_kernels
 from howsure.moments.value import Moments
-from howsure.values.freed_memory import keep_freed_memory
+from howsure.values.running import keep_freed_memory
 from nets import perceptron, small_image_net
 
 

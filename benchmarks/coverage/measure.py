@@ -86,7 +86,7 @@ def run_default(setup: Setup, result: Result) -> None:
 def missing_operations(setup: Setup, error: howsure.NoRuleError) -> list[dict[str, str]]:
     """Every operation without a rule, from one dry run; the first of them if that fails too."""
     try:
-        found = howsure.missing_rules(setup.model, setup.x, setup.noise_var)
+        found = howsure.missing_rules(setup.model, setup.x, noise_var=setup.noise_var)
     except Exception as failure:  # the table must name this model whatever happens
         note = f"the dry run stopped: {failure!r}"[:300]
         return [{"operation": operation_name(error.operation), "module": "", "reason": note}]

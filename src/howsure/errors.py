@@ -1,4 +1,4 @@
-"""The error for an operation whose variance howsure does not know."""
+"""What howsure refuses: an operation without a rule, a prediction that cannot be exported."""
 
 from __future__ import annotations
 
@@ -21,3 +21,15 @@ class NoRuleError(NotImplementedError):
     def __init__(self, message: str, *, can_fall_back: bool = False) -> None:
         super().__init__(message)
         self.can_fall_back = can_fall_back
+
+
+class ExportError(ValueError):
+    """The prediction cannot be exported as asked; the message says why and what to do."""
+
+
+def missing_packages(error: ImportError) -> ImportError:
+    """The error with the line that installs what is missing."""
+    return ImportError(
+        f"Exporting to ONNX needs `{error.name}`, which is not installed; "
+        "`pip install 'howsure[export]'` brings it. A `.pt2` file needs no further package."
+    )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from howsure.values.brief import number_range
 from howsure.values.budget import Budget
-from howsure.values.progress import progress
+from howsure.values.running import progress
 from howsure.values.trees import Parts, map_leaves
 
 

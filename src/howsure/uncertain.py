@@ -14,7 +14,7 @@ from howsure import calibrate as calibration
 from howsure.deploy.compiling import Compiled
 from howsure.fit import Fit, ModelPart, PosteriorFit, fit_method
 from howsure.masks import Placement, as_placement, describe
-from howsure.methods import Choice, Method, MethodName, choose, method_of
+from howsure.methods import Choice, Method, MethodName, choose, given, method_of
 from howsure.methods.ensemble import mixture
 from howsure.methods.saved_settings import (
     loaded_settings,
@@ -36,7 +36,7 @@ class Uncertain(nn.Module):
 
     Example:
         >>> sure = Uncertain(model, noise=0.01)  # a number is a variance
-        >>> sure.fit(validation_loader)  # finds the dropout rate
+        >>> sure.fit(held_out)  # what the network does not know
         >>> p = sure(x)
         >>> p.mean, p.std, p.data_var, p.model_var
 
@@ -141,14 +141,7 @@ class Uncertain(nn.Module):
 
     def choice(self, x: Any) -> Choice:
         """The method for an input, the setup for it, and what "auto" has to say about it."""
-        if self._method is None:
-            return choose(self.setup, x)
-        if self.setup.variance_model is not None and not self._method.has_posterior:
-            raise ValueError(
-                f'The method "{self._method}" has no room for what `fit` found: use "auto" or '
-                '"gradients", or fit again with `model="dropout"`.'
-            )
-        return self._method, self.setup, ()
+        return choose(self.setup, x) if self._method is None else given(self._method, self.setup)
 
     def compile(self) -> Uncertain:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Itself, with predictions that run compiled: the same numbers, sooner.

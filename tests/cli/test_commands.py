@@ -217,6 +217,17 @@ def test_noise_of_repeated_readings_serves_predict(project, howsure):
     np.testing.assert_allclose(np.load("predictions.npz")["data_var"], expected, rtol=1e-5)
 
 
+def test_any_noise_of_numbers_is_named_on_the_command_line(project, howsure, refused):
+    command = ("predict", NET, "x.npy", "--method", "adf", "--noise")
+    assert howsure(*command, "range_dependent:0.1,0.05").code == 0
+    with torch.no_grad():
+        noise = hs.noise.range_dependent(0.1, 0.05)
+        expected = hs.Uncertain(loaded(), noise=noise, method="adf")(inputs()).data_var
+    np.testing.assert_allclose(np.load("predictions.npz")["data_var"], expected, rtol=1e-5)
+    refused(*command, "loud:1", words="range_dependent")
+    refused(*command, "range_dependent:1", words="has the fields a, b, c")
+
+
 def test_noise_of_a_camera(project, howsure):
     generator = np.random.default_rng(3)
     scene = generator.uniform(20, 200, size=(30, 30))

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import howsure as hs
 from howsure import metrics
 from howsure.data.distributed import evaluate, fit
-from howsure.data.distributed.loaders import sharded
+from howsure.data.distributed.sharing import sharded
 from howsure.fit.share import Share
 from howsure.noise import to_config
 from nets import perceptron

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from howsure.auditing.case import Case
 from howsure.auditing.cost import Stopwatch
 from howsure.methods import METHODS, RENAMED, Method, check_method
 
-Named = str | tuple[str, dict[str, Any]]
+Named = str | tuple[str, Mapping[str, object]]
 Late = Callable[[], bool]
 
 
@@ -25,7 +24,7 @@ class Candidate:
     """A method with its options."""
 
     method: Method
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
     @property
     def label(self) -> str:

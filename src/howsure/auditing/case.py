@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +36,7 @@ class Case:
     """
 
     setup: Setup
-    x: Any
+    x: object
     inputs: int
     outputs: int
     chosen: Tensor
@@ -54,7 +53,7 @@ class Case:
         """Whether the model has dropout."""
         return self.setup.rate is not None
 
-    def pieces(self) -> Iterator[tuple[Setup, Any]]:
+    def pieces(self) -> Iterator[tuple[Setup, object]]:
         """The inputs in pieces that fit the memory of every method, each with its setup."""
         for x, variance in pieces(self.x, self.setup.noise, None):
             yield self.setup.with_(noise=variance), x
@@ -68,7 +67,7 @@ class Case:
         return self.picked(Parts(getattr(prediction, name)).tensors).detach()
 
 
-def case_of(setup: Setup, x: Any, seed: int) -> Case:
+def case_of(setup: Setup, x: object, seed: int) -> Case:
     """The case; an error if there is nothing to audit or the network itself fails."""
     setup.check_eval_mode()
     if setup.batch_dim != 0:
@@ -100,12 +99,12 @@ def _flat(setup: Setup, tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
     return torch.cat([tensor.reshape(tensor.shape[0], -1) for tensor in compared], 1)
 
 
-def _noise(setup: Setup, x: Any) -> Any:
+def _noise(setup: Setup, x: object) -> object:
     variance = full_variance(setup.variance(x), x)
     return variance if any_noise(variance) else None
 
 
-def _rate(setup: Setup, x: Any) -> tuple[float, ...] | None:
+def _rate(setup: Setup, x: object) -> tuple[float, ...] | None:
     """One rate per site; `None` for no dropout. The placement "existing" brings its own rates."""
     if setup.rate is None and setup.placement.kind != "existing":
         return None

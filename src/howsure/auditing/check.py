@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from howsure.auditing.inputs import as_input
 from howsure.auditing.survey import survey
 from howsure.moments.rule import APPROXIMATE, LINEARISED, Rule, Target
 
@@ -107,17 +107,27 @@ def _table(rows: tuple[CheckRow, ...]) -> str:
 
 
 def check(
-    model: Callable[..., Any],
-    x: object,
+    model: Callable[..., object],
+    *inputs: object,
     noise_var: object = None,
-    *,
     rules: Mapping[Target, Rule] | None = None,
+    **named_inputs: object,
 ) -> Check:
     """A table of every operation that the model calls on noisy data, from one dry run.
 
-    Without `noise_var`, every floating-point input counts as noisy. Print the result, or look at
-    `.ok`, `.missing`, `.approximate` and `.advice`.
+    Print the result, or look at `.ok`, `.missing`, `.approximate` and `.advice`.
+
+    Args:
+        model: Any module or function made of torch operations, in eval mode.
+        *inputs: Its inputs, as to the model itself: `check(model, x, h)`. A tuple as the only
+            one is taken as several, a dict as inputs by name.
+        noise_var: Which inputs are noisy, as in `propagate`: a variance, for several inputs in
+            their structure, with `None` for those without noise. By default every input of
+            floating-point numbers is.
+        rules: Rules that win over the registered ones, by operation.
+        **named_inputs: Inputs by name, in place of `inputs`: `check(model, image=x, motion=h)`.
     """
+    x = as_input(inputs, named_inputs, noise_var)
     grouped: dict[tuple[str, str], list[tuple[int, str, Rule | None, str]]] = {}
     for call, count in survey(model, x, noise_var, rules=rules).items():
         if call.rule is None or not call.rule.is_query:

@@ -1,4 +1,4 @@
-"""The inputs of an audit: from a tensor, a dict or a loader, as one batch."""
+"""Inputs: as they are given to the model, and for an audit from a loader, as one batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,23 @@ from howsure.prediction import as_args
 from howsure.values.trees import map_leaves
 
 
-def gathered(data: Any, most: int) -> Any:
+def as_input(
+    args: tuple[object, ...], named: Mapping[str, object], noise_var: object = None
+) -> object:
+    """The input in one piece, from arguments that were given as to the model itself."""
+    if args and named:
+        raise TypeError("Give all inputs by position or all by keyword.")
+    if not args and not named:
+        raise TypeError("There is no input; give the inputs as to the model itself.")
+    if noise_var is None and len(args) > 1 and type(args[-1]) in (int, float):
+        raise TypeError(
+            f"Is {args[-1]!r} an input or a variance? Give the variance of the noise as "
+            f"`noise_var={args[-1]!r}`, and inputs that are numbers by keyword."
+        )
+    return dict(named) if named else args[0] if len(args) == 1 else args
+
+
+def gathered(data: object, most: int) -> Any:
     """At most `most` inputs as one batch, in the form that the model takes.
 
     `data` is a tensor, a dict of keyword arguments, or a loader of batches: inputs alone, or
@@ -45,18 +61,18 @@ def _batches(data: Any) -> Iterator[Any]:
         yield args[0] if len(args) == 1 else args
 
 
-def first_rows(x: Any, count: int) -> Any:
+def first_rows(x: object, count: int) -> object:
     """The first `count` inputs of a batch."""
     batch = batch_size(x)
     return map_leaves(lambda leaf: leaf[:count] if _has_rows(leaf, batch) else leaf, x)
 
 
-def _has_rows(leaf: Any, batch: int) -> bool:
+def _has_rows(leaf: object, batch: int) -> bool:
     """Whether a tensor has one row for each input; others are shared by all."""
     return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch
 
 
-def _joined(batches: Sequence[Any]) -> Any:
+def _joined(batches: Sequence[object]) -> object:
     sizes = [batch_size(batch) for batch in batches]
 
     def leaf(*parts: Any) -> Any:
@@ -83,6 +99,6 @@ def full_variance(variance: Any, x: Any) -> Any:
     return constructor(*parts) if hasattr(x, "_fields") else constructor(parts)
 
 
-def any_noise(variance: Any) -> bool:
+def any_noise(variance: object) -> bool:
     """Whether any element of any input has a variance above 0."""
     return any(bool((leaf > 0).any()) for leaf in pytree.tree_leaves(variance) if leaf is not None)

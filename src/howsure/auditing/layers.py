@@ -10,17 +10,16 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from howsure.auditing.case import Case
-from howsure.auditing.clock import Clock
+from howsure.auditing.truth import Clock
 from howsure.methods.passes import Pass, no_gradients
 from howsure.moments.carrier import Gaussian
 from howsure.noise import sample_of
-from howsure.values.progress import progress
+from howsure.values.running import progress
 from howsure.values.trees import Parts
 
 # Monte Carlo passes; the std of each element is known to 5 %, of a layer much better.
@@ -30,7 +29,7 @@ _ELEMENTS = 4096
 _LIVE = 0.01
 OUTPUT = "(output)"
 
-Receive = Callable[[str, nn.Module, Any], None]
+Receive = Callable[[str, nn.Module, object], None]
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Watch:
         self.predicted: dict[str, tuple[str, tuple[int, ...], Tensor, Tensor]] = {}
         self.drawn: dict[str, Running] = {}
 
-    def gaussians(self, path: str, module: nn.Module, output: Any) -> None:
+    def gaussians(self, path: str, module: nn.Module, output: object) -> None:
         """Notes means and variances of a layer on Gaussians."""
         for key, tensor in self._named(path, output):
             if isinstance(tensor, Gaussian):
@@ -92,13 +91,13 @@ class Watch:
                 mean, var = (self._picked(key, each) for each in (moments.mean, moments.var))
                 self.predicted[key] = (type(module).__name__, shape, mean, var)
 
-    def numbers(self, path: str, module: nn.Module, output: Any) -> None:
+    def numbers(self, path: str, module: nn.Module, output: object) -> None:
         """Adds the numbers of a layer to its moments."""
         for key, tensor in self._named(path, output):
             if key in self.predicted:
                 self.drawn.setdefault(key, Running()).add(self._picked(key, tensor))
 
-    def _named(self, path: str, output: Any) -> Iterator[tuple[str, Tensor]]:
+    def _named(self, path: str, output: object) -> Iterator[tuple[str, Tensor]]:
         self.calls[path] = self.calls.get(path, 0) + 1
         tensors = Parts(output).tensors
         call = path if self.calls[path] == 1 else f"{path}#{self.calls[path]}"
@@ -133,8 +132,8 @@ def watched(model: nn.Module, receive: Receive) -> Iterator[None]:
             handle.remove()
 
 
-def _hook(path: str, receive: Receive) -> Callable[[nn.Module, Any, Any], None]:
-    def hook(module: nn.Module, args: Any, output: Any) -> None:
+def _hook(path: str, receive: Receive) -> Callable[[nn.Module, object, object], None]:
+    def hook(module: nn.Module, args: object, output: object) -> None:
         receive(path, module, output)
 
     return hook

@@ -19,7 +19,7 @@ from howsure.setup import Setup
 from howsure.values.trees import map_leaves
 
 
-def fit_each_input(setup: Setup, x: Any) -> bool:
+def fit_each_input(setup: Setup, x: object) -> bool:
     """Whether two inputs with their own masks give the same in a batch of two and of three."""
     three = _three_times_first(x)
     try:
@@ -32,7 +32,7 @@ def fit_each_input(setup: Setup, x: Any) -> bool:
     )
 
 
-def _three_times_first(x: Any) -> Any:
+def _three_times_first(x: object) -> object:
     """The first input three times; axes of other lengths are not touched."""
     batch = batch_size(x)
 
@@ -43,7 +43,7 @@ def _three_times_first(x: Any) -> Any:
     return map_leaves(leaf, x)
 
 
-def _outputs(setup: Setup, x: Any, count: int) -> tuple[Tensor, ...]:
+def _outputs(setup: Setup, x: object, count: int) -> tuple[Tensor, ...]:
     sites = setup.sites(x)
     drawn = [uniform[:, :count] for uniform in draw_uniforms(sites, 1, setup.seed, batch=3)]
     chosen = [None if mask is None else mask[0] for mask in masks(drawn, _half(setup, sites))]

@@ -115,7 +115,7 @@ class Audit:
         return text(self)
 
 
-def _plain_data(value: Any) -> Any:
+def _plain_data(value: object) -> object:
     if isinstance(value, dict):
         return {str(key): _plain_data(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,6 @@ from howsure.auditing.candidates import (
     reason_to_skip,
 )
 from howsure.auditing.case import Case, case_of
-from howsure.auditing.clock import Clock
 from howsure.auditing.cost import Stopwatch
 from howsure.auditing.inputs import gathered
 from howsure.auditing.layers import PASSES, LayerRow, layer_rows
@@ -31,13 +30,13 @@ from howsure.auditing.measures import (
     std_measures,
 )
 from howsure.auditing.result import Audit, AuditRow
-from howsure.auditing.truth import LEAST, Spread, Truth, brute_force
+from howsure.auditing.truth import LEAST, Clock, Spread, Truth, brute_force
 from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.masks import Placement, as_placement
 from howsure.methods import METHODS
 from howsure.methods.passes import Pass, no_gradients
 from howsure.setup import Setup
-from howsure.values.progress import progress
+from howsure.values.running import progress
 
 # Shares of the time limit by which each stage ends; Monte Carlo has the rest.
 _METHODS, _COST, _LAYERS = 0.4, 0.5, 0.6
@@ -79,11 +78,8 @@ def audit(
         show_progress: Show a bar.
         **method_options: Further settings of `Uncertain`, such as `fallback` or `rules`.
     """
-    if "budget" in method_options:
-        raise TypeError("`budget` of `audit` is now called `time_limit`: the seconds it may take.")
-    clock = Clock(None if samples is not None else _checked_time_limit(time_limit))
+    clock = _started(time_limit, samples, method_options)
     asked = candidates(methods)
-    _check_samples(samples)
     setup = Setup(
         model,
         noise,
@@ -94,8 +90,7 @@ def audit(
     )
     case = case_of(setup, gathered(data, inputs), seed)
     _check_time(case, clock)
-    run = _Run(case, clock, samples, seed, show_progress)
-    return run.finished(asked)
+    return _Run(case, clock, samples, seed, show_progress).finished(asked)
 
 
 class _Run:
@@ -251,15 +246,17 @@ def _remarks(case: Case, truth: Truth, pairs: Pairs) -> list[str]:
     return found
 
 
-def _checked_time_limit(seconds: float) -> float:
+def _started(seconds: float, samples: int | None, others: Mapping[str, object]) -> Clock:
+    """The running clock of an audit; a number of samples has no time limit."""
+    if "budget" in others:
+        raise TypeError("`budget` of `audit` is now called `time_limit`: the seconds it may take.")
+    if samples is not None:
+        if not isinstance(samples, int) or samples < 10:
+            raise ValueError(f"`samples` must be a whole number of at least 10, not {samples!r}.")
+        return Clock(None)
     if not (isinstance(seconds, (int, float)) and math.isfinite(seconds) and seconds > 0):
         raise ValueError(f"`time_limit` must be a positive number of seconds, not {seconds!r}.")
-    return float(seconds)
-
-
-def _check_samples(samples: int | None) -> None:
-    if samples is not None and (not isinstance(samples, int) or samples < 10):
-        raise ValueError(f"`samples` must be a whole number of at least 10, not {samples!r}.")
+    return Clock(float(seconds))
 
 
 def _check_time(case: Case, clock: Clock) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from howsure.auditing.inputs import as_input
 from howsure.errors import NoRuleError
 from howsure.moments.carrier import Gaussian, carriers, unwrap, wrap
 from howsure.moments.families import select
@@ -91,7 +91,7 @@ class Surveyor(RuleInterpreter):
 
 
 def survey(
-    model: Callable[..., Any],
+    model: Callable[..., object],
     x: object,
     noise_var: object = None,
     *,
@@ -134,16 +134,17 @@ class MissingRule:
 
 
 def missing_rules(
-    model: Callable[..., Any],
-    x: object,
+    model: Callable[..., object],
+    *inputs: object,
     noise_var: object = None,
-    *,
     rules: Mapping[Target, Rule] | None = None,
+    **named_inputs: object,
 ) -> list[MissingRule]:
     """Every operation without a rule that the model calls on noisy data, from one dry run.
 
-    An empty list means that `propagate` will run.
+    Inputs are given as to the model itself. An empty list means that `propagate` will run.
     """
+    x = as_input(inputs, named_inputs, noise_var)
     return [
         MissingRule(call.operation, call.module, call.shapes, count, call.reason)
         for call, count in survey(model, x, noise_var, rules=rules).items()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
+from howsure.auditing.inputs import as_input
 from howsure.moments.carrier import Gaussian
 from howsure.moments.propagate import propagate
 from howsure.moments.rule import Rule, Target
@@ -40,15 +40,19 @@ class ModuleTrace:
 
 def trace(
     model: nn.Module,
-    x: Any,
-    noise_var: Any,
-    *,
+    *inputs: object,
+    noise_var: object = None,
     rules: Mapping[Target, Rule] | None = None,
+    **named_inputs: object,
 ) -> list[ModuleTrace]:
     """Statistics per module call, in the order in which the modules finish.
 
-    A diagnosis: it watches the modules with forward hooks, which are gone when it returns.
+    A diagnosis: it watches the modules with forward hooks, which are gone when it returns. Inputs
+    are given as to the model itself; `noise_var` is a **variance**, as in `propagate`.
     """
+    x = as_input(inputs, named_inputs, noise_var)
+    if noise_var is None:
+        raise TypeError("`trace` follows a noise through the model; give its `noise_var=`.")
     rows: list[ModuleTrace] = []
     with _watched(model, rows):
         propagate(model, x, noise_var, rules=rules)
@@ -68,8 +72,8 @@ def _watched(model: nn.Module, rows: list[ModuleTrace]) -> Iterator[None]:
             handle.remove()
 
 
-def _recorder(path: str, rows: list[ModuleTrace]) -> Callable[[nn.Module, Any, Any], None]:
-    def record(module: nn.Module, args: Any, output: Any) -> None:
+def _recorder(path: str, rows: list[ModuleTrace]) -> Callable[[nn.Module, object, object], None]:
+    def record(module: nn.Module, args: object, output: object) -> None:
         outputs = output if isinstance(output, (tuple, list)) else [output]
         rows.extend(
             _row(path, type(module).__name__, each.read())

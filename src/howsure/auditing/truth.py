@@ -7,17 +7,17 @@ difference is data variance, their covariance is model variance.
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from howsure.auditing.case import Case
-from howsure.auditing.clock import Clock
 from howsure.masks import DropoutMode, draw_uniforms, masks
 from howsure.methods.passes import Pass, no_gradients
 from howsure.noise import sample_of
-from howsure.values.progress import progress
+from howsure.values.running import progress
 
 # 2,000 passes know a std to 1.6 %, 100 to 7 %.
 TARGET, LEAST = 2000, 100
@@ -25,6 +25,23 @@ TARGET, LEAST = 2000, 100
 _END = 0.97
 # Masks and noise of the truth are other draws than those of any method.
 _STREAM = 2**21
+
+
+class Clock:
+    """Seconds since the audit began, against its time limit; `None` for no limit."""
+
+    def __init__(self, limit: float | None) -> None:
+        self.limit = math.inf if limit is None else limit
+        self.start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Time spent so far."""
+        return time.perf_counter() - self.start
+
+    def past(self, share: float) -> bool:
+        """Whether this share of the time is spent."""
+        return self.seconds >= share * self.limit
 
 
 @dataclass(frozen=True, eq=False)

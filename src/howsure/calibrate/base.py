@@ -35,10 +35,10 @@ class Calibrator(ABC):
     def fit_loader(
         cls: type[Self],
         sure: Callable[..., Prediction],
-        loader: Iterable[Any],
+        loader: Iterable[object],
         *,
-        groups: Labels | Callable[[Any], Labels] | None = None,
-        **options: Any,
+        groups: Labels | Callable[[object], Labels] | None = None,
+        **options: object,
     ) -> Self:
         """The calibrator for an `Uncertain` and batches of (inputs, targets).
 
@@ -68,7 +68,7 @@ class Calibrator(ABC):
         return {"calibrator": self.kind, **values}
 
     @classmethod
-    def from_state(cls: type[Self], state: dict[str, Any]) -> Self:
+    def from_state(cls: type[Self], state: dict[str, object]) -> Self:
         """The calibrator whose `state` it was."""
         kind = state.get("calibrator") if isinstance(state, dict) else None
         if kind != cls.kind:

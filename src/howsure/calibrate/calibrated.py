@@ -25,12 +25,12 @@ class CalibratedPrediction(Prediction):
 
     calibrator: Calibrator | None = None
 
-    def interval(self, level: float = 0.95, **options: Any) -> tuple[Any, Any]:
+    def interval(self, level: float = 0.95, **options: object) -> tuple[Any, Any]:
         """Lower and upper end of the calibrator's interval; options are the calibrator's."""
         assert self.calibrator is not None
         return self.calibrator.interval(self, level, **options)
 
-    def sets(self, level: float = 0.9, **options: Any) -> Tensor:
+    def sets(self, level: float = 0.9, **options: object) -> Tensor:
         """The calibrator's prediction sets, `(batch, classes, ...)`, bool."""
         chosen = getattr(self.calibrator, "sets", None)
         if chosen is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,7 +74,7 @@ def mean_and_var(prediction: Prediction) -> tuple[Tensor, Tensor]:
     return mean, data + model
 
 
-def one_tensor(tree: Any, name: str) -> Tensor:
+def one_tensor(tree: object, name: str) -> Tensor:
     """The one floating-point tensor of a nested output."""
     tensors = Parts(tree).tensors
     if len(tensors) != 1:

@@ -20,7 +20,7 @@ Labels = Tensor | Sequence[int] | Sequence[str]
 @torch.no_grad()
 def collected(
     sure: Callable[..., Prediction],
-    loader: Iterable[Any],
+    loader: Iterable[object],
     groups: Labels | Callable[[Any], Labels] | None = None,
 ) -> tuple[Prediction, Tensor, Labels | None]:
     """The predictions, targets and group labels of all batches, joined."""
@@ -49,5 +49,5 @@ def joined(predictions: Sequence[Prediction]) -> Prediction:
     )
 
 
-def _listed(labels: Labels) -> list[Any]:
+def _listed(labels: Labels) -> list[object]:
     return labels.tolist() if isinstance(labels, Tensor) else list(labels)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,12 +51,12 @@ def aligned(mean: Tensor, value: Tensor) -> Tensor:
     return value.reshape(-1, *[1] * (mean.dim() - 2))
 
 
-def _mapped(tree: Any, factor: Tensor, extra: Tensor) -> Any:
+def _mapped(tree: object, factor: Tensor, extra: Tensor) -> object:
     parts = Parts(tree)
     return parts.filled([tensor * factor + extra for tensor in parts.tensors])
 
 
-def _std_error(before: Prediction, after: Prediction, factor: Tensor) -> Any:
+def _std_error(before: Prediction, after: Prediction, factor: Tensor) -> object:
     """d std' = scale * std / std' * d std, since std'**2 = scale * std**2 + constant."""
     if before.std_error is None:
         return None

@@ -8,7 +8,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -112,7 +111,7 @@ def _batch(arguments: Namespace, model: Model, source: Source) -> int:
     return model.batch
 
 
-def check_runs(model: Model, x: Any) -> None:
+def check_runs(model: Model, x: object) -> None:
     """An error in one sentence if the plain model does not take such inputs."""
     args, kwargs = as_call(x)
     told = io.StringIO()  # torch prints the generated source of a program that fails
@@ -203,7 +202,7 @@ def _random(shapes: Sequence[str], count: int, dtype: torch.dtype) -> Inputs:
     return found if only is None else only
 
 
-def _output(sure: Uncertain, x: Any) -> Tensor | None:
+def _output(sure: Uncertain, x: object) -> Tensor | None:
     """The part of the model's output that counts, if it is one tensor."""
     with torch.no_grad():
         tensors = Parts(sure.setup.run(x)).tensors

@@ -6,7 +6,6 @@ import json
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,13 +18,13 @@ from howsure.values.files import write_atomically
 _FORMAT = "howsure noise 1"
 
 
-def noise_of(arguments: Namespace) -> Any:
+def noise_of(arguments: Namespace) -> object:
     """The noise that the options name: one, or a dict by input; `None` if there is none."""
     makers: dict[str, Callable[[str], Noise]] = {
         "--noise-std": lambda text: _constant(text, "stds"),
         "--noise-var": lambda text: _constant(text, "variances"),
         "--gray-levels": lambda text: _gray(text, arguments),
-        "--noise": lambda text: read_noise(Path(text)),
+        "--noise": _named,
     }
     found: dict[str, Noise] = {}
     for option, make in makers.items():
@@ -84,6 +83,14 @@ def _gray(text: str, arguments: Namespace) -> Noise:
         scale=arguments.scale or 255,
         normalize_std=None if not std else std[0] if len(std) == 1 else std,
     )
+
+
+def _named(text: str) -> Noise:
+    """A noise by its kind and the numbers of its class, `range_dependent:0.01,0.002`, or a file."""
+    kind, colon, numbers = text.partition(":")
+    if not colon or Path(text).exists():
+        return read_noise(Path(text))
+    return Noise.of_kind(kind).from_numbers(*_numbers(numbers))
 
 
 def write_noise(path: Path, noise: Noise) -> None:

@@ -101,7 +101,7 @@ def add_noise(parser: argparse.ArgumentParser) -> None:
         ("--noise-std", "[NAME=]S", "standard deviation: a number, one per channel, or a `.npy`"),
         ("--noise-var", "[NAME=]V", "variance, likewise"),
         ("--gray-levels", "[NAME=]K", "std in gray levels of a camera with `--scale` levels (255)"),
-        ("--noise", "[NAME=]FILE", "a file that `howsure noise` wrote"),
+        ("--noise", "[NAME=]FILE", "a file that `howsure noise` wrote, or KIND:NUMBERS of a noise"),
     ):
         group.add_argument(option, metavar=metavar, action="append", default=[], help=words)
 
@@ -161,7 +161,7 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(float(each) for each in text.split(","))
 
 
-def _checked(convert: Callable[[str], Any], fits: Callable[[Any], bool], words: str) -> Any:
+def _checked(convert: Callable[[str], object], fits: Callable[[Any], bool], words: str) -> Any:
     def parsed(text: str) -> Any:
         value = convert(text)
         if not fits(value):
@@ -196,7 +196,7 @@ def _size(text: str) -> tuple[int, int]:
     return sizes[0], sizes[-1]
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _json_object(text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
     except ValueError:

@@ -6,7 +6,6 @@ from argparse import Namespace
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 _WRITTEN = ("out", "heatmap")
 
@@ -23,7 +22,7 @@ def check_outputs(options: Namespace) -> None:
             )
 
 
-def _files(value: Any) -> Iterator[Path]:
+def _files(value: object) -> Iterator[Path]:
     """What an option names: a file or folder, one behind `NAME=`, or the file of a factory."""
     if isinstance(value, list | tuple):
         for item in value:

@@ -9,7 +9,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 from howsure.cli.failures import code_of, sentence
 from howsure.cli.overwriting import check_outputs
@@ -65,7 +64,7 @@ def _told(message: str, code: int, *, json: bool) -> int:
 def _warnings_told(notes: list[str], *, quiet: bool) -> Iterator[None]:
     """Warnings as sentences on stderr, and collected; `quiet` does without the former."""
 
-    def tell(message: Warning | str, category: object, filename: str, *rest: Any) -> None:
+    def tell(message: Warning | str, category: object, filename: str, *rest: object) -> None:
         if "/torch/" in Path(filename).as_posix():  # about torch's insides, which users cannot fix
             return
         notes.append(str(message))

@@ -29,7 +29,7 @@ class Result:
     in_file: bool = False
 
 
-def as_json(data: Mapping[str, Any]) -> str:
+def as_json(data: Mapping[str, object]) -> str:
     """One JSON object; what JSON lacks (NaN, infinity) becomes null."""
     return json.dumps(plain(data), indent=1, allow_nan=False, ensure_ascii=False)
 

@@ -32,7 +32,7 @@ def write_settings(path: Path, sure: Uncertain, fit: Fit | PosteriorFit | None =
     write_atomically(path, lambda file: file.write(text), text=True)
 
 
-def _encoded(value: Any) -> Any:
+def _encoded(value: object) -> Any:
     """Nested settings with tensors as lists."""
     if isinstance(value, dict):
         return {str(key): _encoded(item) for key, item in value.items()}

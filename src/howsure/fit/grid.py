@@ -20,7 +20,7 @@ from howsure.fit.objectives import (
 from howsure.fit.search import Fit, Search
 from howsure.methods import Method
 from howsure.setup import Setup
-from howsure.values.progress import progress
+from howsure.values.running import progress
 
 Batches = list[tuple[Any, Tensor]]
 

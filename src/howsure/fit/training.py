@@ -26,8 +26,7 @@ from howsure.moments.batch_statistics import batch_statistics
 from howsure.moments.propagate import propagate
 from howsure.noise import variance_of
 from howsure.setup import TASKS
-from howsure.values.eval_mode import in_eval_mode
-from howsure.values.progress import progress
+from howsure.values.running import in_eval_mode, progress
 from howsure.values.trees import Parts, as_call
 
 _DRAWS = 10  # of the logits, per training step of a classifier with a variance head

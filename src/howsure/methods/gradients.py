@@ -22,7 +22,7 @@ from howsure.methods.examined import NO_POSTERIOR, examined_as
 from howsure.methods.method import Method
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.freed_memory import keep_freed_memory
+from howsure.values.running import keep_freed_memory
 from howsure.values.trees import map_leaves
 
 

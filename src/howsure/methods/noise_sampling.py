@@ -24,7 +24,7 @@ from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass, own_random_numbers
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.freed_memory import keep_freed_memory
+from howsure.values.running import keep_freed_memory
 from howsure.values.trees import map_leaves
 
 

@@ -19,7 +19,7 @@ from howsure.masks import DropoutMode, Site, draw_uniforms, masks
 from howsure.methods.passes import batch_size, own_random_numbers
 from howsure.moments.prefix import Prefix
 from howsure.setup import Setup
-from howsure.values.freed_memory import keep_freed_memory
+from howsure.values.running import keep_freed_memory
 from howsure.values.trees import Parts
 
 # Samples unless `samples` says otherwise: the paper's T is between 10 and 50.

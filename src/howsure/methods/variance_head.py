@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from howsure.masks.layers import Weights, spatial_dims
 from howsure.masks.sites import Explorer
-from howsure.values.eval_mode import in_eval_mode
+from howsure.values.running import in_eval_mode
 from howsure.values.trees import Parts, as_call
 
 # The variance never falls below this share of the initial one: a network that fits a target

@@ -20,7 +20,7 @@ from howsure.moments.rule import Rule, Target
 from howsure.moments.value import Moments, variance_dtype
 from howsure.values.call_site import CallSites
 from howsure.values.concrete import is_traced
-from howsure.values.freed_memory import keep_freed_memory
+from howsure.values.running import keep_freed_memory
 from howsure.values.trees import as_call, map_leaves
 
 

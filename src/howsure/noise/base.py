@@ -4,16 +4,55 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
 from howsure.moments.value import variance_dtype
-from howsure.noise.roots import Root, diagonal
 from howsure.noise.values import Value, along, as_value, check, encode, like
 from howsure.values.brief import brief
+
+
+@dataclass(frozen=True, eq=False)
+class Root:
+    """The noise of one input as S z, with z standard normal.
+
+    Attributes:
+        shape: Shape of z for one row.
+        apply: S: takes z of shape (points, rows, *shape) and the rows (a slice or indices) that it
+            is for, and gives the noise, (points, rows, *input's shape).
+    """
+
+    shape: tuple[int, ...]
+    apply: Callable[[Tensor, slice | Tensor], Tensor]
+
+    def transposed(self, noise: Tensor, rows: slice | Tensor) -> Tensor:
+        """S' g, by differentiating <S z, g>; (points, rows, *shape)."""
+        with torch.enable_grad():
+            z = torch.zeros(*noise.shape[:2], *self.shape, dtype=noise.dtype).requires_grad_()
+            return torch.autograd.grad(self.apply(z, rows), z, noise)[0]
+
+
+def diagonal(std: Tensor) -> Root:  # (rows, *shape)
+    """Independent noise of this std for every element."""
+    return Root(tuple(std.shape[1:]), lambda z, rows: std[rows] * z)
+
+
+def _check_free(kind: str, taken: type[Noise] | None, new: type[Noise]) -> None:
+    """An error if another noise has this kind; a class that is defined again may take its own."""
+    if taken is None or (taken.__module__, taken.__qualname__) == (
+        new.__module__,
+        new.__qualname__,
+    ):
+        return
+    if taken.__qualname__ != new.__qualname__ or taken.__module__.startswith("howsure."):
+        raise ValueError(
+            f"The noise `{new.__name__}` has the kind {kind!r}, which is that of "
+            f"`{taken.__module__}.{taken.__name__}`; give it another, since files name it."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,13 +64,17 @@ class Noise(ABC):
     units in which the model sees the input.
     """
 
-    kind: ClassVar[str] = ""  # the name of the noise in a config
+    kind: ClassVar[str] = ""  # the name of the noise in a config; without one it is not saved
+    _kinds: ClassVar[dict[str, type[Noise]]] = {}  # filled by the classes themselves
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """A dataclass would have a `repr` of its own, with tensors in full."""
+    def __init_subclass__(cls, **options: object) -> None:
+        """Enters the class by its `kind`, and keeps the `repr` that never shows tensors in full."""
         super().__init_subclass__(**options)
         if "__repr__" not in vars(cls):
             cls.__repr__ = Noise.__repr__
+        if kind := vars(cls).get("kind"):
+            _check_free(kind, Noise._kinds.get(kind), cls)
+            Noise._kinds[kind] = cls
 
     def __repr__(self) -> str:
         """Its class and fields in one line."""
@@ -81,7 +124,7 @@ class Noise(ABC):
         """The noise with `factor` times the variance; a factor of 4 doubles the std."""
         return Scaled(self, as_value(factor, "factor"))
 
-    def through_normalize(self, mean: Any, std: Any, *, dim: int = 1) -> Noise:
+    def through_normalize(self, mean: object, std: object, *, dim: int = 1) -> Noise:
         """The noise of (x - mean) / std, where this is the noise of x.
 
         The variance is divided by std**2. A noise that depends on the signal sees the input mapped
@@ -107,16 +150,44 @@ class Noise(ABC):
     def to_config(self) -> dict[str, Any]:
         """The noise as plain data for JSON; `howsure.noise.from_config` reads it back.
 
-        A class of your own is refused, because a file cannot hold its code.
+        A class of your own is saved by its `kind`, and must be imported before it is loaded: a
+        file cannot hold its code. Without a `kind` it is refused.
         """
-        if not type(self).__module__.startswith("howsure."):
+        own = vars(type(self))
+        if not own.get("kind") or "__dataclass_fields__" not in own:
             raise TypeError(
                 f"A noise of your own class `{type(self).__name__}` cannot be saved, because a "
-                "file cannot hold its code; use one of the noises of `howsure.noise`, or save "
-                "without it and set the noise again after loading."
+                "file cannot hold its code. Make it a dataclass with a `kind` of its own, a name "
+                "by which it is found again, or save without it and set the noise after loading."
             )
         fields = {f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self)}
         return {"kind": self.kind, **fields}
+
+    @staticmethod
+    def of_kind(kind: object) -> type[Noise]:
+        """The class that has this `kind`."""
+        if not isinstance(kind, str) or kind not in Noise._kinds:
+            raise ValueError(
+                f"A noise of the kind {kind!r} is one that howsure does not know; it knows "
+                f"{', '.join(Noise._kinds)}. A class of your own must be imported first; a newer "
+                "version may have more."
+            )
+        return Noise._kinds[kind]
+
+    @classmethod
+    def from_numbers(cls, *numbers: float) -> Noise:
+        """The noise whose first fields are these numbers, as the command line gives them."""
+        fields, types = dataclasses.fields(cls), get_type_hints(cls)
+        needed = sum(f.default is dataclasses.MISSING for f in fields)
+        filled = fields[: len(numbers)]
+        if not needed <= len(numbers) <= len(fields) or not all(
+            float in (types[f.name], *get_args(types[f.name])) for f in filled
+        ):
+            raise ValueError(
+                f"the noise `{cls.kind}` has the fields {', '.join(f.name for f in fields)}, which "
+                f"{len(numbers)} numbers do not give; save it with `to_config` and name the file."
+            )
+        return cls(*numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +244,7 @@ def _broadcasts(var: Tensor, x: Tensor) -> bool:
     return var.dim() <= x.dim() and all(size in (1, whole) for size, whole in pairs)
 
 
-def _moved(value: Any, device: torch.device | str) -> Any:
+def _moved(value: object, device: torch.device | str) -> object:
     if isinstance(value, Tensor | Noise):
         return value.to(device)
     return tuple(_moved(item, device) for item in value) if isinstance(value, tuple) else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ _CONTRAST = 10.0
 
 
 def fit_poisson_gaussian(
-    frames: Any,  # (T, ...)
+    frames: object,  # (T, ...)
     *,
     per: Literal["all", "channel"] = "all",
     black_level: float = 0.0,

@@ -7,19 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from howsure.noise.base import Noise, Normalized, Scaled, Sum
-from howsure.noise.constant import Constant, PerChannel
+from howsure.noise.base import Noise
 from howsure.noise.inputs import as_noise
-from howsure.noise.signal import PoissonGaussian, RangeDependent
 from howsure.noise.values import decode_tensor, encode
 
-_KINDS: dict[str, type[Noise]] = {
-    kind.kind: kind
-    for kind in (Constant, PerChannel, PoissonGaussian, RangeDependent, Scaled, Normalized, Sum)
-}
 
-
-def to_config(noise: Any) -> Any:
+def to_config(noise: object) -> Any:
     """The noise of one or several inputs as plain data for JSON; as `variance_of` takes it.
 
     Functions are refused, since they are not plain data.
@@ -37,7 +30,7 @@ def to_config(noise: Any) -> Any:
     return encode(as_noise(noise))
 
 
-def from_config(config: Any) -> Any:
+def from_config(config: object) -> Any:
     """What `to_config` was given; a list comes back as a tuple."""
     if isinstance(config, list):
         return tuple(from_config(item) for item in config)
@@ -50,18 +43,13 @@ def from_config(config: Any) -> Any:
     return _noise(config)
 
 
-def _noise(config: dict[str, Any]) -> Noise:
-    kind = config.get("kind")
-    if kind not in _KINDS:
-        raise ValueError(
-            f"The config is of the kind {kind!r}, which howsure does not know; it knows "
-            f"{', '.join(_KINDS)}. Was it written by `to_config` of a newer version?"
-        )
+def _noise(config: dict[str, object]) -> Noise:
+    kind = Noise.of_kind(config.get("kind"))
     fields = {name: from_config(value) for name, value in config.items() if name != "kind"}
     try:
-        return _KINDS[kind](**fields)
+        return kind(**fields)
     except TypeError as error:
         raise ValueError(
-            f"The config of the noise {kind!r} has the fields {list(fields)}, which do not fit "
-            f"({error}); it must be what `to_config` returned."
+            f"The config of the noise {kind.kind!r} has the fields {list(fields)}, which do not "
+            f"fit ({error}); it must be what `to_config` returned."
         ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class PerChannel(Noise):
         return along(self.var, x, self.dim, "variances")
 
 
-def variance(v: Any) -> Constant:
+def variance(v: object) -> Constant:
     """Noise of variance `v`: a number, or a tensor that broadcasts to the input.
 
     Shapes, for a batch of images (B, C, H, W): `(C, 1, 1)` per channel, `(C, H, W)` per pixel,
@@ -56,7 +56,7 @@ def variance(v: Any) -> Constant:
     return Constant(as_value(v, "v"))
 
 
-def std(s: Any) -> Constant:
+def std(s: object) -> Constant:
     """Noise of standard deviation `s`, that is of variance s**2; shapes as in `variance`."""
     value = as_value(s, "s")
     check("s", value)
@@ -64,7 +64,7 @@ def std(s: Any) -> Constant:
 
 
 def per_channel(
-    *, variances: Sequence[float] | Tensor | None = None, stds: Any = None, dim: int = 1
+    *, variances: Sequence[float] | Tensor | None = None, stds: object = None, dim: int = 1
 ) -> PerChannel:
     """Noise with one variance for each channel.
 
@@ -85,7 +85,7 @@ def gray_levels(
     *,
     kind: Literal["std", "variance"] = "std",
     scale: float = 255,
-    normalize_std: Any = None,
+    normalize_std: object = None,
     dim: int = 1,
 ) -> Noise:
     """Noise of `k` gray levels of a camera whose levels are divided by `scale`.
@@ -113,7 +113,7 @@ def gray_levels(
     return noise if normalize_std is None else noise.through_normalize(0, normalize_std, dim=dim)
 
 
-def quantisation(step: Any) -> Constant:
+def quantisation(step: object) -> Constant:
     """Noise of rounding to multiples of `step`: variance step**2 / 12.
 
     Exact for an error spread evenly over one step, and near enough when the other noise is above
@@ -124,7 +124,7 @@ def quantisation(step: Any) -> Constant:
     return Constant(value * value / 12)
 
 
-def imu(density: Any, rate: float) -> Constant:
+def imu(density: object, rate: float) -> Constant:
     """White noise of a gyroscope or accelerometer: variance density**2 * rate.
 
     This is Kalibr's model, where the sensor is filtered to half the sampling rate and the density

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from howsure.noise.constant import Constant
@@ -28,6 +29,19 @@ class Identified:
         """The noise and its error in one line."""
         return f"Identified({self.noise}, standard error {brief(self.std_error)})"
 
+    def numbers(self) -> dict[str, Tensor]:
+        """Std and variance with their standard errors, in float64."""
+        var, var_error = _double(self.noise.var), _double(self.std_error)
+        std = var.sqrt()
+        # d std = d var / (2 std), to first order
+        std_error = var_error / (2 * std.clamp(min=torch.finfo(torch.float64).tiny))
+        return {"std": std, "std_error": std_error, "var": var, "var_error": var_error}
+
+    def in_words(self) -> str:
+        """The numbers in one line."""
+        shown = {name: _shown(value) for name, value in self.numbers().items()}
+        return "std {std} +- {std_error}, variance {var} +- {var_error}".format(**shown)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CameraFit:
@@ -48,3 +62,33 @@ class CameraFit:
     def __repr__(self) -> str:
         """The noise and the share of pixels left out, in one line."""
         return f"CameraFit({self.noise}, rejected {brief(self.rejected)})"
+
+    def numbers(self) -> dict[str, Tensor]:
+        """Gain and variance in the dark with their standard errors, and the share left out."""
+        return {
+            "gain": _double(self.noise.gain),
+            "gain_error": _double(self.gain_error),
+            "read_var": _double(self.noise.read_std).square(),
+            "read_var_error": _double(self.read_var_error),
+            "rejected": _double(self.rejected),
+        }
+
+    def in_words(self) -> str:
+        """The model and its numbers in two lines."""
+        numbers = self.numbers()
+        shown = {name: _shown(value) for name, value in numbers.items()}
+        return (
+            "variance = gain * (reading - black level) + read variance\n"
+            "gain {gain} +- {gain_error}, read variance {read_var} +- {read_var_error}, "
+        ).format(**shown) + f"{_shown(100 * numbers['rejected'])} % of the pixels left out"
+
+
+def _double(value: float | Tensor) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64)
+
+
+def _shown(values: Tensor) -> str:
+    """One number; of several the range."""
+    if values.numel() == 1:
+        return f"{float(values):.4g}"
+    return f"{float(values.min()):.4g} to {float(values.max()):.4g}"

@@ -9,10 +9,9 @@ from typing import Any, TypeAlias, TypeGuard
 import torch
 from torch import Tensor
 
-from howsure.noise.base import Noise
+from howsure.noise.base import Noise, Root
 from howsure.noise.constant import Constant
 from howsure.noise.identified import CameraFit, Identified
-from howsure.noise.roots import Root
 from howsure.noise.signal import Custom
 from howsure.noise.values import as_value
 
@@ -25,7 +24,7 @@ NoiseLike: TypeAlias = (
     | Noise
     | Identified
     | CameraFit
-    | Callable[[Tensor], Any]
+    | Callable[[Tensor], object]
     | Mapping[str, "NoiseLike"]
     | Sequence["NoiseLike"]
     | None
@@ -41,7 +40,7 @@ def described(noise: NoiseLike) -> str:
     return str(as_noise(noise))
 
 
-def variance_of(noise: Any, x: Any) -> Any:
+def variance_of(noise: object, x: object) -> Any:
     """The variance of every tensor of `x`, in the structure that `howsure.propagate` takes.
 
     Args:
@@ -53,7 +52,7 @@ def variance_of(noise: Any, x: Any) -> Any:
     return _walk(noise, x, lambda found, tensor, _: None if found is None else found(tensor), "x")
 
 
-def roots_of(noise: Any, x: Any, batch_dim: int | None = 0) -> list[tuple[int, str, Root]]:
+def roots_of(noise: object, x: object, batch_dim: int | None = 0) -> list[tuple[int, str, Root]]:
     """Number, name and square root of the noise of every noisy floating-point tensor of `x`.
 
     Names are those of a budget: `image` for `x["image"]`, `imu.gyro` for a dict inside, `x[0]`.
@@ -76,7 +75,7 @@ def _by_keys(name: str) -> str:
     return re.sub(r"\['([^']*)'\]", r".\1", name).removeprefix("x.")
 
 
-def sample_of(noise: Any, x: Any, generator: torch.Generator | None) -> Any:
+def sample_of(noise: object, x: object, generator: torch.Generator | None) -> Any:
     """`x` with noise drawn onto every tensor that has a noise; `noise` as in `variance_of`."""
     return _walk(
         noise,
@@ -86,7 +85,7 @@ def sample_of(noise: Any, x: Any, generator: torch.Generator | None) -> Any:
     )
 
 
-def scaled(noise: Any, factor: float) -> Any:
+def scaled(noise: object, factor: float) -> NoiseLike:
     """`noise` in its own structure with `factor` times the variances."""
     if isinstance(noise, Mapping):
         return {key: scaled(item, factor) for key, item in noise.items()}
@@ -96,7 +95,7 @@ def scaled(noise: Any, factor: float) -> Any:
     return None if found is None else found.scaled(factor)
 
 
-def as_noise(noise: Any) -> Noise | None:
+def as_noise(noise: object) -> Noise | None:
     """The noise of one tensor: a number or a tensor is a variance, a function returns one."""
     if noise is None or isinstance(noise, Noise):
         return noise
@@ -113,7 +112,9 @@ def as_noise(noise: Any) -> Noise | None:
     return Constant(as_value(noise, "noise"))
 
 
-def _walk(noise: Any, x: Any, leaf: Callable[[Noise | None, Any, str], Any], name: str) -> Any:
+def _walk(
+    noise: object, x: object, leaf: Callable[[Noise | None, Any, str], object], name: str
+) -> Any:
     """`x` with `leaf(noise, item, name)` for each of its items."""
     if isinstance(x, Mapping) and isinstance(noise, Mapping | None):
         return _walk_mapping(noise or {}, x, leaf, name)
@@ -128,8 +129,11 @@ def _walk(noise: Any, x: Any, leaf: Callable[[Noise | None, Any, str], Any], nam
 
 
 def _walk_mapping(
-    noise: Mapping[Any, Any], x: Mapping[Any, Any], leaf: Callable[..., Any], name: str
-) -> dict[Any, Any]:
+    noise: Mapping[object, object],
+    x: Mapping[object, object],
+    leaf: Callable[..., object],
+    name: str,
+) -> dict[object, object]:
     unknown = [key for key in noise if key not in x]
     if unknown:
         raise ValueError(
@@ -139,7 +143,7 @@ def _walk_mapping(
 
 
 def _walk_sequence(
-    noise: Sequence[Any] | None, x: Sequence[Any], leaf: Callable[..., Any], name: str
+    noise: Sequence[object] | None, x: Sequence[object], leaf: Callable[..., object], name: str
 ) -> Any:
     noises = [None] * len(x) if noise is None else noise
     if len(noises) != len(x):
@@ -153,5 +157,5 @@ def _walk_sequence(
     return constructor(*items) if hasattr(x, "_fields") else constructor(items)
 
 
-def _is_sequence(value: Any) -> TypeGuard[Sequence[Any]]:
+def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ class Repeats:
 
 
 def identify_from_repeats(
-    frames: Any,  # (T, ...)
+    frames: object,  # (T, ...)
     *,
     per: Literal["all", "channel", "element"] = "all",
     drift: bool = False,
@@ -69,7 +69,7 @@ def identify_from_repeats(
 
 
 def pixel_moments(
-    frames: Any,  # (T, ...)
+    frames: object,  # (T, ...)
     *,
     drift: bool = False,
     saturation: Limits | None = None,
@@ -96,7 +96,7 @@ def pixel_moments(
     return Repeats(len(x), x.mean(0), var, spread, valid)
 
 
-def readings(values: Any, name: str) -> Tensor:
+def readings(values: object, name: str) -> Tensor:
     """Readings of a sensor in float64, values unchanged; NaN and infinity are refused."""
     if isinstance(values, list | tuple):
         items = [_float64(item, name) for item in values]
@@ -116,7 +116,7 @@ def readings(values: Any, name: str) -> Tensor:
     return tensor
 
 
-def _float64(values: Any, name: str) -> Tensor:
+def _float64(values: object, name: str) -> Tensor:
     if isinstance(values, Tensor):
         real = not (values.dtype.is_complex or values.dtype == torch.bool)
     else:

@@ -57,8 +57,7 @@ class RangeDependent(Noise):
 class Custom(Noise):
     """The variance that a function of the input gives."""
 
-    kind: ClassVar[str] = "custom"
-    function: Callable[[Tensor], Any]
+    function: Callable[[Tensor], object]
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -86,7 +85,9 @@ class Custom(Noise):
         )
 
 
-def poisson_gaussian(gain: Any, read_std: Any, *, black_level: Any = 0.0) -> PoissonGaussian:
+def poisson_gaussian(
+    gain: object, read_std: object, *, black_level: object = 0.0
+) -> PoissonGaussian:
     """Noise of a camera: photons arrive at random, and reading them out adds noise.
 
     The variance is gain * max(x - black_level, 0) + read_std**2, at x in the camera's raw
@@ -104,7 +105,7 @@ def poisson_gaussian(gain: Any, read_std: Any, *, black_level: Any = 0.0) -> Poi
     return PoissonGaussian(**{name: as_value(value, name) for name, value in parts.items()})
 
 
-def range_dependent(a: Any, b: Any, c: Any = 0.0) -> RangeDependent:
+def range_dependent(a: object, b: object, c: object = 0.0) -> RangeDependent:
     """Noise of a LiDAR or depth camera, whose std grows with the range: a + b r + c r**2.
 
     Time of flight: `a` and `b`, from the data sheet. Stereo and structured light: mostly `c`, since
@@ -114,7 +115,7 @@ def range_dependent(a: Any, b: Any, c: Any = 0.0) -> RangeDependent:
     return RangeDependent(as_value(a, "a"), as_value(b, "b"), as_value(c, "c"))
 
 
-def custom(function: Callable[[Tensor], Any]) -> Custom:
+def custom(function: Callable[[Tensor], object]) -> Custom:
     """Noise whose variance is `function(x)`, for inputs as the model sees them.
 
     The function returns a number or a tensor that broadcasts to `x`. Such a noise cannot be saved.
@@ -122,5 +123,5 @@ def custom(function: Callable[[Tensor], Any]) -> Custom:
     return Custom(function)
 
 
-def _name(function: Callable[..., Any]) -> str:
+def _name(function: Callable[..., object]) -> str:
     return f"`{getattr(function, '__name__', type(function).__name__)}`"

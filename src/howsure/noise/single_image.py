@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ _FEWEST_BLOCKS = 4
 
 
 def identify_from_image(
-    image: Any,  # (H, W) or (C, H, W)
+    image: object,  # (H, W) or (C, H, W)
     *,
     per: Literal["all", "channel"] = "all",
     saturation: Limits | None = None,
@@ -56,7 +56,7 @@ def identify_from_image(
     return Identified(Constant(plain(var.mean())), plain(error.norm() / len(error)))
 
 
-def _channels(image: Any) -> Tensor:  # (C, H, W)
+def _channels(image: object) -> Tensor:  # (C, H, W)
     x = readings(image, "image")
     if x.dim() not in (2, 3):
         raise ValueError(

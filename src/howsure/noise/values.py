@@ -16,7 +16,7 @@ from howsure.values.concrete import has_values
 Value = float | Tensor
 
 
-def as_value(value: Any, name: str) -> Value:
+def as_value(value: object, name: str) -> Value:
     """`value` as a float, or as a floating-point tensor that nobody else can change.
 
     A tensor that requires grad is kept as it is, so that a noise can be learned.
@@ -89,7 +89,7 @@ def encode(value: Any) -> Any:
     return value
 
 
-def decode_tensor(config: dict[str, Any]) -> Tensor:
+def decode_tensor(config: dict[str, object]) -> Tensor:
     """The tensor that `encode` wrote."""
     dtype = getattr(torch, str(config.get("dtype")), None)
     if not isinstance(dtype, torch.dtype):

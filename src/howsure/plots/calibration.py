@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def reliability(
     predicted: Predicted | Mapping[str, Predicted],
-    target: Any,  # like the mean
+    target: object,  # like the mean
     *,
     levels: Sequence[float] = PERCENT,
     ax: Axes | None = None,
@@ -55,8 +55,8 @@ def _calibration(
 
 
 def confidence(
-    probabilities: Any,  # (batch, classes, ...), or several by name
-    target: Any,  # (batch, ...), class indices
+    probabilities: object,  # (batch, classes, ...), or several by name
+    target: object,  # (batch, ...), class indices
     *,
     bins: int = 15,
     ax: Axes | None = None,
@@ -87,7 +87,7 @@ def confidence(
 
 def std_vs_error(
     predicted: Predicted | Mapping[str, Predicted],
-    target: Any,  # like the mean
+    target: object,  # like the mean
     *,
     bins: int = 10,
     ax: Axes | None = None,

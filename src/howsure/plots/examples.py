@@ -91,7 +91,7 @@ def _rows(axes: Grid) -> Grid:
     return grid
 
 
-def _draw(ax: Axes, image: Any, caption: str, right: bool) -> None:
+def _draw(ax: Axes, image: object, caption: str, right: bool) -> None:
     """One image with its caption; a thick frame and a word if the prediction is wrong."""
     ax, theme = prepared(ax)
     ax.imshow(picture("images", image), cmap="gray", vmin=0, vmax=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def flow_arrows(
-    image: Any,  # (H, W), (1, H, W), (3, H, W) or (H, W, 3)
-    flow: Any,  # (2, H, W), to the right and downwards, in pixels
-    var: Any,  # (2, H, W), or (H, W) for the sum of both
+    image: object,  # (H, W), (1, H, W), (3, H, W) or (H, W, 3)
+    flow: object,  # (2, H, W), to the right and downwards, in pixels
+    var: object,  # (2, H, W), or (H, W) for the sum of both
     *,
     every: int | None = None,
     ax: Axes | None = None,
@@ -61,7 +61,7 @@ def flow_arrows(
     return ax
 
 
-def _std(var: Any, shape: tuple[int, ...]) -> Array:  # (H, W)
+def _std(var: object, shape: tuple[int, ...]) -> Array:  # (H, W)
     values = variance("var", var)
     if tuple(values.shape) not in (shape, shape[1:]):
         raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,8 @@ _CHANCE = 0.2
 
 
 def heatmap(
-    image: Any,  # (H, W), (1, H, W), (3, H, W) or (H, W, 3)
-    var: Any,  # (H, W) or (C, H, W)
+    image: object,  # (H, W), (1, H, W), (3, H, W) or (H, W, 3)
+    var: object,  # (H, W) or (C, H, W)
     *,
     overlay: bool = False,
     label: str = "variance",
@@ -63,7 +63,7 @@ def _without_chance(heat: Tensor) -> Tensor:
     return heat.clamp(min=0) if bool(below <= _CHANCE * above) else heat
 
 
-def picture(name: str, image: Any) -> Array:  # (H, W) or (H, W, 3), from 0 to 1
+def picture(name: str, image: object) -> Array:  # (H, W) or (H, W, 3), from 0 to 1
     """An image as matplotlib wants it, channels last."""
     values = tensor(name, image)
     found = tuple(values.shape)
@@ -94,14 +94,14 @@ def gray(pixels: Array) -> Array:
     return pixels if pixels.ndim == 2 else pixels @ np.array([0.299, 0.587, 0.114])
 
 
-def _per_pixel(var: Any) -> Array:  # (H, W)
+def _per_pixel(var: object) -> Array:  # (H, W)
     heat = variance("var", _without_chance(tensor("var", var)))
     if heat.dim() not in (2, 3) or heat.numel() == 0:
         raise ValueError(f"`var` has shape {tuple(heat.shape)}; give (H, W) or (C, H, W).")
     return (heat.sum(0) if heat.dim() == 3 else heat).numpy()
 
 
-def _draw_beside(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> Any:
+def _draw_beside(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> object:
     """Both in the same Axes, the second to the right of the first."""
     height, width = heat.shape
     gap = 0.06 * width
@@ -112,7 +112,7 @@ def _draw_beside(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> Any:
     return drawn
 
 
-def _draw_over(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> Any:
+def _draw_over(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> object:
     """The image in pale gray, the variance over it: the larger the less transparent."""
     largest = float(heat.max())
     height, width = heat.shape

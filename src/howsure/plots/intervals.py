@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 def bands(
-    x: Any,  # (n,)
+    x: object,  # (n,)
     predicted: Predicted,  # of (n,) or (n, outputs)
     *,
-    truth: Any = None,  # (n,), or a pair of x and y
+    truth: object = None,  # (n,), or a pair of x and y
     level: float = 0.95,
     output: int | None = None,
     ax: Axes | None = None,

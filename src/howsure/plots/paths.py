@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,11 +21,11 @@ _REACH = math.sqrt(-2 * math.log(0.05))
 
 
 def trajectory(
-    path: Any,  # (n, 2)
-    var: Any,  # (n,), (n, 2) or (n, 2, 2)
+    path: object,  # (n, 2)
+    var: object,  # (n,), (n, 2) or (n, 2, 2)
     *,
-    truth: Any = None,  # (m, 2)
-    trusted: Any = None,  # (n,), bool
+    truth: object = None,  # (m, 2)
+    trusted: object = None,  # (n,), bool
     ax: Axes | None = None,
 ) -> Axes:
     """Axes with a path coloured by its std, 95 % ellipses, and the spans that were rejected.
@@ -63,7 +63,7 @@ def trajectory(
     return ax
 
 
-def _covariances(var: Any, count: int) -> Array:  # (n, 2, 2)
+def _covariances(var: object, count: int) -> Array:  # (n, 2, 2)
     values = tensor("var", var)
     if tuple(values.shape) == (count,):
         values = values.unsqueeze(1).expand(count, 2)
@@ -79,7 +79,7 @@ def _covariances(var: Any, count: int) -> Array:  # (n, 2, 2)
     return values.numpy()
 
 
-def _flags(trusted: Any, points: Array) -> np.ndarray:
+def _flags(trusted: object, points: Array) -> np.ndarray:
     flags = array("trusted", trusted, "(n,)").astype(bool)
     same_length(path=points, trusted=flags)
     return flags
@@ -101,7 +101,7 @@ def _draw_ellipses(ax: Axes, theme: Theme, points: Array, covariance: Array) -> 
         name = ""
 
 
-def _draw_path(ax: Axes, theme: Theme, points: Array, std: Array) -> Any:
+def _draw_path(ax: Axes, theme: Theme, points: Array, std: Array) -> object:
     """One stroke from point to point, coloured and as wide as the std between them says."""
     from matplotlib.collections import LineCollection
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from howsure import metrics
 from howsure.plots.canvas import label, legend, prepared, series
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def sparsification(
-    error: Any,  # (...), not negative, or several by name
-    uncertainty: Any,  # like the error, or several by name
+    error: object,  # (...), not negative, or several by name
+    uncertainty: object,  # like the error, or several by name
     *,
     normalise: bool = True,
     ax: Axes | None = None,
@@ -51,7 +51,7 @@ def sparsification(
     return ax
 
 
-def _error_of_each(error: Any, methods: Mapping[str, Any]) -> dict[str, Any]:
+def _error_of_each(error: object, methods: Mapping[str, object]) -> dict[str, object]:
     if not isinstance(error, Mapping):
         return dict.fromkeys(methods, error)
     if set(map(str, error)) != set(methods):
@@ -62,7 +62,9 @@ def _error_of_each(error: Any, methods: Mapping[str, Any]) -> dict[str, Any]:
     return by_name(error)
 
 
-def _curve(error: Any, uncertainty: Any, normalise: bool) -> tuple[Array, Array, Array, float]:
+def _curve(
+    error: object, uncertainty: object, normalise: bool
+) -> tuple[Array, Array, Array, float]:
     """Share removed, mean error that remains, the oracle's, and AUSE."""
     both = tensor("error", error), tensor("uncertainty", uncertainty)
     curve = metrics.sparsification_curve(*both, normalise=normalise)

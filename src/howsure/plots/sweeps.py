@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def noise_sweep(
-    noise_std: Any,  # (levels,)
-    predicted_std: Any,  # (levels,), or several by name
-    true_std: Any,  # (levels,)
+    noise_std: object,  # (levels,)
+    predicted_std: object,  # (levels,), or several by name
+    true_std: object,  # (levels,)
     *,
     ax: Axes | None = None,
 ) -> Axes:
@@ -47,8 +47,8 @@ def noise_sweep(
 
 
 def nll_vs_samples(
-    samples: Any,  # (k,)
-    nll: Any,  # (k,) or (k, repeats), or several by name
+    samples: object,  # (k,)
+    nll: object,  # (k,) or (k, repeats), or several by name
     *,
     single_pass: Mapping[str, float] | None = None,
     ax: Axes | None = None,
@@ -85,7 +85,7 @@ def nll_vs_samples(
     return ax
 
 
-def _repeats(values: Any, count: int) -> Array:
+def _repeats(values: object, count: int) -> Array:
     """The values as (k, repeats)."""
     found = tensor("nll", values)
     table = found.unsqueeze(1) if found.dim() == 1 else found

@@ -20,7 +20,7 @@ SMALL, NORMAL = 8.5, 10.0
 
 _BLUE, _SKY, _GREEN, _YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
 _ORANGE, _VERMILLION, _PURPLE = "#E69F00", "#D55E00", "#CC79A7"
-_LINES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (7, 2)), (0, (4, 1, 1, 1, 1, 1)))
+_LINES: tuple[object, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (7, 2)), (0, (4, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _HATCHES = ("", "//", "..", "\\\\", "xx", "oo")
 
@@ -30,7 +30,7 @@ class Mark:
     """How one series is drawn; no two marks of a theme share a line, a marker or a hatch."""
 
     colour: str
-    line: Any  # a name, or matplotlib's (offset, dashes)
+    line: object  # a name, or matplotlib's (offset, dashes)
     marker: str
     hatch: str
 

@@ -14,10 +14,10 @@ from howsure.moments.value import Moments
 from howsure.prediction import Prediction
 
 Array = NDArray[np.float64]
-Predicted = Prediction | Moments | tuple[Any, Any]  # the last: mean and variance
+Predicted = Prediction | Moments | tuple[object, object]  # the last: mean and variance
 
 
-def tensor(name: str, value: Any) -> Tensor:
+def tensor(name: str, value: object) -> Tensor:
     """The value as a float64 tensor on the CPU, without gradient; anything but NaN or infinite."""
     if isinstance(value, Mapping):
         raise TypeError(
@@ -41,7 +41,7 @@ def tensor(name: str, value: Any) -> Tensor:
     return result
 
 
-def array(name: str, value: Any, shape: str) -> Array:
+def array(name: str, value: object, shape: str) -> Array:
     """The value as an array of the shape that `shape` writes, such as "(n, 2)".
 
     Numbers in `shape` must match, letters match any size but 0.
@@ -68,7 +68,7 @@ def same_length(**arrays: Array) -> None:
             )
 
 
-def variance(name: str, value: Any) -> Tensor:
+def variance(name: str, value: object) -> Tensor:
     """The value as a tensor without negative entries."""
     result = tensor(name, value)
     if bool((result < 0).any()):
@@ -76,7 +76,7 @@ def variance(name: str, value: Any) -> Tensor:
     return result
 
 
-def by_name(value: Any) -> dict[str, Any]:
+def by_name(value: object) -> dict[str, Any]:
     """Values of several methods by name; a single value has the name ""."""
     if not isinstance(value, Mapping):
         return {"": value}
@@ -85,7 +85,7 @@ def by_name(value: Any) -> dict[str, Any]:
     return {str(name): entry for name, entry in value.items()}
 
 
-def mean_and_var(predicted: Any) -> tuple[Tensor, Tensor]:
+def mean_and_var(predicted: object) -> tuple[Tensor, Tensor]:
     """Mean and total variance of a prediction, of equal shape."""
     if isinstance(predicted, Prediction):
         mean, var = predicted.mean, predicted.total_var

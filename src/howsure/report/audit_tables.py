@@ -46,7 +46,7 @@ def _plain(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def records(rows: Sequence[Mapping[str, Any]]) -> Table:
+def records(rows: Sequence[Mapping[str, object]]) -> Table:
     """A table of dictionaries; columns in the order of their first appearance."""
     flat = [dict(_flattened(_without_repetition(row))) for row in rows]
     keys = list(dict.fromkeys(key for row in flat for key in row))
@@ -56,13 +56,13 @@ def records(rows: Sequence[Mapping[str, Any]]) -> Table:
     return Table(tuple(keys), cells, numeric)
 
 
-def _without_repetition(row: Mapping[str, Any]) -> dict[str, Any]:
+def _without_repetition(row: Mapping[str, object]) -> dict[str, object]:
     """A label already names the method and its options."""
     repeated = ("method", "options") if "label" in row else ()
     return {key: value for key, value in row.items() if key not in repeated}
 
 
-def _flattened(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flattened(row: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in row.items():
         name = f"{prefix}{words(key)}"
         if isinstance(value, Mapping) and set(value) != _ESTIMATE:
@@ -93,14 +93,14 @@ def text(value: Any) -> str:
     return ", ".join(map(text, value)) if _is_list(value) else str(value)
 
 
-def words(key: Any) -> str:
+def words(key: object) -> str:
     """A key as a reader would write it."""
     return str(key).replace("_", " ")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: object) -> bool:
     return isinstance(value, list | tuple) and len(value) > 0

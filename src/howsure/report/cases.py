@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from howsure.report.axes import short
-from howsure.report.decisions import decisions
 from howsure.report.options import Options
-from howsure.report.outcomes import Outcome
+from howsure.report.outcomes import Outcome, decisions
 from howsure.report.pictures import as_images, data_uri
 from howsure.report.readings import percent
 from howsure.report.values import Card, Cell, Gallery, Table

@@ -11,11 +11,9 @@ from howsure import metrics
 from howsure.report import classification_charts as charts
 from howsure.report import readings
 from howsure.report.axes import with_common_axes
-from howsure.report.decisions import Decisions, decisions
 from howsure.report.levels import Levels
-from howsure.report.measured import Measured, measured
-from howsure.report.outcomes import Outcome
-from howsure.report.readings import percent
+from howsure.report.outcomes import Decisions, Outcome, decisions
+from howsure.report.readings import Measured, measured, percent
 from howsure.report.regression import data_share
 from howsure.report.values import Metric, View
 

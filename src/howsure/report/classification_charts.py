@@ -9,8 +9,8 @@ from torch import Tensor
 from howsure import metrics
 from howsure.report.axes import linear_axis, unit_axis
 from howsure.report.charts import DIAGONAL, evenly, floats, sparsification, sweep
-from howsure.report.decisions import Decisions
 from howsure.report.levels import Levels
+from howsure.report.outcomes import Decisions
 from howsure.report.readings import percent
 from howsure.report.values import Chart, Series
 

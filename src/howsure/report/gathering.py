@@ -25,17 +25,17 @@ from howsure.report.settings import code_of, facts, settings_of
 from howsure.report.sources import shares_of
 from howsure.report.values import Report, View
 from howsure.uncertain import Uncertain
-from howsure.values.progress import progress
+from howsure.values.running import progress
 
 _DEFAULTS = Options()
 
 
 def build(
     sure: Uncertain,
-    loader: Iterable[Any],
+    loader: Iterable[object],
     *,
     options: Options = _DEFAULTS,
-    audit: Any = None,
+    audit: object = None,
     show_progress: bool = True,
 ) -> Report:
     """The report on a wrapped model, evaluated on held-out data.
@@ -112,7 +112,7 @@ def _judged(
     )
 
 
-def _all_pairs(loader: Iterable[Any]) -> list[tuple[Any, Tensor]]:
+def _all_pairs(loader: Iterable[object]) -> list[tuple[object, Tensor]]:
     batches = list(loader)
     if not batches:
         raise ValueError("The loader is empty; there is nothing to report on.")
@@ -121,7 +121,7 @@ def _all_pairs(loader: Iterable[Any]) -> list[tuple[Any, Tensor]]:
 
 @torch.no_grad()
 def _predicted(
-    sure: Uncertain, factor: float, pairs: Sequence[tuple[Any, Tensor]], added: bool
+    sure: Uncertain, factor: float, pairs: Sequence[tuple[object, Tensor]], added: bool
 ) -> list[Prediction]:
     """The predictions of all batches at one level; the user's object is not changed."""
     at_level = copy.copy(sure)
@@ -133,7 +133,7 @@ def _predicted(
     return [_called(at_level, x) for x in seen]
 
 
-def _called(sure: Uncertain, x: Any) -> Prediction:
+def _called(sure: Uncertain, x: object) -> Prediction:
     if isinstance(x, dict):
         return sure(**x)
     return sure(*x) if type(x) is tuple else sure(x)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from howsure import noise as noises
 
@@ -47,7 +46,7 @@ class Levels:
         )
 
 
-def scaled(noise: Any, factor: float) -> Any:
+def scaled(noise: object, factor: float) -> object:
     """The noise with `factor` times its std, of one or several inputs."""
     return noise if factor == 1 else noises.scaled(noise, factor * factor)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -58,7 +58,7 @@ class Options:
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"`{name}` is one string; give a list of them.")
 
-    def levels(self, noise: Any) -> Levels:
+    def levels(self, noise: object) -> Levels:
         """The multiples, ascending; without a noise there is nothing to multiply."""
         if noise is None:
             return Levels((1.0,))

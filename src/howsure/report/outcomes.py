@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure.fit.objectives import check_targets
-from howsure.prediction import Prediction
+from howsure.prediction import Prediction, entropy
 from howsure.values.trees import Parts
 
 # Up to so many outputs can be looked at one by one.
@@ -93,6 +93,31 @@ def _as_outputs(tensor: Tensor) -> Tensor:  # (inputs, outputs, elements)
     return tensor.reshape(tensor.shape[0], tensor.shape[1], -1)
 
 
-def _only_tensor(tree: Any) -> Any:
+def _only_tensor(tree: object) -> Any:
     tensors = Parts(tree).tensors
     return tensors[0] if tensors else tree
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """Every decision of an outcome: one for each input, or for each pixel of it."""
+
+    probabilities: Tensor  # (n, classes)
+    target: Tensor  # (n,)
+    confidence: Tensor  # (n,), probability of the predicted class
+    choice: Tensor  # (n,)
+    std: Tensor  # (n,), of that probability
+    entropy: Tensor  # (n,)
+
+    @property
+    def wrong(self) -> Tensor:
+        """1 where the predicted class is not the target."""
+        return (self.choice != self.target).double()
+
+
+def decisions(outcome: Outcome) -> Decisions:
+    """The decisions, elements of all inputs together."""
+    rows, var = (t.movedim(1, -1).flatten(0, 1) for t in (outcome.mean, outcome.var))
+    confidence, choice = rows.max(1)
+    std = var.gather(1, choice.unsqueeze(1)).squeeze(1).sqrt()
+    return Decisions(rows, outcome.target.flatten(), confidence, choice, std, entropy(rows))

@@ -48,7 +48,7 @@ def to_html(report: Report) -> str:
     )
 
 
-def as_json(value: Any) -> str:
+def as_json(value: object) -> str:
     """JSON that may stand in a script element, whatever its strings hold."""
     text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character, replacement in _UNSAFE.items():
@@ -111,7 +111,7 @@ def _controls(report: Report) -> str:
     return f'<form id="controls">{"".join(parts)}</form>' if parts else ""
 
 
-def _data(report: Report) -> dict[str, Any]:
+def _data(report: Report) -> dict[str, object]:
     return {
         "levels": report.levels,
         "start": report.start,
@@ -120,7 +120,7 @@ def _data(report: Report) -> dict[str, Any]:
     }
 
 
-def _view(view: View) -> dict[str, Any]:
+def _view(view: View) -> dict[str, object]:
     metrics = [(m.name, m.text, m.reading) for m in view.metrics]
     return {
         "headline": view.headline,
@@ -129,11 +129,11 @@ def _view(view: View) -> dict[str, Any]:
     }
 
 
-def _chart(chart: Chart) -> dict[str, Any]:
+def _chart(chart: Chart) -> dict[str, object]:
     return asdict(chart)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Numbers with the digits that a screen shows; what is not finite becomes null."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None

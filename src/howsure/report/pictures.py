@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch import Tensor
 _SIDE = 96
 
 
-def as_images(images: Any) -> Tensor | None:
+def as_images(images: object) -> Tensor | None:
     """Images in [0, 1], (inputs, 1 or 3, height, width), or `None` if the tensor holds none.
 
     Values outside [0, 1] are scaled by the smallest and largest of all images, since one that is

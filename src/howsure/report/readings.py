@@ -7,9 +7,13 @@ interval that covers 91 % instead of 95 % would be right if the std were 1.16 ti
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 from howsure.report.axes import short
+from howsure.report.values import Metric
 
 # Factors on the std up to which a deviation is called slight, and clear; beyond it is large.
 _SLIGHT, _CLEAR = 1.25, 2.0
@@ -203,3 +207,30 @@ def detection(auroc: float) -> str:
     if auroc < 0.55:
         return "Hardly better than chance, 50 %, at separating wrong from right predictions."
     return f"A wrong prediction is less sure than a right one in {percent(auroc)} of such pairs."
+
+
+UNDEFINED = "–"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number, or `None` and the reason."""
+
+    value: float | None
+    reason: str = ""
+
+    def metric(
+        self, name: str, reading: Callable[[float], str], form: Callable[[float], str] = short
+    ) -> Metric:
+        """The number with its reading."""
+        if self.value is None:
+            return Metric(name, None, UNDEFINED, f"Not defined here: {self.reason}")
+        return Metric(name, self.value, form(self.value), reading(self.value))
+
+
+def measured(function: Callable[..., Any], *args: Any, **options: Any) -> Measured:
+    """What a metric returns; its refusal becomes the reason, since a page has room to say why."""
+    try:
+        return Measured(float(function(*args, **options)))
+    except ValueError as error:
+        return Measured(None, str(error))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +13,8 @@ from howsure.report import readings
 from howsure.report import regression_charts as charts
 from howsure.report.axes import with_common_axes
 from howsure.report.levels import Levels
-from howsure.report.measured import Measured, measured
 from howsure.report.outcomes import Outcome
-from howsure.report.readings import percent
+from howsure.report.readings import Measured, measured, percent
 from howsure.report.values import Metric, View
 
 _BINS = 10
@@ -118,7 +116,7 @@ def _rank(error: Tensor, var: Tensor) -> Metric:
     return found.metric(name, lambda v: readings.rank(v, limit))
 
 
-def _if_right(score: Callable[[Tensor], Any], var: Tensor) -> float | None:
+def _if_right(score: Callable[[Tensor], object], var: Tensor) -> float | None:
     """The average score of errors drawn as the variances promise: what could at best be seen."""
     generator = torch.Generator().manual_seed(0)
     found = []

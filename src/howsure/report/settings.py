@@ -60,7 +60,7 @@ def facts(sure: Uncertain, found: Prediction, inputs: int) -> tuple[tuple[str, s
     return tuple((name, text) for name, text in rows if text)
 
 
-def describe_noise(noise: Any) -> str:
+def describe_noise(noise: object) -> str:
     """A noise in words; one of several inputs with their names."""
     if noise is None:
         return "none"
@@ -77,7 +77,7 @@ def describe_noise(noise: Any) -> str:
     return str(kind).replace("_", " ")
 
 
-def settings_of(sure: Uncertain, options: Options) -> dict[str, Any]:
+def settings_of(sure: Uncertain, options: Options) -> dict[str, object]:
     """Everything that a repetition needs, as plain data for JSON."""
     own = {name: encode(getattr(sure.setup, name)) for name in _OPTIONS}
     return {
@@ -104,7 +104,7 @@ def _plain_state(sure: Uncertain) -> dict[str, Any] | None:
         return None
 
 
-def _encoded(value: Any) -> Any:
+def _encoded(value: object) -> Any:
     """Nested settings with tensors as lists; what is not plain data is an error."""
     if isinstance(value, dict):
         return {str(key): _encoded(item) for key, item in value.items()}
@@ -115,7 +115,7 @@ def _encoded(value: Any) -> Any:
     return plain
 
 
-def decoded(value: Any) -> Any:
+def decoded(value: object) -> Any:
     """The settings of a report with their tensors, which stand in it as lists."""
     if isinstance(value, dict):
         if set(value) == {"tensor", "dtype"}:
@@ -153,7 +153,7 @@ def code_of(settings: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     return repr(tuple(value) if isinstance(value, list) else value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 Scale = Literal["linear", "log", "percent"]
 Mark = Literal["line", "points", "band", "bars", "reference"]
@@ -165,9 +165,9 @@ class Report:
     galleries: tuple[Gallery, ...] = ()
     search: Chart | None = None
     budget: tuple[Share, ...] = ()
-    audit: Mapping[str, Any] | None = None
+    audit: Mapping[str, object] | None = None
     notes: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     code: str = ""
 
     @property

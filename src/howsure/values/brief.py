@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
 from howsure.values.concrete import has_values
 
 
-def brief(value: Any) -> str:
+def brief(value: object) -> str:
     """A number with three digits, a tensor by its shape and range, anything else as it is."""
     if isinstance(value, Tensor):
         return number_range([value]) if value.numel() == 1 else _tensor(value)

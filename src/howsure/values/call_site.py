@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
 
 from torch import nn
 
@@ -17,7 +16,7 @@ from torch import nn
 class CallSites:
     """Names the module of `model` that is running."""
 
-    def __init__(self, model: Callable[..., Any]) -> None:
+    def __init__(self, model: Callable[..., object]) -> None:
         self.model = model
 
     @cached_property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +27,6 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or get_proxy_mode() is not None
 
 
-def outside_traces() -> AbstractContextManager[Any]:
+def outside_traces() -> AbstractContextManager[object]:
     """Operations on constants are done at once, and a trace sees what comes out."""
     return _disable_current_modes()

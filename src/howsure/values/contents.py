@@ -38,7 +38,7 @@ _TABLES = (dict, OrderedDict, set)
 class Opaque:
     """An object whose contents cannot be seen: the same only if it is the same object."""
 
-    def __init__(self, thing: Any) -> None:
+    def __init__(self, thing: object) -> None:
         self.thing = thing
 
     def __eq__(self, other: object) -> bool:
@@ -53,7 +53,7 @@ class Opaque:
 class Snapshot:
     """Contents as they were, with copies of all tensors and arrays."""
 
-    def __init__(self, contents: list[Any]) -> None:
+    def __init__(self, contents: list[object]) -> None:
         self.leaves = [_copied(leaf) for leaf in contents]
 
     def holds(self, contents: list[Any]) -> bool:
@@ -63,7 +63,7 @@ class Snapshot:
         return all(map(same, self.leaves, contents))
 
 
-def _copied(leaf: Any) -> Any:
+def _copied(leaf: object) -> object:
     if isinstance(leaf, Tensor):
         with torch.inference_mode(False), torch.no_grad():
             return leaf.detach().clone()
@@ -104,7 +104,7 @@ def _fits_widest(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and begin % 8 == 0 and length % 8 == 0
 
 
-def contents_of(thing: Any) -> list[Any]:
+def contents_of(thing: object) -> list[object]:
     """Text, numbers, tensors, arrays and opaque objects: all that a thing consists of, in order."""
     return Walk(thing).leaves
 
@@ -137,7 +137,7 @@ class Walk:
             self.met[id(thing)] = (len(self.met), thing)
             self._add_new(thing)
 
-    def _add_new(self, thing: Any) -> None:
+    def _add_new(self, thing: object) -> None:
         kind = _name(type(thing))
         if isinstance(thing, Tensor):
             self._add_tensor(thing)
@@ -158,13 +158,13 @@ class Walk:
         else:
             self._add_object(thing)
 
-    def _add_all(self, kind: str, parts: Iterable[Any]) -> None:
+    def _add_all(self, kind: str, parts: Iterable[object]) -> None:
         parts = list(parts)
         self.leaves.append(f"{kind} of {len(parts)}")
         for part in parts:
             self.add(part)
 
-    def _add_named(self, kind: str, parts: Mapping[Any, Any]) -> None:
+    def _add_named(self, kind: str, parts: Mapping[Any, object]) -> None:
         self.leaves.append(f"{kind} of {len(parts)}")
         for name, part in list(parts.items()):
             self.add(name)
@@ -183,7 +183,7 @@ class Walk:
             dense = tensor if tensor.layout == torch.strided else tensor.detach().to_dense()
             self.leaves.append(dense)
 
-    def _add_object(self, thing: Any) -> None:
+    def _add_object(self, thing: object) -> None:
         if isinstance(thing, types.MethodType):
             self._add_all("method", (thing.__func__, thing.__self__))
         elif isinstance(thing, functools.partial):
@@ -197,7 +197,7 @@ class Walk:
         else:
             self._add_attributes(thing)
 
-    def _add_attributes(self, thing: Any) -> None:
+    def _add_attributes(self, thing: object) -> None:
         kind = type(thing)
         self.add(kind)
         named = {name: getattr(thing, name) for name in slots_of(kind) if hasattr(thing, name)}
@@ -232,7 +232,7 @@ class Walk:
         if function.__dict__:
             self._add_named("function", function.__dict__)
 
-    def _add_global(self, thing: Any, names: tuple[str, ...]) -> None:
+    def _add_global(self, thing: object, names: tuple[str, ...]) -> None:
         """What a function refers to; of the user's own modules, what it may take from there."""
         if is_own_module(thing):
             self._add_all(_name(thing), [vars(thing).get(name) for name in names])
@@ -255,7 +255,7 @@ _MADE_BY_PYTHON = (
 )
 
 
-def _name(thing: Any) -> str:
+def _name(thing: object) -> str:
     module = getattr(thing, "__module__", None) or ""
     return f"{module}.{getattr(thing, '__qualname__', getattr(thing, '__name__', ''))}"
 
@@ -277,7 +277,7 @@ def code_of(code: types.CodeType) -> tuple[tuple[str, ...], bytes]:
     return tuple(names), b"\0".join((code.co_code, own, *(each for _, each in inner)))
 
 
-def _constant(value: Any) -> str:
+def _constant(value: object) -> str:
     """The constant as text; sets have another order in every process."""
     return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 
-def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+def map_leaves(function: Callable[..., object], tree: object, *others: object) -> Any:
     """The same structure with `function` applied to every leaf, and to those of others like it."""
     if isinstance(tree, Tensor):  # By far the most usual, and walking a tree takes its time.
         return function(tree, *others)
 
-    def mapped(leaf: Any, *beside: Any) -> Any:
+    def mapped(leaf: object, *beside: object) -> Any:
         if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
             return function(leaf, *beside)
         names = [field.name for field in dataclasses.fields(leaf) if field.init]
@@ -29,7 +29,7 @@ def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return pytree.tree_map(mapped, tree, *others)
 
 
-def as_call(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def as_call(x: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of `model(...)` for an input `x`.
 
     A plain tuple is the positional arguments, a dict with string keys the keyword arguments;
@@ -61,15 +61,15 @@ def selected(output: Any, choice: Any) -> Any:
         ) from None
 
 
-def copied(x: Any) -> Any:
+def copied(x: object) -> Any:
     """The input with copies of its tensors: a model may write into those."""
     return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
 
 
-def shapes_of(x: Any, without: int | None = None) -> str:
+def shapes_of(x: object, without: int | None = None) -> str:
     """Shapes and types of the tensors of an input, and everything in it that is no tensor."""
 
-    def described(item: Any) -> Any:
+    def described(item: object) -> Any:
         if not isinstance(item, Tensor):
             return repr(item)
         shape = list(item.shape)
@@ -83,29 +83,29 @@ def shapes_of(x: Any, without: int | None = None) -> str:
 class Parts:
     """The floating-point tensors of a nested output, and how to put others in their place."""
 
-    def __init__(self, output: Any) -> None:
+    def __init__(self, output: object) -> None:
         self.tensors: list[Tensor] = []
         self.template = map_leaves(self._taken, output)
 
-    def _taken(self, leaf: Any) -> Any:
+    def _taken(self, leaf: object) -> object:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
         self.tensors.append(leaf)
         return _Slot(len(self.tensors) - 1)
 
-    def filled(self, values: Sequence[Any]) -> Any:
+    def filled(self, values: Sequence[object]) -> Any:
         """The structure with `values` in place of its floating-point tensors."""
         return map_leaves(
             lambda leaf: values[leaf.index] if isinstance(leaf, _Slot) else leaf, self.template
         )
 
-    def filler(self) -> Callable[[Sequence[Any]], Any]:
+    def filler(self) -> Callable[[Sequence[object]], Any]:
         """`filled` for many calls: what has no tensors is looked at only once."""
         found = _filler(self.template)
         return found if found is not None else lambda values: self.template
 
 
-def _filler(template: Any) -> Callable[[Sequence[Any]], Any] | None:
+def _filler(template: object) -> Callable[[Sequence[object]], Any] | None:
     """Puts values into a template; `None` if it has no place for any."""
     if isinstance(template, _Slot):
         return operator.itemgetter(template.index)
@@ -133,7 +133,7 @@ class _Slot:
         self.index = index
 
 
-def paths(tree: Any) -> list[str]:
+def paths(tree: object) -> list[str]:
     """Where each floating-point tensor is in a structure: `.pose.0`; nothing for a single one."""
     leaves = pytree.tree_leaves_with_path(tree)
     found = [path for path, leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]

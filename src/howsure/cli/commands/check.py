@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> Result:
     model = model_of(arguments)
     x = example_of(arguments, model)
     noise = noise_of(arguments)
-    found = check(model.module, x, None if noise is None else variance_of(noise, x))
+    found = check(model.module, x, noise_var=None if noise is None else variance_of(noise, x))
     data = {
         "ok": found.ok,
         "operations": [asdict(row) for row in found.rows],

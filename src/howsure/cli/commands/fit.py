@@ -117,7 +117,7 @@ def _search(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"model": model, **{name: v for name, v in given.items() if v is not None}}
 
 
-def _train_inputs(arguments: argparse.Namespace) -> Iterator[tuple[Any]] | None:
+def _train_inputs(arguments: argparse.Namespace) -> Iterator[tuple[object]] | None:
     """Batches of unlabeled inputs, prepared as the held-out ones."""
     if arguments.train_inputs is None:
         return None

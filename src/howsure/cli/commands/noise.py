@@ -58,13 +58,13 @@ def run(arguments: argparse.Namespace) -> Result:
     _check_out(arguments.out)
     found = identified(readings_of(arguments), arguments)
     noise = in_model_units(found.noise, arguments)
-    text = found.text
+    text = found.in_words()
     if noise is not found.noise:
         text += "\nThe file has it in the units after scale and normalisation."
     if arguments.out is not None:
         write_noise(arguments.out, noise)
         text += f"\nNoise: {arguments.out}"
-    data: dict[str, Any] = {"out": arguments.out, **found.data, "noise": to_config(noise)}
+    data: dict[str, Any] = {"out": arguments.out, **found.numbers(), "noise": to_config(noise)}
     return Result(text, data, in_file=arguments.out is not None)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from howsure.cli.options import (
     add_batch,
@@ -76,7 +75,7 @@ def run(arguments: argparse.Namespace) -> Result:
     return Result(f"{headline}\n\nReport: {path}, to open in a browser", data, in_file=True)
 
 
-def _audit(name: str | None) -> dict[str, Any] | None:
+def _audit(name: str | None) -> dict[str, object] | None:
     if name is None:
         return None
     try:

@@ -11,21 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.data.distributed.loaders import sharded
-from howsure.data.distributed.processes import this_share
+from howsure.data.distributed.sharing import sharded, this_share
 from howsure.fit.validation_data import pairs_of
 from howsure.metrics import Accumulator, Metric
 from howsure.prediction import Prediction
 from howsure.uncertain import Uncertain
 from howsure.values.trees import Parts, as_call
 
-Asked = Metric[..., Any] | Accumulator[Any]
+Asked = Metric[..., object] | Accumulator[object]
 State = dict[str, Tensor]
 
 
 @torch.no_grad()
 def evaluate(
-    sure: Uncertain, loader: Iterable[Any], metrics: Mapping[str, Asked]
+    sure: Uncertain, loader: Iterable[object], metrics: Mapping[str, Asked]
 ) -> dict[str, Any]:
     """The value of each metric over all batches of a loader, the same in every process.
 
@@ -53,24 +52,24 @@ def evaluate(
     return {name: _merged(each, [state[name] for state in states]) for name, each in asked.items()}
 
 
-def _pairs(loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
+def _pairs(loader: Iterable[object]) -> Iterator[tuple[object, Tensor]]:
     """The batches of this process; there may be none, where there are more processes."""
     batches = iter(loader)
     for first in islice(batches, 1):
         yield from pairs_of(chain([first], batches))
 
 
-def _stream(metric: Asked) -> Accumulator[Any]:
+def _stream(metric: Asked) -> Accumulator[object]:
     return metric.stream() if isinstance(metric, Metric) else metric
 
 
-def _state(asked: Accumulator[Any], prediction: Prediction, target: Tensor) -> State:
+def _state(asked: Accumulator[object], prediction: Prediction, target: Tensor) -> State:
     """The summary of one batch."""
     running = asked.metric.stream(**asked.options)
     return running.update(*_arguments(asked.metric, prediction, target)).state()
 
 
-def _arguments(metric: Metric[..., Any], prediction: Prediction, target: Tensor) -> list[Tensor]:
+def _arguments(metric: Metric[..., object], prediction: Prediction, target: Tensor) -> list[Tensor]:
     mean = _one(prediction.mean)
     given = {
         "mean": lambda: mean,
@@ -91,7 +90,7 @@ def _arguments(metric: Metric[..., Any], prediction: Prediction, target: Tensor)
     return [given[name]() for name in names]
 
 
-def _one(tree: Any) -> Tensor:
+def _one(tree: object) -> Tensor:
     tensors = Parts(tree).tensors
     if len(tensors) != 1:
         raise ValueError(
@@ -100,7 +99,7 @@ def _one(tree: Any) -> Tensor:
     return tensors[0]
 
 
-def _merged(asked: Accumulator[Any], states: list[State]) -> Any:
+def _merged(asked: Accumulator[object], states: list[State]) -> object:
     """The value over all batches, merged in their order."""
     parts = [asked.metric.from_state(state, **asked.options) for state in states]
     return reduce(Accumulator.merge, parts).compute()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from howsure.data.reading.limits import Limits
+from howsure.data.reading.bounded import Limits
 from howsure.data.reading.prepared import Preparation
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -40,7 +39,7 @@ class Model:
 def load_model(
     name: str,
     weights: str | Path | None = None,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, object] | None = None,
     *,
     trust: bool = False,
 ) -> Model:
@@ -64,7 +63,7 @@ def load_model(
     return Model(module.eval())
 
 
-def _made(name: str, arguments: Mapping[str, Any]) -> nn.Module:
+def _made(name: str, arguments: Mapping[str, object]) -> nn.Module:
     found = _found(name)
     if not isinstance(found, nn.Module):
         if not callable(found):
@@ -80,7 +79,7 @@ def _made(name: str, arguments: Mapping[str, Any]) -> nn.Module:
     return found
 
 
-def _found(name: str) -> Any:
+def _found(name: str) -> object:
     path, colon, attribute = name.partition(":")
     if not colon or not all(part.isidentifier() for part in (*path.split("."), attribute)):
         raise ValueError(

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from howsure.data.reading.limits import Limits
+from howsure.data.reading.bounded import Limits, spooled_array
 from howsure.data.reading.npy import read_header
-from howsure.data.reading.spool import spooled_array
 
 _SUFFIX = ".npy"
 _LOCAL_HEADER = 30  # bytes before the name in a zip's entry

@@ -93,7 +93,7 @@ def _read(kind: type, text: bytes) -> dict[str, Any]:
         raise ValueError("its description is damaged") from None
 
 
-def _rebuilt(kind: Any, value: Any, place: str) -> Any:
+def _rebuilt(kind: object, value: object, place: str) -> Any:
     """A value of the schema, checked by its type; `place` is the field that it stands in."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
@@ -163,7 +163,7 @@ def _unread(place: str) -> Check:
     return check
 
 
-def _typed(value: Any, kind: type, place: str) -> Any:
+def _typed(value: object, kind: type, place: str) -> Any:
     if type(value) is not kind:
         raise ValueError(f"its `{place or 'program'}` is not a {kind.__name__}")
     return value
@@ -249,7 +249,7 @@ def _branch(tree: Any, key: Check) -> dict[str, Any]:
     return {"type": kind, "context": context, "children_spec": nested}
 
 
-_LEFT_OUT: dict[str, Any] = {
+_LEFT_OUT: dict[str, object] = {
     "Node.metadata": {},
     "GraphModule.metadata": {},
     "GraphModule.treespec_namedtuple_fields": {},

@@ -50,7 +50,7 @@ def _damaged(path: Path, why: str) -> ValueError:
     return ValueError(f"`{path}` is not a whole `.safetensors` file: {why}.")
 
 
-def _parsed(header: bytes, path: Path) -> dict[str, Any]:
+def _parsed(header: bytes, path: Path) -> dict[str, object]:
     try:
         found = json.loads(header)
     except (ValueError, RecursionError):

@@ -11,9 +11,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from howsure.data.reading.bounded import Limits, spooled_table
 from howsure.data.reading.choice import check_names
-from howsure.data.reading.limits import Limits
-from howsure.data.reading.spool import spooled_table
 
 _ROWS = 4096  # at once
 

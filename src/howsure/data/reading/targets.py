@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from howsure.data.reading.bounded import Limits
 from howsure.data.reading.choice import check_names
-from howsure.data.reading.limits import Limits
 from howsure.data.reading.npy import open_npy
 from howsure.data.reading.tables import columns_of, read_columns, read_text
 

@@ -15,7 +15,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _PIECE = 2**22  # elements that are hashed at once, so that a file on disk stays there
 
 
-def digest(content: Any) -> str:
+def digest(content: object) -> str:
     """The SHA-256 of numbers, text, arrays and tensors in dicts, lists and tuples."""
     found = hashlib.sha256()
     _add(found, content)

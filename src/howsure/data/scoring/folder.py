@@ -11,7 +11,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from howsure.data.scoring.plan import Span
 from howsure.data.scoring.shard import Shard
 from howsure.values.files import sealed, unsealed, write_atomically
 
-Manifest = dict[str, Any]
+Manifest = dict[str, object]
 
 _MANIFEST, _MERGED, _SHARDS = "manifest.json", "merged", "rows-*.npz"
 # What a killed run leaves behind; the second is the result before it gets its name.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 from importlib.metadata import version
-from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ from howsure.values.contents import contents_of
 _FORMAT = 2  # of shards and manifest
 
 
-def manifest_of(scorer: Scorer, plan: Plan) -> dict[str, Any]:
+def manifest_of(scorer: Scorer, plan: Plan) -> dict[str, object]:
     """The manifest; a run that differs in any entry is another run."""
     model = scorer.sure.model
     return {
@@ -35,7 +34,7 @@ def manifest_of(scorer: Scorer, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _settings(sure: Uncertain) -> list[Any]:
+def _settings(sure: Uncertain) -> list[object]:
     # What begins with an underscore is a cache, which fills while the model runs.
     names = [f.name for f in fields(sure.setup) if f.name != "model" and f.name[0] != "_"]
     settings = {name: getattr(sure.setup, name) for name in names}

@@ -23,6 +23,11 @@ class Layout:
         """The layout of these columns."""
         return cls({name: (each.dtype, each.shape[1:]) for name, each in columns.items()})
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape per row of every column."""
+        return {name: shape for name, (_, shape) in self.columns.items()}
+
     def check(self, shard: Shard) -> None:
         """An error if a shard has other columns."""
         found = Layout.of(shard.columns).columns

@@ -67,7 +67,7 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
 class _Worker:
     """A process of the cluster, with a model of its own."""
 
-    def __init__(self, scorer: Any) -> None:
+    def __init__(self, scorer: object) -> None:
         import ray  # pyright: ignore[reportMissingImports]
 
         torch.set_num_threads(1)  # a core for each worker

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from howsure.data.scoring.folder import WorkFolder
 from howsure.data.scoring.formats import FORMATS, Finished, check_format
@@ -15,9 +15,8 @@ from howsure.data.scoring.plan import Plan, Span
 from howsure.data.scoring.ray_engine import on_ray
 from howsure.data.scoring.shard import Scorer, Shard
 from howsure.data.scoring.sources import as_source
-from howsure.data.scoring.summary import ScoreSummary
 from howsure.uncertain import Uncertain
-from howsure.values.progress import progress
+from howsure.values.running import progress
 
 # From a scorer, spans and an address to their shards, in any order.
 ENGINES: dict[str, Callable[[Scorer, list[Span], str | None], Iterator[Shard]]] = {
@@ -26,9 +25,42 @@ ENGINES: dict[str, Callable[[Scorer, list[Span], str | None], Iterator[Shard]]] 
 }
 
 
+@dataclass(frozen=True)
+class ScoreSummary:
+    """A finished scoring run.
+
+    Attributes:
+        path: The file of scores.
+        rows: How many rows it has.
+        columns: Name and shape per row of every column.
+        resumed_rows: Rows that an earlier, interrupted run had already done.
+        seconds: How long this run took.
+        notes: What the method said about its predictions; the first ten.
+    """
+
+    path: Path
+    rows: int
+    columns: dict[str, tuple[int, ...]]
+    resumed_rows: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The file, its columns and the time, in a few lines."""
+        done = self.rows - self.resumed_rows
+        lines = [
+            f"{self.rows} rows in {self.path}",
+            "columns: " + ", ".join(f"{name} {shape}" for name, shape in self.columns.items()),
+            f"{done} rows scored in {self.seconds:.1f} s",
+        ]
+        if self.resumed_rows:
+            lines.append(f"{self.resumed_rows} rows taken over from an interrupted run")
+        return "\n".join([*lines, *self.notes])
+
+
 def predict_to_file(
     sure: Uncertain,
-    source: Any,
+    source: object,
     out: str | Path,
     *,
     batch: int = 256,
@@ -73,14 +105,8 @@ def predict_to_file(
         finished = _filled(folder, plan, done, found)
         notes = finished.notes()
         folder.finish(lambda file: FORMATS[out.suffix](finished, file))
-    return ScoreSummary(
-        path=out,
-        rows=plan.rows,
-        columns={name: shape for name, (_, shape) in finished.layout.columns.items()},
-        resumed_rows=plan.rows - sum(map(len, missing)),
-        seconds=time.perf_counter() - started,
-        notes=notes,
-    )
+    resumed, seconds = plan.rows - sum(map(len, missing)), time.perf_counter() - started
+    return ScoreSummary(out, plan.rows, finished.layout.shapes, resumed, seconds, notes)
 
 
 def _check(out: Path, engine: str, level: float | None) -> None:

@@ -95,12 +95,12 @@ class Scorer:
         seen = [digest(self.source.rows(piece.start, piece.stop)) for piece in pieces]
         return shard.inputs == digest(seen)
 
-    def _scored(self, inputs: Any, rows: int) -> tuple[Columns, tuple[str, ...]]:
+    def _scored(self, inputs: object, rows: int) -> tuple[Columns, tuple[str, ...]]:
         args, kwargs = as_call(map_leaves(self._on_device, inputs))
         prediction = self.sure(*args, **kwargs)
         return columns_of(prediction, rows, self.level), prediction.notes
 
-    def _on_device(self, leaf: Any) -> Any:
+    def _on_device(self, leaf: object) -> object:
         weight = next(self.sure.model.parameters(), None)
         return leaf.to(weight.device) if isinstance(leaf, Tensor) and weight is not None else leaf
 

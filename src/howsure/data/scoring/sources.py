@@ -39,7 +39,7 @@ def as_source(data: Any) -> Source:
     return Items(data)
 
 
-def _as_column(leaf: Any) -> Any:
+def _as_column(leaf: object) -> Any:
     if not isinstance(leaf, (Tensor, np.ndarray)) or leaf.ndim == 0:
         raise TypeError(
             "Data in memory must be tensors or arrays of shape (rows, ...), not "
@@ -72,13 +72,13 @@ class InMemory:
         return digest(self.data)
 
 
-def _columns(data: Any) -> list[Any]:
+def _columns(data: object) -> list[Any]:
     if isinstance(data, dict):
         return list(data.values())
     return list(data) if isinstance(data, tuple) else [data]
 
 
-def _as_tensor(rows: Any) -> Tensor:
+def _as_tensor(rows: object) -> Tensor:
     # Copied: torch would warn that a memory-mapped file cannot be written to.
     return rows if isinstance(rows, Tensor) else torch.from_numpy(np.array(rows))
 

@@ -21,7 +21,7 @@ from howsure.methods.examined import POINTS
 from howsure.moments.numerics.narrow import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.setup import Setup
-from howsure.values.freed_memory import keep_freed_memory
+from howsure.values.running import keep_freed_memory
 from howsure.values.trees import Parts, map_leaves
 
 Run = Callable[[Any], Prediction]

@@ -171,7 +171,7 @@ class _Numbers:
     def __init__(self, walk: Walk, snapshot: Snapshot) -> None:
         pairs = list(zip(walk.leaves, snapshot.leaves, strict=True))
         self.arrays = [pair for pair in pairs if isinstance(pair[0], np.ndarray)]
-        tensors = [pair for pair in pairs if isinstance(pair[0], Tensor)]
+        tensors = [(a, b) for a, b in pairs if isinstance(a, Tensor) and isinstance(b, Tensor)]
         self.tensors: list[Tensor] = [tensor for tensor, _ in tensors]
         self.layouts = self._layouts()
         # An alias keeps the memory: a tensor that is moved elsewhere has another address.

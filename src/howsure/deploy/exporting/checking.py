@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from howsure.deploy.exporting.errors import ExportError
 from howsure.deploy.exporting.flat import Flat
 from howsure.deploy.exporting.graphs import Program, rows
 from howsure.deploy.exporting.torch_file import Run
+from howsure.errors import ExportError
 
 # Largest difference to eager, relative to what `_scales` says.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}

@@ -12,10 +12,10 @@ import torch
 
 from howsure.deploy.exporting import onnx_file, torch_file
 from howsure.deploy.exporting.checking import checked
-from howsure.deploy.exporting.errors import ExportError
 from howsure.deploy.exporting.flat import flatten
 from howsure.deploy.exporting.graphs import program
 from howsure.deploy.exporting.metadata import metadata
+from howsure.errors import ExportError
 from howsure.values.files import write_atomically
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from howsure.calibrate.calibrated import CalibratedPrediction
-from howsure.deploy.exporting.errors import ExportError
 from howsure.deploy.exporting.mask_inputs import MaskInput, mask_inputs, with_masks
+from howsure.errors import ExportError
 from howsure.gradients.checks import verdict_of
 from howsure.methods import Method
 from howsure.prediction import Prediction

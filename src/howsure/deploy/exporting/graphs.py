@@ -11,9 +11,8 @@ from torch.fx import GraphModule
 
 from howsure.deploy.compiling.tracing import traced
 from howsure.deploy.exporting.any_batch import BatchSizeMattersError, for_any_batch
-from howsure.deploy.exporting.errors import ExportError
 from howsure.deploy.exporting.flat import Flat
-from howsure.errors import NoRuleError
+from howsure.errors import ExportError, NoRuleError
 from howsure.methods.mc_dropout import MOST_SAMPLES
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from howsure.deploy.exporting.errors import ExportError
+from howsure.errors import ExportError
 from howsure.masks import draw_uniforms
 from howsure.methods import METHODS, Method
 from howsure.methods.passes import batch_size

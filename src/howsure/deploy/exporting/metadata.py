@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from howsure.deploy.exporting.errors import ExportError, missing_packages
 from howsure.deploy.exporting.flat import Flat
+from howsure.errors import ExportError, missing_packages
 from howsure.noise import to_config
 from howsure.noise.values import encode
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.deploy.exporting.errors import ExportError, missing_packages
 from howsure.deploy.exporting.metadata import KEY
 from howsure.deploy.exporting.torch_file import Run
+from howsure.errors import ExportError, missing_packages
 
 
 def check_installed() -> None:

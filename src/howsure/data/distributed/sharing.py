@@ -1,4 +1,4 @@
-"""Loaders of which every process reads its own batches."""
+"""Batches shared out between the processes of `torch.distributed`, and the rate search by all."""
 
 from __future__ import annotations
 
@@ -6,12 +6,42 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from torch import distributed
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
-from howsure.fit.share import Share
+from howsure.fit import Fit
+from howsure.fit.share import WHOLE, Share
+from howsure.uncertain import Uncertain
 
 
-def sharded(loader: Iterable[Any], share: Share) -> Iterable[Any]:
+def fit(sure: Uncertain, loader: Iterable[object], **options: object) -> Fit:
+    """Finds what `sure.fit` finds, each process working on its share of the batches.
+
+    Every process must give the same model and the same loader, in the same order; each reads all
+    batches, as `sure.fit` does, and runs the method on its own. Errors and variances of all are
+    exchanged, so every process finds the same settings, and those that one process finds.
+    """
+    share = this_share()
+    shown = options.pop("show_progress", True) and share.rank == 0
+    found = sure.fit(loader, model="dropout", share=share, show_progress=shown, **options)
+    assert isinstance(found, Fit)
+    return found
+
+
+def this_share() -> Share:
+    """This process's share of the batches; all of them where there is one process."""
+    if not distributed.is_available() or not distributed.is_initialized():
+        return WHOLE
+    return Share(distributed.get_rank(), distributed.get_world_size(), _gathered)
+
+
+def _gathered(mine: list[Any]) -> list[list[Any]]:
+    parts: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(parts, mine)
+    return parts
+
+
+def sharded(loader: Iterable[object], share: Share) -> Iterable[object]:
     """This process's batches of a loader.
 
     Batch `i` goes to process `i % size` and is the batch that one process would have, so nothing
@@ -32,7 +62,7 @@ def sharded(loader: Iterable[Any], share: Share) -> Iterable[Any]:
     )
 
 
-def _check_order(loader: DataLoader[Any]) -> None:
+def _check_order(loader: DataLoader[object]) -> None:
     if loader.batch_sampler is None or not isinstance(loader.sampler, SequentialSampler):
         found = type(loader.sampler).__name__ if loader.batch_sampler else "no batches"
         raise ValueError(
