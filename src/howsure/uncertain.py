@@ -14,7 +14,7 @@ from howsure import calibrate as calibration
 from howsure.deploy.compiling import Compiled
 from howsure.fit import Fit, ModelPart, PosteriorFit, fit_method
 from howsure.masks import Placement, as_placement, describe
-from howsure.methods import Choice, Method, MethodName, choose, given, method_of
+from howsure.methods import Choice, Method, MethodName, choose, method_of
 from howsure.methods.ensemble import mixture
 from howsure.methods.saved_settings import (
     loaded_settings,
@@ -141,7 +141,7 @@ class Uncertain(nn.Module):
 
     def choice(self, x: Any) -> Choice:
         """The method for an input, the setup for it, and what "auto" has to say about it."""
-        return choose(self.setup, x) if self._method is None else given(self._method, self.setup)
+        return choose(self.setup, x) if self._method is None else (self._method, self.setup, ())
 
     def compile(self) -> Uncertain:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Itself, with predictions that run compiled: the same numbers, sooner.

@@ -15,7 +15,8 @@ import howsure as hs
 from compilers import needs_compiler
 from howsure.deploy.compiling.compiled import _read_by_a_trace
 from howsure.moments.rules import packed_kernels
-from howsure.values.contents import Snapshot, contents_of, same_bits
+from howsure.values.bits import same_bits
+from howsure.values.contents import Snapshot, contents_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),

@@ -16,7 +16,8 @@ import howsure as hs
 from howsure.deploy.compiling import compiled
 from howsure.deploy.compiling.compiled import Frozen, _read_by_a_trace
 from howsure.deploy.compiling.watch import watch_over
-from howsure.values.contents import Snapshot, Walk, same_bits
+from howsure.values.bits import same_bits
+from howsure.values.contents import Snapshot, Walk
 
 FACTORS = [1.0]
 SETTINGS = types.ModuleType("settings_of_this_test")

@@ -15,7 +15,6 @@ from howsure.methods import (
 )
 from howsure.methods.choice import Choice as Choice
 from howsure.methods.choice import choose as choose
-from howsure.methods.choice import given as given
 from howsure.methods.gradients import sampling_for as sampling_for
 from howsure.methods.method import Method as Method
 from howsure.methods.method import MethodName as MethodName

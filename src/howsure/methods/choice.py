@@ -39,16 +39,6 @@ def choose(setup: Setup, x: Any) -> Choice:
     return method, chosen.with_(model=setup.model), note  # which stays as it was
 
 
-def given(method: Method, setup: Setup) -> Choice:
-    """A method that the user has named; an error if it has no room for what `fit` found."""
-    if setup.variance_model is not None and not method.has_posterior:
-        raise ValueError(
-            f'The method "{method}" has no room for what `fit` found: use "auto" or "gradients", '
-            'or fit again with `model="dropout"`.'
-        )
-    return method, setup, ()
-
-
 @torch.inference_mode(False)
 def _choice(setup: Setup, x: Any) -> Choice:
     own_dropout = setup.placement.kind == "existing"

@@ -80,8 +80,17 @@ class Method:
 
     def __call__(self, setup: Setup, x: Any) -> Prediction:
         """The prediction; the model and the caller's random numbers stay as they were."""
+        self.check(setup)
         run = guarded(self.name, self.predict, may_draw=self.may_draw, has_rules=self.has_rules)
         return run(setup, x)
+
+    def check(self, setup: Setup) -> None:
+        """An error if the method has no room for what `fit` found."""
+        if setup.variance_model is not None and not self.has_posterior:
+            raise ValueError(
+                f'The method "{self}" has no room for what `fit` found: use "auto" or '
+                '"gradients", or fit again with `model="dropout"`.'
+            )
 
     def __str__(self) -> str:
         """The name."""

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from howsure.values.bits import bits_of
 from howsure.values.contents import (
     Snapshot,
     Walk,
-    bits_of,
     code_of,
     is_empty_table,
     is_entered,

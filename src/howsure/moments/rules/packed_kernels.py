@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from howsure.moments.numerics.squares import squared
+from howsure.values.bits import same_bits
 from howsure.values.concrete import has_values
-from howsure.values.contents import same_bits
 
 # Elements: for smaller kernels the call itself takes longer than it saves.
 _LARGE = 2**15
