@@ -173,7 +173,7 @@ def test_blend_has_gradients():
 REFUSED = [
     ("k 0", lambda: Gate.fit(HELD_OUT, k=0), "`k` is 0"),
     ("k NaN", lambda: Gate.fit(HELD_OUT, k=nan), "`k` is nan"),
-    ("by", lambda: Gate.fit(HELD_OUT, by=WRONG), '"std" or "variance"'),
+    ("by", lambda: Gate.fit(HELD_OUT, by=WRONG), "it must be one of"),
     ("zeros", lambda: Gate.fit(torch.zeros(3, 2)), "noise and dropout on"),
     ("one zero output", lambda: Gate.fit(torch.eye(3)[:, :2] * 0, joint=False), "must be"),
     ("empty", lambda: Gate.fit(torch.zeros(0, 2)), "empty"),

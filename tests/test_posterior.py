@@ -182,6 +182,7 @@ def variance_model(**changes):
         "centre": 0 * one,
         "spread": math.inf * one,
         "quantiles": torch.ones(5, 1),
+        "joint_quantiles": torch.ones(5),
     }
     return VarianceModel(**{**values, **changes})
 
@@ -211,6 +212,16 @@ def test_fit_finds_what_the_network_does_not_know(sure):
         assert float(new.novelty.median()) > 3
         assert float(new.std.median()) > 2 * float(inside.std.median())
     torch.testing.assert_close(inside.joint_novelty, inside.novelty[:, 0])
+
+
+def test_a_gate_rejects_what_is_new(sure):
+    gate = hs.Gate.on_novelty(sure.setup.variance_model, level=0.95)
+    passed = gate(sure(data(300, 11)[0]).joint_novelty).float().mean()
+    assert 0.85 < float(passed) <= 1
+    far = sure(torch.stack([torch.linspace(5, 7, 40), torch.zeros(40)], 1))
+    assert float(gate(far.joint_novelty).float().mean()) < 0.1
+    with pytest.raises(ValueError, match="fit a posterior first"):
+        hs.Gate.on_novelty(None)
 
 
 def test_describe_says_what_was_fitted(sure):

@@ -40,6 +40,7 @@ OTHER = {
         2.0,
         *torch.rand(2, 1),
         torch.rand(5, 1),
+        torch.rand(5),
     ),
     "uniforms": (torch.rand(2, 3), torch.rand(2, 4)),
 }

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from howsure.masks import VarianceModel
+from howsure.masks.variance_model import LEVELS
 from howsure.moments.value import Moments
 from howsure.values.brief import brief
 from howsure.values.concrete import has_values
 
-By = Literal["std", "variance"]
+By = Literal["std", "variance", "novelty"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,7 +31,7 @@ class Gate:
     Attributes:
         threshold: Largest uncertainty that is trusted; a number, or one for each output.
         shape: The shape of one sample's outputs; `()` for a single number.
-        by: Whether the uncertainty is a std or a variance.
+        by: Whether the uncertainty is a std, a variance, or the novelty of a prediction.
         joint: Whether the outputs of a sample are trusted together, by their mean uncertainty.
     """
 
@@ -44,8 +46,8 @@ class Gate:
         return f"Gate({self.by} up to {brief(self.threshold)}{outputs})"
 
     def __post_init__(self) -> None:
-        if self.by not in ("std", "variance"):
-            raise ValueError(f'`by` is {self.by!r}; it must be "std" or "variance".')
+        if self.by not in get_args(By):
+            raise ValueError(f"`by` is {self.by!r}; it must be one of {get_args(By)}.")
         if not bool((torch.as_tensor(self.threshold) > 0).all()):
             raise ValueError(
                 f"The threshold is {self.threshold} and must be positive. If it was fitted, all "
@@ -74,6 +76,23 @@ class Gate:
             raise ValueError(f"`k` is {k}; give a positive number, such as 5.")
         mean = _held_out_mean(variances, by)
         return cls(k * (mean.mean() if joint else mean), tuple(mean.shape), by, joint)
+
+    @classmethod
+    def on_novelty(cls, model: VarianceModel | None, *, level: float = 0.99) -> Gate:
+        """The gate that rejects what is newer than nearly all held-out inputs.
+
+        >>> gate = Gate.on_novelty(sure.setup.variance_model)
+        >>> gate(sure(x).joint_novelty)
+
+        Args:
+            model: What `fit` found: `sure.setup.variance_model`.
+            level: Share of the held-out inputs that pass, one of 0.5, 0.75, 0.9, 0.95, 0.99.
+        """
+        if model is None or model.posterior is None:
+            raise ValueError("There is no novelty: fit a posterior first, `sure.fit(held_out)`.")
+        if level not in LEVELS:
+            raise ValueError(f"`level` must be one of {LEVELS}, not {level}.")
+        return cls(float(model.joint_quantiles[LEVELS.index(level)]), by="novelty")
 
     def uncertainty(self, var: Tensor) -> Tensor:
         """What is compared with the threshold: `(...)` if joint, else `(..., *shape)`."""

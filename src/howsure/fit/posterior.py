@@ -190,6 +190,9 @@ def _weighted(
     noise = torch.where(held_out.data.mean(0) > 0, noise, 1.0)
     known = held_out.m.quantile(KNOWN, 0)
     novelty = held_out.m / torch.where(known > 0, known, 1.0)
+    smallest = torch.finfo(torch.float64).tiny
+    joint_known = max(float(novelty.mean(1).quantile(KNOWN)), smallest)
+    levels = torch.tensor(LEVELS, dtype=torch.float64)
     spread = held_out.target.var(0) if search.cap else torch.full_like(known, math.inf)
     return VarianceModel(
         posterior,
@@ -197,12 +200,13 @@ def _weighted(
         noise,
         masks,
         known,
-        max(float(novelty.mean(1).quantile(KNOWN)), torch.finfo(torch.float64).tiny),
+        joint_known,
         held_out.error.mean(0) if posterior and search.growth else torch.zeros_like(known),
         EXPONENT,
         held_out.target.mean(0),
         spread,
-        novelty.quantile(torch.tensor(LEVELS, dtype=torch.float64), 0),
+        novelty.quantile(levels, 0),
+        novelty.mean(1).quantile(levels) / joint_known,
     )
 
 

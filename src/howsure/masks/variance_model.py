@@ -64,6 +64,7 @@ class VarianceModel:
         centre: Mean of the held-out targets.
         spread: Their variance.
         quantiles: Novelty of the held-out inputs at `LEVELS`, (levels, outputs).
+        joint_quantiles: The same of the joint novelty, (levels,).
     """
 
     posterior: MaskPosterior | None
@@ -77,6 +78,7 @@ class VarianceModel:
     centre: Tensor
     spread: Tensor
     quantiles: Tensor
+    joint_quantiles: Tensor
 
     def parts(self, mean: Tensor, data_var: Tensor, m: Tensor | None) -> Parts:
         """The variance of predictions by part, capped; all (rows, outputs), in double precision."""
