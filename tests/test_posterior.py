@@ -214,6 +214,16 @@ def test_fit_finds_what_the_network_does_not_know(sure):
     torch.testing.assert_close(inside.joint_novelty, inside.novelty[:, 0])
 
 
+def test_an_ensemble_of_posteriors(net):
+    both = hs.Ensemble([net, trained(seed=4)], noise=0.001)
+    both.fit([data(120, 1)], train_inputs=iter(data(200, 0)[0].split(50)))
+    near, far = both(data(40, 2)[0]), both(torch.tensor([[6.0, 0.0]]))
+    assert float(far.novelty) > 2 * float(near.novelty.median())
+    each = torch.stack([member(data(40, 2)[0]).joint_novelty for member in both.members])
+    torch.testing.assert_close(near.joint_novelty, each.mean(0))
+    assert float(far.std) > 2 * float(near.std.median())
+
+
 def test_a_gate_rejects_what_is_new(sure):
     gate = hs.Gate.on_novelty(sure.setup.variance_model, level=0.95)
     passed = gate(sure(data(300, 11)[0]).joint_novelty).float().mean()

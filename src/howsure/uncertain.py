@@ -13,6 +13,7 @@ from torch import nn
 from howsure import calibrate as calibration
 from howsure.deploy.compiling import Compiled
 from howsure.fit import Fit, ModelPart, PosteriorFit, fit_method
+from howsure.fit.inputs import repeatable
 from howsure.masks import Placement, as_placement, describe
 from howsure.methods import Choice, Method, MethodName, choose, method_of
 from howsure.methods.ensemble import mixture
@@ -272,15 +273,13 @@ class Ensemble(nn.Module):
         """How many members, and the first of them, in one line."""
         return f"Ensemble({len(self.members)} members, {self.members[0]!r} first)"
 
-    def fit(self, loader: Iterable[Any], **options: Any) -> list[Fit]:
+    def fit(self, loader: Iterable[Any], **options: Any) -> list[Fit | PosteriorFit]:
         """Fits every member by itself on the same held-out data; options as in `Uncertain.fit`."""
         # A data set has a say in the warnings of `fit`; anything else may be gone after one round.
         batches = loader if hasattr(loader, "dataset") else list(loader)
-        fits = []
-        for member in self.members:
-            assert isinstance(member, Uncertain)
-            fits.append(member.fit(batches, **options))
-        return fits
+        options = repeatable(options)
+        members = [member for member in self.members if isinstance(member, Uncertain)]
+        return [member.fit(batches, **options) for member in members]
 
     @torch.no_grad()
     def predict(self, loader: Iterable[Any], *, show_progress: bool = True) -> Prediction:

@@ -17,6 +17,12 @@ BATCH = 64
 _SHARED = 0.2
 
 
+def repeatable(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a fit, with unlabelled inputs that can be gone through more than once."""
+    given = options.get("train_inputs")
+    return {**options, "train_inputs": list(given)} if isinstance(given, Iterator) else options
+
+
 def batches_of(inputs: Any) -> Iterator[Any]:
     """Batches of inputs from a tensor, an array, a data set, a loader, or a tuple of tensors.
 

@@ -71,7 +71,21 @@ def mixture(members: Sequence[Prediction]) -> Prediction:
         mixture(logits) if len(logits) == len(members) else None,
         torch.stack(entropies).mean(0) if len(entropies) == len(members) else None,
         _covariance(members),
+        novelty=_novelty(members),
+        joint_novelty=_mean([member.joint_novelty for member in members]),
     )
+
+
+def _novelty(members: Sequence[Prediction]) -> Any:
+    """The mean over the members, in the structure of their output; `None` where one has none."""
+    if any(member.novelty is None for member in members):
+        return None
+    return _refilled(members[0].novelty, [v.mean(0) for v in _stacked(members, "novelty")])
+
+
+def _mean(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    found = [each for each in tensors if each is not None]
+    return torch.stack(found).mean(0) if len(found) == len(tensors) else None
 
 
 def _refilled(like: Any, values: list[Tensor]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ from howsure.moments.numerics.squares import through_squares
 from howsure.moments.rule import EXACT, REFUSED, STRUCTURAL, Fidelity, Kind, Rule, Target, register
 from howsure.moments.samples import Draw, Sample, Samples, one_of_each_shape
 from howsure.moments.value import HALF_PRECISION, Moments
+from howsure.values.trees import map_leaves
 
 
 def bilinear(
@@ -180,16 +182,50 @@ def bounded(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def composite(
-    *targets: Target, name: str, samples: Samples, fidelity: Fidelity = EXACT, **options: Any
+    *targets: Target,
+    name: str,
+    samples: Samples,
+    fidelity: Fidelity = EXACT,
+    wide: bool = False,
+    **options: Any,
 ) -> Callable[[Callable[..., Any]], Rule]:
-    """Registers an op by a definition in terms of operations that have rules."""
+    """Registers an op by a definition in terms of operations that have rules.
+
+    With `wide`, its steps run in float32 where the op is called in half precision, as torch's own
+    kernel does: what overflows between two steps need not overflow in the end.
+    """
 
     def enter(definition: Callable[..., Any]) -> Rule:
-        return register(
-            Rule(name, definition, targets, fidelity, samples, Kind.COMPOSITE, **options)
-        )
+        own = _widened(definition) if wide else definition
+        return register(Rule(name, own, targets, fidelity, samples, Kind.COMPOSITE, **options))
 
     return enter
+
+
+def _widened(definition: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(definition)
+    def in_single(*args: object, **kwargs: object) -> Any:
+        found: list[torch.dtype] = []
+
+        def widened(leaf: object) -> object:
+            if not isinstance(leaf, Tensor) or leaf.dtype not in HALF_PRECISION:
+                return leaf
+            found.append(leaf.dtype)
+            return leaf.to(torch.float32)
+
+        wide_args, wide_kwargs = map_leaves(widened, (args, kwargs))
+        result = definition(*wide_args, **wide_kwargs)
+        if not found:
+            return result
+        return map_leaves(lambda leaf: _narrowed(leaf, found[0]), result)
+
+    return in_single
+
+
+def _narrowed(leaf: object, dtype: torch.dtype) -> object:
+    if not isinstance(leaf, Tensor) or leaf.dtype != torch.float32:
+        return leaf
+    return leaf.to(dtype)
 
 
 def value_only(*targets: Target, name: str) -> Rule:

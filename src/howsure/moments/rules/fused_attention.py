@@ -29,6 +29,7 @@ def _fused(draw: Draw) -> Iterable[Sample]:
     _VF._native_multi_head_attention,
     torch.ops.aten._native_multi_head_attention.default,
     name="native_multi_head_attention",
+    wide=True,
     samples=_fused,
     fidelity=APPROXIMATE,
     error=0.15,

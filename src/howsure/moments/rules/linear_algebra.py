@@ -14,7 +14,7 @@ from howsure.moments.rule import APPROXIMATE, EXACT, rule, spellings
 from howsure.moments.rules.arithmetic import mean_of
 from howsure.moments.rules.multilinear import multilinear
 from howsure.moments.samples import Draw, Sample
-from howsure.moments.value import Moments
+from howsure.moments.value import HALF_PRECISION, Moments
 
 
 @composite(
@@ -119,4 +119,15 @@ def multi_dot(tensors: Any) -> Moments:
     names[0] = names[0][2 - mean_of(tensors[0]).dim() :]
     names[-1] = names[-1][: mean_of(tensors[-1]).dim()]
     ends = (names[0][:1] if len(names[0]) == 2 else "") + (names[-1][1:])
-    return multilinear(",".join(names) + "->" + ends, tensors)
+    equation, dtype = ",".join(names) + "->" + ends, mean_of(tensors[0]).dtype
+    if dtype not in HALF_PRECISION:
+        return multilinear(equation, tensors)
+    # Which products come first is torch's choice: one of ours must not overflow in their place.
+    found = multilinear(equation, [_in_single(each) for each in tensors])
+    return Moments(found.mean.to(dtype), found.var)
+
+
+def _in_single(operand: Moments | Tensor) -> Moments | Tensor:
+    if isinstance(operand, Moments):
+        return Moments(operand.mean.float(), operand.var)
+    return operand.float()

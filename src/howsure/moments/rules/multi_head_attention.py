@@ -75,6 +75,7 @@ def attend(
 @composite(
     F.multi_head_attention_forward,
     name="multi_head_attention_forward",
+    wide=True,
     samples=_sequences,
     fidelity=APPROXIMATE,
     error=0.15,
