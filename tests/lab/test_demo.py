@@ -64,13 +64,13 @@ def test_the_camera_has_the_noise_that_howsure_is_told(condition):
     assert noise.std().item() == pytest.approx(condition.noise_std, rel=6 * 0.0014)
 
 
-def test_predictions_are_the_plain_network_and_the_rate_was_found(found):
+def test_predictions_are_the_plain_network_and_a_posterior_was_fitted(found):
     net = load_trained()
     for each in found.outcomes:
         with torch.inference_mode():
             torch.testing.assert_close(each.mean, net(each.pairs.x).flatten())
-    assert found.rate == found.sure.last_fit.rate
-    assert 0.001 < found.rate < 0.2
+    assert found.fit.count == 60 and found.fit.cross_fitted
+    assert 0.9 <= found.fit.coverage <= 1
     held_out = found.roads.held_out()
     with torch.inference_mode():
         error = net(held_out.x) - held_out.y
@@ -79,20 +79,21 @@ def test_predictions_are_the_plain_network_and_the_rate_was_found(found):
 
 def test_howsure_is_told_of_the_larger_noise(found):
     by_name = {each.name: each for each in found.outcomes}
-    direct = hs.Uncertain(
-        found.sure.model, NOISY.noise_std**2, "gradients", rate=found.rate, prediction="network"
-    )
+    direct = hs.Uncertain(found.sure.model, NOISY.noise_std**2, "gradients", prediction="network")
+    direct.setup = direct.setup.with_(variance_model=found.sure.setup.variance_model)
     noisy = by_name["noisy"]
     torch.testing.assert_close(direct(noisy.pairs.x).total_var.flatten(), noisy.var)
-    assert noisy.sensor_share > by_name["clear"].sensor_share
+    camera = [float(by_name[n].prediction.data_var.mean()) for n in ("noisy", "clear")]
+    assert camera[0] > 3 * camera[1]
 
 
 def test_what_the_picture_in_the_readme_claims(found):
-    """The std rises wherever the network is lost, and is too small there."""
+    """The std rises wherever the network is lost, with the error; the novelty says so."""
     for condition in UNSEEN:
         each = next(o for o in found.outcomes if o.name == condition.name)
         assert each.auroc_against(found.clear) > 0.85
-        assert each.rmse > 1.5 * each.mean_std
+        assert 0.5 < each.rmse / each.mean_std < 2.5
+        assert each.novelty > 2 > found.clear.novelty
 
 
 def test_scores_are_those_of_scipy():

@@ -87,14 +87,14 @@ def introduction(roads: Roads) -> str:
     gray_levels = round(255 * CLEAR.noise_std)
     return (
         "A small trained DroNet looks at rendered roads through a camera whose noise has a std of\n"
-        f"{gray_levels} gray levels, and steers. howsure finds its dropout rate on "
-        f"{2 * roads.count} held-out clear roads, then says\n"
-        f"how sure the network is on {roads.count} other roads under five conditions. Nothing is "
-        "trained."
+        f"{gray_levels} gray levels, and steers. howsure finds out on "
+        f"{2 * roads.count} held-out clear roads what it does not know, then\n"
+        f"says how sure the network is on {roads.count} other roads under five conditions. "
+        "Nothing is trained."
     )
 
 
 def _numbers(found: Study) -> dict[str, Any]:
     names = ("name", "rmse", "mean_std", "nll", "coverage", "sensor_share")
     rows = [{name: getattr(outcome, name) for name in names} for outcome in found.outcomes]
-    return {"rate": found.rate, "conditions": rows}
+    return {"fit": found.fit.to_dict(), "conditions": rows}

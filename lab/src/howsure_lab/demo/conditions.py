@@ -66,7 +66,7 @@ class Roads:
         return Pairs(torch.cat(parts), clean.y)
 
     def held_out(self) -> Pairs:
-        """Twice as many other clear roads, with the camera's noise, to find the rate on."""
+        """Twice as many other clear roads, with the camera's noise, to fit on."""
         scenes = draw_scenes(2 * self.count, 1000 * (self.seed + 1) + 1)
         clean = Pairs(render(scenes, SIZE), steering(scenes))
         return clean.with_noise(NOISE_STD**2, 1000 * (self.seed + 1) + 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -82,6 +83,12 @@ class Outcome:
     def rank(self) -> float:
         """Rank correlation of predicted std and absolute error."""
         return float(rank_correlation(self.std, (self.mean - self.true).abs()))
+
+    @property
+    def novelty(self) -> float:
+        """The median novelty: above 1 for a quarter of the held-out roads; NaN without a fit."""
+        found = self.prediction.novelty
+        return math.nan if found is None else float(found.median())
 
     @property
     def rank_if_right(self) -> float:

@@ -38,8 +38,8 @@ def _on_method(study: Study) -> str:
 
 def _on_clear(clear: Outcome) -> str:
     return (
-        f"- clear: the rate was found on other clear roads. Here {_percent(clear.coverage)} of the "
-        f"true angles lie in the 95 % interval: {judged(clear)}."
+        f"- clear: the variance was fitted on other clear roads. Here {_percent(clear.coverage)} "
+        f"of the true angles lie in the 95 % interval: {judged(clear)}."
     )
 
 
@@ -57,7 +57,8 @@ def _on_unseen(outcome: Outcome, clear: Outcome) -> str:
     return (
         f"- {outcome.name}: not in training, and nobody told howsure. The std is "
         f"{outcome.mean_std / clear.mean_std:.1f} times that on clear roads, which "
-        f"{detected(auroc)} (AUROC {auroc:.2f}); the error is "
+        f"{detected(auroc)} (AUROC {auroc:.2f}), and its median novelty is "
+        f"{outcome.novelty:.1f}; the error is "
         f"{outcome.rmse / clear.rmse:.1f} times as large, and "
         f"{_percent(outcome.coverage)} lie in the interval: {judged(outcome)}."
     )
@@ -68,7 +69,7 @@ def _on_intervals(unseen: list[Outcome]) -> str:
     if not small:
         return "- The intervals keep their coverage under all conditions that were not in training."
     return (
-        f"- So for {_listed(small)} a large std is a warning, not an error bar: the rate that "
+        f"- So for {_listed(small)} a large std is a warning, not an error bar: what "
         "fits clear roads says too little there. Intervals with the right coverage "
         "need held-out data of the condition, for `fit` or `calibrate`."
     )

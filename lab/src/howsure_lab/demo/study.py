@@ -1,4 +1,4 @@
-"""The demonstration's work: wraps the trained network, finds its rate, predicts."""
+"""The demonstration's work: wraps the trained network, fits, predicts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 import howsure as hs
 from howsure import report
+from howsure.fit import PosteriorFit
 from howsure.prediction import concatenated
 from howsure.uncertain import Uncertain
 from howsure_lab.demo.conditions import BATCH, CLEAR, CONDITIONS, NOISY, Condition, Roads
@@ -40,11 +41,11 @@ class Study:
         return self.outcomes[0]
 
     @property
-    def rate(self) -> float:
-        """The dropout rate that was found."""
-        rate = self.sure.setup.rate
-        assert isinstance(rate, float)
-        return rate
+    def fit(self) -> PosteriorFit:
+        """What was fitted on the held-out roads."""
+        fit = self.sure.last_fit
+        assert isinstance(fit, PosteriorFit)
+        return fit
 
     @property
     def method(self) -> str:
@@ -73,7 +74,7 @@ def study(roads: Roads, conditions: Sequence[Condition] = CONDITIONS) -> Study:
 
 
 def tuned(held_out: Pairs, seed: int) -> tuple[Uncertain, float]:
-    """The network that ships with howsure, with the rate found; and its RMSE on that data.
+    """The network that ships with howsure, fitted; and its RMSE on that data.
 
     The network was trained on images with the camera's noise, so its own output is the better
     prediction: the mean over still more noise, `prediction="mean"`, had an RMSE of 0.041 in place
@@ -108,13 +109,11 @@ def _predicted(sure: Uncertain, read: Sequence[tuple[Condition, Pairs]]) -> tupl
 def _told(sure: Uncertain, condition: Condition) -> Uncertain:
     """The tuned network, told the noise of this condition's camera."""
     setup = sure.setup
-    return Uncertain(
-        sure.model,
-        noise=condition.noise,
-        rate=setup.rate,
-        prediction=setup.prediction,
-        seed=setup.seed,
+    told = Uncertain(
+        sure.model, noise=condition.noise, prediction=setup.prediction, seed=setup.seed
     )
+    told.setup = told.setup.with_(variance_model=setup.variance_model)
+    return told
 
 
 def _on_a_terminal() -> bool:
