@@ -38,7 +38,7 @@ def main() -> None:
     readings = noise.sample(render(held_out), generator)
     sure = hs.Uncertain(model, noise, prediction="network")
     batches = list(zip(readings.split(20), steering(held_out).split(20), strict=True))
-    sure.fit(batches, show_progress=False)
+    sure.fit(batches, model="dropout", show_progress=False)
 
     figure = Figure(figsize=(11, 6.3), dpi=100, layout="constrained")
     axes = figure.subplots(2, len(KINDS))

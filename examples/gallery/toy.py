@@ -73,7 +73,7 @@ def main() -> None:
     held_out = 6.8 * torch.rand(150, 1, generator=generator) - 3.6  # also where it has not been
     sure = hs.Uncertain(networks[0], noise)
     found = [(noise.sample(held_out, generator), truth(held_out))]
-    sure.fit(found, show_progress=False)
+    sure.fit(found, model="dropout", show_progress=False)
     print(f"dropout rate {sure.setup.rate:.3f}")
 
     x = torch.linspace(-4.2, 3.8, 400)[:, None]

@@ -434,7 +434,7 @@ def test_a_hidden_state_in_fit_calibrate_predict_and_audit():
     y = net(x, state)[0].detach() + 0.1 * torch.randn(8, 2)
     sure = hs.Uncertain(net, noise, output=0)
     batches = [((x, state), y)]
-    assert sure.fit(batches, show_progress=False).rate is not None
+    assert sure.fit(batches, model="dropout", show_progress=False).rate is not None
     sure.calibrate(batches)
     assert sure.predict(batches, show_progress=False).std.shape == (8, 2)
     with pytest.raises(TypeError, match="output="):
