@@ -290,7 +290,7 @@ def test_wrong_options_are_named(net):
         sure.fit([(x, y)], search="grid", per_layer=True)
     with pytest.raises(ValueError, match='"adf" has no closed form'):
         hs.Uncertain(net, 0.1, "adf").fit([(x, y)], search="closed_form")
-    with pytest.raises(TypeError, match="unexpected keyword"):
+    with pytest.raises(TypeError, match="no option `sample`"):
         sure.fit([(x, y)], sample=3)
     with pytest.raises(ValueError, match="The targets have shape"):
         sure.fit([(x, y[:, 0])], **QUIET)

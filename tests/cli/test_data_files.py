@@ -111,7 +111,7 @@ def test_wrong_names_are_told(project, refused, arguments, words):
         (["x.npy", "--target", "no.npy"], "There is no file `no.npy`"),
         (["data.npz", "--target", "short.npy"], "20 rows and 3 targets"),
         (["data.npz", "--target", "hole.npy"], "The target of row 4 is NaN"),
-        (["data.npz", "--target", "wide.npy"], "The targets have shape"),
+        (["data.npz", "--target", "wide.npy", "--model-part", "dropout"], "The targets have shape"),
     ],
 )
 def test_wrong_targets_are_told(project, refused, arguments, words):

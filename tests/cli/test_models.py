@@ -167,7 +167,10 @@ def test_an_exported_program_predicts_as_its_module(project, howsure):
     for name in ("mean", "data_var", "model_var"):
         np.testing.assert_allclose(one[name], two[name], rtol=1e-5, atol=1e-8)
     assert howsure("check", "net.pt2", "--shape", "3").code == 0
-    assert howsure("fit", "net.pt2", "data.npz", "--noise-std", "0.1").code == 0
+    assert (
+        howsure("fit", "net.pt2", "data.npz", "--noise-std", "0.1", "--model-part", "dropout").code
+        == 0
+    )
 
 
 def test_an_exported_program_of_a_fixed_batch(project, howsure, refused):

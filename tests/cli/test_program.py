@@ -93,7 +93,15 @@ def test_warnings_are_notes_that_quiet_leaves_out(project, howsure):
 
 
 def test_quiet_prints_nothing_when_the_result_is_in_a_file(project, howsure):
-    command = ["fit", "project_model:build", "data.npz", "--noise-std", "0.1"]
+    command = [
+        "fit",
+        "project_model:build",
+        "data.npz",
+        "--noise-std",
+        "0.1",
+        "--model-part",
+        "dropout",
+    ]
     assert howsure(*command, "--out", "s.json", "--quiet").out == ""
     assert "NLL" in howsure(*command, "--quiet").out
 
@@ -103,7 +111,15 @@ def test_what_is_not_the_users_fault_has_exit_code_1(project, howsure, monkeypat
         raise RuntimeError("out of\n cheese")
 
     monkeypatch.setattr("howsure.fit.method.search_closed_form", fail)
-    command = ["fit", "project_model:build", "data.npz", "--noise-std", "0.1"]
+    command = [
+        "fit",
+        "project_model:build",
+        "data.npz",
+        "--noise-std",
+        "0.1",
+        "--model-part",
+        "dropout",
+    ]
     ran = howsure(*command)
     assert ran.code == 1
     assert "RuntimeError: out of cheese" in ran.err and "--debug" in ran.err

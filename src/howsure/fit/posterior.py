@@ -168,8 +168,8 @@ def _check(batches: Batches) -> None:
     count = sum(len(target) for _, target in batches)
     if count < FEWEST:
         raise ValueError(
-            f"There are {count} held-out inputs, and a variance needs at least {FEWEST}; give "
-            "more, or set `rate=` and `residual_var=` by hand."
+            f"There are {count} held-out inputs, and a posterior needs at least {FEWEST}; give "
+            'more, or fit the dropout rate: `model="dropout"` (`--model-part dropout`).'
         )
     if not all(bool(target.isfinite().all()) for _, target in batches):
         raise ValueError("Some held-out targets are NaN or infinite; leave those inputs out.")
