@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,15 @@ def repeatable(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def batches_of(inputs: Any) -> Iterator[Any]:
-    """Batches of inputs from a tensor, an array, a data set, a loader, or a tuple of tensors.
+    """Batches of inputs from a tensor, an array, a data set or a loader.
 
-    Of pairs (inputs, targets) the inputs.
+    Of pairs (inputs, targets) the inputs. Several inputs come in batches ((x, h),).
     """
+    if isinstance(inputs, Mapping):
+        raise TypeError(
+            "`train_inputs` is a dict; give batches of inputs as the model takes them: "
+            "`train_inputs=[(inputs,)]`."
+        )
     if isinstance(inputs, np.ndarray):
         inputs = torch.from_numpy(inputs)
     if isinstance(inputs, Tensor):
@@ -64,7 +69,9 @@ def fingerprints(x: Any) -> set[int]:
 
     def leaf(item: Any) -> None:
         if isinstance(item, Tensor) and item.dim():
-            own = [row.contiguous().numpy().tobytes() for row in item.detach().cpu()]
+            # As bytes, since numpy does not know every type.
+            flat = item.detach().cpu().reshape(len(item), -1).contiguous().view(torch.uint8)
+            own = [row.tobytes() for row in flat.numpy()]
             rows[:] = [a + b for a, b in zip(rows or [b""] * len(own), own, strict=False)]
 
     map_leaves(leaf, x)

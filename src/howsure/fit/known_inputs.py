@@ -1,6 +1,6 @@
 """Held-out inputs judged by a posterior over masks that has not seen them.
 
-The posterior is made from unlabeled inputs of the kind that the network was trained on, or, where
+The posterior is made from unlabelled inputs of the kind that the network was trained on, or, where
 there are none, from the held-out inputs in folds.
 """
 
@@ -63,7 +63,7 @@ class Known:
 
     @classmethod
     def of(cls, setup: Setup, batches: Batches, train_inputs: Any) -> Known:
-        """From unlabeled inputs, or from the held-out ones in folds."""
+        """From unlabelled inputs, or from the held-out ones in folds."""
         if train_inputs is not None:
             return cls(_from_training(setup, batches, train_inputs).posterior(RIDGE))
         grams = _by_fold(setup, batches)

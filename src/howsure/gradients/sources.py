@@ -16,7 +16,7 @@ from howsure.masks import Site
 from howsure.noise import roots_of
 from howsure.noise.base import Root
 from howsure.setup import Setup
-from howsure.values.concrete import is_traced
+from howsure.values.concrete import has_values, is_traced
 from howsure.values.trees import Parts
 
 # Numbers that are kept from call to call: 4 MB.
@@ -119,12 +119,14 @@ class Sources:
         """What `make` gives for this key; looked up if it was the last one.
 
         Every call begins with the same points, and to draw them takes as long as a small network.
+        Stand-ins inside a trace are not kept: the calls after it need numbers.
         """
         known, found = self.kept.get(name, (None, []))
         if known == key:
             return found
         found = make()
-        if sum(each.numel() for each in found) <= _REMEMBERED:
+        are_small = sum(each.numel() for each in found) <= _REMEMBERED
+        if are_small and all(has_values(each) for each in found):
             self.kept[name] = (key, found)
         return found
 

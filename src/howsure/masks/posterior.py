@@ -44,8 +44,8 @@ class MaskPosterior:
 
     def covariance(self, z: Tensor) -> Tensor:  # (rows, outputs, masks) -> (rows, outputs, outputs)
         """What the masks leave open, for all outputs: m is the diagonal."""
-        scaled = sketched(z.double() / _positive(self.scale)[:, None])
-        white = scaled @ self.whitening.to(z.device).mT
+        scale, whitening = (each.to(z.device) for each in (self.scale, self.whitening))
+        white = sketched(z.double() / _positive(scale)[:, None]) @ whitening.mT
         return white @ white.mT / self.masks
 
     def m(self, z: Tensor) -> Tensor:  # (rows, outputs, masks) -> (rows, outputs)

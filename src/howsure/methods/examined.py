@@ -48,9 +48,9 @@ class Examined:
     notes: tuple[str, ...]
 
 
-NO_POSTERIOR = (
-    "The posterior over masks needs the network's gradients, which cannot be used: {reason}. Fit "
-    'with `model="dropout"`.'
+NO_GRADIENTS = (
+    "What `fit` finds needs the network's gradients, which cannot be used: {reason}. Fit with "
+    '`model="dropout"`.'
 )
 
 
@@ -61,9 +61,24 @@ def examined(setup: Setup, x: Any, *, watch: bool) -> Examined:
     An error if the model's gradients cannot be relied on.
     """
     verdict = verdict_of(setup.watching(x) if watch else setup, x)
-    if verdict.reason is not None:
-        raise ValueError(NO_POSTERIOR.format(reason=verdict.reason))
+    reason = why_no_gradients(setup, verdict)
+    if reason is not None:
+        raise ValueError(NO_GRADIENTS.format(reason=reason))
     return examined_as(verdict, setup, x, watch=watch)
+
+
+def why_no_gradients(setup: Setup, verdict: Verdict) -> str | None:
+    """Why a variance model cannot be fitted to, or used on, inputs of this kind; `None` if it can.
+
+    Its errors and weights are those of single inputs, which a call that mixes its rows has not.
+    """
+    mixes_rows = verdict.layout == "whole" and setup.batch_dim is not None
+    return ROWS_MIX if mixes_rows and verdict.reason is None else verdict.reason
+
+
+ROWS_MIX = (
+    "the rows of a batch influence each other; say `batch_dim=None` if a call is one input"
+)
 
 
 def examined_as(verdict: Verdict, setup: Setup, x: Any, *, watch: bool) -> Examined:

@@ -18,7 +18,7 @@ from howsure.gradients.layout import Verdict
 from howsure.gradients.modelled import Modelled, modelled
 from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.classified import classified
-from howsure.methods.examined import NO_POSTERIOR, examined_as
+from howsure.methods.examined import NO_GRADIENTS, examined_as
 from howsure.methods.method import Method
 from howsure.prediction import Prediction
 from howsure.setup import Setup
@@ -44,7 +44,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
 def _sampled(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     """The prediction by sampling, with the reason."""
     if setup.variance_model is not None:
-        raise ValueError(NO_POSTERIOR.format(reason=verdict.reason))
+        raise ValueError(NO_GRADIENTS.format(reason=verdict.reason))
     method = sampling_for(setup)
     found = method.predict(setup.with_(samples=None), x)
     reason = f'"gradients" cannot be used, so "{method}" was: {verdict.reason}.'

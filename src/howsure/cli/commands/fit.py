@@ -1,6 +1,6 @@
 """Finds out on held-out data what the network does not know, by likelihood.
 
-A posterior over masks from unlabeled training inputs, or the dropout rate of the paper.
+A posterior over masks from unlabelled training inputs, or the dropout rate of the paper.
 
 The data must be held out from training and carry the noise of deployment; if it is clean, say so
 with `--clean`, and the noise is added.
@@ -118,7 +118,7 @@ def _search(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _train_inputs(arguments: argparse.Namespace) -> Iterator[tuple[object]] | None:
-    """Batches of unlabeled inputs, prepared as the held-out ones."""
+    """Batches of unlabelled inputs, prepared as the held-out ones."""
     if arguments.train_inputs is None:
         return None
     from howsure.cli.building import data_of, model_of
