@@ -68,3 +68,23 @@ def test_gradients_of_many_kinds_of_networks(name, rate, suffix, tmp_path):
     for batch in (1, 5):
         x = torch.rand(batch, *shape)
         assert_same(run(x), sure(x))
+
+
+@pytest.mark.filterwarnings("ignore:The held-out inputs")
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("name", ["pool", "GELU"])
+def test_a_fitted_posterior_is_exported(tmp_path, name, suffix):
+    network, shape = networks()[name]
+    sure = hs.Uncertain(network.eval(), 0.001, "gradients")
+    held_out = torch.randn(60, *shape)
+    with torch.no_grad():
+        target = network(held_out)
+        sure.fit([(held_out, target + 0.1 * torch.randn_like(target))])
+    x, path = torch.rand(3, *shape), tmp_path / f"fitted.{suffix}"
+    expected = sure(x)
+    export(sure, x, path)
+    # The wrapper works as before: the trace has left nothing behind.
+    assert torch.equal(sure(x).total_var, expected.total_var)
+    run = in_onnxruntime(path) if suffix == "onnx" else torch.export.load(path).module()
+    assert_same(run(x), expected)
+    assert float(expected.model_var.max()) > 0

@@ -1,15 +1,18 @@
 """The posterior over masks, the variance model, and what `fit` makes of them."""
 
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from scipy import optimize
+from scipy import optimize, stats
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import howsure as hs
+from howsure import report
 from howsure.fit import PosteriorFit
 from howsure.fit.stress import IMAGES, TABLES
 from howsure.fit.variance_terms import best_weights
@@ -181,8 +184,8 @@ def variance_model(**changes):
         "exponent": 1.5,
         "centre": 0 * one,
         "spread": math.inf * one,
-        "quantiles": torch.ones(5, 1),
-        "joint_quantiles": torch.ones(5),
+        "quantiles": torch.ones(101, 1),
+        "joint_quantiles": torch.ones(101),
     }
     return VarianceModel(**{**values, **changes})
 
@@ -323,14 +326,30 @@ def test_stress_keeps_shapes_and_is_the_same_every_time(kind, shape):
         assert once.shape == x.shape and torch.equal(once, change(x)) and not torch.equal(once, x)
 
 
-def test_stress_fits_the_exponent(net):
-    wrapped = hs.Uncertain(net)
-    held_out = [data(150, 1)]
-    own = lambda x: x + torch.tensor([0.0, 4.0])  # noqa: E731
-    fit = wrapped.fit(held_out, train_inputs=data(300, 0)[0], stress=[own])
-    assert fit.stressed_nll is not None
-    other = hs.Uncertain(net).fit(held_out, train_inputs=data(300, 0)[0], stress="tables")
-    assert other.model.exponent != fit.model.exponent or other.nll == fit.nll
+@pytest.mark.parametrize("harm", [0.3, 4.0])
+def test_stress_fits_the_exponent(net, harm):
+    x, y = data(150, 1)
+
+    def shifted(x):
+        return x + torch.tensor([0.0, harm])
+
+    wrapped = hs.Uncertain(net, 0.001, samples=32)
+    fit = wrapped.fit([(x, y)], train_inputs=data(300, 0)[0], stress=[shifted])
+
+    def cost(exponent):
+        model = replace(fit.model, exponent=exponent)
+        tried = hs.Uncertain(net, 0.001, samples=32)
+        tried.setup = wrapped.setup.with_(variance_model=model)
+        total = 0.0
+        for inputs in (x, shifted(x)):
+            p = tried(inputs)
+            var = p.total_var.double().numpy()
+            total += -stats.norm.logpdf(y.numpy(), p.mean.numpy(), np.sqrt(var)).mean()
+        return total
+
+    costs = {exponent: cost(exponent) for exponent in (0.5, 1.0, 1.5, 2.0, 3.0)}
+    assert cost(fit.model.exponent) <= min(costs.values()) + 1e-4
+    assert max(costs.values()) > min(costs.values()) + 1e-2
 
 
 def test_parts_can_be_fixed_or_left_out(net):
@@ -404,3 +423,90 @@ def test_what_has_no_posterior_says_so(net, sure):
 class Rounded(nn.Module):
     def forward(self, x):
         return (4 * x).round()
+
+
+class Centred(nn.Module):
+    """A network whose rows influence each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        h = self.first(x).tanh()
+        return self.last(h - h.mean(0))
+
+
+def dense():
+    layers = nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 1, 3, padding=1)
+    return nn.Sequential(*layers).eval()
+
+
+NO_POSTERIOR = {
+    "dense": (dense, torch.rand(50, 1, 12, 12), "144 outputs"),
+    "steps": (
+        lambda: nn.Sequential(nn.Linear(2, 8), nn.ReLU(), Rounded(), nn.Linear(8, 1)).eval(),
+        data(60, 1)[0],
+        "steps",
+    ),
+    "rows": (lambda: Centred().eval(), data(60, 1)[0], "influence each other"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The best rate")
+@pytest.mark.parametrize("kind", NO_POSTERIOR)
+def test_where_there_can_be_no_posterior_fit_finds_a_rate_and_says_why(kind):
+    make, x, words = NO_POSTERIOR[kind]
+    torch.manual_seed(0)
+    model = make()
+    y = model(x).detach() + 0.05 * torch.randn(model(x).shape)
+    wrapped = hs.Uncertain(model, 1e-4)
+    fit = wrapped.fit(iter([(x, y)]), show_progress=False)
+    assert fit.rate is not None and words in fit.notes[0] and fit.notes[0] in str(fit)
+    assert wrapped.setup.variance_model is None
+    if kind != "dense":
+        with pytest.raises(ValueError, match=words):
+            hs.Uncertain(model, 1e-4).fit([(x, y)], model="posterior")
+
+
+def test_a_call_whose_rows_influence_each_other_has_no_posterior_to_use(sure):
+    other = hs.Uncertain(Centred().eval(), 0.001, "gradients")
+    other.setup = other.setup.with_(variance_model=sure.setup.variance_model)
+    with pytest.raises(ValueError, match="influence each other"):
+        other(data(4, 1)[0])
+
+
+def test_the_share_of_less_novel_inputs_is_the_auroc(net):
+    x, y = data(300, 1)
+    wrapped = hs.Uncertain(net, 0.001, samples=32)
+    fit = wrapped.fit([(x, y)], train_inputs=data(300, 0)[0])
+    held_out = wrapped(x).joint_novelty
+    for new in (data(80, 5)[0], data(80, 5)[0] + 0.5, torch.full((3, 2), 9.0)):
+        novelty = wrapped(new).joint_novelty
+        pairs = (novelty[:, None] > held_out).double() + 0.5 * (novelty[:, None] == held_out)
+        assert float(fit.model.share_below(novelty).mean()) == pytest.approx(
+            float(pairs.mean()), abs=0.01
+        )
+    for level in (0.5, 0.955, 1.0):
+        expected = float(held_out.double().quantile(level))
+        assert fit.model.joint_quantile(level) == pytest.approx(expected, rel=0.02)
+
+
+def test_the_report_says_how_novel_its_inputs_are(sure):
+    x, y = data(60, 9)
+    for shift, words in ((0.0, "AUROC 4|AUROC 5|AUROC 6"), (6.0, "AUROC 9|AUROC 100")):
+        page = report.build(sure, [(x + shift, y)], show_progress=False)
+        assert re.match(words, dict(page.facts)["Novelty"])
+
+
+def test_outputs_that_cannot_be_negative_have_a_posterior(net):
+    """A last ReLU: outputs are flat for half of the inputs, which is no step."""
+    model = nn.Sequential(*net, nn.ReLU()).eval()
+    x, y = data(150, 1)
+    y = y.clamp(min=0)
+    assert 0.3 < float((model(x) == 0).double().mean()) < 0.7
+    wrapped = hs.Uncertain(model, 1e-3)
+    fit = wrapped.fit([(x, y)])
+    assert isinstance(fit, PosteriorFit) and fit.nll < fit.constant_nll
+    p = wrapped(x[:20])
+    assert p.method == "gradients" and bool((p.total_var > 0).all())

@@ -16,10 +16,13 @@ from howsure.uncertain import Uncertain
 from howsure.values.files import write_atomically
 
 _FORMAT = "howsure settings 1"
+# Numbers that a text may hold: 20 MB.
+_MOST_NUMBERS = 1_000_000
 
 
 def write_settings(path: Path, sure: Uncertain, fit: Fit | PosteriorFit | None = None) -> None:
     """Writes settings, and beside them how they were found; a `.pt` has the settings alone."""
+    _check_size(path, sure)
     if path.suffix == ".pt":
         sure.save(path)
         return
@@ -30,6 +33,17 @@ def write_settings(path: Path, sure: Uncertain, fit: Fit | PosteriorFit | None =
     }
     text = json.dumps(content, indent=1) + "\n"
     write_atomically(path, lambda file: file.write(text), text=True)
+
+
+def _check_size(path: Path, sure: Uncertain) -> None:
+    """A posterior of many masks does not belong into a text."""
+    model = sure.setup.variance_model
+    numbers = 0 if model is None or model.posterior is None else model.posterior.whitening.numel()
+    if path.suffix == ".json" and numbers > _MOST_NUMBERS:
+        raise ValueError(
+            f"The posterior has {numbers:,} numbers, too many for a `.json`; give "
+            f"`--out {path.with_suffix('.pt')}`."
+        )
 
 
 def _encoded(value: object) -> Any:

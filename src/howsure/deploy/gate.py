@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from howsure.masks import VarianceModel
-from howsure.masks.variance_model import LEVELS
 from howsure.moments.value import Moments
 from howsure.values.brief import brief
 from howsure.values.concrete import has_values
@@ -86,13 +85,13 @@ class Gate:
 
         Args:
             model: What `fit` found: `sure.setup.variance_model`.
-            level: Share of the held-out inputs that pass, one of 0.5, 0.75, 0.9, 0.95, 0.99.
+            level: Share of the held-out inputs that pass, between 0 and 1.
         """
         if model is None or model.posterior is None:
             raise ValueError("There is no novelty: fit a posterior first, `sure.fit(held_out)`.")
-        if level not in LEVELS:
-            raise ValueError(f"`level` must be one of {LEVELS}, not {level}.")
-        return cls(float(model.joint_quantiles[LEVELS.index(level)]), by="novelty")
+        if not 0 < level <= 1:
+            raise ValueError(f"`level` must be between 0 and 1, not {level}.")
+        return cls(model.joint_quantile(level), by="novelty")
 
     def uncertainty(self, var: Tensor) -> Tensor:
         """What is compared with the threshold: `(...)` if joint, else `(..., *shape)`."""

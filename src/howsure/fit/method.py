@@ -8,7 +8,7 @@ minimise over the rate p: sum_d 1/2 log s_d + (y_d - yhat_d)**2 / (2 s_d), with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.checks import verdict_of
 from howsure.methods import METHODS, Method, choose, gradients, method_of
 from howsure.methods.choice import outputs_of
+from howsure.methods.examined import why_no_gradients
 from howsure.noise import sample_of
 from howsure.setup import Setup
 
@@ -46,29 +47,49 @@ def fit_method(
         loader: Batches of (inputs, targets), held out from training.
         model: What stands for the model's own uncertainty: "posterior" over masks, "dropout" at a
             rate to be found, or `None` for the sensor's and a residual variance alone. "auto" is
-            the posterior where the method has one, the task is regression and no option of the
-            rate search is given.
+            the posterior where there can be one; the fit's `notes` say why not, unless an option
+            of the rate search asks for the rate.
         **options: See `howsure.fit.PosteriorSearch` and `howsure.fit.Search`.
     """
-    own = method_of(method)
+    own, note = method_of(method), None
     if model == "auto":
-        model = _model_for(setup, own, options)
+        loader = list(loader) if isinstance(loader, Iterator) else loader
+        model, note = _model_for(setup, own, loader, options)
     _check_options(options, model)
     if model == "dropout":
-        return _fit_dropout(setup.with_(variance_model=None), own, loader, Search(**options))
+        search = Search(**options)
+        changed, fit = _fit_dropout(setup.with_(variance_model=None), own, loader, search)
+        return changed, fit if note is None else replace(fit, notes=(note, *fit.notes))
     if model not in ("posterior", None):
         raise ValueError(f'`model` must be "auto", "posterior", "dropout" or None, not {model!r}.')
     _check_posterior(setup, own)
     search = PosteriorSearch(**options, masks=model is not None)
-    return _fit_posterior(setup, loader, search)
+    return fit_posterior(setup, _batches(setup, loader, search), search)
 
 
-def _model_for(setup: Setup, method: Method | None, options: Iterable[str]) -> ModelPart:
+def _model_for(
+    setup: Setup, method: Method | None, loader: Iterable[Any], options: Iterable[str]
+) -> tuple[ModelPart, str | None]:
+    """What "auto" stands for, and why it is not the posterior."""
     has_posterior = method is None or method.has_posterior
     dropouts, posteriors = ({f.name for f in fields(each)} for each in (Search, PosteriorSearch))
     is_rate_search = bool((dropouts - posteriors) & set(options))
     fits = has_posterior and setup.task == "regression" and not is_rate_search
-    return "posterior" if fits and setup.placement.kind != "existing" else "dropout"
+    if not fits or setup.placement.kind == "existing":
+        return "dropout", None
+    reason = _why_no_posterior(setup, next(iter(pairs_of(loader)))[0])
+    if reason is None:
+        return "posterior", None
+    return "dropout", f"a dropout rate, since there can be no posterior over masks: {reason}"
+
+
+def _why_no_posterior(setup: Setup, x: Any) -> str | None:
+    """Why a model has no posterior over masks; `None` if it has one."""
+    watching = setup.watching(x)
+    outputs = outputs_of(watching, x)
+    if outputs > MOST_OUTPUTS:
+        return f"{outputs} outputs are too many for a backward pass each"
+    return why_no_gradients(setup, verdict_of(watching, x))
 
 
 def _check_options(options: Iterable[str], model: str | None) -> None:
@@ -97,12 +118,6 @@ def _check_posterior(setup: Setup, method: Method | None) -> None:
             'The posterior over masks is for regression; use `model="dropout"`, and calibrate the '
             'classes: `sure.calibrate(loader, "temperature")`.'
         )
-
-
-def _fit_posterior(
-    setup: Setup, loader: Iterable[Any], search: PosteriorSearch
-) -> tuple[Setup, PosteriorFit]:
-    return fit_posterior(setup, _batches(setup, loader, search), search)
 
 
 def _batches(setup: Setup, loader: Iterable[Any], search: Search | PosteriorSearch) -> Batches:

@@ -20,10 +20,12 @@ from howsure.fit.stress import Stress, corruptions
 from howsure.fit.terms import points_for
 from howsure.fit.variance_terms import best_weights, nll
 from howsure.masks.posterior import MaskPosterior
-from howsure.masks.variance_model import EXPONENT, KNOWN, LEVELS, VarianceModel
+from howsure.masks.variance_model import EXPONENT, KNOWN, QUANTILES, VarianceModel
 from howsure.methods.examined import POINTS
 from howsure.setup import Setup
 
+# Levels of the held-out novelty that are told.
+_TOLD = (0.5, 0.75, 0.9, 0.95, 0.99)
 _EXPONENTS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 
 
@@ -99,7 +101,9 @@ class PosteriorFit:
             **{name: getattr(model, name).tolist() for name in names},
             "exponent": model.exponent,
             "masks": 0 if model.posterior is None else model.posterior.masks,
-            "novelty_quantiles": dict(zip(LEVELS, model.quantiles.tolist(), strict=True)),
+            "novelty_quantiles": {
+                level: model.quantiles.quantile(level, 0).tolist() for level in _TOLD
+            },
             **{f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"},
         }
 
@@ -192,7 +196,7 @@ def _weighted(
     novelty = held_out.m / torch.where(known > 0, known, 1.0)
     smallest = torch.finfo(torch.float64).tiny
     joint_known = max(float(novelty.mean(1).quantile(KNOWN)), smallest)
-    levels = torch.tensor(LEVELS, dtype=torch.float64)
+    levels = torch.linspace(0, 1, QUANTILES, dtype=torch.float64)
     spread = held_out.target.var(0) if search.cap else torch.full_like(known, math.inf)
     return VarianceModel(
         posterior,

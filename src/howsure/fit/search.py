@@ -118,6 +118,7 @@ class Fit:
         best_nll: The NLL at the result; in closed form it may lie between two rates.
         confirmed_nll: The NLL at the result by sampling, where the search itself did not sample.
         sites: The names of the dropout sites, where there is a rate for each.
+        notes: What a user should know about the way in which it was found.
     """
 
     rates: tuple[float, ...]
@@ -132,6 +133,7 @@ class Fit:
     best_nll: float = math.nan
     confirmed_nll: float | None = None
     sites: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """What was found, in one line."""
@@ -152,7 +154,7 @@ class Fit:
         for rate, nll, error in zip(self.rates, self.nll, self.standard_error, strict=True):
             mark = "  <- best" if rate == self.rate else ""
             lines.append(f"rate {rate:8.4g}   NLL {nll:10.4f} +- {error:.4f}{mark}")
-        return "\n".join([*lines, *self._found()])
+        return "\n".join([*self.notes, *lines, *self._found()])
 
     def _explained(self, gap: float) -> list[str]:
         """Why sampling gives another NLL, if the data can tell the two apart."""

@@ -11,6 +11,7 @@ the targets alone, hence the cap.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -24,7 +25,8 @@ KNOWN = 0.75
 EXPONENT = 1.5
 # Sharpness of the cap: both sides count within some 20 % of each other.
 _CAP = 4
-LEVELS = (0.5, 0.75, 0.9, 0.95, 0.99)
+# Quantiles of the held-out novelty that are kept, from the smallest to the largest.
+QUANTILES = 101
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +65,8 @@ class VarianceModel:
         exponent: How fast the variance grows with the novelty.
         centre: Mean of the held-out targets.
         spread: Their variance.
-        quantiles: Novelty of the held-out inputs at `LEVELS`, (levels, outputs).
-        joint_quantiles: The same of the joint novelty, (levels,).
+        quantiles: Of the held-out inputs' novelty in equal steps, (`QUANTILES`, outputs).
+        joint_quantiles: The same of the joint novelty, (`QUANTILES`,).
     """
 
     posterior: MaskPosterior | None
@@ -102,6 +104,19 @@ class VarianceModel:
         """What is left of a variance, as a share of it."""
         most = self.spread + (mean - self.centre).square()
         return (1 + (total / most.clamp(min=torch.finfo(total.dtype).tiny)) ** _CAP) ** (-1 / _CAP)
+
+    def joint_quantile(self, level: float) -> float:
+        """The joint novelty that a share of the held-out inputs does not exceed."""
+        place = level * (len(self.joint_quantiles) - 1)
+        low, high = self.joint_quantiles[[math.floor(place), math.ceil(place)]].tolist()
+        return low + (place - math.floor(place)) * (high - low)
+
+    def share_below(self, joint_novelty: Tensor) -> Tensor:
+        """The share of the held-out inputs that are less novel, in steps of the quantiles kept."""
+        known = self.joint_quantiles.to(joint_novelty.device)
+        novelty = joint_novelty.to(known.dtype).contiguous()
+        low, high = (torch.searchsorted(known, novelty, right=right) for right in (False, True))
+        return (low + high) / (2 * len(known))
 
     def state(self) -> dict[str, Any]:
         """Tensors and numbers, to be saved."""

@@ -48,12 +48,6 @@ class Examined:
     notes: tuple[str, ...]
 
 
-NO_GRADIENTS = (
-    "What `fit` finds needs the network's gradients, which cannot be used: {reason}. Fit with "
-    '`model="dropout"`.'
-)
-
-
 @torch.inference_mode(False)
 def examined(setup: Setup, x: Any, *, watch: bool) -> Examined:
     """Predictions with what the sensors and, if watched, the units do to them.
@@ -61,24 +55,29 @@ def examined(setup: Setup, x: Any, *, watch: bool) -> Examined:
     An error if the model's gradients cannot be relied on.
     """
     verdict = verdict_of(setup.watching(x) if watch else setup, x)
-    reason = why_no_gradients(setup, verdict)
-    if reason is not None:
-        raise ValueError(NO_GRADIENTS.format(reason=reason))
+    require_gradients(setup, verdict)
     return examined_as(verdict, setup, x, watch=watch)
 
 
+def require_gradients(setup: Setup, verdict: Verdict) -> None:
+    """An error if a variance model cannot be fitted to, or used on, inputs of this kind."""
+    reason = why_no_gradients(setup, verdict)
+    if reason is not None:
+        raise ValueError(
+            f"What `fit` finds needs the network's gradients, which cannot be used: {reason}. Fit "
+            'with `model="dropout"`.'
+        )
+
+
 def why_no_gradients(setup: Setup, verdict: Verdict) -> str | None:
-    """Why a variance model cannot be fitted to, or used on, inputs of this kind; `None` if it can.
+    """Why the gradients do not make a variance model; `None` if they do.
 
     Its errors and weights are those of single inputs, which a call that mixes its rows has not.
     """
     mixes_rows = verdict.layout == "whole" and setup.batch_dim is not None
-    return ROWS_MIX if mixes_rows and verdict.reason is None else verdict.reason
-
-
-ROWS_MIX = (
-    "the rows of a batch influence each other; say `batch_dim=None` if a call is one input"
-)
+    if mixes_rows and verdict.reason is None:
+        return "the rows of a batch influence each other (`batch_dim=None` if a call is one input)"
+    return verdict.reason
 
 
 def examined_as(verdict: Verdict, setup: Setup, x: Any, *, watch: bool) -> Examined:

@@ -18,7 +18,7 @@ from howsure.gradients.layout import Verdict
 from howsure.gradients.modelled import Modelled, modelled
 from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.classified import classified
-from howsure.methods.examined import NO_GRADIENTS, examined_as
+from howsure.methods.examined import examined_as, require_gradients
 from howsure.methods.method import Method
 from howsure.prediction import Prediction
 from howsure.setup import Setup
@@ -32,7 +32,9 @@ def predict(setup: Setup, x: Any) -> Prediction:
     keep_freed_memory()
     watch = setup.variance_model is not None and setup.variance_model.posterior is not None
     verdict = verdict_of(setup.watching(x) if watch else setup, x)
-    if verdict.reason is not None:
+    if setup.variance_model is not None:
+        require_gradients(setup, verdict)
+    elif verdict.reason is not None:
         return _sampled(setup, x, verdict)
     if setup.task == "classification" and all(t.numel() for t in tensors_of(x)):
         return classified(setup, x, verdict)
@@ -43,8 +45,6 @@ def predict(setup: Setup, x: Any) -> Prediction:
 
 def _sampled(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     """The prediction by sampling, with the reason."""
-    if setup.variance_model is not None:
-        raise ValueError(NO_GRADIENTS.format(reason=verdict.reason))
     method = sampling_for(setup)
     found = method.predict(setup.with_(samples=None), x)
     reason = f'"gradients" cannot be used, so "{method}" was: {verdict.reason}.'

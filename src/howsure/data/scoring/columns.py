@@ -13,7 +13,7 @@ Columns = dict[str, np.ndarray]
 
 
 def columns_of(prediction: Prediction, rows: int, level: float | None) -> Columns:
-    """Mean, std and both variances; intervals if asked; entropies and `std_error` where there are.
+    """Mean, std and both variances; intervals if asked; entropies, errors, novelty if there.
 
     The columns of a nested output have its path in their name: `mean.pose.0`.
     """
@@ -30,6 +30,9 @@ def columns_of(prediction: Prediction, rows: int, level: float | None) -> Column
         named["mutual_information"] = prediction.mutual_information
     if isinstance(prediction.std_error, Tensor):
         named["std_error"] = prediction.std_error
+    if prediction.novelty is not None:
+        named["novelty"] = prediction.novelty
+        named["joint_novelty"] = prediction.joint_novelty
     found = {
         f"{name}{path}": _as_array(tensor)
         for name, tree in named.items()
