@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from howsure.prediction import Prediction as Prediction
     from howsure.uncertain import Ensemble as Ensemble
     from howsure.uncertain import Uncertain as Uncertain
+    from howsure.values.batches import batches as batches
 
 # Where each public name lives. It is imported when it is first asked for, so that the command line
 # can print its help without torch.
@@ -47,6 +48,7 @@ _HOMES = {
     "Uncertain": "howsure.uncertain",
     "add_variance_head": "howsure.methods.variance_head",
     "audit": "howsure.auditing",
+    "batches": "howsure.values.batches",
     "blend": "howsure.deploy.gate",
     "check": "howsure.auditing.check",
     "export": "howsure.deploy.exporting",
@@ -92,6 +94,7 @@ __all__ = [
     "Uncertain",
     "add_variance_head",
     "audit",
+    "batches",
     "blend",
     "calibrate",
     "check",

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure.values.arrays import as_array
 from howsure.values.brief import number_range
 from howsure.values.budget import Budget
+from howsure.values.columns import table_of
 from howsure.values.running import progress
 from howsure.values.trees import Parts, map_leaves
 
@@ -37,6 +39,7 @@ class Prediction:
             posterior over masks: above 1 for a quarter of the held-out inputs.
         joint_novelty: The same for all outputs together, (batch,).
         method: The method that made the prediction.
+        batch_dim: The axis of the outputs that counts the inputs; `None` if the call was one.
     """
 
     mean: Any
@@ -52,6 +55,7 @@ class Prediction:
     novelty: Any = None
     joint_novelty: Tensor | None = None
     method: str = ""
+    batch_dim: int | None = 0
 
     def __repr__(self) -> str:
         """Shape, method and range of the std: `Prediction(8 x 2, gradients, std 0.02 to 0.11)`."""
@@ -59,6 +63,44 @@ class Prediction:
         std = number_range(Parts(self.std).tensors)
         words = [", ".join(shapes), *([self.method] if self.method else []), f"std {std}"]
         return f"{type(self).__name__}({', '.join(words)})"
+
+    def __len__(self) -> int:
+        """The number of inputs."""
+        return rows_of(self)
+
+    def __getitem__(self, index: Any) -> Prediction:
+        """The prediction for some inputs: a slice, an index, a list of them, or a mask.
+
+        The batch axis stays: `p[3]` is a prediction for one input.
+        """
+        return of_rows(self, index)
+
+    def to(self, *args: Any, **kwargs: Any) -> Prediction:
+        """The prediction with all tensors on a device, or of a type: as `Tensor.to`."""
+        return mapped(self, lambda leaf: leaf.to(*args, **kwargs))
+
+    def to_dict(self, level: float | None = None) -> dict[str, Any]:
+        """Its quantities by name, in the structure of the model's output; intervals if asked."""
+        found = {name: getattr(self, name) for name in ("mean", "std", "data_var", "model_var")}
+        if level is not None:
+            found["low"], found["high"] = self.interval(level)
+        if self.expected_entropy is not None:
+            found |= {"entropy": self.entropy, "mutual_information": self.mutual_information}
+        others = ("std_error", "novelty", "joint_novelty")
+        return found | {n: getattr(self, n) for n in others if getattr(self, n) is not None}
+
+    def numpy(self, level: float | None = None) -> dict[str, Any]:
+        """`to_dict` with arrays in place of tensors."""
+        return map_leaves(as_array, self.to_dict(level))
+
+    def to_pandas(self, level: float | None = None) -> Any:
+        """A table with a row for each input and a column for each number: `mean_0`, `std_0`..."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("`to_pandas` needs pandas: `pip install pandas`.") from error
+        named = table_of(self.to_dict(level), len(self))
+        return pandas.DataFrame(named)
 
     def budget(self) -> Budget:
         """Where the variance comes from: each input, each dropped layer. Of the logits, if any."""
@@ -138,29 +180,90 @@ def _root(leaf: Any) -> Any:
     return leaf.sqrt() if isinstance(leaf, Tensor) else math.sqrt(leaf or 0.0)
 
 
+# Fields in the structure of the model's output, and those with a row for each input in front.
+_NESTED = ("mean", "data_var", "model_var", "std_error", "novelty")
+_BY_ROW = ("expected_entropy", "covariance", "linear_share", "joint_novelty")
+
+
+def rows_of(prediction: Prediction) -> int:
+    """The number of inputs; an error where the outputs do not tell it."""
+    axis, outputs = prediction.batch_dim, Parts(prediction.mean).tensors
+    if axis is None:
+        raise TypeError("This prediction is that of one input (`batch_dim=None`): it has no rows.")
+    lengths = {out.shape[axis] if out.dim() > axis else None for out in outputs}
+    if len(lengths) != 1 or None in lengths:
+        shapes = ", ".join(str(tuple(out.shape)) for out in outputs)
+        raise TypeError(
+            f"Outputs of shape {shapes} do not all have a row for each input on axis {axis}; "
+            "choose one of them with `Uncertain(..., output=...)`."
+        )
+    return next(iter(lengths)) or 0
+
+
+def of_rows(prediction: Prediction, index: Any) -> Prediction:
+    """The prediction for some of its inputs."""
+    rows, axis = rows_of(prediction), prediction.batch_dim
+    if isinstance(index, tuple) or index is None or index is Ellipsis:
+        raise TypeError("A prediction is indexed by its inputs alone, such as `p[3]` or `p[:10]`.")
+    chosen = torch.arange(rows)[index].reshape(-1)
+
+    def taken(leaf: Any, axis: int | None = axis) -> Any:
+        if not isinstance(leaf, Tensor) or axis is None or leaf.shape[axis : axis + 1] != (rows,):
+            return leaf
+        return leaf.index_select(axis, chosen.to(leaf.device))
+
+    def by_row(name: str) -> Any:
+        value = getattr(prediction, name)
+        return None if value is None or len(value) != rows else taken(value, 0)
+
+    sources, logits = prediction.sources, prediction.logits
+    return replace(
+        prediction,
+        **{name: map_leaves(taken, getattr(prediction, name)) for name in _NESTED},
+        **{name: by_row(name) for name in _BY_ROW},
+        sources=None if sources is None else sources.of_rows(chosen, rows),
+        logits=None if logits is None else of_rows(logits, index),
+    )
+
+
+def mapped(prediction: Prediction, change: Callable[[Tensor], Tensor]) -> Prediction:
+    """The prediction with a function applied to all its tensors."""
+
+    def leaf(value: Any) -> Any:
+        return change(value) if isinstance(value, Tensor) else value
+
+    sources, logits = prediction.sources, prediction.logits
+    return replace(
+        prediction,
+        **{name: map_leaves(leaf, getattr(prediction, name)) for name in (*_NESTED, *_BY_ROW)},
+        sources=None if sources is None else sources.mapped(change),
+        logits=None if logits is None else mapped(logits, change),
+    )
+
+
 def concatenated(batches: Sequence[Prediction], *, maps: bool = False) -> Prediction:
     """One prediction from those of all batches; maps by input element only if asked for."""
+    if len(batches) > 1:
+        for batch in batches:
+            rows_of(batch)
+    axis = batches[0].batch_dim or 0
 
     def joined(name: str) -> Any:
         parts = [Parts(getattr(batch, name)) for batch in batches]
         columns = zip(*(part.tensors for part in parts), strict=True)
-        return parts[0].filled([torch.cat(column) for column in columns])
+        return parts[0].filled([torch.cat(column, axis) for column in columns])
+
+    def nested(name: str) -> Any:
+        return joined(name) if all(getattr(b, name) is not None for b in batches) else None
 
     # `replace` keeps the kind of prediction, and with it calibrated intervals.
     return replace(
         batches[0],
-        mean=joined("mean"),
-        data_var=joined("data_var"),
-        model_var=joined("model_var"),
+        **{name: nested(name) for name in _NESTED},
+        **{name: _of_all(batches, name, torch.cat) for name in _BY_ROW},
         notes=tuple(dict.fromkeys(note for batch in batches for note in batch.notes)),
         logits=_of_all(batches, "logits", lambda parts: concatenated(parts, maps=maps)),
-        expected_entropy=_of_all(batches, "expected_entropy", torch.cat),
-        covariance=_of_all(batches, "covariance", torch.cat),
         sources=_of_all(batches, "sources", lambda parts: Budget.joined(parts, maps=maps)),
-        linear_share=_of_all(batches, "linear_share", torch.cat),
-        std_error=joined("std_error") if all(b.std_error is not None for b in batches) else None,
-        novelty=joined("novelty") if all(b.novelty is not None for b in batches) else None,
-        joint_novelty=_of_all(batches, "joint_novelty", torch.cat),
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from howsure.setup import Setup
+from howsure.values.batches import batches
 
 
 def pairs_of(loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
@@ -21,7 +22,7 @@ def pairs_of(loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise TypeError(
                 "A held-out batch must be a pair (inputs, targets); several inputs go into a "
-                f"tuple or a dict. This one is a {type(batch).__name__}."
+                f"tuple or a dict. This one is a {_described(batch)}."
             )
         inputs, targets = batch
         if isinstance(inputs, list):
@@ -39,6 +40,15 @@ def pairs_of(loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
         raise ValueError("The loader is empty; there is nothing to fit on.")
 
 
+def _described(batch: object) -> str:
+    """What a batch is, and what to do if it is a dict."""
+    if not isinstance(batch, Mapping):
+        return type(batch).__name__
+    return (
+        f"{type(batch).__name__} with {list(batch)}: `hs.batches(loader, inputs=..., targets=...)`"
+    )
+
+
 def warn_if_training_data(loader: Any, training_data: Any) -> None:
     """Warns if the held-out data is the training data, as far as that can be seen."""
     held_out, training = _data_set(loader), _data_set(training_data)
@@ -52,6 +62,7 @@ def warn_if_training_data(loader: Any, training_data: Any) -> None:
 
 
 def _data_set(loader: Any) -> Any:
+    loader = loader.loader if isinstance(loader, batches) else loader
     return loader.dataset if isinstance(loader, DataLoader) else loader
 
 
@@ -68,13 +79,13 @@ def _overlap(one: Any, two: Any) -> bool:
     return not set(map(int, left)).isdisjoint(map(int, right))
 
 
-def warn_if_clean(setup: Setup, batches: list[tuple[Any, Tensor]]) -> None:
+def warn_if_clean(setup: Setup, pairs: list[tuple[Any, Tensor]]) -> None:
     """Warns if images look cleaner than the noise that the setup assumes.
 
     The estimate is too large where there is texture, so one below half of the assumed std means
     that the noise is not there.
     """
-    x = batches[0][0]
+    x = pairs[0][0]
     if setup.noise is None or not isinstance(x, Tensor) or x.dim() != 4 or min(x.shape[-2:]) < 8:
         return
     assumed = float(setup.variance(x).mean().sqrt())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -43,6 +43,20 @@ class Budget:
         elements = {name: torch.cat([part.elements[name] for part in parts]) for name in names}
         variances = torch.cat([part.variances for part in parts], 1)
         return Budget(first.names, first.kinds, variances, elements)
+
+    def of_rows(self, chosen: Tensor, rows: int) -> Budget | None:
+        """The budget of some inputs; `None` if it is not by input."""
+        if self.variances.shape[1] != rows:
+            return None
+        chosen = chosen.to(self.variances.device)
+        elements = {name: each.index_select(0, chosen) for name, each in self.elements.items()}
+        variances = self.variances.index_select(1, chosen)
+        return Budget(self.names, self.kinds, variances, elements)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Budget:
+        """The budget with a function applied to all its tensors."""
+        elements = {name: change(each) for name, each in self.elements.items()}
+        return Budget(self.names, self.kinds, change(self.variances), elements)
 
     def with_constant(self, constant: Tensor) -> Budget:
         """The budget with a constant variance of every output, (batch, outputs)."""

@@ -10,11 +10,11 @@ from typing import IO
 
 import numpy as np
 
-from howsure.data.scoring.columns import flat_names
 from howsure.data.scoring.folder import WorkFolder
 from howsure.data.scoring.layout import Layout
 from howsure.data.scoring.plan import Span
 from howsure.data.scoring.shard import NOTES, first_notes
+from howsure.values.columns import flat
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +40,7 @@ class Finished:
     def flat(self) -> Iterator[dict[str, np.ndarray]]:
         """The numbers of every shard, (rows,) under each name."""
         for span in self.spans:
-            columns = self.folder.read(span).columns
-            yield {
-                flat_name: values
-                for name, column in columns.items()
-                for flat_name, values in zip(
-                    flat_names(name, column), column.reshape(len(column), -1).T, strict=True
-                )
-            }
+            yield flat(self.folder.read(span).columns)
 
 
 def write_npz(finished: Finished, file: IO[bytes]) -> None:

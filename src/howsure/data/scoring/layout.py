@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from howsure.data.scoring.columns import Columns
 from howsure.data.scoring.shard import Shard
+from howsure.values.columns import Columns
 
 MOST_TABLE_COLUMNS = 2000
 

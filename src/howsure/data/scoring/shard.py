@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from howsure.data.reading.source import Source
-from howsure.data.scoring.columns import Columns, columns_of, joined
 from howsure.data.scoring.digest import digest
 from howsure.data.scoring.plan import Span, cut
 from howsure.uncertain import Uncertain
+from howsure.values.columns import Columns, columns_of, joined
 from howsure.values.trees import as_call, map_leaves
 
 NOTES, INPUTS = "__notes__", "__inputs__"  # the members of a file that are no columns
@@ -98,7 +98,7 @@ class Scorer:
     def _scored(self, inputs: object, rows: int) -> tuple[Columns, tuple[str, ...]]:
         args, kwargs = as_call(map_leaves(self._on_device, inputs))
         prediction = self.sure(*args, **kwargs)
-        return columns_of(prediction, rows, self.level), prediction.notes
+        return columns_of(prediction.to_dict(self.level), rows), prediction.notes
 
     def _on_device(self, leaf: object) -> object:
         weight = next(self.sure.model.parameters(), None)

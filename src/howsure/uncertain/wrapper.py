@@ -1,4 +1,4 @@
-"""The one object that most users touch: a model with its noise and a method."""
+"""A model with its noise and a method."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from howsure import calibrate as calibration
 from howsure.deploy.compiling import Compiled
 from howsure.fit import Fit, ModelPart, PosteriorFit, fit_method
-from howsure.fit.inputs import repeatable
 from howsure.masks import Placement, as_placement, describe
 from howsure.methods import Choice, Method, MethodName, choose, method_of
-from howsure.methods.ensemble import mixture
 from howsure.methods.saved_settings import (
     loaded_settings,
     read_state,
@@ -26,6 +25,7 @@ from howsure.methods.saved_settings import (
 from howsure.noise import NoiseLike, described
 from howsure.prediction import Prediction, predict_all
 from howsure.setup import PredictionKind, Setup, check_options
+from howsure.values.arrays import as_tensors
 from howsure.values.brief import number_range
 from howsure.values.files import write_atomically
 
@@ -107,6 +107,8 @@ class Uncertain(nn.Module):
         x = kwargs if kwargs and not args else (args[0] if len(args) == 1 else args)
         if args and kwargs:
             raise TypeError("Give all inputs by position or all by keyword.")
+        if any(isinstance(each, np.ndarray) for each in (*args, *kwargs.values())):
+            x = as_tensors(x, self.model)
         result = self._predicted(x)
         for calibrator in self.calibrators:
             result = calibrator(result)
@@ -119,7 +121,8 @@ class Uncertain(nn.Module):
         self.setup.check_eval_mode()
         method, setup, note = self.choice(x)
         result = self._compiled(setup, method, x) if self._compiled else method(setup, x)
-        return replace(result, method=result.method or method.name, notes=(*note, *result.notes))
+        name, notes = result.method or method.name, (*note, *result.notes)
+        return replace(result, method=name, notes=notes, batch_dim=setup.batch_dim)
 
     @property
     def method(self) -> str:
@@ -241,59 +244,3 @@ class Uncertain(nn.Module):
         loaded = cls(model)
         loaded.set_extra_state(read_state(Path(path)))
         return loaded
-
-
-class Ensemble(nn.Module):
-    """An equally weighted mixture of wrapped models (Lakshminarayanan et al. 2017).
-
-    >>> both = Ensemble([Uncertain(first, 0.01, rate=0.1), Uncertain(second, 0.01, method="adf")])
-    >>> p = both(x)                                # `model_var` includes their disagreement
-
-    `state_dict` has every member's weights and settings under `members.0.`, `members.1.`, ...
-    """
-
-    def __init__(self, members: Sequence[Uncertain | nn.Module], **options: Any) -> None:
-        """Collects the members.
-
-        Args:
-            members: Wrapped models; a plain model is wrapped as `Uncertain(model, **options)`.
-            **options: As for `Uncertain`, for the plain models.
-        """
-        super().__init__()
-        if not members:
-            raise ValueError("An ensemble needs at least one member.")
-        wrapped = [_wrapped(member, options, index) for index, member in enumerate(members)]
-        self.members = nn.ModuleList(wrapped)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Prediction:
-        """The mixture's prediction for inputs given as to the models themselves."""
-        return mixture([member(*args, **kwargs) for member in self.members])
-
-    def __repr__(self) -> str:
-        """How many members, and the first of them, in one line."""
-        return f"Ensemble({len(self.members)} members, {self.members[0]!r} first)"
-
-    def fit(self, loader: Iterable[Any], **options: Any) -> list[Fit | PosteriorFit]:
-        """Fits every member by itself on the same held-out data; options as in `Uncertain.fit`."""
-        # A data set has a say in the warnings of `fit`; anything else may be gone after one round.
-        batches = loader if hasattr(loader, "dataset") else list(loader)
-        options = repeatable(options)
-        members = [member for member in self.members if isinstance(member, Uncertain)]
-        return [member.fit(batches, **options) for member in members]
-
-    @torch.no_grad()
-    def predict(self, loader: Iterable[Any], *, show_progress: bool = True) -> Prediction:
-        """As `Uncertain.predict`."""
-        return predict_all(self, loader, show_progress=show_progress)
-
-
-def _wrapped(member: Any, options: dict[str, Any], index: int) -> Uncertain:
-    if isinstance(member, Uncertain):
-        return member
-    if not isinstance(member, nn.Module):
-        raise TypeError(
-            f"Member {index} of the ensemble is a {type(member).__name__}; give models or "
-            "`Uncertain` wrappers."
-        )
-    seed = options.get("seed", 0) + index  # so that the members' masks are independent
-    return Uncertain(member, **{**options, "seed": seed})

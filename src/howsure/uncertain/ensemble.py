@@ -1,0 +1,71 @@
+"""Several wrapped models as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from howsure.fit import Fit, PosteriorFit
+from howsure.fit.inputs import repeatable
+from howsure.methods.ensemble import mixture
+from howsure.prediction import Prediction, predict_all
+from howsure.uncertain.wrapper import Uncertain
+
+
+class Ensemble(nn.Module):
+    """An equally weighted mixture of wrapped models (Lakshminarayanan et al. 2017).
+
+    >>> both = Ensemble([Uncertain(first, 0.01, rate=0.1), Uncertain(second, 0.01, method="adf")])
+    >>> p = both(x)                                # `model_var` includes their disagreement
+
+    `state_dict` has every member's weights and settings under `members.0.`, `members.1.`, ...
+    """
+
+    def __init__(self, members: Sequence[Uncertain | nn.Module], **options: Any) -> None:
+        """Collects the members.
+
+        Args:
+            members: Wrapped models; a plain model is wrapped as `Uncertain(model, **options)`.
+            **options: As for `Uncertain`, for the plain models.
+        """
+        super().__init__()
+        if not members:
+            raise ValueError("An ensemble needs at least one member.")
+        wrapped = [_wrapped(member, options, index) for index, member in enumerate(members)]
+        self.members = nn.ModuleList(wrapped)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Prediction:
+        """The mixture's prediction for inputs given as to the models themselves."""
+        return mixture([member(*args, **kwargs) for member in self.members])
+
+    def __repr__(self) -> str:
+        """How many members, and the first of them, in one line."""
+        return f"Ensemble({len(self.members)} members, {self.members[0]!r} first)"
+
+    def fit(self, loader: Iterable[Any], **options: Any) -> list[Fit | PosteriorFit]:
+        """Fits every member by itself on the same held-out data; options as in `Uncertain.fit`."""
+        # A data set has a say in the warnings of `fit`; anything else may be gone after one round.
+        batches = loader if hasattr(loader, "dataset") else list(loader)
+        options = repeatable(options)
+        members = [member for member in self.members if isinstance(member, Uncertain)]
+        return [member.fit(batches, **options) for member in members]
+
+    @torch.no_grad()
+    def predict(self, loader: Iterable[Any], *, show_progress: bool = True) -> Prediction:
+        """As `Uncertain.predict`."""
+        return predict_all(self, loader, show_progress=show_progress)
+
+
+def _wrapped(member: Any, options: dict[str, Any], index: int) -> Uncertain:
+    if isinstance(member, Uncertain):
+        return member
+    if not isinstance(member, nn.Module):
+        raise TypeError(
+            f"Member {index} of the ensemble is a {type(member).__name__}; give models or "
+            "`Uncertain` wrappers."
+        )
+    seed = options.get("seed", 0) + index  # so that the members' masks are independent
+    return Uncertain(member, **{**options, "seed": seed})
