@@ -5,8 +5,8 @@ a third of the way it is dark: the camera raises its gain and its noise is four 
 camera's datasheet gives the noise for every gain, howsure carries it through the network. Of two
 filters one takes the predicted variance, calibrated on five runs; the other a constant, tuned for
 the smallest error on the same five. Prints the errors of both, and of the variance as predicted,
-their NEES with its 95 % band over fifty other runs, and draws it. Needs no data, and filterpy (`pip install 'howsure[robotics]'`); takes
-about half a minute.
+their NEES with its 95 % band over fifty other runs, and draws it. Needs no data; takes about half a
+minute. Needs filterpy: `pip install 'howsure[robotics]'`.
 
 Run from the repository: `OMP_NUM_THREADS=1 .venv/bin/python examples/fusion.py`
 """

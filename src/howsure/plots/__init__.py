@@ -3,11 +3,11 @@
 from howsure.plots.calibration import confidence as confidence
 from howsure.plots.calibration import reliability as reliability
 from howsure.plots.calibration import std_vs_error as std_vs_error
-from howsure.plots.consistency import consistency as consistency
 from howsure.plots.examples import gallery as gallery
 from howsure.plots.fields import flow_arrows as flow_arrows
 from howsure.plots.images import heatmap as heatmap
 from howsure.plots.intervals import bands as bands
+from howsure.plots.nees import consistency as consistency
 from howsure.plots.paths import trajectory as trajectory
 from howsure.plots.ranking import sparsification as sparsification
 from howsure.plots.search import rate_search as rate_search

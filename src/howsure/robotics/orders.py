@@ -28,8 +28,8 @@ def ros_covariance(measurement: Measurement, *, unknown_var: float = UNKNOWN_VAR
     """The 36 numbers of `PoseWithCovariance` or `TwistWithCovariance`, row by row.
 
     The order is x y z roll pitch yaw, and for velocities vx vy vz wx wy wz; which one the axes'
-    names tell. The angles are those about the fixed axes of the frame, as robot_localization takes
-    them.
+    names tell. The covariance of the angles is that of roll, pitch and yaw as numbers; about the
+    frame's axes, as the message's definition has it, it is the same while roll and pitch are small.
 
     Args:
         measurement: Of a pose or of velocities.
