@@ -30,7 +30,7 @@ LAYERS = {
     "the variance from gradients": ["gradients"],
     "methods": ["prediction", "methods"],
     "judged and fitted on data": ["metrics", "fit", "calibrate"],
-    "on the robot": ["deploy"],
+    "on the robot": ["deploy", "robotics"],
     "the front door": ["uncertain"],
     "tools around it": ["auditing", "data", "plots", "testing"],
     "what people read and type": ["report", "cli", "__main__"],

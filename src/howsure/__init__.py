@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from howsure import noise as noise
     from howsure import plots as plots
     from howsure import report as report
+    from howsure import robotics as robotics
     from howsure.auditing import audit as audit
     from howsure.auditing.check import check as check
     from howsure.auditing.survey import missing_rules as missing_rules
@@ -68,6 +69,7 @@ _MODULES = {
     "noise": "howsure.noise",
     "plots": "howsure.plots",
     "report": "howsure.report",
+    "robotics": "howsure.robotics",
 }
 # Names of version 0.1, and what takes their place.
 _RENAMED = {
@@ -107,6 +109,7 @@ __all__ = [
     "predict_to_file",
     "propagate",
     "report",
+    "robotics",
     "rule",
     "trace",
     "train_adf",

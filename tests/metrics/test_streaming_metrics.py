@@ -40,6 +40,15 @@ def _variances(g):
     return (_rounded(g, 2),)
 
 
+def _innovations(g):
+    root = _normal(g, 2, 2)
+    return _normal(g, 2), root @ root.mT + 0.1 * torch.eye(2, dtype=torch.float64)
+
+
+def _estimates(g):
+    return (*_innovations(g), _normal(g, 2))
+
+
 def _classes(g):
     # Probabilities that are multiples of 1/8, so that many are tied.
     counts = torch.ones(N, 3, dtype=torch.float64)
@@ -76,6 +85,8 @@ DATA = {
     M.explained_variance: _points,
     M.epe: _points,
     M.kl_of_fitted_gaussians: _points,
+    M.nees: _estimates,
+    M.nis: _innovations,
     M.accuracy: _classes,
     M.one_hot_nll: _class_gaussians,
     M.categorical_nll: _classes,
@@ -104,7 +115,11 @@ OPTIONS = {
     M.ace: {"bins": 4},
     M.ause: {"normalise": False},
 }
-PER_ROW = {metric for metric, draw in DATA.items() if draw in (_classes, _class_gaussians)}
+PER_ROW = {
+    metric
+    for metric, draw in DATA.items()
+    if draw in (_classes, _class_gaussians, _innovations, _estimates)
+}
 each_metric = pytest.mark.parametrize("metric", DATA, ids=lambda metric: metric.__name__)
 with_options = pytest.mark.parametrize(
     ("metric", "options"),

@@ -61,7 +61,7 @@ class Conformal(Calibrator):
             joint: Cover all outputs of an input at once.
         """
         data = held_out(prediction, target)
-        scores = _scores(data)
+        scores = normalised_scores(data)
         shape = tuple(scores.shape[1:])
         if joint:
             scores = scores.reshape(len(scores), -1).amax(1)
@@ -96,7 +96,7 @@ class Conformal(Calibrator):
         return fill([mean - reach]), fill([mean + reach])
 
 
-def _scores(data: HeldOut) -> Tensor:
+def normalised_scores(data: HeldOut) -> Tensor:
     """|error| / std; with a std of 0 a right prediction has score 0 and a wrong one infinity."""
     scores = data.error.abs() / data.var.sqrt()
     return torch.where(data.error == 0, torch.zeros_like(scores), scores)

@@ -9,6 +9,11 @@ from howsure.metrics.classification import accuracy as accuracy
 from howsure.metrics.classification import brier as brier
 from howsure.metrics.classification import categorical_nll as categorical_nll
 from howsure.metrics.classification import one_hot_nll as one_hot_nll
+from howsure.metrics.consistency import chi_square_band as chi_square_band
+from howsure.metrics.consistency import chi_square_quantile as chi_square_quantile
+from howsure.metrics.consistency import nees as nees
+from howsure.metrics.consistency import nis as nis
+from howsure.metrics.consistency import squared_mahalanobis as squared_mahalanobis
 from howsure.metrics.ranks import auroc as auroc
 from howsure.metrics.ranks import misclassification_auroc as misclassification_auroc
 from howsure.metrics.ranks import out_of_distribution_auroc as out_of_distribution_auroc

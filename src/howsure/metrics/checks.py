@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from howsure.metrics.selection import are_tensors, select, share
@@ -102,6 +103,32 @@ def vectors(
         x.squeeze(dim) if x is not None and x.dim() == mean.dim() else x for x in (mask, weight)
     )
     return Points(*select(target.shape[:-1], mask, weight, mean=mean, target=target))
+
+
+def ellipsoids(
+    covariance: Tensor,  # (..., d, d), or variances (..., d)
+    mask: Tensor | None = None,
+    weight: Tensor | None = None,
+    **vectors: Tensor,  # (..., d)
+) -> list[Tensor]:
+    """Cholesky factors of the chosen covariances, the chosen vectors by name, and weights."""
+    _same_shape(**vectors)
+    are_tensors(covariance=covariance)
+    name, first = next(iter(vectors.items()))
+    if first.dim() == 0 or covariance.shape not in (first.shape, (*first.shape, first.shape[-1])):
+        raise ValueError(
+            f"`{name}` has shape {tuple(first.shape)} and `covariance` has shape "
+            f"{tuple(covariance.shape)}; give (..., d) and (..., d, d), or variances (..., d)."
+        )
+    full = torch.diag_embed(covariance) if covariance.dim() == first.dim() else covariance
+    chosen = select(first.shape[:-1], mask, weight, covariance=full, **vectors)
+    factors, failed = torch.linalg.cholesky_ex(chosen[0])
+    if bool((failed > 0).any()):
+        raise ValueError(
+            f"`covariance` is not positive definite in {share(failed > 0)} entries, where this "
+            "metric is undefined."
+        )
+    return [factors, *chosen[1:]]
 
 
 def classes(

@@ -7,6 +7,7 @@ from howsure.plots.examples import gallery as gallery
 from howsure.plots.fields import flow_arrows as flow_arrows
 from howsure.plots.images import heatmap as heatmap
 from howsure.plots.intervals import bands as bands
+from howsure.plots.nees import consistency as consistency
 from howsure.plots.paths import trajectory as trajectory
 from howsure.plots.ranking import sparsification as sparsification
 from howsure.plots.search import rate_search as rate_search

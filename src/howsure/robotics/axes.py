@@ -1,0 +1,219 @@
+"""A prediction as filters and factor graphs take it: a mean and a covariance with named axes.
+
+Axes are named, not numbered, because every consumer has an order of its own: ROS puts positions
+first, GTSAM rotations, a filter whatever its state is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from howsure.prediction import Prediction
+from howsure.values.trees import Parts
+
+Array = NDArray[np.float64]
+
+POSITION = ("x", "y", "z")
+ANGLES = ("roll", "pitch", "yaw")
+LINEAR_VELOCITY = ("vx", "vy", "vz")
+ANGULAR_VELOCITY = ("wx", "wy", "wz")
+LINEAR_ACCELERATION = ("ax", "ay", "az")
+
+VAR_FLOOR = 1e-9  # (0.03 mm)**2 or (0.03 mrad)**2: below what a network's float32 output resolves
+# The least eigenvalue of the correlations. float32 leaves errors of about 1e-7 in each, and without
+# a floor a consumer that inverts the matrix would take such an error for certainty.
+CORRELATION_FLOOR = 1e-6
+UNKNOWN_VAR = 1e6  # (1 km)**2 or (1000 rad)**2: a filter learns nothing from it
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Measurement:
+    """A Gaussian over named axes: symmetric, positive definite, float64.
+
+    Attributes:
+        mean: A number for each axis.
+        covariance: Between the axes, in their units.
+        axes: Their names, such as `("x", "y", "yaw")`.
+    """
+
+    mean: Array  # (d,)
+    covariance: Array  # (d, d)
+    axes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        mean, covariance = np.asarray(self.mean, float), np.asarray(self.covariance, float)
+        object.__setattr__(self, "axes", tuple(self.axes))
+        d = len(self.axes)
+        if mean.shape != (d,) or covariance.shape != (d, d):
+            raise ValueError(
+                f"{d} axes need a mean of shape ({d},) and a covariance of shape ({d}, {d}), not "
+                f"{mean.shape} and {covariance.shape}."
+            )
+        if d == 0 or len(set(self.axes)) < d:
+            raise ValueError(f"`axes` is {self.axes}; name each axis once, and at least one.")
+        _check_gaussian(mean, covariance)
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "covariance", (covariance + covariance.T) / 2)
+
+    def __repr__(self) -> str:
+        """Each axis with its std: `Measurement(x 1.2 ± 0.03, yaw 0.1 ± 0.02)`."""
+        each = zip(self.axes, self.mean, np.sqrt(np.diag(self.covariance)), strict=True)
+        return f"Measurement({', '.join(f'{a} {m:.3g} ± {s:.2g}' for a, m, s in each)})"
+
+    def __getitem__(self, axis: str) -> float:
+        """The mean along an axis."""
+        return float(self.mean[self.axes.index(axis)])
+
+    def ordered(self, axes: Sequence[str], *, unknown_var: float | None = None) -> Measurement:
+        """The measurement in another order; axes that are not named are left out.
+
+        Args:
+            axes: The order, for example that of a filter's measurement.
+            unknown_var: The variance of axes that were not measured, whose mean is 0. Without it
+                such an axis is an error.
+        """
+        missing = [axis for axis in axes if axis not in self.axes]
+        if missing and unknown_var is None:
+            raise ValueError(
+                f"{missing} is not among the axes {self.axes}; give the variance of what was not "
+                f"measured, for example `unknown_var={UNKNOWN_VAR:g}`."
+            )
+        whole, mean = np.eye(len(axes)) * (unknown_var or 0.0), np.zeros(len(axes))
+        here = [i for i, axis in enumerate(axes) if axis in self.axes]
+        there = [self.axes.index(axes[i]) for i in here]
+        whole[np.ix_(here, here)] = self.covariance[np.ix_(there, there)]
+        mean[here] = self.mean[there]
+        return Measurement(mean, whole, tuple(axes))
+
+    def through(
+        self,
+        matrix: ArrayLike,  # (len(axes), d)
+        axes: Sequence[str],
+        *,
+        mean: ArrayLike | None = None,  # (len(axes),)
+    ) -> Measurement:
+        """The measurement after a linear map: matrix @ mean, matrix @ covariance @ matrix.T.
+
+        Takes pixels to metres, or a camera's frame to the robot's. For a map that is not linear
+        give its Jacobian as `matrix` and the mapped mean as `mean`.
+        """
+        m = np.asarray(matrix, float)
+        if m.shape != (len(axes), len(self.axes)):
+            raise ValueError(
+                f"`matrix` has shape {m.shape}; from {self.axes} to {tuple(axes)} it needs "
+                f"({len(axes)}, {len(self.axes)})."
+            )
+        mapped = m @ self.mean if mean is None else np.asarray(mean, float)
+        return Measurement(mapped, m @ self.covariance @ m.T, tuple(axes))
+
+    def only(self, axes: Sequence[str], what: str) -> Measurement:
+        """The measurement itself; an error if it has an axis that is not among `axes`.
+
+        A misspelt axis would otherwise be published as unknown.
+        """
+        if strangers := [axis for axis in self.axes if axis not in axes]:
+            raise ValueError(
+                f"{what} has the axes {tuple(axes)}, not {strangers}; rename them, or leave them "
+                "out with `measurement.ordered([...])`."
+            )
+        return self
+
+
+def measurement(
+    prediction: Prediction,
+    axes: Sequence[str | None],  # one for each output
+    *,
+    row: int | None = None,
+    floor: float = VAR_FLOOR,
+) -> Measurement:
+    """The measurement that a network made of one input.
+
+    The variances are `total_var`; correlations are those of `prediction.covariance`, and 0 where
+    the method does not know them. Variances below `floor` are raised to it, and correlations are
+    shrunk, by as little as needed, until their least eigenvalue is 1e-6; variances stay.
+
+    Args:
+        prediction: What `Uncertain` returned.
+        axes: The axis of each output, in the order of the outputs; `None` for one to leave out.
+        row: Which input, where the prediction has several.
+        floor: The least variance of an axis, in its squared unit.
+    """
+    if not floor > 0:
+        raise ValueError(f"`floor` is {floor}; give a positive variance.")
+    mean, var, correlation = _row(prediction, len(axes), row)
+    kept = [i for i, axis in enumerate(axes) if axis is not None]
+    std = np.sqrt(np.maximum(var, floor))[kept]
+    shrunk = _definite(correlation[np.ix_(kept, kept)])
+    names = tuple(axis for axis in axes if axis is not None)
+    return Measurement(mean[kept], shrunk * np.outer(std, std), names)
+
+
+def _row(prediction: Prediction, count: int, row: int | None) -> tuple[Array, Array, Array]:
+    """Mean, variances and correlations of the outputs of one input."""
+    mean, var = (_one(tree) for tree in (prediction.mean, prediction.total_var))
+    # A prediction without a batch axis still has one in its covariance.
+    covariance = None if prediction.covariance is None else _numbers(prediction.covariance)
+    if row is not None:
+        mean, var = mean[row], var[row]
+        covariance = None if covariance is None else covariance[row]
+    mean, var = mean.ravel(), var.ravel()
+    if len(mean) != count:
+        raise ValueError(
+            f"The prediction has {len(mean)} numbers and `axes` {count} names; name every output "
+            "of one input, and choose the input with `row=` where there are several."
+        )
+    if not (np.isfinite(mean).all() and np.isfinite(var).all() and (var >= 0).all()):
+        raise ValueError(f"The prediction is NaN, infinite or of negative variance: {mean}, {var}.")
+    if covariance is None:
+        return mean, var, np.eye(count)
+    return mean, var, _correlation(covariance.reshape(count, count))
+
+
+def _one(tree: object) -> Array:
+    tensors = Parts(tree).tensors
+    if len(tensors) != 1:
+        raise ValueError(
+            f"The prediction has {len(tensors)} tensors; choose one with `Uncertain(..., "
+            "output=...)`."
+        )
+    return _numbers(tensors[0])
+
+
+def _numbers(tensor: Tensor) -> Array:
+    return tensor.detach().cpu().double().numpy()
+
+
+def _correlation(covariance: Array) -> Array:
+    std = np.sqrt(np.clip(np.diag(covariance), 0, None))
+    # An output without variance is correlated with nothing.
+    scale = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
+    found = covariance * np.outer(scale, scale)
+    np.fill_diagonal(found, 1.0)
+    return (found + found.T) / 2
+
+
+def _definite(correlation: Array) -> Array:
+    """(1 - s) C + s I with the smallest s that lifts the least eigenvalue to the floor."""
+    least = float(np.linalg.eigvalsh(correlation)[0])
+    s = max(0.0, (CORRELATION_FLOOR - least) / (1 - least)) if least < 1 else 0.0
+    return (1 - s) * correlation + s * np.eye(len(correlation))
+
+
+def _check_gaussian(mean: Array, covariance: Array) -> None:
+    if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
+        raise ValueError("The mean or the covariance is NaN or infinite.")
+    scale = np.sqrt(np.abs(np.outer(np.diag(covariance), np.diag(covariance))))
+    if not (np.abs(covariance - covariance.T) <= CORRELATION_FLOOR * scale).all():
+        raise ValueError("The covariance is not symmetric.")
+    try:
+        np.linalg.cholesky((covariance + covariance.T) / 2)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            "The covariance is not positive definite, so that no filter could use it; variances "
+            f"are {np.diag(covariance)}. Of a prediction, `measurement(...)` makes one that is."
+        ) from None
