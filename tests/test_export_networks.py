@@ -88,3 +88,18 @@ def test_a_fitted_posterior_is_exported(tmp_path, name, suffix):
     run = in_onnxruntime(path) if suffix == "onnx" else torch.export.load(path).module()
     assert_same(run(x), expected)
     assert float(expected.model_var.max()) > 0
+
+
+@pytest.mark.filterwarnings("ignore:The held-out inputs")
+def test_auto_is_exported_with_its_own_number_of_points(tmp_path):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1)).eval()
+    held_out = torch.randn(60, 2)
+    with torch.no_grad():
+        sure = hs.Uncertain(network, 0.01)
+        sure.fit([(held_out, network(held_out) + 0.1 * torch.randn(60, 1))])
+    x, path = torch.randn(3, 2), tmp_path / "auto.pt2"
+    assert sure.choice(x)[1].samples is not None and sure.setup.samples is None
+    export(sure, x, path)
+    assert sure.setup.samples is None
+    assert_same(torch.export.load(path).module()(x), sure(x))

@@ -137,7 +137,7 @@ def uncertain_of(arguments: Namespace, model: Model) -> Uncertain:
     if arguments.rate is not None:
         given["rate"] = arguments.rate[0] if len(arguments.rate) == 1 else arguments.rate
     if arguments.placement is not None:
-        given |= {"placement": _placement(arguments.placement), "_sites": {}}
+        given |= {"placement": _placement(arguments.placement)}
     sure = Uncertain(model.module)
     if arguments.settings is not None:
         sure = read_settings(arguments.settings, model.module)

@@ -112,7 +112,9 @@ def add_method(parser: argparse.ArgumentParser, *, choose: bool = True) -> None:
     group.add_argument("--settings", metavar="FILE", help="what `howsure fit` wrote")
     if choose:
         group.add_argument(
-            "--method", help="auto, gradients, sampled_adf, adf, mc_dropout, noise_sampling, ..."
+            "--method",
+            help="auto, gradients, noise_sampling, linear, mc_dropout, adf, sampled_adf (the "
+            "paper's), constant, heteroscedastic",
         )
     group.add_argument("--rate", type=numbers, metavar="P", help="dropout rate, or one per layer")
     group.add_argument(
@@ -139,8 +141,12 @@ def add_method(parser: argparse.ArgumentParser, *, choose: bool = True) -> None:
     group.add_argument(
         "--placement", help="where dropout goes: auto, after, before, existing, or layers (a,b)"
     )
-    group.add_argument("--task", help="regression or classification")
-    group.add_argument("--prediction", help="mean: over the noise; network: the plain output")
+    group.add_argument("--task", choices=("regression", "classification"))
+    group.add_argument(
+        "--prediction",
+        choices=("mean", "network"),
+        help="mean: over the noise; network: the plain output",
+    )
     group.add_argument("--residual-var", type=float, help="residual variance, added to the data's")
     group.add_argument("--seed", type=int, help="same seed, same result (0)")
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
+from howsure.cli.early import check_early
 from howsure.cli.failures import code_of, sentence
 from howsure.cli.overwriting import check_outputs
 from howsure.cli.parser import UsageError, parse
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: Namespace) -> int:
     notes: list[str] = []
     check_outputs(options)
+    check_early(options)
     with _warnings_told(notes, quiet=options.quiet):
         if options.json:
             with redirect_stdout(sys.stderr):  # a user's model may print

@@ -77,10 +77,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Result:
     """Fits, writes the settings where asked, and returns what was found."""
+    _check_out(arguments.out)
     from howsure.cli.building import case_of
     from howsure.cli.settings import write_settings
 
-    _check_out(arguments.out)
     case = case_of(arguments)
     fit = case.sure.fit(case.pairs(), **_search(arguments))
     text = str(fit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,9 @@ def flatten(uncertain: Uncertain, example: Any, *, masks_as_inputs: bool = False
             f"`{type(first.calibrator).__name__}` gives intervals, and a file holds mean and "
             "variances only; drop it from `calibrators`, or use `VarianceScale`."
         )
-    method = _method(uncertain, example)
+    method, setup = _choice(uncertain, example)
+    uncertain = copy.copy(uncertain)
+    uncertain.setup = setup  # with the number of points that "auto" takes
     masks = mask_inputs(uncertain.setup, method, example) if masks_as_inputs else ()
     tensors = [spec.leaves[place].detach() for place in spec.places]
     return Flat(
@@ -118,7 +121,8 @@ def _batch_axes(tensors: Sequence[Tensor]) -> list[int | None]:
     return [0 if tensor.dim() and len(tensor) == batch else None for tensor in tensors]
 
 
-def _method(uncertain: Uncertain, example: Any) -> Method:
+def _choice(uncertain: Uncertain, example: Any) -> tuple[Method, Setup]:
+    """The method and the setup for it; an error if a file cannot do the same."""
     method, setup, _ = uncertain.choice(example)
     if method.draws_noise:
         raise ExportError(
@@ -127,7 +131,7 @@ def _method(uncertain: Uncertain, example: Any) -> Method:
         )
     if method.has_budget:
         _check_gradients(setup, example)
-    return method
+    return method, setup
 
 
 def _check_gradients(setup: Setup, example: Any) -> None:

@@ -1,0 +1,52 @@
+"""Wrong arguments are refused before torch is imported."""
+
+import subprocess
+import sys
+
+import pytest
+
+REFUSED = {
+    "method": (["predict", "a:b", "x.npy", "--method", "gradiants"], "no method 'gradiants'"),
+    "noise": (["predict", "a:b", "x.npy", "--noise-std", "-1"], "0 or more"),
+    "one of several noises": (["predict", "a:b", "x.npy", "--noise-var", "cam=1,nan"], "0 or more"),
+    "no number": (["predict", "a:b", "x.npy", "--gray-levels", "two"], "give a number"),
+    "rate": (["predict", "a:b", "x.npy", "--rate", "0.1,1.5"], "below 1, and is 1.5"),
+    "residual": (["predict", "a:b", "x.npy", "--residual-var", "-2"], "0 or more, and is -2"),
+    "data": (["predict", "a:b", "missing.npz"], "no file `missing.npz` (DATA)"),
+    "weights": (
+        ["fit", "a:b", "x.npy", "--weights", "w.pt"],
+        "no file `w.pt` (--weights)",
+    ),
+    "settings": (["predict", "a:b", "x.npy", "--settings", "s.json"], "(--settings)"),
+    "inputs": (["fit", "a:b", "x.npy", "--train-inputs", "t.npy"], "(--train-inputs)"),
+    "task": (["predict", "a:b", "x.npy", "--task", "clasification"], "invalid choice"),
+    "prediction": (["predict", "a:b", "x.npy", "--prediction", "median"], "invalid choice"),
+    "settings' name": (["fit", "a:b", "x.npy", "--out", "s.txt"], "must end in `.json`"),
+}
+PROGRAM = """
+import sys
+from howsure.cli import main
+code = main(sys.argv[1:])
+print("torch" in sys.modules, "numpy" in sys.modules)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_before_torch_is_imported(tmp_path, case):
+    arguments, words = REFUSED[case]
+    (tmp_path / "x.npy").write_bytes(b"")
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ran.returncode == 2 and ran.stdout.split() == ["False", "False"], ran
+    assert words in ran.stderr and len(ran.stderr.strip().splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+
+def test_every_method_can_be_asked_for(tmp_path):
+    from howsure.cli.early import _check_method
+    from howsure.methods import METHODS
+
+    for name in ("auto", *METHODS):
+        _check_method(name)
