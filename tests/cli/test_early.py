@@ -7,7 +7,7 @@ import pytest
 
 REFUSED = {
     "method": (["predict", "a:b", "x.npy", "--method", "gradiants"], "no method 'gradiants'"),
-    "noise": (["predict", "a:b", "x.npy", "--noise-std", "-1"], "0 or more"),
+    "noise": (["predict", "a:b", "x.npy", "--noise-std", "-1"], "cannot be negative"),
     "one of several noises": (["predict", "a:b", "x.npy", "--noise-var", "cam=1,nan"], "0 or more"),
     "no number": (["predict", "a:b", "x.npy", "--gray-levels", "two"], "give a number"),
     "rate": (["predict", "a:b", "x.npy", "--rate", "0.1,1.5"], "below 1, and is 1.5"),
