@@ -43,12 +43,12 @@ PIXELS = 2**17
 def is_dense(setup: Setup, method: Method | None, x: Any, search: PosteriorSearch) -> bool:
     """Whether outputs are too many for a backward pass each, and masks are wanted."""
     can_sample = method is None or method.has_dense_posterior
-    return can_sample and search.masks and outputs_of(setup, x) > MOST_OUTPUTS
+    # With masks there is something that varies, also without noise.
+    return can_sample and search.masks and outputs_of(setup.watching(x), x) > MOST_OUTPUTS
 
 
 def why_not_dense(setup: Setup, x: Any) -> str | None:
     """Why dense outputs have no posterior over masks; `None` if they have one."""
-    # With masks there is something that varies, also without noise.
     verdict = layout_of(setup.watching(x), x)
     reason = why_no_gradients(setup, verdict)
     if reason is not None:
