@@ -24,7 +24,7 @@ from howsure.values.trees import Parts
 # directions, 2.1 with 16, 2.2 with 32, 2.6 with 64, 3.3 with one for each mask.
 DIRECTIONS = 32
 # Elements of inputs that run at once.
-_ELEMENTS = 2**20
+_ELEMENTS = 2**18
 
 
 @torch.inference_mode(False)
