@@ -258,6 +258,14 @@ def test_the_prediction_is_the_formula(sure, net):
     assert p.method == "noise_sampling" and "every pixel" in p.notes[0]
 
 
+def test_dense_classes_have_a_map_of_entropy():
+    p = hs.Uncertain(Dense(3), 0.01, task="classification", samples=8)(images(2, 0))
+    expected = -(p.mean * p.mean.log()).sum(1)
+    torch.testing.assert_close(p.entropy, expected)
+    assert p.mutual_information.shape == (2, SIDE, SIDE)
+    torch.testing.assert_close(p.mutual_information, (expected - p.expected_entropy).clamp(min=0))
+
+
 def test_intervals_cover_the_pixels_of_other_images(sure):
     x, y = data(20, 33)
     low, high = sure(x).interval(0.95)
