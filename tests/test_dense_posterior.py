@@ -336,7 +336,7 @@ def test_folds_are_images_that_have_not_been_seen(net):
     )
     torch.testing.assert_close(novelty.quantile(0.75), torch.tensor(model.joint_known).double())
     torch.testing.assert_close(
-        novelty.quantile(0.99) / model.joint_known, model.joint_quantiles[-1]
+        novelty.quantile(0.99) / model.joint_known, model.joint_quantiles[99]
     )
 
 
@@ -481,8 +481,11 @@ def test_what_has_no_pixels_or_head_is_told_what_to_use():
         hs.Uncertain(net, 0.01, samples=8).fit([data(12, 1)], dense_masks="head")
     fit = hs.Uncertain(net, 0.01, samples=8).fit([data(12, 1)], show_progress=False)
     assert fit.model.head == "*"
+    vectors = [(data(12, 1)[0], torch.zeros(12, SIDE**2))]
+    wrapped = hs.Uncertain(Whole().eval(), 0.01, samples=8)
     with pytest.raises(ValueError, match=r'no maps.*model="dropout"'):
-        hs.Uncertain(Whole().eval(), 0.01).fit([(data(12, 1)[0], torch.zeros(12, SIDE**2))])
+        wrapped.fit(vectors, model="posterior")
+    assert "no maps" in wrapped.fit(vectors, show_progress=False).notes[0]
 
 
 def test_rows_that_mix_are_refused():
