@@ -173,7 +173,7 @@ def main() -> None:
         owner = (boxes[numbers] - truth[:, None]).abs().sum(2).argmin(1)
         return (reading[numbers], cells), truth, blur[numbers, owner]
 
-    x, truth, _ = asked(20 if options.quick else 40, 1)
+    x, truth, _ = asked(40, 1)
     print(sure.fit([(x, truth)], show_progress=False))
     x, truth, blur = asked(10 if options.quick else 40, 2)
     p = sure(*x)
