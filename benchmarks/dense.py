@@ -1,6 +1,6 @@
 """Depth at every pixel under shift that nobody announced: NLL and coverage of what `fit` finds.
 
-    python benchmarks/dense.py [--scenes 12]
+    python benchmarks/dense.py [--scenes 20]
 
 writes benchmarks/results/dense.json and the tables of docs/model.md. NLL without 1/2 log 2 pi.
 """
