@@ -55,13 +55,13 @@ def why_not_dense(setup: Setup, x: Any) -> str | None:
         return reason
     output = setup.run(copied(x))
     has_pixels = isinstance(output, Tensor) and output.dim() > 2 and setup.batch_dim == 0
-    return None if has_pixels else NO_PIXELS
-
-
-NO_PIXELS = (
-    "the outputs are too many for a backward pass each, and they are no maps (batch, channels, "
-    "height, width) or (batch, height, width); choose one with `output=`"
-)
+    if has_pixels:
+        return None
+    return (
+        f"{outputs_of(setup.watching(x), x)} outputs are too many for a backward pass each, and "
+        "they are no maps (batch, channels, height, width) or (batch, height, width); choose one "
+        "with `output=`"
+    )
 
 
 def _head(setup: Setup, x: Any, search: PosteriorSearch) -> str:
