@@ -488,6 +488,12 @@ def test_what_has_no_pixels_or_head_is_told_what_to_use():
     assert "no maps" in wrapped.fit(vectors, show_progress=False).notes[0]
 
 
+def test_a_staircase_is_refused():
+    stepwise = Dense(1, lambda out: (4 * out).round())
+    with pytest.raises(ValueError, match="steps"):
+        hs.Uncertain(stepwise, 0.01).fit([data(12, 1)], model="posterior")
+
+
 def test_rows_that_mix_are_refused():
     mixing = Dense(1, lambda out: out - out.mean(0))
     with pytest.raises(ValueError, match="influence each other"):

@@ -21,6 +21,7 @@ from howsure.fit.known_inputs import FOLDS, Batches, Judged, Known, folds_of
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, check_held_out, fit_judged
 from howsure.fit.stress import corruptions
 from howsure.gradients.backward import MOST_OUTPUTS
+from howsure.gradients.checks import STEPWISE
 from howsure.gradients.layout import layout_of
 from howsure.masks.pixels import AtPixels, PixelGram, m_at_pixels
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
@@ -28,6 +29,7 @@ from howsure.masks.variance_model import ALL_LAYERS, KNOWN, QUANTILES, VarianceM
 from howsure.methods import Method, noise_sampling
 from howsure.methods.choice import outputs_of
 from howsure.methods.examined import why_no_gradients
+from howsure.methods.pixel_directions import has_derivatives
 from howsure.methods.pixel_head import NoPixelHeadError, head_of
 from howsure.methods.pixels import gradients_at_pixels
 from howsure.setup import Setup
@@ -53,10 +55,11 @@ def why_not_dense(setup: Setup, x: Any) -> str | None:
     reason = why_no_gradients(setup, verdict)
     if reason is not None:
         return reason
-    output = setup.run(copied(x))
+    with torch.no_grad():
+        output = setup.run(copied(x))
     has_pixels = isinstance(output, Tensor) and output.dim() > 2 and setup.batch_dim == 0
     if has_pixels:
-        return None
+        return None if has_derivatives(setup, x) else STEPWISE
     return (
         f"{outputs_of(setup.watching(x), x)} outputs are too many for a backward pass each, and "
         "they are no maps (batch, channels, height, width) or (batch, height, width); choose one "

@@ -23,6 +23,9 @@ from howsure.values.trees import Parts
 # Novelty of a U-Net with 176 masks in fog, in multiples of that on known scenes: 1.4 with 8
 # directions, 2.1 with 16, 2.2 with 32, 2.6 with 64, 3.3 with one for each mask.
 DIRECTIONS = 32
+# Directions that are checked, and how far the derivatives of two steps may be apart, relative to
+# them: curvature and kinks are below it, a staircase is not.
+_CHECKED, _DIFFERENCE = 4, 0.3
 # Elements of inputs that run at once.
 _ELEMENTS = 2**18
 
@@ -43,6 +46,18 @@ def along_directions(setup: Setup, x: Any) -> AtPixels:
     return AtPixels(output, along, torch.ones_like(along[..., 0]), ones, first, masks)
 
 
+@torch.inference_mode(False)
+def has_derivatives(setup: Setup, x: Any) -> bool:
+    """Whether steps of two lengths tell the same derivatives: steps of a staircase do not."""
+    verdict = layout_of(setup.watching(x), x)
+    sources = Sources.of(setup, x, verdict.layout, watch=True)
+    calls = verdict.calls(setup, x, sources)
+    with torch.no_grad():
+        calls.plain()
+        short, long = (_derivatives(calls, sources.sites, size, _CHECKED) for size in (1.0, 2.0))
+    return bool(short.any()) and bool((short - long).norm() <= _DIFFERENCE * short.norm())
+
+
 def place_of(output: Tensor) -> tuple[bool, int]:
     """Whether an output has channels, which are then on its second axis, and how many.
 
@@ -58,16 +73,18 @@ def directions(sites: Sequence[Site]) -> list[Tensor]:  # (directions, 1, *units
     return [2.0 * torch.randint(2, shape, generator=generator) - 1 for shape in shapes]
 
 
-def _derivatives(calls: Calls, sites: Sequence[Site]) -> Tensor:
+def _derivatives(
+    calls: Calls, sites: Sequence[Site], size: float = 1.0, count: int = DIRECTIONS
+) -> Tensor:
     """Differences of outputs; the step is so small that curvature counts as little as rounding."""
     assert calls.parts is not None
     output = calls.parts.tensors[0]
-    step = torch.finfo(output.dtype).eps ** (1 / 3)
+    step = size * torch.finfo(output.dtype).eps ** (1 / 3)
     elements = sum(tensor[:1].numel() for tensor in Parts(calls.x).tensors) * max(1, calls.count)
     at_once = calls.setup.chunk or max(1, _ELEMENTS // max(1, elements))
     plain, signs = calls.flat((output,), 1), directions(sites)
     found = []
-    for some in torch.arange(DIRECTIONS).split(at_once):
+    for some in torch.arange(count).split(at_once):
         masks = [1 + step * leaf(each[some], calls.count, calls.x) for each in signs]
         found.append((calls.at(len(some), {}, masks) - plain) / step)
-    return torch.cat(found).reshape(DIRECTIONS, *output.shape)
+    return torch.cat(found).reshape(count, *output.shape)
