@@ -152,9 +152,12 @@ class Prediction:
 
     @property
     def entropy(self) -> Tensor:
-        """Entropy of the predicted class probabilities, in nats."""
+        """Entropy of the predicted class probabilities, in nats; of every pixel for dense classes.
+
+        Classes are on the second axis, (batch, classes, ...), as for the soft-max.
+        """
         self._check_classification()
-        return entropy(self.mean)
+        return entropy(self.mean, dim=1 if self.mean.dim() > 1 else 0)
 
     @property
     def mutual_information(self) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from howsure.fit.closed_form import search_closed_form
+from howsure.fit.dense import fit_dense, is_dense, why_not_dense
 from howsure.fit.grid import Batches, search_grid
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, fit_posterior
 from howsure.fit.search import Fit, Search
@@ -64,7 +65,9 @@ def fit_method(
         raise ValueError(f'`model` must be "auto", "posterior", "dropout" or None, not {model!r}.')
     _check_posterior(setup, own)
     search = PosteriorSearch(**options, masks=model is not None)
-    return fit_posterior(setup, _batches(setup, loader, search), search)
+    batches = _batches(setup, loader, search)
+    fit = fit_dense if is_dense(setup, own, batches[0][0], search) else fit_posterior
+    return fit(setup, batches, search)
 
 
 def _model_for(
@@ -77,18 +80,20 @@ def _model_for(
     fits = has_posterior and setup.task == "regression" and not is_rate_search
     if not fits or setup.placement.kind == "existing":
         return "dropout", None
-    reason = _why_no_posterior(setup, next(iter(pairs_of(loader)))[0])
+    reason = _why_no_posterior(setup, method, next(iter(pairs_of(loader)))[0])
     if reason is None:
         return "posterior", None
     return "dropout", f"a dropout rate, since there can be no posterior over masks: {reason}"
 
 
-def _why_no_posterior(setup: Setup, x: Any) -> str | None:
+def _why_no_posterior(setup: Setup, method: Method | None, x: Any) -> str | None:
     """Why a model has no posterior over masks; `None` if it has one."""
     watching = setup.watching(x)
     outputs = outputs_of(watching, x)
     if outputs > MOST_OUTPUTS:
-        return f"{outputs} outputs are too many for a backward pass each"
+        can_be_dense = method is None or method.has_dense_posterior
+        reason = f"{outputs} outputs are too many for a backward pass each"
+        return why_not_dense(setup, x) if can_be_dense else reason
     return why_no_gradients(setup, verdict_of(watching, x))
 
 

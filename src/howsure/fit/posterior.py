@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -43,6 +43,9 @@ class PosteriorSearch:
         noise_factor: A factor on the sensor's variance that is known; `None` fits it.
         growth: Whether the variance grows with the novelty.
         cap: Whether the variance is bounded by that of the targets.
+        dense_masks: Of more than 64 outputs, such as a depth at every pixel: masks of "all" layers
+            along 32 directions, which takes as many forward passes; or of the "head" alone, a last
+            layer of 1 x 1, in one pass. It is blind to most of what is new.
         inputs: "noisy" if the inputs carry the noise of deployment; "clean" adds it to them.
         training_data: The training data set or loader, to warn if it is the held-out one.
         show_progress: Show a bar.
@@ -55,6 +58,7 @@ class PosteriorSearch:
     noise_factor: float | None = None
     growth: bool = True
     cap: bool = True
+    dense_masks: Literal["all", "head"] = "all"
     inputs: str = "noisy"
     training_data: Any = None
     show_progress: bool = True
@@ -63,6 +67,8 @@ class PosteriorSearch:
         """One clear sentence for each wrong option."""
         if self.inputs not in ("noisy", "clean"):
             raise ValueError(f'`inputs` must be "noisy" or "clean", not {self.inputs!r}.')
+        if self.dense_masks not in ("all", "head"):
+            raise ValueError(f'`dense_masks` must be "all" or "head", not {self.dense_masks!r}.')
         for name in ("residual_var", "noise_factor"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
@@ -144,18 +150,26 @@ def fit_posterior(
 ) -> tuple[Setup, PosteriorFit]:
     """The setup with the variance model that is best for held-out data."""
     setup = setup.with_(variance_model=None, rate=None, residual_var=0.0)
-    _check(batches)
+    check_held_out(batches, FEWEST)
     asked = setup
     if setup.samples is None and setup.tolerance is None:
         setup = setup.with_(samples=max(POINTS, points_for(setup, batches[0][0])))
     known = Known.of(setup, batches, search.train_inputs) if search.masks else Known(None)
     held_out = Judged.joined([known.judged(setup, number, *b) for number, b in enumerate(batches)])
-    model = _weighted(held_out, known.posterior if search.masks else None, search)
     stressed = _stressed(setup, batches, known, search) if search.masks and search.growth else ()
+    fit = fit_judged(held_out, stressed, known, search)
+    return asked.with_(variance_model=fit.model), fit
+
+
+def fit_judged(
+    held_out: Judged, stressed: Sequence[Judged], known: Known, search: PosteriorSearch
+) -> PosteriorFit:
+    """The variance model that is best for inputs that were judged, and how well it does."""
+    model = _weighted(held_out, known.posterior, search)
     if stressed:
         model = _with_best_exponent(model, held_out, stressed)
     var = _variance(model, held_out)
-    fit = PosteriorFit(
+    return PosteriorFit(
         model,
         len(held_out.error),
         known.posterior.count if known.posterior else 0,
@@ -165,14 +179,14 @@ def fit_posterior(
         float((held_out.error <= 1.959964**2 * var).double().mean()),
         _mean_nll(model, stressed) if stressed else None,
     )
-    return asked.with_(variance_model=model), fit
 
 
-def _check(batches: Batches) -> None:
+def check_held_out(batches: Batches, fewest: int) -> None:
+    """An error for too few held-out inputs, and for targets that are not finite."""
     count = sum(len(target) for _, target in batches)
-    if count < FEWEST:
+    if count < fewest:
         raise ValueError(
-            f"There are {count} held-out inputs, and a posterior needs at least {FEWEST}; give "
+            f"There are {count} held-out inputs, and a posterior needs at least {fewest}; give "
             'more, or fit the dropout rate: `model="dropout"` (`--model-part dropout`).'
         )
     if not all(bool(target.isfinite().all()) for _, target in batches):

@@ -27,6 +27,8 @@ EXPONENT = 1.5
 _CAP = 4
 # Quantiles of the held-out novelty that are kept, from the smallest to the largest.
 QUANTILES = 101
+# In place of the name of a last layer: masks at all layers, along some directions.
+ALL_LAYERS = "*"
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,8 @@ class VarianceModel:
         spread: Their variance.
         quantiles: Of the held-out inputs' novelty in equal steps, (`QUANTILES`, outputs).
         joint_quantiles: The same of the joint novelty, (`QUANTILES`,).
+        head: Of dense outputs: the last layer, if the masks are those of its input channels, or
+            `ALL_LAYERS`. Pixels are then the rows, and outputs the channels of the output.
     """
 
     posterior: MaskPosterior | None
@@ -81,6 +85,7 @@ class VarianceModel:
     spread: Tensor
     quantiles: Tensor
     joint_quantiles: Tensor
+    head: str | None = None
 
     def parts(self, mean: Tensor, data_var: Tensor, m: Tensor | None) -> Parts:
         """The variance of predictions by part, capped; all (rows, outputs), in double precision."""

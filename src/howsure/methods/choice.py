@@ -11,7 +11,7 @@ from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.calls import Calls
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources
-from howsure.methods import gradients
+from howsure.methods import gradients, noise_sampling
 from howsure.methods.gradients import sampling_for
 from howsure.methods.guard import from_one_state
 from howsure.methods.method import Method
@@ -56,6 +56,8 @@ def _choice(setup: Setup, x: Any) -> Choice:
 
 
 def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
+    if setup.variance_model is not None and setup.variance_model.head is not None:
+        return noise_sampling.METHOD, setup, "it has what `fit` found about every pixel"
     sampling = sampling_for(setup)
     outputs, work, elements = _size(setup, x)
     if outputs > MOST_OUTPUTS and not _has_classes(setup, x):

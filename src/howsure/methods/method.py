@@ -42,6 +42,7 @@ class Method:
         has_data_var: It knows a data variance; without one, a residual variance is fitted.
         has_rate: `fit` finds a dropout rate for it.
         has_posterior: `fit` can give it a posterior over masks.
+        has_dense_posterior: Likewise over those of a last layer that is the same at every pixel.
         in_closed_form: The rate may be found from the variance of every source.
         draws_noise: Every call draws noise, which neither a file nor a compiled program can.
         draws_masks: Its samples differ in their dropout masks alone: there is nothing to sample
@@ -60,6 +61,7 @@ class Method:
     has_data_var: bool = True
     has_rate: bool = False
     has_posterior: bool = False
+    has_dense_posterior: bool = False
     in_closed_form: bool = False
     draws_noise: bool = False
     draws_masks: bool = False
@@ -86,10 +88,13 @@ class Method:
 
     def check(self, setup: Setup) -> None:
         """An error if the method has no room for what `fit` found."""
-        if setup.variance_model is not None and not self.has_posterior:
+        found = setup.variance_model
+        if found is None:
+            return
+        if not (self.has_posterior if found.head is None else self.has_dense_posterior):
             raise ValueError(
-                f'The method "{self}" has no room for what `fit` found: use "auto" or '
-                '"gradients", or fit again with `model="dropout"`.'
+                f'The method "{self}" has no room for what `fit` found: use "auto", or fit again '
+                'with `model="dropout"`.'
             )
 
     def __str__(self) -> str:

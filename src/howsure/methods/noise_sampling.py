@@ -22,6 +22,7 @@ from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at
 from howsure.methods.method import Method
 from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass, own_random_numbers
+from howsure.methods.pixels import with_model_var
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.running import keep_freed_memory
@@ -30,8 +31,18 @@ from howsure.values.trees import map_leaves
 
 @torch.inference_mode(False)
 def predict(setup: Setup, x: Any) -> Prediction:
-    """The prediction with its sampled variances and their standard error."""
+    """The prediction with its sampled variances and their standard error.
+
+    With what `fit` found about dense outputs, samples tell the sensor's part.
+    """
     keep_freed_memory()
+    if setup.variance_model is None:
+        return _sampled(setup, x)
+    alone = setup.with_(variance_model=None)
+    return with_model_var(setup, x, None if setup.noise is None else _sampled(alone, x))
+
+
+def _sampled(setup: Setup, x: Any) -> Prediction:
     verdict = layout_of(setup, x)
     sources = Sources.of(setup, x, verdict.layout)
     calls = verdict.calls(setup, x, sources)
@@ -95,6 +106,7 @@ METHOD = Method(
     predict,
     may_draw=True,
     has_rate=True,
+    has_dense_posterior=True,
     in_closed_form=True,
     draws_noise=True,
     is_sampling=True,

@@ -1,0 +1,101 @@
+"""Depth at every pixel under shift that nobody announced: NLL and coverage of what `fit` finds.
+
+    python benchmarks/dense.py [--scenes 20]
+
+writes benchmarks/results/dense.json and the tables of docs/model.md. NLL without 1/2 log 2 pi.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from page import into_page
+from shift import Scores, oracle, scored, table
+
+import howsure as hs
+from howsure_lab.depth import CONDITIONS, NOISE_STD, pairs, trained
+from howsure_lab.experiments.environment import environment
+
+RESULTS = Path(__file__).parent / "results" / "dense.json"
+PAGE = Path(__file__).parents[1] / "docs" / "model.md"
+SAMPLES, BATCH = 30, 10
+WAYS: dict[str, dict[str, Any]] = {
+    "posterior, head": {"dense_masks": "head"},
+    "posterior, all layers": {"dense_masks": "all"},
+}
+
+
+def fitted(scenes: int, noise: Any) -> dict[str, hs.Uncertain]:
+    """The network with each way of fitting, on clear scenes that it has not seen."""
+    start = time.process_time()
+    net = trained()
+    print(f"training: {time.process_time() - start:.0f} s of processor time", flush=True)
+    x, y = pairs(scenes, 5000)
+    held_out = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
+    known = pairs(60, 0)[0].split(BATCH)
+    sures = {"sensor noise alone": hs.Uncertain(net, noise, samples=SAMPLES)}
+    for name, options in WAYS.items():
+        sures[name] = hs.Uncertain(net, noise, samples=SAMPLES)
+        start = time.process_time()
+        fit = sures[name].fit(held_out, train_inputs=known, show_progress=False, **options)
+        print(f"{name}: {time.process_time() - start:.0f} s\n{fit}\n", flush=True)
+    return sures
+
+
+@torch.no_grad()
+def judged(sures: dict[str, hs.Uncertain], scenes: int) -> tuple[Scores, dict[str, Any]]:
+    """All ways under all conditions, and the mean novelty of a pixel."""
+    net = next(iter(sures.values())).model
+    held_x, held_y = pairs(scenes, 5000)
+    constant = (net(held_x) - held_y).square().mean()
+    scores: Scores = {name: {} for name in ("sensor noise alone", "constant", *WAYS, "oracle")}
+    novelty: dict[str, Any] = {name: {} for name in WAYS}
+    for condition in CONDITIONS:
+        x, y = pairs(scenes, 9000, condition)
+        for name, sure in sures.items():
+            p = sure.predict(x.split(BATCH), show_progress=False)
+            scores[name][condition] = scored(p.mean, p.total_var.clamp(min=1e-12), y)
+            if name in WAYS:
+                novelty[name][condition] = float(p.novelty.mean())
+        mean = net(x)
+        scores["constant"][condition] = scored(mean, constant.expand_as(mean), y)
+        scores["oracle"][condition] = oracle(mean, y)
+        print(condition, {n: s[condition] for n, s in scores.items()}, flush=True)
+    return scores, novelty
+
+
+def table_of_novelty(novelty: dict[str, Any], scores: Scores) -> str:
+    """Mean novelty of a pixel, and the rank correlation of std and error."""
+    lines = ["| | " + " | ".join(CONDITIONS) + " |", "|---" * (len(CONDITIONS) + 1) + "|"]
+    for name, by_condition in novelty.items():
+        cells = [f"{by_condition[c]:.1f} / {scores[name][c]['rank']:.2f}" for c in CONDITIONS]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Runs the study and writes it down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scenes", type=int, default=40, help="held out, and of each condition")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    sures = fitted(asked.scenes, hs.noise.std(NOISE_STD))
+    scores, novelty = judged(sures, asked.scenes)
+    result = {"options": vars(asked), "environment": environment(), "scores": scores}
+    RESULTS.write_text(json.dumps({**result, "novelty": novelty}, indent=1) + "\n")
+    for name, content in (
+        ("dense", table([scores])),
+        ("dense-novelty", table_of_novelty(novelty, scores)),
+    ):
+        print(content)
+        if f"<!-- {name}:begin -->" in PAGE.read_text():
+            into_page(PAGE, name, content)
+
+
+if __name__ == "__main__":
+    main()

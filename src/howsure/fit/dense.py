@@ -1,0 +1,217 @@
+"""Fits the variance model of dense outputs: a depth, a flow, a height at every pixel.
+
+The posterior is over the masks of all layers, along some directions, or over those of a last layer
+that is the same at every pixel. A row is a pixel here, but what is held out are images: pixels of
+one image resemble each other, so that a fold has all of an image or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.fit.inputs import batches_of, check_same_kind, fingerprints, refuse_shared_inputs
+from howsure.fit.known_inputs import FOLDS, Batches, Judged, Known, folds_of
+from howsure.fit.posterior import PosteriorFit, PosteriorSearch, check_held_out, fit_judged
+from howsure.fit.stress import corruptions
+from howsure.gradients.backward import MOST_OUTPUTS
+from howsure.gradients.checks import STEPWISE
+from howsure.gradients.layout import layout_of
+from howsure.masks.pixels import AtPixels, PixelGram, m_at_pixels
+from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
+from howsure.masks.variance_model import ALL_LAYERS, KNOWN, QUANTILES, VarianceModel
+from howsure.methods import Method, noise_sampling
+from howsure.methods.choice import outputs_of
+from howsure.methods.examined import why_no_gradients
+from howsure.methods.pixel_directions import has_derivatives
+from howsure.methods.pixel_head import NoPixelHeadError, head_of
+from howsure.methods.pixels import gradients_at_pixels
+from howsure.setup import Setup
+from howsure.values.running import progress
+from howsure.values.trees import copied
+
+# Two images in each of the five folds.
+FEWEST_IMAGES = 10
+# Pixels for the weights and quantiles, as many from every image: neighbours tell little news.
+PIXELS = 2**17
+
+
+def is_dense(setup: Setup, method: Method | None, x: Any, search: PosteriorSearch) -> bool:
+    """Whether outputs are too many for a backward pass each, and masks are wanted."""
+    can_sample = method is None or method.has_dense_posterior
+    # With masks there is something that varies, also without noise.
+    return can_sample and search.masks and outputs_of(setup.watching(x), x) > MOST_OUTPUTS
+
+
+def why_not_dense(setup: Setup, x: Any) -> str | None:
+    """Why dense outputs have no posterior over masks; `None` if they have one."""
+    verdict = layout_of(setup.watching(x), x)
+    reason = why_no_gradients(setup, verdict)
+    if reason is not None:
+        return reason
+    with torch.no_grad():
+        output = setup.run(copied(x))
+    has_pixels = isinstance(output, Tensor) and output.dim() > 2 and setup.batch_dim == 0
+    if has_pixels:
+        return None if has_derivatives(setup, x) else STEPWISE
+    return (
+        f"{outputs_of(setup.watching(x), x)} outputs are too many for a backward pass each, and "
+        "they are no maps (batch, channels, height, width) or (batch, height, width); choose one "
+        "with `output=`"
+    )
+
+
+def _head(setup: Setup, x: Any, search: PosteriorSearch) -> str:
+    """Of which layers the masks are."""
+    reason = why_not_dense(setup, x)
+    if reason is None and search.dense_masks == "all":
+        return ALL_LAYERS
+    try:
+        if reason is None:
+            return head_of(setup, x)
+    except NoPixelHeadError as error:
+        reason = f'{error}; `dense_masks="all"` needs no such layer'
+    raise ValueError(f'There is no posterior over masks: {reason}. Or fit with `model="dropout"`.')
+
+
+@torch.inference_mode(False)
+def fit_dense(
+    setup: Setup, batches: Batches, search: PosteriorSearch
+) -> tuple[Setup, PosteriorFit]:
+    """The setup with the variance model that is best for the pixels of held-out images."""
+    setup = setup.with_(variance_model=None, rate=None, residual_var=0.0)
+    check_held_out(batches, FEWEST_IMAGES)
+    images = _Images.of(setup, batches, search)
+    clean, joint = images.judged(lambda x: x)
+    changes = corruptions(search.stress, batches[0][0]) if search.growth else ()
+    stressed = [images.judged(change)[0] for change in changes]
+    fit = fit_judged(clean, stressed, images.known, search)
+    model = _with_joint_novelty(replace(fit.model, head=images.head), joint)
+    fit = replace(fit, model=model, count=len(joint), known=images.count)
+    return setup.with_(variance_model=model), fit
+
+
+def _with_joint_novelty(model: VarianceModel, m: Tensor) -> VarianceModel:  # (images, outputs)
+    """The novelty of an image as a whole is its mean over all pixels."""
+    novelty = (m / torch.where(model.known > 0, model.known, 1.0)).mean(1)
+    known = max(float(novelty.quantile(KNOWN)), torch.finfo(torch.float64).tiny)
+    levels = torch.linspace(0, 1, QUANTILES, dtype=torch.float64)
+    return replace(model, joint_known=known, joint_quantiles=novelty.quantile(levels) / known)
+
+
+@dataclass(frozen=True, eq=False)
+class _Images:
+    """Held-out images with the posterior, and those that have not seen the images of a fold.
+
+    Attributes:
+        setup: The setup without a variance model.
+        batches: The held-out images and their targets.
+        head: Of which layers the masks are.
+        known: The posteriors.
+        count: Images of which the posterior was made.
+        show_progress: Show a bar.
+    """
+
+    setup: Setup
+    batches: Batches
+    head: str
+    known: Known
+    count: int
+    show_progress: bool
+
+    @classmethod
+    def of(cls, setup: Setup, batches: Batches, search: PosteriorSearch) -> _Images:
+        """With the posterior of unlabelled images, or of the held-out ones in folds."""
+        head = _head(setup, batches[0][0], search)
+        if search.train_inputs is not None:
+            gram = _from_training(setup, head, batches, search.train_inputs)
+            known = Known(gram.posterior(RIDGE))
+        else:
+            gram, known = _cross_fitted(setup, head, batches)
+        return cls(setup, batches, head, known, gram.inputs, search.show_progress)
+
+    def judged(self, change: Callable[[Any], Any]) -> tuple[Judged, Tensor]:
+        """Some pixels of every image, and the mean of m over all, (images, outputs)."""
+        images = sum(len(target) for _, target in self.batches)
+        share = max(1, PIXELS // images)
+        shown = progress(self.batches, self.show_progress, "fit")
+        parts, joint = [], []
+        for number, (x, target) in enumerate(shown):
+            whole = self._judged(number, change(x), target)
+            joint.append(whole.m.mean(1))
+            parts.append(_some_pixels(whole, share, number))
+        return Judged.joined(parts), torch.cat(joint)
+
+    def _judged(self, number: int, x: Any, target: Tensor) -> Judged:
+        """All pixels of a batch, (images, pixels, outputs)."""
+        seen = gradients_at_pixels(self.setup, x, self.head)
+        if target.numel() != seen.output.numel() or len(target) != len(seen.output):
+            raise ValueError(
+                f"The targets have shape {tuple(target.shape)}, and the model predicts "
+                f"{tuple(seen.output.shape)}."
+            )
+        mean, data = self._predicted(seen, x)
+        flat = seen.by_pixel(target.reshape(seen.output.shape).to(mean))
+        return Judged(mean, (flat - mean).square(), data, self._m(seen, number), flat)
+
+    def _predicted(self, seen: AtPixels, x: Any) -> tuple[Tensor, Tensor]:
+        """What is predicted, and the sensor's variance."""
+        mean = seen.by_pixel(seen.output).double()
+        if self.setup.noise is None:
+            return mean, torch.zeros_like(mean)
+        found = noise_sampling.METHOD(self.setup, x)
+        if self.setup.prediction == "mean":
+            mean = seen.by_pixel(found.mean).double()
+        return mean, seen.by_pixel(found.data_var).double()
+
+    def _m(self, seen: AtPixels, number: int) -> Tensor:
+        """Each image by a posterior that has not seen it."""
+        assert self.known.posterior is not None
+        if self.known.folds is None:
+            return m_at_pixels(self.known.posterior, seen)
+        folds = folds_of(len(seen.channels), number).tolist()
+        each = [m_at_pixels(self.known.folds[k], seen.rows([i])) for i, k in enumerate(folds)]
+        return torch.cat(each)
+
+
+def _some_pixels(whole: Judged, share: int, number: int) -> Judged:
+    """As many pixels of every image, drawn without repetition; pixels are the rows."""
+    pixels = whole.m.shape[1]
+    generator = torch.Generator().manual_seed(number)
+    chosen = torch.randperm(pixels, generator=generator)[:share].to(whole.m.device)
+    return Judged(*(getattr(whole, f.name)[:, chosen].flatten(0, 1) for f in fields(whole)))
+
+
+def _cross_fitted(setup: Setup, head: str, batches: Batches) -> tuple[PixelGram, Known]:
+    grams = [PixelGram() for _ in range(FOLDS)]
+    for number, (x, _) in enumerate(batches):
+        seen = gradients_at_pixels(setup, x, head)
+        folds = folds_of(len(seen.channels), number)
+        for k, gram in enumerate(grams):
+            gram.add(seen.rows(folds == k))
+    rest = [reduce(add, grams[:k] + grams[k + 1 :]) for k in range(len(grams))]
+    whole = reduce(add, grams)
+    folds = tuple(each.posterior(RIDGE_OF_FEW) for each in rest)
+    return whole, Known(whole.posterior(RIDGE_OF_FEW), folds)
+
+
+def _from_training(setup: Setup, head: str, batches: Batches, inputs: Any) -> PixelGram:
+    held_out = set().union(*(fingerprints(x) for x, _ in batches))
+    gram, shared = PixelGram(), set()
+    for x in batches_of(inputs):
+        check_same_kind(x, batches[0][0], setup.batch_dim)
+        shared |= held_out & fingerprints(x)
+        gram.add(gradients_at_pixels(setup, x, head))
+    if gram.inputs < FEWEST_IMAGES:
+        raise ValueError(
+            f"`train_inputs` has {gram.inputs} images, and the posterior needs at least "
+            f"{FEWEST_IMAGES}, better some hundred."
+        )
+    refuse_shared_inputs(len(shared), len(held_out))
+    return gram
