@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from howsure.masks.layers import base_name
+from howsure.masks.layers import is_linear
 
 NEIGHBOURS = 30
 # Width of the kernel, as a share of the median distance to the last neighbour; chosen on splits of
@@ -92,7 +92,7 @@ class LastLinear(TorchFunctionMode):
     ) -> Any:
         """Runs the operation, and keeps the input of a linear layer."""
         kwargs = kwargs or {}
-        if base_name(func) == "linear":
+        if is_linear(func):
             self.features = args[0] if args else kwargs["input"]
         return func(*args, **kwargs)
 
