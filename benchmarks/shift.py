@@ -2,8 +2,10 @@
 
     python benchmarks/shift.py roads [--seeds 3] [--shipped]
     python benchmarks/shift.py drive --data DATA
+    python benchmarks/shift.py uci --data DATA [--resume] [--peer-python PYTHON]
 
-writes benchmarks/results/shift.json and the tables of docs/model.md. NLL without 1/2 log 2 pi.
+writes benchmarks/results/shift.json or uci.json, and the tables of docs/model.md. NLL without
+1/2 log 2 pi.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import uci
 from page import into_page
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -180,23 +183,34 @@ def table(found: list[Scores]) -> str:
 def main() -> int:
     """Runs one study and writes it down."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("study", choices=("roads", "drive"))
+    parser.add_argument("study", choices=("roads", "drive", "uci"))
     parser.add_argument("--data")
+    parser.add_argument("--resume", action="store_true", help="uci: go on with what was written")
+    parser.add_argument("--peer-python", help="uci: an interpreter that has laplace-torch")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--shipped", action="store_true", help="the network of the demonstration")
     parser.add_argument("--scenes", type=int, default=300)
     parser.add_argument("--step", type=int, default=1, help="every how many-th frame")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.study == "uci":
+        shown(asked.study, uci.table(uci.study(asked)))
+        return 0
     found = {"roads": roads, "drive": drive}[asked.study](asked)
     known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    options = {k: v for k, v in vars(asked).items() if k not in ("data", "study")}
+    others = ("data", "study", "resume", "peer_python")
+    options = {k: v for k, v in vars(asked).items() if k not in others}
     known[asked.study] = {"options": options, "environment": environment(), "scores": found}
     RESULTS.write_text(json.dumps(known, indent=1) + "\n")
-    print(table(found))
-    if PAGE.is_file() and f"<!-- {asked.study}:begin -->" in PAGE.read_text():
-        into_page(PAGE, asked.study, table(found))
+    shown(asked.study, table(found))
     return 0
+
+
+def shown(study: str, text: str) -> None:
+    """Prints a table, and puts it into the page where that has a place for it."""
+    print(text)
+    if PAGE.is_file() and f"<!-- {study}:begin -->" in PAGE.read_text():
+        into_page(PAGE, study, text)
 
 
 if __name__ == "__main__":

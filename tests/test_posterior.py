@@ -275,6 +275,8 @@ def test_without_noise_the_network_alone_is_judged(net):
     wrapped.fit([data(200, 1)], train_inputs=data(400, 0)[0])
     p = wrapped(data(10, 2)[0])
     assert bool((p.model_var > 0).all()) and torch.equal(p.mean, net(data(10, 2)[0]))
+    # More rows than there may be outputs.
+    assert wrapped(data(100, 2)[0]).model_var.shape == (100, 1)
 
 
 @pytest.mark.parametrize("form", ["tensor", "numpy", "data set", "pairs", "loader"])

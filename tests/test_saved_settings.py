@@ -8,6 +8,7 @@ import torch
 
 import howsure as hs
 from howsure.masks import Placement, VarianceModel
+from howsure.masks.local_error import LocalError
 from howsure.masks.posterior import MaskPosterior
 from howsure.methods.saved_settings import loaded_settings, names_of_settings, saved_settings
 from howsure.moments.rule import find
@@ -41,6 +42,8 @@ OTHER = {
         *torch.rand(2, 1),
         torch.rand(5, 1),
         torch.rand(5),
+        LocalError(torch.rand(40, 2), torch.rand(40, 1), torch.rand(1), 0.5),
+        torch.rand(1),
     ),
     "uniforms": (torch.rand(2, 3), torch.rand(2, 4)),
 }

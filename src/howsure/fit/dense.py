@@ -87,6 +87,8 @@ def fit_dense(
     """The setup with the variance model that is best for the pixels of held-out images."""
     setup = setup.with_(variance_model=None, rate=None, residual_var=0.0)
     check_held_out(batches, FEWEST_IMAGES)
+    if search.train is not None:
+        raise ValueError("`train` is for tables; of maps give the images alone, `train_inputs=`.")
     images = _Images.of(setup, batches, search)
     clean, joint = images.judged(lambda x: x)
     changes = corruptions(search.stress, batches[0][0]) if search.growth else ()
@@ -158,7 +160,8 @@ class _Images:
             )
         mean, data = self._predicted(seen, x)
         flat = seen.by_pixel(target.reshape(seen.output.shape).to(mean))
-        return Judged(mean, (flat - mean).square(), data, self._m(seen, number), flat)
+        m = self._m(seen, number)
+        return Judged(mean, (flat - mean).square(), data, m, flat, torch.zeros_like(flat))
 
     def _predicted(self, seen: AtPixels, x: Any) -> tuple[Tensor, Tensor]:
         """What is predicted, and the sensor's variance."""

@@ -18,9 +18,11 @@ _SHARED = 0.2
 
 
 def repeatable(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a fit, with unlabelled inputs that can be gone through more than once."""
-    given = options.get("train_inputs")
-    return {**options, "train_inputs": list(given)} if isinstance(given, Iterator) else options
+    """The options of a fit, with training data that can be gone through more than once."""
+    return {
+        name: list(given) if name.startswith("train") and isinstance(given, Iterator) else given
+        for name, given in options.items()
+    }
 
 
 def batches_of(inputs: Any) -> Iterator[Any]:
@@ -58,8 +60,8 @@ def check_same_kind(given: Any, held_out: Any, axis: int | None) -> None:
     found, wanted = shapes_of(given, without=axis), shapes_of(held_out, without=axis)
     if found != wanted:
         raise ValueError(
-            f"`train_inputs` are {found} for each input, and the held-out inputs are {wanted}; "
-            "prepare both in the same way."
+            f"The training inputs are {found} for each input, and the held-out inputs are "
+            f"{wanted}; prepare both in the same way."
         )
 
 
@@ -82,6 +84,7 @@ def refuse_shared_inputs(shared: int, count: int) -> None:
     """An error if held-out inputs are among the training inputs."""
     if shared > _SHARED * count:
         raise ValueError(
-            f"{shared} of {count} held-out inputs are also among `train_inputs`. Errors on inputs "
-            "that the network was trained on are too small; fit on inputs that it has not seen."
+            f"{shared} of {count} held-out inputs are also among the training inputs. Errors on "
+            "inputs that the network was trained on are too small; fit on inputs that it has not "
+            "seen."
         )

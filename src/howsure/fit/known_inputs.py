@@ -7,7 +7,7 @@ there are none, from the held-out inputs in folds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from howsure.fit.inputs import batches_of, check_same_kind, fingerprints, refuse_shared_inputs
 from howsure.gradients.units import mask_gradients
+from howsure.masks.local_error import LocalError
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
 from howsure.methods.examined import examined
 from howsure.setup import Setup
@@ -34,6 +35,7 @@ class Judged:
         data: The sensor's variance.
         m: What the masks leave open.
         target: The targets.
+        local: The error near each input; 0 without labelled training rows.
     """
 
     mean: Tensor
@@ -41,11 +43,12 @@ class Judged:
     data: Tensor
     m: Tensor
     target: Tensor
+    local: Tensor
 
     @staticmethod
     def joined(parts: Sequence[Judged]) -> Judged:
         """All inputs of several batches."""
-        names = ("mean", "error", "data", "m", "target")
+        names = [each.name for each in fields(Judged)]
         return Judged(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
@@ -56,10 +59,12 @@ class Known:
     Attributes:
         posterior: From all known inputs; `None` if masks are left out.
         folds: Cross-fitted: those that have not seen the held-out inputs of a fold.
+        local_error: By labelled training rows, where there were any.
     """
 
     posterior: MaskPosterior | None
     folds: tuple[MaskPosterior, ...] | None = None
+    local_error: LocalError | None = None
 
     @classmethod
     def of(cls, setup: Setup, batches: Batches, train_inputs: Any) -> Known:
@@ -73,7 +78,9 @@ class Known:
 
     def judged(self, setup: Setup, number: int, x: Any, target: Tensor) -> Judged:
         """A held-out batch, each row by a posterior that has not seen it."""
-        found = examined(setup, x, watch=self.posterior is not None)
+        nearby = self.local_error
+        watch = self.posterior is not None
+        found = examined(setup, x, watch=watch, features=nearby is not None)
         flat = target.reshape(len(found.mean), -1).double()
         if flat.shape != found.mean.shape:
             raise ValueError(
@@ -84,8 +91,11 @@ class Known:
         if self.posterior is not None:
             assert found.z is not None
             m = self._m(found.z, number)
+        local = torch.zeros_like(flat)
+        if nearby is not None and found.features is not None:
+            local = nearby.at(found.features)
         mean = found.mean.double()
-        return Judged(mean, (flat - mean).square(), found.own.data.double(), m, flat)
+        return Judged(mean, (flat - mean).square(), found.own.data.double(), m, flat, local)
 
     def _m(self, z: Tensor, number: int) -> Tensor:
         assert self.posterior is not None
@@ -131,7 +141,7 @@ def _from_training(setup: Setup, batches: Batches, inputs: Any) -> Gram:
         gram.add(mask_gradients(setup, x))
     if gram.count < FEWEST:
         raise ValueError(
-            f"`train_inputs` has {gram.count} inputs, and the posterior needs at least {FEWEST}, "
+            f"There are {gram.count} training inputs, and the posterior needs at least {FEWEST}, "
             "better some hundred."
         )
     refuse_shared_inputs(len(shared), len(held_out))

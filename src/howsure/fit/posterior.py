@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from howsure.fit.known_inputs import FEWEST, Batches, Judged, Known
+from howsure.fit.local_error import labelled, local_error
 from howsure.fit.stress import Stress, corruptions
 from howsure.fit.terms import points_for
 from howsure.fit.variance_terms import best_weights, nll
-from howsure.masks.posterior import MaskPosterior
+from howsure.masks.local_error import NEIGHBOURS
 from howsure.masks.variance_model import EXPONENT, KNOWN, QUANTILES, VarianceModel
 from howsure.methods.examined import POINTS
 from howsure.setup import Setup
@@ -34,8 +35,12 @@ class PosteriorSearch:
     """The options of `Uncertain.fit(model="posterior")`.
 
     Attributes:
+        train: The labelled training data: (inputs, targets), a data set, a loader. Errors of the
+            30 training rows nearest to an input then say how large its own may be; of more than
+            5,000 rows a random choice is kept. For tables: few features, many rows.
         train_inputs: Unlabelled inputs like those that the network was trained on: a tensor, an
-            array, a data set, a loader. Without them the held-out inputs serve, in folds.
+            array, a data set, a loader. Without them those of `train` serve, or else the held-out
+            inputs, in folds.
         stress: Corruptions that keep the label, to fit how fast the variance grows: "images",
             "tables", or functions of an input. Without them the exponent is 1.5.
         masks: Whether the model's own part is fitted; else the sensor's and the residual alone.
@@ -51,6 +56,7 @@ class PosteriorSearch:
         show_progress: Show a bar.
     """
 
+    train: Any = None
     train_inputs: Any = None
     stress: Stress | None = None
     masks: bool = True
@@ -69,6 +75,9 @@ class PosteriorSearch:
             raise ValueError(f'`inputs` must be "noisy" or "clean", not {self.inputs!r}.')
         if self.dense_masks not in ("all", "head"):
             raise ValueError(f'`dense_masks` must be "all" or "head", not {self.dense_masks!r}.')
+        if self.train is not None and not (self.masks and self.growth):
+            # Far from all training rows the local error says nothing.
+            raise ValueError("`train` needs the posterior and its growth; leave out what stops it.")
         for name in ("residual_var", "noise_factor"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
@@ -105,6 +114,8 @@ class PosteriorFit:
         names = ("residual_var", "noise_factor", "mask_var", "squared_error")
         return {
             **{name: getattr(model, name).tolist() for name in names},
+            "local_weight": None if model.local_weight is None else model.local_weight.tolist(),
+            "local_rows": 0 if model.local_error is None else len(model.local_error.features),
             "exponent": model.exponent,
             "masks": 0 if model.posterior is None else model.posterior.masks,
             "novelty_quantiles": {
@@ -135,6 +146,12 @@ class PosteriorFit:
                 f"beyond the {100 * KNOWN:.0f} % quantile of the novelty the variance grows with "
                 f"exponent {model.exponent:g}",
             ]
+        if model.local_error is not None and model.local_weight is not None:
+            rows = len(model.local_error.features)
+            lines.append(
+                f"local error from the {NEIGHBOURS} nearest of {rows} training rows; its weight "
+                f"{_numbers(model.local_weight)}"
+            )
         if self.stressed_nll is not None:
             lines.append(f"NLL on the corrupted inputs {self.stressed_nll:.4f}")
         return "\n".join(lines)
@@ -154,7 +171,7 @@ def fit_posterior(
     asked = setup
     if setup.samples is None and setup.tolerance is None:
         setup = setup.with_(samples=max(POINTS, points_for(setup, batches[0][0])))
-    known = Known.of(setup, batches, search.train_inputs) if search.masks else Known(None)
+    known = _known(setup, batches, search)
     held_out = Judged.joined([known.judged(setup, number, *b) for number, b in enumerate(batches)])
     stressed = _stressed(setup, batches, known, search) if search.masks and search.growth else ()
     fit = fit_judged(held_out, stressed, known, search)
@@ -165,7 +182,7 @@ def fit_judged(
     held_out: Judged, stressed: Sequence[Judged], known: Known, search: PosteriorSearch
 ) -> PosteriorFit:
     """The variance model that is best for inputs that were judged, and how well it does."""
-    model = _weighted(held_out, known.posterior, search)
+    model = _weighted(held_out, known, search)
     if stressed:
         model = _with_best_exponent(model, held_out, stressed)
     var = _variance(model, held_out)
@@ -181,6 +198,18 @@ def fit_judged(
     )
 
 
+def _known(setup: Setup, batches: Batches, search: PosteriorSearch) -> Known:
+    """The posterior and the local error that the training data gives."""
+    if not search.masks:
+        return Known(None)
+    if search.train is None:
+        return Known.of(setup, batches, search.train_inputs)
+    train = labelled(search.train)
+    local = local_error(setup, batches, train)
+    inputs = train if search.train_inputs is None else search.train_inputs
+    return replace(Known.of(setup, batches, inputs), local_error=local)
+
+
 def check_held_out(batches: Batches, fewest: int) -> None:
     """An error for too few held-out inputs, and for targets that are not finite."""
     count = sum(len(target) for _, target in batches)
@@ -193,17 +222,10 @@ def check_held_out(batches: Batches, fewest: int) -> None:
         raise ValueError("Some held-out targets are NaN or infinite; leave those inputs out.")
 
 
-def _weighted(
-    held_out: Judged, posterior: MaskPosterior | None, search: PosteriorSearch
-) -> VarianceModel:
+def _weighted(held_out: Judged, known_inputs: Known, search: PosteriorSearch) -> VarianceModel:
     """The variance model with the best weights for every output."""
-    found = []
-    given = (search.residual_var, search.noise_factor, None if posterior else 0.0)
-    fixed = torch.tensor([math.nan if g is None else g for g in given], dtype=torch.float64)
-    for k in range(held_out.error.shape[1]):
-        error, data, m = (each[:, k] for each in (held_out.error, held_out.data, held_out.m))
-        found.append(best_weights(error, torch.stack([torch.ones_like(m), data, m], 1), fixed))
-    residual, noise, masks = torch.stack(found).unbind(1)
+    posterior, nearby = known_inputs.posterior, known_inputs.local_error
+    residual, noise, masks, local = _best(held_out, known_inputs, search).unbind(1)
     # Without noise there is nothing to scale.
     noise = torch.where(held_out.data.mean(0) > 0, noise, 1.0)
     known = held_out.m.quantile(KNOWN, 0)
@@ -225,6 +247,21 @@ def _weighted(
         spread,
         novelty.quantile(levels, 0),
         novelty.mean(1).quantile(levels) / joint_known,
+        local_error=nearby,
+        local_weight=None if nearby is None else local,
+    )
+
+
+def _best(held_out: Judged, known: Known, search: PosteriorSearch) -> Tensor:  # (outputs, 4)
+    """The weights of a constant, the sensor's variance, m and the local error."""
+    parts = (0.0 if part is None else None for part in (known.posterior, known.local_error))
+    given = (search.residual_var, search.noise_factor, *parts)
+    fixed = torch.tensor([math.nan if g is None else g for g in given], dtype=torch.float64)
+    terms = (torch.ones_like(held_out.m), held_out.data, held_out.m, held_out.local)
+    columns = torch.stack(terms, 2)
+    count = held_out.error.shape[1]
+    return torch.stack(
+        [best_weights(held_out.error[:, k], columns[:, k], fixed) for k in range(count)]
     )
 
 
@@ -257,5 +294,4 @@ def _mean_nll(model: VarianceModel, stressed: Sequence[Judged]) -> float:
 
 
 def _variance(model: VarianceModel, judged: Judged) -> Tensor:
-    found = model.parts(judged.mean, judged.data, judged.m)
-    return found.residual + found.data + found.masks + found.growth
+    return model.parts(judged.mean, judged.data, judged.m, judged.local).total

@@ -14,14 +14,14 @@ from howsure.setup import Setup
 from howsure.values.batches import batches
 
 
-def pairs_of(loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
+def pairs_of(loader: Iterable[Any], kind: str = "held-out") -> Iterator[tuple[Any, Tensor]]:
     """The batches (inputs, targets) of a loader; an error if there are none."""
     empty = True
     for batch in loader:
         empty = False
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise TypeError(
-                "A held-out batch must be a pair (inputs, targets); several inputs go into a "
+                f"A {kind} batch must be a pair (inputs, targets); several inputs go into a "
                 f"tuple or a dict. This one is a {_described(batch)}."
             )
         inputs, targets = batch
@@ -32,7 +32,7 @@ def pairs_of(loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
             for each in (targets.values() if isinstance(targets, Mapping) else targets)
         ):
             raise TypeError(
-                f"The targets of a held-out batch are a {type(targets).__name__} of tensors; give "
+                f"The targets of a {kind} batch are a {type(targets).__name__} of tensors; give "
                 "those of one output, and choose it with `Uncertain(..., output=...)`."
             )
         yield inputs, torch.as_tensor(targets)

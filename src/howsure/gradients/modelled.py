@@ -28,7 +28,11 @@ class Modelled:
 
 
 def modelled(
-    own: Variances, mean: Tensor, z: Tensor | None, model: VarianceModel | None
+    own: Variances,
+    mean: Tensor,
+    z: Tensor | None,
+    model: VarianceModel | None,
+    local: Tensor | None = None,
 ) -> Modelled:
     """The sensor's variances with the rest, as the variance model says.
 
@@ -37,15 +41,17 @@ def modelled(
         mean: Predictions, (rows, outputs).
         z: Gradients with respect to the masks, (rows, outputs, masks).
         model: `None` leaves everything as it is.
+        local: The error near each input, (rows, outputs).
     """
     if model is None:
         return Modelled(own)
     open_ = None if model.posterior is None or z is None else model.posterior.covariance(z)
     m = None if open_ is None else open_.diagonal(dim1=1, dim2=2)
-    parts = model.parts(mean, own.data, m)
-    data, rest = parts.residual + parts.data, parts.masks + parts.growth
+    parts = model.parts(mean, own.data, m, local)
+    residual = parts.residual + parts.local
+    data, rest = residual + parts.data, parts.masks + parts.growth
     covariance = with_variances(own.covariance.double(), parts.data)
-    covariance = covariance + torch.diag_embed(parts.residual)
+    covariance = covariance + torch.diag_embed(residual)
     if open_ is not None:
         covariance = covariance + with_variances(open_, rest)
     std = (data + rest).sqrt()
@@ -56,18 +62,21 @@ def modelled(
         model=rest.to(own.data),
         covariance=covariance.to(own.covariance),
         standard_error=own.standard_error * share.to(own.standard_error),
-        budget=_budget(own, parts, with_masks=m is not None),
+        budget=_budget(own, parts, with_local=local is not None, with_masks=m is not None),
     )
     if m is None:
         return Modelled(variances)
     return Modelled(variances, parts.novelty.to(own.data), parts.joint.to(own.data))
 
 
-def _budget(own: Variances, parts: Parts, *, with_masks: bool) -> Budget:
-    """The sensors' shares in proportion, then residual, masks and growth."""
+def _budget(own: Variances, parts: Parts, *, with_local: bool, with_masks: bool) -> Budget:
+    """The sensors' shares in proportion, then residual, errors nearby, masks and growth."""
     was, factor = own.budget, (parts.data / _positive(own.data)).to(own.data)
     names, kinds = [*was.names, CONSTANT], [*was.kinds, CONSTANT]
     rows = [*(factor * was.variances), parts.residual.to(own.data)]
+    if with_local:
+        names, kinds = [*names, "local error"], [*kinds, "local error"]
+        rows += [parts.local.to(own.data)]
     if with_masks:
         names, kinds = [*names, "masks", "novelty"], [*kinds, "masks", "novelty"]
         rows += [parts.masks.to(own.data), parts.growth.to(own.data)]

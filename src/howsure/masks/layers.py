@@ -40,6 +40,11 @@ def spatial_dims(name: str) -> int:
     return _CONVOLUTIONS.get(name, 0)
 
 
+def is_linear(func: Callable[..., Any]) -> bool:
+    """Whether the operation is that of `nn.Linear`."""
+    return base_name(func) == "linear"
+
+
 def is_recurrent(name: str) -> bool:
     """Whether the operation returns the output sequence first, then states."""
     return name in _RECURRENT

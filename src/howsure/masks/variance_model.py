@@ -1,12 +1,13 @@
 """The variance of a prediction from what the sensor, the masks and the held-out errors say.
 
-    v_in = residual_var + noise_factor data_var + mask_var m        on inputs like the known ones
+    v_in = residual_var + noise_factor data_var + mask_var m + local_weight local
     v    = v_in + squared_error ([m / m_q]^exponent - 1)_+          growth: further away
     var  = (v^-4 + V^-4)^(-1/4),  V = Var y + (f - mean y)^2        cap
 
-m is what the masks' posterior leaves open, m_q its quantile on held-out inputs. The linear model
-behind m says too little far away, hence the growth; and nobody is less sure than someone who knows
-the targets alone, hence the cap.
+v_in is for inputs like the known ones. m is what the masks' posterior leaves open, m_q its quantile
+on held-out inputs; local is the error near an input, where labelled training rows were given. The
+linear model behind m says too little far away, hence the growth; and nobody is less sure than
+someone who knows the targets alone, hence the cap.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure.masks.local_error import LocalError
 from howsure.masks.posterior import MaskPosterior
 
 # The quantile of the held-out inputs from which the variance grows, and that is a novelty of 1.
@@ -37,6 +39,7 @@ class Parts:
 
     Attributes:
         residual: What no part explains, on known inputs.
+        local: From the errors of training rows nearby.
         data: From the sensor's noise.
         masks: From the posterior of the masks.
         growth: From being unlike the known inputs.
@@ -45,11 +48,17 @@ class Parts:
     """
 
     residual: Tensor
+    local: Tensor
     data: Tensor
     masks: Tensor
     growth: Tensor
     novelty: Tensor
     joint: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """The variance itself."""
+        return self.residual + self.local + self.data + self.masks + self.growth
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +80,8 @@ class VarianceModel:
         joint_quantiles: The same of the joint novelty, (`QUANTILES`,).
         head: Of dense outputs: the last layer, if the masks are those of its input channels, or
             `ALL_LAYERS`. Pixels are then the rows, and outputs the channels of the output.
+        local_error: Training rows with their errors; `None` if there were none.
+        local_weight: Variance per unit of the error near an input; `None` likewise.
     """
 
     posterior: MaskPosterior | None
@@ -86,8 +97,12 @@ class VarianceModel:
     quantiles: Tensor
     joint_quantiles: Tensor
     head: str | None = None
+    local_error: LocalError | None = None
+    local_weight: Tensor | None = None
 
-    def parts(self, mean: Tensor, data_var: Tensor, m: Tensor | None) -> Parts:
+    def parts(
+        self, mean: Tensor, data_var: Tensor, m: Tensor | None, local: Tensor | None = None
+    ) -> Parts:
         """The variance of predictions by part, capped; all (rows, outputs), in double precision."""
         data = self.noise_factor * data_var.double()
         residual = self.residual_var.expand_as(data)
@@ -95,9 +110,13 @@ class VarianceModel:
         novelty = m / torch.where(self.known > 0, self.known, 1.0)
         masks = self.mask_var * m
         growth = self.squared_error * (novelty.pow(self.exponent) - 1).clamp(min=0)
-        factor = self._capped(residual + data + masks + growth, mean.double())
+        near = torch.zeros_like(data)
+        if local is not None and self.local_weight is not None:
+            near = self.local_weight * local
+        factor = self._capped(residual + near + data + masks + growth, mean.double())
         return Parts(
             factor * residual,
+            factor * near,
             factor * data,
             factor * masks,
             factor * growth,
@@ -126,15 +145,21 @@ class VarianceModel:
     def state(self) -> dict[str, Any]:
         """Tensors and numbers, to be saved."""
         own = {each.name: getattr(self, each.name) for each in fields(self)}
-        posterior = own.pop("posterior")
-        if posterior is not None:
-            own["posterior"] = {f.name: getattr(posterior, f.name) for f in fields(posterior)}
+        for name in _NESTED:
+            value = own[name]
+            if value is not None:
+                own[name] = {f.name: getattr(value, f.name) for f in fields(value)}
         return own
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> VarianceModel:
         """What `state` gave."""
-        own = dict(state)
-        posterior = own.pop("posterior", None)
-        known = None if posterior is None else MaskPosterior(**posterior)
-        return cls(posterior=known, **own)
+        own = {"posterior": None, **state}
+        for name, kind in _NESTED.items():
+            if own.get(name) is not None:
+                own[name] = kind(**own[name])
+        return cls(**own)
+
+
+# Fields that have fields of their own.
+_NESTED = {"posterior": MaskPosterior, "local_error": LocalError}

@@ -60,13 +60,14 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
         return noise_sampling.METHOD, setup, "it has what `fit` found about every pixel"
     sampling = sampling_for(setup)
     outputs, work, elements = _size(setup, x)
-    if outputs > MOST_OUTPUTS and not _has_classes(setup, x):
-        return sampling, setup, f"{outputs} outputs are too many for a backward pass each"
     is_small = work <= SMALL_WORK and elements <= FEW_ELEMENTS
+    # `fit` has counted the outputs: without any noise they cannot be told from rows here.
     if setup.variance_model is not None:
         if is_small and setup.samples is None and setup.tolerance is None:
             setup = setup.with_(samples=SMALL_POINTS)
         return gradients.METHOD, setup, "it has what `fit` found about the model itself"
+    if outputs > MOST_OUTPUTS and not _has_classes(setup, x):
+        return sampling, setup, f"{outputs} outputs are too many for a backward pass each"
     if sampling.draws_noise and is_small:
         if setup.samples is None and setup.tolerance is None:
             setup = setup.with_(samples=SMALL_SAMPLES)

@@ -16,6 +16,7 @@ from howsure.gradients.layout import Verdict
 from howsure.gradients.sources import Sources, values_at
 from howsure.gradients.units import gradients_of_units
 from howsure.gradients.variances import Replaced, Variances, variances_of
+from howsure.masks.local_error import LastLinear
 from howsure.methods.draws import SAMPLES, sampled_at
 from howsure.setup import Setup
 from howsure.values.concrete import is_traced
@@ -39,6 +40,7 @@ class Examined:
         own: Variances by all that is random.
         z: Mean gradients with respect to a multiplier at every unit, (rows, outputs, masks).
         notes: What a user should know.
+        features: What enters the last linear layer, (rows, units), if asked for.
     """
 
     calls: Calls
@@ -46,17 +48,18 @@ class Examined:
     own: Variances
     z: Tensor | None
     notes: tuple[str, ...]
+    features: Tensor | None = None
 
 
 @torch.inference_mode(False)
-def examined(setup: Setup, x: Any, *, watch: bool) -> Examined:
+def examined(setup: Setup, x: Any, *, watch: bool, features: bool = False) -> Examined:
     """Predictions with what the sensors and, if watched, the units do to them.
 
     An error if the model's gradients cannot be relied on.
     """
     verdict = verdict_of(setup.watching(x) if watch else setup, x)
     require_gradients(setup, verdict)
-    return examined_as(verdict, setup, x, watch=watch)
+    return examined_as(verdict, setup, x, watch=watch, features=features)
 
 
 def require_gradients(setup: Setup, verdict: Verdict) -> None:
@@ -80,20 +83,31 @@ def why_no_gradients(setup: Setup, verdict: Verdict) -> str | None:
     return verdict.reason
 
 
-def examined_as(verdict: Verdict, setup: Setup, x: Any, *, watch: bool) -> Examined:
+def examined_as(
+    verdict: Verdict, setup: Setup, x: Any, *, watch: bool, features: bool = False
+) -> Examined:
     """The same for a model of which is known how it can be run."""
     sources = Sources.of(setup, x, verdict.layout, watch=watch)
     calls = verdict.calls(setup, x, sources)
-    with torch.no_grad():
-        plain = calls.flat(calls.plain(), 1)[0]
+    plain, entering = plain_pass(calls, features=features)
     if not sources.names or not calls.count:
         z = gradients_of_units(calls, sources) if watch and calls.count else None
-        return Examined(calls, plain, Variances.nothing(plain), z, about(verdict))
+        return Examined(calls, plain, Variances.nothing(plain), z, about(verdict), entering)
     found = estimated(setup, calls, sources)
     own = variances_of(found, partial(replaced, calls, sources))
     mean = plain if setup.prediction != "mean" else means_of(setup, calls, found)[0]
     notes = (*about(verdict), *own.notes, *unreached(setup, found))
-    return Examined(calls, mean, own, found.watched if watch else None, notes)
+    return Examined(calls, mean, own, found.watched if watch else None, notes, entering)
+
+
+@torch.no_grad()
+def plain_pass(calls: Calls, *, features: bool) -> tuple[Tensor, Tensor | None]:
+    """What the model itself says, (rows, outputs), and what enters its last linear layer."""
+    if not features:
+        return calls.flat(calls.plain(), 1)[0], None
+    with LastLinear() as last:
+        outputs = calls.plain()
+    return calls.flat(outputs, 1)[0], last.rows(calls.count)
 
 
 def estimated(setup: Setup, calls: Calls, sources: Sources) -> Estimate:

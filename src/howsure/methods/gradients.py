@@ -30,7 +30,9 @@ from howsure.values.trees import map_leaves
 def predict(setup: Setup, x: Any) -> Prediction:
     """The prediction with data and model variance, covariance, budget and standard error."""
     keep_freed_memory()
-    watch = setup.variance_model is not None and setup.variance_model.posterior is not None
+    model = setup.variance_model
+    watch = model is not None and model.posterior is not None
+    local = None if model is None else model.local_error
     verdict = verdict_of(setup.watching(x) if watch else setup, x)
     if setup.variance_model is not None:
         require_gradients(setup, verdict)
@@ -38,8 +40,9 @@ def predict(setup: Setup, x: Any) -> Prediction:
         return _sampled(setup, x, verdict)
     if setup.task == "classification" and all(t.numel() for t in tensors_of(x)):
         return classified(setup, x, verdict)
-    found = examined_as(verdict, setup, x, watch=watch)
-    own = modelled(found.own, found.mean, found.z, setup.variance_model)
+    found = examined_as(verdict, setup, x, watch=watch, features=local is not None)
+    near = None if local is None or found.features is None else local.at(found.features)
+    own = modelled(found.own, found.mean, found.z, model, near)
     return replace(_prediction(setup, found.calls, found.mean, own), notes=found.notes)
 
 

@@ -57,6 +57,7 @@ def parts_at_pixels(model: VarianceModel, mean: Tensor, data: Tensor, m: Tensor)
     novelty = own(found.novelty)
     return Parts(
         own(found.residual),
+        own(found.local),
         own(found.data),
         own(found.masks),
         own(found.growth),
@@ -67,7 +68,7 @@ def parts_at_pixels(model: VarianceModel, mean: Tensor, data: Tensor, m: Tensor)
 
 def _share(parts: Parts, data: Tensor) -> Tensor:
     """What an error of the sensor's std does to the total std."""
-    std = (parts.residual + parts.data + parts.masks + parts.growth).sqrt()
+    std = parts.total.sqrt()
     return parts.data / _positive(data.double()).sqrt() / _positive(std)
 
 
