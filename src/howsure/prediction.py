@@ -33,9 +33,11 @@ class Prediction:
             near 1 a linearised network would do as well.
         std_error: Standard error of `std`, where a method knows it: how far more points or samples
             would move it.
-        novelty: How unlike the known inputs this one is, for every output, where `fit` has made a
-            posterior over masks: above 1 for a quarter of the held-out inputs.
+        novelty: How unlike the known inputs this one is, where `fit` has found that out: above 1
+            for a quarter of the held-out inputs. For every output; of classes for every input.
         joint_novelty: The same for all outputs together, (batch,).
+        temperature: By what the logits of each input were divided, (batch,), where `fit` has found
+            a temperature.
         method: The method that made the prediction.
     """
 
@@ -51,6 +53,7 @@ class Prediction:
     std_error: Any = None
     novelty: Any = None
     joint_novelty: Tensor | None = None
+    temperature: Tensor | None = None
     method: str = ""
 
     def __repr__(self) -> str:
@@ -161,6 +164,7 @@ def concatenated(batches: Sequence[Prediction], *, maps: bool = False) -> Predic
         std_error=joined("std_error") if all(b.std_error is not None for b in batches) else None,
         novelty=joined("novelty") if all(b.novelty is not None for b in batches) else None,
         joint_novelty=_of_all(batches, "joint_novelty", torch.cat),
+        temperature=_of_all(batches, "temperature", torch.cat),
     )
 
 

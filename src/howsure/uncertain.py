@@ -12,7 +12,7 @@ from torch import nn
 
 from howsure import calibrate as calibration
 from howsure.deploy.compiling import Compiled
-from howsure.fit import Fit, ModelPart, PosteriorFit, fit_method
+from howsure.fit import Found, ModelPart, fit_method
 from howsure.fit.inputs import repeatable
 from howsure.masks import Placement, as_placement, describe
 from howsure.methods import Choice, Method, MethodName, choose, method_of
@@ -98,7 +98,7 @@ class Uncertain(nn.Module):
             prediction=prediction,
             **method_options,
         )
-        self.last_fit: Fit | PosteriorFit | None = None
+        self.last_fit: Found | None = None
         self.calibrators: tuple[calibration.Calibrator, ...] = ()
         self._compiled: Compiled | None = None
 
@@ -155,7 +155,7 @@ class Uncertain(nn.Module):
 
     def fit(
         self, loader: Iterable[Any], *, model: ModelPart | None = "auto", **options: Any
-    ) -> Fit | PosteriorFit:
+    ) -> Found:
         """Finds out on held-out data what the network does not know, by NLL.
 
         >>> sure.fit(held_out, train_inputs=frames)    # the frames need no labels
@@ -273,7 +273,7 @@ class Ensemble(nn.Module):
         """How many members, and the first of them, in one line."""
         return f"Ensemble({len(self.members)} members, {self.members[0]!r} first)"
 
-    def fit(self, loader: Iterable[Any], **options: Any) -> list[Fit | PosteriorFit]:
+    def fit(self, loader: Iterable[Any], **options: Any) -> list[Found]:
         """Fits every member by itself on the same held-out data; options as in `Uncertain.fit`."""
         # A data set has a say in the warnings of `fit`; anything else may be gone after one round.
         batches = loader if hasattr(loader, "dataset") else list(loader)

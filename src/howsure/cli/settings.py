@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from howsure.cli.result import plain
-from howsure.fit import Fit, PosteriorFit
+from howsure.fit import Found
 from howsure.noise.values import encode
 from howsure.report import decoded
 from howsure.uncertain import Uncertain
@@ -18,7 +18,7 @@ from howsure.values.files import write_atomically
 _FORMAT = "howsure settings 1"
 
 
-def write_settings(path: Path, sure: Uncertain, fit: Fit | PosteriorFit | None = None) -> None:
+def write_settings(path: Path, sure: Uncertain, fit: Found | None = None) -> None:
     """Writes settings, and beside them how they were found; a `.pt` has the settings alone."""
     if path.suffix == ".pt":
         sure.save(path)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from howsure.masks import VarianceModel
 from howsure.masks.variance_model import LEVELS
+from howsure.methods.temperature import TemperatureModel
 from howsure.moments.value import Moments
 from howsure.values.brief import brief
 from howsure.values.concrete import has_values
@@ -78,21 +79,28 @@ class Gate:
         return cls(k * (mean.mean() if joint else mean), tuple(mean.shape), by, joint)
 
     @classmethod
-    def on_novelty(cls, model: VarianceModel | None, *, level: float = 0.99) -> Gate:
+    def on_novelty(
+        cls, model: VarianceModel | TemperatureModel | None, *, level: float = 0.99
+    ) -> Gate:
         """The gate that rejects what is newer than nearly all held-out inputs.
 
         >>> gate = Gate.on_novelty(sure.setup.variance_model)
         >>> gate(sure(x).joint_novelty)
 
         Args:
-            model: What `fit` found: `sure.setup.variance_model`.
+            model: What `fit` found: `sure.setup.variance_model`, or `temperature_model` for
+                classes.
             level: Share of the held-out inputs that pass, one of 0.5, 0.75, 0.9, 0.95, 0.99.
         """
-        if model is None or model.posterior is None:
-            raise ValueError("There is no novelty: fit a posterior first, `sure.fit(held_out)`.")
+        quantiles = None if model is None else model.novelty_quantiles
+        if quantiles is None:
+            raise ValueError(
+                "There is no novelty: fit a posterior first, or for classes a temperature that "
+                "depends on the input, `sure.fit(held_out)`."
+            )
         if level not in LEVELS:
             raise ValueError(f"`level` must be one of {LEVELS}, not {level}.")
-        return cls(float(model.joint_quantiles[LEVELS.index(level)]), by="novelty")
+        return cls(float(quantiles[LEVELS.index(level)]), by="novelty")
 
     def uncertainty(self, var: Tensor) -> Tensor:
         """What is compared with the threshold: `(...)` if joint, else `(..., *shape)`."""

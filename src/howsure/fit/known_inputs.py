@@ -20,7 +20,7 @@ from howsure.methods.examined import examined
 from howsure.setup import Setup
 
 FEWEST = 50
-_FOLDS = 5
+FOLDS = 5
 Batches = Sequence[tuple[Any, Tensor]]
 
 
@@ -91,14 +91,14 @@ class Known:
         assert self.posterior is not None
         if self.folds is None:
             return self.posterior.m(z)
-        fold = _folds_of(len(z), number)
+        fold = folds_of(len(z), number)
         each = torch.stack([posterior.m(z) for posterior in self.folds])
         return each.gather(0, fold[None, :, None].expand(1, *each.shape[1:]))[0]
 
 
-def _folds_of(count: int, number: int) -> Tensor:
+def folds_of(count: int, number: int) -> Tensor:
     """The fold of every row of a batch."""
-    return (torch.arange(count) + number) % _FOLDS
+    return (torch.arange(count) + number) % FOLDS
 
 
 def _sum(grams: Sequence[Gram]) -> Gram:
@@ -115,8 +115,8 @@ def _by_fold(setup: Setup, batches: Batches) -> list[Gram]:
         if not grams:
             whole = Gram()
             whole.add(z)
-            grams = [Gram(whole.scale) for _ in range(_FOLDS)]
-        fold = _folds_of(len(z), number)
+            grams = [Gram(whole.scale) for _ in range(FOLDS)]
+        fold = folds_of(len(z), number)
         for k, gram in enumerate(grams):
             gram.add(z[fold == k])
     return grams

@@ -139,7 +139,7 @@ def fit_posterior(
     setup: Setup, batches: Batches, search: PosteriorSearch
 ) -> tuple[Setup, PosteriorFit]:
     """The setup with the variance model that is best for held-out data."""
-    setup = setup.with_(variance_model=None, rate=None, residual_var=0.0)
+    setup = setup.unfitted().with_(rate=None, residual_var=0.0)
     _check(batches)
     asked = setup
     if setup.samples is None and setup.tolerance is None:

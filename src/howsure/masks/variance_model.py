@@ -80,6 +80,11 @@ class VarianceModel:
     quantiles: Tensor
     joint_quantiles: Tensor
 
+    @property
+    def novelty_quantiles(self) -> Tensor | None:
+        """Joint novelty of the held-out inputs at `LEVELS`; `None` without a posterior."""
+        return None if self.posterior is None else self.joint_quantiles
+
     def parts(self, mean: Tensor, data_var: Tensor, m: Tensor | None) -> Parts:
         """The variance of predictions by part, capped; all (rows, outputs), in double precision."""
         data = self.noise_factor * data_var.double()
