@@ -10,6 +10,7 @@ import howsure as hs
 from howsure.masks import Placement, VarianceModel
 from howsure.masks.posterior import MaskPosterior
 from howsure.methods.saved_settings import loaded_settings, names_of_settings, saved_settings
+from howsure.methods.temperature import Distances, LayerGaussian, TemperatureModel
 from howsure.moments.rule import find
 from howsure.setup import Setup
 from nets import perceptron
@@ -41,6 +42,16 @@ OTHER = {
         *torch.rand(2, 1),
         torch.rand(5, 1),
         torch.rand(5),
+    ),
+    "temperature_model": TemperatureModel(
+        1.5,
+        3,
+        Distances((LayerGaussian("0", torch.rand(2), torch.eye(2)),), "2", torch.rand(7, 4), 9),
+        (0.25, 2.0),
+        torch.rand(2),
+        0.5,
+        torch.rand(5),
+        ("said",),
     ),
     "uniforms": (torch.rand(2, 3), torch.rand(2, 4)),
 }

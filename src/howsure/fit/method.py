@@ -19,7 +19,8 @@ from howsure.fit.closed_form import search_closed_form
 from howsure.fit.grid import Batches, search_grid
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, fit_posterior
 from howsure.fit.search import Fit, Search
-from howsure.fit.temperature import TemperatureFit, TemperatureSearch, fit_temperature
+from howsure.fit.temperature import fit_temperature
+from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
 from howsure.fit.validation_data import pairs_of, warn_if_clean, warn_if_training_data
 from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.checks import verdict_of
