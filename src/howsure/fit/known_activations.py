@@ -199,7 +199,8 @@ class LayerSums:
         eye = torch.eye(len(away), dtype=away.dtype, device=away.device)
         root = torch.linalg.cholesky(covariance + ridge * size * eye)
         whitening = torch.linalg.solve_triangular(root, eye, upper=False)
-        return LayerGaussian(name, self.centre + away, whitening)
+        # In the usual order of memory, which exported files can hold.
+        return LayerGaussian(name, self.centre + away, whitening.contiguous())
 
 
 @dataclass(frozen=True, eq=False)

@@ -217,7 +217,7 @@ def _model(
         held_out.logits.shape[1],
         distances,
         growth if distances is not None else (0.0, 0.0),
-        held_out.logs.quantile(GROWS_FROM, 0),
+        held_out.logs.quantile(GROWS_FROM, 0).clone(),
         level,
         quantiles,
         notes,
