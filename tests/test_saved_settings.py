@@ -11,6 +11,7 @@ from howsure.masks import Placement, VarianceModel
 from howsure.masks.local_error import LocalError
 from howsure.masks.posterior import MaskPosterior
 from howsure.methods.saved_settings import loaded_settings, names_of_settings, saved_settings
+from howsure.methods.temperature import Distances, LayerGaussian, TemperatureModel
 from howsure.moments.rule import find
 from howsure.setup import Setup
 from nets import perceptron
@@ -44,6 +45,16 @@ OTHER = {
         torch.rand(5),
         LocalError(torch.rand(40, 2), torch.rand(40, 1), torch.rand(1), 0.5),
         torch.rand(1),
+    ),
+    "temperature_model": TemperatureModel(
+        1.5,
+        3,
+        Distances((LayerGaussian("0", torch.rand(2), torch.eye(2)),), "2", torch.rand(7, 4), 9),
+        (0.25, 2.0),
+        torch.rand(2),
+        0.5,
+        torch.rand(5),
+        ("said",),
     ),
     "uniforms": (torch.rand(2, 3), torch.rand(2, 4)),
 }

@@ -35,9 +35,11 @@ class Prediction:
             near 1 a linearised network would do as well.
         std_error: Standard error of `std`, where a method knows it: how far more points or samples
             would move it.
-        novelty: How unlike the known inputs this one is, for every output, where `fit` has made a
-            posterior over masks: above 1 for a quarter of the held-out inputs.
+        novelty: How unlike the known inputs this one is, where `fit` has found that out: above 1
+            for a quarter of the held-out inputs. For every output; of classes for every input.
         joint_novelty: The same for all outputs together, (batch,).
+        temperature: By what the logits of each input were divided, (batch,), where `fit` has found
+            a temperature.
         method: The method that made the prediction.
         batch_dim: The axis of the outputs that counts the inputs; `None` if the call was one.
     """
@@ -54,6 +56,7 @@ class Prediction:
     std_error: Any = None
     novelty: Any = None
     joint_novelty: Tensor | None = None
+    temperature: Tensor | None = None
     method: str = ""
     batch_dim: int | None = 0
 
@@ -86,7 +89,7 @@ class Prediction:
             found["low"], found["high"] = self.interval(level)
         if self.expected_entropy is not None:
             found |= {"entropy": self.entropy, "mutual_information": self.mutual_information}
-        others = ("std_error", "novelty", "joint_novelty")
+        others = ("std_error", "novelty", "joint_novelty", "temperature")
         return found | {n: getattr(self, n) for n in others if getattr(self, n) is not None}
 
     def numpy(self, level: float | None = None) -> dict[str, Any]:
@@ -185,7 +188,7 @@ def _root(leaf: Any) -> Any:
 
 # Fields in the structure of the model's output, and those with a row for each input in front.
 _NESTED = ("mean", "data_var", "model_var", "std_error", "novelty")
-_BY_ROW = ("expected_entropy", "covariance", "linear_share", "joint_novelty")
+_BY_ROW = ("expected_entropy", "covariance", "linear_share", "joint_novelty", "temperature")
 
 
 def rows_of(prediction: Prediction) -> int:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from howsure.masks import (
 from howsure.moments.rule import Rule, Target
 from howsure.noise import NoiseLike, variance_of
 from howsure.values.trees import as_call, copied, selected, shapes_of
+
+if TYPE_CHECKING:
+    from howsure.methods.temperature import TemperatureModel
 
 Task = Literal["regression", "classification"]
 PredictionKind = Literal["mean", "network"]
@@ -62,6 +65,8 @@ class Setup:
         rules: As in `propagate`.
         variance_model: What `fit` found out about variances: the posterior over masks with its
             weights; `None` before.
+        temperature_model: What `fit` found out about classes: a temperature that grows with the
+            distance from known inputs; `None` before.
         uniforms: Numbers for every site, (samples, [batch,] *units), in place of drawn ones: a unit
             is kept where its number is at least the rate.
     """
@@ -85,6 +90,7 @@ class Setup:
     fallback: str = "error"
     rules: Mapping[Target, Rule] | None = None
     variance_model: VarianceModel | None = None
+    temperature_model: TemperatureModel | None = None
     uniforms: tuple[Tensor, ...] | None = None
     _sites: dict[str, tuple[Site, ...]] = field(default_factory=dict, repr=False)
     _verdicts: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -115,6 +121,15 @@ class Setup:
     def with_(self, **changes: Any) -> Setup:
         """The same setup with some settings changed."""
         return replace(self, **changes)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether `fit` has found more than a dropout rate."""
+        return self.variance_model is not None or self.temperature_model is not None
+
+    def unfitted(self) -> Setup:
+        """The same without what `fit` has found."""
+        return self.with_(variance_model=None, temperature_model=None)
 
     def variance(self, x: Any) -> Any:
         """The noise variance of an input, in the structure that `propagate` takes."""

@@ -78,6 +78,39 @@ def test_tune_writes_settings_that_predict_takes(project, howsure):
     np.testing.assert_allclose(found["std"] ** 2, expected, rtol=1e-3)
 
 
+def test_fit_finds_a_temperature_for_classes_that_predict_takes(project, howsure):
+    (project / "classes.py").write_text(
+        "import torch\nfrom torch import nn\n\n"
+        "def build():\n    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))\n"
+    )
+    generator = np.random.default_rng(0)
+    x, more = (generator.normal(size=(60, 3)).astype(np.float32) for _ in range(2))
+    import classes
+
+    said = classes.build()(torch.from_numpy(x)).argmax(1).numpy()
+    y = np.where(np.arange(60) % 4 > 0, said, 1 - said)  # Some mistakes.
+    np.savez("labelled.npz", x=x, y=y)
+    np.save("more.npy", more)
+    ran = howsure(
+        "fit", "classes:build", "labelled.npz", "--task", "classification", "--train-inputs",
+        "more.npy", "--stress", "tables", "--out", "settings.json", "--json",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    sure = hs.Uncertain(classes.build().eval(), task="classification")
+    fit = sure.fit(
+        [(torch.from_numpy(x), torch.from_numpy(y))],
+        train_inputs=torch.from_numpy(more),
+        stress="tables",
+    )
+    assert ran.data["fit"]["temperature"] == pytest.approx(fit.model.temperature, rel=1e-4)
+    assert ran.data["fit"]["known"] == 60 and ran.data["fit"]["layers"] == ["0", "2"]
+    np.save("new.npy", 5 * x[:7])
+    assert howsure("predict", "classes:build", "new.npy", "--settings", "settings.json").code == 0
+    expected = sure(torch.from_numpy(5 * x[:7])).mean
+    np.testing.assert_allclose(np.load("predictions.npz")["mean"], expected, rtol=1e-3, atol=1e-5)
+
+
 def test_options_are_stronger_than_settings(project, howsure):
     hs.Uncertain(loaded(), noise=0.5, method="adf").save("settings.pt")
     command = ("predict", NET, "x.npy", "--settings", "settings.pt")

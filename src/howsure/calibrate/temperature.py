@@ -69,7 +69,14 @@ class Temperature(Calibrator):
             data_var=logits.data_var / t.square(),
             model_var=logits.model_var / t.square(),
         )
-        return replace(class_probabilities(cooled), notes=prediction.notes)
+        known = prediction.temperature
+        return replace(
+            class_probabilities(cooled),
+            notes=prediction.notes,
+            novelty=prediction.novelty,
+            joint_novelty=prediction.joint_novelty,
+            temperature=None if known is None else known * t.to(known),
+        )
 
 
 def _logits(prediction: Prediction) -> Prediction:

@@ -152,7 +152,7 @@ def uncertain_of(arguments: Namespace, model: Model) -> Uncertain:
 def check_unsure(sure: Uncertain) -> None:
     """An error in the words of the command line if "auto" will have nothing to choose by."""
     setup = sure.setup
-    known = setup.noise is not None or setup.rate is not None
+    known = setup.noise is not None or setup.rate is not None or setup.is_fitted
     if sure.method == "auto" and not known and setup.placement.kind != "existing":
         raise ValueError(
             "There is nothing to be unsure about: give the sensor's noise (`--noise-std`), a "

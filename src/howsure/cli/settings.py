@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from howsure.cli.result import plain
-from howsure.fit import Fit, PosteriorFit
+from howsure.fit import Found
 from howsure.noise.values import encode
 from howsure.report import decoded
 from howsure.uncertain import Uncertain
@@ -20,7 +20,7 @@ _FORMAT = "howsure settings 1"
 _MOST_NUMBERS = 1_000_000
 
 
-def write_settings(path: Path, sure: Uncertain, fit: Fit | PosteriorFit | None = None) -> None:
+def write_settings(path: Path, sure: Uncertain, fit: Found | None = None) -> None:
     """Writes settings, and beside them how they were found; a `.pt` has the settings alone."""
     _check_size(path, sure)
     if path.suffix == ".pt":

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from howsure.masks import VarianceModel
+from howsure.masks.novelty import quantile_at
+from howsure.methods.temperature import TemperatureModel
 from howsure.moments.value import Moments
 from howsure.values.brief import brief
 from howsure.values.concrete import has_values
@@ -77,21 +79,28 @@ class Gate:
         return cls(k * (mean.mean() if joint else mean), tuple(mean.shape), by, joint)
 
     @classmethod
-    def on_novelty(cls, model: VarianceModel | None, *, level: float = 0.99) -> Gate:
+    def on_novelty(
+        cls, model: VarianceModel | TemperatureModel | None, *, level: float = 0.99
+    ) -> Gate:
         """The gate that rejects what is newer than nearly all held-out inputs.
 
         >>> gate = Gate.on_novelty(sure.setup.variance_model)
         >>> gate(sure(x).joint_novelty)
 
         Args:
-            model: What `fit` found: `sure.setup.variance_model`.
+            model: What `fit` found: `sure.setup.variance_model`, or `temperature_model` for
+                classes.
             level: Share of the held-out inputs that pass, between 0 and 1.
         """
-        if model is None or model.posterior is None:
-            raise ValueError("There is no novelty: fit a posterior first, `sure.fit(held_out)`.")
+        quantiles = None if model is None else model.novelty_quantiles
+        if quantiles is None:
+            raise ValueError(
+                "There is no novelty: fit a posterior first, or for classes a temperature that "
+                "depends on the input, `sure.fit(held_out)`."
+            )
         if not 0 < level <= 1:
             raise ValueError(f"`level` must be between 0 and 1, not {level}.")
-        return cls(model.joint_quantile(level), by="novelty")
+        return cls(quantile_at(quantiles, level), by="novelty")
 
     def uncertainty(self, var: Tensor) -> Tensor:
         """What is compared with the threshold: `(...)` if joint, else `(..., *shape)`."""

@@ -1,5 +1,6 @@
 """What a trained model does not say by itself, found on held-out data."""
 
+from howsure.fit.method import Found as Found
 from howsure.fit.method import ModelPart as ModelPart
 from howsure.fit.method import fit_method as fit_method
 from howsure.fit.posterior import PosteriorFit as PosteriorFit
@@ -7,3 +8,5 @@ from howsure.fit.posterior import PosteriorSearch as PosteriorSearch
 from howsure.fit.search import DEFAULT_RATES as DEFAULT_RATES
 from howsure.fit.search import Fit as Fit
 from howsure.fit.search import Search as Search
+from howsure.fit.temperature_search import TemperatureFit as TemperatureFit
+from howsure.fit.temperature_search import TemperatureSearch as TemperatureSearch

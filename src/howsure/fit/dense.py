@@ -23,9 +23,10 @@ from howsure.fit.stress import corruptions
 from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.checks import STEPWISE
 from howsure.gradients.layout import layout_of
+from howsure.masks.novelty import quantiles_of
 from howsure.masks.pixels import AtPixels, PixelGram, m_at_pixels
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
-from howsure.masks.variance_model import ALL_LAYERS, KNOWN, QUANTILES, VarianceModel
+from howsure.masks.variance_model import ALL_LAYERS, KNOWN, VarianceModel
 from howsure.methods import Method, noise_sampling
 from howsure.methods.choice import outputs_of
 from howsure.methods.examined import why_no_gradients
@@ -103,8 +104,7 @@ def _with_joint_novelty(model: VarianceModel, m: Tensor) -> VarianceModel:  # (i
     """The novelty of an image as a whole is its mean over all pixels."""
     novelty = (m / torch.where(model.known > 0, model.known, 1.0)).mean(1)
     known = max(float(novelty.quantile(KNOWN)), torch.finfo(torch.float64).tiny)
-    levels = torch.linspace(0, 1, QUANTILES, dtype=torch.float64)
-    return replace(model, joint_known=known, joint_quantiles=novelty.quantile(levels) / known)
+    return replace(model, joint_known=known, joint_quantiles=quantiles_of(novelty) / known)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Fits on held-out data: a posterior over masks, or the dropout rate of the paper.
+"""Fits on held-out data: a posterior over masks, a temperature, or the paper's dropout rate.
 
 The rate, and a residual variance, are found after training (Loquercio et al. 2020, Eq. 12):
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -20,6 +20,8 @@ from howsure.fit.dense import fit_dense, is_dense, why_not_dense
 from howsure.fit.grid import Batches, search_grid
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, fit_posterior
 from howsure.fit.search import Fit, Search
+from howsure.fit.temperature import fit_temperature
+from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
 from howsure.fit.validation_data import pairs_of, warn_if_clean, warn_if_training_data
 from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.checks import verdict_of
@@ -29,7 +31,14 @@ from howsure.methods.examined import why_no_gradients
 from howsure.noise import sample_of
 from howsure.setup import Setup
 
-ModelPart = Literal["auto", "posterior", "dropout"]
+ModelPart = Literal["auto", "posterior", "temperature", "dropout"]
+Found = Fit | PosteriorFit | TemperatureFit
+# The options of each part.
+_SEARCHES = {
+    "posterior": PosteriorSearch,
+    "temperature": TemperatureSearch,
+    "dropout": Search,
+}
 
 
 def fit_method(
@@ -39,50 +48,52 @@ def fit_method(
     *,
     model: ModelPart | None = "auto",
     **options: Any,
-) -> tuple[Setup, Fit | PosteriorFit]:
+) -> tuple[Setup, Found]:
     """The setup with what minimises the NLL of held-out data.
 
     Args:
         setup: What to fit.
         method: The method, its name, or "auto".
         loader: Batches of (inputs, targets), held out from training.
-        model: What stands for the model's own uncertainty: "posterior" over masks, "dropout" at a
-            rate to be found, or `None` for the sensor's and a residual variance alone. "auto" is
-            the posterior where there can be one; the fit's `notes` say why not, unless an option
-            of the rate search asks for the rate.
-        **options: See `howsure.fit.PosteriorSearch` and `howsure.fit.Search`.
+        model: What stands for the model's own uncertainty: "posterior" over masks for regression,
+            "temperature" for classification, "dropout" at a rate to be found for both; or `None`
+            for the sensor's and a residual variance alone, or a constant temperature. "auto" is
+            one of the first two where there can be one; the fit's `notes` say why not, unless an
+            option of the rate search asks for the rate.
+        **options: See `howsure.fit.PosteriorSearch`, `TemperatureSearch` and `Search`.
     """
     own, note = method_of(method), None
     if model == "auto":
         loader = list(loader) if isinstance(loader, Iterator) else loader
         model, note = _model_for(setup, own, loader, options)
-    _check_options(options, model)
+    _check_options(options, _part(setup, model))
     if model == "dropout":
-        search = Search(**options)
-        changed, fit = _fit_dropout(setup.with_(variance_model=None), own, loader, search)
+        changed, fit = _fit_dropout(setup.unfitted(), own, loader, Search(**options))
         return changed, fit if note is None else replace(fit, notes=(note, *fit.notes))
-    if model not in ("posterior", None):
-        raise ValueError(f'`model` must be "auto", "posterior", "dropout" or None, not {model!r}.')
-    _check_posterior(setup, own)
+    _check_part(setup, own, model)
+    if setup.task == "classification":
+        wanted = TemperatureSearch(**{"growth": model is not None, **options})
+        return fit_temperature(setup, _batches(setup, loader, wanted), wanted)
     search = PosteriorSearch(**options, masks=model is not None)
     batches = _batches(setup, loader, search)
-    fit = fit_dense if is_dense(setup, own, batches[0][0], search) else fit_posterior
-    return fit(setup, batches, search)
+    fit_part = fit_dense if is_dense(setup, own, batches[0][0], search) else fit_posterior
+    return fit_part(setup, batches, search)
 
 
 def _model_for(
     setup: Setup, method: Method | None, loader: Iterable[Any], options: Iterable[str]
 ) -> tuple[ModelPart, str | None]:
     """What "auto" stands for, and why it is not the posterior."""
-    has_posterior = method is None or method.has_posterior
-    dropouts, posteriors = ({f.name for f in fields(each)} for each in (Search, PosteriorSearch))
-    is_rate_search = bool((dropouts - posteriors) & set(options))
-    fits = has_posterior and setup.task == "regression" and not is_rate_search
-    if not fits or setup.placement.kind == "existing":
+    fitting = _part(setup, None)
+    has_room = method is None or method.has_posterior
+    is_rate_search = bool((_names(Search) - _names(_SEARCHES[fitting])) & set(options))
+    if not has_room or is_rate_search or setup.placement.kind == "existing":
         return "dropout", None
+    if setup.task == "classification":
+        return fitting, None
     reason = _why_no_posterior(setup, method, next(iter(pairs_of(loader)))[0])
     if reason is None:
-        return "posterior", None
+        return fitting, None
     return "dropout", f"a dropout rate, since there can be no posterior over masks: {reason}"
 
 
@@ -97,35 +108,52 @@ def _why_no_posterior(setup: Setup, method: Method | None, x: Any) -> str | None
     return why_no_gradients(setup, verdict_of(watching, x))
 
 
-def _check_options(options: Iterable[str], model: str | None) -> None:
+def _part(setup: Setup, model: str | None) -> ModelPart:
+    """The part whose options count; `None` leaves one out that the task would have."""
+    known = next((part for part in get_args(ModelPart) if part == model), None)
+    return known or ("temperature" if setup.task == "classification" else "posterior")
+
+
+def _names(search: type) -> set[str]:
+    return {field.name for field in fields(search)} - {"masks"}
+
+
+def _check_options(options: Iterable[str], part: ModelPart) -> None:
     """One clear sentence for an option that there is not, or not for this part."""
-    own, other = (Search, PosteriorSearch) if model == "dropout" else (PosteriorSearch, Search)
-    known, others = ({f.name for f in fields(each)} - {"masks"} for each in (own, other))
+    known = _names(_SEARCHES[part])
     for name in options:
-        if name in others - known:
-            wanted = '"posterior"' if model == "dropout" else '"dropout"'
-            raise ValueError(f"`{name}` is an option of `fit(model={wanted})`.")
+        others = [each for each, search in _SEARCHES.items() if name in _names(search)]
+        if name not in known and others:
+            raise ValueError(f'`{name}` is an option of `fit(model="{others[0]}")`.')
         if name not in known:
             near = get_close_matches(name, sorted(known), 1)
             hint = f"did you mean `{near[0]}`?" if near else f"there are {sorted(known)}."
             raise TypeError(f"`fit` has no option `{name}`; {hint}")
 
 
-def _check_posterior(setup: Setup, method: Method | None) -> None:
+def _check_part(setup: Setup, method: Method | None, model: str | None) -> None:
+    """One clear sentence for a part that there is not, or not for this method or task."""
+    if model not in (None, *_SEARCHES):
+        known = ", ".join(f'"{part}"' for part in get_args(ModelPart))
+        raise ValueError(f"`model` must be {known} or None, not {model!r}.")
+    fitting = _part(setup, None)
+    what = "posterior over masks" if fitting == "posterior" else "temperature of each input"
     if method is not None and not method.has_posterior:
         known = [each.name for each in METHODS.values() if each.has_posterior]
         raise ValueError(
-            f'The method "{method}" has no posterior over masks; use one of {known} or "auto", or '
+            f'The method "{method}" has no {what}; use one of {known} or "auto", or '
             '`model="dropout"`.'
         )
-    if setup.task != "regression":
+    if model not in (None, fitting):
         raise ValueError(
-            'The posterior over masks is for regression; use `model="dropout"`, and calibrate the '
-            'classes: `sure.calibrate(loader, "temperature")`.'
+            f'`model="{model}"` is not for {setup.task}, where it is `model="{fitting}"`, or '
+            '"dropout" at a rate to be found.'
         )
 
 
-def _batches(setup: Setup, loader: Iterable[Any], search: Search | PosteriorSearch) -> Batches:
+def _batches(
+    setup: Setup, loader: Iterable[Any], search: Search | PosteriorSearch | TemperatureSearch
+) -> Batches:
     """The held-out data as it is used; a warning for what would spoil a fit."""
     warn_if_training_data(loader, search.training_data)
     batches = list(pairs_of(loader))

@@ -21,12 +21,11 @@ from howsure.fit.stress import Stress, corruptions
 from howsure.fit.terms import points_for
 from howsure.fit.variance_terms import best_weights, nll
 from howsure.masks.local_error import NEIGHBOURS
-from howsure.masks.variance_model import EXPONENT, KNOWN, QUANTILES, VarianceModel
+from howsure.masks.novelty import TOLD, quantiles_of
+from howsure.masks.variance_model import EXPONENT, KNOWN, VarianceModel
 from howsure.methods.examined import POINTS
 from howsure.setup import Setup
 
-# Levels of the held-out novelty that are told.
-_TOLD = (0.5, 0.75, 0.9, 0.95, 0.99)
 _EXPONENTS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 
 
@@ -119,7 +118,7 @@ class PosteriorFit:
             "exponent": model.exponent,
             "masks": 0 if model.posterior is None else model.posterior.masks,
             "novelty_quantiles": {
-                level: model.quantiles.quantile(level, 0).tolist() for level in _TOLD
+                level: model.quantiles.quantile(level, 0).tolist() for level in TOLD
             },
             **{f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"},
         }
@@ -166,7 +165,7 @@ def fit_posterior(
     setup: Setup, batches: Batches, search: PosteriorSearch
 ) -> tuple[Setup, PosteriorFit]:
     """The setup with the variance model that is best for held-out data."""
-    setup = setup.with_(variance_model=None, rate=None, residual_var=0.0)
+    setup = setup.unfitted().with_(rate=None, residual_var=0.0)
     check_held_out(batches, FEWEST)
     asked = setup
     if setup.samples is None and setup.tolerance is None:
@@ -232,7 +231,6 @@ def _weighted(held_out: Judged, known_inputs: Known, search: PosteriorSearch) ->
     novelty = held_out.m / torch.where(known > 0, known, 1.0)
     smallest = torch.finfo(torch.float64).tiny
     joint_known = max(float(novelty.mean(1).quantile(KNOWN)), smallest)
-    levels = torch.linspace(0, 1, QUANTILES, dtype=torch.float64)
     spread = held_out.target.var(0) if search.cap else torch.full_like(known, math.inf)
     return VarianceModel(
         posterior,
@@ -245,8 +243,8 @@ def _weighted(held_out: Judged, known_inputs: Known, search: PosteriorSearch) ->
         EXPONENT,
         held_out.target.mean(0),
         spread,
-        novelty.quantile(levels, 0),
-        novelty.mean(1).quantile(levels) / joint_known,
+        quantiles_of(novelty),
+        quantiles_of(novelty.mean(1)) / joint_known,
         local_error=nearby,
         local_weight=None if nearby is None else local,
     )

@@ -44,6 +44,18 @@ class Variances:
         covariance = torch.diag_embed(zero)
         return cls(zero, zero, covariance, zero, torch.ones_like(plain), budget)
 
+    def scaled(self, factor: Tensor) -> Variances:  # (rows, 1)
+        """Those of outputs whose variances are so many times as large."""
+        own = factor.to(self.data)
+        return replace(
+            self,
+            data=own * self.data,
+            model=own * self.model,
+            covariance=own[:, :, None] * self.covariance,
+            standard_error=own.sqrt() * self.standard_error,
+            budget=self.budget.scaled(own),
+        )
+
     def with_constant(self, value: float | Tensor) -> Variances:
         """With a constant variance of every output as part of the data variance."""
         if not isinstance(value, Tensor) and value == 0:

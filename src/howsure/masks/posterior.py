@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.values.concrete import outside_traces
+
 # Multipliers up to which the matrix is exact: 512 MB in double precision. More are sketched.
 EXACT = 8192
 SKETCHED = 4096
@@ -100,18 +102,22 @@ def gram_of(batches: Iterable[Tensor]) -> Gram:
 
 
 def sketched(z: Tensor) -> Tensor:
-    """The gradients, or where there are too many a count sketch of them (Charikar et al. 2002).
+    """The gradients, or where there are too many a count sketch of them."""
+    return z if z.shape[-1] <= EXACT else count_sketch(z, SKETCHED)
 
-    Every multiplier is added, with a random sign, to one of `SKETCHED` sums: inner products stay
-    right on average.
+
+def count_sketch(z: Tensor, size: int) -> Tensor:
+    """So many sums in place of the numbers along the last axis (Charikar et al. 2002).
+
+    Every number is added, with a random sign, to one of the sums: inner products stay right on
+    average.
     """
-    masks = z.shape[-1]
-    if masks <= EXACT:
-        return z
-    generator = torch.Generator().manual_seed(masks)
-    place = torch.randint(SKETCHED, (masks,), generator=generator).to(z.device)
-    sign = (2.0 * torch.randint(2, (masks,), generator=generator) - 1).to(z)
-    return z.new_zeros(*z.shape[:-1], SKETCHED).index_add(z.dim() - 1, place, z * sign)
+    with outside_traces():
+        generator = torch.Generator().manual_seed(z.shape[-1])
+        place = torch.randint(size, (z.shape[-1],), generator=generator)
+        sign = 2.0 * torch.randint(2, (z.shape[-1],), generator=generator) - 1
+    sums = z.new_zeros(*z.shape[:-1], size)
+    return sums.index_add(z.dim() - 1, place.to(z.device), z * sign.to(z))
 
 
 def _positive(scale: Tensor) -> Tensor:

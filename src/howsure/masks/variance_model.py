@@ -12,7 +12,6 @@ someone who knows the targets alone, hence the cap.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -27,8 +26,6 @@ KNOWN = 0.75
 EXPONENT = 1.5
 # Sharpness of the cap: both sides count within some 20 % of each other.
 _CAP = 4
-# Quantiles of the held-out novelty that are kept, from the smallest to the largest.
-QUANTILES = 101
 # In place of the name of a last layer: masks at all layers, along some directions.
 ALL_LAYERS = "*"
 
@@ -100,6 +97,11 @@ class VarianceModel:
     local_error: LocalError | None = None
     local_weight: Tensor | None = None
 
+    @property
+    def novelty_quantiles(self) -> Tensor | None:
+        """Of the held-out inputs' joint novelty; `None` without a posterior."""
+        return None if self.posterior is None else self.joint_quantiles
+
     def parts(
         self, mean: Tensor, data_var: Tensor, m: Tensor | None, local: Tensor | None = None
     ) -> Parts:
@@ -128,19 +130,6 @@ class VarianceModel:
         """What is left of a variance, as a share of it."""
         most = self.spread + (mean - self.centre).square()
         return (1 + (total / most.clamp(min=torch.finfo(total.dtype).tiny)) ** _CAP) ** (-1 / _CAP)
-
-    def joint_quantile(self, level: float) -> float:
-        """The joint novelty that a share of the held-out inputs does not exceed."""
-        place = level * (len(self.joint_quantiles) - 1)
-        low, high = self.joint_quantiles[[math.floor(place), math.ceil(place)]].tolist()
-        return low + (place - math.floor(place)) * (high - low)
-
-    def share_below(self, joint_novelty: Tensor) -> Tensor:
-        """The share of the held-out inputs that are less novel, in steps of the quantiles kept."""
-        known = self.joint_quantiles.to(joint_novelty.device)
-        novelty = joint_novelty.to(known.dtype).contiguous()
-        low, high = (torch.searchsorted(known, novelty, right=right) for right in (False, True))
-        return (low + high) / (2 * len(known))
 
     def state(self) -> dict[str, Any]:
         """Tensors and numbers, to be saved."""

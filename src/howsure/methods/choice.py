@@ -42,7 +42,7 @@ def choose(setup: Setup, x: Any) -> Choice:
 @torch.inference_mode(False)
 def _choice(setup: Setup, x: Any) -> Choice:
     own_dropout = setup.placement.kind == "existing"
-    has_model = setup.rate is not None or own_dropout or setup.variance_model is not None
+    has_model = setup.rate is not None or own_dropout or setup.is_fitted
     if setup.noise is None and not has_model:
         raise ValueError(
             "There is nothing to be unsure about: give the sensor's `noise`, or fit the model's "
@@ -62,7 +62,7 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     outputs, work, elements = _size(setup, x)
     is_small = work <= SMALL_WORK and elements <= FEW_ELEMENTS
     # `fit` has counted the outputs: without any noise they cannot be told from rows here.
-    if setup.variance_model is not None:
+    if setup.is_fitted:
         if is_small and setup.samples is None and setup.tolerance is None:
             setup = setup.with_(samples=SMALL_POINTS)
         return gradients.METHOD, setup, "it has what `fit` found about the model itself"

@@ -14,7 +14,9 @@ from howsure.gradients.estimate import Estimate
 from howsure.gradients.layout import Verdict
 from howsure.gradients.sources import Sources
 from howsure.gradients.variances import Variances, variances_of, with_variances
+from howsure.methods.activations import read
 from howsure.methods.examined import about, estimated, means_of, replaced, unreached
+from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
 
@@ -26,24 +28,27 @@ def classified(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     with torch.no_grad():
         plain = calls.flat(calls.plain(), 1)[0]
     calls.check_logits()
+    judged = _judged(setup, x)
+    t = None if judged is None else judged.temperature
     calls.columns = columns = varying(plain)
     found = estimated(setup, calls, sources)
     own = variances_of(found, partial(replaced, calls, sources))
     # Noise shifts the logits, and where they lie decides how much the soft-max lets through: they
     # vary around their mean, whatever is predicted.
     means = means_of(setup, calls, found)
-    pushed = partial(_pushed, plain, columns, setup.seed)
+    pushed = partial(_pushed, plain, columns, setup.seed, t)
     covariances = [found.data_covariance, found.model_covariance]
     if own.notes:  # Some rows were sampled.
         kept = zip(covariances, (own.data, own.model), strict=True)
         covariances = [with_variances(*each) for each in kept]
     classes = pushed(means[0], *covariances)
     is_mean = setup.prediction == "mean"
-    probabilities = classes.mean if is_mean else plain.softmax(1)
+    probabilities = classes.mean if is_mean else _divided(plain, t).softmax(1)
     notes = (*about(verdict), *own.notes, *unreached(setup, found))
-    centre = _among(plain, columns, means[0]) if is_mean else plain
-    logits = replace(_logits(setup, own, centre, columns), notes=notes)
-    return Prediction(
+    centre = _divided(_among(plain, columns, means[0]) if is_mean else plain, t)
+    cooled = own if t is None else own.scaled(t[:, None] ** -2)
+    logits = replace(_logits(setup, cooled, centre, columns), notes=notes)
+    prediction = Prediction(
         probabilities,
         classes.data_var + setup.residual_var,
         classes.model_var,
@@ -51,9 +56,85 @@ def classified(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
         logits,
         _expected_entropy(probabilities, classes),
         std_error=_error_of_classes(
-            own, classes, [pushed(*half).std for half in _halves(found, means)]
+            cooled, classes, [pushed(*half).std for half in _halves(found, means)]
         ),
     )
+    return _with_temperature(prediction, judged)
+
+
+def certain(setup: Setup, x: Any) -> Prediction:
+    """The network's own class probabilities, where nothing is random; at their temperature."""
+    judged = _judged(setup, x)
+    plain = read(setup, x, ()).logits if judged is None else judged.logits
+    centre = _divided(plain, None if judged is None else judged.temperature)
+    probabilities, nothing = centre.softmax(1), torch.zeros_like(centre)
+    prediction = Prediction(
+        probabilities,
+        nothing + setup.residual_var,
+        nothing,
+        logits=_logits(setup, Variances.nothing(plain), centre, None),
+        expected_entropy=entropy(probabilities, dim=1),
+        std_error=nothing,
+    )
+    return _with_temperature(prediction, judged)
+
+
+def at_temperature(setup: Setup, x: Any, sampled: Prediction) -> Prediction:
+    """A prediction by sampling at the temperature of its inputs: as if its logits were Gaussian."""
+    judged = _judged(setup, x)
+    if judged is None or sampled.logits is None:
+        return sampled
+    t = judged.temperature[:, None].to(sampled.logits.mean)
+    variances = sampled.logits.data_var / t**2, sampled.logits.model_var / t**2
+    logits = replace(sampled.logits, mean=sampled.logits.mean / t, std_error=None)
+    logits = replace(logits, data_var=variances[0], model_var=variances[1])
+    columns = varying(logits.mean)
+    data, model = (
+        torch.diag_embed(v if columns is None else v.gather(1, columns)) for v in variances
+    )
+    classes = through_softmax(logits.mean, data, model, columns, setup.seed)
+    is_plain = setup.prediction == "network"
+    probabilities = logits.mean.softmax(1) if is_plain else classes.mean
+    prediction = replace(
+        sampled,
+        mean=probabilities,
+        data_var=classes.data_var + setup.residual_var,
+        model_var=classes.model_var,
+        notes=(*sampled.notes, GAUSSIAN_LOGITS),
+        logits=logits,
+        expected_entropy=_expected_entropy(probabilities, classes),
+        std_error=None,
+    )
+    return _with_temperature(prediction, judged)
+
+
+GAUSSIAN_LOGITS = (
+    "The variances of the logits were sampled; the probabilities at their temperature take the "
+    "logits for independent Gaussians."
+)
+
+
+def _judged(setup: Setup, x: Any) -> Judged | None:
+    """Temperature and novelty of some inputs, where they were fitted."""
+    model = setup.temperature_model
+    return None if model is None else model.judged(setup, x)
+
+
+def _with_temperature(prediction: Prediction, judged: Judged | None) -> Prediction:
+    if judged is None:
+        return prediction
+    return replace(
+        prediction,
+        notes=(*prediction.notes, *judged.notes),
+        novelty=judged.novelty,
+        joint_novelty=judged.novelty,
+        temperature=judged.temperature,
+    )
+
+
+def _divided(logits: Tensor, temperature: Tensor | None) -> Tensor:
+    """The logits of every row divided by its temperature."""
+    return logits if temperature is None else logits / temperature[:, None].to(logits)
 
 
 def _among(plain: Tensor, columns: Tensor | None, mean: Tensor) -> Tensor:
@@ -62,10 +143,20 @@ def _among(plain: Tensor, columns: Tensor | None, mean: Tensor) -> Tensor:
 
 
 def _pushed(
-    plain: Tensor, columns: Tensor | None, seed: int, mean: Tensor, data: Tensor, model: Tensor
+    plain: Tensor,
+    columns: Tensor | None,
+    seed: int,
+    temperature: Tensor | None,
+    mean: Tensor,
+    data: Tensor,
+    model: Tensor,
 ) -> Classes:
-    """Class probabilities for moments of the logits that vary."""
-    return through_softmax(_among(plain, columns, mean), data, model, columns, seed)
+    """Class probabilities at a temperature for moments of the logits that vary."""
+    centre = _divided(_among(plain, columns, mean), temperature)
+    if temperature is not None:
+        square = temperature[:, None, None].to(data) ** 2
+        data, model = data / square, model / square
+    return through_softmax(centre, data, model, columns, seed)
 
 
 def _halves(found: Estimate, means: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:

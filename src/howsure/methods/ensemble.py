@@ -73,6 +73,7 @@ def mixture(members: Sequence[Prediction]) -> Prediction:
         _covariance(members),
         novelty=_novelty(members),
         joint_novelty=_mean([member.joint_novelty for member in members]),
+        temperature=_mean([member.temperature for member in members]),
     )
 
 

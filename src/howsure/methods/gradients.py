@@ -14,10 +14,10 @@ from torch import Tensor
 
 from howsure.gradients.calls import Calls, tensors_of
 from howsure.gradients.checks import verdict_of
-from howsure.gradients.layout import Verdict
+from howsure.gradients.layout import Verdict, layout_of
 from howsure.gradients.modelled import Modelled, modelled
 from howsure.methods import mc_dropout, noise_sampling
-from howsure.methods.classified import classified
+from howsure.methods.classified import at_temperature, certain, classified
 from howsure.methods.examined import examined_as, require_gradients
 from howsure.methods.method import Method
 from howsure.prediction import Prediction
@@ -30,6 +30,8 @@ from howsure.values.trees import map_leaves
 def predict(setup: Setup, x: Any) -> Prediction:
     """The prediction with data and model variance, covariance, budget and standard error."""
     keep_freed_memory()
+    if _is_certain(setup, x):
+        return certain(setup, x)
     model = setup.variance_model
     watch = model is not None and model.posterior is not None
     local = None if model is None else model.local_error
@@ -46,10 +48,17 @@ def predict(setup: Setup, x: Any) -> Prediction:
     return replace(_prediction(setup, found.calls, found.mean, own), notes=found.notes)
 
 
+def _is_certain(setup: Setup, x: Any) -> bool:
+    """Whether nothing is random but the class itself."""
+    if setup.task == "regression" or setup.noise is not None or setup.has_masks(x):
+        return False
+    return not layout_of(setup, x).random
+
+
 def _sampled(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     """The prediction by sampling, with the reason."""
     method = sampling_for(setup)
-    found = method.predict(setup.with_(samples=None), x)
+    found = at_temperature(setup, x, method.predict(setup.with_(samples=None), x))
     reason = f'"gradients" cannot be used, so "{method}" was: {verdict.reason}.'
     return replace(found, method=method.name, notes=(reason, *found.notes))
 

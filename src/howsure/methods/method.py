@@ -41,7 +41,7 @@ class Method:
             source, and a rate is found in closed form unless the user wants a grid.
         has_data_var: It knows a data variance; without one, a residual variance is fitted.
         has_rate: `fit` finds a dropout rate for it.
-        has_posterior: `fit` can give it a posterior over masks.
+        has_posterior: `fit` can give it a posterior over masks, or a temperature.
         has_dense_posterior: Likewise over those of a last layer that is the same at every pixel.
         in_closed_form: The rate may be found from the variance of every source.
         draws_noise: Every call draws noise, which neither a file nor a compiled program can.
@@ -89,12 +89,16 @@ class Method:
     def check(self, setup: Setup) -> None:
         """An error if the method has no room for what `fit` found."""
         found = setup.variance_model
-        if found is None:
-            return
-        if not (self.has_posterior if found.head is None else self.has_dense_posterior):
+        is_dense = found is not None and found.head is not None
+        if setup.is_fitted and not (self.has_dense_posterior if is_dense else self.has_posterior):
             raise ValueError(
                 f'The method "{self}" has no room for what `fit` found: use "auto", or fit again '
                 'with `model="dropout"`.'
+            )
+        if setup.temperature_model is not None and setup.task != "classification":
+            raise ValueError(
+                "A temperature was fitted, which is for classes; use "
+                '`task="classification"`, or fit again.'
             )
 
     def __str__(self) -> str:

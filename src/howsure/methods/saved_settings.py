@@ -17,10 +17,12 @@ from torch import Tensor
 from howsure import noise as noises
 from howsure.masks import Placement, VarianceModel
 from howsure.methods import METHODS, Method
+from howsure.methods.temperature import TemperatureModel
 from howsure.setup import Setup
 
 # What a field holds that is no plain value, as a dict with one of these names.
-_TUPLE, _DTYPE, _PLACEMENT, _MODEL = "tuple", "dtype", "placement", "variance_model"
+_TUPLE, _DTYPE, _PLACEMENT = "tuple", "dtype", "placement"
+_MODELS = {"variance_model": VarianceModel, "temperature_model": TemperatureModel}
 _DTYPES = {"bfloat16": torch.bfloat16}
 
 
@@ -60,8 +62,8 @@ def _saved(name: str, value: Any) -> Any:
         return {_TUPLE: [_saved(name, item) for item in value]}
     if isinstance(value, Placement):
         return {_PLACEMENT: {key: _saved(name, item) for key, item in asdict(value).items()}}
-    if isinstance(value, VarianceModel):
-        return {_MODEL: value.state()}
+    if isinstance(value, VarianceModel | TemperatureModel):
+        return {name: value.state()}
     if value in _DTYPES.values():
         return {_DTYPE: str(value).removeprefix("torch.")}
     raise TypeError(
@@ -92,8 +94,9 @@ def _loaded(value: Any) -> Any:
         return value
     if _TUPLE in value:
         return tuple(_loaded(item) for item in value[_TUPLE])
-    if _MODEL in value:
-        return VarianceModel.from_state(value[_MODEL])
+    for name, kind in _MODELS.items():
+        if name in value:
+            return kind.from_state(value[name])
     if _DTYPE in value:
         return _DTYPES[value[_DTYPE]]
     return Placement(**{key: _loaded(item) for key, item in value[_PLACEMENT].items()})

@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from howsure.masks.novelty import quantile_at, share_below
 from howsure.masks.variance_model import VarianceModel
+from howsure.methods.temperature import TemperatureModel
 from howsure.noise import to_config
 from howsure.noise.constant import Constant
 from howsure.noise.values import decode_tensor, encode
@@ -54,7 +56,7 @@ def facts(sure: Uncertain, found: Prediction, inputs: int) -> tuple[tuple[str, s
         ("Standard error of a std", _own_error(found)),
         ("First-order share", _first_order(found)),
         ("Residual variance", _residual_var(setup.residual_var)),
-        ("Novelty", _novelty(found, setup.variance_model)),
+        ("Novelty", _novelty(found, setup.variance_model or setup.temperature_model)),
         ("Data", f"{inputs:,} inputs with targets"),
         ("Seed", str(setup.seed)),
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions().items())),
@@ -62,12 +64,13 @@ def facts(sure: Uncertain, found: Prediction, inputs: int) -> tuple[tuple[str, s
     return tuple((name, text) for name, text in rows if text)
 
 
-def _novelty(found: Prediction, model: VarianceModel | None) -> str:
+def _novelty(found: Prediction, model: VarianceModel | TemperatureModel | None) -> str:
     """How unlike the held-out inputs of `fit` these are."""
-    if found.joint_novelty is None or model is None:
+    quantiles = None if model is None else model.novelty_quantiles
+    if found.joint_novelty is None or quantiles is None:
         return ""
-    auroc = float(model.share_below(found.joint_novelty).mean())
-    beyond = float((found.joint_novelty > model.joint_quantile(0.95)).double().mean())
+    auroc = float(share_below(quantiles, found.joint_novelty).mean())
+    beyond = float((found.joint_novelty > quantile_at(quantiles, 0.95)).double().mean())
     return (
         f"AUROC {percent(auroc)} against the held-out data of the fit (50 % if alike); "
         f"{percent(beyond)} of the inputs are beyond its 95 % quantile"

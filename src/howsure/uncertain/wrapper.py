@@ -13,7 +13,7 @@ from torch import nn
 
 from howsure import calibrate as calibration
 from howsure.deploy.compiling import Compiled
-from howsure.fit import Fit, ModelPart, PosteriorFit, fit_method
+from howsure.fit import Found, ModelPart, fit_method
 from howsure.masks import Placement, as_placement, describe
 from howsure.methods import Choice, Method, MethodName, choose, method_of
 from howsure.methods.saved_settings import (
@@ -98,7 +98,7 @@ class Uncertain(nn.Module):
             prediction=prediction,
             **method_options,
         )
-        self.last_fit: Fit | PosteriorFit | None = None
+        self.last_fit: Found | None = None
         self.calibrators: tuple[calibration.Calibrator, ...] = ()
         self._compiled: Compiled | None = None
 
@@ -158,7 +158,7 @@ class Uncertain(nn.Module):
 
     def fit(
         self, loader: Iterable[Any], *, model: ModelPart | None = "auto", **options: Any
-    ) -> Fit | PosteriorFit:
+    ) -> Found:
         """Finds out on held-out data what the network does not know, by NLL.
 
         >>> sure.fit(held_out, train_inputs=frames)    # the frames need no labels

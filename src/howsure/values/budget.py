@@ -58,6 +58,14 @@ class Budget:
         elements = {name: change(each) for name, each in self.elements.items()}
         return Budget(self.names, self.kinds, change(self.variances), elements)
 
+    def scaled(self, factor: Tensor) -> Budget:  # (batch, 1)
+        """The budget of outputs whose variances are so many times as large."""
+        elements = {
+            name: each * factor.reshape(-1, *(1,) * (each.dim() - 1))
+            for name, each in self.elements.items()
+        }
+        return Budget(self.names, self.kinds, factor * self.variances, elements)
+
     def with_constant(self, constant: Tensor) -> Budget:
         """The budget with a constant variance of every output, (batch, outputs)."""
         variances = torch.cat([self.variances, constant[None].to(self.variances)])

@@ -1,6 +1,7 @@
 """Finds out on held-out data what the network does not know, by likelihood.
 
-A posterior over masks from unlabelled training inputs, or the dropout rate of the paper.
+A posterior over masks from unlabelled training inputs, for classes a temperature that grows with
+the distance from them, or the dropout rate of the paper.
 
 The data must be held out from training and carry the noise of deployment; if it is clean, say so
 with `--clean`, and the noise is added.
@@ -32,6 +33,8 @@ EXAMPLES = """
   howsure fit model:build held_out.npz --weights weights.pt --noise-std 0.05 --out settings.json
   howsure fit net.pt2 held_out.csv --target angle --noise-std 0.05 --clean --per-layer \\
       --out settings.json
+  howsure fit model:build digits/ --target folders --task classification --stress images \\
+      --train-inputs more_digits/ --out settings.pt
   howsure fit model:build digits/ --target folders --task classification --gray-levels 4 \\
       --method mc_dropout --out settings.json
 """
@@ -46,9 +49,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the model's own part")
     group.add_argument(
         "--model-part",
-        choices=("auto", "posterior", "dropout", "none"),
+        choices=("auto", "posterior", "temperature", "dropout", "none"),
         default="auto",
-        help="a posterior over masks, the paper's dropout, or none of it (%(default)s)",
+        help="a posterior over masks, for classes a temperature that grows with the distance, the "
+        "paper's dropout, or none of it (%(default)s)",
     )
     group.add_argument(
         "--train-inputs",

@@ -1,0 +1,274 @@
+"""Known inputs as seen from inside a network: what `fit` keeps of them for the distances.
+
+They are unlabelled inputs of the kind that the network was trained on, or, where there are none,
+the held-out inputs in folds: no input is judged by distances to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.fit.inputs import batches_of, check_same_kind, fingerprints, refuse_shared_inputs
+from howsure.fit.known_inputs import FEWEST, FOLDS, Batches, folds_of
+from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
+from howsure.methods.activations import Activations, read
+from howsure.methods.guard import from_one_state
+from howsure.methods.temperature import (
+    MOST_NUMBERS,
+    Distances,
+    LayerGaussian,
+    direction,
+    narrow,
+)
+from howsure.setup import Setup
+from howsure.values.trees import map_leaves
+
+# Neighbours that are kept, drawn at random from all known inputs.
+MOST_NEIGHBOURS = 8192
+# Layers that are looked at, spread evenly over those that the network has.
+MOST_LAYERS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """The layers whose inputs are looked at.
+
+    Attributes:
+        layers: Those that have a row for every input.
+        head: The one that makes the logits; `None` if there is none.
+        notes: What a user should know about them.
+    """
+
+    layers: tuple[str, ...]
+    head: str | None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, setup: Setup, x: Any) -> Watched:
+        """The layers of a model, found by a pass with all inputs of a batch and one with fewer.
+
+        A layer counts if it says the same about an input whatever the others are: then it has a
+        row for every input, and no other axis that happens to be as long.
+        """
+        seen = activations(setup, x)
+        rows = len(seen.logits)
+        kept = slice(0, rows - 1) if rows > 1 else torch.zeros(2, dtype=torch.long)
+        fewer = activations(setup, _rows(x, kept))
+        if not _same(seen.logits[kept], fewer.logits):
+            raise ValueError(ROWS_MIX)
+        names = [n for n, each in seen.inputs.items() if _same(each[kept], fewer.inputs.get(n))]
+        if not names:
+            return cls((), None, (NO_LAYERS,))
+        spread = torch.linspace(0, len(names) - 1, min(len(names), MOST_LAYERS)).round().long()
+        head = _head(seen, names)
+        return cls(tuple(names[k] for k in spread), head, () if head else (NO_HEAD,))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.layers, *([] if self.head is None else [self.head]))
+
+
+ROWS_MIX = (
+    "The rows of a batch influence each other, so that no input has a temperature of its own; fit "
+    'with `model="dropout"`.'
+)
+NO_LAYERS = (
+    "The temperature is the same for all inputs: the model has no layers that can be looked into."
+)
+NO_HEAD = (
+    "The temperature depends on the Mahalanobis distance alone: no linear layer or 1 x 1 "
+    "convolution makes the logits, so that there are no neighbours."
+)
+
+
+def activations(setup: Setup, x: Any, wanted: Sequence[str] | None = None) -> Activations:
+    """What one plain pass shows; the model stays as it was."""
+    return from_one_state(lambda own, inputs: read(own, inputs, wanted), setup, x)
+
+
+def _rows(x: Any, kept: slice | Tensor) -> Any:
+    """Some rows of an input."""
+    return map_leaves(lambda t: t[kept] if isinstance(t, Tensor) and t.dim() else t, x)
+
+
+def _same(one: Tensor, two: Tensor | None) -> bool:
+    """Whether two sets of rows are equal but for the rounding of other batch sizes."""
+    if two is None or one.shape != two.shape:
+        return False
+    scale = float(one.abs().max()) if one.numel() else 0.0
+    return bool(torch.allclose(one, two, rtol=1e-2, atol=1e-3 * scale))
+
+
+def _head(seen: Activations, names: Sequence[str]) -> str | None:
+    """The last layer whose output are the logits; else the last with as many outputs."""
+    wide = {n: out for n, out in seen.outputs.items() if n in names}
+    fitting = [n for n, out in wide.items() if out.shape == seen.logits.shape]
+    exact = [n for n in fitting if _same(wide[n], seen.logits.to(wide[n]))]
+    return next(reversed(exact or fitting), None)
+
+
+class Gathered:
+    """Sums and neighbours over batches, in memory that does not grow with their number."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.watched = watched
+        self.count = 0
+        self.sums: dict[str, LayerSums] = {}
+        self.features: Tensor | None = None  # (known, features), normalised
+        self.keys = torch.zeros(0)  # Those with the smallest random keys are kept.
+
+    def add(
+        self, seen: Activations, centres: dict[str, Tensor], generator: torch.Generator
+    ) -> None:
+        """One more batch; sums are about the same centres in all of them."""
+        for name in self.watched.layers:
+            own = narrow(seen.inputs[name].double(), MOST_NUMBERS)
+            more = LayerSums.of(own, centres[name])
+            self.sums[name] = self.sums[name] + more if name in self.sums else more
+        self.count += len(seen.logits)
+        if self.watched.head is None:
+            return
+        new = direction(seen.inputs[self.watched.head].double()).float()
+        self._keep(new, torch.rand(len(new), generator=generator))
+
+    def _keep(self, features: Tensor, keys: Tensor) -> None:
+        known = [features] if self.features is None else [self.features, features]
+        every, all_keys = torch.cat(known), torch.cat([self.keys, keys])
+        if len(every) > MOST_NEIGHBOURS:
+            kept = all_keys.topk(MOST_NEIGHBOURS, largest=False).indices
+            every, all_keys = every[kept.to(every.device)], all_keys[kept]
+        self.features, self.keys = every, all_keys
+
+    @classmethod
+    def joined(cls, parts: Sequence[Gathered]) -> Gathered:
+        """All of several, which have the same centres."""
+        both = cls(parts[0].watched)
+        for part in parts:
+            both.count += part.count
+            for name, own in part.sums.items():
+                both.sums[name] = both.sums[name] + own if name in both.sums else own
+            if part.features is not None:
+                both._keep(part.features, part.keys)
+        return both
+
+    def distances(self, ridge: float) -> Distances:
+        """What is kept for predictions."""
+        layers = tuple(self.sums[name].gaussian(name, ridge) for name in self.watched.layers)
+        return Distances(layers, self.watched.head, self.features, self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSums:
+    """Sums over what goes into a layer, about a centre near their mean.
+
+    Attributes:
+        centre: (numbers,).
+        count: How many inputs.
+        total: (numbers,).
+        products: (numbers, numbers).
+    """
+
+    centre: Tensor
+    count: int
+    total: Tensor
+    products: Tensor
+
+    @classmethod
+    def of(cls, inputs: Tensor, centre: Tensor) -> LayerSums:  # (rows, numbers)
+        """Those of one batch."""
+        away = inputs - centre
+        return cls(centre, len(inputs), away.sum(0), away.mT @ away)
+
+    def __add__(self, other: LayerSums) -> LayerSums:
+        """Those of both, which have one centre."""
+        sums = self.total + other.total, self.products + other.products
+        return LayerSums(self.centre, self.count + other.count, *sums)
+
+    def gaussian(self, name: str, ridge: float) -> LayerGaussian:
+        """Mean and whitening; the ridge is relative to the mean variance."""
+        away = self.total / self.count
+        covariance = self.products / self.count - torch.outer(away, away)
+        size = covariance.diagonal().mean()
+        size = torch.where(size > 0, size, 1.0)
+        eye = torch.eye(len(away), dtype=away.dtype, device=away.device)
+        root = torch.linalg.cholesky(covariance + ridge * size * eye)
+        whitening = torch.linalg.solve_triangular(root, eye, upper=False)
+        # In the usual order of memory, which exported files can hold.
+        return LayerGaussian(name, self.centre + away, whitening.contiguous())
+
+
+@dataclass(frozen=True, eq=False)
+class KnownActivations:
+    """The distances for new inputs, and for held-out ones that have taken part in them.
+
+    Attributes:
+        distances: From all known inputs.
+        folds: Cross-fitted: those that have not seen the held-out inputs of a fold.
+    """
+
+    distances: Distances
+    folds: tuple[Distances, ...] | None = None
+
+    @classmethod
+    def of(
+        cls, setup: Setup, watched: Watched, batches: Batches, train_inputs: Any
+    ) -> KnownActivations:
+        """From unlabelled inputs, or from the held-out ones in folds."""
+        if train_inputs is not None:
+            return cls(_from_training(setup, watched, batches, train_inputs).distances(RIDGE))
+        folds = _by_fold(setup, watched, batches)
+        rest = [Gathered.joined(folds[:k] + folds[k + 1 :]) for k in range(len(folds))]
+        left_out = tuple(each.distances(RIDGE_OF_FEW) for each in rest)
+        return cls(Gathered.joined(folds).distances(RIDGE_OF_FEW), left_out)
+
+    def logs(self, seen: Activations, number: int) -> Tensor:  # (rows, 2)
+        """The log distances of a held-out batch, each row by inputs of which it is none."""
+        if self.folds is None:
+            return self.distances.logs(seen)
+        fold = folds_of(len(seen.logits), number).to(seen.logits.device)
+        each = torch.stack([distances.logs(seen) for distances in self.folds])
+        return each.gather(0, fold[None, :, None].expand(1, *each.shape[1:]))[0]
+
+
+def _from_training(setup: Setup, watched: Watched, batches: Batches, inputs: Any) -> Gathered:
+    held_out = set().union(*(fingerprints(x) for x, _ in batches))
+    found, shared, centres = Gathered(watched), set(), dict[str, Tensor]()
+    generator = torch.Generator().manual_seed(setup.seed)
+    for x in batches_of(inputs):
+        check_same_kind(x, batches[0][0], setup.batch_dim)
+        shared |= held_out & fingerprints(x)
+        seen = activations(setup, x, watched.names)
+        centres = centres or _centres(seen, watched)
+        found.add(seen, centres, generator)
+    if found.count < FEWEST:
+        raise ValueError(
+            f"`train_inputs` has {found.count} inputs, and distances need at least {FEWEST}, "
+            "better some thousand."
+        )
+    refuse_shared_inputs(len(shared), len(held_out))
+    return found
+
+
+def _by_fold(setup: Setup, watched: Watched, batches: Batches) -> list[Gathered]:
+    folds, centres = [Gathered(watched) for _ in range(FOLDS)], dict[str, Tensor]()
+    generator = torch.Generator().manual_seed(setup.seed)
+    for number, (x, _) in enumerate(batches):
+        seen = activations(setup, x, watched.names)
+        centres = centres or _centres(seen, watched)
+        fold = folds_of(len(seen.logits), number).to(seen.logits.device)
+        for k, gathered in enumerate(folds):
+            own = {name: each[fold == k] for name, each in seen.inputs.items()}
+            gathered.add(Activations(seen.logits[fold == k], own), centres, generator)
+    return folds
+
+
+def _centres(seen: Activations, watched: Watched) -> dict[str, Tensor]:
+    """Where the sums are about: near the mean, so that little is lost by subtracting it."""
+    names = watched.layers
+    return {n: narrow(seen.inputs[n].double(), MOST_NUMBERS).mean(0) for n in names}

@@ -1,0 +1,253 @@
+"""Fits the temperature of class probabilities: a constant, and how it grows with the distance.
+
+The constant minimises the categorical NLL of held-out labels (Guo et al. 2017). Where an input lies
+further from the known ones than most held-out inputs, its temperature is higher.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from howsure.fit.known_activations import KnownActivations, Watched, activations
+from howsure.fit.known_inputs import FEWEST, Batches
+from howsure.fit.stress import Stress, corruptions
+from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
+from howsure.masks.variance_model import KNOWN
+from howsure.methods.temperature import (
+    GROWS_FROM,
+    GROWTH,
+    Distances,
+    TemperatureModel,
+    quantiles_of_novelty,
+)
+from howsure.metrics import ece
+from howsure.setup import Setup
+
+_RATES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+# Beyond, the likelihood has no minimum that data could show.
+_LOW, _HIGH = 1e-3, 1e3
+# Halvings that leave a relative error of 1e-12.
+_HALVINGS = 44
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldOut:
+    """Held-out inputs with what their probabilities are made of.
+
+    Attributes:
+        logits: (inputs, classes), in double precision.
+        labels: (inputs,).
+        logs: Log distances, (inputs, 2).
+    """
+
+    logits: Tensor
+    labels: Tensor
+    logs: Tensor
+
+    def nll(self, temperature: float | Tensor) -> float:
+        """The mean categorical NLL at one temperature, or at one for every input."""
+        t = torch.as_tensor(temperature).to(self.logits).reshape(-1, 1)
+        return float(F.cross_entropy(self.logits / t, self.labels))
+
+    def ece(self, temperature: float | Tensor) -> float:
+        """The expected calibration error."""
+        t = torch.as_tensor(temperature).to(self.logits).reshape(-1, 1)
+        return float(ece((self.logits / t).softmax(1), self.labels))
+
+
+def fit_temperature(
+    setup: Setup, batches: Batches, search: TemperatureSearch
+) -> tuple[Setup, TemperatureFit]:
+    """The setup with the temperature model that is best for held-out data."""
+    setup = setup.unfitted()
+    _check(setup, batches)
+    watched = Watched.of(setup, batches[0][0]) if search.growth else Watched((), None)
+    known = _known(setup, watched, batches, search)
+    held_out = _held_out(setup, watched, known, batches)
+    _check_labels(held_out)
+    constant = best_temperature(held_out.logits, held_out.labels)
+    model = _model(constant, held_out, known, watched.notes)
+    stressed = [] if known is None else _stressed(setup, watched, known, batches, search.stress)
+    if stressed:
+        model = _with_best_growth(model, held_out, stressed)
+    return setup.with_(temperature_model=model), _fit(model, held_out, known, stressed)
+
+
+def _known(
+    setup: Setup, watched: Watched, batches: Batches, search: TemperatureSearch
+) -> KnownActivations | None:
+    if not watched.names:
+        return None
+    return KnownActivations.of(setup, watched, batches, search.train_inputs)
+
+
+def _fit(
+    model: TemperatureModel,
+    held_out: _HeldOut,
+    known: KnownActivations | None,
+    stressed: Sequence[_HeldOut],
+) -> TemperatureFit:
+    t, constant = model.at(held_out.logs), model.temperature
+    return TemperatureFit(
+        model,
+        len(held_out.labels),
+        0 if known is None else known.distances.count,
+        known is not None and known.folds is not None,
+        float((held_out.logits.argmax(1) == held_out.labels).double().mean()),
+        held_out.nll(t),
+        held_out.nll(constant),
+        held_out.nll(1.0),
+        held_out.ece(t),
+        held_out.ece(1.0),
+        _mean([each.nll(model.at(each.logs)) for each in stressed]),
+        _mean([each.nll(constant) for each in stressed]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _check(setup: Setup, batches: Batches) -> None:
+    """An error for what no temperature can be fitted to."""
+    count = sum(len(target) for _, target in batches)
+    if count < FEWEST:
+        raise ValueError(
+            f"There are {count} held-out inputs, and a temperature needs at least {FEWEST}; give "
+            'more, or fit the dropout rate: `model="dropout"` (`--model-part dropout`).'
+        )
+    if setup.batch_dim != 0:
+        raise ValueError(
+            f"`batch_dim` is {setup.batch_dim}, and a temperature needs inputs along axis 0; fit "
+            'with `model="dropout"`.'
+        )
+
+
+def _held_out(
+    setup: Setup, watched: Watched, known: KnownActivations | None, batches: Batches
+) -> _HeldOut:
+    """All held-out inputs, each judged by known inputs of which it is none."""
+    logits, logs = [], []
+    for number, (x, _) in enumerate(batches):
+        seen = activations(setup, x, watched.names)
+        logits.append(seen.logits.double())
+        nothing = seen.logits.new_zeros(len(seen.logits), 2, dtype=torch.float64)
+        logs.append(nothing if known is None else known.logs(seen, number))
+    every = torch.cat(logits)
+    labels = torch.cat([target for _, target in batches]).to(every.device)
+    return _HeldOut(every, labels, torch.cat(logs))
+
+
+def _check_labels(held_out: _HeldOut) -> None:
+    """An error for labels that are no classes; a warning if some class never occurs."""
+    logits, labels = held_out.logits, held_out.labels
+    if labels.shape != logits.shape[:1]:
+        raise ValueError(
+            f"The labels have shape {tuple(labels.shape)}, and the model returns logits for "
+            f"{len(logits)} inputs; give one class index for each."
+        )
+    if labels.is_floating_point() and not bool(labels.isfinite().all()):
+        raise ValueError("Some held-out labels are NaN or infinite; leave those inputs out.")
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise ValueError(f"The labels must be class indices, whole numbers, not {labels.dtype}.")
+    low, high, classes = int(labels.min()), int(labels.max()), logits.shape[1]
+    if low < 0 or high >= classes:
+        raise ValueError(f"The labels run from {low} to {high}, but there are {classes} classes.")
+    if not bool(logits.isfinite().all()):
+        raise ValueError("Some logits of held-out inputs are NaN or infinite; leave those out.")
+    missing = sorted(set(range(classes)) - set(labels.tolist()))
+    if missing:
+        warnings.warn(
+            f"{len(missing)} of {classes} classes never occur among the held-out labels "
+            f"({', '.join(map(str, missing[:5]))}{', ...' if len(missing) > 5 else ''}): nothing "
+            "shows how sure the network may be of them.",
+            stacklevel=6,
+        )
+
+
+def best_temperature(logits: Tensor, labels: Tensor) -> float:
+    """The temperature of least categorical NLL, by halving: the NLL is convex in 1 / T.
+
+    The slope in b = 1 / T is the mean of E[logit] - logit of the label, E by softmax(b logits).
+    """
+    logits = logits.double()
+    own = logits.gather(1, labels.long()[:, None])[:, 0]
+
+    def slope(log_t: float) -> float:
+        p = (logits / math.exp(log_t)).softmax(1)
+        return float(((p * logits).sum(1) - own).mean())
+
+    low, high = math.log(_LOW), math.log(_HIGH)
+    if slope(low) <= 0:
+        raise ValueError(
+            "The held-out NLL keeps falling towards temperature 0: no label speaks against any "
+            "prediction. Give more held-out data, with some mistakes in it."
+        )
+    if slope(high) >= 0:
+        raise ValueError(
+            "The held-out NLL keeps falling towards infinite temperature: the predictions are no "
+            "better than chance. Do the labels belong to these inputs?"
+        )
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if slope(middle) < 0 else (middle, high)
+    return math.exp((low + high) / 2)
+
+
+def _model(
+    temperature: float,
+    held_out: _HeldOut,
+    known: KnownActivations | None,
+    notes: tuple[str, ...],
+) -> TemperatureModel:
+    """The temperature model with the usual growth."""
+    distances: Distances | None = None if known is None else known.distances
+    level, quantiles = quantiles_of_novelty(held_out.logs, KNOWN)
+    growth = (GROWTH[0] if distances is not None and distances.head else 0.0, GROWTH[1])
+    return TemperatureModel(
+        temperature,
+        held_out.logits.shape[1],
+        distances,
+        growth if distances is not None else (0.0, 0.0),
+        held_out.logs.quantile(GROWS_FROM, 0).clone(),
+        level,
+        quantiles,
+        notes,
+    )
+
+
+def _stressed(
+    setup: Setup,
+    watched: Watched,
+    known: KnownActivations,
+    batches: Batches,
+    stress: Stress | None,
+) -> list[_HeldOut]:
+    """The held-out inputs under each corruption, with their own labels."""
+    changes = corruptions(stress, batches[0][0])
+    return [
+        _held_out(setup, watched, known, [(change(x), y) for x, y in batches]) for change in changes
+    ]
+
+
+def _with_best_growth(
+    model: TemperatureModel, held_out: _HeldOut, stressed: Sequence[_HeldOut]
+) -> TemperatureModel:
+    """Half of the weight is on clean data, the other half on all corruptions."""
+
+    def cost(growth: tuple[float, float]) -> float:
+        tried = replace(model, growth=growth)
+        each = [judged.nll(tried.at(judged.logs)) for judged in stressed]
+        return held_out.nll(tried.at(held_out.logs)) + sum(each) / len(each)
+
+    has_head = model.distances is not None and model.distances.head is not None
+    first = _RATES if has_head else (0.0,)
+    return replace(model, growth=min(itertools.product(first, _RATES), key=cost))

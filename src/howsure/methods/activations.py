@@ -1,0 +1,113 @@
+"""The inputs of a network's layers, read while the network itself runs.
+
+A torch function mode reads them, as masks are placed: the model is not touched, other threads see
+nothing of it, layers that are called as functions count, and leaving the `with` block ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from howsure.masks.layers import Weights, base_name, spatial_dims
+from howsure.setup import Setup
+from howsure.values.call_site import CallSites
+from howsure.values.trees import Parts, copied
+
+
+@dataclass(frozen=True, eq=False)
+class Activations:
+    """What one plain pass shows, in the order in which the layers were called.
+
+    Attributes:
+        logits: The outputs, (rows, classes).
+        inputs: The input of every layer, averaged over places or tokens, (rows, features).
+        outputs: Likewise its output.
+    """
+
+    logits: Tensor
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+
+
+def read(setup: Setup, x: Any, wanted: Collection[str] | None = None) -> Activations:
+    """The logits and the activations of one plain pass; of all layers, or of those wanted."""
+    reader = _Reader(setup.model, wanted)
+    # Random numbers that the model draws are not its caller's.
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), reader:
+        output = setup.run(copied(x))
+    return Activations(logits_of(output), reader.inputs, reader.outputs)
+
+
+def logits_of(output: Any) -> Tensor:
+    """The one tensor of logits, (rows, classes), in a model's output; an error if it has others."""
+    tensors = Parts(output).tensors
+    shapes = [tuple(each.shape) for each in tensors]
+    if len(shapes) != 1 or len(shapes[0]) != 2:
+        raise TypeError(
+            "A temperature needs a model that returns one tensor of logits, (batch, classes); this "
+            f"one returns {shapes}. Choose it with `output=`, or fit with "
+            '`model="dropout"` if every place has classes of its own.'
+        )
+    return tensors[0]
+
+
+class _Reader(TorchFunctionMode):
+    """Notes what goes into the layers, and what comes out."""
+
+    def __init__(self, model: Any, wanted: Collection[str] | None) -> None:
+        super().__init__()
+        self.wanted = wanted
+        self.weights = Weights(getattr(model, "_orig_mod", model))
+        self.places = CallSites(model)
+        self.calls: dict[str, int] = {}
+        self.inputs: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Runs the operation; if it is a layer, notes it first."""
+        kwargs = kwargs or {}
+        layer = self.weights.layer_of(func, args, kwargs)
+        if layer is None:
+            return func(*args, **kwargs)
+        name = self._numbered(layer or self.places.module_path() or base_name(func))
+        if self.wanted is not None and name not in self.wanted:
+            return func(*args, **kwargs)
+        dims, data = spatial_dims(base_name(func)), self._data(args, kwargs)
+        # Before the call, which may write into its input.
+        self.inputs |= {} if data is None else _pooled(name, data, dims)
+        result = func(*args, **kwargs)
+        if self.wanted is None and isinstance(result, Tensor):
+            self.outputs |= _pooled(name, result, dims)
+        return result
+
+    def _numbered(self, name: str) -> str:
+        """A layer that is called again is another one: `fc`, `fc#2`, ..."""
+        self.calls[name] = count = self.calls.get(name, 0) + 1
+        return name if count == 1 else f"{name}#{count}"
+
+    def _data(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """The first operand that is no weight."""
+        operands = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        floats = [each for each in operands if each.is_floating_point()]
+        return next((each for each in floats if id(each) not in self.weights.names), None)
+
+
+def _pooled(name: str, data: Tensor, dims: int) -> dict[str, Tensor]:  # (rows, features)
+    """The mean over the places of a convolution, or the tokens of others; nothing without rows."""
+    if data.dim() < dims + 2:
+        return {}
+    wide = data.detach() if data.dtype == torch.float64 else data.detach().float()
+    places = wide.flatten(2) if dims else wide.reshape(len(wide), -1, wide.shape[-1]).mT
+    return {name: places.mean(2)}
