@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args, get_type_hints
 
@@ -24,21 +25,55 @@ class Root:
         shape: Shape of z for one row.
         apply: S: takes z of shape (points, rows, *shape) and the rows (a slice or indices) that it
             is for, and gives the noise, (points, rows, *input's shape).
+        is_diagonal: Whether each number of z is the noise of one element, so that the variance of
+            an output can be split by element.
     """
 
     shape: tuple[int, ...]
     apply: Callable[[Tensor, slice | Tensor], Tensor]
+    is_diagonal: bool = False
 
     def transposed(self, noise: Tensor, rows: slice | Tensor) -> Tensor:
         """S' g, by differentiating <S z, g>; (points, rows, *shape)."""
         with torch.enable_grad():
-            z = torch.zeros(*noise.shape[:2], *self.shape, dtype=noise.dtype).requires_grad_()
+            z = noise.new_zeros(*noise.shape[:2], *self.shape).requires_grad_()
             return torch.autograd.grad(self.apply(z, rows), z, noise)[0]
+
+    def times(self, std: Tensor) -> Root:  # (rows, *input's shape)
+        """The root of the noise multiplied by `std`, element by element."""
+        return Root(self.shape, lambda z, rows: std[rows] * self.apply(z, rows))
+
+    def of_whole(self, rows: int, batch_dim: int) -> Root:
+        """The root of all rows taken as one input, each with noise of its own."""
+
+        def apply(z: Tensor, _: slice | Tensor) -> Tensor:
+            return self.apply(z[:, 0], slice(None)).movedim(1, 1 + batch_dim).unsqueeze(1)
+
+        return Root((rows, *self.shape), apply)
 
 
 def diagonal(std: Tensor) -> Root:  # (rows, *shape)
     """Independent noise of this std for every element."""
-    return Root(tuple(std.shape[1:]), lambda z, rows: std[rows] * z)
+    return Root(tuple(std.shape[1:]), lambda z, rows: std[rows] * z, is_diagonal=True)
+
+
+def sum_of(roots: Sequence[Root]) -> Root:
+    """The root of independent noises that are added: their z side by side, flat."""
+    sizes = [math.prod(root.shape) for root in roots]
+
+    def apply(z: Tensor, rows: slice | Tensor) -> Tensor:
+        parts = zip(roots, z.split(sizes, -1), strict=True)
+        # Not by `unflatten`, which knows no empty shape: one number for a row.
+        noises = [root.apply(part.reshape(*z.shape[:2], *root.shape), rows) for root, part in parts]
+        return sum(noises[1:], start=noises[0])
+
+    return Root((sum(sizes),), apply)
+
+
+def rows_first(value: Tensor, x: Tensor, batch_dim: int | None) -> Tensor:  # (rows, *row's shape)
+    """A value that broadcasts to `x`, for each of its elements, with the rows in front."""
+    whole = value.expand(x.shape)
+    return whole.unsqueeze(0) if batch_dim is None else whole.movedim(batch_dim, 0)
 
 
 def _check_free(kind: str, taken: type[Noise] | None, new: type[Noise]) -> None:
@@ -60,8 +95,8 @@ class Noise(ABC):
     """How much a sensor's reading varies: a variance for every element of an input.
 
     Calling a noise with an input gives the variance `v` of the model's input, N(x, v) (Loquercio,
-    Segu & Scaramuzza 2020, Eq. 1). Elements are independent. The variance is in the square of the
-    units in which the model sees the input.
+    Segu & Scaramuzza 2020, Eq. 1). Elements are independent, unless the noise `is_correlated`. The
+    variance is in the square of the units in which the model sees the input.
     """
 
     kind: ClassVar[str] = ""  # the name of the noise in a config; without one it is not saved
@@ -90,13 +125,7 @@ class Noise(ABC):
 
         It has the dtype of `x`; for a half-precision `x` it is float32.
         """
-        if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
-            found = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise TypeError(
-                f"The input of a noise is {found}, and only floating-point tensors can carry "
-                "noise; convert it as the model's preprocessing does."
-            )
-        var = self.var_at(x.to(variance_dtype(x.dtype)))
+        var = self.var_at(wide(x))
         if not _broadcasts(var, x):
             raise ValueError(
                 f"A noise variance of shape {tuple(var.shape)} does not broadcast to an input of "
@@ -105,20 +134,45 @@ class Noise(ABC):
             )
         return var
 
+    @property
+    def is_correlated(self) -> bool:
+        """Whether elements vary together, as they may in a class with a `root` of its own."""
+        return type(self).root is not Noise.root
+
     def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
         """The square root of the noise's covariance at `x`, row by row.
 
         Independent noise has a diagonal one. A noise whose elements are correlated overrides this:
         any linear map from standard normal numbers to noise will do.
         """
-        std = self(x).expand(x.shape).sqrt()
-        return diagonal(std.unsqueeze(0) if batch_dim is None else std.movedim(batch_dim, 0))
+        return diagonal(rows_first(self(x), x, batch_dim).sqrt())
 
-    def sample(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """`x` plus Gaussian noise with the variance at `x`; `None` takes torch's own generator."""
-        var = self(x)
-        draws = torch.randn(x.shape, generator=generator, dtype=var.dtype, device=x.device)
-        return (x + var.sqrt() * draws).to(x.dtype)
+    def sample(
+        self, x: Tensor, generator: torch.Generator | None, *, batch_dim: int | None = 0
+    ) -> Tensor:
+        """`x` plus Gaussian noise with the covariance at `x`.
+
+        Args:
+            x: The input.
+            generator: Where the draws come from; `None` takes torch's own generator.
+            batch_dim: The axis that counts inputs whose noises are independent of each other;
+                `None` if `x` is one input. It is of no concern to noise that is not correlated.
+        """
+        wide_x = wide(x)
+        if not self.is_correlated:
+            draws = torch.randn(x.shape, generator=generator, dtype=wide_x.dtype, device=x.device)
+            return (x + self(x).sqrt() * draws).to(x.dtype)
+        root, rows = self.root(x, batch_dim), 1 if batch_dim is None else x.shape[batch_dim]
+        z = torch.randn(
+            1, rows, *root.shape, generator=generator, dtype=wide_x.dtype, device=x.device
+        )
+        noise = root.apply(z, slice(None))[0]
+        moved = noise[0] if batch_dim is None else noise.movedim(0, batch_dim)
+        return (wide_x + moved).to(x.dtype)
+
+    def independent(self) -> Noise:
+        """The noise of the same variance whose elements are independent of each other."""
+        return Independent(self)
 
     def scaled(self, factor: float | Tensor) -> Noise:
         """The noise with `factor` times the variance; a factor of 4 doubles the std."""
@@ -179,15 +233,14 @@ class Noise(ABC):
         """The noise whose first fields are these numbers, as the command line gives them."""
         fields, types = dataclasses.fields(cls), get_type_hints(cls)
         needed = sum(f.default is dataclasses.MISSING for f in fields)
-        filled = fields[: len(numbers)]
-        if not needed <= len(numbers) <= len(fields) or not all(
-            float in (types[f.name], *get_args(types[f.name])) for f in filled
-        ):
+        pairs = zip(numbers, (types[f.name] for f in fields), strict=False)
+        values = [_as_field(number, (hint, *get_args(hint))) for number, hint in pairs]
+        if not needed <= len(numbers) <= len(fields) or None in values:
             raise ValueError(
                 f"the noise `{cls.kind}` has the fields {', '.join(f.name for f in fields)}, which "
                 f"{len(numbers)} numbers do not give; save it with `to_config` and name the file."
             )
-        return cls(*numbers)
+        return cls(*values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,9 +254,21 @@ class Scaled(Noise):
     def __post_init__(self) -> None:
         check("factor", self.factor)
 
+    @property
+    def is_correlated(self) -> bool:
+        """Whether the scaled noise is."""
+        return self.noise.is_correlated
+
     def var_at(self, x: Tensor) -> Tensor:
         """factor * var(x)."""
         return like(self.factor, x) * self.noise(x)
+
+    def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
+        """sqrt(factor) S."""
+        if not self.is_correlated:
+            return super().root(x, batch_dim)
+        std = like(self.factor, wide(x)).sqrt()
+        return self.noise.root(x, batch_dim).times(rows_first(std, x, batch_dim))
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,23 +285,83 @@ class Normalized(Noise):
         check("mean", self.mean, signed=True)
         check("std", self.std, positive=True)
 
+    @property
+    def is_correlated(self) -> bool:
+        """Whether the noise before is."""
+        return self.noise.is_correlated
+
     def var_at(self, x: Tensor) -> Tensor:
         """var(x * std + mean) / std**2."""
+        before, std = self._before(x)
+        return self.noise(before) / std.square()
+
+    def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
+        """S / std, with S at x * std + mean."""
+        if not self.is_correlated:
+            return super().root(x, batch_dim)
+        before, std = self._before(wide(x))
+        return self.noise.root(before, batch_dim).times(rows_first(1 / std, x, batch_dim))
+
+    def _before(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The input before normalisation, and the std by which it was divided."""
         mean, std = along(self.mean, x, self.dim, "mean"), along(self.std, x, self.dim, "std")
-        return self.noise(x * std + mean) / std.square()
+        return x * std + mean, std
 
 
 @dataclass(frozen=True, eq=False)
 class Sum(Noise):
-    """Independent noises of one input."""
+    """Noises of one input that are independent of each other."""
 
     kind: ClassVar[str] = "sum"
     noises: tuple[Noise, ...]
+
+    @property
+    def is_correlated(self) -> bool:
+        """Whether any of them is."""
+        return any(noise.is_correlated for noise in self.noises)
 
     def var_at(self, x: Tensor) -> Tensor:
         """The sum of the variances."""
         first, *others = (noise(x) for noise in self.noises)
         return sum(others, start=first)
+
+    def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
+        """The roots of all, where noises that are not correlated have one together."""
+        if not self.is_correlated:
+            return super().root(x, batch_dim)
+        roots = [each.root(x, batch_dim) for each in self.noises if each.is_correlated]
+        others = tuple(each for each in self.noises if not each.is_correlated)
+        return sum_of([*roots, Sum(others).root(x, batch_dim)] if others else roots)
+
+
+@dataclass(frozen=True, eq=False)
+class Independent(Noise):
+    """The variance of another noise, without its correlation."""
+
+    kind: ClassVar[str] = "independent"
+    noise: Noise
+
+    def var_at(self, x: Tensor) -> Tensor:
+        """var(x)."""
+        return self.noise(x)
+
+
+def wide(x: Tensor) -> Tensor:
+    """`x` in the dtype in which variances are computed; an error if it cannot carry noise."""
+    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
+        found = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(
+            f"The input of a noise is {found}, and only floating-point tensors can carry "
+            "noise; convert it as the model's preprocessing does."
+        )
+    return x.to(variance_dtype(x.dtype))
+
+
+def _as_field(number: float, types: tuple[object, ...]) -> float | int | None:
+    """The number as a field of these types takes it; `None` if it does not."""
+    if float in types:
+        return number
+    return int(number) if int in types and float(number).is_integer() else None
 
 
 def _broadcasts(var: Tensor, x: Tensor) -> bool:
