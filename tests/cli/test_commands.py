@@ -338,3 +338,19 @@ def test_settings_keep_noise_calibrators_and_layers(project):
     with torch.no_grad():
         assert torch.equal(again(x).total_var, sure(x).total_var)
     assert json.loads((project / "s.json").read_text())["format"] == "howsure settings 1"
+
+
+def test_correlated_noise_of_repeated_frames_serves_predict(project, howsure):
+    generator = np.random.default_rng(7)
+    frames = generator.normal(size=(300, 3)) + 2 * generator.normal(size=(300, 1))
+    np.save("frames.npy", 0.1 * frames)
+    ran = howsure("noise", "frames.npy", "--kind", "correlated", "--out", "noise.json")
+    assert "of the variance is common to the whole frame" in ran.out
+    assert howsure("predict", NET, "x.npy", "--method", "linear", "--noise", "noise.json").code == 0
+    found = hs.noise.identify_from_repeats(0.1 * frames).correlated
+    assert found.is_correlated
+    with torch.no_grad():
+        expected = hs.Uncertain(loaded(), noise=found, method="linear")(inputs()).data_var
+    np.testing.assert_allclose(np.load("predictions.npz")["data_var"], expected, rtol=1e-5)
+    howsure("noise", "frames.npy", "--out", "plain.json")
+    assert json.loads((project / "plain.json").read_text())["noise"]["kind"] == "constant"

@@ -14,7 +14,7 @@ from howsure.gradients.calls import Calls, Layout, Rows
 from howsure.gradients.points import FEW_ELEMENTS, Design, design_for, draw
 from howsure.masks import Site
 from howsure.noise import roots_of
-from howsure.noise.base import Root
+from howsure.noise.values import Root
 from howsure.setup import Setup
 from howsure.values.concrete import has_values, is_traced
 from howsure.values.trees import Parts

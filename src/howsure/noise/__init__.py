@@ -31,3 +31,4 @@ from howsure.noise.signal import custom as custom
 from howsure.noise.signal import poisson_gaussian as poisson_gaussian
 from howsure.noise.signal import range_dependent as range_dependent
 from howsure.noise.single_image import identify_from_image as identify_from_image
+from howsure.noise.structure import Structure as Structure

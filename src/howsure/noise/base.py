@@ -3,77 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
-from howsure.moments.value import variance_dtype
-from howsure.noise.values import Value, along, as_value, check, encode, like
+from howsure.noise.values import (
+    Root,
+    Value,
+    along,
+    as_field,
+    as_value,
+    broadcasts,
+    check,
+    diagonal,
+    encode,
+    like,
+    rows_first,
+    sum_of,
+    wide,
+)
 from howsure.values.brief import brief
-
-
-@dataclass(frozen=True, eq=False)
-class Root:
-    """The noise of one input as S z, with z standard normal.
-
-    Attributes:
-        shape: Shape of z for one row.
-        apply: S: takes z of shape (points, rows, *shape) and the rows (a slice or indices) that it
-            is for, and gives the noise, (points, rows, *input's shape).
-        is_diagonal: Whether each number of z is the noise of one element, so that the variance of
-            an output can be split by element.
-    """
-
-    shape: tuple[int, ...]
-    apply: Callable[[Tensor, slice | Tensor], Tensor]
-    is_diagonal: bool = False
-
-    def transposed(self, noise: Tensor, rows: slice | Tensor) -> Tensor:
-        """S' g, by differentiating <S z, g>; (points, rows, *shape)."""
-        with torch.enable_grad():
-            z = noise.new_zeros(*noise.shape[:2], *self.shape).requires_grad_()
-            return torch.autograd.grad(self.apply(z, rows), z, noise)[0]
-
-    def times(self, std: Tensor) -> Root:  # (rows, *input's shape)
-        """The root of the noise multiplied by `std`, element by element."""
-        return Root(self.shape, lambda z, rows: std[rows] * self.apply(z, rows))
-
-    def of_whole(self, rows: int, batch_dim: int) -> Root:
-        """The root of all rows taken as one input, each with noise of its own."""
-
-        def apply(z: Tensor, _: slice | Tensor) -> Tensor:
-            return self.apply(z[:, 0], slice(None)).movedim(1, 1 + batch_dim).unsqueeze(1)
-
-        return Root((rows, *self.shape), apply)
-
-
-def diagonal(std: Tensor) -> Root:  # (rows, *shape)
-    """Independent noise of this std for every element."""
-    return Root(tuple(std.shape[1:]), lambda z, rows: std[rows] * z, is_diagonal=True)
-
-
-def sum_of(roots: Sequence[Root]) -> Root:
-    """The root of independent noises that are added: their z side by side, flat."""
-    sizes = [math.prod(root.shape) for root in roots]
-
-    def apply(z: Tensor, rows: slice | Tensor) -> Tensor:
-        parts = zip(roots, z.split(sizes, -1), strict=True)
-        # Not by `unflatten`, which knows no empty shape: one number for a row.
-        noises = [root.apply(part.reshape(*z.shape[:2], *root.shape), rows) for root, part in parts]
-        return sum(noises[1:], start=noises[0])
-
-    return Root((sum(sizes),), apply)
-
-
-def rows_first(value: Tensor, x: Tensor, batch_dim: int | None) -> Tensor:  # (rows, *row's shape)
-    """A value that broadcasts to `x`, for each of its elements, with the rows in front."""
-    whole = value.expand(x.shape)
-    return whole.unsqueeze(0) if batch_dim is None else whole.movedim(batch_dim, 0)
 
 
 def _check_free(kind: str, taken: type[Noise] | None, new: type[Noise]) -> None:
@@ -126,7 +78,7 @@ class Noise(ABC):
         It has the dtype of `x`; for a half-precision `x` it is float32.
         """
         var = self.var_at(wide(x))
-        if not _broadcasts(var, x):
+        if not broadcasts(var, x):
             raise ValueError(
                 f"A noise variance of shape {tuple(var.shape)} does not broadcast to an input of "
                 f"shape {tuple(x.shape)}; variances per channel of images have shape (C, 1, 1), "
@@ -150,13 +102,9 @@ class Noise(ABC):
     def sample(
         self, x: Tensor, generator: torch.Generator | None, *, batch_dim: int | None = 0
     ) -> Tensor:
-        """`x` plus Gaussian noise with the covariance at `x`.
+        """`x` plus Gaussian noise with the covariance at `x`; `None` takes torch's own generator.
 
-        Args:
-            x: The input.
-            generator: Where the draws come from; `None` takes torch's own generator.
-            batch_dim: The axis that counts inputs whose noises are independent of each other;
-                `None` if `x` is one input. It is of no concern to noise that is not correlated.
+        Inputs along `batch_dim` have noises of their own; with `None`, `x` is one input.
         """
         wide_x = wide(x)
         if not self.is_correlated:
@@ -234,7 +182,7 @@ class Noise(ABC):
         fields, types = dataclasses.fields(cls), get_type_hints(cls)
         needed = sum(f.default is dataclasses.MISSING for f in fields)
         pairs = zip(numbers, (types[f.name] for f in fields), strict=False)
-        values = [_as_field(number, (hint, *get_args(hint))) for number, hint in pairs]
+        values = [as_field(number, (hint, *get_args(hint))) for number, hint in pairs]
         if not needed <= len(numbers) <= len(fields) or None in values:
             raise ValueError(
                 f"the noise `{cls.kind}` has the fields {', '.join(f.name for f in fields)}, which "
@@ -344,29 +292,6 @@ class Independent(Noise):
     def var_at(self, x: Tensor) -> Tensor:
         """var(x)."""
         return self.noise(x)
-
-
-def wide(x: Tensor) -> Tensor:
-    """`x` in the dtype in which variances are computed; an error if it cannot carry noise."""
-    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
-        found = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(
-            f"The input of a noise is {found}, and only floating-point tensors can carry "
-            "noise; convert it as the model's preprocessing does."
-        )
-    return x.to(variance_dtype(x.dtype))
-
-
-def _as_field(number: float, types: tuple[object, ...]) -> float | int | None:
-    """The number as a field of these types takes it; `None` if it does not."""
-    if float in types:
-        return number
-    return int(number) if int in types and float(number).is_integer() else None
-
-
-def _broadcasts(var: Tensor, x: Tensor) -> bool:
-    pairs = zip(reversed(var.shape), reversed(x.shape), strict=False)
-    return var.dim() <= x.dim() and all(size in (1, whole) for size, whole in pairs)
 
 
 def _moved(value: object, device: torch.device | str) -> object:

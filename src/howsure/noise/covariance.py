@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from howsure.moments.value import variance_dtype
-from howsure.noise.base import Noise, Root, wide
+from howsure.noise.base import Noise
 from howsure.noise.pattern import Row
-from howsure.noise.values import as_value, check, like
+from howsure.noise.values import Root, as_value, check, like, wide
 
 # Of the largest number of a covariance: what rounding to float32 leaves of symmetry, and of
 # eigenvalues that are 0.

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.noise.base import Root
 from howsure.noise.pattern import Pattern, Row
-from howsure.noise.values import Value, as_value, check, like
+from howsure.noise.values import Root, Value, as_value, check, like
 
 # Convolutions by the number of axes that they go along.
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 # A Gaussian kernel ends after so many of its stds, where it has fallen to 3e-4 of its middle.
 _REACH = 4.0
+# Readings along an axis for the square root of a spectrum: a kernel of neighbours fades out.
+_GRID = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +148,19 @@ def blurred(std: object, kernel: object, axes: int | Sequence[int] | None = None
         as_value(kernel, "kernel"),
         (found,) if isinstance(found, int) else found,
     )
+
+
+def kernel_of(correlations: Tensor) -> Tensor:
+    """The symmetric kernel of norm 1 whose noise has these correlations, by the spectrum's root."""
+    dims, size = correlations.dim(), len(correlations)  # from -reach to reach
+    reach = size - 1  # of the kernel: twice as far, since it fades out
+    spectrum = correlations.new_zeros((_GRID,) * dims)
+    spectrum[(slice(0, size),) * dims] = correlations
+    centred = spectrum.roll((-(size // 2),) * dims, tuple(range(dims)))
+    root = torch.fft.fftn(centred).real.clamp(min=0).sqrt()
+    whole = torch.fft.ifftn(root).real.roll((reach,) * dims, tuple(range(dims)))
+    kernel = whole[(slice(0, 2 * reach + 1),) * dims]
+    return kernel / kernel.norm()
 
 
 def _axes(axis: int | Sequence[int] | None) -> int | tuple[int, ...] | None:

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias, TypeGuard
 import torch
 from torch import Tensor
 
-from howsure.noise.base import Noise, Root
+from howsure.noise.base import Noise
 from howsure.noise.constant import Constant
 from howsure.noise.identified import CameraFit, Identified
 from howsure.noise.signal import Custom
-from howsure.noise.values import as_value
+from howsure.noise.values import Root, as_value
 
 # What users may give: for one tensor a number or a tensor (a **variance**), a noise, what was
 # identified from readings, a function of the tensor that returns its variance, or none; for several
@@ -133,7 +133,9 @@ def as_noise(noise: object) -> Noise | None:
     """The noise of one tensor: a number or a tensor is a variance, a function returns one."""
     if noise is None or isinstance(noise, Noise):
         return noise
-    if isinstance(noise, Identified | CameraFit):
+    if isinstance(noise, Identified):
+        return noise.correlated
+    if isinstance(noise, CameraFit):
         return noise.noise
     if callable(noise):
         return Custom(noise)

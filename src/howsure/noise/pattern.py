@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from howsure.noise.base import Noise, Root, rows_first, wide
-from howsure.noise.values import Value, check, like
+from howsure.noise.base import Noise
+from howsure.noise.values import Root, Value, check, like, rows_first, wide
 
 
 @dataclass(frozen=True)

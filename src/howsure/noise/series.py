@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.noise.base import Root
 from howsure.noise.pattern import Pattern, Row
-from howsure.noise.values import as_value
+from howsure.noise.values import Root, as_value
 
 
 @dataclass(frozen=True, eq=False)
