@@ -204,6 +204,17 @@ def test_fit_and_saved_settings_keep_it(tmp_path, model):
     assert torch.equal(again(x[:4]).total_var, sure(x[:4]).total_var)
 
 
+def test_pixels_with_a_common_offset_do_not_look_clean(recwarn):
+    net, _, _ = network("CNN")
+    torch.manual_seed(6)
+    net = nn.Sequential(nn.Upsample((5, 6)), *net).eval()
+    noise = hs.noise.common_mode(0.3)
+    x = noise.sample(torch.zeros(32, 2, 10, 12), torch.Generator().manual_seed(0))
+    target = net(x).detach() + 0.05 * torch.randn(32, 2)
+    hs.Uncertain(net, noise, "gradients").fit([(x, target)], model="dropout")
+    assert not [each for each in recwarn if "look cleaner" in str(each.message)]
+
+
 def test_a_budget_has_no_map_of_elements_that_vary_together():
     net, x, _ = network("CNN")
     budget = hs.Uncertain(net, hs.noise.rows(0.2), "gradients")(x).budget()
