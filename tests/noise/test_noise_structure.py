@@ -168,6 +168,14 @@ def test_the_reading_in_words():
     assert structure.endswith("use the noise `correlated`, `common_mode` + `blurred`")
 
 
+def test_the_reading_in_numbers():
+    found = noise.identify_from_repeats(frames_of(noise.blurred(2, SMOOTH), (64, 64)))
+    numbers = found.numbers()
+    assert float(numbers["common_share"]) == found.structure.common.value
+    assert float(numbers["horizontal_correlation_error"]) == found.structure.neighbours[0].error
+    assert "channels_share" not in numbers
+
+
 def test_what_was_found_is_used_with_its_correlation():
     found = noise.identify_from_repeats(frames_of(noise.std(2) + noise.common_mode(1), (32, 32)))
     assert noise.as_noise(found).is_correlated

@@ -42,12 +42,14 @@ class Identified:
         return self.structure.noise(self.noise.var)
 
     def numbers(self) -> dict[str, Tensor]:
-        """Std and variance with their standard errors, in float64."""
+        """Std, variance, and what elements have in common, with standard errors, in float64."""
         var, var_error = _double(self.noise.var), _double(self.std_error)
         std = var.sqrt()
         # d std = d var / (2 std), to first order
         std_error = var_error / (2 * std.clamp(min=torch.finfo(torch.float64).tiny))
-        return {"std": std, "std_error": std_error, "var": var, "var_error": var_error}
+        shared = {} if self.structure is None else self.structure.numbers()
+        own = {"std": std, "std_error": std_error, "var": var, "var_error": var_error}
+        return own | {name: _double(value) for name, value in shared.items()}
 
     def in_words(self) -> str:
         """The numbers in one line; in a second one how elements vary together."""

@@ -13,34 +13,7 @@ from howsure.noise.base import Noise
 from howsure.noise.constant import Constant
 from howsure.noise.image_patterns import Blurred, CommonMode, Rows, kernel_of
 from howsure.noise.pairs import REACH, Layout, pair_sums
-
-# A share as many standard deviations above 0 is not there by chance (6e-5); one below a hundredth
-# is of no consequence.
-_CHANCE, _NEGLIGIBLE = 4.0, 0.01
-
-
-@dataclass(frozen=True)
-class Share:
-    """A share of the variance, or a correlation: its value, and how well it is known.
-
-    Attributes:
-        value: The estimate.
-        error: Its standard error for Gaussian noise.
-        chance: As much is there by chance.
-    """
-
-    value: float
-    error: float
-    chance: float
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether it is neither chance nor too small to matter."""
-        return abs(self.value) > max(_NEGLIGIBLE, self.chance)
-
-    def in_percent(self) -> str:
-        """The share and its error."""
-        return f"{100 * self.value:.2g} +- {100 * self.error:.1g} %"
+from howsure.noise.share import CHANCE, Share, by_chance, share_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,18 +68,25 @@ class Structure:
         first, *others = [part.scaled(var * share) for part, share in self.parts]
         return sum(others, start=first)
 
+    def offsets(self) -> dict[str, Share]:
+        """The shares of the variance that are known, by their attributes."""
+        found = {name: getattr(self, name) for name in _WHAT}
+        return {name: share for name, share in found.items() if share is not None}
+
+    def numbers(self) -> dict[str, float]:
+        """Shares and correlations with their standard errors."""
+        found = {f"{name}_share": share for name, share in self.offsets().items()}
+        names = ("horizontal_correlation", "vertical_correlation")
+        found |= zip(names, self.neighbours, strict=False)
+        values = {name: share.value for name, share in found.items()}
+        return values | {f"{name}_error": share.error for name, share in found.items()}
+
     def in_words(self) -> str:
         """The reading in a sentence, with what to use."""
-        offsets = {
-            "the whole frame": self.common,
-            "each channel": self.channels,
-            "each row": self.rows,
-            "each column": self.columns,
-        }
         words = [
-            f"{share.in_percent()} of the variance is common to {what}"
-            for what, share in offsets.items()
-            if share is not None and share.is_clear
+            f"{share.in_percent()} of the variance is common to {_WHAT[name]}"
+            for name, share in self.offsets().items()
+            if share.is_clear
         ]
         if self.kernel is not None:
             found = " and ".join(f"{each.value:.2f}" for each in self.neighbours)
@@ -118,6 +98,12 @@ class Structure:
         return f"{'; '.join(words)}: use the noise `correlated`, {names}"
 
 
+_WHAT = {
+    "common": "the whole frame",
+    "channels": "each channel",
+    "rows": "each row",
+    "columns": "each column",
+}
 _NAMES: dict[type[Noise], str] = {
     CommonMode: "`common_mode`",
     Rows: "`rows`",
@@ -234,17 +220,17 @@ class _Reading:
         mean += sum(line.value / size for line, size in zip(lines, self.layout.size, strict=False))
         freedom = self.freedom * channels
         if channels == 1:
-            return _share(self._offset, mean * _by_chance(freedom), freedom), None
+            return share_of(self._offset, mean * by_chance(freedom), freedom), None
         whole = float(self.pairs["channels"])
         pairs = freedom * (channels - 1) / 2
         # Offsets that channels have alone are alike by chance; a product varies half as much as a
         # square.
         alone = max(0.0, self._offset - whole)
-        chance = (mean + alone) * _by_chance(pairs) / math.sqrt(2)
-        common = _share(whole, chance, self.freedom)
+        chance = (mean + alone) * by_chance(pairs) / math.sqrt(2)
+        common = share_of(whole, chance, self.freedom)
         if not self.layout.spatial:
             return common, None
-        return common, _share(self._offset - whole, mean * _by_chance(freedom) + chance, freedom)
+        return common, share_of(self._offset - whole, mean * by_chance(freedom) + chance, freedom)
 
     def _line(self, name: str, axis: int) -> Share:
         """What the elements of a row, or of a column, have in common besides."""
@@ -255,7 +241,7 @@ class _Reading:
         mean = self._spread(along) * lines / self.elements
         freedom = self.freedom * lines / self._spread(across)
         value = float(self.pairs[name]) - self._offset
-        return _share(value, mean * _by_chance(freedom), freedom)
+        return share_of(value, mean * by_chance(freedom), freedom)
 
     def _axis(self, between: str, lines: Share | None, axis: int) -> int | tuple[int, ...]:
         """The axes of lines: channels have them in common, or each its own."""
@@ -276,19 +262,4 @@ class _Reading:
         places = ((REACH, REACH + 1), (REACH + 1, REACH))[: len(self.layout.spatial)]
         found = [float(self._local[place]) for place in places]
         pairs = zip(found, errors[::-1] or [own], strict=False)
-        return tuple(Share(value, error, _CHANCE * error) for value, error in pairs)
-
-
-def _by_chance(freedom: float) -> float:
-    """How far a variance of so many degrees of freedom is above the true one by chance, relative.
-
-    The cube root of a chi square is almost normal (Wilson & Hilferty 1931).
-    """
-    cube_var = 2 / (9 * freedom)
-    return (1 - cube_var + _CHANCE * math.sqrt(cube_var)) ** 3 - 1
-
-
-def _share(value: float, chance: float, freedom: float) -> Share:
-    """A share of the variance, which has so many degrees of freedom; it is not negative."""
-    kept = max(0.0, value)
-    return Share(kept, math.hypot(chance / _CHANCE, kept * math.sqrt(2 / freedom)), chance)
+        return tuple(Share(value, error, CHANCE * error) for value, error in pairs)
