@@ -72,6 +72,37 @@ def test_traced_methods_give_what_eager_gives(case, batch):
         assert_same(structure[-1].filled(graph(values)), sure(values))
 
 
+def correlated_noises():
+    weights = torch.linspace(-0.1, 0.3, 64 * 4, dtype=torch.float64).reshape(64, 4)
+    return {
+        "covariance": hs.noise.correlated(covariance=weights @ weights.T),
+        "axis": hs.noise.correlated(factor=weights[:8], axis=-1),
+        "common mode": hs.noise.common_mode(0.1),
+        "rows": hs.noise.rows(0.1),
+        "blurred": hs.noise.blurred(0.1, [[1.0, 2.0], [0.5, 1.0]]),
+        "ar1": hs.noise.ar1(0.1, 0.9, axis=-1),
+        "random walk": hs.noise.random_walk(0.05, axis=-1),
+        "sum": (hs.noise.rows(0.1) + hs.noise.std(0.05)).through_normalize(0.5, 2.0),
+    }
+
+
+@pytest.mark.parametrize("method", ["gradients", "linear"])
+@pytest.mark.parametrize("kind", correlated_noises())
+def test_traced_correlated_noise_is_that_of_eager(kind, method):
+    sure = hs.Uncertain(small_image_net(), correlated_noises()[kind], method)
+    x, other = torch.rand(2, 3, 1, 8, 8)
+    assert sure(x).method == method
+    structure = []
+
+    def flat(tensor):
+        structure.append(Parts(METHODS[method](sure.setup, tensor)))
+        return structure[-1].tensors
+
+    graph = traced(flat, [x])
+    for values in (x, other):
+        assert_same(structure[-1].filled(graph(values)), sure(values))
+
+
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize(
     "pool, shape",

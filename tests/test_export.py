@@ -48,6 +48,17 @@ def test_program_for_any_batch(method, inputs, tmp_path):
         assert_same(program(x), sure(x))
 
 
+def test_correlated_noise_is_in_the_file(tmp_path):
+    noise = hs.noise.common_mode(0.1) + hs.noise.ar1(0.1, 0.8) + hs.noise.std(0.05)
+    sure = hs.Uncertain(perceptron(), noise, "gradients")
+    assert export(sure, torch.rand(2, 3), tmp_path / "net.pt2").batch is None
+    program = torch.export.load(tmp_path / "net.pt2").module()
+    for batch in (1, 5):
+        x = torch.rand(batch, 3)
+        assert_same(program(x), sure(x))
+    assert hs.noise.from_config(read_metadata(tmp_path / "net.pt2")["noise"]).is_correlated
+
+
 @needs_onnx
 @pytest.mark.parametrize("method, inputs", [("adf", "vectors"), *IMAGES])
 def test_onnx_for_any_batch(method, inputs, tmp_path):

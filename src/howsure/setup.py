@@ -20,7 +20,7 @@ from howsure.masks import (
     find_sites,
 )
 from howsure.moments.rule import Rule, Target
-from howsure.noise import NoiseLike, variance_of
+from howsure.noise import NoiseLike, is_correlated, roots_of, variance_of
 from howsure.values.trees import as_call, copied, selected, shapes_of
 
 if TYPE_CHECKING:
@@ -133,6 +133,13 @@ class Setup:
 
     def variance(self, x: Any) -> Any:
         """The noise variance of an input, in the structure that `propagate` takes."""
+        if is_correlated(self.noise):
+            if self.batch_dim not in (0, None):
+                raise ValueError(
+                    "The noise is correlated, and which variance an element has is known for "
+                    f'`batch_dim=0` alone, not {self.batch_dim}; use the method "gradients".'
+                )
+            roots_of(self.noise, x, self.batch_dim)  # an error if it does not fit the input
         return variance_of(self.noise, x)
 
     def sites(self, x: Any) -> tuple[Site, ...]:

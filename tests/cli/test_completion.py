@@ -27,6 +27,7 @@ def test_bash_offers_commands_options_and_choices():
     assert completed("howsure", "re") == ["report", "reproduce"]
     assert set(completed("howsure", "predict", "--noise")) == {
         "--noise",
+        "--noise-covariance",
         "--noise-std",
         "--noise-var",
     }

@@ -39,10 +39,28 @@ WRITTEN = [
         [0.75] * 3,
     ),
 ]
+# The kinds that came with version 0.2.
+WRITTEN_SINCE = [
+    (
+        '{"kind": "correlated", "factor": {"tensor": [[1, 0], [1, 1], [0, 2]], "dtype": "float64"},'
+        ' "axis": 1}',
+        [1, 2, 4],
+    ),
+    ('{"kind": "common_mode", "std": 0.5, "axis": [1, 2]}', [0.25] * 3),
+    ('{"kind": "rows", "std": 0.5, "axis": -2}', [0.25] * 3),
+    (
+        '{"kind": "blurred", "std": 0.5, "kernel": {"tensor": [[1, 2]], "dtype": "float32"}, '
+        '"axes": null}',
+        [1.25] * 3,
+    ),
+    ('{"kind": "ar1", "std": 0.5, "correlation": 0.9, "axis": 1}', [0.25] * 3),
+    ('{"kind": "random_walk", "std": 0.5, "axis": 1}', [0.25, 0.5, 0.75]),
+    ('{"kind": "independent", "noise": {"kind": "random_walk", "std": 1, "axis": 1}}', [1, 2, 3]),
+]
 
 
-@pytest.mark.parametrize(("text", "var"), WRITTEN)
-def test_files_of_the_first_version_are_read(text, var):
+@pytest.mark.parametrize(("text", "var"), WRITTEN + WRITTEN_SINCE)
+def test_files_of_every_version_are_read(text, var):
     found = noise.from_config(json.loads(text))
     expected = torch.tensor(var, dtype=torch.float32)
     torch.testing.assert_close(found(X).expand(X.shape).flatten(), expected)
@@ -52,7 +70,7 @@ def test_files_of_the_first_version_are_read(text, var):
 
 def test_every_kind_of_the_room_was_read_here():
     ours = {kind for kind, cls in Noise._kinds.items() if cls.__module__.startswith("howsure.")}
-    assert ours == {json.loads(text)["kind"] for text, _ in WRITTEN}
+    assert ours == {json.loads(text)["kind"] for text, _ in WRITTEN + WRITTEN_SINCE}
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +132,9 @@ def test_a_class_that_hides_its_fields_is_refused():
         ("range_dependent", [0.01, 0.1], noise.range_dependent(0.01, 0.1)),
         ("range_dependent", [0.01, 0.1, 0.2], noise.range_dependent(0.01, 0.1, 0.2)),
         ("poisson_gaussian", [0.3, 0.5, 1], noise.poisson_gaussian(0.3, 0.5, black_level=1)),
+        ("random_walk", [0.3], noise.random_walk(0.3)),
+        ("random_walk", [0.3, 2], noise.random_walk(0.3, axis=2)),
+        ("blurred", [0.3, 1.5], noise.blurred(0.3, 1.5)),
     ],
 )
 def test_numbers_fill_the_fields_in_their_order(kind, numbers, expected):
@@ -130,6 +151,9 @@ def test_numbers_fill_the_fields_in_their_order(kind, numbers, expected):
         ("per_channel", [1, 2]),
         ("scaled", [1, 2]),
         ("sum", [1, 2]),
+        ("correlated", [1, 2]),
+        ("random_walk", [0.3, 1.5]),
+        ("random_walk", [0.3, float("nan")]),
     ],
 )
 def test_numbers_that_do_not_fit_the_fields_are_refused(kind, numbers):

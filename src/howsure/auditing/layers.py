@@ -154,7 +154,8 @@ def layer_rows(
                 if index >= LEAST and clock.past(share):
                     break
                 watch.calls.clear()
-                Pass(case.setup, sample_of(case.setup.noise, case.x, generator)).plain()
+                noise, axis = case.setup.noise, case.setup.batch_dim
+                Pass(case.setup, sample_of(noise, case.x, generator, batch_dim=axis)).plain()
     rows = (_row(key, watch) for key in watch.predicted)
     return tuple(row for row in rows if row is not None)
 

@@ -112,7 +112,7 @@ class Draws:
         chosen = [None if mask is None else mask[0] for mask in masks(drawn, rates)]
         rows = []
         for _ in range(count):
-            noisy = sample_of(setup.noise, case.x, self.generator)
+            noisy = sample_of(setup.noise, case.x, self.generator, batch_dim=setup.batch_dim)
             with DropoutMode(setup.model, self.sites, chosen):
                 rows.append(case.picked(Pass(setup, noisy).plain()))
         return torch.stack(rows)

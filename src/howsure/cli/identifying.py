@@ -48,6 +48,13 @@ def identified(readings: Tensor, arguments: Namespace) -> noises.Identified | no
     return noises.identify_from_repeats(readings, **options)
 
 
+def noise_found(found: noises.Identified | noises.CameraFit, kind: str) -> Noise:
+    """The noise that is asked for: independent, unless the kind says otherwise."""
+    if kind == "correlated" and isinstance(found, noises.Identified):
+        return found.correlated
+    return found.noise
+
+
 def _limits(text: str | None) -> tuple[float, float] | None:
     if text is None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ def noise_of(arguments: Namespace) -> object:
     makers: dict[str, Callable[[str], Noise]] = {
         "--noise-std": lambda text: _constant(text, "stds"),
         "--noise-var": lambda text: _constant(text, "variances"),
+        "--noise-covariance": _covariance,
         "--gray-levels": lambda text: _gray(text, arguments),
         "--noise": _named,
     }
@@ -68,6 +70,15 @@ def _tensor(path: Path) -> Tensor:
     return torch.tensor(open_npy(path).tolist(), dtype=torch.float64)
 
 
+def _covariance(text: str) -> Noise:
+    """A covariance from a file, for all elements of an input or, after a colon, along an axis."""
+    name, colon, axis = text.partition(".npy:")
+    if colon and not axis.lstrip("-").isdecimal():
+        raise ValueError(f"the axis {axis!r} must be a number, as in `FILE.npy:1`.")
+    matrix = _tensor(Path(f"{name}.npy" if colon else text))
+    return noises.correlated(covariance=matrix, axis=int(axis) if colon else None)
+
+
 def _numbers(text: str) -> list[float]:
     try:
         return [float(each) for each in text.split(",")]
@@ -86,7 +97,15 @@ def _gray(text: str, arguments: Namespace) -> Noise:
 
 
 def _named(text: str) -> Noise:
-    """A noise by its kind and the numbers of its class, `range_dependent:0.01,0.002`, or a file."""
+    """A noise by its kind and the numbers of its class, `range_dependent:0.01,0.002`, or a file.
+
+    Several with + between them add up: `common_mode:0.05+noise.json`.
+    """
+    # The sign of an exponent, as in 1e+3, is not followed by a word.
+    parts = re.split(r"\+(?=[^\d.])", text)
+    if len(parts) > 1 and not Path(text).exists():
+        first, *others = map(_named, parts)
+        return sum(others, start=first)
     kind, colon, numbers = text.partition(":")
     if not colon or Path(text).exists():
         return read_noise(Path(text))

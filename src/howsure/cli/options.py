@@ -100,8 +100,13 @@ def add_noise(parser: argparse.ArgumentParser) -> None:
     for option, metavar, words in (
         ("--noise-std", "[NAME=]S", "standard deviation: a number, one per channel, or a `.npy`"),
         ("--noise-var", "[NAME=]V", "variance, likewise"),
+        (
+            "--noise-covariance",
+            "[NAME=]FILE",
+            "covariance of all elements of an input, a `.npy`; FILE:1 along axis 1",
+        ),
         ("--gray-levels", "[NAME=]K", "std in gray levels of a camera with `--scale` levels (255)"),
-        ("--noise", "[NAME=]FILE", "a file that `howsure noise` wrote, or KIND:NUMBERS of a noise"),
+        ("--noise", "[NAME=]FILE", "a file of `howsure noise`, or KIND:NUMBERS; + between adds"),
     ):
         group.add_argument(option, metavar=metavar, action="append", default=[], help=words)
 

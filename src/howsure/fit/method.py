@@ -220,4 +220,8 @@ def _closed_form(method: Method, search: Search, *, classification: bool) -> boo
 
 def _with_noise(setup: Setup, batches: Batches) -> Batches:
     generator = torch.Generator().manual_seed(setup.seed)
-    return [(sample_of(setup.noise, x, generator), y) for x, y in batches]
+
+    def noisy(x: Any) -> Any:
+        return sample_of(setup.noise, x, generator, batch_dim=setup.batch_dim)
+
+    return [(noisy(x), y) for x, y in batches]

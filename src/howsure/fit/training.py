@@ -24,7 +24,7 @@ from howsure.methods.variance_head import HeteroscedasticModel, gaussian_loss, l
 from howsure.metrics.scores import gaussian_nll
 from howsure.moments.batch_statistics import batch_statistics
 from howsure.moments.propagate import propagate
-from howsure.noise import variance_of
+from howsure.noise import is_correlated, variance_of
 from howsure.setup import TASKS
 from howsure.values.running import in_eval_mode, progress
 from howsure.values.trees import Parts, as_call
@@ -92,6 +92,11 @@ def train_adf(
 
     Source: Gast & Roth 2018, section 4; Loquercio et al. 2020, baseline of Tables I to III.
     """
+    if is_correlated(noise):
+        raise ValueError(
+            "`train_adf` carries variances alone, and the noise is correlated; give "
+            "`noise.independent()`, which has the same variance, to train with that."
+        )
     recipe = Recipe(**settings)
     rules = {F.batch_norm: batch_statistics} if recipe.batch_norm == "batch" else None
 

@@ -14,7 +14,7 @@ from howsure.gradients.calls import Calls, Layout, Rows
 from howsure.gradients.points import FEW_ELEMENTS, Design, design_for, draw
 from howsure.masks import Site
 from howsure.noise import roots_of
-from howsure.noise.base import Root
+from howsure.noise.values import Root
 from howsure.setup import Setup
 from howsure.values.concrete import has_values, is_traced
 from howsure.values.trees import Parts
@@ -55,8 +55,8 @@ class Sources:
     @classmethod
     def of(cls, setup: Setup, x: Any, layout: Layout, *, watch: bool = False) -> Sources:
         """Those of a setup for an input; `watch` adds multipliers that do not vary."""
-        axis = None if layout == "whole" else setup.batch_dim
-        inputs = tuple(Noisy(*found) for found in roots_of(setup.noise, x, axis))
+        roots = roots_of(setup.noise, x, setup.batch_dim, whole=layout == "whole")
+        inputs = tuple(Noisy(*found) for found in roots)
         if watch:
             sites = setup.watching(x).sites(x)
             still = (0.0,) * len(sites)

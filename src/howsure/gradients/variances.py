@@ -187,6 +187,7 @@ def _budget(found: Estimate, raw: list[Tensor], kept: tuple[Tensor, Tensor]) -> 
         .movedim(0, 2)
         .reshape(*each.shape[:2], *noisy.root.shape)
         for noisy, each in zip(sources.inputs, found.elements, strict=True)
+        if noisy.root.is_diagonal
     }
     kinds = ("input",) * inputs + ("dropout",) * masks
     return Budget(sources.names, kinds, torch.stack(rows), maps)

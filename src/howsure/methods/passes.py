@@ -16,11 +16,16 @@ from howsure.moments.interpreter import RuleInterpreter
 from howsure.moments.numerics.squares import layers_of_variances_in
 from howsure.moments.prefix import Prefix, PrefixInterpreter
 from howsure.moments.propagate import Propagated, outcome, python_only, run
+from howsure.noise import is_correlated
 from howsure.prediction import entropy
 from howsure.setup import Setup
 from howsure.values.call_site import CallSites
 from howsure.values.trees import Parts, copied, selected
 
+DIAGONAL = (
+    "The noise is correlated, and moment propagation carries variances alone: `data_var` is that "
+    'of independent noise of the same variance. Use `method="gradients"` or "noise_sampling".'
+)
 # A model that writes to itself, or draws random numbers, serves one thread at a time.
 one_at_a_time = threading.RLock()
 
@@ -61,7 +66,8 @@ class Pass:
             output = run(setup.model, copied(self.x), setup.variance(self.x), interpreter)
         chosen = selected(output, setup.output)
         result = outcome(self.finished(chosen), interpreter.notes)
-        self.notes = result.notes
+        correlated = (DIAGONAL,) if is_correlated(setup.noise) else ()
+        self.notes = (*correlated, *result.notes)
         return result
 
     def finished(self, output: Any) -> Any:

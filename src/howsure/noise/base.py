@@ -4,41 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
-from howsure.moments.value import variance_dtype
-from howsure.noise.values import Value, along, as_value, check, encode, like
+from howsure.noise.values import (
+    Root,
+    Value,
+    along,
+    as_field,
+    as_value,
+    broadcasts,
+    check,
+    diagonal,
+    encode,
+    like,
+    rows_first,
+    sum_of,
+    wide,
+)
 from howsure.values.brief import brief
-
-
-@dataclass(frozen=True, eq=False)
-class Root:
-    """The noise of one input as S z, with z standard normal.
-
-    Attributes:
-        shape: Shape of z for one row.
-        apply: S: takes z of shape (points, rows, *shape) and the rows (a slice or indices) that it
-            is for, and gives the noise, (points, rows, *input's shape).
-    """
-
-    shape: tuple[int, ...]
-    apply: Callable[[Tensor, slice | Tensor], Tensor]
-
-    def transposed(self, noise: Tensor, rows: slice | Tensor) -> Tensor:
-        """S' g, by differentiating <S z, g>; (points, rows, *shape)."""
-        with torch.enable_grad():
-            z = torch.zeros(*noise.shape[:2], *self.shape, dtype=noise.dtype).requires_grad_()
-            return torch.autograd.grad(self.apply(z, rows), z, noise)[0]
-
-
-def diagonal(std: Tensor) -> Root:  # (rows, *shape)
-    """Independent noise of this std for every element."""
-    return Root(tuple(std.shape[1:]), lambda z, rows: std[rows] * z)
 
 
 def _check_free(kind: str, taken: type[Noise] | None, new: type[Noise]) -> None:
@@ -60,8 +47,8 @@ class Noise(ABC):
     """How much a sensor's reading varies: a variance for every element of an input.
 
     Calling a noise with an input gives the variance `v` of the model's input, N(x, v) (Loquercio,
-    Segu & Scaramuzza 2020, Eq. 1). Elements are independent. The variance is in the square of the
-    units in which the model sees the input.
+    Segu & Scaramuzza 2020, Eq. 1). Elements are independent, unless the noise `is_correlated`. The
+    variance is in the square of the units in which the model sees the input.
     """
 
     kind: ClassVar[str] = ""  # the name of the noise in a config; without one it is not saved
@@ -90,14 +77,8 @@ class Noise(ABC):
 
         It has the dtype of `x`; for a half-precision `x` it is float32.
         """
-        if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
-            found = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise TypeError(
-                f"The input of a noise is {found}, and only floating-point tensors can carry "
-                "noise; convert it as the model's preprocessing does."
-            )
-        var = self.var_at(x.to(variance_dtype(x.dtype)))
-        if not _broadcasts(var, x):
+        var = self.var_at(wide(x))
+        if not broadcasts(var, x):
             raise ValueError(
                 f"A noise variance of shape {tuple(var.shape)} does not broadcast to an input of "
                 f"shape {tuple(x.shape)}; variances per channel of images have shape (C, 1, 1), "
@@ -105,20 +86,41 @@ class Noise(ABC):
             )
         return var
 
+    @property
+    def is_correlated(self) -> bool:
+        """Whether elements vary together, as they may in a class with a `root` of its own."""
+        return type(self).root is not Noise.root
+
     def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
         """The square root of the noise's covariance at `x`, row by row.
 
         Independent noise has a diagonal one. A noise whose elements are correlated overrides this:
         any linear map from standard normal numbers to noise will do.
         """
-        std = self(x).expand(x.shape).sqrt()
-        return diagonal(std.unsqueeze(0) if batch_dim is None else std.movedim(batch_dim, 0))
+        return diagonal(rows_first(self(x), x, batch_dim).sqrt())
 
-    def sample(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """`x` plus Gaussian noise with the variance at `x`; `None` takes torch's own generator."""
-        var = self(x)
-        draws = torch.randn(x.shape, generator=generator, dtype=var.dtype, device=x.device)
-        return (x + var.sqrt() * draws).to(x.dtype)
+    def sample(
+        self, x: Tensor, generator: torch.Generator | None, *, batch_dim: int | None = 0
+    ) -> Tensor:
+        """`x` plus Gaussian noise with the covariance at `x`; `None` takes torch's own generator.
+
+        Inputs along `batch_dim` have noises of their own; with `None`, `x` is one input.
+        """
+        wide_x = wide(x)
+        if not self.is_correlated:
+            draws = torch.randn(x.shape, generator=generator, dtype=wide_x.dtype, device=x.device)
+            return (x + self(x).sqrt() * draws).to(x.dtype)
+        root, rows = self.root(x, batch_dim), 1 if batch_dim is None else x.shape[batch_dim]
+        z = torch.randn(
+            1, rows, *root.shape, generator=generator, dtype=wide_x.dtype, device=x.device
+        )
+        noise = root.apply(z, slice(None))[0]
+        moved = noise[0] if batch_dim is None else noise.movedim(0, batch_dim)
+        return (wide_x + moved).to(x.dtype)
+
+    def independent(self) -> Noise:
+        """The noise of the same variance whose elements are independent of each other."""
+        return Independent(self)
 
     def scaled(self, factor: float | Tensor) -> Noise:
         """The noise with `factor` times the variance; a factor of 4 doubles the std."""
@@ -179,15 +181,14 @@ class Noise(ABC):
         """The noise whose first fields are these numbers, as the command line gives them."""
         fields, types = dataclasses.fields(cls), get_type_hints(cls)
         needed = sum(f.default is dataclasses.MISSING for f in fields)
-        filled = fields[: len(numbers)]
-        if not needed <= len(numbers) <= len(fields) or not all(
-            float in (types[f.name], *get_args(types[f.name])) for f in filled
-        ):
+        pairs = zip(numbers, (types[f.name] for f in fields), strict=False)
+        values = [as_field(number, (hint, *get_args(hint))) for number, hint in pairs]
+        if not needed <= len(numbers) <= len(fields) or None in values:
             raise ValueError(
                 f"the noise `{cls.kind}` has the fields {', '.join(f.name for f in fields)}, which "
                 f"{len(numbers)} numbers do not give; save it with `to_config` and name the file."
             )
-        return cls(*numbers)
+        return cls(*values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,9 +202,21 @@ class Scaled(Noise):
     def __post_init__(self) -> None:
         check("factor", self.factor)
 
+    @property
+    def is_correlated(self) -> bool:
+        """Whether the scaled noise is."""
+        return self.noise.is_correlated
+
     def var_at(self, x: Tensor) -> Tensor:
         """factor * var(x)."""
         return like(self.factor, x) * self.noise(x)
+
+    def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
+        """sqrt(factor) S."""
+        if not self.is_correlated:
+            return super().root(x, batch_dim)
+        std = like(self.factor, wide(x)).sqrt()
+        return self.noise.root(x, batch_dim).times(rows_first(std, x, batch_dim))
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,28 +233,65 @@ class Normalized(Noise):
         check("mean", self.mean, signed=True)
         check("std", self.std, positive=True)
 
+    @property
+    def is_correlated(self) -> bool:
+        """Whether the noise before is."""
+        return self.noise.is_correlated
+
     def var_at(self, x: Tensor) -> Tensor:
         """var(x * std + mean) / std**2."""
+        before, std = self._before(x)
+        return self.noise(before) / std.square()
+
+    def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
+        """S / std, with S at x * std + mean."""
+        if not self.is_correlated:
+            return super().root(x, batch_dim)
+        before, std = self._before(wide(x))
+        return self.noise.root(before, batch_dim).times(rows_first(1 / std, x, batch_dim))
+
+    def _before(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The input before normalisation, and the std by which it was divided."""
         mean, std = along(self.mean, x, self.dim, "mean"), along(self.std, x, self.dim, "std")
-        return self.noise(x * std + mean) / std.square()
+        return x * std + mean, std
 
 
 @dataclass(frozen=True, eq=False)
 class Sum(Noise):
-    """Independent noises of one input."""
+    """Noises of one input that are independent of each other."""
 
     kind: ClassVar[str] = "sum"
     noises: tuple[Noise, ...]
+
+    @property
+    def is_correlated(self) -> bool:
+        """Whether any of them is."""
+        return any(noise.is_correlated for noise in self.noises)
 
     def var_at(self, x: Tensor) -> Tensor:
         """The sum of the variances."""
         first, *others = (noise(x) for noise in self.noises)
         return sum(others, start=first)
 
+    def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
+        """The roots of all, where noises that are not correlated have one together."""
+        if not self.is_correlated:
+            return super().root(x, batch_dim)
+        roots = [each.root(x, batch_dim) for each in self.noises if each.is_correlated]
+        others = tuple(each for each in self.noises if not each.is_correlated)
+        return sum_of([*roots, Sum(others).root(x, batch_dim)] if others else roots)
 
-def _broadcasts(var: Tensor, x: Tensor) -> bool:
-    pairs = zip(reversed(var.shape), reversed(x.shape), strict=False)
-    return var.dim() <= x.dim() and all(size in (1, whole) for size, whole in pairs)
+
+@dataclass(frozen=True, eq=False)
+class Independent(Noise):
+    """The variance of another noise, without its correlation."""
+
+    kind: ClassVar[str] = "independent"
+    noise: Noise
+
+    def var_at(self, x: Tensor) -> Tensor:
+        """var(x)."""
+        return self.noise(x)
 
 
 def _moved(value: object, device: torch.device | str) -> object:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.noise.base import Noise
 from howsure.noise.constant import Constant
 from howsure.noise.signal import PoissonGaussian
+from howsure.noise.structure import Structure
 from howsure.values.brief import brief
 
 
@@ -20,27 +22,40 @@ class Identified:
         noise: The noise, in the units of the readings.
         std_error: Standard error of `noise.var`, of the same shape; it says how far chance alone
             moves the estimate, not how wrong its assumptions are.
+        structure: How elements vary together; `None` where the readings do not tell.
     """
 
     noise: Constant
     std_error: float | Tensor
+    structure: Structure | None = None
 
     def __repr__(self) -> str:
         """The noise and its error in one line."""
-        return f"Identified({self.noise}, standard error {brief(self.std_error)})"
+        words = ", correlated" if self.correlated.is_correlated else ""
+        return f"Identified({self.noise}, standard error {brief(self.std_error)}{words})"
+
+    @property
+    def correlated(self) -> Noise:
+        """The noise with what elements clearly have in common; of the same variance as `noise`."""
+        if self.structure is None or not self.structure.is_correlated:
+            return self.noise
+        return self.structure.noise(self.noise.var)
 
     def numbers(self) -> dict[str, Tensor]:
-        """Std and variance with their standard errors, in float64."""
+        """Std, variance, and what elements have in common, with standard errors, in float64."""
         var, var_error = _double(self.noise.var), _double(self.std_error)
         std = var.sqrt()
         # d std = d var / (2 std), to first order
         std_error = var_error / (2 * std.clamp(min=torch.finfo(torch.float64).tiny))
-        return {"std": std, "std_error": std_error, "var": var, "var_error": var_error}
+        shared = {} if self.structure is None else self.structure.numbers()
+        own = {"std": std, "std_error": std_error, "var": var, "var_error": var_error}
+        return own | {name: _double(value) for name, value in shared.items()}
 
     def in_words(self) -> str:
-        """The numbers in one line."""
+        """The numbers in one line; in a second one how elements vary together."""
         shown = {name: _shown(value) for name, value in self.numbers().items()}
-        return "std {std} +- {std_error}, variance {var} +- {var_error}".format(**shown)
+        numbers = "std {std} +- {std_error}, variance {var} +- {var_error}".format(**shown)
+        return numbers if self.structure is None else f"{numbers}\n{self.structure.in_words()}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

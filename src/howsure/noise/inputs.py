@@ -9,11 +9,11 @@ from typing import Any, TypeAlias, TypeGuard
 import torch
 from torch import Tensor
 
-from howsure.noise.base import Noise, Root
+from howsure.noise.base import Noise
 from howsure.noise.constant import Constant
 from howsure.noise.identified import CameraFit, Identified
 from howsure.noise.signal import Custom
-from howsure.noise.values import as_value
+from howsure.noise.values import Root, as_value
 
 # What users may give: for one tensor a number or a tensor (a **variance**), a noise, what was
 # identified from readings, a function of the tensor that returns its variance, or none; for several
@@ -52,10 +52,13 @@ def variance_of(noise: object, x: object) -> Any:
     return _walk(noise, x, lambda found, tensor, _: None if found is None else found(tensor), "x")
 
 
-def roots_of(noise: object, x: object, batch_dim: int | None = 0) -> list[tuple[int, str, Root]]:
+def roots_of(
+    noise: object, x: object, batch_dim: int | None = 0, *, whole: bool = False
+) -> list[tuple[int, str, Root]]:
     """Number, name and square root of the noise of every noisy floating-point tensor of `x`.
 
     Names are those of a budget: `image` for `x["image"]`, `imu.gyro` for a dict inside, `x[0]`.
+    With `whole`, all rows are one input, though each still has noise of its own.
     """
     found: list[tuple[int, str, Root]] = []
     number = -1
@@ -64,10 +67,18 @@ def roots_of(noise: object, x: object, batch_dim: int | None = 0) -> list[tuple[
         nonlocal number
         number += isinstance(item, Tensor) and item.dtype.is_floating_point
         if own is not None:
-            found.append((number, _by_keys(name), own.root(item.detach(), batch_dim)))
+            found.append((number, _by_keys(name), _root(own, item.detach(), batch_dim, whole)))
 
     _walk(noise, x, leaf, "x")
     return found
+
+
+def _root(noise: Noise, x: Tensor, batch_dim: int | None, whole: bool) -> Root:
+    if not whole or batch_dim is None:
+        return noise.root(x, batch_dim)
+    if not noise.is_correlated:
+        return noise.root(x, None)
+    return noise.root(x, batch_dim).of_whole(x.shape[batch_dim], batch_dim % x.dim())
 
 
 def _by_keys(name: str) -> str:
@@ -75,14 +86,37 @@ def _by_keys(name: str) -> str:
     return re.sub(r"\['([^']*)'\]", r".\1", name).removeprefix("x.")
 
 
-def sample_of(noise: object, x: object, generator: torch.Generator | None) -> Any:
-    """`x` with noise drawn onto every tensor that has a noise; `noise` as in `variance_of`."""
-    return _walk(
-        noise,
-        x,
-        lambda found, item, _: item if found is None else found.sample(item, generator),
-        "x",
-    )
+def sample_of(
+    noise: object,
+    x: object,
+    generator: torch.Generator | None,
+    *,
+    batch_dim: int | None = 0,
+) -> Any:
+    """`x` with noise drawn onto every tensor that has a noise; `noise` as in `variance_of`.
+
+    Inputs along `batch_dim` have noises that are independent of each other.
+    """
+
+    def leaf(found: Noise | None, item: Any, _: str) -> Any:
+        if found is None:
+            return item
+        # A class of the user's own may draw in its own way, which knows no batch.
+        if not found.is_correlated:
+            return found.sample(item, generator)
+        return found.sample(item, generator, batch_dim=batch_dim)
+
+    return _walk(noise, x, leaf, "x")
+
+
+def is_correlated(noise: object) -> bool:
+    """Whether elements of any input vary together; `noise` as in `variance_of`."""
+    if isinstance(noise, Mapping):
+        return any(map(is_correlated, noise.values()))
+    if _is_sequence(noise):
+        return any(map(is_correlated, noise))
+    found = as_noise(noise)
+    return found is not None and found.is_correlated
 
 
 def scaled(noise: object, factor: float) -> NoiseLike:
@@ -99,7 +133,9 @@ def as_noise(noise: object) -> Noise | None:
     """The noise of one tensor: a number or a tensor is a variance, a function returns one."""
     if noise is None or isinstance(noise, Noise):
         return noise
-    if isinstance(noise, Identified | CameraFit):
+    if isinstance(noise, Identified):
+        return noise.correlated
+    if isinstance(noise, CameraFit):
         return noise.noise
     if callable(noise):
         return Custom(noise)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from howsure.noise.constant import Constant
 from howsure.noise.identified import Identified
+from howsure.noise.structure import structure_of
 
 Limits = tuple[float, float]
 
@@ -44,8 +45,9 @@ def identify_from_repeats(
     """The noise of a sensor, from repeated readings of a static scene (or of a body at rest).
 
     The variance over the T frames is estimated for each pixel, unbiased, and averaged. Its standard
-    error holds for Gaussian noise that is independent between pixels and frames; pixels may differ
-    in variance.
+    error holds for Gaussian noise that is independent between frames; pixels may differ in
+    variance. What elements of a frame have in common, and how neighbours correlate, is in
+    `structure`; `correlated` is the noise with both.
 
     Args:
         frames: Frames as a tensor, an array or a list, in any units: the noise is in the same.
@@ -58,14 +60,26 @@ def identify_from_repeats(
         saturation: Lowest and highest reading of the sensor; pixels that reach either in any frame
             are left out, since clipping hides their noise.
     """
-    repeats = pixel_moments(frames, drift=drift, saturation=saturation)
+    x = readings(frames, "frames")
+    repeats = pixel_moments(x, drift=drift, saturation=saturation)
     dims = _averaged_dims(repeats.var, per)
     count = _count(repeats.valid, dims)
     # E[var**2] is variance**2 (1 + spread): unbiased for the square of the standard error.
     error2 = repeats.var.square() * repeats.spread / (1 + repeats.spread)
     var = _total(repeats.var, repeats.valid, dims) / count
     error = _total(error2, repeats.valid, dims).sqrt() / count
-    return Identified(Constant(plain(var)), plain(error))
+    residuals = _residuals(x, repeats.mean, drift)
+    structure = structure_of(residuals, repeats.valid, 2 / repeats.spread)
+    if structure is not None and dims:
+        error = structure.error(error, var, 2 / repeats.spread)
+    return Identified(Constant(plain(var)), plain(error), structure)
+
+
+def _residuals(x: Tensor, mean: Tensor, drift: bool) -> Tensor:
+    """Frames of the noise's own covariance, but for that of one frame with another."""
+    if drift:
+        return x.diff(dim=0) / 2**0.5
+    return (x - mean) * (len(x) / (len(x) - 1)) ** 0.5
 
 
 def pixel_moments(

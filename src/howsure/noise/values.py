@@ -1,8 +1,10 @@
-"""Parameters of noises: numbers and tensors, checked, aligned with an input, and as plain data."""
+"""What noises are made of: parameters that fit an input, roots of covariances, plain data."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from howsure.moments.value import variance_dtype
 from howsure.values.concrete import has_values
 
 # A parameter of a noise. A number stays a number: it has no device and no dtype to convert.
@@ -51,6 +54,17 @@ def check(name: str, value: Value, *, positive: bool = False, signed: bool = Fal
         raise ValueError(f"`{name}` contains 0; give positive numbers.")
 
 
+def wide(x: Tensor) -> Tensor:
+    """`x` in the dtype in which variances are computed; an error if it cannot carry noise."""
+    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
+        found = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(
+            f"The input of a noise is {found}, and only floating-point tensors can carry "
+            "noise; convert it as the model's preprocessing does."
+        )
+    return x.to(variance_dtype(x.dtype))
+
+
 def like(value: Value, x: Tensor) -> Tensor:
     """`value` as a tensor of the dtype and on the device of `x`."""
     if isinstance(value, Tensor):
@@ -75,6 +89,78 @@ def along(value: Value, x: Tensor, dim: int, name: str) -> Tensor:
     shape = [1] * x.dim()
     shape[dim] = -1
     return aligned.reshape(shape)
+
+
+def as_field(number: float, types: tuple[object, ...]) -> float | int | None:
+    """The number as a field of these types takes it; `None` if it does not."""
+    if float in types:
+        return number
+    return int(number) if int in types and float(number).is_integer() else None
+
+
+def broadcasts(var: Tensor, x: Tensor) -> bool:
+    """Whether a variance fits an input."""
+    pairs = zip(reversed(var.shape), reversed(x.shape), strict=False)
+    return var.dim() <= x.dim() and all(size in (1, whole) for size, whole in pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class Root:
+    """The noise of one input as S z, with z standard normal.
+
+    Attributes:
+        shape: Shape of z for one row.
+        apply: S: takes z of shape (points, rows, *shape) and the rows (a slice or indices) that it
+            is for, and gives the noise, (points, rows, *input's shape).
+        is_diagonal: Whether each number of z is the noise of one element, so that the variance of
+            an output can be split by element.
+    """
+
+    shape: tuple[int, ...]
+    apply: Callable[[Tensor, slice | Tensor], Tensor]
+    is_diagonal: bool = False
+
+    def transposed(self, noise: Tensor, rows: slice | Tensor) -> Tensor:
+        """S' g, by differentiating <S z, g>; (points, rows, *shape)."""
+        with torch.enable_grad():
+            z = noise.new_zeros(*noise.shape[:2], *self.shape).requires_grad_()
+            return torch.autograd.grad(self.apply(z, rows), z, noise)[0]
+
+    def times(self, std: Tensor) -> Root:  # (rows, *input's shape)
+        """The root of the noise multiplied by `std`, element by element."""
+        return Root(self.shape, lambda z, rows: std[rows] * self.apply(z, rows))
+
+    def of_whole(self, rows: int, batch_dim: int) -> Root:
+        """The root of all rows taken as one input, each with noise of its own."""
+
+        def apply(z: Tensor, _: slice | Tensor) -> Tensor:
+            return self.apply(z[:, 0], slice(None)).movedim(1, 1 + batch_dim).unsqueeze(1)
+
+        return Root((rows, *self.shape), apply)
+
+
+def diagonal(std: Tensor) -> Root:  # (rows, *shape)
+    """Independent noise of this std for every element."""
+    return Root(tuple(std.shape[1:]), lambda z, rows: std[rows] * z, is_diagonal=True)
+
+
+def sum_of(roots: Sequence[Root]) -> Root:
+    """The root of independent noises that are added: their z side by side, flat."""
+    sizes = [math.prod(root.shape) for root in roots]
+
+    def apply(z: Tensor, rows: slice | Tensor) -> Tensor:
+        parts = zip(roots, z.split(sizes, -1), strict=True)
+        # Not by `unflatten`, which knows no empty shape: one number for a row.
+        noises = [root.apply(part.reshape(*z.shape[:2], *root.shape), rows) for root, part in parts]
+        return sum(noises[1:], start=noises[0])
+
+    return Root((sum(sizes),), apply)
+
+
+def rows_first(value: Tensor, x: Tensor, batch_dim: int | None) -> Tensor:  # (rows, *row's shape)
+    """A value that broadcasts to `x`, for each of its elements, with the rows in front."""
+    whole = value.expand(x.shape)
+    return whole.unsqueeze(0) if batch_dim is None else whole.movedim(batch_dim, 0)
 
 
 def encode(value: Any) -> Any:

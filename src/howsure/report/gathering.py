@@ -129,7 +129,8 @@ def _predicted(
     at_level.setup = sure.setup.with_(noise=noise)
     # One stream of numbers for every level: what differs between levels is the noise's size.
     generator = torch.Generator().manual_seed(sure.setup.seed)
-    seen = (sample_of(noise, x, generator) if added else x for x, _ in pairs)
+    axis = sure.setup.batch_dim
+    seen = (sample_of(noise, x, generator, batch_dim=axis) if added else x for x, _ in pairs)
     return [_called(at_level, x) for x in seen]
 
 

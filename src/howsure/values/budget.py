@@ -20,7 +20,8 @@ class Budget:
         kinds: What each is: "input", "dropout", "constant".
         variances: Variance by source, (sources, batch, outputs); outputs are flat, in the order
             of the model's output.
-        elements: For each input the variance by element, (batch, outputs, *input's shape).
+        elements: For each input with independent noise the variance by element, (batch, outputs,
+            *input's shape).
     """
 
     names: tuple[str, ...]
@@ -93,8 +94,8 @@ class Budget:
         """Variance by element of an input, (batch, outputs, *input's shape): which pixels."""
         if not self.elements:
             raise ValueError(
-                "There is no heat map: no input has noise, or the budget is that of a whole "
-                "loader; predict one batch by itself."
+                "There is no heat map: no input has noise that is independent between elements, or "
+                "the budget is that of a whole loader; predict one batch by itself."
             )
         chosen = next(iter(self.elements)) if name is None else name
         if chosen not in self.elements:

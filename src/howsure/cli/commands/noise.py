@@ -29,10 +29,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="the noise, a `.json` file for `--noise`")
     parser.add_argument(
         "--kind",
-        choices=("constant", "camera", "image"),
+        choices=("constant", "correlated", "camera", "image"),
         default="constant",
-        help="constant: one variance; camera: gain and read noise, from frames; image: a guess "
-        "from the first row alone (%(default)s)",
+        help="constant: one variance; correlated: also what elements have in common; camera: gain "
+        "and read noise, from frames; image: a guess from the first row alone (%(default)s)",
     )
     parser.add_argument(
         "--per",
@@ -51,15 +51,16 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Result:
     """The noise and its standard error."""
-    from howsure.cli.identifying import identified, in_model_units, readings_of
+    from howsure.cli.identifying import identified, in_model_units, noise_found, readings_of
     from howsure.cli.noises import write_noise
     from howsure.noise import to_config
 
     _check_out(arguments.out)
     found = identified(readings_of(arguments), arguments)
-    noise = in_model_units(found.noise, arguments)
+    own = noise_found(found, arguments.kind)
+    noise = in_model_units(own, arguments)
     text = found.in_words()
-    if noise is not found.noise:
+    if noise is not own:
         text += "\nThe file has it in the units after scale and normalisation."
     if arguments.out is not None:
         write_noise(arguments.out, noise)
