@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from argparse import Namespace
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
@@ -122,10 +122,12 @@ def test_a_noise_is_one_file_that_saves_itself(written):
 
 def test_the_command_line_finds_the_noise(written):
     from howsure.cli.noises import noise_of
+    from howsure.cli.options import add_noise
 
     module = written("my_noises", "A noise in five minutes")
-    options = {"noise_std": [], "noise_var": [], "gray_levels": [], "noise": ["speckle:0.1"]}
-    found = noise_of(Namespace(**options))
+    parser = ArgumentParser()
+    add_noise(parser)
+    found = noise_of(parser.parse_args(["--noise", "speckle:0.1"]))
     assert type(found) is module.Speckle and found.share == 0.1
 
 

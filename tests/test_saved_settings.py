@@ -43,6 +43,7 @@ OTHER = {
         *torch.rand(2, 1),
         torch.rand(5, 1),
         torch.rand(5),
+        "head",
         LocalError(torch.rand(40, 2), torch.rand(40, 1), torch.rand(1), 0.5),
         torch.rand(1),
     ),

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.values.arrays import as_array
+from howsure.values.arrays import as_array, table_of
 from howsure.values.brief import number_range
 from howsure.values.budget import Budget
-from howsure.values.columns import table_of
 from howsure.values.running import progress
 from howsure.values.trees import Parts, map_leaves
 

@@ -36,8 +36,9 @@ def _attribute(option: str) -> str:
 
 def _check_file(name: str, text: str) -> None:
     if not Path(text).exists():
-        what = "DATA" if name == "data" else f"--{name.replace('_', '-')}"
-        raise FileNotFoundError(f"There is no file `{text}` ({what}).")
+        if name == "data":
+            raise FileNotFoundError(f"There is no file or folder `{text}`.")
+        raise FileNotFoundError(f"There is no file `{text}` (`--{name.replace('_', '-')}`).")
 
 
 def _check_noise(option: str, text: str) -> None:

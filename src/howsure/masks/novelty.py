@@ -15,7 +15,9 @@ TOLD = (0.5, 0.75, 0.9, 0.95, 0.99)
 
 def quantiles_of(novelty: Tensor) -> Tensor:  # (inputs, ...) -> (`QUANTILES`, ...)
     """The quantiles of held-out inputs."""
-    return novelty.quantile(torch.linspace(0, 1, QUANTILES).to(novelty), 0)
+    return novelty.quantile(
+        torch.linspace(0, 1, QUANTILES, dtype=novelty.dtype, device=novelty.device), 0
+    )
 
 
 def quantile_at(quantiles: Tensor, level: float) -> float:

@@ -1,14 +1,17 @@
-"""Tensors as numpy arrays, and back."""
+"""Tensors as numpy arrays and named columns, one row for each input; and arrays as tensors."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from howsure.values.trees import map_leaves
+from howsure.values.trees import Parts, map_leaves, paths
+
+Columns = dict[str, np.ndarray]
 
 
 def as_array(tensor: Any) -> Any:
@@ -34,3 +37,52 @@ def as_tensors(x: Any, model: nn.Module) -> Any:
         return tensor.to(own.dtype) if tensor.is_floating_point() else tensor
 
     return map_leaves(leaf, x)
+
+
+def columns_of(named: Mapping[str, Any], rows: int) -> Columns:
+    """Every tensor by the name of its quantity and its path in the structure: `mean.pose.0`."""
+    found = {
+        f"{name}{path}": as_array(tensor)
+        for name, tree in named.items()
+        for path, tensor in zip(paths(tree), Parts(tree).tensors, strict=True)
+    }
+    _check_rows(found, rows)
+    return found
+
+
+def _check_rows(columns: Columns, rows: int) -> None:
+    for name, column in columns.items():
+        if column.ndim == 0 or len(column) != rows:
+            raise ValueError(
+                f"`{name}` has shape {column.shape} for {rows} inputs; scores need one row of "
+                "output for each input, so wrap the model to put the batch first."
+            )
+
+
+def flat_names(name: str, column: np.ndarray) -> list[str]:
+    """The names of a column's numbers in a table: `mean`, or `mean_0`, `mean_1`, `mean_0_1`..."""
+    shape = column.shape[1:]
+    if int(np.prod(shape)) == 1:
+        return [name]
+    return [f"{name}_{'_'.join(map(str, index))}" for index in np.ndindex(shape)]
+
+
+def table_of(named: Mapping[str, Any], rows: int) -> Columns:
+    """A column for every number of every tensor, (rows,)."""
+    return flat(columns_of(named, rows))
+
+
+def flat(columns: Columns) -> Columns:
+    """A column for every number of every column, (rows,)."""
+    return {
+        flat_name: numbers
+        for name, column in columns.items()
+        for flat_name, numbers in zip(
+            flat_names(name, column), column.reshape(len(column), -1).T, strict=True
+        )
+    }
+
+
+def joined(parts: list[Columns]) -> Columns:
+    """The rows of all parts."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

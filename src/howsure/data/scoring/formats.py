@@ -14,7 +14,7 @@ from howsure.data.scoring.folder import WorkFolder
 from howsure.data.scoring.layout import Layout
 from howsure.data.scoring.plan import Span
 from howsure.data.scoring.shard import NOTES, first_notes
-from howsure.values.columns import flat
+from howsure.values.arrays import flat
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from howsure.data.scoring.shard import Shard
-from howsure.values.columns import Columns
+from howsure.values.arrays import Columns
 
 MOST_TABLE_COLUMNS = 2000
 

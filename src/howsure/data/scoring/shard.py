@@ -15,7 +15,7 @@ from howsure.data.reading.source import Source
 from howsure.data.scoring.digest import digest
 from howsure.data.scoring.plan import Span, cut
 from howsure.uncertain import Uncertain
-from howsure.values.columns import Columns, columns_of, joined
+from howsure.values.arrays import Columns, columns_of, joined
 from howsure.values.trees import as_call, map_leaves
 
 NOTES, INPUTS = "__notes__", "__inputs__"  # the members of a file that are no columns
