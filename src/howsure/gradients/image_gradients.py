@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
+from howsure.values.call_site import Operations
 from howsure.values.concrete import has_values, is_traced
 
 _FEW_CHANNELS = 4
@@ -46,18 +46,11 @@ class _Geometry(NamedTuple):
     dilation: tuple[int, ...]
 
 
-class _ImageGradients(TorchFunctionMode):
+class _ImageGradients(Operations):
     """Replaces how convolutions of few channels compute the gradient of their input."""
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the operation."""
-        kwargs = kwargs or {}
         found = _convolution(*args, **kwargs) if func is torch.conv2d else None
         return func(*args, **kwargs) if found is None else found
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from howsure.masks.layers import is_linear
+from howsure.values.call_site import Operations
 
 NEIGHBOURS = 30
 # Width of the kernel, as a share of the median distance to the last neighbour; chosen on splits of
@@ -76,22 +76,15 @@ def _distances(one: Tensor, two: Tensor) -> Tensor:
     return torch.cdist(one.double(), two.double(), compute_mode=mode)
 
 
-class LastLinear(TorchFunctionMode):
+class LastLinear(Operations):
     """Watches a pass for what enters its last linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.features: Tensor | None = None
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the operation, and keeps the input of a linear layer."""
-        kwargs = kwargs or {}
         if is_linear(func):
             self.features = args[0] if args else kwargs["input"]
         return func(*args, **kwargs)

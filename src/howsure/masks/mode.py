@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from howsure.masks.layers import DROPOUTS, Weights, base_name, is_recurrent
 from howsure.masks.sites import Site
-from howsure.values.call_site import CallSites
+from howsure.values.call_site import CallSites, Operations
 
 
-class DropoutMode(TorchFunctionMode):
+class DropoutMode(Operations):
     """Multiplies the result at each site by its mask: mean by m, variance by m**2."""
 
     def __init__(
@@ -42,15 +41,8 @@ class DropoutMode(TorchFunctionMode):
         # Tensors on the way through a chain, by identity: site, mask and how far.
         self.pending: dict[int, tuple[Tensor, Site, Tensor, int]] = {}
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the operation, and drops units where a site is reached."""
-        kwargs = kwargs or {}
         name = base_name(func)
         if name in DROPOUTS:
             return self._existing_dropout(name, func, args, kwargs)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from howsure.masks.layers import (
     DROPOUTS,
@@ -20,7 +19,7 @@ from howsure.masks.layers import (
     is_recurrent,
     spatial_dims,
 )
-from howsure.values.call_site import CallSites
+from howsure.values.call_site import CallSites, Operations
 from howsure.values.trees import as_call
 
 PLACEMENTS = ("auto", "after", "before", "existing")
@@ -103,7 +102,7 @@ class _Met:
     dropouts: list[tuple[str, str, tuple[int, ...], float]] = field(default_factory=list)
 
 
-class Explorer(TorchFunctionMode):
+class Explorer(Operations):
     """Watches a plain pass: layers, what follows them, and which feed other layers."""
 
     def __init__(self, model: Callable[..., Any]) -> None:
@@ -117,15 +116,8 @@ class Explorer(TorchFunctionMode):
         self.tips: dict[int, int] = {}
         self.kept: list[Tensor] = []
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the operation and notes what it was."""
-        kwargs = kwargs or {}
         inputs = list(_tensors([args, kwargs]))
         sources = set().union(*(self.ancestors.get(id(t), set()) for t in inputs))
         result = func(*args, **kwargs)

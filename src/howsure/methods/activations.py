@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from howsure.masks.layers import Weights, base_name, spatial_dims
 from howsure.setup import Setup
-from howsure.values.call_site import CallSites
+from howsure.values.call_site import CallSites, Operations
 from howsure.values.trees import Parts, copied
 
 
@@ -57,7 +56,7 @@ def logits_of(output: Any) -> Tensor:
     return tensors[0]
 
 
-class _Reader(TorchFunctionMode):
+class _Reader(Operations):
     """Notes what goes into the layers, and what comes out."""
 
     def __init__(self, model: Any, wanted: Collection[str] | None) -> None:
@@ -69,15 +68,8 @@ class _Reader(TorchFunctionMode):
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the operation; if it is a layer, notes it first."""
-        kwargs = kwargs or {}
         layer = self.weights.layer_of(func, args, kwargs)
         if layer is None:
             return func(*args, **kwargs)

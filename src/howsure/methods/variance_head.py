@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from howsure.masks.layers import Weights, spatial_dims
 from howsure.masks.sites import Explorer
+from howsure.values.call_site import Operations
 from howsure.values.running import in_eval_mode
 from howsure.values.trees import Parts, as_call
 
@@ -85,7 +85,7 @@ def add_variance_head(
     return made
 
 
-class _Watch(TorchFunctionMode):
+class _Watch(Operations):
     """Keeps what goes into each layer of a pass. A mode belongs to its thread; a hook would not."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -93,15 +93,8 @@ class _Watch(TorchFunctionMode):
         self.weights = Weights(model)
         self.features: dict[str, Tensor] = {}
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the operation."""
-        kwargs = kwargs or {}
         layer = self.weights.layer_of(func, args, kwargs)
         if layer:
             self.features[layer] = args[0] if args else kwargs["input"]

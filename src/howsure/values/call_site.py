@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 
 class CallSites:
@@ -42,3 +44,24 @@ class CallSites:
         if path is None:
             return "the model's function"
         return f"`{path}`" if path else f"the model's own `forward` ({type(self.model).__name__})"
+
+
+class Operations(TorchFunctionMode):
+    """Sees every operation of torch inside a `with` block, in its own thread alone.
+
+    A hook would be seen by other threads, and stay behind if something fails.
+    """
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """What the operation returns."""
+        return self.operation(func, args, kwargs or {})
+
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What one operation returns."""
+        return func(*args, **kwargs)
