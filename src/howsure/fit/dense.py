@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.fit.inputs import batches_of, check_same_kind, fingerprints, refuse_shared_inputs
+from howsure.fit.inputs import unseen_inputs
 from howsure.fit.known_inputs import FOLDS, Batches, Judged, Known, folds_of
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, check_held_out, fit_judged
 from howsure.fit.stress import corruptions
@@ -205,16 +205,12 @@ def _cross_fitted(setup: Setup, head: str, batches: Batches) -> tuple[PixelGram,
 
 
 def _from_training(setup: Setup, head: str, batches: Batches, inputs: Any) -> PixelGram:
-    held_out = set().union(*(fingerprints(x) for x, _ in batches))
-    gram, shared = PixelGram(), set()
-    for x in batches_of(inputs):
-        check_same_kind(x, batches[0][0], setup.batch_dim)
-        shared |= held_out & fingerprints(x)
+    gram = PixelGram()
+    for x in unseen_inputs(inputs, batches, setup.batch_dim):
         gram.add(gradients_at_pixels(setup, x, head))
     if gram.inputs < FEWEST_IMAGES:
         raise ValueError(
             f"`train_inputs` has {gram.inputs} images, and the posterior needs at least "
             f"{FEWEST_IMAGES}, better some hundred."
         )
-    refuse_shared_inputs(len(shared), len(held_out))
     return gram

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,18 @@ def _without_targets(batch: Any) -> Any:
     return tuple(batch) if isinstance(batch, list) else batch
 
 
+def unseen_inputs(
+    inputs: Any, held_out: Sequence[tuple[Any, Tensor]], axis: int | None
+) -> Iterator[Any]:
+    """Batches of training inputs; an error where they are of another kind, or held out as well."""
+    known, shared = set().union(*(_fingerprints(x) for x, _ in held_out)), set[int]()
+    for x in batches_of(inputs):
+        check_same_kind(x, held_out[0][0], axis)
+        shared |= known & _fingerprints(x)
+        yield x
+    _refuse_shared_inputs(len(shared), len(known))
+
+
 def check_same_kind(given: Any, held_out: Any, axis: int | None) -> None:
     """An error if unlabelled inputs have other shapes than the held-out ones."""
     found, wanted = shapes_of(given, without=axis), shapes_of(held_out, without=axis)
@@ -65,7 +77,7 @@ def check_same_kind(given: Any, held_out: Any, axis: int | None) -> None:
         )
 
 
-def fingerprints(x: Any) -> set[int]:
+def _fingerprints(x: Any) -> set[int]:
     """One number for the content of each row."""
     rows: list[bytes] = []
 
@@ -80,7 +92,7 @@ def fingerprints(x: Any) -> set[int]:
     return {hash(row) for row in rows}
 
 
-def refuse_shared_inputs(shared: int, count: int) -> None:
+def _refuse_shared_inputs(shared: int, count: int) -> None:
     """An error if held-out inputs are among the training inputs."""
     if shared > _SHARED * count:
         raise ValueError(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.fit.inputs import batches_of, check_same_kind, fingerprints, refuse_shared_inputs
+from howsure.fit.inputs import unseen_inputs
 from howsure.fit.known_inputs import FEWEST, FOLDS, Batches, folds_of
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
 from howsure.methods.activations import Activations, read
@@ -237,12 +237,9 @@ class KnownActivations:
 
 
 def _from_training(setup: Setup, watched: Watched, batches: Batches, inputs: Any) -> Gathered:
-    held_out = set().union(*(fingerprints(x) for x, _ in batches))
-    found, shared, centres = Gathered(watched), set(), dict[str, Tensor]()
+    found, centres = Gathered(watched), dict[str, Tensor]()
     generator = torch.Generator().manual_seed(setup.seed)
-    for x in batches_of(inputs):
-        check_same_kind(x, batches[0][0], setup.batch_dim)
-        shared |= held_out & fingerprints(x)
+    for x in unseen_inputs(inputs, batches, setup.batch_dim):
         seen = activations(setup, x, watched.names)
         centres = centres or _centres(seen, watched)
         found.add(seen, centres, generator)
@@ -251,7 +248,6 @@ def _from_training(setup: Setup, watched: Watched, batches: Batches, inputs: Any
             f"`train_inputs` has {found.count} inputs, and distances need at least {FEWEST}, "
             "better some thousand."
         )
-    refuse_shared_inputs(len(shared), len(held_out))
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.fit.inputs import batches_of, check_same_kind, fingerprints, refuse_shared_inputs
+from howsure.fit.inputs import unseen_inputs
 from howsure.gradients.units import mask_gradients
 from howsure.masks.local_error import LocalError
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
@@ -133,16 +133,12 @@ def _by_fold(setup: Setup, batches: Batches) -> list[Gram]:
 
 
 def _from_training(setup: Setup, batches: Batches, inputs: Any) -> Gram:
-    held_out = set().union(*(fingerprints(x) for x, _ in batches))
-    gram, shared = Gram(), set()
-    for x in batches_of(inputs):
-        check_same_kind(x, batches[0][0], setup.batch_dim)
-        shared |= held_out & fingerprints(x)
+    gram = Gram()
+    for x in unseen_inputs(inputs, batches, setup.batch_dim):
         gram.add(mask_gradients(setup, x))
     if gram.count < FEWEST:
         raise ValueError(
             f"There are {gram.count} training inputs, and the posterior needs at least {FEWEST}, "
             "better some hundred."
         )
-    refuse_shared_inputs(len(shared), len(held_out))
     return gram
