@@ -125,3 +125,10 @@ def test_relative_links_lead_to_files(page):
     targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", prose)
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_formulas_are_plain_text(page):
+    """The site loads no scripts from elsewhere, and so nothing that would draw TeX."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert not re.search(r"\$\$|\\[a-z]+\{|\$\w[^`\n]*\$", prose)
