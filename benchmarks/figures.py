@@ -22,6 +22,8 @@ import shift
 import shift_classes
 import uci
 from page import into_page
+from speed import store
+from speed.page import time_to_accuracy
 
 import scoring
 
@@ -85,6 +87,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("method.md", "uci"): _uci,
     ("method.md", "cifar"): _cifar,
     ("method.md", "dense"): _dense,
+    ("methods.md", "methods"): lambda: time_to_accuracy(store.load(RESULTS, "time_to_accuracy")),
     ("model.md", "roads"): _roads,
     ("model.md", "uci"): _uci,
     ("model.md", "cifar"): _cifar,

@@ -26,6 +26,24 @@ def accuracy_of_the_default(case: str, measure: str) -> float:
     return result("accuracy")["cases"][case][DEFAULT][measure]
 
 
+def independence_fails() -> str:
+    from figures import result
+
+    ratio = result("accuracy")["cases"]["MLP, 0.05"]["diagonal ADF (paper)"]["ratio"]
+    return f"the std is {1 / ratio:.0f} times too small"
+
+
+def unknown_inputs_are_new() -> str:
+    from figures import result
+
+    scores = result("shift")["cifar"]["scores"]
+    digits, noise = (
+        mean(seed["by distance"][kind]["auroc_novelty"] for seed in scores)
+        for kind in ("digits", "noise")
+    )
+    return f"AUROC by novelty is {digits:.3f} for digits and {noise:.3f} for uniform noise"
+
+
 def stated_by_actual(case: str) -> str:
     stated, actual = (
         accuracy_of_the_default(case, f"{kind}_error") for kind in ("stated", "actual")
@@ -224,13 +242,15 @@ def corruptions_gain_little() -> str:
 CLAIMS = {
     std_is_right: ["README.md", "docs/index.md"],
     cost_of_five_percent: ["README.md", "docs/index.md", "docs/method.md"],
-    roads_are_covered: ["README.md", "docs/index.md"],
+    independence_fails: ["docs/faq.md"],
+    unknown_inputs_are_new: ["docs/faq.md"],
+    roads_are_covered: ["README.md", "docs/index.md", "docs/methods.md", "docs/faq.md"],
     architectures_that_run: ["README.md"],
     dronet_ranks_too_little: ["docs/method.md"],
     stated_error_is_too_small: ["docs/method.md"],
     top_class_is_hard: ["docs/method.md"],
     gaps_are_not_covered: ["README.md", "docs/method.md"],
-    night_is_not_covered: ["README.md", "docs/method.md"],
+    night_is_not_covered: ["README.md", "docs/method.md", "docs/methods.md"],
     corruptions_gain_little: ["docs/method.md"],
     gaps_of_energy_rule: ["docs/model.md"],
     some_splits_of_energy_are_worse: ["docs/model.md"],
