@@ -46,6 +46,11 @@ def test_readme_example_gives_a_mean_and_a_variance_per_output(capsys):
     assert (names["p"].data_var > 0).all() and (names["p"].model_var > 0).all()
 
 
+def test_readme_is_short():
+    """One page: two sentences, a picture, commands, code, evidence, and where others are better."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
 def test_from_scratch_equals_the_library(capsys):
     names = run(ROOT / "docs" / "from_scratch.md")
     images = torch.randn(5, 3, 6, 6, generator=torch.Generator().manual_seed(1))
