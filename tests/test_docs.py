@@ -46,6 +46,11 @@ def test_readme_example_gives_a_mean_and_a_variance_per_output(capsys):
     assert (names["p"].data_var > 0).all() and (names["p"].model_var > 0).all()
 
 
+def test_readme_is_short():
+    """One page: two sentences, a picture, commands, code, evidence, and where others are better."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
 def test_from_scratch_equals_the_library(capsys):
     names = run(ROOT / "docs" / "from_scratch.md")
     images = torch.randn(5, 3, 6, 6, generator=torch.Generator().manual_seed(1))
@@ -125,3 +130,10 @@ def test_relative_links_lead_to_files(page):
     targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", prose)
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_formulas_are_plain_text(page):
+    """The site loads no scripts from elsewhere, and so nothing that would draw TeX."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert not re.search(r"\$\$|\\[a-z]+\{|\$\w[^`\n]*\$", prose)

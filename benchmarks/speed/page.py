@@ -63,9 +63,9 @@ def _time_to_accuracy(folder: Path, names: list[str], where: str) -> str:
         return ""
     return (
         "## Time to accuracy\n\nCost says little without accuracy. The picture has both, for one "
-        "input on one thread: the root mean square error of the std against Monte Carlo, over the "
-        "median time in plain forward passes. Monte Carlo runs all samples as one batch. A star "
-        'marks what `method="auto"` picks.\n\n'
+        "input on one thread: the root mean square error of the log std against Monte Carlo, over "
+        "the median time in plain forward passes. Monte Carlo runs all samples as one batch. A "
+        'star marks what `method="auto"` picks.\n\n'
         + _pictured("time_to_accuracy", names, where)
         + "The table says when the std is within 5 %, in plain forward passes, and the error of "
         "the default number of points. DroNet has its authors' weights, LSTM and MLP are trained, "

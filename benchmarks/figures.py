@@ -1,0 +1,114 @@
+"""Writes the tables of the pages from the committed results, without measuring anything.
+
+    python benchmarks/figures.py
+
+Each benchmark puts its own table into its own page; this puts all of them everywhere, also where a
+page shows the table of another. A test compares the pages with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import accuracy
+import accuracy_bounds
+import dense
+import rate_search
+import rule_accuracy
+import shift
+import shift_classes
+import uci
+from page import into_page
+from speed import store
+from speed.page import time_to_accuracy
+
+import scoring
+
+DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = Path(__file__).parent / "results"
+
+
+def result(name: str) -> dict[str, Any]:
+    """A committed file of results."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+# Of the accuracy of the default: what a reader compares.
+_MEASURES = {
+    "std ratio": "ratio",
+    "log error": "log_error",
+    "rank": "rank",
+    "mean error": "mean_error",
+}
+
+
+def _by_default() -> str:
+    """The accuracy of the default number of points against noise at the input."""
+    head = f"| network and noise | {' | '.join(_MEASURES)} | stated / actual error | passes |"
+    lines = [head, "|---" * (len(_MEASURES) + 3) + "|"]
+    for name, case in result("accuracy")["cases"].items():
+        if "dropout" not in name and "top class" not in name:
+            row = case[accuracy_bounds.DEFAULT]
+            cells = [f"{row[key]:.3f}" for key in _MEASURES.values()]
+            cells.append(f"{row['stated_error']:.3f} / {row['actual_error']:.3f}")
+            lines.append(f"| {name} | {' | '.join(cells)} | {row['forward_passes']:.0f} |")
+    return "\n".join(lines)
+
+
+def _roads() -> str:
+    return shift.table(result("shift")["roads"]["scores"])
+
+
+def _cifar() -> str:
+    return shift_classes.table(result("shift")["cifar"]["scores"])
+
+
+def _uci() -> str:
+    return uci.table(result("uci")["found"])
+
+
+def _dense() -> str:
+    return shift.table([result("dense")["scores"]])
+
+
+# By page and mark.
+TABLES: dict[tuple[str, str], Callable[[], str]] = {
+    ("gradients.md", "bounds"): lambda: accuracy_bounds.table(
+        accuracy_bounds.rows(result("accuracy")["cases"])
+    ),
+    ("gradients.md", "accuracy"): lambda: accuracy.table(result("accuracy")["cases"]),
+    ("gradients.md", "rates"): lambda: rate_search.table(result("rate_search")["cases"]),
+    ("method.md", "by-default"): _by_default,
+    ("method.md", "roads"): _roads,
+    ("method.md", "uci"): _uci,
+    ("method.md", "cifar"): _cifar,
+    ("method.md", "dense"): _dense,
+    ("methods.md", "methods"): lambda: time_to_accuracy(store.load(RESULTS, "time_to_accuracy")),
+    ("model.md", "roads"): _roads,
+    ("model.md", "uci"): _uci,
+    ("model.md", "cifar"): _cifar,
+    ("model.md", "dense"): _dense,
+    ("model.md", "dense-novelty"): lambda: dense.table_of_novelty(
+        result("dense")["novelty"], result("dense")["scores"]
+    ),
+    ("scoring.md", "scoring"): lambda: scoring.table(result("scoring")),
+}
+
+
+def accuracy_page() -> str:
+    """The page of the rules' accuracy, which is generated as a whole."""
+    return rule_accuracy.page(result("rule_accuracy")["tables"])
+
+
+def main() -> None:
+    """Writes every table."""
+    for (page, name), table in TABLES.items():
+        into_page(DOCS / page, name, table())
+    (DOCS / "accuracy.md").write_text(accuracy_page())
+
+
+if __name__ == "__main__":
+    main()
