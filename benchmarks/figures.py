@@ -58,6 +58,10 @@ def _by_default() -> str:
     return "\n".join(lines)
 
 
+def _drive() -> str:
+    return shift.table(result("shift")["drive"]["scores"])
+
+
 def _roads() -> str:
     return shift.table(result("shift")["roads"]["scores"])
 
@@ -82,6 +86,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("gradients.md", "accuracy"): lambda: accuracy.table(result("accuracy")["cases"]),
     ("gradients.md", "rates"): lambda: rate_search.table(result("rate_search")["cases"]),
     ("method.md", "by-default"): _by_default,
+    ("model.md", "drive"): _drive,
     ("method.md", "roads"): _roads,
     ("method.md", "uci"): _uci,
     ("method.md", "cifar"): _cifar,
