@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import howsure as hs
-from nets import FunctionalResNet
+from nets import FunctionalResNet, perceptron
 
 torch.manual_seed(0)
 
@@ -281,3 +281,10 @@ def test_eight_threads_give_the_serial_result(trained):
     for thread in threads:
         thread.join()
     assert all(torch.equal(result, serial) for result in results)
+
+
+def test_options_of_the_first_version_name_the_new_ones():
+    with pytest.raises(TypeError, match="`tau` is now `residual_var`"):
+        hs.Uncertain(perceptron(), 0.01, tau=0.1)
+    with pytest.raises(TypeError, match="`fit_tau` is now `fit_residual_var`"):
+        hs.Uncertain(perceptron(), 0.01).fit([], model="dropout", fit_tau=True)

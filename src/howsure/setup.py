@@ -220,12 +220,18 @@ class Setup:
         )
 
 
+# Options of version 0.1, and what takes their place.
+RENAMED_OPTIONS = {"tau": "residual_var", "fit_tau": "fit_residual_var", "noise_var": "noise"}
+
+
 def check_options(options: Iterable[str]) -> None:
     """One clear sentence for an option that there is not."""
     known = [field.name for field in fields(Setup)]
     wrong = next((name for name in options if name not in known), None)
     if wrong is None:
         return
+    if wrong in RENAMED_OPTIONS:
+        raise TypeError(f"`{wrong}` is now `{RENAMED_OPTIONS[wrong]}`.")
     public = [name for name in known if not name.startswith("_")]
     near = get_close_matches(wrong, [*public, "method"], 1)
     hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(public)}."

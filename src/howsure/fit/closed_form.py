@@ -1,4 +1,4 @@
-"""The search in closed form: rates, tau and a noise scale by a smooth optimiser on the NLL.
+"""The search in closed form: rates, residual variance and a noise scale by a smooth optimiser on the NLL.
 
 One pass over the data gives all terms of the variance (`howsure.fit.terms`). The slopes of a
 network depend on the noise inside it, so the pass is repeated at the rates that were found, until
@@ -23,7 +23,7 @@ from howsure.setup import Setup
 def search_closed_form(
     setup: Setup, method: Method, batches: Batches, search: Search
 ) -> tuple[Setup, Fit]:
-    """The setup with the best rates, tau and noise, and the curve over the rates."""
+    """The setup with the best rates, residual variance and noise, and the curve over the rates."""
     with_residual_var = search.with_residual_var(method)
     terms, best = settled_terms(setup, method, batches, search)
     rates = tuple(rate_of(best.odds).tolist())

@@ -48,17 +48,19 @@ def search_grid(
     best = min(range(len(curve)), key=lambda i: curve[i].nll)
     if not math.isfinite(curve[best].nll):
         raise ValueError(NO_LIKELIHOOD)
-    rate, tau = grid[best], curve[best].residual_var
+    rate, residual_var = grid[best], curve[best].residual_var
     warn_at_the_edge(rate, search.grid)
     changed = (
-        setup.with_(residual_var=tau) if rate is None else setup.with_(residual_var=tau, rate=rate)
+        setup.with_(residual_var=residual_var)
+        if rate is None
+        else setup.with_(residual_var=residual_var, rate=rate)
     )
     fit = Fit(
         tuple(math.nan if r is None else r for r in grid),
         tuple(each.nll for each in curve),
         tuple(each.error for each in curve),
         rate,
-        tau,
+        residual_var,
         search.objective_for(setup.task),
         search.samples,
         curve[best].count,
@@ -84,13 +86,13 @@ class Point:
     count: int
 
     @classmethod
-    def of(cls, scored: Scored, tau: float) -> Point:
+    def of(cls, scored: Scored, residual_var: float) -> Point:
         """The mean over all inputs, and its standard error."""
-        per_input = scored.nll(tau).reshape(scored.count, -1).mean(1)
+        per_input = scored.nll(residual_var).reshape(scored.count, -1).mean(1)
         error = float(per_input.std() / math.sqrt(scored.count)) if scored.count > 1 else math.inf
         nll = float(per_input.mean())
         # A variance of 0 has no likelihood, which is worse than all else.
-        return cls(nll if math.isfinite(nll) else math.inf, error, tau, scored.count)
+        return cls(nll if math.isfinite(nll) else math.inf, error, residual_var, scored.count)
 
 
 def point(

@@ -29,7 +29,7 @@ from howsure.methods import METHODS, Method, choose, gradients, method_of
 from howsure.methods.choice import outputs_of
 from howsure.methods.examined import why_no_gradients
 from howsure.noise import sample_of
-from howsure.setup import Setup
+from howsure.setup import RENAMED_OPTIONS, Setup
 
 ModelPart = Literal["auto", "posterior", "temperature", "dropout"]
 Found = Fit | PosteriorFit | TemperatureFit
@@ -125,6 +125,8 @@ def _check_options(options: Iterable[str], part: ModelPart) -> None:
         others = [each for each, search in _SEARCHES.items() if name in _names(search)]
         if name not in known and others:
             raise ValueError(f'`{name}` is an option of `fit(model="{others[0]}")`.')
+        if name in RENAMED_OPTIONS:
+            raise TypeError(f"`{name}` is now `{RENAMED_OPTIONS[name]}`.")
         if name not in known:
             near = get_close_matches(name, sorted(known), 1)
             hint = f"did you mean `{near[0]}`?" if near else f"there are {sorted(known)}."

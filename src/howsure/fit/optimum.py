@@ -1,4 +1,4 @@
-"""The rates, tau and the factor on the noise that are best for given terms of the variance."""
+"""Rates, residual variance and factor on the noise that are best for terms of the variance."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def optimum(terms: Terms, search: Search, *, with_residual_var: bool) -> Optimum
 
 
 def optimum_at(odds: Tensor, terms: Terms, search: Search, *, with_residual_var: bool) -> Optimum:
-    """The tau and the factor on the noise that are best for given odds."""
+    """The residual variance and the factor on the noise that are best for given odds."""
     best = _at(terms, odds, search, with_residual_var)
     if not search.fit_noise or not math.isfinite(best.nll):
         return best
@@ -62,14 +62,14 @@ def optimum_at(odds: Tensor, terms: Terms, search: Search, *, with_residual_var:
 
 
 def _at(terms: Terms, odds: Tensor, search: Search, with_residual_var: bool) -> Optimum:
-    """Given odds with the tau that suits them; noise as stated, or so that it explains errors."""
+    """Given odds with the residual variance that suits; noise as stated, or as errors ask."""
     scales = [1.0, _matched_scale(terms, odds)] if search.fit_noise else [1.0]
     found = []
     for scale in scales:
         scored = Scored(terms.error, terms.total_var(odds, scale))
-        tau = fitted_residual_var(scored) if with_residual_var else 0.0
-        nll = float(scored.nll(tau).mean())
-        found.append(Optimum(odds, tau, scale, nll if math.isfinite(nll) else math.inf))
+        residual_var = fitted_residual_var(scored) if with_residual_var else 0.0
+        nll = float(scored.nll(residual_var).mean())
+        found.append(Optimum(odds, residual_var, scale, nll if math.isfinite(nll) else math.inf))
     return min(found, key=lambda each: each.nll)
 
 
@@ -95,25 +95,27 @@ def _descended(
 
     def settings() -> tuple[Tensor, Tensor, Tensor]:
         rest = [part.exp() for part in point[sites:]]
-        tau = rest.pop(0) if start.residual_var > 0 else torch.zeros((), dtype=torch.float64)
+        residual_var = (
+            rest.pop(0) if start.residual_var > 0 else torch.zeros((), dtype=torch.float64)
+        )
         scale = rest.pop(0) if search.fit_noise else torch.ones((), dtype=torch.float64)
         if not sites:
-            return start.odds, tau, scale
-        return (largest * torch.sigmoid(point[:sites])).expand_as(terms.odds), tau, scale
+            return start.odds, residual_var, scale
+        return (largest * torch.sigmoid(point[:sites])).expand_as(terms.odds), residual_var, scale
 
     def nll() -> Tensor:
-        odds, tau, scale = settings()
-        return Scored(terms.error, terms.total_var(odds, scale) + tau).nll().mean()
+        odds, residual_var, scale = settings()
+        return Scored(terms.error, terms.total_var(odds, scale) + residual_var).nll().mean()
 
     _minimise(nll, point)
     with torch.no_grad():
-        odds, tau, scale = settings()
+        odds, residual_var, scale = settings()
         odds = torch.where(odds < NOTHING, torch.zeros_like(odds), odds)
-        return Optimum(odds.clone(), float(tau), float(scale), float(nll()))
+        return Optimum(odds.clone(), float(residual_var), float(scale), float(nll()))
 
 
-def _logarithm(tau: float) -> list[Tensor]:
-    return [torch.tensor([tau]).log()] if tau > 0 else []
+def _logarithm(residual_var: float) -> list[Tensor]:
+    return [torch.tensor([residual_var]).log()] if residual_var > 0 else []
 
 
 def _minimise(objective: Callable[[], Tensor], point: Tensor) -> None:
