@@ -1,6 +1,5 @@
 """The search in closed form: rates, residual variance and noise scale by a smooth optimiser.
 
-
 One pass over the data gives all terms of the variance (`howsure.fit.terms`). The slopes of a
 network depend on the noise inside it, so the pass is repeated at the rates that were found, until
 they stay (`howsure.fit.settling`); and one sampled run confirms the result.
