@@ -19,6 +19,7 @@ from howsure.gradients.calls import rows_of
 from howsure.masks.pixels import AtPixels, by_pixel, from_pixels
 from howsure.masks.posterior import EXACT
 from howsure.setup import Setup
+from howsure.values.call_site import in_python
 from howsure.values.trees import copied
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -70,7 +71,7 @@ def _called(setup: Setup, x: Any) -> tuple[list[tuple[str, int]], Tensor]:
 
 
 def _model(setup: Setup) -> nn.Module:
-    model = getattr(setup.model, "_orig_mod", setup.model)
+    model = in_python(setup.model)
     return model if isinstance(model, nn.Module) else nn.Module()
 
 
