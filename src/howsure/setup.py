@@ -21,8 +21,7 @@ from howsure.masks import (
 )
 from howsure.moments.rule import Rule, Target
 from howsure.noise import NoiseLike, is_correlated, roots_of, variance_of
-from howsure.values.call_site import in_python
-from howsure.values.trees import as_call, copied, selected, shapes_of
+from howsure.values.trees import as_call, copied, in_python, selected, shapes_of
 
 if TYPE_CHECKING:
     from howsure.methods.temperature import TemperatureModel

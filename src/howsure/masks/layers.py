@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from howsure.moments import rules as _rules  # noqa: F401  (fills the table)
 from howsure.moments.rule import find
-from howsure.values.call_site import in_python
+from howsure.values.trees import in_python
 
 _CONVOLUTIONS = {
     f"{kind}{dims}d": dims for kind in ("conv", "conv_transpose") for dims in (1, 2, 3)

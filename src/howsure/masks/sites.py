@@ -20,8 +20,8 @@ from howsure.masks.layers import (
     is_recurrent,
     spatial_dims,
 )
-from howsure.values.call_site import CallSites, in_python
-from howsure.values.trees import as_call
+from howsure.values.call_site import CallSites
+from howsure.values.trees import as_call, in_python
 
 PLACEMENTS = ("auto", "after", "before", "existing")
 

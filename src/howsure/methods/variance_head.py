@@ -21,9 +21,8 @@ from torch.overrides import TorchFunctionMode
 
 from howsure.masks.layers import Weights, spatial_dims
 from howsure.masks.sites import Explorer
-from howsure.values.call_site import in_python
 from howsure.values.running import in_eval_mode
-from howsure.values.trees import Parts, as_call
+from howsure.values.trees import Parts, as_call, in_python
 
 # The variance never falls below this share of the initial one: a network that fits a target
 # exactly would otherwise gain without end by shrinking it.

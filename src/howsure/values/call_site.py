@@ -9,17 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
 
 from torch import nn
 
-
-def in_python(model: Callable[..., Any]) -> Callable[..., Any]:
-    """The module that `torch.compile` was given, or the model itself.
-
-    A compiled module would be compiled anew for every shape and mode, and shows no single calls.
-    """
-    return getattr(model, "_orig_mod", model)
+from howsure.values.trees import in_python
 
 
 class CallSites:

@@ -1,4 +1,4 @@
-"""Nested inputs and outputs: tuples, lists, dicts, named tuples and dataclasses of tensors."""
+"""Calls of models: nested inputs and outputs of tensors, and what it is that is called."""
 
 from __future__ import annotations
 
@@ -53,6 +53,14 @@ def as_call(x: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(x, dict) and all(isinstance(key, str) for key in x):
         return (), x
     return (x,), {}
+
+
+def in_python(model: Callable[..., Any]) -> Callable[..., Any]:
+    """The module that `torch.compile` was given, or the model itself.
+
+    A compiled module would be compiled anew for every shape and mode, and shows no single calls.
+    """
+    return getattr(model, "_orig_mod", model)
 
 
 def selected(output: Any, choice: Any) -> Any:
