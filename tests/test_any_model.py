@@ -254,13 +254,14 @@ def test_a_call_that_is_one_input():
         len(p)
 
 
+@pytest.mark.slow
 def test_noise_on_a_hidden_state_is_fitted_by_a_rate():
     """Its rows are not on the axis of the other input, so the call is one input."""
     model = Recurrent().eval()
     with torch.no_grad():
         y = model(STEPS, STATE)[0] + 0.05 * Y
     sure = hs.Uncertain(model, noise=(0.01, 0.01), output=0)
-    pairs = [((STEPS[i : i + 4], STATE[:, i : i + 4]), y[i : i + 4]) for i in (0, 4)]
+    pairs = [((STEPS[i : i + 2], STATE[:, i : i + 2]), y[i : i + 2]) for i in (0, 2)]
     found = sure.fit(pairs, show_progress=False)
     assert "no posterior" in found.notes[0] and sure.setup.rate is not None
     p = sure(STEPS[:4], STATE[:, :4])
