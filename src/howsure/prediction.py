@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -282,7 +283,7 @@ def predict_all(
     wrapped: Callable[..., Prediction], loader: Iterable[Any], *, show_progress: bool
 ) -> Prediction:
     """The predictions of a wrapped model, or of several, for all batches."""
-    batches = [loader] if isinstance(loader, Tensor) else loader
+    batches = [loader] if isinstance(loader, (Tensor, np.ndarray)) else loader
     shown = progress(batches, show_progress, "predict")
     found = [wrapped(*as_args(batch)) for batch in shown]
     if not found:

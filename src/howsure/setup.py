@@ -21,7 +21,7 @@ from howsure.masks import (
 )
 from howsure.moments.rule import Rule, Target
 from howsure.noise import NoiseLike, is_correlated, roots_of, variance_of
-from howsure.values.trees import as_call, copied, selected, shapes_of
+from howsure.values.trees import as_call, copied, in_python, selected, shapes_of
 
 if TYPE_CHECKING:
     from howsure.methods.temperature import TemperatureModel
@@ -177,10 +177,9 @@ class Setup:
     def _callable(self) -> Callable[..., Any]:
         """The model in Python, with copies of weights that were made in inference mode.
 
-        A compiled one would be compiled anew for every number of points, and autograd cannot keep
-        weights of inference mode for a backward pass.
+        Autograd cannot keep weights of inference mode for a backward pass.
         """
-        model = getattr(self.model, "_orig_mod", self.model)
+        model = in_python(self.model)
         if not torch.is_grad_enabled() or not isinstance(model, nn.Module):
             return model
         if not any(tensor.is_inference() for tensor in weights_of(model)):

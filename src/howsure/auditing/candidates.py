@@ -15,7 +15,7 @@ from howsure.auditing.case import Case
 from howsure.auditing.cost import Stopwatch
 from howsure.methods import METHODS, RENAMED, Method, check_method
 
-Named = str | tuple[str, Mapping[str, object]]
+Named = str | Method | tuple[str | Method, Mapping[str, object]]
 Late = Callable[[], bool]
 
 
@@ -61,20 +61,25 @@ class Guess:
 
 
 def candidates(methods: Sequence[Named] | None) -> tuple[Candidate, ...]:
-    """The methods that were asked for: names, or (name, options)."""
+    """The methods that were asked for: names, methods of one's own, or either with options."""
     if methods is None:
         return DEFAULT
-    if isinstance(methods, str):
+    if isinstance(methods, (str, Method)):
         methods = [methods]
-    pairs = [(each, {}) if isinstance(each, str) else each for each in methods]
-    for name, _ in pairs:
-        if name in RENAMED:
-            check_method(name)
-        if name not in METHODS:
-            raise ValueError(f"`methods` names {name!r}; known are {sorted(METHODS)}.")
+    pairs = [each if isinstance(each, tuple) else (each, {}) for each in methods]
     if not pairs:
         raise ValueError("`methods` is empty; leave it out to compare the usual ones.")
-    return tuple(Candidate(METHODS[name], dict(options)) for name, options in pairs)
+    return tuple(Candidate(_known(method), dict(options)) for method, options in pairs)
+
+
+def _known(method: str | Method) -> Method:
+    if isinstance(method, Method):
+        return method
+    if method in RENAMED:
+        check_method(method)
+    if method not in METHODS:
+        raise ValueError(f"`methods` names {method!r}; known are {sorted(METHODS)}.")
+    return METHODS[method]
 
 
 def reason_to_skip(candidate: Candidate, case: Case) -> str:

@@ -127,7 +127,7 @@ def check(
         rules: Rules that win over the registered ones, by operation.
         **named_inputs: Inputs by name, in place of `inputs`: `check(model, image=x, motion=h)`.
     """
-    x = as_input(inputs, named_inputs, noise_var)
+    x = as_input(model, inputs, named_inputs, noise_var)
     grouped: dict[tuple[str, str], list[tuple[int, str, Rule | None, str]]] = {}
     for call, count in survey(model, x, noise_var, rules=rules).items():
         if call.rule is None or not call.rule.is_query:

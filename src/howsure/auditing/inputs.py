@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from howsure.values.trees import map_leaves
 
 
 def as_input(
-    args: tuple[object, ...], named: Mapping[str, object], noise_var: object = None
+    model: object, args: tuple[object, ...], named: Mapping[str, object], noise_var: object = None
 ) -> object:
     """The input in one piece, from arguments that were given as to the model itself."""
     if args and named:
@@ -27,7 +28,26 @@ def as_input(
             f"Is {args[-1]!r} an input or a variance? Give the variance of the noise as "
             f"`noise_var={args[-1]!r}`, and inputs that are numbers by keyword."
         )
+    if noise_var is None and len(args) == 2 and _may_be_variance(model, *args):
+        raise TypeError(
+            "Is the second tensor an input or a variance? The model can do without it. Give the "
+            "variance of the noise as `noise_var=...`, and inputs by keyword."
+        )
     return dict(named) if named else args[0] if len(args) == 1 else args
+
+
+def _may_be_variance(model: object, x: object, other: object) -> bool:
+    """Whether a second input fits the first as its variance, and the model needs no second one.
+
+    In version 0.1 the second argument was the variance.
+    """
+    if not isinstance(x, Tensor) or not isinstance(other, Tensor) or bool((other < 0).any()):
+        return False
+    try:
+        inspect.signature(getattr(model, "forward", model)).bind(x)  # pyright: ignore[reportArgumentType]
+        return torch.broadcast_shapes(x.shape, other.shape) == x.shape
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 def gathered(data: object, most: int) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from howsure.auditing.layers import LayerRow
 from howsure.auditing.measures import Estimate, Measures
+from howsure.methods import METHODS, Method
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class AuditRow:
         cost: Time relative to one plain forward pass of the same inputs.
         std_error: Relative standard error that the method states for its own std, the median over
             all outputs; `None` where it states none.
+        kind: The method itself; `None` for the one of its name.
     """
 
     label: str
@@ -35,6 +37,12 @@ class AuditRow:
     mean_shift: Estimate
     cost: Estimate
     std_error: float | None = None
+    kind: Method | None = field(default=None, repr=False)
+
+    @property
+    def by(self) -> Method:
+        """The method itself, to be asked what it is."""
+        return self.kind or METHODS[self.method]
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,8 @@ class Audit:
         """All of it as numbers, strings, lists and dicts."""
         departure = self.departure
         plain = {**asdict(self), "departure": None if departure is None else departure.name}
+        for row in plain["rows"]:
+            del row["kind"]  # which has functions
         return {key: _plain_data(value) for key, value in plain.items()}
 
     def __repr__(self) -> str:

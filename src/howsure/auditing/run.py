@@ -33,7 +33,6 @@ from howsure.auditing.result import Audit, AuditRow
 from howsure.auditing.truth import LEAST, Clock, Spread, Truth, brute_force
 from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.masks import Placement, as_placement
-from howsure.methods import METHODS
 from howsure.methods.passes import Pass, no_gradients
 from howsure.setup import Setup
 from howsure.values.running import progress
@@ -68,7 +67,8 @@ def audit(
             targets); targets are left aside.
         noise: The sensor's noise as in `Uncertain`: a number or tensor is a **variance**.
         rate: Dropout rate, or one per site; `None` for no dropout.
-        methods: Names, or (name, options), such as `["adf", ("gradients", {"samples": 16})]`.
+        methods: Names, or (name, options), such as `["adf", ("gradients", {"samples": 16})]`; a
+            `Method` of your own in place of a name.
         time_limit: Seconds for all of it. Monte Carlo makes up to 2,000 passes in what is left.
         samples: Make exactly so many Monte Carlo passes, however long it takes: the same
             numbers on every machine.
@@ -190,6 +190,7 @@ class _Run:
             mean_shift(found.mean, truth, pairs, self.seed),
             self.watch.cost(candidate.label),
             found.std_error,
+            candidate.method,
         )
 
     def judged(
@@ -219,7 +220,7 @@ class _Run:
 
 def _cost_of_a_sample(rows: Sequence[AuditRow]) -> float:
     """Time of a Monte Carlo pass, relative to a plain one."""
-    drawn = (row for row in rows if METHODS[row.method].draws_noise)
+    drawn = (row for row in rows if row.by.draws_noise)
     return next((row.cost.value / row.options.get("samples", 20) for row in drawn), 1.0)
 
 

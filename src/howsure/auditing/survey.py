@@ -144,7 +144,7 @@ def missing_rules(
 
     Inputs are given as to the model itself. An empty list means that `propagate` will run.
     """
-    x = as_input(inputs, named_inputs, noise_var)
+    x = as_input(model, inputs, named_inputs, noise_var)
     return [
         MissingRule(call.operation, call.module, call.shapes, count, call.reason)
         for call, count in survey(model, x, noise_var, rules=rules).items()

@@ -50,7 +50,7 @@ def trace(
     A diagnosis: it watches the modules with forward hooks, which are gone when it returns. Inputs
     are given as to the model itself; `noise_var` is a **variance**, as in `propagate`.
     """
-    x = as_input(inputs, named_inputs, noise_var)
+    x = as_input(model, inputs, named_inputs, noise_var)
     if noise_var is None:
         raise TypeError("`trace` follows a noise through the model; give its `noise_var=`.")
     rows: list[ModuleTrace] = []

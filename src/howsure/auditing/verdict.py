@@ -52,7 +52,7 @@ def recommend(rows: Sequence[AuditRow], yardstick: Yardstick) -> Recommendation:
     worth = [
         row
         for row in rows
-        if not METHODS[row.method].is_sampling
+        if not row.by.is_sampling
         and row.total.log_error.value <= CLOSE
         and row.cost.value < yardstick.cost * yardstick.passes(row.total.log_error.value)
     ]
@@ -76,7 +76,7 @@ def _why(row: AuditRow, yardstick: Yardstick) -> str:
 
 def _why_sampling(rows: Sequence[AuditRow], yardstick: Yardstick) -> str:
     start = f"{yardstick.advised()} samples know a std to {_percent(ADVISED)} on average"
-    others = [row for row in rows if not METHODS[row.method].is_sampling]
+    others = [row for row in rows if not row.by.is_sampling]
     if not others:
         return f"{start}, and no other method applies"
     best = min(others, key=lambda row: row.total.log_error.value)
@@ -104,8 +104,8 @@ def sentences(
 def _on_diagonal(rows: Sequence[AuditRow], departure: LayerRow | None) -> list[str]:
     """Is the paper's propagation usable here?"""
     # With dropout, if there are both: the paper's method is the one that samples.
-    diagonal = [row for row in rows if METHODS[row.method].is_diagonal]
-    row = next(iter(sorted(diagonal, key=lambda r: not METHODS[r.method].draws_masks)), None)
+    diagonal = [row for row in rows if row.by.is_diagonal]
+    row = next(iter(sorted(diagonal, key=lambda r: not r.by.draws_masks)), None)
     if row is None:
         return []
     ratio, error = row.total.ratio.value, row.total.log_error.value
@@ -152,14 +152,16 @@ def _on_mean(rows: Sequence[AuditRow], recommended: Recommendation, plain: Estim
     start = f"The plain network's output is {plain.value:.2g} std from the mean under this noise"
     if plain.value < 0.25:
         return f"{start}: either mean will do."
-    if METHODS[recommended.method].draws_noise:
+    # Sampling may be recommended where it was not among the methods.
+    by_samples = chosen.by.draws_noise if chosen else METHODS[recommended.method].draws_noise
+    if by_samples:
         return f"{start}: take the mean of the samples."
     if chosen is not None and chosen.mean_shift.value < plain.value / 2:
         return (
             f"{start}, this method's mean {chosen.mean_shift.value:.2g}: keep its mean "
             '(`prediction="mean"`).'
         )
-    if METHODS[recommended.method].has_budget:
+    if chosen is not None and chosen.by.has_budget:
         return f'{start}: where the mean matters, set `prediction="mean"`.'
     best = min(rows, key=lambda row: row.mean_shift.value)
     return (

@@ -19,7 +19,9 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Adds the options for the model and its weights."""
     parser.add_argument(
-        "model", metavar="MODEL", help="`package.module:factory`, or a file `.pt2` of torch.export"
+        "model",
+        metavar="MODEL",
+        help="`package.module:factory`, or a file: `.pt2` of torch.export, `.onnx` (onnx2torch)",
     )
     group = parser.add_argument_group("model")
     group.add_argument(

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from howsure.fit.inputs import BATCH, check_same_kind
 from howsure.fit.known_inputs import Batches
-from howsure.fit.validation_data import pairs_of
+from howsure.fit.validation_data import pairs_of, rows_in_front
 from howsure.gradients.calls import tensors_of
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources
@@ -64,8 +64,9 @@ def _sampled(setup: Setup, held_out: Batches, train: Iterable[Any]) -> tuple[Ten
     """Features and squared residuals of at most `MOST_ROWS` rows."""
     generator = torch.Generator().manual_seed(setup.seed)
     kept: list[Tensor] = []
-    for x, y in pairs_of(train, "training"):
+    for x, y in pairs_of(train, "training", setup.model):
         check_same_kind(x, held_out[0][0], setup.batch_dim)
+        y = rows_in_front(y, setup.batch_dim or 0)
         features, squared = _residuals(setup, x, y, "training")
         new = [torch.rand(len(squared), generator=generator), features, squared]
         kept = [torch.cat(both) for both in zip(kept, new, strict=True)] if kept else new

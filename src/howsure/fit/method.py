@@ -22,7 +22,12 @@ from howsure.fit.posterior import PosteriorFit, PosteriorSearch, fit_posterior
 from howsure.fit.search import Fit, Search
 from howsure.fit.temperature import fit_temperature
 from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
-from howsure.fit.validation_data import pairs_of, warn_if_clean, warn_if_training_data
+from howsure.fit.validation_data import (
+    pairs_of,
+    rows_in_front,
+    warn_if_clean,
+    warn_if_training_data,
+)
 from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.checks import verdict_of
 from howsure.methods import METHODS, Method, choose, gradients, method_of
@@ -76,8 +81,10 @@ def fit_method(
         return fit_temperature(setup, _batches(setup, loader, wanted), wanted)
     search = PosteriorSearch(**options, masks=model is not None)
     batches = _batches(setup, loader, search)
-    fit_part = fit_dense if is_dense(setup, own, batches[0][0], search) else fit_posterior
-    return fit_part(setup, batches, search)
+    if is_dense(setup, own, batches[0][0], search):
+        return fit_dense(setup, batches, search)
+    axis = setup.batch_dim or 0
+    return fit_posterior(setup, [(x, rows_in_front(y, axis)) for x, y in batches], search)
 
 
 def _model_for(
@@ -91,7 +98,7 @@ def _model_for(
         return "dropout", None
     if setup.task == "classification":
         return fitting, None
-    reason = _why_no_posterior(setup, method, next(iter(pairs_of(loader)))[0])
+    reason = _why_no_posterior(setup, method, next(iter(pairs_of(loader, model=setup.model)))[0])
     if reason is None:
         return fitting, None
     return "dropout", f"a dropout rate, since there can be no posterior over masks: {reason}"
@@ -158,7 +165,7 @@ def _batches(
 ) -> Batches:
     """The held-out data as it is used; a warning for what would spoil a fit."""
     warn_if_training_data(loader, search.training_data)
-    batches = list(pairs_of(loader))
+    batches = list(pairs_of(loader, model=setup.model))
     if search.inputs == "clean":
         return _with_noise(setup, batches)
     warn_if_clean(setup, batches)

@@ -103,6 +103,8 @@ def terms_of(setup: Setup, method: Method, batch: HeldOut) -> Terms:
         data = batch.diagonal.data_var.flatten(1)
     error = _squared_error(mean.reshape(batch.plain.shape), batch.target)
     odds, by_site = _by_site(setup, batch.x, found.sources)
+    # A call that is one input has all its outputs in one row.
+    by_site = by_site.reshape(len(by_site), *data.shape)
     return Terms(error.flatten(1).double(), data.double(), by_site, odds)
 
 

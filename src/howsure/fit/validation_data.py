@@ -7,16 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from howsure.noise import is_correlated
 from howsure.setup import Setup
+from howsure.values.arrays import as_tensors
 from howsure.values.batches import batches
 
 
-def pairs_of(loader: Iterable[Any], kind: str = "held-out") -> Iterator[tuple[Any, Tensor]]:
-    """The batches (inputs, targets) of a loader; an error if there are none."""
+def pairs_of(
+    loader: Iterable[Any], kind: str = "held-out", model: Any = None
+) -> Iterator[tuple[Any, Tensor]]:
+    """The batches (inputs, targets) of a loader; an error if there are none.
+
+    Inputs that are arrays become tensors in the type of the `model`, if one is given.
+    """
     empty = True
     for batch in loader:
         empty = False
@@ -36,9 +42,16 @@ def pairs_of(loader: Iterable[Any], kind: str = "held-out") -> Iterator[tuple[An
                 f"The targets of a {kind} batch are a {type(targets).__name__} of tensors; give "
                 "those of one output, and choose it with `Uncertain(..., output=...)`."
             )
+        if isinstance(model, nn.Module):
+            inputs = as_tensors(inputs, model)
         yield inputs, torch.as_tensor(targets)
     if empty:
         raise ValueError("The loader is empty; there is nothing to fit on.")
+
+
+def rows_in_front(target: Tensor, axis: int) -> Tensor:
+    """Targets with one row for each input, where the model's output has them on another axis."""
+    return target.movedim(axis, 0) if target.dim() > axis else target
 
 
 def _described(batch: object) -> str:

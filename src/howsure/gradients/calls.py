@@ -119,7 +119,9 @@ class Calls:
     ) -> Tensor:
         filled = self._input(points, noisy, rows)
         units = [None if mask is None else self._joined(mask) for mask in masks]
-        mode = DropoutMode(self.setup.model, self.sites, units) if any_of(units) else None
+        setup, mode = self.setup, None
+        if any_of(units):
+            mode = DropoutMode(setup.model, self.sites, units, batch_dim=setup.batch_dim)
         with mode or nullcontext():
             output = self.setup.run(filled)
         if mode is not None:

@@ -127,9 +127,14 @@ def some_rows(calls: Calls) -> tuple[Rows, int]:
 def _layout(setup: Setup, x: Any) -> Verdict:
     # A model that draws random numbers leaves those of its caller as they were.
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        plain, again = (Calls(setup, x, "whole").plain() for _ in range(2))
+        calls = Calls(setup, x, "whole")
+        plain, again = calls.plain(), calls.plain()
     if not plain:
-        raise TypeError("The model returns no floating-point tensor, so nothing has a variance.")
+        kind = type(calls.parts.template).__name__ if calls.parts else "nothing"
+        raise TypeError(
+            f"The model returns no floating-point tensor, so nothing has a variance. It returns a "
+            f"{kind}; choose a part of that with `output=`, such as an attribute or a function."
+        )
     if not _same(plain, again):
         return Verdict("whole", reason=RANDOM, random=True)
     if setup.batch_dim is None:
@@ -212,7 +217,8 @@ def _looped(setup: Setup, x: Any, plain: Sequence[Tensor]) -> Verdict | None:
             verdict = Verdict("looped", axes)
             if _has_own_rows(verdict.calls(setup, x, sources), sources, plain):
                 return verdict
-    except (NotRowsError, IndexError, ValueError):
+    # Inputs or masks that have their rows elsewhere can fail in the model in these ways.
+    except (NotRowsError, IndexError, ValueError, RuntimeError):
         pass
     return None
 

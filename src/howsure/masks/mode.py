@@ -26,9 +26,20 @@ class DropoutMode(Operations):
         sites: Sequence[Site],
         masks: Sequence[Tensor | None],
         before_mask: Callable[[], None] | None = None,
+        *,
+        batch_dim: int | None = 0,
     ) -> None:
-        """Starts with nothing dropped; `before_mask` is called before each mask is applied."""
+        """Starts with nothing dropped.
+
+        Args:
+            model: The model that will run.
+            sites: Where masks go.
+            masks: One for each site, (*units) or (rows, *units); `None` drops nothing.
+            before_mask: Called before each mask is applied.
+            batch_dim: The axis of activations that counts the rows; recurrent layers say their own.
+        """
         super().__init__()
+        self.axis = batch_dim or 0
         self.before_mask = before_mask
         self.weights = Weights(model)
         self.places = CallSites(model)
@@ -58,7 +69,8 @@ class DropoutMode(Operations):
         if site is None or mask is None:
             return func(*args, **kwargs)
         # The last argument of a recurrent layer is `batch_first`.
-        self.batch_axis[site.name] = int(is_recurrent(base_name(func)) and args[-1] is False)
+        recurrent = is_recurrent(base_name(func))
+        self.batch_axis[site.name] = int(args[-1] is False) if recurrent else self.axis
         if site.kind == "before":
             self.used.add(site.name)
             if args:
@@ -122,7 +134,7 @@ class DropoutMode(Operations):
             self.before_mask()
         missing = data.dim() - len(site.units) - 1
         if isinstance(mask, Tensor) and mask.dim() > len(site.units) and missing > 0:
-            axis = self.batch_axis.get(site.name, 0)
+            axis = min(self.batch_axis.get(site.name, self.axis), missing)
             ones = (1,) * axis, (1,) * (missing - axis)
             mask = mask.reshape(*ones[0], mask.shape[0], *ones[1], *site.units)
         return data * mask.to(dtype=data.dtype, device=data.device)

@@ -20,7 +20,7 @@ from howsure.masks.layers import (
     spatial_dims,
 )
 from howsure.values.call_site import CallSites, Operations
-from howsure.values.trees import as_call
+from howsure.values.trees import as_call, in_python
 
 PLACEMENTS = ("auto", "after", "before", "existing")
 
@@ -192,7 +192,7 @@ def find_sites(model: Callable[..., Any], x: Any, placement: Placement) -> tuple
     args, kwargs = as_call(x)
     # A model that draws random numbers leaves those of its caller as they were.
     with torch.no_grad(), torch.random.fork_rng(devices=[]), explorer:
-        model(*args, **kwargs)
+        in_python(model)(*args, **kwargs)
     found = _chosen(explorer.met, placement)
     kept = [s for s in found if not placement.only or _matches(s.name, placement.only)]
     if not kept:

@@ -62,7 +62,7 @@ class _Reader(Operations):
     def __init__(self, model: Any, wanted: Collection[str] | None) -> None:
         super().__init__()
         self.wanted = wanted
-        self.weights = Weights(getattr(model, "_orig_mod", model))
+        self.weights = Weights(model)
         self.places = CallSites(model)
         self.calls: dict[str, int] = {}
         self.inputs: dict[str, Tensor] = {}

@@ -19,7 +19,7 @@ from howsure.gradients.calls import rows_of
 from howsure.masks.pixels import AtPixels, by_pixel, from_pixels
 from howsure.masks.posterior import EXACT
 from howsure.setup import Setup
-from howsure.values.trees import copied
+from howsure.values.trees import copied, in_python
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # A step of the multipliers, and how far the output's change may be from what its derivative says,
@@ -70,7 +70,7 @@ def _called(setup: Setup, x: Any) -> tuple[list[tuple[str, int]], Tensor]:
 
 
 def _model(setup: Setup) -> nn.Module:
-    model = getattr(setup.model, "_orig_mod", setup.model)
+    model = in_python(setup.model)
     return model if isinstance(model, nn.Module) else nn.Module()
 
 

@@ -94,7 +94,8 @@ def _one_chunk(
         filled = [None if m is None else next(remaining) for m in chunk]
         if prefix:
             prefix.start()
-        with DropoutMode(setup.model, sites, filled, before_mask) as mode:
+        axis = setup.batch_dim
+        with DropoutMode(setup.model, sites, filled, before_mask, batch_dim=axis) as mode:
             outputs = one_pass(prefix)
         mode.check_all_used()
         return outputs

@@ -22,7 +22,7 @@ from howsure.masks.layers import Weights, spatial_dims
 from howsure.masks.sites import Explorer
 from howsure.values.call_site import Operations
 from howsure.values.running import in_eval_mode
-from howsure.values.trees import Parts, as_call
+from howsure.values.trees import Parts, as_call, in_python
 
 # The variance never falls below this share of the initial one: a network that fits a target
 # exactly would otherwise gain without end by shrinking it.
@@ -106,7 +106,7 @@ def _output_layers(model: nn.Module, x: Any) -> tuple[str, ...]:
     explorer = Explorer(model)
     args, kwargs = as_call(x)
     with torch.no_grad(), explorer:
-        output = model(*args, **kwargs)
+        output = in_python(model)(*args, **kwargs)
     tensors = Parts(output).tensors
     if not tensors:
         raise ValueError("The model returns no floating-point tensor, so there is no variance.")

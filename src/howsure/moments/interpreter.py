@@ -103,6 +103,11 @@ class RuleInterpreter:
         if rule.takes_carriers:
             return rule.called_as(func)(*args, **kwargs)
         result = self.moments_by(rule, func, args, kwargs)
+        if rule.views_each:
+            given = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+            memories = [each.memory if isinstance(each, Gaussian) else None for each in given]
+            pairs = zip(result, memories, strict=True)
+            return tuple(wrap(item, self, memory) for item, memory in pairs)
         wrapped = wrap(result, self, _shared_memory(rule, args, kwargs))
         if isinstance(wrapped, Gaussian):
             wrapped.constant = rule.is_construction

@@ -83,6 +83,7 @@ class Rule:
         takes_target: The function's first argument is the spelling that was called.
         views: Whether the result is a view of the first Gaussian, or a function that tells it
             from the arguments; by default whether the rule is structural.
+        views_each: Each of its results is a view of the argument in the same place.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Rule:
     adds_up: bool = False
     takes_target: bool = False
     views: bool | Callable[..., bool] | None = None
+    views_each: bool = False
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """The moments of the operation's output."""

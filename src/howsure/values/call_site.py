@@ -14,12 +14,14 @@ from typing import Any
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from howsure.values.trees import in_python
+
 
 class CallSites:
     """Names the module of `model` that is running."""
 
     def __init__(self, model: Callable[..., object]) -> None:
-        self.model = model
+        self.model = in_python(model)
 
     @cached_property
     def paths(self) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""Nested inputs and outputs: tuples, lists, dicts, named tuples and dataclasses of tensors."""
+"""Calls of models: nested inputs and outputs of tensors, and what it is that is called."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def map_leaves(function: Callable[..., object], tree: object, *others: object) -
     if isinstance(tree, Tensor):  # By far the most usual, and walking a tree takes its time.
         return function(tree, *others)
 
-    def mapped(leaf: object, *beside: object) -> Any:
+    def mapped(leaf: object, *beside: Any) -> Any:
+        if isinstance(leaf, Mapping) and not dataclasses.is_dataclass(leaf):
+            columns = {key: [each[key] for each in (leaf, *beside)] for key in leaf}
+            return _like(leaf, {key: map_leaves(function, *col) for key, col in columns.items()})
         if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
             return function(leaf, *beside)
         names = [field.name for field in dataclasses.fields(leaf) if field.init]
@@ -27,6 +30,15 @@ def map_leaves(function: Callable[..., object], tree: object, *others: object) -
         return dataclasses.replace(leaf, **changes)
 
     return pytree.tree_map(mapped, tree, *others)
+
+
+def _like(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """The items in a mapping of a class that torch does not know; a dict if that takes none."""
+    constructor: Any = type(mapping)
+    try:
+        return constructor(items)
+    except TypeError:
+        return items
 
 
 def as_call(x: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -41,6 +53,14 @@ def as_call(x: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(x, dict) and all(isinstance(key, str) for key in x):
         return (), x
     return (x,), {}
+
+
+def in_python(model: Callable[..., Any]) -> Callable[..., Any]:
+    """The module that `torch.compile` was given, or the model itself.
+
+    A compiled module would be compiled anew for every shape and mode, and shows no single calls.
+    """
+    return getattr(model, "_orig_mod", model)
 
 
 def selected(output: Any, choice: Any) -> Any:
@@ -117,6 +137,14 @@ def _filler(template: object) -> Callable[[Sequence[object]], Any] | None:
             (lambda values: filled(**{n: p(values) for n, p in parts.items()})) if parts else None
         )
     leaves, spec = pytree.tree_flatten(template)
+    if spec.is_leaf() and isinstance(template, Mapping):
+        found = {key: part for key, each in template.items() if (part := _filler(each)) is not None}
+        rest = dict(template)
+        return (
+            (lambda values: _like(template, rest | {k: p(values) for k, p in found.items()}))
+            if found
+            else None
+        )
     if spec.is_leaf():
         return None
     own = [_filler(leaf) for leaf in leaves]

@@ -1,4 +1,4 @@
-"""A model as the user names it: a factory in Python, or a `.pt2` file."""
+"""A model as the user names it: a factory in Python, or a `.pt2` or `.onnx` file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from howsure.data.reading.programs import Program, load_program
+from howsure.data.reading.onnx_file import load_onnx
+from howsure.data.reading.programs import load_program
 from howsure.data.reading.weights import load_weights
 
 
@@ -47,15 +48,20 @@ def load_model(
 
     Args:
         name: `package.module:factory`, where the current folder is searched first, or a `.pt2`
-            file. A factory is a function or class that returns a module, or a module itself.
+            or `.onnx` file. A factory is a function or class that returns a module, or a module
+            itself. ONNX files need the package `onnx2torch`.
         weights: A `.safetensors`, `.pt` or `.pth` file, for a factory.
         arguments: Keyword arguments of the factory.
         trust: Reads a `.pt2` file unchecked. Such a file can run code of its own.
     """
-    if name.endswith(".pt2"):
+    suffix = Path(name).suffix
+    if suffix in (".pt2", ".onnx"):
         if weights is not None or arguments:
-            raise ValueError("A `.pt2` file has its own weights; leave out the options for them.")
-        found: Program = load_program(Path(name), trust=trust)
+            raise ValueError(
+                f"A `{suffix}` file has its own weights; leave out the options for them."
+            )
+        path = Path(name)
+        found = load_onnx(path) if suffix == ".onnx" else load_program(path, trust=trust)
         return Model(found.module, found.batch)
     module = _made(name, arguments or {})
     if weights is not None:
@@ -84,7 +90,7 @@ def _found(name: str) -> object:
     if not colon or not all(part.isidentifier() for part in (*path.split("."), attribute)):
         raise ValueError(
             f"`{name}` is not a model; give `package.module:factory`, or a file that ends in "
-            "`.pt2`."
+            "`.pt2` or `.onnx`."
         )
     here = os.fspath(Path.cwd())
     if here not in sys.path:

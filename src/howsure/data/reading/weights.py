@@ -20,10 +20,24 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not path.stat().st_size:
         raise ValueError(f"`{path}` is empty; it should hold weights.")
     if path.suffix == ".safetensors":
-        return read_safetensors(path)
+        return _read_safetensors(path)
     if path.suffix in _SUFFIXES:
         return load_checkpoint(path)
     raise ValueError(f"`{path}` must end in `.safetensors`, `.pt` or `.pth`.")
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors as the format's own package reads them, where it is installed."""
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError:
+        return read_safetensors(path)
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        read_safetensors(path)  # which says it in the words of this library
+        raise ValueError(f"`{path}` is not a whole `.safetensors` file: {error}.") from None
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:

@@ -50,4 +50,5 @@ for _name, _samples in (("broadcast_tensors", _shapes), ("meshgrid", _axes)):
         samples=_samples,
         kind=Kind.STRUCTURAL,
         takes_target=True,
+        views_each=True,
     )(_together)
