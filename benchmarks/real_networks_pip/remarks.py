@@ -1,0 +1,3 @@
+"""Why a network misses what is asked for, found out by hand."""
+
+REMARKS: dict[str, str] = {}
