@@ -441,3 +441,24 @@ def test_a_hidden_state_in_fit_calibrate_predict_and_audit():
         hs.Uncertain(net, noise).fit([((x, state), (y, state))], show_progress=False)
     with pytest.raises(ValueError, match="inside a batch"):
         hs.audit(net, (x, state), noise=noise, time_limit=5, show_progress=False)
+
+
+def test_one_output_of_many_that_hides_its_gradient_is_found_on_long_lines():
+    """Outputs that agree on short lines are left out of the long ones; the others are not lost."""
+
+    class Hides(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.last = nn.Linear(80, 32), nn.Linear(32, 6)
+
+        def forward(self, x):
+            out = self.last(torch.relu(self.first(x)))
+            own = 0.5 * out[:, 4:5] + 0.5 * out[:, 4:5].detach()
+            return torch.cat([out[:, :4], own, out[:, 5:]], 1)
+
+    x = torch.randn(4, 80)
+    p = hs.Uncertain(Hides().eval(), 0.01, "gradients")(x)
+    assert p.method == "noise_sampling" and "hides its gradient" in p.notes[0]
+    honest = nn.Sequential(nn.Linear(80, 32), nn.ReLU(), nn.Linear(32, 6)).eval()
+    assert hs.Uncertain(honest, 0.01, "gradients")(x).method == "gradients"

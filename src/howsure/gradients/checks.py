@@ -10,6 +10,7 @@ The first call for a model makes all checks; a later one those for shapes that a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -110,31 +111,49 @@ def _is_hidden(calls: Calls, sources: Sources, points: Sequence[Tensor], some: S
     # block are independent directions.
     spaced = slice(0, size, size // 3)
     lines = [(z[:size][spaced], z[size : 2 * size][spaced]) for z in points]
-    found = _changes(calls, sources, lines, some)
-    seen = agreed = torch.tensor(False)
-    for number, (change, slope, rounding) in enumerate(found):
-        is_clear = rounding <= HIDDEN * torch.maximum(_rms(change), _rms(slope)) / 3
-        gap, most = _usual(change - slope), HIDDEN * _rms(change) + rounding
-        seen, agreed = seen | is_clear, agreed | (is_clear & (gap <= most))
+    centre = _slopes(calls, sources, lines, 0.0, 1, some)
+    seen = agreed = torch.zeros(centre.shape[2], dtype=torch.bool, device=centre.device)
+    for step in STEPS:
+        clear, close, _ = _compared(calls, sources, lines, step, centre, some)
+        seen, agreed = seen | clear, agreed | close
         if bool(agreed.all()):
             return False
+    for number, (length, nodes) in enumerate(LINES):
+        # Long lines take many backward passes: only of outputs that are open.
+        left = (~agreed).nonzero()[:, 0]
+        with _outputs(calls, left):
+            slope = _slopes(calls, sources, lines, length, nodes, some)
+            clear, close, far = _compared(calls, sources, lines, length, slope, some)
         # More points on a line bring a right gradient closer by a factor of a few, no more.
-        if number > len(STEPS) and bool((is_clear & ~agreed & (gap > 5 * most)).any()):
+        if number > 0 and bool(far.any()):
             return True
+        seen[left], agreed[left] = seen[left] | clear, close
+        if bool(agreed.all()):
+            return False
     return bool((seen & ~agreed).any())
 
 
-def _changes(
-    calls: Calls, sources: Sources, lines: Lines, some: Some
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """What outputs and gradients say about lines of growing effort, per std, and the rounding."""
-    centre = _slopes(calls, sources, lines, 0.0, 1, some)
-    for length, nodes in (*((step, 1) for step in STEPS), *LINES):
-        ends = [_values(calls, sources, lines, sign * length, some) for sign in (1, -1)]
-        slope = centre if nodes == 1 else _slopes(calls, sources, lines, length, nodes, some)
-        change = (ends[0] - ends[1]) / (2 * length)
-        rounding = 20 * torch.finfo(change.dtype).eps * ends[0].abs().amax((0, 1)) / length
-        yield change.to(slope.dtype), slope, rounding
+def _compared(
+    calls: Calls, sources: Sources, lines: Lines, length: float, slope: Tensor, some: Some
+) -> tuple[Tensor, Tensor, Tensor]:  # (outputs,) each
+    """Whether a change can be seen beyond rounding, is what the slope says, or far from it."""
+    ends = [_values(calls, sources, lines, sign * length, some) for sign in (1, -1)]
+    change = ((ends[0] - ends[1]) / (2 * length)).to(slope.dtype)
+    rounding = 20 * torch.finfo(ends[0].dtype).eps * ends[0].abs().amax((0, 1)) / length
+    is_clear = rounding <= HIDDEN * torch.maximum(_rms(change), _rms(slope)) / 3
+    gap, most = _usual(change - slope), HIDDEN * _rms(change) + rounding
+    return is_clear, is_clear & (gap <= most), is_clear & (gap > 5 * most)
+
+
+@contextmanager
+def _outputs(calls: Calls, chosen: Tensor) -> Iterator[None]:
+    """Only some of the outputs count inside."""
+    before, count = calls.columns, max(1, calls.count)
+    calls.columns = chosen.expand(count, -1) if before is None else before[:, chosen]
+    try:
+        yield
+    finally:
+        calls.columns = before
 
 
 def _values(
