@@ -210,3 +210,11 @@ def test_wrong_names_are_answered():
         sure.fit(hs.batches(loader, "x", "angle"))
     with pytest.raises(TypeError, match="give a function of it"):
         sure.fit(hs.batches([(x, y)], "x", "label"))
+
+
+def test_calibration_does_not_join_rows_on_another_axis():
+    sure = hs.Uncertain(Transposed().eval(), 0.01, "gradients", batch_dim=1)
+    x, y = torch.randn(3, 6, 80), torch.randn(3, 6, 2)
+    with pytest.raises(ValueError, match="rows on axis 1"):
+        sure.calibrate([(x[:, :3], y[:, :3]), (x[:, 3:], y[:, 3:])], "scale")
+    sure.calibrate([(x, y)], "scale")

@@ -40,6 +40,11 @@ def joined(predictions: Sequence[Prediction]) -> Prediction:
     """One prediction with the mean and the variances of all, as plain tensors."""
     for prediction in predictions:
         refuse_calibrated_intervals(prediction)
+        if len(predictions) > 1 and prediction.batch_dim:
+            raise ValueError(
+                "Calibration joins batches on the first axis, and these have their rows on axis "
+                f"{prediction.batch_dim}; give all held-out data as one batch."
+            )
     logits = [prediction.logits for prediction in predictions if prediction.logits is not None]
     return Prediction(
         torch.cat([one_tensor(prediction.mean, "mean") for prediction in predictions]),
