@@ -55,21 +55,38 @@ def assert_same(found, expected):
         assert float((a - b).abs().max()) <= allowed + 1e-12
 
 
+def assert_traced(sure, method, x, other):
+    """A program that was written down for one input gives what eager gives, for another, too."""
+    structure = []
+
+    def flat(tensor):
+        structure.append(Parts(method(sure.setup, tensor)))
+        return structure[-1].tensors
+
+    graph = traced(flat, [x])
+    for values in (x, other):
+        assert_same(structure[-1].filled(graph(values)), sure(values))
+
+
 @pytest.mark.parametrize("case, batch", [*((case, 3) for case in CASES), ("gradients", 1)])
 def test_traced_methods_give_what_eager_gives(case, batch):
     method, options = CASES[case]
     sure = hs.Uncertain(small_image_net(), 0.01, method, **options)
     x, other = torch.rand(2, batch, 1, 8, 8)
     sure(x)
-    structure = []
+    assert_traced(sure, METHODS[method], x, other)
 
-    def flat(tensor):
-        structure.append(Parts(METHODS[method](sure.setup, tensor)))
-        return structure[-1].tensors
 
-    graph = traced(flat, [x])
-    for values in (x, other):
-        assert_same(structure[-1].filled(graph(values)), sure(values))
+@pytest.mark.parametrize("noise", [0.01, None])
+def test_a_traced_posterior_gives_what_eager_gives(noise):
+    sure = hs.Uncertain(small_image_net(), noise, "gradients")
+    held_out = torch.rand(60, 1, 8, 8)
+    with torch.no_grad():
+        target = sure.model(held_out)
+    sure.fit([(held_out, target + 0.1 * torch.randn_like(target))], model="posterior")
+    x, other = torch.rand(2, 3, 1, 8, 8)
+    assert float(sure(x).model_var.max()) > 0
+    assert_traced(sure, METHODS["gradients"], x, other)
 
 
 def correlated_noises():
@@ -92,15 +109,7 @@ def test_traced_correlated_noise_is_that_of_eager(kind, method):
     sure = hs.Uncertain(small_image_net(), correlated_noises()[kind], method)
     x, other = torch.rand(2, 3, 1, 8, 8)
     assert sure(x).method == method
-    structure = []
-
-    def flat(tensor):
-        structure.append(Parts(METHODS[method](sure.setup, tensor)))
-        return structure[-1].tensors
-
-    graph = traced(flat, [x])
-    for values in (x, other):
-        assert_same(structure[-1].filled(graph(values)), sure(values))
+    assert_traced(sure, METHODS[method], x, other)
 
 
 @pytest.mark.parametrize("gradients", [False, True])
