@@ -466,7 +466,7 @@ def test_a_model_without_modules_has_no_head():
         ({"train_inputs": data(12, 1)[0]}, "has not seen"),
         ({"held_out": [(images(12, 1), torch.full((12, 1, SIDE, SIDE), torch.nan))]}, "NaN"),
         ({"held_out": [(images(12, 1), torch.zeros(12, 1))]}, "targets have shape"),
-        ({"dense_masks": "last"}, '"all" or "head"'),
+        ({"dense_masks": "last"}, "must be one of .*'all', 'head'"),
     ],
 )
 def test_wrong_use_is_answered(net, changes, words):

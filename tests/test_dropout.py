@@ -246,7 +246,7 @@ def test_a_mask_for_each_input_of_a_recurrent_layer(batch_first):
 
     net = Last().eval()
     x = torch.randn(6, 6, 4)  # as many steps as inputs
-    sites = find_sites(net, x, Placement("after"))
+    sites = find_sites(net, x, Placement("after"), batch_dim=0 if batch_first else 1)
     mask = torch.randint(0, 2, (6, 7)).float()
     with DropoutMode(net, sites, [mask]):
         found = net(x)

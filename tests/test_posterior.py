@@ -465,8 +465,9 @@ def test_where_there_can_be_no_posterior_fit_finds_a_rate_and_says_why(kind):
     model = make()
     y = model(x).detach() + 0.05 * torch.randn(model(x).shape)
     wrapped = hs.Uncertain(model, 1e-4)
-    fit = wrapped.fit(iter([(x, y)]), show_progress=False)
+    fit = wrapped.fit(iter([(x, y)]), train_inputs=x, growth=False, show_progress=False)
     assert fit.rate is not None and words in fit.notes[0] and fit.notes[0] in str(fit)
+    assert fit.notes[0].endswith("not used: `train_inputs`, `growth`")
     assert wrapped.setup.variance_model is None
     with pytest.raises(ValueError, match=words):
         hs.Uncertain(model, 1e-4).fit([(x, y)], model="posterior")

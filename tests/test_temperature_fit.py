@@ -327,9 +327,31 @@ class Centred(nn.Module):
         return x - x.mean(0)
 
 
-def test_rows_that_influence_each_other_are_refused(net):
-    with pytest.raises(ValueError, match="influence each other"):
-        fitted(nn.Sequential(Centred(), net).eval())
+class Jittering(nn.Module):
+    def forward(self, x):
+        return x + torch.randn_like(x)
+
+
+@pytest.mark.filterwarnings("ignore:The best rate")
+@pytest.mark.parametrize(
+    ("first", "options", "words"),
+    [
+        (Centred(), {}, "influence each other"),
+        (Jittering(), {}, "draws random numbers"),
+        (nn.Identity(), {"batch_dim": None}, "axis 0"),
+    ],
+)
+def test_where_there_is_no_temperature_fit_finds_a_rate_and_says_why(net, first, options, words):
+    model = nn.Sequential(first, net).eval()
+    wrapped = hs.Uncertain(model, task="classification", **options)
+    given = {"train_inputs": blobs(60, 0)[0], "show_progress": False}
+    fit = wrapped.fit([blobs(60, 1)], **given)
+    assert fit.rate is not None and wrapped.setup.temperature_model is None
+    assert words in fit.notes[0] and fit.notes[0].endswith("not used: `train_inputs`")
+    with pytest.raises(ValueError, match=words):
+        hs.Uncertain(model, task="classification", **options).fit(
+            [blobs(60, 1)], model="temperature", **given
+        )
 
 
 class Counting(nn.Module):
@@ -627,15 +649,15 @@ def test_tasks_and_methods_without_a_temperature_say_so(net, sure):
     other.method = "gradients"
     with pytest.raises(ValueError, match="for classes"):
         other(FAR)
-    with pytest.raises(ValueError, match="axis 0"):
-        fitted(net, batch_dim=None)
     places = nn.Conv1d(2, 3, 1).eval()
     with pytest.raises(TypeError, match=r'one tensor of logits.*model="dropout"'):
         fitted(places, held_out=[(torch.rand(60, 2, 4), torch.zeros(60, 4).long())])
 
 
-def test_without_anything_random_the_network_itself_is_predicted(net):
-    p = hs.Uncertain(net, None, "gradients", task="classification")(FAR)
+@pytest.mark.parametrize("noise", [None, 0.0])
+@pytest.mark.parametrize("rate", [None, 0.0])
+def test_without_anything_random_the_network_itself_is_predicted(net, noise, rate):
+    p = hs.Uncertain(net, noise, "gradients", task="classification", rate=rate)(FAR)
     torch.testing.assert_close(p.mean, net(FAR).softmax(1))
     assert float(p.total_var.max()) == 0 and p.temperature is None
 

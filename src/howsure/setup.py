@@ -148,9 +148,11 @@ class Setup:
         The dry run is made once for each way that the model may take: shapes, arguments that are
         no tensors, and all of the model but its weights.
         """
-        key = f"{way_of(self.model)} {self.placement} {shapes_of(x, without=0)}"
+        key = f"{way_of(self.model)} {self.placement} {shapes_of(x, without=self.batch_dim)}"
         if key not in self._sites:
-            self._sites[key] = find_sites(self.model, copied(x), self.placement)
+            self._sites[key] = find_sites(
+                self.model, copied(x), self.placement, batch_dim=self.batch_dim
+            )
         return self._sites[key]
 
     def watching(self, x: Any) -> Setup:

@@ -47,7 +47,7 @@ def _outputs(setup: Setup, x: object, count: int) -> tuple[Tensor, ...]:
     sites = setup.sites(x)
     drawn = [uniform[:, :count] for uniform in draw_uniforms(sites, 1, setup.seed, batch=3)]
     chosen = [None if mask is None else mask[0] for mask in masks(drawn, _half(setup, sites))]
-    with no_gradients(), DropoutMode(setup.model, sites, chosen, batch_dim=setup.batch_dim):
+    with no_gradients(), DropoutMode(setup.model, sites, chosen):
         return Pass(setup, x).plain()
 
 

@@ -113,7 +113,7 @@ class Draws:
         rows = []
         for _ in range(count):
             noisy = sample_of(setup.noise, case.x, self.generator, batch_dim=setup.batch_dim)
-            with DropoutMode(setup.model, self.sites, chosen, batch_dim=setup.batch_dim):
+            with DropoutMode(setup.model, self.sites, chosen):
                 rows.append(case.picked(Pass(setup, noisy).plain()))
         return torch.stack(rows)
 

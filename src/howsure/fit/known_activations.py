@@ -15,6 +15,8 @@ from torch import Tensor
 
 from howsure.fit.inputs import unseen_inputs
 from howsure.fit.known_inputs import FEWEST, FOLDS, Batches, folds_of
+from howsure.fit.options import KnownOptions
+from howsure.gradients.layout import RANDOM, layout_of
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
 from howsure.methods.activations import Activations, read
 from howsure.methods.guard import from_one_state
@@ -26,12 +28,17 @@ from howsure.methods.temperature import (
     narrow,
 )
 from howsure.setup import Setup
+from howsure.values.running import progress
 from howsure.values.trees import map_leaves
 
 # Neighbours that are kept, drawn at random from all known inputs.
 MOST_NEIGHBOURS = 8192
 # Layers that are looked at, spread evenly over those that the network has.
 MOST_LAYERS = 32
+
+
+class NoDistancesError(ValueError):
+    """Inputs have no distances of their own, for the reason given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +67,8 @@ class Watched:
         kept = slice(0, rows - 1) if rows > 1 else torch.zeros(2, dtype=torch.long)
         fewer = activations(setup, _rows(x, kept))
         if not _same(seen.logits[kept], fewer.logits):
-            raise ValueError(ROWS_MIX)
+            is_random = from_one_state(layout_of, setup, x).random
+            raise NoDistancesError(RANDOM if is_random else ROWS_MIX)
         names = [n for n, each in seen.inputs.items() if _same(each[kept], fewer.inputs.get(n))]
         if not names:
             return cls((), None, (NO_LAYERS,))
@@ -74,10 +82,7 @@ class Watched:
         return (*self.layers, *([] if self.head is None else [self.head]))
 
 
-ROWS_MIX = (
-    "The rows of a batch influence each other, so that no input has a temperature of its own; fit "
-    'with `model="dropout"`.'
-)
+ROWS_MIX = "the rows of a batch influence each other"
 NO_LAYERS = (
     "The temperature is the same for all inputs: the model has no layers that can be looked into."
 )
@@ -217,12 +222,12 @@ class KnownActivations:
 
     @classmethod
     def of(
-        cls, setup: Setup, watched: Watched, batches: Batches, train_inputs: Any
+        cls, setup: Setup, watched: Watched, batches: Batches, search: KnownOptions
     ) -> KnownActivations:
         """From unlabelled inputs, or from the held-out ones in folds."""
-        if train_inputs is not None:
-            return cls(_from_training(setup, watched, batches, train_inputs).distances(RIDGE))
-        folds = _by_fold(setup, watched, batches)
+        if search.train_inputs is not None:
+            return cls(_from_training(setup, watched, batches, search).distances(RIDGE))
+        folds = _by_fold(setup, watched, batches, search)
         rest = [Gathered.joined(folds[:k] + folds[k + 1 :]) for k in range(len(folds))]
         left_out = tuple(each.distances(RIDGE_OF_FEW) for each in rest)
         return cls(Gathered.joined(folds).distances(RIDGE_OF_FEW), left_out)
@@ -236,10 +241,13 @@ class KnownActivations:
         return each.gather(0, fold[None, :, None].expand(1, *each.shape[1:]))[0]
 
 
-def _from_training(setup: Setup, watched: Watched, batches: Batches, inputs: Any) -> Gathered:
+def _from_training(
+    setup: Setup, watched: Watched, batches: Batches, search: KnownOptions
+) -> Gathered:
     found, centres = Gathered(watched), dict[str, Tensor]()
     generator = torch.Generator().manual_seed(setup.seed)
-    for x in unseen_inputs(inputs, batches, setup.batch_dim):
+    unseen = unseen_inputs(search.train_inputs, batches, setup.batch_dim)
+    for x in progress(unseen, search.show_progress, "distances"):
         seen = activations(setup, x, watched.names)
         centres = centres or _centres(seen, watched)
         found.add(seen, centres, generator)
@@ -251,10 +259,13 @@ def _from_training(setup: Setup, watched: Watched, batches: Batches, inputs: Any
     return found
 
 
-def _by_fold(setup: Setup, watched: Watched, batches: Batches) -> list[Gathered]:
+def _by_fold(
+    setup: Setup, watched: Watched, batches: Batches, search: KnownOptions
+) -> list[Gathered]:
     folds, centres = [Gathered(watched) for _ in range(FOLDS)], dict[str, Tensor]()
     generator = torch.Generator().manual_seed(setup.seed)
-    for number, (x, _) in enumerate(batches):
+    shown = progress(batches, search.show_progress, "distances")
+    for number, (x, _) in enumerate(shown):
         seen = activations(setup, x, watched.names)
         centres = centres or _centres(seen, watched)
         fold = folds_of(len(seen.logits), number).to(seen.logits.device)

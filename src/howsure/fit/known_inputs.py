@@ -19,6 +19,7 @@ from howsure.masks.local_error import LocalError
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
 from howsure.methods.examined import examined
 from howsure.setup import Setup
+from howsure.values.running import progress
 
 FEWEST = 50
 FOLDS = 5
@@ -67,11 +68,11 @@ class Known:
     local_error: LocalError | None = None
 
     @classmethod
-    def of(cls, setup: Setup, batches: Batches, train_inputs: Any) -> Known:
+    def of(cls, setup: Setup, batches: Batches, train_inputs: Any, *, show: bool = False) -> Known:
         """From unlabelled inputs, or from the held-out ones in folds."""
         if train_inputs is not None:
-            return cls(_from_training(setup, batches, train_inputs).posterior(RIDGE))
-        grams = _by_fold(setup, batches)
+            return cls(_from_training(setup, batches, train_inputs, show).posterior(RIDGE))
+        grams = _by_fold(setup, batches, show)
         rest = [_sum(grams[:k] + grams[k + 1 :]) for k in range(len(grams))]
         folds = tuple(each.posterior(RIDGE_OF_FEW) for each in rest)
         return cls(_sum(grams).posterior(RIDGE_OF_FEW), folds)
@@ -118,9 +119,9 @@ def _sum(grams: Sequence[Gram]) -> Gram:
     return total
 
 
-def _by_fold(setup: Setup, batches: Batches) -> list[Gram]:
+def _by_fold(setup: Setup, batches: Batches, show: bool) -> list[Gram]:
     grams: list[Gram] = []
-    for number, (x, _) in enumerate(batches):
+    for number, (x, _) in enumerate(progress(batches, show, "masks")):
         z = mask_gradients(setup, x)
         if not grams:
             whole = Gram()
@@ -132,9 +133,9 @@ def _by_fold(setup: Setup, batches: Batches) -> list[Gram]:
     return grams
 
 
-def _from_training(setup: Setup, batches: Batches, inputs: Any) -> Gram:
-    gram = Gram()
-    for x in unseen_inputs(inputs, batches, setup.batch_dim):
+def _from_training(setup: Setup, batches: Batches, inputs: Any, show: bool) -> Gram:
+    gram, unseen = Gram(), unseen_inputs(inputs, batches, setup.batch_dim)
+    for x in progress(unseen, show, "masks"):
         gram.add(mask_gradients(setup, x))
     if gram.count < FEWEST:
         raise ValueError(

@@ -20,7 +20,7 @@ from howsure.fit.dense import fit_dense, is_dense, why_not_dense
 from howsure.fit.grid import Batches, search_grid
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, fit_posterior
 from howsure.fit.search import Fit, Search
-from howsure.fit.temperature import fit_temperature
+from howsure.fit.temperature import fit_temperature, why_no_temperature
 from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
 from howsure.fit.validation_data import (
     pairs_of,
@@ -71,6 +71,8 @@ def fit_method(
     if model == "auto":
         loader = list(loader) if isinstance(loader, Iterator) else loader
         model, note = _model_for(setup, own, loader, options)
+    if note is not None:
+        options, note = _without_unused(options, note)
     _check_options(options, _part(setup, model))
     if model == "dropout":
         changed, fit = _fit_dropout(setup.unfitted(), own, loader, Search(**options))
@@ -96,12 +98,23 @@ def _model_for(
     is_rate_search = bool((_names(Search) - _names(_SEARCHES[fitting])) & set(options))
     if not has_room or is_rate_search or setup.placement.kind == "existing":
         return "dropout", None
-    if setup.task == "classification":
-        return fitting, None
-    reason = _why_no_posterior(setup, method, next(iter(pairs_of(loader, model=setup.model)))[0])
+    x = next(iter(pairs_of(loader, model=setup.model)))[0]
+    if fitting == "temperature":
+        what, reason = "temperature of each input", why_no_temperature(setup, x)
+    else:
+        what, reason = "posterior over masks", _why_no_posterior(setup, method, x)
     if reason is None:
         return fitting, None
-    return "dropout", f"a dropout rate, since there can be no posterior over masks: {reason}"
+    return "dropout", f"a dropout rate, since there can be no {what}: {reason}"
+
+
+def _without_unused(options: dict[str, Any], note: str) -> tuple[dict[str, Any], str]:
+    """The options that the rate search has, and a note that names the others."""
+    of_others = _names(PosteriorSearch) | _names(TemperatureSearch)
+    unused = [name for name in options if name in of_others - _names(Search)]
+    if unused:
+        note += f"; not used: {', '.join(f'`{name}`' for name in unused)}"
+    return {name: given for name, given in options.items() if name not in unused}, note
 
 
 def _why_no_posterior(setup: Setup, method: Method | None, x: Any) -> str | None:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from howsure.fit.known_inputs import FEWEST, Batches, Judged, Known
 from howsure.fit.local_error import labelled, local_error
-from howsure.fit.stress import Stress, corruptions
+from howsure.fit.options import KnownOptions, check_count
+from howsure.fit.stress import corruptions
 from howsure.fit.terms import points_for
 from howsure.fit.variance_terms import best_weights, nll
 from howsure.masks.local_error import NEIGHBOURS
@@ -25,55 +26,41 @@ from howsure.masks.novelty import TOLD, quantiles_of
 from howsure.masks.variance_model import EXPONENT, KNOWN, VarianceModel
 from howsure.methods.examined import POINTS
 from howsure.setup import Setup
+from howsure.values.running import progress
 
 _EXPONENTS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 
 
-@dataclass(frozen=True)
-class PosteriorSearch:
-    """The options of `Uncertain.fit(model="posterior")`.
+@dataclass(frozen=True, kw_only=True)
+class PosteriorSearch(KnownOptions):
+    """The options of `Uncertain.fit(model="posterior")`, besides those of `KnownOptions`.
+
+    Without `train_inputs` the inputs of `train` serve; without `stress` the exponent is 1.5.
 
     Attributes:
         train: The labelled training data: (inputs, targets), a data set, a loader. Errors of the
             30 training rows nearest to an input then say how large its own may be; of more than
             5,000 rows a random choice is kept. For tables: few features, many rows.
-        train_inputs: Unlabelled inputs like those that the network was trained on: a tensor, an
-            array, a data set, a loader. Without them those of `train` serve, or else the held-out
-            inputs, in folds.
-        stress: Corruptions that keep the label, to fit how fast the variance grows: "images",
-            "tables", or functions of an input. Without them the exponent is 1.5.
         masks: Whether the model's own part is fitted; else the sensor's and the residual alone.
         residual_var: A residual variance that is known; `None` fits it.
         noise_factor: A factor on the sensor's variance that is known; `None` fits it.
-        growth: Whether the variance grows with the novelty.
         cap: Whether the variance is bounded by that of the targets.
         dense_masks: Of more than 64 outputs, such as a depth at every pixel: masks of "all" layers
             along 32 directions, which takes as many forward passes; or of the "head" alone, a last
             layer of 1 x 1, in one pass. It is blind to most of what is new.
-        inputs: "noisy" if the inputs carry the noise of deployment; "clean" adds it to them.
-        training_data: The training data set or loader, to warn if it is the held-out one.
-        show_progress: Show a bar.
     """
 
     train: Any = None
-    train_inputs: Any = None
-    stress: Stress | None = None
     masks: bool = True
     residual_var: float | None = None
     noise_factor: float | None = None
-    growth: bool = True
     cap: bool = True
     dense_masks: Literal["all", "head"] = "all"
-    inputs: str = "noisy"
-    training_data: Any = None
-    show_progress: bool = True
 
     def __post_init__(self) -> None:
         """One clear sentence for each wrong option."""
-        if self.inputs not in ("noisy", "clean"):
-            raise ValueError(f'`inputs` must be "noisy" or "clean", not {self.inputs!r}.')
-        if self.dense_masks not in ("all", "head"):
-            raise ValueError(f'`dense_masks` must be "all" or "head", not {self.dense_masks!r}.')
+        super().__post_init__()
+        self._check_choice("dense_masks", ("all", "head"))
         if self.train is not None and not (self.masks and self.growth):
             # Far from all training rows the local error says nothing.
             raise ValueError("`train` needs the posterior and its growth; leave out what stops it.")
@@ -171,7 +158,8 @@ def fit_posterior(
     if setup.samples is None and setup.tolerance is None:
         setup = setup.with_(samples=max(POINTS, points_for(setup, batches[0][0])))
     known = _known(setup, batches, search)
-    held_out = Judged.joined([known.judged(setup, number, *b) for number, b in enumerate(batches)])
+    shown = enumerate(progress(batches, search.show_progress, "fit"))
+    held_out = Judged.joined([known.judged(setup, number, *batch) for number, batch in shown])
     stressed = _stressed(setup, batches, known, search) if search.masks and search.growth else ()
     fit = fit_judged(held_out, stressed, known, search)
     return asked.with_(variance_model=fit.model), fit
@@ -202,21 +190,17 @@ def _known(setup: Setup, batches: Batches, search: PosteriorSearch) -> Known:
     if not search.masks:
         return Known(None)
     if search.train is None:
-        return Known.of(setup, batches, search.train_inputs)
+        return Known.of(setup, batches, search.train_inputs, show=search.show_progress)
     train = labelled(search.train)
     local = local_error(setup, batches, train)
     inputs = train if search.train_inputs is None else search.train_inputs
-    return replace(Known.of(setup, batches, inputs), local_error=local)
+    known = Known.of(setup, batches, inputs, show=search.show_progress)
+    return replace(known, local_error=local)
 
 
 def check_held_out(batches: Batches, fewest: int) -> None:
     """An error for too few held-out inputs, and for targets that are not finite."""
-    count = sum(len(target) for _, target in batches)
-    if count < fewest:
-        raise ValueError(
-            f"There are {count} held-out inputs, and a posterior needs at least {fewest}; give "
-            'more, or fit the dropout rate: `model="dropout"` (`--model-part dropout`).'
-        )
+    check_count(batches, fewest, "posterior")
     if not all(bool(target.isfinite().all()) for _, target in batches):
         raise ValueError("Some held-out targets are NaN or infinite; leave those inputs out.")
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from howsure.fit.objectives import OBJECTIVES
+from howsure.fit.options import FitOptions
 from howsure.fit.share import WHOLE, Share
 from howsure.methods import Method
 from howsure.values.brief import number_range
@@ -21,9 +22,9 @@ ONE_HOT_FLOOR = 1e-4
 SEARCHES = ("auto", "grid", "closed_form")
 
 
-@dataclass(frozen=True)
-class Search:
-    """The options of `Uncertain.fit`.
+@dataclass(frozen=True, kw_only=True)
+class Search(FitOptions):
+    """The options of `Uncertain.fit(model="dropout")`, besides those of every fit.
 
     Attributes:
         search: "grid" runs the method at every rate, as the paper does. "closed_form" takes the
@@ -33,8 +34,6 @@ class Search:
             their largest bounds the rate.
         samples: Monte-Carlo samples during the search; more than in use, for a smooth curve. In
             closed form they confirm the result; 0 leaves that out.
-        inputs: "noisy" if the inputs carry the noise of deployment, as they must; "clean" adds
-            the setup's noise to them.
         per_layer: One rate for every dropout site (closed form only).
         fit_residual_var: Also fit a constant residual variance, for noisy targets. Default: only
             for the methods that have no other data variance.
@@ -44,29 +43,23 @@ class Search:
         floor: Smallest variance in the likelihood (grid only). Default: 0, and for "one_hot" 1e-4
             as in the authors' code: probabilities near 0 and 1 vary by next to nothing, and their
             logarithms would outweigh all errors.
-        training_data: The training data set or loader, to warn if it is the held-out one.
-        show_progress: Show a bar.
         share: Which batches this process works on; `howsure.data.distributed.fit` sets it.
     """
 
     search: str = "auto"
     rates: Sequence[float] | None = None
     samples: int = 50
-    inputs: str = "noisy"
     per_layer: bool = False
     fit_residual_var: bool | None = None
     fit_noise: bool = False
     objective: str = "auto"
     floor: float | None = None
-    training_data: Any = None
-    show_progress: bool = True
     share: Share = WHOLE
 
     def __post_init__(self) -> None:
         """One clear sentence for each wrong option."""
-        for name, allowed in (("search", SEARCHES), ("inputs", ("noisy", "clean"))):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"`{name}` must be one of {allowed}, not {getattr(self, name)!r}.")
+        super().__post_init__()
+        self._check_choice("search", SEARCHES)
         if self.objective != "auto" and self.objective not in OBJECTIVES:
             raise ValueError(
                 f"`objective` must be one of {sorted(OBJECTIVES)}, not {self.objective!r}."

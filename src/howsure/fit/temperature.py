@@ -9,15 +9,22 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.fit.known_activations import KnownActivations, Watched, activations
+from howsure.fit.known_activations import (
+    KnownActivations,
+    NoDistancesError,
+    Watched,
+    activations,
+)
 from howsure.fit.known_inputs import FEWEST, Batches
+from howsure.fit.options import check_count
 from howsure.fit.stress import Stress, corruptions
 from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
 from howsure.masks.variance_model import KNOWN
@@ -30,6 +37,7 @@ from howsure.methods.temperature import (
 )
 from howsure.metrics import ece
 from howsure.setup import Setup
+from howsure.values.running import progress
 
 _RATES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 # Beyond, the likelihood has no minimum that data could show.
@@ -68,10 +76,16 @@ def fit_temperature(
 ) -> tuple[Setup, TemperatureFit]:
     """The setup with the temperature model that is best for held-out data."""
     setup = setup.unfitted()
-    _check(setup, batches)
+    check_count(batches, FEWEST, "temperature")
+    reason = why_no_temperature(setup, batches[0][0], growth=search.growth)
+    if reason is not None:
+        raise ValueError(
+            f'No input has a temperature of its own: {reason}; fit with `model="dropout"`.'
+        )
     watched = Watched.of(setup, batches[0][0]) if search.growth else Watched((), None)
     known = _known(setup, watched, batches, search)
-    held_out = _held_out(setup, watched, known, batches)
+    shown = progress(batches, search.show_progress, "fit")
+    held_out = _held_out(setup, watched, known, shown)
     _check_labels(held_out)
     constant = best_temperature(held_out.logits, held_out.labels)
     model = _model(constant, held_out, known, watched.notes)
@@ -86,7 +100,7 @@ def _known(
 ) -> KnownActivations | None:
     if not watched.names:
         return None
-    return KnownActivations.of(setup, watched, batches, search.train_inputs)
+    return KnownActivations.of(setup, watched, batches, search)
 
 
 def _fit(
@@ -116,33 +130,34 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _check(setup: Setup, batches: Batches) -> None:
-    """An error for what no temperature can be fitted to."""
-    count = sum(len(target) for _, target in batches)
-    if count < FEWEST:
-        raise ValueError(
-            f"There are {count} held-out inputs, and a temperature needs at least {FEWEST}; give "
-            'more, or fit the dropout rate: `model="dropout"` (`--model-part dropout`).'
-        )
+def why_no_temperature(setup: Setup, x: Any, *, growth: bool = True) -> str | None:
+    """Why inputs like this one have no temperature of their own; `None` if they have."""
     if setup.batch_dim != 0:
-        raise ValueError(
-            f"`batch_dim` is {setup.batch_dim}, and a temperature needs inputs along axis 0; fit "
-            'with `model="dropout"`.'
-        )
+        return f"`batch_dim` is {setup.batch_dim}, and inputs must be along axis 0"
+    try:
+        if growth:
+            Watched.of(setup, x)
+    except NoDistancesError as error:
+        return str(error)
+    return None
 
 
 def _held_out(
-    setup: Setup, watched: Watched, known: KnownActivations | None, batches: Batches
+    setup: Setup,
+    watched: Watched,
+    known: KnownActivations | None,
+    batches: Iterable[tuple[Any, Tensor]],
 ) -> _HeldOut:
     """All held-out inputs, each judged by known inputs of which it is none."""
-    logits, logs = [], []
-    for number, (x, _) in enumerate(batches):
+    logits, logs, targets = [], [], []
+    for number, (x, target) in enumerate(batches):
+        targets.append(target)
         seen = activations(setup, x, watched.names)
         logits.append(seen.logits.double())
         nothing = seen.logits.new_zeros(len(seen.logits), 2, dtype=torch.float64)
         logs.append(nothing if known is None else known.logs(seen, number))
     every = torch.cat(logits)
-    labels = torch.cat([target for _, target in batches]).to(every.device)
+    labels = torch.cat(targets).to(every.device)
     return _HeldOut(every, labels, torch.cat(logs))
 
 

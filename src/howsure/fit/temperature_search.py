@@ -5,38 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from howsure.fit.stress import Stress
+from howsure.fit.options import KnownOptions
 from howsure.masks.novelty import TOLD, quantile_at
 from howsure.methods.temperature import GROWS_FROM, TemperatureModel
 
 
-@dataclass(frozen=True)
-class TemperatureSearch:
-    """The options of `Uncertain.fit(model="temperature")`.
+@dataclass(frozen=True, kw_only=True)
+class TemperatureSearch(KnownOptions):
+    """The options of `Uncertain.fit(model="temperature")`: those of `KnownOptions`.
 
-    Attributes:
-        train_inputs: Unlabelled inputs like those that the network was trained on: a tensor, an
-            array, a data set, a loader. Without them the held-out inputs serve, in folds.
-        stress: Corruptions that keep the label, to fit how fast the temperature grows: "images",
-            "tables", or functions of an input. Without them log T grows by 0.5 and 1 times the
-            log distances.
-        growth: Whether the temperature grows with the distance; else it is one for all inputs.
-        inputs: "noisy" if the inputs carry the noise of deployment; "clean" adds it to them.
-        training_data: The training data set or loader, to warn if it is the held-out one.
-        show_progress: Accepted as by the other fits; this one takes two plain passes.
+    Without `stress` log T grows by 0.5 and 1 times the log distances; without `growth` it is one
+    for all inputs.
     """
-
-    train_inputs: Any = None
-    stress: Stress | None = None
-    growth: bool = True
-    inputs: str = "noisy"
-    training_data: Any = None
-    show_progress: bool = True
-
-    def __post_init__(self) -> None:
-        """One clear sentence for a wrong option."""
-        if self.inputs not in ("noisy", "clean"):
-            raise ValueError(f'`inputs` must be "noisy" or "clean", not {self.inputs!r}.')
 
 
 @dataclass(frozen=True, eq=False, repr=False)

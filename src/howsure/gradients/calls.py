@@ -121,7 +121,7 @@ class Calls:
         units = [None if mask is None else self._joined(mask) for mask in masks]
         setup, mode = self.setup, None
         if any_of(units):
-            mode = DropoutMode(setup.model, self.sites, units, batch_dim=setup.batch_dim)
+            mode = DropoutMode(setup.model, self.sites, units)
         with mode or nullcontext():
             output = self.setup.run(filled)
         if mode is not None:

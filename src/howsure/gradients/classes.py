@@ -101,6 +101,8 @@ def _moments(
     total = ((pair[0] - mean).square().mean(0) + (pair[1] - mean).square().mean(0)) / 2
     together = ((pair[0] - mean) * (pair[1] - mean)).mean(0).clamp(min=0)
     has_noise, has_masks = (root.square().sum((1, 2))[:, None] > 0 for root in roots)
+    # The mean of equal numbers is not always the same number.
+    total = torch.where(has_noise | has_masks, total, torch.zeros_like(total))
     model_var = torch.where(has_noise, torch.minimum(together, total), total)
     model_var = torch.where(has_masks, model_var, torch.zeros_like(total))
     return Classes(mean, total - model_var, model_var)

@@ -7,11 +7,13 @@ happens inside the `with` block, leaving it switches dropout off.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from howsure.masks.exploring import IN_FRONT
 from howsure.masks.layers import DROPOUTS, Weights, base_name, is_recurrent
 from howsure.masks.sites import Site
 from howsure.values.call_site import CallSites, Operations
@@ -26,8 +28,6 @@ class DropoutMode(Operations):
         sites: Sequence[Site],
         masks: Sequence[Tensor | None],
         before_mask: Callable[[], None] | None = None,
-        *,
-        batch_dim: int | None = 0,
     ) -> None:
         """Starts with nothing dropped.
 
@@ -36,10 +36,8 @@ class DropoutMode(Operations):
             sites: Where masks go.
             masks: One for each site, (*units) or (rows, *units); `None` drops nothing.
             before_mask: Called before each mask is applied.
-            batch_dim: The axis of activations that counts the rows; recurrent layers say their own.
         """
         super().__init__()
-        self.axis = batch_dim or 0
         self.before_mask = before_mask
         self.weights = Weights(model)
         self.places = CallSites(model)
@@ -48,7 +46,6 @@ class DropoutMode(Operations):
         self.placed = {s.name: (s, m) for s, m in active if s.kind != "existing"}
         self.used: set[str] = set()
         self.met: dict[str, int] = {}
-        self.batch_axis: dict[str, int] = {}
         # Tensors on the way through a chain, by identity: site, mask and how far.
         self.pending: dict[int, tuple[Tensor, Site, Tensor, int]] = {}
 
@@ -68,9 +65,6 @@ class DropoutMode(Operations):
         site, mask = self.placed.get(layer, (None, None))
         if site is None or mask is None:
             return func(*args, **kwargs)
-        # The last argument of a recurrent layer is `batch_first`.
-        recurrent = is_recurrent(base_name(func))
-        self.batch_axis[site.name] = int(args[-1] is False) if recurrent else self.axis
         if site.kind == "before":
             self.used.add(site.name)
             if args:
@@ -122,22 +116,17 @@ class DropoutMode(Operations):
             return dropped, state, *rest
         directions = site.units[0] // state.shape[-1]
         last = state[-directions:].transpose(0, 1).flatten(1)  # (batch, directions * units)
-        time = 1 - self.batch_axis[site.name]
-        last = self._dropped(last.unsqueeze(time), site, mask).squeeze(time)
+        last = self._dropped(last, replace(site, rows=IN_FRONT), mask)
         last = last.unflatten(1, (directions, -1)).transpose(0, 1)
         whole = last if directions == len(state) else torch.cat([state[:-directions], last])
         return dropped, whole, *rest
 
     def _dropped(self, data: Any, site: Site, mask: Tensor) -> Any:
-        """The data times the mask; a mask for each input leaves out the axes before the units."""
+        """The data times the mask."""
         if self.before_mask is not None:
             self.before_mask()
-        missing = data.dim() - len(site.units) - 1
-        if isinstance(mask, Tensor) and mask.dim() > len(site.units) and missing > 0:
-            axis = min(self.batch_axis.get(site.name, self.axis), missing)
-            ones = (1,) * axis, (1,) * (missing - axis)
-            mask = mask.reshape(*ones[0], mask.shape[0], *ones[1], *site.units)
-        return data * mask.to(dtype=data.dtype, device=data.device)
+        spread = spread_like(data.shape, site, mask) if isinstance(mask, Tensor) else mask
+        return data * spread.to(dtype=data.dtype, device=data.device)
 
     def check_all_used(self) -> None:
         """An error if a site was not reached: the model took another path than in the dry run."""
@@ -148,3 +137,37 @@ class DropoutMode(Operations):
                 "than in its dry run. Leave the layer out with a placement pattern, or wrap the "
                 "model again if it was changed since."
             )
+
+
+def spread_like(shape: Sequence[int], site: Site, mask: Tensor) -> Tensor:
+    """A mask, (*units) or (rows, *units), in a form that multiplies data of a shape."""
+    units, axis = site.units, site.rows.axis
+    further = len(shape) - 1 - len(units)
+    if axis is None or further < 0:
+        return _without_rows(mask, site)
+    rows = mask if mask.dim() > len(units) else mask.unsqueeze(0)
+    spread = rows.reshape(rows.shape[0], *(1,) * further, *units).movedim(0, axis)
+    count, length = rows.shape[0], shape[axis]
+    if count in (1, length):
+        return spread
+    if length % count:
+        raise ValueError(
+            f"What `{site.name}` gives is {tuple(shape)}, and has no place for a mask of each of "
+            f"{count} inputs; leave the layer out with a placement pattern."
+        )
+    each = length // count
+    if site.rows.are_outer:
+        return spread.repeat_interleave(each, axis)
+    return spread.repeat(*(each if a == axis else 1 for a in range(spread.dim())))
+
+
+def _without_rows(mask: Tensor, site: Site) -> Tensor:
+    """A mask for data that the rows of a batch share."""
+    if mask.dim() == len(site.units):
+        return mask
+    if mask.shape[0] == 1:
+        return mask[0]
+    raise ValueError(
+        f"All inputs of a batch share what `{site.name}` gives, so that it cannot have a mask for "
+        "each; leave the layer out with a placement pattern, or give inputs one by one."
+    )

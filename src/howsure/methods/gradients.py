@@ -16,6 +16,7 @@ from howsure.gradients.calls import Calls, tensors_of
 from howsure.gradients.checks import verdict_of
 from howsure.gradients.layout import Verdict, layout_of
 from howsure.gradients.modelled import Modelled, modelled
+from howsure.gradients.sources import Sources
 from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.classified import at_temperature, certain, classified
 from howsure.methods.examined import examined_as, require_gradients
@@ -50,9 +51,10 @@ def predict(setup: Setup, x: Any) -> Prediction:
 
 def _is_certain(setup: Setup, x: Any) -> bool:
     """Whether nothing is random but the class itself."""
-    if setup.task == "regression" or setup.noise is not None or setup.has_masks(x):
+    if setup.task == "regression" or setup.noise is not None:
         return False
-    return not layout_of(setup, x).random
+    verdict = layout_of(setup, x)
+    return not verdict.random and not Sources.of(setup, x, verdict.layout).names
 
 
 def _sampled(setup: Setup, x: Any, verdict: Verdict) -> Prediction:

@@ -90,12 +90,12 @@ class Pass:
         return *finished, entropy(finished[0], dim=axis).unsqueeze(axis)
 
 
-def batch_size(x: Any) -> int:
-    """The length of the first axis of the first tensor of an input, tokens and indices included."""
+def batch_size(x: Any, axis: int = 0) -> int:
+    """The length of an axis of the first tensor of an input, tokens and indices included."""
     tensors = [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
-    if not tensors or tensors[0].dim() == 0:
+    if not tensors or tensors[0].dim() <= axis:
         raise ValueError("The input has no batch axis; give inputs of shape (batch, ...).")
-    return tensors[0].shape[0]
+    return tensors[0].shape[axis]
 
 
 def no_gradients() -> torch.no_grad:

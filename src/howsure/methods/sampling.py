@@ -73,7 +73,8 @@ def masks_of(setup: Setup, sites: tuple[Site, ...], x: Any) -> list[Tensor | Non
     """The masks of every site for all samples, in front; `None` at rate 0."""
     if setup.uniforms is not None:
         return masks(setup.uniforms, setup.rates(sites))
-    batch = None if setup.shared_masks else batch_size(x)
+    shares = setup.shared_masks or setup.batch_dim is None
+    batch = None if shares else batch_size(x, setup.batch_dim or 0)
     uniforms = draw_uniforms(sites, setup.samples or SAMPLES, setup.seed, batch=batch)
     return masks(uniforms, setup.rates(sites))
 
@@ -94,8 +95,7 @@ def _one_chunk(
         filled = [None if m is None else next(remaining) for m in chunk]
         if prefix:
             prefix.start()
-        axis = setup.batch_dim
-        with DropoutMode(setup.model, sites, filled, before_mask, batch_dim=axis) as mode:
+        with DropoutMode(setup.model, sites, filled, before_mask) as mode:
             outputs = one_pass(prefix)
         mode.check_all_used()
         return outputs

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from howsure.masks.exploring import Explorer
 from howsure.masks.layers import Weights, spatial_dims
-from howsure.masks.sites import Explorer
 from howsure.values.call_site import Operations
 from howsure.values.running import in_eval_mode
 from howsure.values.trees import Parts, as_call, in_python
@@ -129,9 +129,10 @@ def _source(explorer: Explorer, output: Tensor, model: nn.Module) -> str:
             f"The output layer `{layer.name}` is `{layer.chain[0]}`; a variance head needs "
             "`nn.Linear` or a convolution module there."
         )
-    if not _same_order(layer.output_shape, tuple(output.shape)):
+    leaving = tuple(layer.leaving.shape)
+    if not _same_order(leaving, tuple(output.shape)):
         raise ValueError(
-            f"The output layer `{layer.name}` returns shape {layer.output_shape} and the model "
+            f"The output layer `{layer.name}` returns shape {leaving} and the model "
             f"{tuple(output.shape)}; a variance head needs the same elements in the same order. "
             "Wrap the model so that it returns what the layer does."
         )
