@@ -9,6 +9,7 @@ from torch import nn
 
 import howsure as hs
 from howsure.data.reading import load_model
+from howsure.data.reading.onnx_file import check_against_runtime
 
 onnx = pytest.importorskip("onnx")
 NET = "project_model:build"
@@ -176,6 +177,38 @@ def test_what_cannot_be_read_is_told_in_one_sentence(project, refused):
     nodes = [node("Det", ["x"], ["y"])]
     write("odd.onnx", nodes, [value("x", "n", 3, 3)], [value("y", "n")])
     refused("predict", "odd.onnx", "data.npz", words="opset_version=17")
+
+
+def written(path, *nodes, sizes=("n", 3)):
+    write(path, list(nodes), [value("x", *sizes)], [value("y", *sizes)])
+    return pytest.importorskip("onnx").load(path)
+
+
+def test_a_network_that_says_something_else_than_onnxruntime_is_refused(tmp_path):
+    path = tmp_path / "net.onnx"
+    model = written(path, node("Exp", ["x"], ["y"]))
+    check_against_runtime(Returning(torch.exp), model, path)
+    with pytest.raises(ValueError, match="differ from those that onnxruntime gives"):
+        check_against_runtime(Returning(torch.expm1), model, path)
+
+
+def test_a_network_that_cannot_be_compared_is_told(tmp_path):
+    path = tmp_path / "net.onnx"
+    open_size = written(path, node("Exp", ["x"], ["y"]), sizes=("n", "m"))
+    with pytest.warns(UserWarning, match="a size besides the batch is left open"):
+        check_against_runtime(Returning(torch.exp), open_size, path)
+    unknown = written(path, node("Strange", ["x"], ["y"], domain="elsewhere"))
+    with pytest.warns(UserWarning, match="was not compared with onnxruntime"):
+        check_against_runtime(Returning(torch.exp), unknown, path)
+
+
+class Returning(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
 
 
 @converts

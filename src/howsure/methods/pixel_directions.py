@@ -33,29 +33,31 @@ _ELEMENTS = 2**18
 @torch.inference_mode(False)
 def along_directions(setup: Setup, x: Any) -> AtPixels:
     """The derivatives of every pixel along fixed directions of the masks of all layers."""
-    verdict = layout_of(setup.watching(x), x)
-    sources = Sources.of(setup, x, verdict.layout, watch=True)
-    calls = verdict.calls(setup, x, sources)
+    calls = _watched(setup, x)
     with torch.no_grad():
         output = calls.plain()[0]
-        found = _derivatives(calls, sources.sites)  # (directions, inputs, *output)
+        found = _derivatives(calls)  # (directions, inputs, *output)
     first, count = place_of(output)
     along = torch.stack([by_pixel(each, count, channels_first=first) for each in found], 3)
     ones = along.new_ones(count, DIRECTIONS)
-    masks = sum(math.prod(site.units) for site in sources.sites)
+    masks = sum(math.prod(site.units) for site in calls.sites)
     return AtPixels(output, along, torch.ones_like(along[..., 0]), ones, first, masks)
 
 
 @torch.inference_mode(False)
 def has_derivatives(setup: Setup, x: Any) -> bool:
     """Whether steps of two lengths tell the same derivatives: steps of a staircase do not."""
-    verdict = layout_of(setup.watching(x), x)
-    sources = Sources.of(setup, x, verdict.layout, watch=True)
-    calls = verdict.calls(setup, x, sources)
+    calls = _watched(setup, x)
     with torch.no_grad():
         calls.plain()
-        short, long = (_derivatives(calls, sources.sites, size, _CHECKED) for size in (1.0, 2.0))
+        short, long = (_derivatives(calls, size, _CHECKED) for size in (1.0, 2.0))
     return bool(short.any()) and bool((short - long).norm() <= _DIFFERENCE * short.norm())
+
+
+def _watched(setup: Setup, x: Any) -> Calls:
+    """The model with a multiplier at every unit."""
+    verdict = layout_of(setup.watching(x), x)
+    return verdict.calls(setup, x, Sources.of(setup, x, verdict.layout, watch=True))
 
 
 def place_of(output: Tensor) -> tuple[bool, int]:
@@ -73,16 +75,14 @@ def directions(sites: Sequence[Site]) -> list[Tensor]:  # (directions, 1, *units
     return [2.0 * torch.randint(2, shape, generator=generator) - 1 for shape in shapes]
 
 
-def _derivatives(
-    calls: Calls, sites: Sequence[Site], size: float = 1.0, count: int = DIRECTIONS
-) -> Tensor:
+def _derivatives(calls: Calls, size: float = 1.0, count: int = DIRECTIONS) -> Tensor:
     """Differences of outputs; the step is so small that curvature counts as little as rounding."""
     assert calls.parts is not None
     output = calls.parts.tensors[0]
     step = size * torch.finfo(output.dtype).eps ** (1 / 3)
     elements = sum(tensor[:1].numel() for tensor in Parts(calls.x).tensors) * max(1, calls.count)
     at_once = calls.setup.chunk or max(1, _ELEMENTS // max(1, elements))
-    plain, signs = calls.flat((output,), 1), directions(sites)
+    plain, signs = calls.flat((output,), 1), directions(calls.sites)
     found = []
     for some in torch.arange(count).split(at_once):
         masks = [1 + step * leaf(each[some], calls.count, calls.x) for each in signs]

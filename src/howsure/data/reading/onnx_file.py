@@ -9,6 +9,7 @@ sees them. Operators come from its own table; those that are not in it are refus
 from __future__ import annotations
 
 import keyword
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -50,7 +51,7 @@ def load_onnx(path: Path) -> Program:
         ) from error
     _check_outputs(known.graph, path)
     _weights_as_parameters(module)
-    _check_against_runtime(module, model, path)
+    check_against_runtime(module, model, path)
     return Program(module, _sizes(inputs[0])[0] if inputs and _sizes(inputs[0]) else None)
 
 
@@ -145,23 +146,17 @@ def _weights_as_parameters(module: fx.GraphModule) -> None:
     module.recompile()
 
 
-def _check_against_runtime(module: nn.Module, model: Any, path: Path) -> None:
-    """An error if onnxruntime, where it is installed, gives other outputs for random numbers."""
-    inputs = _inputs(model.graph)
-    if find_spec("onnxruntime") is None or any(None in _sizes(each)[1:] for each in inputs):
+def check_against_runtime(module: nn.Module, model: Any, path: Path) -> None:
+    """An error if onnxruntime gives other outputs for random numbers; a warning if it has none."""
+    feed = None if find_spec("onnxruntime") is None else _random_inputs(model.graph)
+    if feed is None:
+        _warn_unchecked(path, "it is not installed, or a size besides the batch is left open")
         return
-    numpy_type = import_module("onnx").helper.tensor_dtype_to_np_dtype
-    generator = torch.Generator().manual_seed(0)
-    feed: dict[str, Tensor] = {}
-    for each in inputs:
-        sizes = [_ROWS if size is None else size for size in _sizes(each)]
-        numbers = torch.rand(sizes, generator=generator)
-        kind = numpy_type(each.type.tensor_type.elem_type)
-        feed[each.name] = torch.from_numpy(numbers.numpy().astype(kind))
     try:
         expected = _in_runtime(model, feed)
     # It does not take such numbers, such as tokens that there are not, or operators of others.
-    except Exception:
+    except Exception as error:
+        _warn_unchecked(path, (str(error).splitlines() or [type(error).__name__])[0])
         return
     with torch.no_grad():
         found = Parts(module(*feed.values())).tensors
@@ -170,6 +165,29 @@ def _check_against_runtime(module: nn.Module, model: Any, path: Path) -> None:
             f"`{path}`: `onnx2torch` made a network whose outputs differ from those that "
             "onnxruntime gives; export it with `torch.export` instead."
         )
+
+
+def _warn_unchecked(path: Path, reason: str) -> None:
+    warnings.warn(
+        f"`{path}` was not compared with onnxruntime ({reason}): check a prediction yourself.",
+        stacklevel=4,
+    )
+
+
+def _random_inputs(graph: Any) -> dict[str, Tensor] | None:
+    """Numbers for all inputs by name; `None` where a size besides that of the batch is open."""
+    inputs = _inputs(graph)
+    if any(None in _sizes(each)[1:] for each in inputs):
+        return None
+    numpy_type = import_module("onnx").helper.tensor_dtype_to_np_dtype
+    generator = torch.Generator().manual_seed(0)
+    feed: dict[str, Tensor] = {}
+    for each in inputs:
+        sizes = [_ROWS if size is None else size for size in _sizes(each)]
+        numbers = torch.rand(sizes, generator=generator)
+        kind = numpy_type(each.type.tensor_type.elem_type)
+        feed[each.name] = torch.from_numpy(numbers.numpy().astype(kind))
+    return feed
 
 
 def _in_runtime(model: Any, feed: dict[str, Tensor]) -> list[Tensor]:
