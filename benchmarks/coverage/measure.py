@@ -24,7 +24,8 @@ class Result:
 
     `status`: ok; missing (an operation has no rule); wrong (a check failed); failed (any other
     exception); timeout; memory. `default` is the method that `hs.Uncertain` took by itself, or
-    "failed".
+    "failed"; `few` the same for the first four numbers of the output alone, and `few_ratio` its std
+    over that of 200 samples (geometric mean).
     """
 
     library: str
@@ -41,15 +42,25 @@ class Result:
     plain_seconds: float | None = None
     default: str = ""
     default_notes: list[str] = field(default_factory=list)
+    few: str = ""
+    few_notes: list[str] = field(default_factory=list)
+    few_ratio: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def defaults(self) -> dict[str, Any]:
+        """What `hs.Uncertain` did by itself."""
+        return {
+            name: kept for name, kept in asdict(self).items() if name.startswith(("default", "few"))
+        }
 
 
 def measure(case: Case, repeats: int, result: Result) -> Result:
     """Fills in the result of one model; `repeats` of 0 leaves out the timing."""
     setup = case.setup()
     run_default(setup, result)
+    run_few(setup, result)
     with torch.no_grad():
         plain = call(setup.model, setup.x)
         count = OperationCount()
@@ -69,6 +80,14 @@ def measure(case: Case, repeats: int, result: Result) -> Result:
     return result
 
 
+def measure_defaults(case: Case, repeats: int, result: Result) -> Result:
+    """Fills in what `hs.Uncertain` does by itself; there is nothing to time."""
+    setup = case.setup()
+    run_default(setup, result)
+    run_few(setup, result)
+    return result
+
+
 def run_default(setup: Setup, result: Result) -> None:
     """What `hs.Uncertain` does without being told how: any network must run, and noise arrive."""
     try:
@@ -81,6 +100,25 @@ def run_default(setup: Setup, result: Result) -> None:
     arrives = any(float(std.max()) > 0 for std in stds)
     result.default = found.method if is_finite and arrives else "failed"
     result.default_notes = list(found.notes)
+
+
+def first_four(output: Any) -> Tensor:
+    """The first numbers of the first tensor of an output, for every input."""
+    return next(each for each in tensors(output) if each.is_floating_point()).flatten(1)[:, :4]
+
+
+def run_few(setup: Setup, result: Result) -> None:
+    """The same with so few outputs that gradients serve, and how far it is from sampling."""
+    options = {"output": first_four}
+    try:
+        found = call(howsure.Uncertain(setup.model, setup.noise_var, **options), setup.x)
+        sampler = howsure.Uncertain(setup.model, setup.noise_var, "noise_sampling", **options)
+        ratio = found.std.double() / call(sampler, setup.x).std.double()
+    except Exception as failure:  # the table must name this model whatever happens
+        result.few, result.few_notes = "failed", [f"{failure!r}"[:300]]
+        return
+    result.few, result.few_notes = found.method, list(found.notes)
+    result.few_ratio = float(ratio[ratio.isfinite() & (ratio > 0)].log().mean().exp())
 
 
 def missing_operations(setup: Setup, error: howsure.NoRuleError) -> list[dict[str, str]]:

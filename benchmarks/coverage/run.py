@@ -26,7 +26,7 @@ import torch
 import torchvision_shim
 from case import Case
 from isolated import run_isolated
-from measure import Result, measure
+from measure import Result, measure, measure_defaults
 
 import howsure
 
@@ -44,11 +44,25 @@ def main() -> None:
     source = source_fingerprint()
     for case in chosen(cases, known, options):
         blank = Result(case.library, case.family, case.name, case.further)
-        work = functools.partial(measure, case, options.repeats)
+        work = functools.partial(
+            defaults_of if options.defaults else measure, case, options.repeats
+        )
         result = run_isolated(work, blank, timeout=options.timeout, memory_gb=options.memory_gb)
-        known[case.key] = {**result.as_dict(), "source": source}
+        known[case.key] = row_of(known.get(case.key), result, source, options)
         save(options.out, cases, known)
         report(case, result)
+
+
+def row_of(
+    earlier: dict[str, Any] | None, result: Result, source: str, options: argparse.Namespace
+) -> dict[str, Any]:
+    """The row of a model; of a run for the defaults alone what was measured besides stays."""
+    if not options.defaults or earlier is None:
+        return {**result.as_dict(), "source": source}
+    if result.status != "ok":
+        result.default = result.few = "failed"
+        result.default_notes = [f"{result.status}: {result.reason}"]
+    return {**earlier, **result.defaults()}
 
 
 def parse() -> argparse.Namespace:
@@ -58,6 +72,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--match", default="", help="part of the family or model name")
     parser.add_argument("--timeout", type=float, default=300, help="seconds per model")
     parser.add_argument("--repeats", type=int, default=3, help="for the timing; 0 leaves it out")
+    parser.add_argument(
+        "--defaults", action="store_true", help="only what `hs.Uncertain` does by itself"
+    )
     parser.add_argument("--memory-gb", type=float, default=14)
     parser.add_argument("--out", type=Path, default=RESULTS)
     return parser.parse_args()
@@ -78,7 +95,7 @@ def chosen(
     """What the command line asks for."""
     done = {
         "all": set(),
-        "new": set(known),
+        "new": {key for key, row in known.items() if row.get("few") or not options.defaults},
         "missing": {key for key, row in known.items() if row["status"] == "ok"},
     }[options.only]
     return [
@@ -142,7 +159,8 @@ def report(case: Case, result: Result) -> None:
     cost = "" if result.cost_ratio is None else f"cost {result.cost_ratio:.1f}"
     error = "" if result.zero_noise_error is None else f"error {result.zero_noise_error:.1e}"
     named = " ".join(entry["operation"] for entry in result.missing)
-    how = f"by default {result.default}"
+    ratio = "" if result.few_ratio is None else f"{result.few_ratio:.2f}"
+    how = f"by default {result.default}, of four outputs {result.few} {ratio}"
     print(case.key, result.status, error, cost, how, named or result.reason, flush=True)
 
 
