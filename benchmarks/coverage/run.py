@@ -44,9 +44,8 @@ def main() -> None:
     source = source_fingerprint()
     for case in chosen(cases, known, options):
         blank = Result(case.library, case.family, case.name, case.further)
-        work = functools.partial(
-            defaults_of if options.defaults else measure, case, options.repeats
-        )
+        measured = measure_defaults if options.defaults else measure
+        work = functools.partial(measured, case, options.repeats)
         result = run_isolated(work, blank, timeout=options.timeout, memory_gb=options.memory_gb)
         known[case.key] = row_of(known.get(case.key), result, source, options)
         save(options.out, cases, known)
