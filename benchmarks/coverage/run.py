@@ -42,7 +42,9 @@ def main() -> None:
     cases = all_cases(options.library)
     known = load(options.out)
     source = source_fingerprint()
-    for case in chosen(cases, known, options):
+    todo = chosen(cases, known, options)
+    # The quick ones first, so that a run that is stopped has most of them.
+    for case in sorted(todo, key=lambda case: known.get(case.key, {}).get("plain_seconds") or 0):
         blank = Result(case.library, case.family, case.name, case.further)
         measured = measure_defaults if options.defaults else measure
         work = functools.partial(measured, case, options.repeats)
