@@ -16,6 +16,7 @@ from typing import Any
 import accuracy
 import accuracy_bounds
 import dense
+import dense_classes
 import rate_search
 import rule_accuracy
 import shift
@@ -99,6 +100,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("model.md", "dense-novelty"): lambda: dense.table_of_novelty(
         result("dense")["novelty"], result("dense")["scores"]
     ),
+    ("model.md", "dense-classes"): lambda: dense_classes.table(result("dense_classes")["scores"]),
     ("scoring.md", "scoring"): lambda: scoring.table(result("scoring")),
 }
 

@@ -5,7 +5,17 @@ import math
 import pytest
 import torch
 
-from howsure_lab.depth import CONDITIONS, HEIGHT, NOISE_STD, WIDTH, DepthNet, pairs, scenes
+from howsure_lab.depth import (
+    CONDITIONS,
+    HEIGHT,
+    NOISE_STD,
+    WIDTH,
+    DepthNet,
+    labelled,
+    pairs,
+    scenes,
+    trained_classes,
+)
 
 
 def test_depth_is_that_of_the_ground_or_of_a_box_before_it():
@@ -37,6 +47,24 @@ def test_readings_are_the_image_with_noise_and_targets_are_log_depth(condition):
     torch.testing.assert_close(y, known.depth.log())
     spread = float((x - change(known)).std())
     assert math.isclose(spread, NOISE_STD, rel_tol=0.05)
+
+
+def test_classes_are_those_of_what_is_seen():
+    known = scenes(20, 0)
+    x, y = labelled(20, 0)
+    assert torch.equal(y, known.classes) and torch.equal(x, pairs(20, 0)[0])
+    depth = known.depth[:, 0]
+    assert bool((depth[y == 0] == depth.max()).all()), "the sky is as far as can be"
+    assert bool((y[:, -1] > 0).all()), "there is no sky at the bottom"
+    empty = depth.amax(0).expand_as(depth)
+    nearer = depth < empty - 1e-3
+    assert float((y[nearer] == 2).double().mean()) > 0.99
+
+
+def test_a_short_training_learns_the_classes():
+    net = trained_classes(steps=20, count=64)
+    x, y = labelled(8, 99)
+    assert float((net(x).argmax(1) == y).double().mean()) > 0.7
 
 
 def test_the_network_ends_with_one_number_at_every_pixel():

@@ -1,13 +1,15 @@
-"""Depth from one image: rendered scenes with their depth, and a small U-Net.
+"""Depth and classes from one image: rendered scenes with both at every pixel, and a small U-Net.
 
 A pinhole camera looks over a flat ground with boxes on it. Where a box meets the ground tells how
-far it is, and so does its texture. The target is the logarithm of the depth in metres.
+far it is, and so does its texture. The target is the logarithm of the depth in metres, or what is
+seen: sky, ground or box.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +26,17 @@ _AIR = 0.75  # tone of fog
 
 @dataclass(frozen=True, eq=False)
 class Scenes:
-    """Clear images, (n, 1, height, width), and the depth at every pixel in metres."""
+    """Clear images, (n, 1, height, width), and what is at every pixel.
+
+    Attributes:
+        image: In [0, 1].
+        depth: In metres, (n, 1, height, width).
+        classes: 0 is sky, 1 ground, 2 a box; (n, height, width).
+    """
 
     image: Tensor
     depth: Tensor
+    classes: Tensor
 
 
 def scenes(count: int, seed: int, *, floating: bool = False) -> Scenes:
@@ -44,6 +53,7 @@ def scenes(count: int, seed: int, *, floating: bool = False) -> Scenes:
     depth = torch.where(below > 0, ground, _FAR)
     grain = _grain(column * depth / _FOCAL, depth + uniform(0, 50), generator)
     image = torch.where(below > 0, uniform(0.3, 0.5) + 0.3 * grain, uniform(0.7, 0.95) - 0.2 * row)
+    classes = (below > 0).long().expand(count, HEIGHT, WIDTH)
     for _ in range(_BOXES):
         z = torch.exp(uniform(1.4, 3.3))  # 4 to 27 m
         x, half, tall = uniform(-0.45, 0.45) * z / _FOCAL, uniform(0.4, 1.2), uniform(0.8, 2.4)
@@ -53,7 +63,8 @@ def scenes(count: int, seed: int, *, floating: bool = False) -> Scenes:
         inside = (across.abs() < half) & (up > 0) & (up < tall) & (z < depth)
         tone = uniform(0.1, 0.9) + 0.12 * torch.sign(torch.sin(9 * across) * torch.sin(9 * up))
         image, depth = torch.where(inside, tone, image), torch.where(inside, z, depth)
-    return Scenes(image.clamp(0, 1).unsqueeze(1), depth.unsqueeze(1))
+        classes = torch.where(inside, 2, classes)
+    return Scenes(image.clamp(0, 1).unsqueeze(1), depth.unsqueeze(1), classes)
 
 
 def _grain(x: Tensor, z: Tensor, generator: torch.Generator) -> Tensor:
@@ -105,15 +116,29 @@ def read_out(image: Tensor, seed: int) -> Tensor:
 
 def pairs(count: int, seed: int, condition: str = "clear") -> tuple[Tensor, Tensor]:
     """Readings and the logarithm of the depth under a condition."""
+    reading, known = _seen(count, seed, condition)
+    return reading, known.depth.log()
+
+
+def labelled(count: int, seed: int, condition: str = "clear") -> tuple[Tensor, Tensor]:
+    """Readings and the classes under a condition."""
+    reading, known = _seen(count, seed, condition)
+    return reading, known.classes
+
+
+def _seen(count: int, seed: int, condition: str) -> tuple[Tensor, Scenes]:
     change, floating = CONDITIONS[condition]
     known = scenes(count, seed, floating=floating)
-    return read_out(change(known), seed + 1), known.depth.log()
+    return read_out(change(known), seed + 1), known
 
 
 class DepthNet(nn.Module):
-    """A small U-Net with the logarithm of the depth at every pixel; its last layer is 1 x 1."""
+    """A small U-Net with the logarithm of the depth at every pixel; its last layer is 1 x 1.
 
-    def __init__(self, width: int = 16) -> None:
+    With three outputs they are the logits of the classes.
+    """
+
+    def __init__(self, width: int = 16, outputs: int = 1) -> None:
         super().__init__()
         wide = 2 * width
         self.first = _block(1, width)
@@ -121,10 +146,10 @@ class DepthNet(nn.Module):
         self.deep = _block(wide, 2 * wide)
         self.up = _block(3 * wide, wide)
         self.last = _block(wide + width, wide)
-        self.head = nn.Conv2d(wide, 1, 1)
+        self.head = nn.Conv2d(wide, outputs, 1)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Log depth, (batch, 1, height, width)."""
+        """Log depth, (batch, 1, height, width), or logits."""
         first = self.first(image)
         down = self.down(F.max_pool2d(first, 2))
         deep = self.deep(F.max_pool2d(down, 4))
@@ -138,16 +163,36 @@ def _block(before: int, after: int) -> nn.Sequential:
 
 
 def trained(steps: int = 300, count: int = 600, seed: int = 0) -> DepthNet:
-    """A network that has learned clear scenes."""
+    """A network that has learned the depth of clear scenes."""
+
+    def loss(found: Tensor, target: Tensor) -> Tensor:
+        return F.smooth_l1_loss(found, target, beta=0.2)
+
+    return _trained(DepthNet, pairs(count, seed), loss, steps, seed)
+
+
+def trained_classes(steps: int = 300, count: int = 600, seed: int = 0) -> DepthNet:
+    """A network that has learned the classes of clear scenes."""
+    made = partial(DepthNet, outputs=3)
+    return _trained(made, labelled(count, seed), F.cross_entropy, steps, seed)
+
+
+def _trained(
+    make: Callable[[], DepthNet],
+    data: tuple[Tensor, Tensor],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    steps: int,
+    seed: int,
+) -> DepthNet:
     torch.manual_seed(seed)
-    net, (x, y) = DepthNet(), pairs(count, seed)
+    net, (x, y) = make(), data
     optimiser = torch.optim.Adam(net.parameters(), 3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 6e-3, total_steps=steps)
     for step in range(steps):
         some = torch.randint(len(x), (16,))
         noisy = x[some] + NOISE_STD * torch.randn(x[some].shape) * (step % 2)
         optimiser.zero_grad()
-        F.smooth_l1_loss(net(noisy), y[some], beta=0.2).backward()
+        loss(net(noisy), y[some]).backward()
         optimiser.step()
         schedule.step()
     return net.eval().requires_grad_(False)

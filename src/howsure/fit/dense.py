@@ -18,6 +18,7 @@ from torch import Tensor
 
 from howsure.fit.inputs import unseen_inputs
 from howsure.fit.known_inputs import FOLDS, Batches, Judged, Known, folds_of
+from howsure.fit.labelled import PIXELS
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, check_held_out, fit_judged
 from howsure.fit.stress import corruptions
 from howsure.gradients.backward import MOST_OUTPUTS
@@ -39,8 +40,6 @@ from howsure.values.trees import copied
 
 # Two images in each of the five folds.
 FEWEST_IMAGES = 10
-# Pixels for the weights and quantiles, as many from every image: neighbours tell little news.
-PIXELS = 2**17
 
 
 def is_dense(setup: Setup, method: Method | None, x: Any, search: PosteriorSearch) -> bool:

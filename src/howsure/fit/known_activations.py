@@ -73,8 +73,11 @@ class Watched:
         if not names:
             return cls((), None, (NO_LAYERS,))
         spread = torch.linspace(0, len(names) - 1, min(len(names), MOST_LAYERS)).round().long()
+        layers = tuple(names[k] for k in spread)
+        if seen.logits.dim() > 2:  # Neighbours of an image as a whole say little about its pixels.
+            return cls(layers, None)
         head = _head(seen, names)
-        return cls(tuple(names[k] for k in spread), head, () if head else (NO_HEAD,))
+        return cls(layers, head, () if head else (NO_HEAD,))
 
     @property
     def names(self) -> tuple[str, ...]:

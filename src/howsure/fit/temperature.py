@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from howsure.fit.known_activations import (
     KnownActivations,
@@ -24,6 +22,7 @@ from howsure.fit.known_activations import (
     activations,
 )
 from howsure.fit.known_inputs import FEWEST, Batches
+from howsure.fit.labelled import PIXELS, Labelled, check_labels
 from howsure.fit.options import check_count
 from howsure.fit.stress import Stress, corruptions
 from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
@@ -35,7 +34,6 @@ from howsure.methods.temperature import (
     TemperatureModel,
     quantiles_of_novelty,
 )
-from howsure.metrics import ece
 from howsure.setup import Setup
 from howsure.values.running import progress
 
@@ -44,31 +42,9 @@ _RATES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 _LOW, _HIGH = 1e-3, 1e3
 # Halvings that leave a relative error of 1e-12.
 _HALVINGS = 44
-
-
-@dataclass(frozen=True, eq=False)
-class _HeldOut:
-    """Held-out inputs with what their probabilities are made of.
-
-    Attributes:
-        logits: (inputs, classes), in double precision.
-        labels: (inputs,).
-        logs: Log distances, (inputs, 2).
-    """
-
-    logits: Tensor
-    labels: Tensor
-    logs: Tensor
-
-    def nll(self, temperature: float | Tensor) -> float:
-        """The mean categorical NLL at one temperature, or at one for every input."""
-        t = torch.as_tensor(temperature).to(self.logits).reshape(-1, 1)
-        return float(F.cross_entropy(self.logits / t, self.labels))
-
-    def ece(self, temperature: float | Tensor) -> float:
-        """The expected calibration error."""
-        t = torch.as_tensor(temperature).to(self.logits).reshape(-1, 1)
-        return float(ece((self.logits / t).softmax(1), self.labels))
+# How fast log T of an image grows with the log Mahalanobis distance alone. Chosen with a look at
+# the conditions of `benchmarks/dense_classes.py`; fitted on `stress="images"` it is the same.
+_GROWTH_OF_IMAGES = 0.5
 
 
 def fit_temperature(
@@ -84,11 +60,10 @@ def fit_temperature(
         )
     watched = Watched.of(setup, batches[0][0]) if search.growth else Watched((), None)
     known = _known(setup, watched, batches, search)
-    shown = progress(batches, search.show_progress, "fit")
-    held_out = _held_out(setup, watched, known, shown)
-    _check_labels(held_out)
+    held_out = _held_out(setup, watched, known, batches, show=search.show_progress)
+    check_labels(held_out)
     constant = best_temperature(held_out.logits, held_out.labels)
-    model = _model(constant, held_out, known, watched.notes)
+    model = _model(constant, held_out, known, watched.notes, dense=batches[0][1].dim() > 1)
     stressed = [] if known is None else _stressed(setup, watched, known, batches, search.stress)
     if stressed:
         model = _with_best_growth(model, held_out, stressed)
@@ -105,14 +80,14 @@ def _known(
 
 def _fit(
     model: TemperatureModel,
-    held_out: _HeldOut,
+    held_out: Labelled,
     known: KnownActivations | None,
-    stressed: Sequence[_HeldOut],
+    stressed: Sequence[Labelled],
 ) -> TemperatureFit:
     t, constant = model.at(held_out.logs), model.temperature
     return TemperatureFit(
         model,
-        len(held_out.labels),
+        len(held_out.logs),
         0 if known is None else known.distances.count,
         known is not None and known.folds is not None,
         float((held_out.logits.argmax(1) == held_out.labels).double().mean()),
@@ -146,46 +121,19 @@ def _held_out(
     setup: Setup,
     watched: Watched,
     known: KnownActivations | None,
-    batches: Iterable[tuple[Any, Tensor]],
-) -> _HeldOut:
+    batches: Batches,
+    *,
+    show: bool = False,
+) -> Labelled:
     """All held-out inputs, each judged by known inputs of which it is none."""
-    logits, logs, targets = [], [], []
-    for number, (x, target) in enumerate(batches):
-        targets.append(target)
+    share = max(1, PIXELS // sum(len(target) for _, target in batches))
+    parts = []
+    for number, (x, target) in enumerate(progress(batches, show, "fit")):
         seen = activations(setup, x, watched.names)
-        logits.append(seen.logits.double())
         nothing = seen.logits.new_zeros(len(seen.logits), 2, dtype=torch.float64)
-        logs.append(nothing if known is None else known.logs(seen, number))
-    every = torch.cat(logits)
-    labels = torch.cat(targets).to(every.device)
-    return _HeldOut(every, labels, torch.cat(logs))
-
-
-def _check_labels(held_out: _HeldOut) -> None:
-    """An error for labels that are no classes; a warning if some class never occurs."""
-    logits, labels = held_out.logits, held_out.labels
-    if labels.shape != logits.shape[:1]:
-        raise ValueError(
-            f"The labels have shape {tuple(labels.shape)}, and the model returns logits for "
-            f"{len(logits)} inputs; give one class index for each."
-        )
-    if labels.is_floating_point() and not bool(labels.isfinite().all()):
-        raise ValueError("Some held-out labels are NaN or infinite; leave those inputs out.")
-    if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise ValueError(f"The labels must be class indices, whole numbers, not {labels.dtype}.")
-    low, high, classes = int(labels.min()), int(labels.max()), logits.shape[1]
-    if low < 0 or high >= classes:
-        raise ValueError(f"The labels run from {low} to {high}, but there are {classes} classes.")
-    if not bool(logits.isfinite().all()):
-        raise ValueError("Some logits of held-out inputs are NaN or infinite; leave those out.")
-    missing = sorted(set(range(classes)) - set(labels.tolist()))
-    if missing:
-        warnings.warn(
-            f"{len(missing)} of {classes} classes never occur among the held-out labels "
-            f"({', '.join(map(str, missing[:5]))}{', ...' if len(missing) > 5 else ''}): nothing "
-            "shows how sure the network may be of them.",
-            stacklevel=6,
-        )
+        logs = nothing if known is None else known.logs(seen, number)
+        parts.append(Labelled.of(seen.logits, target, logs, share))
+    return Labelled.joined(parts)
 
 
 def best_temperature(logits: Tensor, labels: Tensor) -> float:
@@ -219,14 +167,17 @@ def best_temperature(logits: Tensor, labels: Tensor) -> float:
 
 def _model(
     temperature: float,
-    held_out: _HeldOut,
+    held_out: Labelled,
     known: KnownActivations | None,
     notes: tuple[str, ...],
+    *,
+    dense: bool,
 ) -> TemperatureModel:
     """The temperature model with the usual growth."""
     distances: Distances | None = None if known is None else known.distances
     level, quantiles = quantiles_of_novelty(held_out.logs, KNOWN)
-    growth = (GROWTH[0] if distances is not None and distances.head else 0.0, GROWTH[1])
+    usual = (0.0, _GROWTH_OF_IMAGES) if dense else GROWTH
+    growth = (usual[0] if distances is not None and distances.head else 0.0, usual[1])
     return TemperatureModel(
         temperature,
         held_out.logits.shape[1],
@@ -236,6 +187,7 @@ def _model(
         level,
         quantiles,
         notes,
+        dense,
     )
 
 
@@ -245,7 +197,7 @@ def _stressed(
     known: KnownActivations,
     batches: Batches,
     stress: Stress | None,
-) -> list[_HeldOut]:
+) -> list[Labelled]:
     """The held-out inputs under each corruption, with their own labels."""
     changes = corruptions(stress, batches[0][0])
     return [
@@ -254,7 +206,7 @@ def _stressed(
 
 
 def _with_best_growth(
-    model: TemperatureModel, held_out: _HeldOut, stressed: Sequence[_HeldOut]
+    model: TemperatureModel, held_out: Labelled, stressed: Sequence[Labelled]
 ) -> TemperatureModel:
     """Half of the weight is on clean data, the other half on all corruptions."""
 

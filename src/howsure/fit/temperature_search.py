@@ -92,11 +92,13 @@ class TemperatureFit:
         if found is None:
             return []
         where = "the held-out inputs, in five folds" if self.cross_fitted else "unlabelled inputs"
-        kept = 0 if found.neighbours is None else len(found.neighbours)
         one, two = self.model.growth
+        near = ""
+        if found.neighbours is not None:
+            kept = len(found.neighbours)
+            near = f"{one:g} times the log squared distance to the 6th of {kept} neighbours, and "
         return [
             f"it grows with the distance from {self.known} of {where}, NLL {self.nll:.4f}: by "
-            f"{one:g} times the log squared distance to the 6th of {kept} neighbours, and "
-            f"{two:g} times the log Mahalanobis distance over {len(found.layers)} layers, where "
-            f"they exceed those of {100 * GROWS_FROM:.0f} % of the held-out inputs",
+            f"{near}{two:g} times the log Mahalanobis distance over {len(found.layers)} layers, "
+            f"beyond that of {100 * GROWS_FROM:.0f} % of the held-out inputs",
         ]

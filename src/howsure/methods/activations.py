@@ -24,7 +24,7 @@ class Activations:
     """What one plain pass shows, in the order in which the layers were called.
 
     Attributes:
-        logits: The outputs, (rows, classes).
+        logits: The outputs, (rows, classes), or (rows, classes, height, width).
         inputs: The input of every layer, averaged over places or tokens, (rows, features).
         outputs: Likewise its output.
     """
@@ -44,14 +44,14 @@ def read(setup: Setup, x: Any, wanted: Collection[str] | None = None) -> Activat
 
 
 def logits_of(output: Any) -> Tensor:
-    """The one tensor of logits, (rows, classes), in a model's output; an error if it has others."""
+    """The one tensor of logits in a model's output; an error if it has others."""
     tensors = Parts(output).tensors
     shapes = [tuple(each.shape) for each in tensors]
-    if len(shapes) != 1 or len(shapes[0]) != 2:
+    if len(shapes) != 1 or len(shapes[0]) not in (2, 4):
         raise TypeError(
-            "A temperature needs a model that returns one tensor of logits, (batch, classes); this "
-            f"one returns {shapes}. Choose it with `output=`, or fit with "
-            '`model="dropout"` if every place has classes of its own.'
+            "A temperature needs a model that returns one tensor of logits, (batch, classes) or "
+            f"(batch, classes, height, width); this one returns {shapes}. Choose it with "
+            '`output=`, or fit with `model="dropout"`.'
         )
     return tensors[0]
 

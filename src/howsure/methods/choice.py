@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.calls import Calls
@@ -58,6 +59,8 @@ def _choice(setup: Setup, x: Any) -> Choice:
 def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     if setup.variance_model is not None and setup.variance_model.head is not None:
         return noise_sampling.METHOD, setup, "it has what `fit` found about every pixel"
+    if setup.temperature_model is not None and setup.temperature_model.dense:
+        return noise_sampling.METHOD, setup, "it has the temperature that `fit` found for images"
     sampling = sampling_for(setup)
     outputs, work, elements = _size(setup, x)
     is_small = work <= SMALL_WORK and elements <= FEW_ELEMENTS
@@ -100,13 +103,33 @@ def _size(setup: Setup, x: Any) -> tuple[int, int, int]:
         sources = Sources.of(setup, x, verdict.layout)
         calls = verdict.calls(setup, x, sources)
         quiet = torch.random.fork_rng(devices=[])
-        with quiet, torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with quiet, torch.no_grad(), _Work() as counter:
             plain = calls.plain()
         outputs = calls.flat(plain, 1).shape[2]
         elements = sources.elements
-        work = counter.get_total_flops() // max(1, calls.count)
+        work = counter.operations // max(1, calls.count)
         setup._verdicts[key] = outputs, max(work, _parameters(setup)), elements
     return setup._verdicts[key]
+
+
+class _Work(TorchDispatchMode):
+    """Counts the operations of convolutions and products.
+
+    That of torch counts by module, with hooks on all modules, which fail where a module is handed a
+    parameter.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs the operation and adds what it takes."""
+        result = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.operations += int(count(*args, **(kwargs or {}), out_val=result))
+        return result
 
 
 def _parameters(setup: Setup) -> int:

@@ -28,7 +28,7 @@ def classified(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     with torch.no_grad():
         plain = calls.flat(calls.plain(), 1)[0]
     calls.check_logits()
-    judged = _judged(setup, x)
+    judged = judged_at(setup, x)
     t = None if judged is None else judged.temperature
     calls.columns = columns = varying(plain)
     found = estimated(setup, calls, sources)
@@ -59,14 +59,14 @@ def classified(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
             cooled, classes, [pushed(*half).std for half in _halves(found, means)]
         ),
     )
-    return _with_temperature(prediction, judged)
+    return with_temperature(prediction, judged)
 
 
 def certain(setup: Setup, x: Any) -> Prediction:
     """The network's own class probabilities, where nothing is random; at their temperature."""
-    judged = _judged(setup, x)
+    judged = judged_at(setup, x)
     plain = read(setup, x, ()).logits if judged is None else judged.logits
-    centre = _divided(plain, None if judged is None else judged.temperature)
+    centre = plain if judged is None else judged.cooled(plain)
     probabilities, nothing = centre.softmax(1), torch.zeros_like(centre)
     prediction = Prediction(
         probabilities,
@@ -76,51 +76,17 @@ def certain(setup: Setup, x: Any) -> Prediction:
         expected_entropy=entropy(probabilities, dim=1),
         std_error=nothing,
     )
-    return _with_temperature(prediction, judged)
+    return with_temperature(prediction, judged)
 
 
-def at_temperature(setup: Setup, x: Any, sampled: Prediction) -> Prediction:
-    """A prediction by sampling at the temperature of its inputs: as if its logits were Gaussian."""
-    judged = _judged(setup, x)
-    if judged is None or sampled.logits is None:
-        return sampled
-    t = judged.temperature[:, None].to(sampled.logits.mean)
-    variances = sampled.logits.data_var / t**2, sampled.logits.model_var / t**2
-    logits = replace(sampled.logits, mean=sampled.logits.mean / t, std_error=None)
-    logits = replace(logits, data_var=variances[0], model_var=variances[1])
-    columns = varying(logits.mean)
-    data, model = (
-        torch.diag_embed(v if columns is None else v.gather(1, columns)) for v in variances
-    )
-    classes = through_softmax(logits.mean, data, model, columns, setup.seed)
-    is_plain = setup.prediction == "network"
-    probabilities = logits.mean.softmax(1) if is_plain else classes.mean
-    prediction = replace(
-        sampled,
-        mean=probabilities,
-        data_var=classes.data_var + setup.residual_var,
-        model_var=classes.model_var,
-        notes=(*sampled.notes, GAUSSIAN_LOGITS),
-        logits=logits,
-        expected_entropy=_expected_entropy(probabilities, classes),
-        std_error=None,
-    )
-    return _with_temperature(prediction, judged)
-
-
-GAUSSIAN_LOGITS = (
-    "The variances of the logits were sampled; the probabilities at their temperature take the "
-    "logits for independent Gaussians."
-)
-
-
-def _judged(setup: Setup, x: Any) -> Judged | None:
+def judged_at(setup: Setup, x: Any) -> Judged | None:
     """Temperature and novelty of some inputs, where they were fitted."""
     model = setup.temperature_model
     return None if model is None else model.judged(setup, x)
 
 
-def _with_temperature(prediction: Prediction, judged: Judged | None) -> Prediction:
+def with_temperature(prediction: Prediction, judged: Judged | None) -> Prediction:
+    """The prediction with the temperature and the novelty of its inputs."""
     if judged is None:
         return prediction
     return replace(

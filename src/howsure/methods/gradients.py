@@ -18,7 +18,7 @@ from howsure.gradients.layout import Verdict, layout_of
 from howsure.gradients.modelled import Modelled, modelled
 from howsure.gradients.sources import Sources
 from howsure.methods import mc_dropout, noise_sampling
-from howsure.methods.classified import at_temperature, certain, classified
+from howsure.methods.classified import certain, classified
 from howsure.methods.examined import examined_as, require_gradients
 from howsure.methods.method import Method
 from howsure.prediction import Prediction
@@ -59,8 +59,9 @@ def _is_certain(setup: Setup, x: Any) -> bool:
 
 def _sampled(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     """The prediction by sampling, with the reason."""
-    method = sampling_for(setup)
-    found = at_temperature(setup, x, method.predict(setup.with_(samples=None), x))
+    # Which knows of temperatures.
+    method = sampling_for(setup) if setup.temperature_model is None else noise_sampling.METHOD
+    found = method.predict(setup.with_(samples=None), x)
     reason = f'"gradients" cannot be used, so "{method}" was: {verdict.reason}.'
     return replace(found, method=method.name, notes=(reason, *found.notes))
 

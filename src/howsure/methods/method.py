@@ -88,8 +88,9 @@ class Method:
 
     def check(self, setup: Setup) -> None:
         """An error if the method has no room for what `fit` found."""
-        found = setup.variance_model
-        is_dense = found is not None and found.head is not None
+        model, classes = setup.variance_model, setup.temperature_model
+        is_dense = model is not None and model.head is not None
+        is_dense = is_dense or (classes is not None and classes.dense)
         if setup.is_fitted and not (self.has_dense_posterior if is_dense else self.has_posterior):
             raise ValueError(
                 f'The method "{self}" has no room for what `fit` found: use "auto", or fit again '

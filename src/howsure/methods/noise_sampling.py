@@ -18,11 +18,13 @@ from torch import Tensor
 from howsure.gradients.calls import Calls
 from howsure.gradients.layout import RANDOM, layout_of
 from howsure.gradients.sources import Sources
+from howsure.methods.classified import certain, judged_at, with_temperature
 from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at
 from howsure.methods.method import Method
 from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass, own_random_numbers
 from howsure.methods.pixels import with_model_var
+from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.running import keep_freed_memory
@@ -36,17 +38,28 @@ def predict(setup: Setup, x: Any) -> Prediction:
     With what `fit` found about dense outputs, samples tell the sensor's part.
     """
     keep_freed_memory()
+    if setup.temperature_model is not None:
+        return _classified(setup, x)
     if setup.variance_model is None:
         return _sampled(setup, x)
     alone = setup.with_(variance_model=None)
     return with_model_var(setup, x, None if setup.noise is None else _sampled(alone, x))
 
 
-def _sampled(setup: Setup, x: Any) -> Prediction:
+def _classified(setup: Setup, x: Any) -> Prediction:
+    """Class probabilities at every pixel; all samples of an image have its temperature."""
+    if setup.noise is None and not setup.has_masks(x):
+        return certain(setup, x)
+    judged = judged_at(setup, x)
+    return with_temperature(_sampled(setup, x, judged), judged)
+
+
+def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
     verdict = layout_of(setup, x)
     sources = Sources.of(setup, x, verdict.layout)
     calls = verdict.calls(setup, x, sources)
-    calls.finish = Pass(setup, x).with_entropy
+    classes = Pass(setup, x)
+    calls.finish = lambda out: classes.with_entropy(out if judged is None else judged.cooled(out))
     samples = setup.samples or SAMPLES
     if samples < (4 if sources.active else 2):
         raise ValueError(

@@ -6,6 +6,7 @@ T0 is best for held-out data. u_1 is the log squared distance to the 6th neighbo
 inputs, by the normalised input of the last layer; u_2 the log of the squared Mahalanobis distance
 of what goes into each layer, averaged over places, per number and over layers. q is the 90 %
 quantile of u on held-out inputs: known ones keep T0, others get probabilities that are less sure.
+Where every pixel has classes of its own, all pixels of an image have its temperature.
 """
 
 from __future__ import annotations
@@ -138,6 +139,7 @@ class TemperatureModel:
         known: The held-out quantile of their weighted sum that is a novelty of 1.
         quantiles: Of the held-out inputs' novelty in equal steps, (`masks.novelty.QUANTILES`,).
         notes: What a user should know about it.
+        dense: Whether every pixel has classes of its own.
     """
 
     temperature: float
@@ -148,6 +150,7 @@ class TemperatureModel:
     known: float
     quantiles: Tensor
     notes: tuple[str, ...] = ()
+    dense: bool = False
 
     @property
     def novelty_quantiles(self) -> Tensor | None:
@@ -202,7 +205,7 @@ class Judged:
     """Some inputs with their temperature.
 
     Attributes:
-        logits: What the network says, (rows, classes).
+        logits: What the network says, (rows, classes) or (rows, classes, height, width).
         temperature: (rows,).
         novelty: (rows,); `None` if nothing is known about distances.
         notes: What a user should know.
@@ -212,6 +215,12 @@ class Judged:
     temperature: Tensor
     novelty: Tensor | None
     notes: tuple[str, ...]
+
+    def cooled(self, logits: Tensor) -> Tensor:  # (points * rows, classes, ...)
+        """Logits at one or several points divided by the temperature of their input."""
+        points = len(logits) // max(1, len(self.temperature))
+        t = self.temperature.to(logits).repeat(points)
+        return logits / t.reshape(-1, *(1,) * (logits.dim() - 1))
 
 
 def weighted(logs: Tensor) -> Tensor:  # (rows, 2) -> (rows,)
