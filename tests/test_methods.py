@@ -262,3 +262,26 @@ def test_a_method_of_ones_own_is_not_saved_in_silence(tmp_path):
 def test_what_is_no_method_is_refused(name, predict):
     with pytest.raises((TypeError, ValueError), match="method"):
         Method(name, predict)
+
+
+def test_a_module_may_be_handed_a_parameter():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix = nn.Linear(4, 4)
+
+        def forward(self, pair):
+            x, token = pair
+            return torch.tanh(self.mix(x + token))
+
+    class Token(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token, self.block = nn.Parameter(torch.randn(4)), Block()
+
+        def forward(self, x):
+            return self.block((x, self.token))
+
+    torch.manual_seed(0)
+    p = hs.Uncertain(Token().eval(), 0.01)(torch.randn(3, 4))
+    assert p.method == "noise_sampling" and bool((p.std > 0).all())
