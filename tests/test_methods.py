@@ -264,7 +264,7 @@ def test_what_is_no_method_is_refused(name, predict):
         Method(name, predict)
 
 
-def test_a_module_may_be_handed_a_parameter():
+def test_a_module_may_be_handed_a_view_of_a_parameter():
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
@@ -277,11 +277,11 @@ def test_a_module_may_be_handed_a_parameter():
     class Token(nn.Module):
         def __init__(self):
             super().__init__()
-            self.token, self.block = nn.Parameter(torch.randn(4)), Block()
+            self.token, self.block = nn.Parameter(torch.randn(1, 4)), Block()
 
         def forward(self, x):
-            return self.block((x, self.token))
+            return self.block((x, self.token.expand(len(x), -1)))
 
     torch.manual_seed(0)
-    p = hs.Uncertain(Token().eval(), 0.01)(torch.randn(3, 4))
+    p = hs.Uncertain(Token().eval(), 0.01)(torch.randn(1, 4))
     assert p.method == "noise_sampling" and bool((p.std > 0).all())
