@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "gallery.md").read_text()
 # The robots of the gallery need longer, and the control loop runs in real time; so do networks that
 # are trained on images.
 ROBOTS = {"control_loop": ["--steps", "100"], "fusion": []}
-IMAGES = {"depth": ["--quick"], "detection": ["--quick"]}
+IMAGES = {"depth": ["--quick"], "detection": ["--quick"], "segmentation": ["--quick"]}
 LONGER = {**ROBOTS, **IMAGES}
 EXPECTED = 10
 
