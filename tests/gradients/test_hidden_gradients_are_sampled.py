@@ -55,6 +55,16 @@ def test_an_honest_gradient_is_used(how):
     assert p.method == "gradients" and p.notes == () and agrees(p, net, x)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_rounding_of_few_bits_is_no_step(seed):
+    """Masks of 1 % move outputs of bfloat16 by half of their last bit."""
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2)).bfloat16().eval()
+    x = torch.randn(32, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
+    sure = hs.Uncertain(net, None, "gradients", rate=1e-4, seed=seed, placement="after")
+    assert sure(x).method == "gradients"
+
+
 def test_a_backward_pass_that_fails_is_sampled():
     body = nn.Sequential(nn.Linear(70, 8), nn.Tanh())
     net = Network(lambda h: h).eval()

@@ -98,7 +98,7 @@ def _doubt(calls: Calls, sources: Sources) -> str | None:
         return HIDES
     variances = block_variances(found, sources.design, len(sources.inputs))
     values = _samples(calls, sources, samples, (rows, count))
-    return STEPWISE if _disagrees(values.to(variances.dtype), variances) else None
+    return STEPWISE if _disagrees(values, variances) else None
 
 
 def _size(sources: Sources, count: int) -> tuple[int, int]:
@@ -235,30 +235,32 @@ def _disagrees(values: Tensor, variances: Tensor) -> bool:  # (samples or blocks
 
     Of every row and output by itself, and of all rows together.
     """
+    # Outputs of few bits vary by their rounding too, of which gradients know nothing.
+    rounded = (torch.finfo(values.dtype).eps * values.abs().amax(0)).to(variances) ** 2 / 12
+    values = values.to(variances.dtype)
     deviations = (values - values.mean(0)).square() * (len(values) / (len(values) - 1))
     spread = deviations.mean(0)
     rounding = 20 * torch.finfo(values.dtype).eps * values.abs().amax(0)
     seen = spread > rounding.square()
     # The larger of both, so that few samples that lie close together raise no alarm.
     unit = torch.where(seen, torch.maximum(spread, variances.mean(0)), 1.0)
-    by_block, by_sample = variances / unit, deviations / unit
+    compared = variances / unit, deviations / unit, (rounded / unit)[None]
     # A step that few samples cross makes their variance large and its own error too.
     jumps = spread > JUMP * variances.mean(0)
-    apart = (jumps | _differs(by_block, by_sample)) & seen
+    apart = (jumps | _differs(*compared)) & seen
     together = [
-        (torch.where(seen, each, 0.0).sum(1) / seen.sum(0).clamp(min=1))
-        for each in (by_block, by_sample)
+        (torch.where(seen, each, 0.0).sum(1) / seen.sum(0).clamp(min=1)) for each in compared
     ]
     return bool(apart.any() or (_differs(*together) & seen.any(0)).any())
 
 
-def _differs(by_block: Tensor, by_sample: Tensor) -> Tensor:
-    """Whether the averages over both differ by more than chance."""
+def _differs(by_block: Tensor, by_sample: Tensor, rounded: Tensor) -> Tensor:
+    """Whether the averages over both differ by more than chance and rounding."""
     errors = [each.var(0) / len(each) for each in (by_block, by_sample)]
     # Samples that lie close together by chance have too small an error: at least a Gaussian's.
     error = (errors[0] + errors[1].clamp(min=2 / len(by_sample))).sqrt()
     gap = (by_block.mean(0) - by_sample.mean(0)).abs()
-    return gap > ERRORS * error
+    return gap > ERRORS * error + rounded[0]
 
 
 def _samples(calls: Calls, sources: Sources, samples: int, some: Some) -> Tensor:
