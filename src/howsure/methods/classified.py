@@ -41,7 +41,10 @@ def classified(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
         kept = zip(covariances, (own.data, own.model), strict=True)
         covariances = [with_variances(*each) for each in kept]
     estimates = [(means[0], *covariances), *_halves(found, means)]
-    at_t = [_at_temperature(_among(plain, columns, mean), *own, t) for mean, *own in estimates]
+    at_t = [
+        _at_temperature(_among(plain, columns, mean), data, model, t)
+        for mean, data, model in estimates
+    ]
     classes, *halves = through_softmax(at_t, columns, setup.seed)
     is_mean = setup.prediction == "mean"
     probabilities = classes.mean if is_mean else _divided(plain, t).softmax(1)
