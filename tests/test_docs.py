@@ -1,5 +1,6 @@
 """The pages tell the truth: their Python runs, their commands parse, their links lead somewhere."""
 
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -22,6 +23,7 @@ def code_blocks(page: Path) -> list[tuple[int, str]]:
     return [(text.count("\n", 0, block.start(1)), block[1]) for block in blocks]
 
 
+@functools.cache
 def run(page: Path) -> dict:
     """Runs the blocks from top to bottom; returns the names they define."""
     names: dict = {"__name__": page.stem}

@@ -17,14 +17,16 @@ XFAIL = "import pytest\n@pytest.mark.xfail(reason='{}')\ndef test_a(): assert Fa
 
 
 def code_of(folder, test, *options):
-    """pytest's exit code and output, for one file of tests with this folder's conftest."""
-    shutil.copy(HERE / "conftest.py", folder)
+    """pytest's exit code and output, for one file of tests with the hooks of this folder's."""
+    shutil.copy(HERE / "strict_skips.py", folder / "conftest.py")
     (folder / "allowed_skips.txt").write_text("# not this\nno such thing\n")
     (folder / "test_it.py").write_text(test)
     (folder / "test_other.py").write_text(PASSES)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "."]
-    unset = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    done = subprocess.run(command, cwd=folder, env=unset, capture_output=True, text=True)
+    own = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    # Plugins that are not asked for take longer than the tests.
+    own["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    done = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True)
     return done.returncode, done.stdout
 
 
@@ -35,7 +37,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")], ids=["alone", "workers"])
 @pytest.mark.parametrize("test", KINDS)
 def test_an_unexpected_skip_fails_the_run(tmp_path, test, workers):
     code, out = code_of(tmp_path, test.format("the moon is full"), "--strict-skips", *workers)

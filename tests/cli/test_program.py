@@ -92,18 +92,13 @@ def test_warnings_are_notes_that_quiet_leaves_out(project, howsure):
     assert quiet.data["warnings"] and quiet.err == ""
 
 
+FIT_A_RATE = ["fit", "project_model:build", "data.npz", "--noise-std", "0.1"]
+FIT_A_RATE += ["--model-part", "dropout"]
+
+
 def test_quiet_prints_nothing_when_the_result_is_in_a_file(project, howsure):
-    command = [
-        "fit",
-        "project_model:build",
-        "data.npz",
-        "--noise-std",
-        "0.1",
-        "--model-part",
-        "dropout",
-    ]
-    assert howsure(*command, "--out", "s.json", "--quiet").out == ""
-    assert "NLL" in howsure(*command, "--quiet").out
+    assert howsure(*FIT_A_RATE, "--out", "s.json", "--quiet").out == ""
+    assert "NLL" in howsure(*FIT_A_RATE, "--quiet").out
 
 
 def test_what_is_not_the_users_fault_has_exit_code_1(project, howsure, monkeypatch):
@@ -111,20 +106,11 @@ def test_what_is_not_the_users_fault_has_exit_code_1(project, howsure, monkeypat
         raise RuntimeError("out of\n cheese")
 
     monkeypatch.setattr("howsure.fit.method.search_closed_form", fail)
-    command = [
-        "fit",
-        "project_model:build",
-        "data.npz",
-        "--noise-std",
-        "0.1",
-        "--model-part",
-        "dropout",
-    ]
-    ran = howsure(*command)
+    ran = howsure(*FIT_A_RATE)
     assert ran.code == 1
     assert "RuntimeError: out of cheese" in ran.err and "--debug" in ran.err
     with pytest.raises(RuntimeError, match="cheese"):
-        main([*command, "--debug"])
+        main([*FIT_A_RATE, "--debug"])
 
 
 @pytest.mark.parametrize(("command", "words"), [("predict", "goes on"), ("fit", "half-written")])

@@ -197,8 +197,10 @@ NETS = {
 
 # Masks find no place in what is run again, or compiled by others.
 WITHOUT_DROPOUT = ("checkpointed", "compiled by the user")
+# Each of these is tested with noise, and one input with the plain network.
+BOTH_ALONE = [(name, "one input") for name in ("frozen", "double", "channels_last")]
 CASES = [
-    (name, kind)
+    pytest.param(name, kind, marks=pytest.mark.slow if (name, kind) in BOTH_ALONE else ())
     for name in NETS
     for kind in OPTIONS
     if kind != "dropout" or name not in WITHOUT_DROPOUT

@@ -1,9 +1,12 @@
 """The demonstration: what it shows is true, and it runs from end to end."""
 
+import io
 import math
 import subprocess
 import sys
-from dataclasses import replace
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ from scipy import stats
 import howsure as hs
 from howsure.cli import main
 from howsure.prediction import Prediction
+from howsure.report import Report
 from howsure_lab.demo import command, reading
 from howsure_lab.demo import study as studies
 from howsure_lab.demo.conditions import CLEAR, CONDITIONS, NOISY, UNSEEN, Condition, Roads
@@ -32,6 +36,32 @@ from howsure_lab.experiments.steering.model import load_trained
 @pytest.fixture(scope="module")
 def found():
     return study(Roads(30, 0))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one run of `howsure demo` left behind."""
+
+    code: int
+    printed: str
+    out: Path
+    report: Report
+
+
+@pytest.fixture(scope="module")
+def ran(found, tmp_path_factory):
+    out, reports, printed = tmp_path_factory.mktemp("demo") / "new" / "folder", [], io.StringIO()
+    build = studies.Study.report
+
+    def kept(study):
+        reports.append(build(study))
+        return reports[-1]
+
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(printed):
+        patch.setattr(studies, "study", lambda roads: replace(found, roads=roads))
+        patch.setattr(studies.Study, "report", kept)
+        code = main(["demo", "--out", str(out), "--scenes", "30"])
+    return Ran(code, printed.getvalue(), out, *reports)
 
 
 def outcome(mean, var, true, *, data_share=0.5, name="fog"):
@@ -154,8 +184,8 @@ def test_the_typical_road_bends_in_good_light(found):
     assert clear.pairs.x[chosen].mean() >= clear.pairs.x.mean((1, 2, 3)).median()
 
 
-def test_the_report_starts_with_the_tables_numbers_and_ends_with_the_noisy_ones(found):
-    made = found.report()
+def test_the_report_starts_with_the_tables_numbers_and_ends_with_the_noisy_ones(found, ran):
+    made = ran.report
     assert (made.levels[made.start], made.levels[-1]) == ("× 1", "× 3")
     by_name = {each.name: each for each in found.outcomes}
     for level, name in ((made.start, "clear"), (len(made.levels) - 1, "noisy")):
@@ -164,12 +194,9 @@ def test_the_report_starts_with_the_tables_numbers_and_ends_with_the_noisy_ones(
         assert shown["NLL, without ½ log 2π"] == pytest.approx(by_name[name].nll, rel=1e-4)
 
 
-def test_demo_prints_and_writes(tmp_path, capsys, monkeypatch, found):
-    monkeypatch.setattr(studies, "study", lambda roads: replace(found, roads=roads))
-    out = tmp_path / "new" / "folder"
-    assert main(["demo", "--out", str(out), "--scenes", "30"]) == 0
-    captured = capsys.readouterr()
-    printed = captured.err + captured.out
+def test_demo_prints_and_writes(ran):
+    printed, out = ran.printed, ran.out
+    assert ran.code == 0
     assert "60 held-out clear roads" in printed
     assert "AUROC" in printed and "rank" in printed
     assert str(out / "demo.png") in printed and str(out / "report.html") in printed

@@ -9,6 +9,13 @@ from torch import Tensor
 
 # A weight whose share of the variance is below this counts as 0.
 _NOTHING = 1e-9
+# Steps of Newton's method, at most; a weight that is going to vanish loses a factor of e in each.
+_MOST_STEPS = 60
+_HALVINGS = 20
+# The longest step in the logarithm of a weight: beyond a factor of e^2 no parabola holds.
+_LONGEST = 2.0
+# The slope of the NLL in the logarithms at which it counts as flat: it is that close to its least.
+_FLAT = 1e-7
 
 
 def best_weights(error: Tensor, terms: Tensor, fixed: Tensor) -> Tensor:
@@ -25,9 +32,8 @@ def best_weights(error: Tensor, terms: Tensor, fixed: Tensor) -> Tensor:
     if not bool(free.any()):
         return torch.where(fixed.isnan(), 0.0, fixed)
     scaled = terms[:, free] / size[free]
-    start = math.log(max(float(error.mean()), torch.finfo(error.dtype).tiny))
-    found = min((_descent(error, scaled, base, start, s) for s in _starts(scaled)), key=_nll_of)
-    weights = found[0].exp()
+    level = math.log(max(float(error.mean()), torch.finfo(error.dtype).tiny))
+    weights = _descended(error, scaled, base, _starts(scaled) + level).exp()
     weights = torch.where(weights > _NOTHING * weights.sum(), weights, 0.0) / size[free]
     return torch.where(fixed.isnan(), 0.0, fixed).masked_scatter(free, weights)
 
@@ -39,29 +45,56 @@ def _starts(scaled: Tensor) -> Tensor:
     return torch.cat([torch.full((1, count), 1 / count, dtype=scaled.dtype), alone]).log()
 
 
-def _nll_of(found: tuple[Tensor, float]) -> float:
-    return found[1]
+def _descended(error: Tensor, scaled: Tensor, base: Tensor, logs: Tensor) -> Tensor:
+    """Logarithms of the weights in the deepest valley that Newton's method finds, (terms,).
+
+    It goes down from all starts together, (starts, terms). Where the likelihood bends the wrong
+    way, the size of its curvature counts; a step is halved until it leads down.
+    """
+
+    def at(tried: Tensor) -> Tensor:  # (starts,)
+        loss = 0.5 * _log_and_ratio(error, base + tried.exp() @ scaled.mT).mean(1)
+        return loss.nan_to_num(nan=math.inf, posinf=math.inf)
+
+    loss = at(logs)
+    for _ in range(_MOST_STEPS):
+        step, slope = _newton(error, scaled, base, logs)
+        for _ in range(_HALVINGS):
+            is_higher = ~(at(logs + step) < loss) & (slope > _FLAT)
+            if not bool(is_higher.any()):
+                break
+            step = torch.where(is_higher[:, None], step / 2, step)
+        found = at(logs + step)
+        moves = (found < loss) & (slope > _FLAT)
+        if not bool(moves.any()):
+            break
+        logs, loss = torch.where(moves[:, None], logs + step, logs), torch.where(moves, found, loss)
+    return logs[loss.argmin()]
 
 
-def _descent(
-    error: Tensor, scaled: Tensor, base: Tensor, level: float, shares: Tensor
-) -> tuple[Tensor, float]:
-    """Logarithms of the weights, and the NLL that they reach."""
-    logs = (shares + level).requires_grad_()
-    search = torch.optim.LBFGS([logs], max_iter=100, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        search.zero_grad()
-        loss = nll(error, base + scaled @ logs.exp())
-        loss.backward()
-        return loss
-
-    with torch.enable_grad():
-        search.step(closure)
-    value = float(nll(error, base + scaled @ logs.detach().exp()))
-    return logs.detach(), value if math.isfinite(value) else math.inf
+def _newton(
+    error: Tensor, scaled: Tensor, base: Tensor, logs: Tensor
+) -> tuple[Tensor, Tensor]:  # (starts, terms), (starts,)
+    """The steps in the logarithms of the weights, and the largest slope of each start."""
+    weights = logs.exp()
+    var = base + weights @ scaled.mT  # (starts, inputs)
+    first = 0.5 * (1 - error / var) / var / len(error)
+    second = 0.5 * (2 * error / var - 1) / var.square() / len(error)
+    slopes = weights * (first @ scaled)
+    bends = torch.einsum("sn,ni,nj->sij", second, scaled, scaled)
+    bends = bends * weights[:, :, None] * weights[:, None, :] + torch.diag_embed(slopes)
+    values, axes = torch.linalg.eigh(bends.nan_to_num(0, 0, 0))
+    along = (axes.mT @ slopes.nan_to_num(0, 0, 0)[:, :, None])[:, :, 0]
+    down = -along / values.abs().clamp(min=torch.finfo(values.dtype).tiny)
+    step = (axes @ down[:, :, None])[:, :, 0]
+    longest = step.abs().amax(1, keepdim=True)
+    return step * (_LONGEST / longest.clamp(min=_LONGEST)), slopes.abs().amax(1)
 
 
 def nll(error: Tensor, var: Tensor) -> Tensor:
     """The mean of 1/2 log v + e^2 / (2 v), without 1/2 log 2 pi."""
-    return 0.5 * (var.log() + error / var).mean()
+    return 0.5 * _log_and_ratio(error, var).mean()
+
+
+def _log_and_ratio(error: Tensor, var: Tensor) -> Tensor:
+    return var.log() + error / var

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.gradients.backward import MOST_OUTPUTS, check_outputs, gradients_at
+from howsure.gradients.backward import MOST_OUTPUTS, Gradients, check_outputs, gradients_at
 from howsure.gradients.calls import Calls, Rows
 from howsure.gradients.classes import varying
 from howsure.gradients.layout import Verdict, some_rows, verdict_for
-from howsure.gradients.sources import Sources, values_at
-from howsure.gradients.sums import sums_of
+from howsure.gradients.sources import Sources, leaf, values_at
+from howsure.gradients.sums import block_variances
 from howsure.setup import Setup
 
 # Blocks of points, and plain samples, that are compared.
@@ -40,6 +40,9 @@ HIDDEN = 0.03
 ERRORS = 4.0
 # Samples whose variance is so many times that by gradients have crossed a step.
 JUMP = 3.0
+
+# Number of the stream of plain samples; those of the blocks of points count from 0.
+_STREAM = 1000
 
 # Rows, and how many they are.
 Some = tuple[Rows, int]
@@ -82,24 +85,47 @@ def _doubt(calls: Calls, sources: Sources) -> str | None:
     if calls.setup.task == "classification":
         calls.columns = varying(plain)
     check_outputs(plain.shape[1] if calls.columns is None else calls.columns.shape[1])
-    blocks, samples = MANY if sources.elements * count <= SMALL else FEW
-    design, points = sources.design, sources.drawn(range(blocks))
+    blocks, samples = _size(sources, count)
+    points = sources.drawn(range(blocks))
     try:
         found = gradients_at(calls, sources, points, rows, count)
     # The plain pass has worked: it is the gradients that fail.
     except (RuntimeError, TypeError, ValueError) as error:
         return f"the backward pass failed ({str(error).splitlines()[0]})"
-    if _is_hidden(calls, sources, points, (rows, count)):
+    if _is_silent(calls, sources, points, (rows, count)):
+        return None
+    if _is_hidden(calls, sources, points, found, (rows, count)):
         return HIDES
-    parts = [slice(b * design.points, (b + 1) * design.points) for b in range(blocks)]
-    sums = [sums_of(found.at(part), design, len(sources.inputs), 0) for part in parts]
-    variances = torch.stack([each.variance.mean for each in sums])  # (blocks, rows, outputs)
+    variances = block_variances(found, sources.design, len(sources.inputs))
     values = _samples(calls, sources, samples, (rows, count))
-    return STEPWISE if _disagrees(values.to(variances.dtype), variances) else None
+    return STEPWISE if _disagrees(values, variances) else None
 
 
-def _is_hidden(calls: Calls, sources: Sources, points: Sequence[Tensor], some: Some) -> bool:
+def _size(sources: Sources, count: int) -> tuple[int, int]:
+    """How many blocks and plain samples `count` rows take."""
+    return MANY if sources.elements * count <= SMALL else FEW
+
+
+def _at_once(sources: Sources, count: int) -> int:
+    """How many points run at once: as many as there are in all blocks."""
+    return _size(sources, count)[0] * sources.design.points
+
+
+def _is_silent(calls: Calls, sources: Sources, points: Sequence[Tensor], some: Some) -> bool:
+    """Whether the noise is 0 everywhere: then nothing moves, and there is nothing to compare."""
+    if sources.active:
+        return False
+    rows, count = some
+    pairs = zip(sources.inputs, points, strict=True)
+    return not any(bool(n.root.apply(leaf(z, count, calls.x), rows).any()) for n, z in pairs)
+
+
+def _is_hidden(
+    calls: Calls, sources: Sources, points: Sequence[Tensor], found: Gradients, some: Some
+) -> bool:
     """Whether outputs change otherwise than the gradients say, for any output.
+
+    `found` are the gradients at the points.
 
     Lines through a few points, each along a direction of its own: the difference of outputs at
     their ends is the integral of the slope. A gradient that is right agrees at one of the lengths:
@@ -111,7 +137,7 @@ def _is_hidden(calls: Calls, sources: Sources, points: Sequence[Tensor], some: S
     # block are independent directions.
     spaced = slice(0, size, size // 3)
     lines = [(z[:size][spaced], z[size : 2 * size][spaced]) for z in points]
-    centre = _slopes(calls, sources, lines, 0.0, 1, some)
+    centre = _along(found.at(slice(0, size)).at(spaced), lines)[0]
     seen = agreed = torch.zeros(centre.shape[2], dtype=torch.bool, device=centre.device)
     for step in STEPS:
         clear, close, _ = _compared(calls, sources, lines, step, centre, some)
@@ -137,7 +163,7 @@ def _compared(
     calls: Calls, sources: Sources, lines: Lines, length: float, slope: Tensor, some: Some
 ) -> tuple[Tensor, Tensor, Tensor]:  # (outputs,) each
     """Whether a change can be seen beyond rounding, is what the slope says, or far from it."""
-    ends = [_values(calls, sources, lines, sign * length, some) for sign in (1, -1)]
+    ends = _values(calls, sources, lines, (length, -length), some)
     change = ((ends[0] - ends[1]) / (2 * length)).to(slope.dtype)
     rounding = 20 * torch.finfo(ends[0].dtype).eps * ends[0].abs().amax((0, 1)) / length
     is_clear = rounding <= HIDDEN * torch.maximum(_rms(change), _rms(slope)) / 3
@@ -157,23 +183,41 @@ def _outputs(calls: Calls, chosen: Tensor) -> Iterator[None]:
 
 
 def _values(
-    calls: Calls, sources: Sources, lines: Lines, at: float, some: Some
-) -> Tensor:  # (lines, rows, outputs)
-    return values_at(calls, sources, [z + at * along for z, along in lines], *some)
+    calls: Calls, sources: Sources, lines: Lines, places: Sequence[float], some: Some
+) -> Tensor:  # (places, lines, rows, outputs)
+    found = values_at(calls, sources, _on(lines, places), *some)
+    return found.unflatten(0, (len(places), -1))
+
+
+def _on(lines: Lines, places: Sequence[float]) -> list[Tensor]:  # (places * lines, 1, *shape)
+    """Points on all lines, place by place, of every source."""
+    return [torch.cat([z + at * along for at in places]) for z, along in lines]
 
 
 def _slopes(
     calls: Calls, sources: Sources, lines: Lines, length: float, nodes: int, some: Some
 ) -> Tensor:  # (lines, rows, outputs)
     """The average slope of each line, by Gauss-Legendre quadrature."""
+    places, weights = np.polynomial.legendre.leggauss(nodes)
     total: Any = 0.0
-    for node, weight in zip(*np.polynomial.legendre.leggauss(nodes), strict=True):
-        at = [z + float(node) * length * along for z, along in lines]
+    together = max(1, _at_once(sources, some[1]) // len(lines[0][0]))
+    for start in range(0, nodes, together):
+        own = slice(start, start + together)
+        at = _on(lines, (length * places[own]).tolist())
         found = gradients_at(calls, sources, at, *some)
-        for gradient, (_, along) in zip(found.by_source, lines, strict=True):
-            slope = torch.einsum("kprd,pd->prk", gradient, along.flatten(1).to(gradient))
-            total = total + float(weight) / 2 * slope
+        slopes = _along(found, lines)
+        share = torch.as_tensor(weights[own] / 2).to(slopes)
+        total = total + torch.einsum("n,nprk->prk", share, slopes)
     return total
+
+
+def _along(found: Gradients, lines: Lines) -> Tensor:  # (places, lines, rows, outputs)
+    """The slopes of the lines at places on them, in the order of `_on`."""
+    parts = []
+    for gradient, (_, along) in zip(found.by_source, lines, strict=True):
+        by_place = gradient.unflatten(1, (-1, len(along)))
+        parts.append(torch.einsum("knprd,pd->nprk", by_place, along.flatten(1).to(gradient)))
+    return torch.stack(parts).sum(0)
 
 
 def _usual(values: Tensor) -> Tensor:
@@ -191,34 +235,36 @@ def _disagrees(values: Tensor, variances: Tensor) -> bool:  # (samples or blocks
 
     Of every row and output by itself, and of all rows together.
     """
+    # Outputs of few bits vary by their rounding too, of which gradients know nothing.
+    rounded = (torch.finfo(values.dtype).eps * values.abs().amax(0)).to(variances) ** 2 / 12
+    values = values.to(variances.dtype)
     deviations = (values - values.mean(0)).square() * (len(values) / (len(values) - 1))
     spread = deviations.mean(0)
     rounding = 20 * torch.finfo(values.dtype).eps * values.abs().amax(0)
     seen = spread > rounding.square()
     # The larger of both, so that few samples that lie close together raise no alarm.
     unit = torch.where(seen, torch.maximum(spread, variances.mean(0)), 1.0)
-    by_block, by_sample = variances / unit, deviations / unit
+    compared = variances / unit, deviations / unit, (rounded / unit)[None]
     # A step that few samples cross makes their variance large and its own error too.
     jumps = spread > JUMP * variances.mean(0)
-    apart = (jumps | _differs(by_block, by_sample)) & seen
+    apart = (jumps | _differs(*compared)) & seen
     together = [
-        (torch.where(seen, each, 0.0).sum(1) / seen.sum(0).clamp(min=1))
-        for each in (by_block, by_sample)
+        (torch.where(seen, each, 0.0).sum(1) / seen.sum(0).clamp(min=1)) for each in compared
     ]
     return bool(apart.any() or (_differs(*together) & seen.any(0)).any())
 
 
-def _differs(by_block: Tensor, by_sample: Tensor) -> Tensor:
-    """Whether the averages over both differ by more than chance."""
+def _differs(by_block: Tensor, by_sample: Tensor, rounded: Tensor) -> Tensor:
+    """Whether the averages over both differ by more than chance and rounding."""
     errors = [each.var(0) / len(each) for each in (by_block, by_sample)]
     # Samples that lie close together by chance have too small an error: at least a Gaussian's.
     error = (errors[0] + errors[1].clamp(min=2 / len(by_sample))).sqrt()
     gap = (by_block.mean(0) - by_sample.mean(0)).abs()
-    return gap > ERRORS * error
+    return gap > ERRORS * error + rounded[0]
 
 
 def _samples(calls: Calls, sources: Sources, samples: int, some: Some) -> Tensor:
-    """Outputs at independent points: the first of every block, since blocks share nothing."""
-    drawn = [z[:: sources.design.points] for z in sources.drawn(range(1000, 1000 + samples))]
-    pieces = zip(*(z.split(16) for z in drawn), strict=True)
+    """Outputs at independent points."""
+    together = _at_once(sources, some[1])
+    pieces = zip(*(z.split(together) for z in sources.alone(samples, _STREAM)), strict=True)
     return torch.cat([values_at(calls, sources, points, *some) for points in pieces])

@@ -7,6 +7,7 @@ take it through the soft-max.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,20 +44,39 @@ def varying(logits: Tensor) -> Tensor | None:  # (rows, classes)
     return logits.topk(LARGEST, 1).indices if logits.shape[1] > MOST_OUTPUTS else None
 
 
+@dataclass(frozen=True, eq=False)
+class Logits:
+    """Logits, (rows, classes), and covariances of those that vary, (rows, outputs, outputs)."""
+
+    mean: Tensor
+    data: Tensor
+    model: Tensor
+
+
 def through_softmax(
-    logits: Tensor,  # (rows, classes)
-    data: Tensor,  # (rows, outputs, outputs)
-    model: Tensor,
-    columns: Tensor | None,  # (rows, outputs)
-    seed: int,
-) -> Classes:
-    """The moments of softmax(logits + u + w) with u ~ N(0, data) and w ~ N(0, model).
+    estimates: Sequence[Logits], columns: Tensor | None, seed: int
+) -> list[Classes]:
+    """The moments of softmax(logits + u + w) with u ~ N(0, data) and w ~ N(0, model), of each.
 
     Draws come in pairs that share w, the model's part: their covariance is the model variance. The
-    columns say which logits vary; `None` is all.
+    columns, (rows, outputs), say which logits vary; `None` is all.
     """
-    normals = _normals(data.shape[-1], seed).to(logits)
-    roots = root_of(data), root_of(model)
+    covariances = [part for each in estimates for part in (each.data, each.model)]
+    # All roots at once: a traced program has a hundred operations for them, not for each.
+    roots, rows = root_of(torch.cat(covariances)), len(covariances[0])
+    each = [roots[number * rows : (number + 1) * rows] for number in range(len(covariances))]
+    pairs = zip(each[0::2], each[1::2], strict=True)
+    return [
+        _drawn(logits.mean, own, columns, seed)
+        for logits, own in zip(estimates, pairs, strict=True)
+    ]
+
+
+def _drawn(
+    logits: Tensor, roots: tuple[Tensor, Tensor], columns: Tensor | None, seed: int
+) -> Classes:
+    """The moments by draws, from the roots of both covariances."""
+    normals = _normals(roots[0].shape[-1], seed).to(logits)
     parts = [
         _moments(
             logits[some],

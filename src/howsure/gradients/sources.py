@@ -85,9 +85,18 @@ class Sources:
     @property
     def elements(self) -> int:
         """How many random numbers a row has."""
-        sizes = [noisy.root.shape for noisy in self.inputs]
-        sizes += [self.sites[site].units for site in self.active]
-        return sum(math.prod(size) for size in sizes)
+        return sum(math.prod(shape) for shape in self._shapes)
+
+    @property
+    def _shapes(self) -> list[tuple[int, ...]]:
+        """Of one row's random numbers, for every source."""
+        sensors = [tuple(noisy.root.shape) for noisy in self.inputs]
+        return sensors + [tuple(self.sites[site].units) for site in self.active]
+
+    @property
+    def _numbers(self) -> list[int]:
+        """Of every source's stream: sites from 1000 on, so that a sensor leaves masks alone."""
+        return [*range(len(self.inputs)), *(1000 + site for site in self.active)]
 
     @property
     def design(self) -> Design:
@@ -100,20 +109,23 @@ class Sources:
 
         They are the same for all rows, and `rows` is 1; or every row from the first has its own.
         """
-        design, count = self.design, len(self.inputs)
-        shapes = [(rows, *noisy.root.shape) for noisy in self.inputs]
-        shapes += [(rows, *self.sites[site].units) for site in self.active]
-        mixings = [design.noise] * count + [design.masks] * len(self.active)
+        design, numbers = self.design, self._numbers
+        shapes = [(rows, *shape) for shape in self._shapes]
+        mixings = [design.noise] * len(self.inputs) + [design.masks] * len(self.active)
         # Rows of one pass have a stream together.
         seed = self.seed + 104_729 * first
-        # Streams of sites are numbered from 1000 on: a further sensor leaves the masks alone.
-        numbers = [*range(count), *(1000 + site for site in self.active)]
 
         def draw_all() -> list[Tensor]:
             each = zip(mixings, shapes, numbers, strict=True)
             return [draw(m, shape, blocks, seed, n).flatten(0, 1) for m, shape, n in each]
 
         return self.remembered("points", (seed, blocks, *shapes, *numbers), draw_all)
+
+    def alone(self, points: int, stream: int) -> list[Tensor]:
+        """Standard normal points of every source that share nothing, (points, 1, *shape)."""
+        each, block = torch.ones(1, 1), range(stream, stream + 1)
+        pairs = zip(self._shapes, self._numbers, strict=True)
+        return [draw(each, (points, 1, *shape), block, self.seed, n)[0, 0] for shape, n in pairs]
 
     def remembered(self, name: str, key: Any, make: Callable[[], list[Tensor]]) -> list[Tensor]:
         """What `make` gives for this key; looked up if it was the last one.

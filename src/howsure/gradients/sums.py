@@ -169,6 +169,17 @@ def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
     )
 
 
+def block_variances(found: Gradients, design: Design, inputs: int) -> Tensor:
+    """The total variance by every block alone, (blocks, rows, outputs); no covariances."""
+    parts = []
+    for number, each in enumerate(found.by_source):
+        forms = design.data if number < inputs else design.model
+        gradients = _by_block(each, design.points)
+        gram = gradients @ gradients.mT
+        parts.append((gram * forms.variance.to(gram)).sum((3, 4)))
+    return torch.stack(parts).sum(0)
+
+
 def _watched(found: Gradients) -> Tensor:  # (rows, outputs, masks)
     if found.watched is None:
         return found.values.new_zeros(*found.values.shape[1:], 0)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.gradients.classes import Classes, through_softmax, varying
+from howsure.gradients.classes import Classes, Logits, through_softmax, varying
 from howsure.gradients.estimate import Estimate
 from howsure.gradients.layout import Verdict
 from howsure.gradients.sources import Sources
@@ -36,12 +36,16 @@ def classified(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     # Noise shifts the logits, and where they lie decides how much the soft-max lets through: they
     # vary around their mean, whatever is predicted.
     means = means_of(setup, calls, found)
-    pushed = partial(_pushed, plain, columns, setup.seed, t)
     covariances = [found.data_covariance, found.model_covariance]
     if own.notes:  # Some rows were sampled.
         kept = zip(covariances, (own.data, own.model), strict=True)
         covariances = [with_variances(*each) for each in kept]
-    classes = pushed(means[0], *covariances)
+    estimates = [(means[0], *covariances), *_halves(found, means)]
+    at_t = [
+        _at_temperature(_among(plain, columns, mean), data, model, t)
+        for mean, data, model in estimates
+    ]
+    classes, *halves = through_softmax(at_t, columns, setup.seed)
     is_mean = setup.prediction == "mean"
     probabilities = classes.mean if is_mean else _divided(plain, t).softmax(1)
     notes = (*about(verdict), *own.notes, *unreached(setup, found))
@@ -55,9 +59,7 @@ def classified(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
         notes,
         logits,
         _expected_entropy(probabilities, classes),
-        std_error=_error_of_classes(
-            cooled, classes, [pushed(*half).std for half in _halves(found, means)]
-        ),
+        std_error=_error_of_classes(cooled, classes, [half.std for half in halves]),
     )
     return with_temperature(prediction, judged)
 
@@ -108,21 +110,14 @@ def _among(plain: Tensor, columns: Tensor | None, mean: Tensor) -> Tensor:
     return mean if columns is None else plain.scatter(1, columns, mean)
 
 
-def _pushed(
-    plain: Tensor,
-    columns: Tensor | None,
-    seed: int,
-    temperature: Tensor | None,
-    mean: Tensor,
-    data: Tensor,
-    model: Tensor,
-) -> Classes:
-    """Class probabilities at a temperature for moments of the logits that vary."""
-    centre = _divided(_among(plain, columns, mean), temperature)
+def _at_temperature(
+    mean: Tensor, data: Tensor, model: Tensor, temperature: Tensor | None
+) -> Logits:
+    """Logits and their covariances at a temperature."""
     if temperature is not None:
         square = temperature[:, None, None].to(data) ** 2
         data, model = data / square, model / square
-    return through_softmax(centre, data, model, columns, seed)
+    return Logits(_divided(mean, temperature), data, model)
 
 
 def _halves(found: Estimate, means: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import platform
 from importlib import metadata
-from pprint import pformat
-from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -28,6 +26,8 @@ from howsure.values.trees import Parts
 # Settings that `Uncertain.get_extra_state` leaves out because they change the cost and not, or
 # hardly, the result.
 _OPTIONS = ("chunk", "fallback")
+# Numbers on a line of code: at most 24 characters each, so that the lines stay below 80.
+_PER_LINE = 3
 
 
 def versions() -> dict[str, str]:
@@ -156,10 +156,9 @@ def code_of(settings: dict[str, Any]) -> str:
         lines.append("sure = howsure.Uncertain(model, noise=..., method=..., rate=...)")
     else:
         lines.append(f"sure = howsure.Uncertain(model, {options})")
-        state = pformat(settings["uncertain"], width=76, sort_dicts=False)
         lines += [
             "state = report.decoded(",
-            indent(state, "    "),
+            *_literal_lines(settings["uncertain"], "    "),
             ")",
             "sure.set_extra_state(state)",
         ]
@@ -168,6 +167,28 @@ def code_of(settings: dict[str, Any]) -> str:
         'report.write("report.html", report.build(sure, loader, options=options))',
     ]
     return "\n".join(lines)
+
+
+def _literal_lines(value: object, margin: str, name: str = "", end: str = "") -> list[str]:
+    """Nested plain data as Python; `pprint` takes seconds for the numbers of a posterior."""
+    deeper = margin + " "
+    if isinstance(value, dict) and value:
+        items = ((item, f"{key!r}: ") for key, item in value.items())
+        inner = [line for item, key in items for line in _literal_lines(item, deeper, key, ",")]
+        return [f"{margin}{name}{{", *inner, f"{margin}}}{end}"]
+    if isinstance(value, list) and value:
+        if all(isinstance(item, int | float) for item in value):
+            inner = [deeper + line for line in _number_lines(value)]
+        else:
+            inner = [line for item in value for line in _literal_lines(item, deeper, end=",")]
+        return [f"{margin}{name}[", *inner, f"{margin}]{end}"]
+    return [f"{margin}{name}{value!r}{end}"]
+
+
+def _number_lines(numbers: list[float]) -> list[str]:
+    """Some numbers on every line, with a comma behind each."""
+    starts = range(0, len(numbers), _PER_LINE)
+    return [", ".join(map(repr, numbers[i : i + _PER_LINE])) + "," for i in starts]
 
 
 def _literal(value: object) -> str:

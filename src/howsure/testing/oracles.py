@@ -11,6 +11,9 @@ from torch import Tensor
 from howsure.moments.rule import Target
 from howsure.testing.calls import Call
 
+# Draws at once. They stay in the cache: 20,000 convolutions in one call take 1.7 times as long.
+_CHUNK = 500
+
 
 class Truth(NamedTuple):
     """Moments of one output, with the standard errors of the estimates."""
@@ -22,7 +25,7 @@ class Truth(NamedTuple):
 
 
 def monte_carlo(call: Call, target: Target, draws: int, seed: int = 0) -> list[Truth]:
-    """Moments by sampling the random arguments, all draws in one `vmap` call."""
+    """Moments by sampling the random arguments, with `vmap` over the draws."""
     generator = torch.Generator().manual_seed(seed)
     inputs = []
     for mean, var in zip(call.means, call.variances, strict=True):
@@ -38,9 +41,9 @@ def monte_carlo(call: Call, target: Target, draws: int, seed: int = 0) -> list[T
 def _each(
     function: Callable[..., tuple[Tensor, ...]], *batches: Tensor, at_most: int | None = None
 ) -> tuple[Tensor, ...]:
-    """`function` of every item: in one `vmap` call; in a loop, of fewer, where vmap refuses."""
+    """`function` of every item: by `vmap`; in a loop, of fewer, where vmap refuses."""
     try:
-        return torch.vmap(function)(*batches)
+        return torch.vmap(function, chunk_size=_CHUNK)(*batches)
     except RuntimeError as error:
         if not any(word in str(error) for word in ("Batching rule", "vmap")):
             raise

@@ -93,12 +93,13 @@ def _predicted(sure: Uncertain, read: Sequence[tuple[Condition, Pairs]]) -> tupl
 
     total = sum(len(pairs.y) for _, pairs in read)
     with tqdm(total=total, desc="predict", unit="scene", leave=False, disable=None) as bar:
+        # One for each camera: every new one has to look at the network first.
+        told = {condition.noise_std: _told(sure, condition) for condition, _ in read}
 
         def outcome(condition: Condition, pairs: Pairs) -> Outcome:
-            told = _told(sure, condition)
             found = []
             for x, _ in pairs.batches(BATCH):
-                found.append(told(x))
+                found.append(told[condition.noise_std](x))
                 bar.update(len(x))
             return Outcome(condition, pairs, concatenated(found))
 

@@ -14,9 +14,14 @@ from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments
 
 
+def _image(draw: Draw, dims: int) -> Moments:
+    """Two rows with channels; volumes have one, since channels are pooled as rows are."""
+    return draw.moments(2, 1 if dims == 3 else 3, *(7, 6, 5)[:dims])
+
+
 def _windows(dims: int) -> Samples:
     def samples(draw: Draw) -> Iterable[Sample]:
-        image = draw.moments(2, 3, *(7, 6, 5)[:dims])
+        image = _image(draw, dims)
         yield Sample(image, 2)
         yield Sample(image, 3, 2, 1)
         yield Sample(image, 3, 2, 1, True, False)
@@ -124,7 +129,7 @@ _register("avg_pool3d", F.avg_pool3d, 3)
 
 def _targets(dims: int) -> Samples:
     def samples(draw: Draw) -> Iterable[Sample]:
-        image = draw.moments(2, 3, *(7, 6, 5)[:dims])
+        image = _image(draw, dims)
         yield Sample(image, 1)
         yield Sample(image, (3, 4, 2)[:dims])
         if dims > 1:

@@ -25,7 +25,7 @@ from howsure.values.concrete import is_traced
 
 def _windows(dims: int) -> Samples:
     def samples(draw: Draw) -> Iterable[Sample]:
-        image = draw.moments(2, 2, *(7, 6, 5)[:dims], std=0.5)
+        image = draw.moments(2, 1 if dims == 3 else 2, *(7, 6, 5)[:dims], std=0.5)
         yield Sample(image, 2)
         yield Sample(image, 3, 2, 1)
         yield Sample(image, 2, 2, 0, 2, True)

@@ -1,0 +1,105 @@
+"""No posterior: what is refused, and where a rate is found in its place."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from waves import data
+
+import howsure as hs
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"train_inputs": torch.rand(100, 3)}, "prepare both in the same way"),
+        ({"train_inputs": torch.rand(20, 2)}, "at least 50"),
+        ({"held_out": [data(30, 1)]}, "at least 50"),
+        ({"held_out": [data(100, 0)], "train_inputs": data(100, 0)[0]}, "also among"),
+        ({"held_out": [(data(60, 1)[0], torch.full((60, 1), math.nan))]}, "NaN"),
+        ({"held_out": [(data(60, 1)[0], torch.ones(60, 2))]}, "targets have shape"),
+        ({"stress": "images"}, "axes"),
+        ({"stress": "fog"}, "must be one of"),
+        ({"model": "bayes"}, "must be"),
+        ({"residual_var": -1.0}, "0 or more"),
+        ({"per_layer": True, "model": "posterior"}, 'model="dropout"'),
+        ({"train_inputs": torch.rand(60, 2), "model": "dropout"}, 'model="posterior"'),
+    ],
+)
+def test_wrong_use_is_answered(net, changes, words):
+    given = {"held_out": [data(60, 1)], **changes}
+    with pytest.raises(ValueError, match=words):
+        hs.Uncertain(net, 0.001).fit(given.pop("held_out"), **given)
+
+
+def test_what_has_no_posterior_says_so(net, sure):
+    with pytest.raises(ValueError, match="no posterior over masks"):
+        hs.Uncertain(net, 0.001, "adf").fit([data(60, 1)], model="posterior")
+    with pytest.raises(TypeError, match="did you mean `train_inputs`"):
+        hs.Uncertain(net, 0.001).fit([data(60, 1)], train_input=1)
+    other = hs.Uncertain(net, 0.001)
+    other.setup = sure.setup
+    other.method = "adf"
+    with pytest.raises(ValueError, match="has no room"):
+        other(data(3, 1)[0])
+    hidden = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), Rounded(), nn.Linear(8, 1)).eval()
+    with pytest.raises(ValueError, match='model="dropout"'):
+        hs.Uncertain(hidden, 0.1).fit([data(60, 1)], model="posterior")
+
+
+class Rounded(nn.Module):
+    def forward(self, x):
+        return (4 * x).round()
+
+
+class Centred(nn.Module):
+    """A network whose rows influence each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        h = self.first(x).tanh()
+        return self.last(h - h.mean(0))
+
+
+def many():
+    """A vector of 144 outputs, which is no map."""
+    layers = nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 1, 3, padding=1), nn.Flatten()
+    return nn.Sequential(*layers).eval()
+
+
+NO_POSTERIOR = {
+    "many outputs": (many, torch.rand(50, 1, 12, 12), "144 outputs"),
+    "steps": (
+        lambda: nn.Sequential(nn.Linear(2, 8), nn.ReLU(), Rounded(), nn.Linear(8, 1)).eval(),
+        data(60, 1)[0],
+        "steps",
+    ),
+    "rows": (lambda: Centred().eval(), data(60, 1)[0], "influence each other"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The best rate")
+@pytest.mark.parametrize("kind", NO_POSTERIOR)
+def test_where_there_can_be_no_posterior_fit_finds_a_rate_and_says_why(kind):
+    make, x, words = NO_POSTERIOR[kind]
+    torch.manual_seed(0)
+    model = make()
+    y = model(x).detach() + 0.05 * torch.randn(model(x).shape)
+    wrapped = hs.Uncertain(model, 1e-4)
+    fit = wrapped.fit(iter([(x, y)]), train_inputs=x, growth=False, show_progress=False)
+    assert fit.rate is not None and words in fit.notes[0] and fit.notes[0] in str(fit)
+    assert fit.notes[0].endswith("not used: `train_inputs`, `growth`")
+    assert wrapped.setup.variance_model is None
+    with pytest.raises(ValueError, match=words):
+        hs.Uncertain(model, 1e-4).fit([(x, y)], model="posterior")
+
+
+def test_a_call_whose_rows_influence_each_other_has_no_posterior_to_use(sure):
+    other = hs.Uncertain(Centred().eval(), 0.001, "gradients")
+    other.setup = other.setup.with_(variance_model=sure.setup.variance_model)
+    with pytest.raises(ValueError, match="influence each other"):
+        other(data(4, 1)[0])

@@ -1,0 +1,162 @@
+"""The posterior over masks and the variance model are their formulas."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize
+from torch import nn
+from waves import data, trained
+
+import howsure as hs
+from howsure.fit.variance_terms import best_weights
+from howsure.gradients.units import mask_gradients
+from howsure.masks import posterior as posteriors
+from howsure.masks.posterior import Gram, gram_of
+from howsure.masks.variance_model import VarianceModel
+
+
+def conv_net():
+    torch.manual_seed(3)
+    layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2)
+    return nn.Sequential(*layers).eval()
+
+
+@pytest.mark.parametrize(
+    "model, x",
+    [(trained(outputs=2), data(5, 0)[0]), (conv_net(), torch.rand(3, 1, 8, 8))],
+)
+def test_mask_gradients_are_finite_differences_of_multipliers(model, x):
+    z = mask_gradients(hs.Uncertain(model.double(), 0.01).setup, x.double())
+    layers = [m for m in model if isinstance(m, nn.Linear | nn.Conv2d)][:-1]
+    number, step = 0, 1e-6
+    for layer in layers:
+        after = {nn.Linear: nn.Tanh, nn.Conv2d: nn.ReLU}[type(layer)]
+        own = list(model).index(layer)
+        place = next(m for m in list(model)[own:] if isinstance(m, after))
+        for unit in range(layer.weight.shape[0]):
+
+            def scaled(module, inputs, output, unit=unit, sign=1):
+                factor = torch.ones(output.shape[1], dtype=output.dtype)
+                factor[unit] += sign * step
+                return output * factor.reshape(-1, *(1,) * (output.dim() - 2))
+
+            ends = []
+            for sign in (1, -1):
+                hook = place.register_forward_hook(
+                    lambda m, i, o, sign=sign, scaled=scaled: scaled(m, i, o, sign=sign)
+                )
+                with torch.no_grad():
+                    ends.append(model(x.double()))
+                hook.remove()
+            slope = (ends[0] - ends[1]) / (2 * step)
+            torch.testing.assert_close(z[:, :, number], slope, rtol=1e-4, atol=1e-6)
+            number += 1
+    assert number == z.shape[2]
+    model.float()
+
+
+def test_m_is_the_formula():
+    z = torch.randn(70, 1, 9, dtype=torch.float64) * torch.rand(9, dtype=torch.float64)
+    new = torch.randn(4, 1, 9, dtype=torch.float64)
+    found = gram_of(z.split(20)).posterior(0.01).m(new)[:, 0].numpy()
+    c = (z[:, 0].mT @ z[:, 0] / 70).numpy()
+    inverse = np.linalg.inv(c + 0.01 * np.trace(c) / 9 * np.eye(9))
+    expected = [row @ inverse @ row / 9 for row in new[:, 0].numpy()]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_outputs_of_any_scale_share_a_posterior():
+    z = torch.randn(80, 2, 6, dtype=torch.float64)
+    plain = gram_of([z]).posterior(0.01)
+    scaled = gram_of([z * torch.tensor([1.0, 1e4])[:, None]]).posterior(0.01)
+    new = torch.randn(3, 2, 6, dtype=torch.float64)
+    torch.testing.assert_close(plain.m(new), scaled.m(new * torch.tensor([1.0, 1e4])[:, None]))
+    covariance = plain.covariance(new)
+    assert float(torch.linalg.eigvalsh(covariance).min()) > -1e-12
+
+
+def test_an_output_that_no_mask_moves_has_no_model_variance():
+    z = torch.randn(60, 2, 5, dtype=torch.float64)
+    z[:, 1] = 0
+    found = gram_of([z]).posterior(0.01).m(z)
+    assert bool((found[:, 1] == 0).all()) and bool((found[:, 0] > 0).all())
+
+
+def test_many_masks_are_sketched_and_rank_alike(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    mixing = torch.randn(30, 600, generator=generator, dtype=torch.float64)
+    known = torch.randn(500, 1, 30, generator=generator, dtype=torch.float64) @ mixing
+    size = torch.rand(40, 1, 1, generator=generator, dtype=torch.float64)
+    off = torch.randn(40, 1, 600, generator=generator, dtype=torch.float64)
+    new = torch.randn(40, 1, 30, generator=generator, dtype=torch.float64) @ mixing + 3 * size * off
+    exact = gram_of([known]).posterior(0.01).m(new).flatten()
+    monkeypatch.setattr(posteriors, "EXACT", 500)
+    monkeypatch.setattr(posteriors, "SKETCHED", 200)
+    gram = gram_of([known])
+    assert gram.total.shape == (200, 200)
+    rough = gram.posterior(0.01).m(new).flatten()
+    assert float(hs.metrics.rank_correlation(exact, rough)) > 0.9
+
+
+def test_grams_add_up():
+    z = torch.randn(60, 2, 4, dtype=torch.float64)
+    whole = gram_of([z])
+    one, two = Gram(whole.scale), Gram(whole.scale)
+    one.add(z[:25])
+    two.add(z[25:])
+    torch.testing.assert_close((one + two).total, whole.total)
+    assert (one + two).count == 60
+
+
+def test_weights_are_those_of_scipy():
+    generator = torch.Generator().manual_seed(2)
+    terms = torch.rand(400, 3, generator=generator, dtype=torch.float64)
+    terms[:, 0] = 1
+    true = torch.tensor([0.2, 0.0, 2.0], dtype=torch.float64)
+    noise = torch.randn(400, generator=generator, dtype=torch.float64)
+    error = noise.square() * (terms @ true)
+    nothing = torch.full((3,), math.nan, dtype=torch.float64)
+    found = best_weights(error, terms, nothing)
+
+    def cost(weights):
+        v = terms.numpy() @ weights
+        return float(np.mean(0.5 * np.log(v) + error.numpy() / (2 * v)))
+
+    bounds = [(1e-12, None)] * 3
+    best = optimize.minimize(cost, [0.3, 0.3, 0.3], bounds=bounds, method="L-BFGS-B")
+    assert cost(found.numpy() + 1e-15) <= best.fun + 1e-6
+    fixed = best_weights(error, terms, torch.tensor([0.5, math.nan, 0.0], dtype=torch.float64))
+    assert float(fixed[0]) == 0.5 and float(fixed[2]) == 0
+
+
+def variance_model(**changes):
+    one = torch.ones(1, dtype=torch.float64)
+    values = {
+        "posterior": None,
+        "residual_var": 0.1 * one,
+        "noise_factor": 2 * one,
+        "mask_var": 0.5 * one,
+        "known": one,
+        "joint_known": 1.0,
+        "squared_error": 0.3 * one,
+        "exponent": 1.5,
+        "centre": 0 * one,
+        "spread": math.inf * one,
+        "quantiles": torch.ones(101, 1),
+        "joint_quantiles": torch.ones(101),
+    }
+    return VarianceModel(**{**values, **changes})
+
+
+def test_the_variance_model_is_its_formula():
+    m = torch.tensor([[0.5], [4.0]], dtype=torch.float64)
+    parts = variance_model().parts(torch.zeros(2, 1), torch.full((2, 1), 0.05), m)
+    total = parts.residual + parts.data + parts.masks + parts.growth
+    expected = [0.1 + 0.1 + 0.25, 0.1 + 0.1 + 2.0 + 0.3 * 7.0]
+    torch.testing.assert_close(total.flatten(), torch.tensor(expected, dtype=torch.float64))
+    capped = variance_model(spread=torch.tensor([0.5], dtype=torch.float64))
+    far = capped.parts(torch.ones(2, 1), torch.zeros(2, 1), 1e6 * m)
+    var = far.residual + far.data + far.masks + far.growth
+    torch.testing.assert_close(var, torch.full_like(var, 1.5), rtol=1e-3, atol=0)

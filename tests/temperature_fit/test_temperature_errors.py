@@ -1,0 +1,77 @@
+"""A temperature that cannot be: what is refused, and in which words."""
+
+import math
+
+import pytest
+import torch
+from three_classes import FAR, blobs, fitted
+from torch import nn
+
+import howsure as hs
+
+
+def with_label(value, at=0):
+    x, y = blobs(60, 1)
+    y = y.to(torch.as_tensor(value).dtype).clone()
+    y[at] = value
+    return [(x, y)]
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"held_out": [blobs(30, 1)]}, "at least 50"),
+        ({"held_out": with_label(3)}, "from 0 to 3, but there are 3"),
+        ({"held_out": with_label(-1)}, "from -1 to 2"),
+        ({"held_out": with_label(math.nan)}, "NaN"),
+        ({"held_out": with_label(1.0)}, "whole numbers"),
+        ({"held_out": [(blobs(60, 1)[0], torch.zeros(60, 3).long())]}, "one class index"),
+        ({"train_inputs": torch.rand(100, 3)}, "prepare both in the same way"),
+        ({"train_inputs": torch.rand(20, 2)}, "at least 50"),
+        ({"held_out": [blobs(100, 0)], "train_inputs": blobs(100, 0)[0]}, "also among"),
+        ({"stress": "images"}, "axes"),
+        ({"inputs": "dirty"}, "noisy"),
+        ({"model": "posterior"}, 'model="temperature"'),
+        ({"model": "bayes"}, "must be"),
+        ({"residual_var": 1.0, "model": "temperature"}, 'model="posterior"'),
+        ({"per_layer": True, "model": "temperature"}, 'model="dropout"'),
+    ],
+)
+def test_wrong_use_is_answered(net, changes, words):
+    given = {"held_out": [blobs(60, 1)], **changes}
+    with pytest.raises(ValueError, match=words):
+        hs.Uncertain(net, task="classification").fit(given.pop("held_out"), **given)
+
+
+def test_a_class_that_never_occurs_is_told(net):
+    x, y = blobs(300, 1)
+    with pytest.warns(UserWarning, match=r"1 of 3 classes never occur .* \(2\)"):
+        fitted(net, held_out=[(x[y < 2], y[y < 2])])
+
+
+def test_labels_that_have_no_best_temperature_are_refused(net):
+    x = blobs(100, 1)[0]
+    with pytest.raises(ValueError, match="some mistakes"):
+        fitted(net, held_out=[(x, net(x).argmax(1))])
+    with pytest.raises(ValueError, match="better than chance"):
+        fitted(net, held_out=[(x, net(x).argmin(1))])
+
+
+def test_tasks_and_methods_without_a_temperature_say_so(net, sure):
+    with pytest.raises(ValueError, match=r'is not for regression.*"posterior"'):
+        hs.Uncertain(net).fit([blobs(60, 1)], model="temperature")
+    with pytest.raises(ValueError, match="no temperature of each input"):
+        hs.Uncertain(net, 0.01, "adf", task="classification").fit(
+            [blobs(60, 1)], model="temperature"
+        )
+    other = hs.Uncertain(net, 0.01, "mc_dropout", task="classification", rate=0.1)
+    other.setup = other.setup.with_(temperature_model=sure.setup.temperature_model)
+    with pytest.raises(ValueError, match="has no room"):
+        other(FAR)
+    other.setup = other.setup.with_(task="regression")
+    other.method = "gradients"
+    with pytest.raises(ValueError, match="for classes"):
+        other(FAR)
+    places = nn.Conv1d(2, 3, 1).eval()
+    with pytest.raises(TypeError, match=r'one tensor of logits.*model="dropout"'):
+        fitted(places, held_out=[(torch.rand(60, 2, 4), torch.zeros(60, 4).long())])
