@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.calls import Calls
@@ -100,13 +102,43 @@ def _size(setup: Setup, x: Any) -> tuple[int, int, int]:
         sources = Sources.of(setup, x, verdict.layout)
         calls = verdict.calls(setup, x, sources)
         quiet = torch.random.fork_rng(devices=[])
-        with quiet, torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with quiet, torch.no_grad(), _Work() as work:
             plain = calls.plain()
         outputs = calls.flat(plain, 1).shape[2]
         elements = sources.elements
-        work = counter.get_total_flops() // max(1, calls.count)
-        setup._verdicts[key] = outputs, max(work, _parameters(setup)), elements
+        each = work.total // max(1, calls.count)
+        setup._verdicts[key] = outputs, max(each, _parameters(setup)), elements
     return setup._verdicts[key]
+
+
+class _Work(TorchDispatchMode):
+    """Counts operations by torch's own formulas.
+
+    torch's `FlopCounterMode` imports the compiler at its first operation, which takes a process
+    seconds; a first prediction must not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        out = func(*args, **named)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.total += formula(*args, **named, out_val=out)
+        return out
 
 
 def _parameters(setup: Setup) -> int:
