@@ -161,8 +161,8 @@ def _bats() -> nn.Module:
 
 def _calls() -> Tensor:
     """Spectrograms with falling sweeps, as bats call."""
-    time, pitch = torch.arange(256.0), torch.arange(128.0)[:, None]
-    sweeps = [60 + 40 * torch.exp(-(time % period) / 6) for period in (64.0, 90.0)]
+    time, pitch = torch.arange(64.0), torch.arange(128.0)[:, None]
+    sweeps = [60 + 40 * torch.exp(-(time % period) / 6) for period in (24.0, 40.0)]
     rows = [torch.exp(-((pitch - sweep) / 2).square()) for sweep in sweeps]
     return torch.stack(rows)[:, None].flip(2)
 
@@ -246,11 +246,11 @@ def _from_onnx(package: str, file: str) -> nn.Module:
 
 
 def _dnsmos_spectra() -> Tensor:
-    """Log power spectra of 900 frames, as the P.808 network takes them."""
+    """Log power spectra of 150 frames, scaled as the P.808 network takes them (900 by default)."""
     spectrum = torch.stft(
-        voices(160 * 899 + 320, 2), 238, 160, 238, torch.hann_window(238), return_complex=True
+        voices(160 * 149 + 320, 6), 238, 160, 238, torch.hann_window(238), return_complex=True
     )
-    power = spectrum.abs().square().transpose(1, 2)[:, :900]
+    power = spectrum.abs().square().transpose(1, 2)[:, :150]
     return (10 * power.clamp(min=1e-6).log10() + 40) / 40
 
 
