@@ -33,8 +33,8 @@ samples tell no budget and a file cannot draw noise, for one number of the outpu
 more than 64 or several outputs. Fit: `fit` on 64 of the network's own outputs with errors added
 shows that it runs, not that it is right. Commit: of the library, for the prediction; rows by
 {first} are of the first run, whose results that commit holds. Other steps name theirs in the JSON
-file; those that name none are of the first run. Export: the `.pt2` file's largest difference from eager.
-Samples: those of Monte Carlo; 1,000 know a std to 2.2 %, 400 to 3.5 %.
+file; those that name none are of the first run. Export: the `.pt2` file's largest difference from
+eager. Samples: those of Monte Carlo; 1,000 know a std to 2.2 %, 400 to 3.5 %.
 """
 
 
