@@ -20,8 +20,8 @@ REMARKS: dict[str, str] = {
     ),
     "DNSMOS P.808 (ONNX)": (
         "the check for hidden gradients raises a false alarm: in float64 its gradients agree with "
-        "differences over short steps, and disagree with those over a hundredth of the noise, where "
-        "its pooling layers have switched. So it is sampled, which is right but costs more, and tells no budget"
+        "differences over short steps, and less over a hundredth of the noise, where its kinks "
+        "count. So it is sampled, which is right but costs more, and tells no budget"
     ),
     "CREPE tiny, pitch": "the prediction ended in time, the budget did not",
     "YOLO11n": "the prediction ended in time, the budget did not",
