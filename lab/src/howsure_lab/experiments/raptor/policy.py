@@ -66,7 +66,8 @@ def shipped() -> Shipped:
     spec = importlib.util.find_spec("foundation_policy")
     if spec is None or spec.origin is None:
         raise ImportError("The RAPTOR policy is in a package: `pip install foundation-policy`.")
-    import h5py  # which comes with it
+    # It comes with the package.
+    import h5py  # pyright: ignore[reportMissingImports]
 
     with h5py.File(Path(spec.origin).parent / "blob/checkpoint.h5") as file:
         return read(file)
