@@ -33,9 +33,11 @@ TITLES = {
     "runtime": "Run time (Fig. 7)",
     "uci": "UCI regression",
     "quadrotor": "Quadrotor (Table IV)",
+    "raptor": "A quadrotor policy that others trained",
 }
-FIGURES = ("curves", "gallery", "arrows", "runtime", "paths", "regimes")
+FIGURES = ("curves", "gallery", "arrows", "runtime", "paths", "regimes", "commands")
 _TABLES = {
+    "raptor": "howsure_lab.experiments.raptor.report",
     "quadrotor": "howsure_lab.experiments.quadrotor.report",
     "steering": "howsure_lab.experiments.steering.report",
     "motion": "howsure_lab.experiments.motion.report",

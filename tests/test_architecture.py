@@ -122,6 +122,19 @@ def test_import_costs_torch_alone():
     assert result.stdout.strip() == "[]", result.stdout + result.stderr
 
 
+@pytest.mark.parametrize("inputs", [24, 400])  # by samples as one batch, and by gradients
+def test_a_first_prediction_does_not_import_the_compiler(inputs):
+    result = run_python(f"""
+        import sys, torch, howsure
+        model = torch.nn.Sequential(torch.nn.Linear({inputs}, 8), torch.nn.Tanh()).eval()
+        before, compilers = set(sys.modules), {{"torch._dynamo", "torch._inductor"}}
+        p = howsure.Uncertain(model, 0.01)(torch.zeros(3, {inputs}))
+        print(p.method, sorted(compilers & set(sys.modules) - before))
+    """)
+    method = "noise_sampling" if inputs == 24 else "gradients"
+    assert result.stdout.strip() == f"{method} []", result.stdout + result.stderr
+
+
 def test_works_beside_a_broken_torchvision(tmp_path):
     (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator nms does not exist')")
     result = run_python(

@@ -123,7 +123,7 @@ def _pesto_frames() -> Tensor:
     model = load_model("mir-1k_g7", step_size=20.0, sampling_rate=16_000).eval()
     with torch.no_grad():
         frames = model.preprocessor(voices(16_000, 1))
-        return model.crop_cqt(frames.flatten(0, 1)[10:14])
+        return model.crop_cqt(frames.flatten(0, 1)[10:12])
 
 
 def _deepsea() -> nn.Module:
@@ -139,7 +139,7 @@ def _deepsea_tracker() -> nn.Module:
 
 
 def _two_frames() -> tuple[Tensor, Tensor]:
-    frames = photographs(64, 2, channels=1)
+    frames = photographs(32, 2, channels=1)
     return frames, frames.roll(2, -1)
 
 
@@ -161,8 +161,8 @@ def _bats() -> nn.Module:
 
 def _calls() -> Tensor:
     """Spectrograms with falling sweeps, as bats call."""
-    time, pitch = torch.arange(256.0), torch.arange(128.0)[:, None]
-    sweeps = [60 + 40 * torch.exp(-(time % period) / 6) for period in (64.0, 90.0)]
+    time, pitch = torch.arange(64.0), torch.arange(128.0)[:, None]
+    sweeps = [60 + 40 * torch.exp(-(time % period) / 6) for period in (24.0, 40.0)]
     rows = [torch.exp(-((pitch - sweep) / 2).square()) for sweep in sweeps]
     return torch.stack(rows)[:, None].flip(2)
 
@@ -230,13 +230,13 @@ def _raptor() -> nn.Module:
     return model.eval()
 
 
-def _flights() -> Tensor:
-    """Pieces of 20 steps of the flights in the package."""
+def _example_readings() -> Tensor:
+    """Pieces of 20 steps of the example in the package: standard normal numbers, not flights."""
     import h5py
 
     with h5py.File(folder_of("foundation_policy") / "blob/checkpoint.h5") as file:
-        flights = torch.from_numpy(file["example/input"][()]).float()
-    return flights[:80].unflatten(0, (4, 20)).permute(0, 2, 1, 3).flatten(0, 1)
+        example = torch.from_numpy(file["example/input"][()]).float()
+    return example[:80].unflatten(0, (4, 20)).permute(0, 2, 1, 3).flatten(0, 1)
 
 
 def _from_onnx(package: str, file: str) -> nn.Module:
@@ -246,11 +246,11 @@ def _from_onnx(package: str, file: str) -> nn.Module:
 
 
 def _dnsmos_spectra() -> Tensor:
-    """Log power spectra of 900 frames, as the P.808 network takes them."""
+    """Log power spectra of 150 frames, scaled as the P.808 network takes them (900 by default)."""
     spectrum = torch.stft(
-        voices(160 * 899 + 320, 2), 238, 160, 238, torch.hann_window(238), return_complex=True
+        voices(160 * 149 + 320, 6), 238, 160, 238, torch.hann_window(238), return_complex=True
     )
-    power = spectrum.abs().square().transpose(1, 2)[:, :900]
+    power = spectrum.abs().square().transpose(1, 2)[:, :150]
     return (10 * power.clamp(min=1e-6).log10() + 40) / 40
 
 
@@ -317,10 +317,10 @@ CASES = (
         remark="a wrapper of two lines resets the state and gives the sampling rate",
     ),
     Case("FCPE conformer, pitch", "torchfcpe", _fcpe, _fcpe_mels, 0.05, samples=400),
-    Case("PESTO, pitch", "pesto-pitch", _pesto, _pesto_frames, 0.5),
+    Case("PESTO, pitch", "pesto-pitch", _pesto, _pesto_frames, 0.5, samples=400),
     Case(
         "DeepSea U-Net, cells", "deepsea", _deepsea,
-        lambda: photographs(64, 2, channels=1), 4 * GRAY, samples=400,
+        lambda: photographs(32, 2, channels=1), 4 * GRAY, samples=400,
     ),
     Case(
         "DeepSea tracker, two frames", "deepsea", _deepsea_tracker, _two_frames, 4 * GRAY,
@@ -333,9 +333,10 @@ CASES = (
         remark="noise on the word embeddings",
     ),
     Case(
-        "RAPTOR quadrotor policy", "foundation-policy", _raptor, _flights, 0.02,
+        "RAPTOR quadrotor policy", "foundation-policy", _raptor, _example_readings, 0.02,
         remark="the package runs it in numpy; three torch layers take its weights, "
-        "and its own example comes out",
+        "and its own example comes out; the inputs are that example's, standard normal numbers; "
+        "`howsure reproduce raptor` flies it",
     ),
     Case(
         "DNSMOS P.808 (ONNX)", "speechmos",

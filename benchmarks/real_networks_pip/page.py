@@ -8,6 +8,8 @@ from remarks import REMARKS
 
 # What the std is asked to reach: within 10 % of the truth, and in its order.
 RATIO, RANK = 0.1, 0.9
+# Rows of the first run do not name their commit; their results were committed with this one.
+FIRST_RUN = "5fa1f85"
 # A rank this near to the limit of the truth is as good as Monte Carlo can tell.
 NEAR = 0.02
 
@@ -29,8 +31,10 @@ call, on one thread; the first call for a network also checks it and costs more.
 without a rule, which only the paper's methods need. Budget, fit and export use `gradients`, since
 samples tell no budget and a file cannot draw noise, for one number of the output where there are
 more than 64 or several outputs. Fit: `fit` on 64 of the network's own outputs with errors added
-shows that it runs, not that it is right. Export: the `.pt2` file's largest difference from eager.
-Samples: those of Monte Carlo; 1,000 know a std to 2.2 %, 400 to 3.5 %.
+shows that it runs, not that it is right. Commit: of the library, for the prediction; rows by
+{first} are of the first run, whose results that commit holds. Other steps name theirs in the JSON
+file; those that name none are of the first run. Export: the `.pt2` file's largest difference from
+eager. Samples: those of Monte Carlo; 1,000 know a std to 2.2 %, 400 to 3.5 %.
 """
 
 
@@ -42,7 +46,7 @@ def written(results: dict[str, Any]) -> str:
             _HEAD,
             _summary(results),
             _table(rows),
-            _LEGEND.format(rank=RANK, near=NEAR),
+            _LEGEND.format(rank=RANK, near=NEAR, first=FIRST_RUN),
             _details(rows, results.get("not_run", [])),
         ]
     )
@@ -73,6 +77,7 @@ def _table(rows: dict[str, Any]) -> str:
     names = (
         *("network", "package", "weights", "inputs", "outputs", "samples", "method", "ratio"),
         *("rank (limit)", "reached", "cost", "check", "budget", "fit", "export"),
+        "commit",
     )
     lines = [names, ("---",) * len(names)]
     lines += [_cells(name, row) for name, row in rows.items()]
@@ -81,7 +86,7 @@ def _table(rows: dict[str, Any]) -> str:
 
 def _cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
     if "package" not in row:
-        return (name, *["–"] * 14)
+        return (name, *["–"] * 15)
     found = row.get("predict", {"ok": False})
     shapes = ", ".join(" x ".join(map(str, shape)) for shape in row["inputs"])
     start = (name, row["package"], "random" if row["random_weights"] else "its own", shapes)
@@ -93,7 +98,8 @@ def _cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
         )
     else:
         accuracy = ("–", "–", "fails", "–", "–", "no", "–")
-    return (*start, *accuracy, _check(row), *(_step(row, s) for s in ("budget", "fit", "export")))
+    steps = (_step(row, step) for step in ("budget", "fit", "export"))
+    return (*start, *accuracy, _check(row), *steps, found.get("commit", FIRST_RUN))
 
 
 def _check(row: dict[str, Any]) -> str:

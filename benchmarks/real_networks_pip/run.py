@@ -2,6 +2,7 @@
 
     python benchmarks/real_networks_pip/run.py                    every network
     python benchmarks/real_networks_pip/run.py --match MTCNN      some of them
+    python benchmarks/real_networks_pip/run.py --missing          those without a prediction yet
     python benchmarks/real_networks_pip/run.py --steps compile    that step; the others are kept
     python benchmarks/real_networks_pip/run.py --page             the page from the kept results
 
@@ -47,6 +48,8 @@ def main() -> None:
     known = json.loads(RESULTS.read_text())["networks"] if RESULTS.exists() else {}
     wanted = re.compile(options.match, re.IGNORECASE)
     chosen = [case for case in CASES if wanted.search(case.name) and not options.page]
+    if options.missing:
+        chosen = [case for case in chosen if "predict" not in known.get(case.name, {})]
     with ThreadPool(options.jobs) as pool:
         work = functools.partial(isolated, options=options)
         for name, found in pool.imap_unordered(work, [case.name for case in chosen]):
@@ -59,6 +62,7 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--match", default="", help="regular expression for names")
+    parser.add_argument("--missing", action="store_true", help="those without a prediction")
     parser.add_argument("--steps", nargs="+", default=STEPS, choices=(*STEPS, "compile"))
     parser.add_argument("--page", action="store_true", help="write the page, run nothing")
     parser.add_argument("--timeout", type=float, default=240, help="seconds per network")
@@ -77,8 +81,25 @@ def isolated(name: str, options: argparse.Namespace) -> tuple[str, dict[str, Any
     except subprocess.TimeoutExpired as error:
         output, failed = error.stdout or b"", f"not done after {options.timeout:.0f} s"
     lines = [line for line in output.decode().splitlines() if line.startswith("{")]
-    found = json.loads(lines[-1]) if lines else {}
+    found = stamped(json.loads(lines[-1]), commit()) if lines else {}
     return name, {**found, "failed": failed} if failed else found
+
+
+def stamped(found: dict[str, Any], by: str) -> dict[str, Any]:
+    """The result with the library's commit in each step: steps may be run one at a time."""
+    return {
+        key: {**value, "commit": by} if key in (*STEPS, "compile") else value
+        for key, value in found.items()
+    }
+
+
+@functools.cache
+def commit() -> str:
+    """The library's commit, with a plus sign where `src` differs from it."""
+    git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=True)
+    changed = git(["git", "status", "--porcelain", "src"]).stdout.strip()
+    short = git(["git", "rev-parse", "--short=7", "HEAD"]).stdout.strip()
+    return f"{short}+" if changed else short
 
 
 def one(name: str, steps: list[str]) -> Iterator[dict[str, Any]]:

@@ -128,12 +128,24 @@ def test_layers_over_time_have_masks_for_each_input(steps):
     assert not any("same dropout masks" in note for note in result.notes)
 
 
-def test_inputs_that_a_model_merges_with_time_share_their_masks():
+def test_inputs_that_a_model_merges_with_time_have_masks_of_their_own():
     class Merged(OverTime):
         def forward(self, x):
             return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
     result = quick(Merged().eval(), torch.randn(6, 3, 4), None, 0.1, methods=["gradients"])
+    assert result.row("gradients").total.ratio.value == pytest.approx(1, abs=0.1)
+    assert not any("same dropout masks" in note for note in result.notes)
+
+
+def test_inputs_that_share_a_layer_share_its_masks():
+    class Placed(OverTime):
+        def forward(self, x):
+            return self.second(x.sum(2, keepdim=True) + self.first(torch.eye(x.shape[1], 4))).mean(
+                1
+            )
+
+    result = quick(Placed().eval(), torch.randn(6, 3, 4), None, 0.1, methods=["gradients"])
     assert any("same dropout masks" in note for note in result.notes)
 
 

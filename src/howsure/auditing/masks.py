@@ -1,8 +1,8 @@
 """Whether every input can have its own dropout masks, found by a trial.
 
-Own masks make the inputs independent, which intervals over inputs rely on. A mask of shape (batch,
-units) does not fit where a model merges its inputs with another axis, such as time; then one mask
-must serve all inputs.
+Own masks make the inputs independent, which intervals over inputs rely on. They do not fit where
+all inputs of a batch share what a layer gives, such as an embedding of positions; then one mask must
+serve all inputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def fit_each_input(setup: Setup, x: object) -> bool:
     three = _three_times_first(x)
     try:
         few, more = (_outputs(setup, first_rows(three, count), count) for count in (2, 3))
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         return False
     pairs = zip(few, more, strict=True)
     return all(

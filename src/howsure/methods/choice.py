@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -103,33 +104,43 @@ def _size(setup: Setup, x: Any) -> tuple[int, int, int]:
         sources = Sources.of(setup, x, verdict.layout)
         calls = verdict.calls(setup, x, sources)
         quiet = torch.random.fork_rng(devices=[])
-        with quiet, torch.no_grad(), _Work() as counter:
+        with quiet, torch.no_grad(), _Work() as work:
             plain = calls.plain()
         outputs = calls.flat(plain, 1).shape[2]
         elements = sources.elements
-        work = counter.operations // max(1, calls.count)
-        setup._verdicts[key] = outputs, max(work, _parameters(setup)), elements
+        each = work.total // max(1, calls.count)
+        setup._verdicts[key] = outputs, max(each, _parameters(setup)), elements
     return setup._verdicts[key]
 
 
 class _Work(TorchDispatchMode):
-    """Counts the operations of convolutions and products.
+    """Counts operations by torch's own formulas.
 
-    That of torch counts by module, with hooks on all modules, which fail where a module is handed a
-    parameter.
+    torch's `FlopCounterMode` imports the compiler at its first operation, which takes a process
+    seconds; and its hooks on all modules fail where one is handed a view of a parameter.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.operations = 0
+        self.total = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs the operation and adds what it takes."""
-        result = func(*args, **(kwargs or {}))
-        count = flop_registry.get(func._overloadpacket)
-        if count is not None:
-            self.operations += int(count(*args, **(kwargs or {}), out_val=result))
-        return result
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        out = func(*args, **named)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.total += formula(*args, **named, out_val=out)
+        return out
 
 
 def _parameters(setup: Setup) -> int:

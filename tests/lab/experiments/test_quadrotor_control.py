@@ -142,13 +142,15 @@ def test_power_law_is_the_most_likely_one():
 
 def sure_network():
     constant = PowerLaw(torch.log(torch.full((6,), 0.01)), torch.zeros(6))
-    return SureNetwork(torch.nn.Identity(), Gate(1.0, (6,)), constant)
+    newness = Gate(2.0, by="novelty")
+    return SureNetwork(torch.nn.Identity(), Gate(1.0, (6,)), constant, newness)
 
 
-def known(std, linear_var=1.0):
+def known(std, linear_var=1.0, novelty=1.0):
     var = torch.as_tensor(std)[:, None].expand(-1, 6) ** 2
     full = torch.full_like(var, 1.0)
-    return Known(5 * full, var, 2 * full, linear_var * full, 7 * full)
+    news = torch.full_like(full[:, 0], novelty)
+    return Known(5 * full, var, 2 * full, linear_var * full, 7 * full, news)
 
 
 def test_every_policy_gives_what_it_says():
@@ -158,6 +160,7 @@ def test_every_policy_gives_what_it_says():
         "linear": [2, 2],
         "mlp": [5, 5],
         "hard_gate": [5, 0],
+        "posterior_gate": [5, 0],
         "ensemble": [5, 5],
         "true_error": [7, 7],
     }
@@ -175,6 +178,23 @@ def test_gate_to_linear_waits_before_it_trusts():
         seen.append(float(found.correction[0, 0]))
     # Ten calm steps win trust; one bad one loses it; below the threshold is not calm enough.
     assert seen == [2.0] * 9 + [5.0] * 3 + [2.0] * 4 + [2.0] * 9 + [5.0] * 3
+
+
+def test_novelty_gate_asks_for_the_novelty_alone():
+    memory, seen = None, []
+    for novelty in [1.0] * 12 + [3.0] + [1.0] * 2:
+        asked = known(torch.tensor([30.0]), novelty=novelty)
+        found = policies.novelty_to_linear(sure_network(), asked, memory)
+        memory = found.memory
+        seen.append(float(found.correction[0, 0]))
+    assert seen == [2.0] * 9 + [5.0] * 3 + [2.0] * 3
+
+
+def test_plain_blend_takes_the_variance_as_it_is():
+    found = policies.plain_blend(sure_network(), known(torch.tensor([0.5, 30.0])), None)
+    shares = [1 / (1 + 0.25), 1 / (1 + 900)]
+    assert found.share.tolist() == pytest.approx(shares)
+    assert found.correction[:, 0].tolist() == pytest.approx([2 + 3 * share for share in shares])
 
 
 def test_soft_blend_is_precision_weighted_and_ends_beyond_the_threshold():
@@ -198,7 +218,9 @@ def test_an_answer_that_is_no_number_is_not_used():
     mean, var = lost.mean.clone(), lost.var.clone()
     mean[1], var[1] = torch.nan, torch.nan
     lost = lost._replace(mean=mean, var=var)
-    for decide in (policies.hard_gate, policies.gate_to_linear, policies.soft_blend):
+    lost = lost._replace(novelty=torch.tensor([1.0, torch.nan]))
+    decides = (policies.hard_gate, policies.gate_to_linear, policies.soft_blend)
+    for decide in (*decides, policies.novelty_to_linear, policies.plain_blend):
         assert decide(sure_network(), lost, None).correction.isfinite().all()
     found = policies.soft_blend(sure_network(), lost, None)
     assert found.correction[1].tolist() == [2.0] * 6 and float(found.share[1]) == 0

@@ -20,7 +20,9 @@ pytest.importorskip("matplotlib")
 
 AMOUNT = Amount(maneuvers=3, random=3, held_out=1, seconds=1.0)
 TINY = quadrotor.Settings(
-    Preparation(AMOUNT, PlainRecipe(4, batch=64), siblings=2, samples=3, tuning=60), 0.2, 0.1
+    Preparation(AMOUNT, PlainRecipe(4, batch=64), siblings=2, samples=3, points=4, tuning=60),
+    0.2,
+    0.1,
 )
 
 

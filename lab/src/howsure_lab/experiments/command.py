@@ -19,6 +19,7 @@ TASKS = {
     "runtime": "howsure_lab.experiments.runtime.run",
     "uci": "howsure_lab.experiments.uci.run",
     "quadrotor": "howsure_lab.experiments.quadrotor.run",
+    "raptor": "howsure_lab.experiments.raptor.run",
     "motion": "howsure_lab.experiments.motion.run",
 }
 

@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 
-_PACKAGES = ("howsure", "torch", "numpy", "scikit-learn", "pillow", "h5py", "laplace-torch")
+_PACKAGES = (
+    *("howsure", "torch", "numpy", "scikit-learn", "pillow", "h5py", "laplace-torch"),
+    "foundation-policy",
+)
 
 
 def environment() -> dict[str, Any]:

@@ -67,11 +67,14 @@ class SureNetwork:
         gate: The paper's: trusts up to five times the mean held-out uncertainty.
         law: Its squared errors on held-out flights, as a power of the mean of its predicted
             variances.
+        novelty_gate: Trusts readings up to the novelty of 99 % of the held-out ones; only with a
+            posterior.
     """
 
     sure: Uncertain
     gate: Gate
     law: PowerLaw
+    novelty_gate: Gate | None = None
 
     def beyond(self, predicted: Tensor) -> Tensor:  # (n, 6) -> (n,)
         """The std as a multiple of the gate's threshold."""
@@ -91,7 +94,9 @@ class SureNetwork:
         found = sure.predict(held_out.batches(256), show_progress=False)
         var, mean = found.total_var, found.mean if plain is None else plain(held_out.x)
         squared = (mean - held_out.y).square()
-        return SureNetwork(sure, Gate.fit(var), PowerLaw.fit(var.mean(1), squared))
+        found_out = sure.setup.variance_model
+        novelty_gate = None if found_out is None else Gate.on_novelty(found_out)
+        return SureNetwork(sure, Gate.fit(var), PowerLaw.fit(var.mean(1), squared), novelty_gate)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +106,7 @@ class Models:
     Attributes:
         network: The plain network.
         dropout: The same with the paper's uncertainty.
+        posterior: The same with the default's: gradients, and what `fit` found about its masks.
         ensemble: Several networks that differ in their first weights, with their spread.
         linear: The fallback.
         scale: (6,), size of the errors in training: the networks' units.
@@ -108,6 +114,7 @@ class Models:
 
     network: ErrorNetwork
     dropout: SureNetwork
+    posterior: SureNetwork
     ensemble: SureNetwork
     linear: LinearModel
     scale: Tensor
@@ -115,8 +122,18 @@ class Models:
 
 def with_dropout(network: nn.Module, *, samples: int, seed: int) -> Uncertain:
     """The paper's method; all samples run at once, for speed."""
-    noise_var = torch.from_numpy(NOISE_STD).float().square()
-    return Uncertain(network, noise_var, "sampled_adf", samples=samples, seed=seed, chunk=samples)
+    return Uncertain(
+        network, _noise_var(), "sampled_adf", samples=samples, seed=seed, chunk=samples
+    )
+
+
+def with_posterior(network: nn.Module, *, points: int, seed: int) -> Uncertain:
+    """The default method, to be fitted."""
+    return Uncertain(network, _noise_var(), samples=points, seed=seed)
+
+
+def _noise_var() -> Tensor:  # (14,)
+    return torch.from_numpy(NOISE_STD).float().square()
 
 
 def as_ensemble(networks: Sequence[nn.Module]) -> Uncertain:

@@ -12,7 +12,10 @@ from howsure_lab.experiments.figures import COLOURS, STYLES, new_figure, save
 from howsure_lab.experiments.quadrotor.policies import LABELS
 from howsure_lab.experiments.quadrotor.regimes import MANEUVERS, REGIMES
 
-SHOWN = ("nominal", "linear", "mlp", "hard_gate", "soft_blend", "ensemble_blend")
+SHOWN = (
+    *("nominal", "linear", "mlp", "hard_gate", "soft_blend"),
+    *("posterior_blend", "ensemble_blend"),
+)
 _TICKS = (0.05, 0.1, 0.2, 0.5, 1.0)
 _PATHS = ("normal", "heading", "input_fault")
 
@@ -30,7 +33,7 @@ def paths_figure(paths: Mapping[str, Any]) -> Any:
         for ax, regime in zip(row, _PATHS, strict=True):
             found = paths[f"{regime} {maneuver}"]
             ax.plot(*np.array(found["reference"]).T, color="0.8", linewidth=6, label="reference")
-            for policy in ("nominal", "mlp", "hard_gate", "soft_blend"):
+            for policy in ("nominal", "mlp", "hard_gate", "posterior_blend"):
                 ax.plot(*np.array(found[policy]["path"]).T, **_style(policy))
             ax.set_title(f"{maneuver}, {regime.replace('_', ' ')}")
             ax.set_aspect("equal", adjustable="datalim")
@@ -49,7 +52,7 @@ def regimes_figure(lines: Sequence[Mapping[str, Any]]) -> Any:
             cells = [[rmse[f"{regime} {maneuver}"] for rmse in own] for regime in REGIMES]
             values = np.array(cells, dtype=float)  # a crash is null in JSON, and here not a number
             at = np.arange(len(REGIMES)) + (place - (len(SHOWN) - 1) / 2) * 0.12
-            mark = {"marker": "osD^vP"[place], "color": COLOURS[place], "linestyle": "none"}
+            mark = {"marker": "osD^vPX"[place], "color": COLOURS[place], "linestyle": "none"}
             spread = values.std(1, ddof=1) if values.shape[1] > 1 else None
             ax.errorbar(at, values.mean(1), spread, capsize=2, label=LABELS[policy], **mark)
         ax.set_xticks(range(len(REGIMES)), [name.replace("_", "\n") for name in REGIMES])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from howsure.deploy.gate import blend
+from howsure.deploy.gate import Gate, blend
 from howsure_lab.experiments.quadrotor.models import Models, SureNetwork
 
 
@@ -26,6 +26,7 @@ class Known(NamedTuple):
     linear: Tensor  # (n, 6)
     linear_var: Tensor  # (n, 6)
     truth: Tensor  # (n, 6), for the line that no real vehicle can have
+    novelty: Tensor  # (n,), NaN without a posterior
 
 
 class Decision(NamedTuple):
@@ -50,7 +51,8 @@ class Policy:
     Attributes:
         label: What the line says.
         decide: The rule.
-        source: Whose mean and variance: "network" (no variance), "dropout" or "ensemble".
+        source: Whose mean and variance: "network" (no variance), "dropout", "posterior" or
+            "ensemble".
     """
 
     label: str
@@ -59,7 +61,7 @@ class Policy:
 
     def sure_network(self, models: Models) -> SureNetwork:
         """What says how sure the policy's network is."""
-        return models.ensemble if self.source == "ensemble" else models.dropout
+        return models.dropout if self.source == "network" else getattr(models, self.source)
 
 
 def _fixed(which: str, share: float, sure: SureNetwork, known: Known, memory: Any) -> Decision:
@@ -76,7 +78,17 @@ def hard_gate(sure: SureNetwork, known: Known, memory: Any) -> Decision:
 
 def gate_to_linear(sure: SureNetwork, known: Known, memory: Any) -> Decision:
     """The same gate with hysteresis, and the linear model instead of nothing."""
-    state, trusted = sure.gate.with_hysteresis(ratio=0.6, hold=10).update(memory, known.var)
+    return _or_linear(sure.gate, known.var, known, memory)
+
+
+def novelty_to_linear(sure: SureNetwork, known: Known, memory: Any) -> Decision:
+    """The network where its reading is like the known ones, else the linear model."""
+    assert sure.novelty_gate is not None
+    return _or_linear(sure.novelty_gate, known.novelty, known, memory)
+
+
+def _or_linear(gate: Gate, uncertainty: Tensor, known: Known, memory: Any) -> Decision:
+    state, trusted = gate.with_hysteresis(ratio=0.6, hold=10).update(memory, uncertainty)
     correction = torch.where(trusted[:, None], known.mean, known.linear)
     return Decision(correction, trusted.float(), state)
 
@@ -97,6 +109,17 @@ def soft_blend(sure: SureNetwork, known: Known, memory: Any) -> Decision:
     return Decision(mixed.mean, (known.linear_var / (known.linear_var + var)).mean(1), held)
 
 
+def plain_blend(sure: SureNetwork, known: Known, memory: Any) -> Decision:
+    """Network and linear model by precision, with the network's variance as it is.
+
+    A posterior's variance is fitted to held-out errors and grows with the novelty by itself, so
+    nothing here is chosen by hand.
+    """
+    var = torch.where(known.var.isfinite(), known.var, torch.inf)
+    mixed = blend(known.mean, var, known.linear, known.linear_var)
+    return Decision(mixed.mean, (known.linear_var / (known.linear_var + var)).mean(1))
+
+
 POLICIES = {
     "nominal": Policy("nominal model", partial(_fixed, "", 0.0)),
     "linear": Policy("linear (Faessler et al.)", partial(_fixed, "linear", 0.0)),
@@ -104,6 +127,9 @@ POLICIES = {
     "hard_gate": Policy("MLP, the paper's hard gate", hard_gate, "dropout"),
     "gate_to_linear": Policy("MLP, gate to linear, hysteresis", gate_to_linear, "dropout"),
     "soft_blend": Policy("MLP, soft blend with linear", soft_blend, "dropout"),
+    "posterior_gate": Policy("MLP, posterior, the paper's hard gate", hard_gate, "posterior"),
+    "novelty_gate": Policy("MLP, novelty gate to linear", novelty_to_linear, "posterior"),
+    "posterior_blend": Policy("MLP, posterior, blend with linear", plain_blend, "posterior"),
     "ensemble": Policy("5 MLPs", partial(_fixed, "mean", 1.0), "ensemble"),
     "ensemble_blend": Policy("5 MLPs, soft blend with linear", soft_blend, "ensemble"),
     "true_error": Policy("true error (out of reach)", partial(_fixed, "truth", 0.0)),

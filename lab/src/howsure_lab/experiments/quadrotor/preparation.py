@@ -20,6 +20,7 @@ from howsure_lab.experiments.quadrotor.models import (
     SureNetwork,
     as_ensemble,
     with_dropout,
+    with_posterior,
 )
 from howsure_lab.experiments.quadrotor.networks import Siblings, absolute_error
 
@@ -35,14 +36,19 @@ class Preparation:
         recipe: Training.
         siblings: Networks that are trained; the first one is "the MLP".
         samples: Monte-Carlo samples of the paper's method.
-        tuning: Held-out readings for rate, gate and laws.
+        points: Noisy points of the posterior's gradients; the default's 64 take a step of the loop
+            nearly twice as long.
+        tuning: Held-out readings for rate, posterior, gate and laws.
+        known: Training readings that the posterior is given, without their labels.
     """
 
     amount: Amount = field(default_factory=Amount)
     recipe: PlainRecipe = field(default_factory=lambda: PlainRecipe(30, batch=256))
     siblings: int = 5
     samples: int = 20
+    points: int = 16
     tuning: int = 2000
+    known: int = 2000
 
 
 def prepared(how: Preparation, seed: int, folder: RunFolder) -> tuple[Models, dict[str, Any]]:
@@ -65,10 +71,13 @@ def prepared(how: Preparation, seed: int, folder: RunFolder) -> tuple[Models, di
         batches = tuning.every(600).batches(200)
         found = sampled.fit(batches, model="dropout", rates=_RATES, show_progress=False)
     assert isinstance(found, Fit)
+    posterior = with_posterior(networks[0], points=how.points, seed=seed)
+    posterior.fit(tuning.batches(200), train_inputs=train.every(how.known).x, show_progress=False)
     notes = sorted({str(warning.message) for warning in caught})
     models = Models(
         networks[0],
         SureNetwork.fit(sampled, tuning, networks[0]),
+        SureNetwork.fit(posterior, tuning),
         SureNetwork.fit(as_ensemble(networks), tuning),
         LinearModel.fit(train, held_out),
         scale,
@@ -92,6 +101,7 @@ def _held_out(models: Models, held_out: Pairs) -> dict[str, Any]:
         },
         "powers": {
             "dropout": models.dropout.law.power.tolist(),
+            "posterior": models.posterior.law.power.tolist(),
             "ensemble": models.ensemble.law.power.tolist(),
             "linear": models.linear.law.power.tolist(),
         },

@@ -55,9 +55,12 @@ correction where the mean std is above five times its held-out mean. The gate to
 to the linear model instead, with hysteresis. The soft blend weights network and linear model by
 precision. Its form, steepness and memory, the mix of held-out flights, the speed of 11 m/s and the
 regime of heading were settled while looking at test flights of seeds 0 and 1, over about six
-versions; seeds from 2 on had no part in it. In an input fault only the network's reading is wrong;
-the linear model reads the controller's own estimate. With a shared fault both are wrong, and
-falling back to the linear model cannot help. Against wind that no sensor shows, uncertainty of the
-network cannot help either. The true error is not the best possible correction: it does not look
-ahead over the motors' lag.
+versions; seeds from 2 on had no part in it. The posterior is the default method's, fitted to 2,000
+held-out readings with 2,000 training readings; nothing about its lines was chosen on test flights.
+Its hard gate is the paper's rule with its std, its novelty gate the ready one (99 % of the held-out
+readings pass), and its blend weights by precision with its variance as it is. In an input fault
+only the network's reading is wrong; the linear model reads the controller's own estimate. With a
+shared fault both are wrong, and falling back to the linear model cannot help. Against wind that no
+sensor shows, uncertainty of the network cannot help either. The true error is not the best possible
+correction: it does not look ahead over the motors' lag.
 """

@@ -62,24 +62,26 @@ class Pilot:
         seen = _tensor(exact + faults(cases, time, shared=False))
         own = _tensor(exact + faults(cases, time, shared=True))
         truth = _tensor(model_error(FULL_PHYSICS, state, wind).T) / self.models.scale
-        mean, var = self._network(seen)
+        mean, var, novelty = self._network(seen)
         linear = self.models.linear
-        known = Known(mean, var, linear(own), linear.var(own), truth)
+        known = Known(mean, var, linear(own), linear.var(own), truth, novelty)
         self.stds.append(var.sqrt().mean(1).numpy())
         return (self._decided(known) * self.models.scale).T.double().numpy()
 
-    def _network(self, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance for each vehicle, from what its policy asks: sampling costs time."""
+    def _network(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, variance and novelty for each vehicle, as its policy asks: they cost time."""
         mean = self.models.network(seen)
-        var = torch.full_like(mean, torch.nan)
+        var, novelty = torch.full_like(mean, torch.nan), torch.full_like(mean[:, 0], torch.nan)
         sources = [POLICIES[name].source for name in self.policies for _ in self.cases]
-        for source in {"dropout", "ensemble"} & set(sources):
+        for source in sorted(set(sources) - {"network"}):
             rows = torch.tensor([each == source for each in sources])
             found = getattr(self.models, source).sure(seen[rows])
             var[rows] = found.total_var
             if source == "ensemble":
                 mean[rows] = found.mean
-        return mean, var
+            if found.joint_novelty is not None:
+                novelty[rows] = found.joint_novelty
+        return mean, var, novelty
 
     def _decided(self, known: Known) -> Tensor:  # (n, 6)
         count, decisions = len(self.cases), []

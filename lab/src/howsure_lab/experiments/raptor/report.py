@@ -1,0 +1,74 @@
+"""The tables of a RAPTOR run, made from its results alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from howsure_lab.experiments.tables import Column, Summary, markdown, summaries
+
+CASES = {"flight": "flight", "example": "the package's example"}
+_COLUMNS = (
+    Column("mean_std", "mean std"),
+    Column("ratio", "ratio"),
+    Column("log_error", "log error"),
+    Column("rank", "rank"),
+    Column("within", "within 2 standard errors", 2),
+)
+
+
+def tables(results: Mapping[str, Any]) -> list[str]:
+    """The page's parts: the std against Monte Carlo, where it comes from, and how to read it."""
+    return ["### Motor commands\n", _accuracy(results), "### Variance by sensor\n",
+            _shares(results), reading(results)]  # fmt: skip
+
+
+def _of(results: Mapping[str, Any], case: str) -> list[Mapping[str, Any]]:
+    return [line for line in results["lines"] if line["case"] == case]
+
+
+def _accuracy(results: Mapping[str, Any]) -> str:
+    rows = []
+    for case, label in CASES.items():
+        lines = _of(results, case)
+        found = summaries(lines, [column.key for column in _COLUMNS])
+        cells = [found[column.key].text(column.digits) for column in _COLUMNS]
+        rows.append([label, f"`{lines[0]['method']}`", str(lines[0]["points"]), *cells])
+    return markdown(["inputs", "method", "points", *(c.heading for c in _COLUMNS)], rows)
+
+
+def _shares(results: Mapping[str, Any]) -> str:
+    lines = {case: _of(results, case) for case in CASES}
+    rows = [
+        [sensor, f"{std:g}"]
+        + [Summary.of(line["shares"][sensor] for line in lines[case]).text(2) for case in CASES]
+        for sensor, std in results["settings"]["noise_std"].items()
+    ]
+    return markdown(["sensor", "noise's std", *CASES.values()], rows)
+
+
+def reading(results: Mapping[str, Any]) -> str:
+    """How the numbers were made."""
+    settings = results["settings"]
+    own = _own_error(settings["samples"])
+    rmse = Summary.of(results["rmse"]).text(3)
+    return f"""\
+The policy of Eschmann et al. 2025 as `pip install foundation-policy` ships it: 22 readings, a GRU,
+four motor commands from -1 to 1. It was trained elsewhere for other vehicles and flies the
+laboratory's quadrotor as it is: from a tilted start to the origin, then a figure of eight at
+{settings["plan"]["speed"]:g} m/s, with sensor noise in the loop (RMSE {rmse} m). At every
+{settings["every"]}th step the std of its commands comes from `Uncertain(policy, noise)` with
+default settings, for independent noise in the last {settings["length"]} readings, and from Monte
+Carlo with {settings["samples"]} samples. Ratio: median of std / Monte Carlo over points and motors.
+Log error: mean |log ratio|; Monte Carlo's own error makes {own:.3f} of it. The last column is the
+share of stds that differ by less than two standard errors; 0.95 would be ideal. The example in the
+package is not a flight but standard normal numbers, far from any real reading. Noise moves
+readings, not the vehicle: the std is that of a command for one history of readings, not of a
+flight. The last command is among the readings; a motor driver reports it with a small error.
+"""
+
+
+def _own_error(samples: int) -> float:
+    """The mean |log ratio| of exact stds: sqrt(2/pi) times the relative standard error."""
+    return 1 / math.sqrt(math.pi * samples)
