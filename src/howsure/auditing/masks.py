@@ -1,8 +1,8 @@
 """Whether every input can have its own dropout masks, found by a trial.
 
 Own masks make the inputs independent, which intervals over inputs rely on. They do not fit where
-all inputs of a batch share what a layer gives, such as an embedding of positions; then one mask must
-serve all inputs.
+all inputs of a batch share what a layer gives, such as an embedding of positions; then one mask
+must serve all inputs.
 """
 
 from __future__ import annotations
