@@ -2,6 +2,7 @@
 
     python docs/make_results.py                     # writes the page anew
     python docs/make_results.py --add out/steering  # first takes over that run
+    python docs/make_results.py --lines out/steering  # only its lines that are not there yet
 
 Every number of the page comes from a file in results/, which has the command, the seeds, the
 settings, the versions and the date.
@@ -18,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from howsure.values.files import write_atomically
+from howsure_lab.experiments.contenders import CONTENDERS
+from howsure_lab.experiments.folder import write_json
+from howsure_lab.experiments.reports import PICTURE
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -34,7 +38,7 @@ TITLES = {
     "uci": "UCI regression",
     "quadrotor": "Quadrotor (Table IV)",
 }
-FIGURES = ("curves", "gallery", "arrows", "runtime", "paths", "regimes")
+FIGURES = ("compared", "gallery", "arrows", "runtime", "paths", "regimes")
 _TABLES = {
     "quadrotor": "howsure_lab.experiments.quadrotor.report",
     "steering": "howsure_lab.experiments.steering.report",
@@ -44,6 +48,12 @@ _TABLES = {
     "runtime": "howsure_lab.experiments.runtime.run",
     "uci": "howsure_lab.experiments.uci.run",
 }
+# Methods that there are no more; what is added takes their place.
+_GONE = ("adjoint", "adjoint_tau")
+_LINES = ("lines", "real", "assumed")
+_FLOOR, _AGAIN = "constant", "constant_again"
+# Two processors round differently: the same network's scores agree to so much.
+_SAME = 1e-3
 HEAD = """\
 # Results
 
@@ -59,8 +69,12 @@ def main() -> int:
     """Writes the page; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--add", type=Path, nargs="*", default=[], help="folders of runs")
-    for folder in parser.parse_args().add:
+    parser.add_argument("--lines", type=Path, nargs="*", default=[], help="folders of runs")
+    asked = parser.parse_args()
+    for folder in asked.add:
         add(folder)
+    for folder in asked.lines:
+        add_lines(folder)
     text = page(sorted(RESULTS.glob("*.json")))
     write_atomically(PAGE, lambda file: file.write(text), text=True)
     print(f"Wrote {PAGE.relative_to(ROOT)}")
@@ -74,6 +88,80 @@ def add(folder: Path) -> None:
     shutil.copyfile(folder / "results.json", RESULTS / f"{results['name']}.json")
     for figure in folder.glob("*.png"):
         shutil.copyfile(figure, IMAGES / f"{results['name']}-{figure.name}")
+
+
+def add_lines(folder: Path) -> None:
+    """Puts a run's lines of new methods beside committed ones, and draws the picture of all.
+
+    What was committed stays as it is. A line says by `added` which run it comes from. Where
+    networks were trained again, the constant variance of these is a line, too.
+    """
+    run = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    path = RESULTS / f"{run['name']}.json"
+    known = json.loads(path.read_text(encoding="utf-8"))
+    if _settings(run) != _settings(known):
+        raise ValueError(f"`{folder}` has other settings than `{path.name}`; use `--add`.")
+    merged = with_lines(known, run)
+    write_json(path, merged)
+    module(run["task"]).draw(merged, IMAGES / f"{run['name']}-{PICTURE}")
+    for figure in folder.glob("gallery.png"):
+        shutil.copyfile(figure, IMAGES / f"{run['name']}-{figure.name}")
+
+
+def _settings(run: dict[str, Any]) -> Any:
+    """What lines depend on: all settings but the lists of methods."""
+
+    def kept(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {key: kept(each) for key, each in value.items() if key != "methods"}
+
+    return kept(run["settings"])
+
+
+def with_lines(known: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+    """The committed results with the lines of a run that they do not have."""
+    about = {name: run[name] for name in ("command", "environment")}
+    additions = [*known.get("additions", []), about]
+    merged = {**known, "additions": additions}
+    for key in (key for key in _LINES if key in known):
+        found = [line for line in known[key] if line["method"] not in _GONE]
+        new = _new_lines(found, run[key])
+        found += [{**line, "added": len(additions) - 1} for line in new]
+        merged[key] = sorted(found, key=lambda line: _rank(line["method"]))
+    return merged
+
+
+def _new_lines(known: list[Any], lines: list[Any]) -> list[Any]:
+    """The lines of methods that are not known; the floor again if it is that of other networks."""
+    methods = {line["method"] for line in known}
+    new = [line for line in lines if line["method"] not in methods]
+    floors = [[line for line in each if line["method"] == _FLOOR] for each in (known, lines)]
+    if not all(floors) or all(_agree(*each) for each in zip(*floors, strict=True)):
+        return new
+    return [*({**line, "method": _AGAIN} for line in floors[1]), *new]
+
+
+def _agree(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two lines have the same scores but for rounding."""
+    return all(
+        _agree({"scores": value}, {"scores": other["scores"][key]})
+        if isinstance(value, dict)
+        else abs(value - other["scores"][key]) <= _SAME * abs(value)
+        for key, value in one["scores"].items()
+    )
+
+
+def _rank(method: str) -> float:
+    """The place of a method's line: as the contenders; the floor again before what is added."""
+    order = list(CONTENDERS)
+    first = order.index("gradients_dropout")
+    return first - 0.5 if method == _AGAIN else order.index(method)
+
+
+def module(task: str) -> Any:
+    """The module with a task's tables and picture."""
+    return import_module(_TABLES[task])
 
 
 def page(files: list[Path]) -> str:
@@ -97,18 +185,27 @@ def section(run: dict[str, Any]) -> str:
     """One run: how it was made, its tables, its figures."""
     data = "real data" if "-real" in run["name"] else "embedded data"
     size = "quick" if "-quick" in run["name"] else "full"
-    made = run["environment"]
-    about = (
-        f"`{run['command']}`, {made['date']}, howsure {made['packages'].get('howsure')}, torch "
-        f"{made['packages'].get('torch')}, {made['hardware']['processor']}, "
-        f"{made['hardware']['threads']} thread. Source: `results/{run['name']}.json`.\n"
-    )
-    tables = import_module(_TABLES[run["task"]]).tables(run)
+    about = [f"{_made(run)} Source: `results/{run['name']}.json`.\n"]
+    for index, addition in enumerate(run.get("additions", [])):
+        lines = [line for key in _LINES for line in run.get(key, ()) if line.get("added") == index]
+        names = dict.fromkeys(module(run["task"]).LABELS[line["method"]] for line in lines)
+        about.append(f"Added later, *{'*, *'.join(names)}*: {_made(addition)}\n")
+    tables = module(run["task"]).tables(run)
     inner = [table.replace("### ", "#### ") for table in tables]
     drawn = [IMAGES / f"{run['name']}-{figure}.png" for figure in FIGURES]
     figures = [f"![{path.stem}](img/{path.name})\n" for path in drawn if path.is_file()]
     title = f"### {data.capitalize()}, {size} run\n"
-    return "\n".join([title, about, *inner, *figures])
+    return "\n".join([title, *about, *inner, *figures])
+
+
+def _made(run: dict[str, Any]) -> str:
+    """The command with versions, date and hardware."""
+    made = run["environment"]
+    return (
+        f"`{run['command']}`, {made['date']}, howsure {made['packages'].get('howsure')}, torch "
+        f"{made['packages'].get('torch')}, {made['hardware']['processor']}, "
+        f"{made['hardware']['threads']} thread."
+    )
 
 
 if __name__ == "__main__":
