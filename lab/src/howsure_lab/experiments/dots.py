@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 _ROW = 0.24  # inches for a line of text
 _WIDEST = 4  # panels side by side
-_REACH = 1.6  # of the inner range: what is farther out stands at the edge, with its number
+# How far the axis goes, in distances from the best method to the middle one: what is farther out
+# stands at the edge, with its number.
+_REACH = 3.0
+_CAPTION = "Dots are means; lines reach one standard deviation over seeds or splits."
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Panel:
         values: For every method, one value for each seed or split.
         wanted: Where a dot should be, such as 0.95 for coverage; drawn as a line.
         lower_is_better: Whether the far dots are those with high values.
+        whole: The whole range of the metric, where panels are to be compared.
     """
 
     title: str
@@ -39,13 +43,14 @@ class Panel:
     values: Mapping[str, Sequence[float]]
     wanted: float | None = None
     lower_is_better: bool = True
+    whole: tuple[float, float] | None = None
 
 
 def draw_dots(panels: Sequence[Panel], path: Path, labels: Mapping[str, str] = LABELS) -> Path:
     """Writes the panels as PNG; every panel has the same rows, the first method on top."""
     methods = list(dict.fromkeys(name for panel in panels for name in panel.values))
-    columns = min(len(panels), _WIDEST)
-    rows = -(-len(panels) // columns)
+    rows = -(-len(panels) // _WIDEST)
+    columns = -(-len(panels) // rows)
     height = rows * (_ROW * len(methods) + 1.0)
     figure, axes = new_figure(rows, columns, width=2.6 * columns + 3.0, height=height)
     for index, ax in enumerate(axes.flat):
@@ -55,6 +60,8 @@ def draw_dots(panels: Sequence[Panel], path: Path, labels: Mapping[str, str] = L
         _draw(ax, panels[index], methods)
         names = [labels.get(name, name) for name in methods] if index % columns == 0 else []
         ax.set_yticks(range(len(methods)), names or [""] * len(methods))
+    if any(len(values) > 1 for panel in panels for values in panel.values.values()):
+        figure.supxlabel(_CAPTION, fontsize=8, color="0.35")
     return save(figure, path)
 
 
@@ -69,7 +76,8 @@ def _draw(ax: Axes, panel: Panel, methods: Sequence[str]) -> None:
         if panel.lower_is_better and mean > edge:
             ax.plot(edge, row, marker=">", color=colour, clip_on=False)
             note: dict[str, Any] = {"xytext": (-7, 0), "textcoords": "offset points"}
-            ax.annotate(f"{mean:.3g}", (edge, row), ha="right", va="center", fontsize=8, **note)
+            far = f"{mean:,.0f}" if mean >= 100 else f"{mean:.1f}"
+            ax.annotate(far, (edge, row), ha="right", va="center", fontsize=8, **note)
             continue
         spread = statistics.stdev(values) if len(values) > 1 else None
         ax.errorbar(mean, row, xerr=spread, fmt="o", color=colour, markersize=5, linewidth=1.2)
@@ -78,14 +86,16 @@ def _draw(ax: Axes, panel: Panel, methods: Sequence[str]) -> None:
     ax.set(title=panel.title, xlabel=panel.metric, ylim=(len(methods) - 0.5, -0.5))
     ax.grid(axis="y", color="0.92")
     ax.set_axisbelow(True)
-    if panel.lower_is_better:
+    if panel.whole is not None:
+        ax.set_xlim(*panel.whole)
+    elif panel.lower_is_better:
         ax.set_xlim(right=edge)
 
 
 def _edge(panel: Panel) -> float:
     """Where the axis ends: one method that is far off must not press all others together."""
     means = sorted(statistics.fmean(values) for values in panel.values.values() if values)
-    lowest, middle = means[0], means[(2 * len(means)) // 3]
+    lowest, middle = means[0], means[len(means) // 2]
     inner = max(middle - lowest, 1e-9)
     within = [mean for mean in means if mean <= lowest + _REACH * inner]
     return max(within) + 0.25 * inner

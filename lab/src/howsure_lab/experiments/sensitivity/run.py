@@ -155,6 +155,7 @@ def draw(results: Mapping[str, Any], path: Path) -> Path:
     _draw_curves(axes[0, 1], assumed, styles)
     assumption = f"assumed variance; real {REFERENCE:g}"
     axes[0, 0].set(xlabel=f"real noise variance; assumed {REFERENCE:g}", ylabel="log-likelihood")
+    axes[0, 0].set_xticks(REAL)
     axes[0, 1].set(xlabel=assumption, xscale="log")
     # Beside the axes: inside, some line always runs through it.
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right", frameon=False)

@@ -88,7 +88,8 @@ def draw(results: Mapping[str, Any], path: Path) -> Path:
 
 
 def _covered(title: str, values: Mapping[str, Sequence[float]]) -> Panel:
-    return Panel(title, "coverage of 95 % intervals", values, 0.95, lower_is_better=False)
+    words = "coverage of 95 % intervals"
+    return Panel(title, words, values, 0.95, lower_is_better=False, whole=(0, 1.03))
 
 
 def _values(lines: Sequence[Mapping[str, Any]], test: str, key: str) -> dict[str, list[float]]:

@@ -41,6 +41,8 @@ from howsure_lab.experiments.steering.model import FULL, SMALL, DroNet, load_wei
 from howsure_lab.experiments.steering.report import draw, draw_figures, tables
 
 _BATCH = 64
+# One line per kind of method.
+_QUICK = ("constant", "gal", "gast", "kendall", "ours", "gradients", "ensemble_gradients")
 _WEIGHTS = ("dronet_torch.pt", "model_weights.h5")
 
 
@@ -79,15 +81,14 @@ class Settings:
             if not options.quick:
                 return real
             effort = Effort(rates=few, tuning_samples=10, epochs=1, batch=8)
-            methods = ("constant", "gal", "gast_untrained", "kendall", "ours", "gradients")
+            methods = tuple(name for name in _QUICK if name in SINGLE and name != "gast")
             # A posterior asks for 50 held-out images.
             return replace(real, counts=Counts(80, 50, 48), effort=effort, methods=methods)
         if not options.quick:
             return full
-        effort = Effort(rates=few, epochs=2, batch=32)
-        recipe = PlainRecipe(12)
-        small = replace(full, size=64, widths=SMALL, counts=Counts(1500, 100, 100))
-        return replace(small, recipe=recipe, effort=effort)
+        effort = Effort(rates=few, tuning_samples=10, epochs=1, batch=32)
+        small = replace(full, size=64, widths=SMALL, counts=Counts(800, 60, 50), methods=_QUICK)
+        return replace(small, recipe=PlainRecipe(10), effort=effort)
 
 
 class SteeringRun:

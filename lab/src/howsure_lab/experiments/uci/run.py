@@ -179,7 +179,7 @@ def draw(results: Mapping[str, Any], path: Path) -> Path:
             gain = line["scores"]["nll"] - floors[_place(line)]
             found.setdefault(line["method"], []).append(gain)
         if found:
-            panels.append(Panel(name, "NLL minus that of a constant variance", found, 0.0))
+            panels.append(Panel(name, "NLL above that of a constant", found, 0.0))
     return draw_dots(panels, path, LABELS)
 
 
