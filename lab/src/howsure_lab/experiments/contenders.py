@@ -85,8 +85,9 @@ LABELS = {
     **{name: contender.label for name, contender in CONTENDERS.items()},
     # A check that committed results have: the floor of the networks that later lines are about.
     "constant_again": "constant variance, networks below",
-    # Of version 0.1; results of other tasks still have it.
-    "adjoint": "howsure adjoint",
+    # Of version 0.1, where results still have them.
+    "adjoint": "howsure 0.1: adjoint",
+    "adjoint_tau": "howsure 0.1: adjoint + residual_var",
 }
 
 

@@ -66,9 +66,7 @@ class SensitivitySettings:
             counts = Counts(40, 50, 16) if options.quick else Counts(600, 64, 120)
             return SensitivitySettings(replace(base, counts=counts), few)
         if options.quick:
-            effort = Effort(rates=(0.0, 0.003, 0.01, 0.03, 0.1), epochs=2)
-            quick = replace(base, counts=Counts(1200, 80, 80), effort=effort)
-            return SensitivitySettings(quick, ("constant", "gal", "gast", "kendall", *_SWEPT))
+            return SensitivitySettings(base, ("constant", "gal", "gast", "kendall", *_SWEPT))
         full = replace(base, size=64, widths=SMALL, counts=Counts(3000, 200, 300))
         return SensitivitySettings(replace(full, recipe=PlainRecipe(12), effort=Effort()))
 
