@@ -80,7 +80,7 @@ class Settings:
             return replace(few_images, effort=quick) if options.quick else real
         if not options.quick:
             return Settings()
-        small = replace(Settings(), counts=Counts(100, 100), recipe=PlainRecipe(15, lr=1e-2))
+        small = replace(Settings(), counts=Counts(100, 60), recipe=PlainRecipe(8, lr=1e-2))
         return replace(small, effort=Effort(rates=few, epochs=2), methods=_QUICK)
 
 

@@ -87,8 +87,8 @@ class Settings:
         if not options.quick:
             return full
         effort = Effort(rates=few, tuning_samples=10, epochs=1, batch=32)
-        small = replace(full, size=64, widths=SMALL, counts=Counts(800, 60, 50), methods=_QUICK)
-        return replace(small, recipe=PlainRecipe(10), effort=effort)
+        small = replace(full, size=64, widths=SMALL, counts=Counts(600, 50, 30), methods=_QUICK)
+        return replace(small, recipe=PlainRecipe(8), effort=effort)
 
 
 class SteeringRun:
