@@ -41,7 +41,7 @@ def tiny(monkeypatch):
     """Every task with settings of a second or two."""
     few = replace(TINY, noise_std=0.1, methods=("constant", "ours", "gradients"))
     small = recognition.Settings(ImageCounts(50, 40), recipe=PlainRecipe(1), effort=EFFORT)
-    classes = ("constant", "gal", "gradients", "ensemble", "ensemble_gradients")
+    classes = ("constant", "gal", "gradients", "ensemble")
     settings = {
         steering.Settings: replace(TINY, methods=METHODS),
         recognition.Settings: replace(small, methods=classes),
@@ -159,8 +159,8 @@ def test_recognition_runs(tiny, tmp_path):
     accuracy = {line["method"]: line["scores"]["accuracy"] for line in results["lines"]}
     assert fits["gradients"]["temperature"] > 0
     assert accuracy["gradients"] == accuracy["constant"]
-    members = fits["ensemble_gradients"]["members"]
-    assert members[0]["temperature"] == fits["gradients"]["temperature"]
+    assert len(fits["ensemble"]["members"]) == 5
+    assert fits["ensemble"]["members"][0] == fits["constant"]
     assert (tmp_path / "compared.png").exists()
 
 

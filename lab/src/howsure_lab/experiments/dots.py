@@ -87,7 +87,7 @@ def _draw(ax: Axes, panel: Panel, methods: Sequence[str]) -> None:
     ax.grid(axis="y", color="0.92")
     ax.set_axisbelow(True)
     if panel.whole is not None:
-        ax.set_xlim(*panel.whole)
+        ax.set(xlim=panel.whole, xticks=(0, 0.5, 1))
     elif panel.lower_is_better:
         ax.set_xlim(right=edge)
 

@@ -46,7 +46,8 @@ PAPER = {
     "ours": ".95 / .41 / .12",
 }
 _SHOWN = 4.0  # range of log-likelihoods in the figure
-_SWEPT = ("ours", "gradients")
+_OWN = "gradients"
+_SWEPT = ("ours", _OWN)
 _METHODS = ("constant", "gal", "gast", "kendall", *_SWEPT, *WITH_RESIDUAL)
 
 
@@ -148,7 +149,10 @@ def draw(results: Mapping[str, Any], path: Path) -> Path:
         score = -line["scores"][f"{REFERENCE:g}"]["nll"]
         assumed.setdefault(line["method"], {}).setdefault(line["assumed"], []).append(score)
     figure, axes = new_figure(1, 2, width=11, height=4.2)
-    styles = {name: style_of(index) for index, name in enumerate(real)}
+    # The first style, black, is that of the library's own line.
+    others = [name for name in real if name != _OWN]
+    styles = {name: style_of(index) for index, name in enumerate([_OWN, *others])}
+    styles[_OWN]["linewidth"] = 2.5
     _draw_curves(axes[0, 0], real, styles)
     _draw_curves(axes[0, 1], assumed, styles)
     assumption = f"assumed variance; real {REFERENCE:g}"
