@@ -133,13 +133,21 @@ def with_lines(known: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _new_lines(known: list[Any], lines: list[Any]) -> list[Any]:
-    """The lines of methods that are not known; the floor again if it is that of other networks."""
+    """The lines of methods that are not known; and the floor of networks that are not."""
     methods = {line["method"] for line in known}
     new = [line for line in lines if line["method"] not in methods]
-    floors = [[line for line in each if line["method"] == _FLOOR] for each in (known, lines)]
-    if not all(floors) or all(_agree(*each) for each in zip(*floors, strict=True)):
-        return new
-    return [*({**line, "method": _AGAIN} for line in floors[1]), *new]
+    floors = [line for line in known if line["method"] in (_FLOOR, _AGAIN)]
+    unknown = [
+        {**line, "method": _AGAIN}
+        for line in lines
+        if line["method"] == _FLOOR and floors
+        if not any(_place(line) == _place(each) and _agree(line, each) for each in floors)
+    ]
+    return [*unknown, *new]
+
+
+def _place(line: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(line.get(key) for key in ("data", "split", "seed"))
 
 
 def _agree(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -79,6 +79,11 @@ def test_networks_that_were_trained_again_bring_their_floor():
     merged = script().with_lines(known, run)
     nll = {line["method"]: line["scores"]["clear"]["nll"] for line in merged["lines"]}
     assert nll == {"constant": 1.0, "constant_again": 1.1, "gradients": 3.0, "ensemble": 4.0}
+    # Further lines about these networks do not bring it once more.
+    run["lines"][0]["method"] = "ensemble_gradients"
+    more = script().with_lines(merged, run)
+    added = [line["method"] for line in more["lines"] if line.get("added") == 1]
+    assert added == ["ensemble_gradients"] and len(more["lines"]) == len(merged["lines"]) + 1
 
 
 def test_every_line_says_where_it_comes_from():

@@ -164,23 +164,25 @@ def tables(results: Mapping[str, Any]) -> list[str]:
 _FLOORS = ("constant", "constant_again")
 
 
-def _place(line: Mapping[str, Any]) -> tuple[str, int, int | None]:
-    """Which network a line is about: a split's; lines that were added later have their own."""
-    return line["data"], line["split"], line.get("added")
-
-
 def draw(results: Mapping[str, Any], path: Path) -> Path:
     """Writes the picture of a run: NLL beside that of a constant variance, by data set."""
     lines, panels = results["lines"], []
-    floors = {_place(line): line["scores"]["nll"] for line in lines if line["method"] in _FLOORS}
+    floors = {_network(line): line["scores"]["nll"] for line in lines if line["method"] in _FLOORS}
     for name in dict.fromkeys(line["data"] for line in lines):
         found: dict[str, list[float]] = {}
-        for line in (line for line in lines if line["data"] == name and _place(line) in floors):
-            gain = line["scores"]["nll"] - floors[_place(line)]
-            found.setdefault(line["method"], []).append(gain)
+        for line in (line for line in lines if line["data"] == name):
+            # Lines that were added later are about the same networks unless they have a floor.
+            floor = floors.get(_network(line), floors.get((name, line["split"], None)))
+            if floor is not None:
+                found.setdefault(line["method"], []).append(line["scores"]["nll"] - floor)
         if found:
             panels.append(Panel(name, "NLL above that of a constant", found, 0.0))
     return draw_dots(panels, path, LABELS)
+
+
+def _network(line: Mapping[str, Any]) -> tuple[str, int, int | None]:
+    """Which network a line is about: data set, split, and the run that added it."""
+    return line["data"], line["split"], line.get("added")
 
 
 def run(options: Options) -> Path:
