@@ -87,7 +87,7 @@ class Settings:
         if not options.quick:
             return full
         effort = Effort(rates=few, tuning_samples=10, epochs=1, batch=32)
-        small = replace(full, size=64, widths=SMALL, counts=Counts(600, 50, 30), methods=_QUICK)
+        small = replace(full, size=64, widths=SMALL, counts=Counts(400, 50, 20), methods=_QUICK)
         return replace(small, recipe=PlainRecipe(8), effort=effort)
 
 
