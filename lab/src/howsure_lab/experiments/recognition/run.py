@@ -47,8 +47,8 @@ from howsure_lab.experiments.reports import (
 )
 from howsure_lab.experiments.tables import Column, method_table
 
-# For classes the default finds a temperature for each input; with a constant variance, probabilities
-# are those of the network itself.
+# For classes the default finds a temperature for each input. A constant variance leaves the mean
+# probabilities to the network itself.
 LABELS = {
     **contenders.LABELS,
     "constant": "softmax, constant variance",
