@@ -58,7 +58,7 @@ LABELS = {
 }
 PAPER = {"gal": "93.2 / 4.79", "gast": "93.7 / 15.2", "ours": "94.0 / 2.65"}
 # One line per kind of method.
-_QUICK = ("constant", "gal", "gast", "kendall", "ours", "gradients", "ensemble_gradients")
+_QUICK = ("constant", "gal", "gast", "kendall", "ours", "gradients", "ensemble")
 _WEIGHTS = "resnet20*.th"
 _DEPTH = 20
 

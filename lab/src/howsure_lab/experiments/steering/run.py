@@ -42,7 +42,7 @@ from howsure_lab.experiments.steering.report import draw, draw_figures, tables
 
 _BATCH = 64
 # One line per kind of method.
-_QUICK = ("constant", "gal", "gast", "kendall", "ours", "gradients", "ensemble_gradients")
+_QUICK = ("constant", "gal", "gast", "kendall", "ours", "gradients", "ensemble")
 _WEIGHTS = ("dronet_torch.pt", "model_weights.h5")
 
 
