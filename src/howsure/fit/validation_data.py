@@ -109,7 +109,7 @@ def warn_if_clean(setup: Setup, pairs: list[tuple[Any, Tensor]]) -> None:
     if found < 0.5 * assumed:
         warnings.warn(
             f"The held-out inputs look cleaner (std about {found:.2g}) than the noise that is "
-            f"assumed (std {assumed:.2g}), so the fitted rate will not suit noisy inputs; use "
+            f"assumed (std {assumed:.2g}), so what is fitted will not suit noisy inputs; use "
             '`inputs="clean"` to add the noise to them.',
             stacklevel=6,
         )

@@ -1,5 +1,6 @@
 """Whole runs, very small: files, resuming, both kinds of data."""
 
+import copy
 import csv
 import json
 from dataclasses import replace
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import howsure as hs
 from howsure.cli import main
 from howsure_lab.experiments.contenders import CONTENDERS, Bench, Effort, tuned, with_samples
 from howsure_lab.experiments.folder import RunFolder
@@ -27,21 +29,22 @@ pytest.importorskip("matplotlib")
 EFFORT = Effort(samples=4, tuning_samples=4, rates=(0.0, 0.01, 0.1), epochs=1, batch=16)
 RECIPE = PlainRecipe(1)
 TINY = steering.Settings(
-    size=32, widths=(4, 4, 4, 4), counts=Counts(48, 12, 8), recipe=RECIPE, effort=EFFORT
+    size=32, widths=(4, 4, 4, 4), counts=Counts(48, 50, 8), recipe=RECIPE, effort=EFFORT
 )
 
 
-METHODS = ("constant", "gal", "gast", "kendall", "gradients")
+METHODS = ("constant", "gal", "gast", "kendall", "gradients", "ensemble_gradients")
 
 
 @pytest.fixture
 def tiny(monkeypatch):
     """Every task with settings of a second or two."""
-    few = replace(TINY, noise_std=0.1, methods=("constant", "ours"))
-    small = recognition.Settings(ImageCounts(10, 40), recipe=PlainRecipe(1), effort=EFFORT)
+    few = replace(TINY, noise_std=0.1, methods=("constant", "ours", "gradients"))
+    small = recognition.Settings(ImageCounts(50, 40), recipe=PlainRecipe(1), effort=EFFORT)
+    classes = ("constant", "gal", "gradients", "ensemble")
     settings = {
         steering.Settings: replace(TINY, methods=METHODS),
-        recognition.Settings: replace(small, methods=("constant", "gal")),
+        recognition.Settings: replace(small, methods=classes),
         sensitivity.SensitivitySettings: sensitivity.SensitivitySettings(few, few.methods),
         uci.UciSettings: uci.UciSettings(recipe=PlainRecipe(3), effort=EFFORT),
     }
@@ -78,10 +81,17 @@ def test_steering_writes_everything_and_resumes(tiny, tmp_path, monkeypatch, cap
     assert [line["method"] for line in results["lines"]] == list(METHODS)
     assert set(results["lines"][0]["scores"]) == {"clear", "night", "fog", "missing_lane"}
     assert "predictions" not in results["lines"][0]
-    assert {"config.json", "table.md", "curves.png", "gallery.png"} <= {
+    assert {"config.json", "table.md", "compared.png", "curves.png", "gallery.png"} <= {
         path.name for path in tmp_path.iterdir()
     }
     assert "Kendall: variance head" in capsys.readouterr().out
+    single, several = (results["lines"][k]["fit"] for k in (-2, -1))
+    # The default: a posterior over masks, from the held-out images alone.
+    assert single["masks"] > 0 and single["cross_fitted"] and single["count"] == 50
+    # Five networks, the first of them the same.
+    assert len(several["members"]) == 5 and several["members"][0] == single
+    networks = {path.name for path in tmp_path.rglob("seed*-plain.pt")}
+    assert networks == {f"seed{seed}-plain.pt" for seed in range(5)}
 
 
 def test_more_seeds_are_added_to_a_finished_run(tiny, tmp_path, monkeypatch):
@@ -98,6 +108,18 @@ def test_more_seeds_are_added_to_a_finished_run(tiny, tmp_path, monkeypatch):
     assert [line["seed"] for line in lines] == [0, 1]
     assert lines[0]["scores"] != lines[1]["scores"]
     assert "±" in (tmp_path / "table.md").read_text()
+
+
+def test_chosen_methods_are_added_to_a_finished_run(tiny, tmp_path, capsys):
+    assert run("steering", "--out", tmp_path, "--methods", "constant") == 0
+    first = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("seed0*")}
+    assert run("steering", "--out", tmp_path, "--methods", "gradients", "constant") == 0
+    assert len(first) == 2 and all(path.stat().st_mtime_ns == t for path, t in first.items())
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [line["method"] for line in results["lines"]] == ["constant", "gradients"]
+    assert results["command"].endswith("--methods gradients constant")
+    assert run("steering", "--out", tmp_path, "--methods", "adjoint") == 2
+    assert "no methods ['adjoint']" in capsys.readouterr().err
 
 
 def test_steering_on_drives_uses_the_given_weights(tiny, tmp_path, monkeypatch):
@@ -132,6 +154,14 @@ def test_recognition_runs(tiny, tmp_path):
     results = json.loads((tmp_path / "results.json").read_text())
     scores = results["lines"][0]["scores"]
     assert {"accuracy", "one_hot_nll", "brier", "ece", "strange_shuffled"} <= set(scores)
+    fits = {line["method"]: line["fit"] for line in results["lines"]}
+    # A temperature softens or sharpens; it changes no class.
+    accuracy = {line["method"]: line["scores"]["accuracy"] for line in results["lines"]}
+    assert fits["gradients"]["temperature"] > 0
+    assert accuracy["gradients"] == accuracy["constant"]
+    assert len(fits["ensemble"]["members"]) == 5
+    assert fits["ensemble"]["members"][0] == fits["constant"]
+    assert (tmp_path / "compared.png").exists()
 
 
 def test_sensitivity_runs_in_both_directions(tiny, tmp_path):
@@ -140,10 +170,13 @@ def test_sensitivity_runs_in_both_directions(tiny, tmp_path):
     assert set(results["real"][0]["scores"]) == {"0.01", "0.05", "0.1"}
     assert {line["assumed"] for line in results["assumed"]} == {0.001, 0.01}
     same = [line for line in results["assumed"] if line["assumed"] == 0.01]
-    ours = [line for line in results["real"] if line["method"] == "ours"]
+    real = {line["method"]: line for line in results["real"]}
     # Both tables contain the case in which the assumption is right.
-    again = {line["method"]: line for line in same}["ours"]["scores"]["0.01"]["nll"]
-    assert again == pytest.approx(ours[0]["scores"]["0.01"]["nll"])
+    assert {line["method"] for line in same} == {"ours", "gradients"}
+    for line in same:
+        first = real[line["method"]]["scores"]["0.01"]["nll"]
+        assert line["scores"]["0.01"]["nll"] == pytest.approx(first)
+    assert (tmp_path / "compared.png").exists()
 
 
 def test_runtime_changes_nothing_but_the_samples(tiny, tmp_path):
@@ -166,6 +199,7 @@ def test_uci_runs_on_diabetes(tiny, tmp_path):
     assert {line["method"] for line in lines} >= set(CONTENDERS)
     # In the units of the data: the targets' std is 77.
     assert all(40 < line["scores"]["rmse"] < 110 for line in lines)
+    assert (tmp_path / "compared.png").exists()
 
 
 def linear_bench(task="regression"):
@@ -174,7 +208,13 @@ def linear_bench(task="regression"):
     x = torch.randn(64, 3)
     y = torch.randn(64, 2) if task == "regression" else torch.randint(2, (64,))
     data = Pairs(x, y)
-    return Bench(model.eval().requires_grad_(False), 0.01, data, data, EFFORT, task=task)
+
+    def others(count):
+        return [copy.deepcopy(model) for _ in range(count)]
+
+    return Bench(
+        model.eval().requires_grad_(False), 0.01, data, data, EFFORT, task=task, others=others
+    )
 
 
 @pytest.mark.parametrize("task", ["regression", "classification"])
@@ -187,7 +227,12 @@ def test_every_contender_leaves_the_network_alone(name, task, tmp_path):
     found = made.sure(bench.train.x[:5])
     assert found.mean.shape == (5, 2) and bool((found.total_var >= 0).all())
     json.dumps(made.record)
-    assert with_samples(made.sure, 7).setup.samples == 7
+    if CONTENDERS[name].members == 1:
+        assert with_samples(made, 7).setup.samples == 7
+    else:
+        assert len(made.sure.members) == len(made.record["members"]) == 5
+        with pytest.raises(TypeError, match="members"):
+            with_samples(made, 7)
 
 
 def test_constant_is_the_held_out_error(tmp_path):
@@ -195,3 +240,19 @@ def test_constant_is_the_held_out_error(tmp_path):
     made = tuned(CONTENDERS["constant"], bench, RunFolder(tmp_path, {}))
     error = (bench.model(bench.validation.x) - bench.validation.y).square().mean()
     assert made.record["residual_var"] == pytest.approx(float(error), rel=1e-3)
+
+
+def test_an_ensemble_needs_other_networks(tmp_path):
+    bench = replace(linear_bench(), others=None)
+    with pytest.raises(ValueError, match="several seeds"):
+        tuned(CONTENDERS["ensemble"], bench, RunFolder(tmp_path, {}))
+
+
+def test_the_default_is_what_a_user_gets(tmp_path):
+    bench = linear_bench()
+    sure = hs.Uncertain(bench.model, bench.noise)
+    sure.fit(bench.validation.batches(bench.effort.batch), show_progress=False)
+    made = tuned(CONTENDERS["gradients"], bench, RunFolder(tmp_path, {}))
+    found, wanted = made.sure(bench.train.x[:5]), sure(bench.train.x[:5])
+    assert torch.equal(found.mean, wanted.mean)
+    assert torch.equal(found.total_var, wanted.total_var)

@@ -80,7 +80,7 @@ def test_config_and_results_have_what_a_reader_needs(tmp_path):
     path = reports.write_results(options, folder, {"lines": []}, ["a", "b"])
     assert path.read_text() == "a\nb"
     results = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert results["command"] == "howsure reproduce steering --data DATA --quick --seeds 1"
+    assert results["command"] == "howsure reproduce steering --data DATA --quick"
     assert results["seeds"] == [0] and results["name"] == "steering-real-quick"
     assert {"date", "packages", "hardware"} <= set(results["environment"])
     assert str(tmp_path) not in (tmp_path / "run" / "results.json").read_text()

@@ -37,6 +37,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="minutes instead of hours")
     parser.add_argument("--seeds", type=count, help="how many (3, quick 1)")
     parser.add_argument("--out", type=Path, help="folder of the run (out/TASK)")
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="only these lines (all)")
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs finished")
     parser.set_defaults(resumes=True)
 
@@ -50,6 +51,7 @@ def run(arguments: argparse.Namespace) -> Result:
     names = ("task", "data", "quick", "seeds", "out", "fresh")
     options = Options(
         **{name: getattr(arguments, name) for name in names},
+        methods=tuple(arguments.methods) if arguments.methods else None,
         show_progress=shows_progress(arguments),
     )
     experiment: Callable[[Options], Path] = import_module(TASKS[options.task]).run

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from howsure.fit import Fit
+from howsure.fit import Fit, Found
 from howsure.fit.training import train_adf, train_heteroscedastic
 from howsure.methods import MethodName
 from howsure.methods.variance_head import add_variance_head
 from howsure.setup import PredictionKind
-from howsure.uncertain import Uncertain
+from howsure.uncertain import Ensemble, Uncertain
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.pairs import Pairs
 
@@ -27,49 +28,66 @@ class Contender:
     Attributes:
         label: What the line says.
         method: The method of `Uncertain`.
-        fit: Find its rate and residual variance on held-out data.
+        fit: What is found on held-out data: "dropout", the paper's rate, with a residual variance
+            where the method has one; "auto", what `Uncertain(model, noise).fit(held_out)` gives, a
+            posterior over masks or a temperature; or nothing.
         fit_residual_var: Add a residual variance; `None` for what the method does by itself.
         retrained: "adf" or "head": the network is trained further by that method's likelihood.
-        prediction: "mean" over noise and masks as in the paper, "network" for the plain output.
+        prediction: "mean" over noise and masks as in the paper; `None` for the method's own.
         released: Rate and constant variance are not tuned: the rate of training, and the constant
             of the authors' code.
+        members: How many networks, each fitted by itself; more than 1 is an ensemble.
     """
 
     label: str
     method: MethodName
-    fit: bool = True
+    fit: Literal["dropout", "auto"] | None = "dropout"
     fit_residual_var: bool | None = None
     retrained: str = ""
-    prediction: PredictionKind = "mean"
+    prediction: PredictionKind | None = "mean"
     released: bool = False
+    members: int = 1
 
 
+MEMBERS = 5  # of an ensemble; more gain little (Lakshminarayanan et al. 2017, figure 2)
 CONTENDERS = {
     "constant": Contender("constant variance", "constant"),
-    "gal_untuned": Contender("Gal: MC dropout, not tuned", "mc_dropout", fit=False, released=True),
+    "gal_untuned": Contender("Gal: MC dropout, not tuned", "mc_dropout", fit=None, released=True),
     "gal": Contender("Gal: MC dropout, tuned residual_var", "mc_dropout"),
-    "gast_untrained": Contender("Gast: ADF, untrained", "adf", fit=False),
-    "gast": Contender("Gast: ADF, trained", "adf", fit=False, retrained="adf"),
+    "gast_untrained": Contender("Gast: ADF, untrained", "adf", fit=None),
+    "gast": Contender("Gast: ADF, trained", "adf", fit=None, retrained="adf"),
     "kendall": Contender("Kendall: variance head", "heteroscedastic", retrained="head"),
     "ours": Contender("the paper: sampled ADF", "sampled_adf"),
     "ours_tau": Contender("the paper + residual_var", "sampled_adf", fit_residual_var=True),
-    "gradients": Contender("howsure gradients", "gradients", prediction="network"),
-    "gradients_residual": Contender(
-        "howsure gradients + residual_var",
+    "noise_sampling": Contender("Monte Carlo", "noise_sampling"),
+    "gradients_dropout": Contender(
+        "howsure: gradients + dropout rate",
         "gradients",
         fit_residual_var=True,
         prediction="network",
     ),
-    "noise_sampling": Contender("Monte Carlo", "noise_sampling"),
+    "gradients": Contender("howsure: gradients + posterior", "auto", fit="auto", prediction=None),
+    "ensemble": Contender("five networks, constant variance", "constant", members=MEMBERS),
+    "ensemble_gradients": Contender(
+        "five networks, each with howsure",
+        "auto",
+        fit="auto",
+        prediction=None,
+        members=MEMBERS,
+    ),
 }
 RELEASED_VAR = 1e-4
-# With a residual variance of their own: left out where runs are short.
-WITH_RESIDUAL = ("ours_tau", "gradients_residual")
+_OF_POINTS = ("auto", "gradients")
+# The same with a residual variance: left out where runs are short.
+WITH_RESIDUAL = ("ours_tau", "gradients_dropout")
+SINGLE = tuple(name for name, contender in CONTENDERS.items() if contender.members == 1)
 LABELS = {
     **{name: contender.label for name, contender in CONTENDERS.items()},
-    # Methods of version 0.1, which older results contain.
-    "adjoint": "howsure adjoint",
-    "adjoint_tau": "howsure adjoint + residual_var",
+    # A check that committed results have: the floor of the networks that later lines are about.
+    "constant_again": "constant variance, networks below",
+    # Of version 0.1, where results still have them.
+    "adjoint": "howsure 0.1: adjoint",
+    "adjoint_tau": "howsure 0.1: adjoint + residual_var",
 }
 
 
@@ -109,6 +127,8 @@ class Bench:
         effort: How much work is spent.
         seed: Of masks, draws and retraining.
         task: "regression" or "classification".
+        others: Gives so many further networks, trained alike from other seeds; `None` where the
+            network was given and there are no others.
     """
 
     model: nn.Module
@@ -118,51 +138,86 @@ class Bench:
     effort: Effort = field(default_factory=Effort)
     seed: int = 0
     task: str = "regression"
+    others: Callable[[int], Sequence[nn.Module]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
     """A method ready for use, with what was found on the way."""
 
-    sure: Uncertain
+    sure: Uncertain | Ensemble
     record: dict[str, Any]
 
 
 def tuned(contender: Contender, bench: Bench, folder: RunFolder) -> Tuned:
     """The contender on this network, tuned on the held-out data; retrained weights are kept."""
+    if contender.members == 1:
+        return Tuned(*_tuned(contender, bench, folder))
+    if bench.others is None:
+        raise ValueError(f"{contender.label!r} needs networks of several seeds; there is one.")
+    networks = [bench.model, *bench.others(contender.members - 1)]
+    # Each with a seed of its own: the masks and noisy points of members are independent.
+    benches = [replace(bench, model=net, seed=bench.seed + k) for k, net in enumerate(networks)]
+    found = [_tuned(contender, each, folder) for each in benches]
+    members, records = zip(*found, strict=True)
+    return Tuned(Ensemble(members), {"members": list(records)})
+
+
+def _tuned(
+    contender: Contender, bench: Bench, folder: RunFolder
+) -> tuple[Uncertain, dict[str, Any]]:
+    """One network with the contender's method, and the record of its fit."""
     model, constant = _network(contender, bench, folder)
     sure = Uncertain(
         model,
         bench.noise if _uses_noise(contender) else None,
         contender.method,
         # The paper's number is one of samples; noisy points are as many as the method takes.
-        samples=None if contender.method == "gradients" else bench.effort.samples,
+        samples=None if contender.method in _OF_POINTS else bench.effort.samples,
         seed=bench.seed,
         prediction=contender.prediction,
         task=bench.task,
         rate=bench.effort.train_rate if contender.released else None,
         residual_var=constant,
     )
-    record: dict[str, Any] = {"residual_var": constant, "floor": constant}
-    if contender.fit:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            fit = sure.fit(
-                bench.validation.batches(bench.effort.batch),
-                model="dropout",
-                rates=bench.effort.rates,
-                samples=bench.effort.tuning_samples,
-                fit_residual_var=contender.fit_residual_var,
-                show_progress=False,
-            )
-        assert isinstance(fit, Fit)
-        record = {
-            "rate": fit.rate,
-            "residual_var": fit.residual_var,
-            "validation_nll": fit.best_nll,
-        }
-        record["notes"] = sorted({str(warning.message) for warning in caught})
-    return Tuned(sure, record)
+    if contender.fit is None:
+        return sure, {"residual_var": constant, "floor": constant}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit = sure.fit(
+            bench.validation.batches(bench.effort.batch),
+            show_progress=False,
+            **_fit_options(contender, bench.effort),
+        )
+    warned = {str(warning.message) for warning in caught}
+    return sure, {**_record(fit), "notes": sorted(warned)}
+
+
+def _fit_options(contender: Contender, effort: Effort) -> dict[str, Any]:
+    if contender.fit == "auto":
+        return {}
+    return {
+        "model": "dropout",
+        "rates": effort.rates,
+        "samples": effort.tuning_samples,
+        "fit_residual_var": contender.fit_residual_var,
+    }
+
+
+def _record(fit: Found) -> dict[str, Any]:
+    """What was found, as plain data."""
+    if not isinstance(fit, Fit):
+        return {"validation_nll": fit.nll, **fit.to_dict()}
+    return {"rate": fit.rate, "residual_var": fit.residual_var, "validation_nll": fit.best_nll}
+
+
+def member_seeds(seed: int, count: int) -> range:
+    """The seeds of the further networks of an ensemble: those that follow.
+
+    Ensembles of neighbouring seeds share members: their mean is as it should be, their spread
+    over seeds is smaller than that of separate ones.
+    """
+    return range(seed + 1, seed + 1 + count)
 
 
 def _uses_noise(contender: Contender) -> bool:
@@ -207,9 +262,11 @@ def squared_error(bench: Bench) -> float:
     return float(torch.cat([(bench.model(x) - y).square() for x, y in batches]).mean())
 
 
-def with_samples(sure: Uncertain, samples: int | None) -> Uncertain:
+def with_samples(made: Tuned, samples: int | None) -> Uncertain:
     """The same method with another number of samples; `None` for its own."""
-    changed = Uncertain(sure.model)
-    changed.method = sure.method
-    changed.setup = replace(sure.setup, samples=samples)
+    if not isinstance(made.sure, Uncertain):
+        raise TypeError("An ensemble has no number of samples; its members have.")
+    changed = Uncertain(made.sure.model)
+    changed.method = made.sure.method
+    changed.setup = replace(made.sure.setup, samples=samples)
     return changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ class Options:
         seeds: How many seeds; 1 in quick runs unless given, else 3.
         out: The run's folder.
         fresh: Compute everything again, also what an earlier run has finished.
+        methods: Only these lines of the table; `None` for all.
         show_progress: Show a bar.
     """
 
@@ -26,6 +28,7 @@ class Options:
     seeds: int | None = None
     out: Path | None = None
     fresh: bool = False
+    methods: tuple[str, ...] | None = None
     show_progress: bool = True
 
     @property
@@ -38,6 +41,14 @@ class Options:
         """Where the run writes."""
         return self.out or Path("out") / self.name
 
+    def chosen(self, methods: Sequence[str]) -> tuple[str, ...]:
+        """Those of a task's methods that were asked for, in its order."""
+        if self.methods is None:
+            return tuple(methods)
+        if unknown := [name for name in self.methods if name not in methods]:
+            raise ValueError(f"This run has no methods {unknown}; there are {list(methods)}.")
+        return tuple(name for name in methods if name in self.methods)
+
     @property
     def name(self) -> str:
         """The task with what kind of run it is, such as `steering-real-quick`."""
@@ -49,5 +60,6 @@ class Options:
         """The command that repeats the run; the data's folder is named DATA."""
         data = ["--data DATA"] if self.data else []
         quick = ["--quick"] if self.quick else []
-        seeds = [f"--seeds {len(self.seed_list)}"]
-        return " ".join(["howsure reproduce", self.task, *data, *quick, *seeds])
+        seeds = [] if self.seeds is None else [f"--seeds {self.seeds}"]
+        only = ["--methods", *self.methods] if self.methods else []
+        return " ".join(["howsure reproduce", self.task, *data, *quick, *seeds, *only])

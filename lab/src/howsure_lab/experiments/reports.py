@@ -12,6 +12,9 @@ from howsure_lab.experiments.environment import environment
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.options import Options
 
+# The picture of a run that its results alone give, so that it can be drawn again.
+PICTURE = "compared.png"
+
 
 @dataclass(frozen=True)
 class Step:
@@ -37,9 +40,11 @@ def open_folder(options: Options, settings: Mapping[str, Any]) -> RunFolder:
     """The run's folder with its config.json, ready for parts."""
     version = environment()["packages"].get("howsure")
     config = {"task": options.task, "quick": options.quick, "real": options.data is not None}
-    config |= {"howsure": version, "settings": dict(settings)}
+    # Every line is a part of its own: which of them are wanted changes none.
+    kept = {key: value for key, value in settings.items() if key != "methods"}
+    config |= {"howsure": version, "settings": kept}
     folder = RunFolder(options.folder, config, fresh=options.fresh)
-    folder.write("config.json", {**config, **_about(options)})
+    folder.write("config.json", {**config, "settings": dict(settings), **_about(options)})
     return folder
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from howsure_lab.experiments.contenders import CONTENDERS, Bench, Effort, tuned
+from howsure_lab.experiments.contenders import CONTENDERS, SINGLE, Bench, Effort, tuned
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.motion.calibrated import NAME as OWN
 from howsure_lab.experiments.motion.calibrated import affine
@@ -30,8 +30,8 @@ from howsure_lab.experiments.reports import Step, finished, open_folder, write_r
 
 _RATE = 0.1  # of dropout in the comparison of dense methods and in the figure
 _BRUTE = 6  # objects for Monte Carlo
-# One backward pass per output is out of reach for a field.
-_METHODS = (*(name for name in CONTENDERS if not name.startswith("gradients")), OWN)
+# One backward pass per output is out of reach for a field; five networks take too long to train.
+_METHODS = (*(name for name in SINGLE if not name.startswith("gradients")), OWN)
 
 
 @dataclass(frozen=True)
@@ -193,6 +193,7 @@ class MotionRun:
 def run(options: Options) -> Path:
     """Runs the experiment; returns the path of its table."""
     settings = Settings.of(options)
+    settings = replace(settings, methods=options.chosen(settings.methods))
     flow = None if options.data is None else flow_source(options.data)
     folder = open_folder(options, asdict(settings))
     work = MotionRun(options, settings, folder)

@@ -89,6 +89,8 @@ def run(options: Options) -> Path:
     """Runs the experiment; returns the path of its table."""
     if options.data is not None:
         raise ValueError("The quadrotor is simulated and takes no `--data`; leave it out.")
+    if options.methods is not None:
+        raise ValueError("The quadrotor flies all policies at once; leave out `--methods`.")
     settings = Settings.of(options)
     folder = open_folder(options, asdict(settings))
     steps = [

@@ -14,14 +14,17 @@ from torch.nn import functional as F
 
 from howsure import noise
 from howsure.prediction import Prediction
+from howsure_lab.experiments import contenders
 from howsure_lab.experiments.contenders import (
     CONTENDERS,
-    LABELS,
     WITH_RESIDUAL,
     Bench,
+    Contender,
     Effort,
+    member_seeds,
     tuned,
 )
+from howsure_lab.experiments.dots import Panel, draw_dots
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.options import Options
 from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
@@ -35,10 +38,27 @@ from howsure_lab.experiments.recognition.scores import (
     classification_scores,
     told_apart,
 )
-from howsure_lab.experiments.reports import Step, finished, open_folder, write_results
+from howsure_lab.experiments.reports import (
+    PICTURE,
+    Step,
+    finished,
+    open_folder,
+    write_results,
+)
 from howsure_lab.experiments.tables import Column, method_table
 
+# For classes the default finds a temperature for each input. A constant variance leaves the mean
+# probabilities to the network itself.
+LABELS = {
+    **contenders.LABELS,
+    "constant": "softmax, constant variance",
+    "constant_again": "softmax, networks below",
+    "gradients": "howsure: gradients + temperature",
+    "ensemble": "five networks",
+}
 PAPER = {"gal": "93.2 / 4.79", "gast": "93.7 / 15.2", "ours": "94.0 / 2.65"}
+# One line per kind of method.
+_QUICK = ("constant", "gal", "gast", "kendall", "ours", "gradients", "ensemble")
 _WEIGHTS = "resnet20*.th"
 _DEPTH = 20
 
@@ -59,13 +79,21 @@ class Settings:
         few = (0.0, 0.003, 0.01, 0.03, 0.1)
         if options.data is not None:
             effort = Effort(epochs=1, tuning_samples=50, batch=25)
-            untrained = tuple(n for n in Settings().methods if not CONTENDERS[n].retrained)
+            untrained = tuple(n for n in Settings().methods if _is_untrained(CONTENDERS[n]))
             real = Settings(Counts(200, 1000), 2 / 255, effort=effort, methods=untrained)
-            few_images = replace(real, counts=Counts(25, 75))
+            # A temperature asks for 50 held-out images.
+            few_images = replace(real, counts=Counts(50, 75))
             quick = Effort(rates=few, tuning_samples=10, batch=25)
             return replace(few_images, effort=quick) if options.quick else real
-        small = replace(Settings(), counts=Counts(150, 300), recipe=PlainRecipe(15, lr=1e-2))
-        return replace(small, effort=Effort(rates=few, epochs=2)) if options.quick else Settings()
+        if not options.quick:
+            return Settings()
+        small = replace(Settings(), counts=Counts(100, 40), recipe=PlainRecipe(6, lr=1e-2))
+        return replace(small, effort=Effort(rates=few, epochs=2), methods=_QUICK)
+
+
+def _is_untrained(contender: Contender) -> bool:
+    """Whether a pretrained network is enough: nothing is trained."""
+    return not contender.retrained and contender.members == 1
 
 
 class RecognitionRun:
@@ -102,7 +130,12 @@ class RecognitionRun:
         level = noise.gray_levels(std * 255, normalize_std=STD) if real else std**2
         data, effort = self.data, self.settings.effort
         model = self.network(seed)
-        return Bench(model, level, data.train, data.validation, effort, seed, "classification")
+        bench = Bench(model, level, data.train, data.validation, effort, seed, "classification")
+        return bench if real else replace(bench, others=partial(self.other_networks, seed))
+
+    def other_networks(self, seed: int, count: int) -> list[nn.Module]:
+        """Further networks for an ensemble with that of this seed."""
+        return [self.network(each) for each in member_seeds(seed, count)]
 
     def method(self, name: str, seed: int) -> dict[str, Any]:
         """One line of the table for one seed."""
@@ -173,13 +206,33 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
+_DRAWN = {
+    "categorical_nll": "categorical NLL",
+    "ece": "calibration error (ECE)",
+    "errors_entropy": "AUROC of errors, by entropy",
+}
+
+
+def draw(results: Mapping[str, Any], path: Path) -> Path:
+    """Writes the picture of a run: likelihood, calibration and errors found, by method."""
+    panels = []
+    for key, words in _DRAWN.items():
+        found: dict[str, list[float]] = {}
+        for line in results["lines"]:
+            found.setdefault(line["method"], []).append(line["scores"][key])
+        panels.append(Panel("", words, found, lower_is_better=key != "errors_entropy"))
+    return draw_dots(panels, path, LABELS)
+
+
 def run(options: Options) -> Path:
     """Runs the experiment; returns the path of its table."""
     settings = Settings.of(options)
+    settings = replace(settings, methods=options.chosen(settings.methods))
     if options.data is not None:
         find_weights(options.data)
     folder = open_folder(options, asdict(settings))
     work = RecognitionRun(options, settings, folder)
     plain, *lines = finished(work.steps(), folder, options)
     results = {"settings": asdict(settings), "plain": plain, "lines": lines}
+    draw(results, folder.path / PICTURE)
     return write_results(options, folder, results, tables(results))

@@ -46,7 +46,7 @@ class RuntimeRun(SteeringRun):
         image, points = tests.x[:1], []
         plain = _seconds(lambda: _forward(self.network(seed), image))
         for samples in self._samples(name):
-            sure = with_samples(made.sure, None if name in _SINGLE else samples)
+            sure = with_samples(made, None if name in _SINGLE else samples)
             found = sure.predict(tests.batches(self.settings.effort.batch), show_progress=False)
             scores = regression_scores(found.mean, found.total_var, tests.y)
             seconds = _seconds(partial(sure, image))
@@ -66,7 +66,7 @@ class RuntimeRun(SteeringRun):
         return [
             Step(f"seed{seed}-curve-{name}", partial(self.curve, name, seed))
             for seed in self.options.seed_list
-            for name in (*_SINGLE, *_SAMPLED)
+            for name in self.options.chosen((*_SINGLE, *_SAMPLED))
             if self.differs_by_seed(name, seed)
         ]
 

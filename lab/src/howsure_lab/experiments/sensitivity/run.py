@@ -7,23 +7,34 @@ clean ones does not reproduce the paper's table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from howsure_lab.experiments.contenders import LABELS, WITH_RESIDUAL, Bench, Effort
 from howsure_lab.experiments.evaluate import evaluated
+from howsure_lab.experiments.figures import new_figure, save, style_of
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.options import Options
 from howsure_lab.experiments.pairs import Pairs
 from howsure_lab.experiments.plain_training import PlainRecipe
-from howsure_lab.experiments.reports import Step, finished, open_folder, write_results
+from howsure_lab.experiments.reports import (
+    PICTURE,
+    Step,
+    finished,
+    open_folder,
+    write_results,
+)
 from howsure_lab.experiments.steering.data import Counts, SteeringData, rendered_data
 from howsure_lab.experiments.steering.model import SMALL
 from howsure_lab.experiments.steering.run import Settings, SteeringRun, find_weights
 from howsure_lab.experiments.tables import Column, method_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 REFERENCE = 0.01
 REAL = (0.01, 0.05, 0.1)
@@ -34,7 +45,9 @@ PAPER = {
     "kendall": ".99 / .30 / -.11",
     "ours": ".95 / .41 / .12",
 }
-_SWEPT = ("ours", "gradients")
+_SHOWN = 4.0  # range of log-likelihoods in the figure
+_OWN = "gradients"
+_SWEPT = ("ours", _OWN)
 _METHODS = ("constant", "gal", "gast", "kendall", *_SWEPT, *WITH_RESIDUAL)
 
 
@@ -51,12 +64,10 @@ class SensitivitySettings:
         base = replace(Settings.of(options), noise_std=REFERENCE**0.5)
         if options.data is not None:
             few = tuple(name for name in _METHODS if name not in WITH_RESIDUAL)
-            counts = Counts(40, 8, 16) if options.quick else Counts(600, 64, 120)
+            counts = Counts(40, 50, 16) if options.quick else Counts(600, 64, 120)
             return SensitivitySettings(replace(base, counts=counts), few)
         if options.quick:
-            effort = Effort(rates=(0.0, 0.003, 0.01, 0.03, 0.1), epochs=2)
-            quick = replace(base, counts=Counts(1200, 80, 80), effort=effort)
-            return SensitivitySettings(quick, ("constant", "gal", "gast", "kendall", *_SWEPT))
+            return SensitivitySettings(base, ("constant", "gal", "gast", "kendall", *_SWEPT))
         full = replace(base, size=64, widths=SMALL, counts=Counts(3000, 200, 300))
         return SensitivitySettings(replace(full, recipe=PlainRecipe(12), effort=Effort()))
 
@@ -96,7 +107,8 @@ class SensitivityRun(SteeringRun):
         for seed in self.options.seed_list:
             for name in filter(partial(self.differs_by_seed, seed=seed), self.methods):
                 steps.append(Step(f"real-seed{seed}-{name}", partial(self.method, name, seed)))
-            for name in filter(partial(self.differs_by_seed, seed=seed), _SWEPT):
+            swept = [name for name in _SWEPT if name in self.methods]
+            for name in filter(partial(self.differs_by_seed, seed=seed), swept):
                 for var in ASSUMED:
                     compute = partial(self.assumed, name, var, seed)
                     steps.append(Step(f"assumed{var:g}-seed{seed}-{name}", compute))
@@ -126,6 +138,48 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def draw(results: Mapping[str, Any], path: Path) -> Path:
+    """Writes the picture of a run: log-likelihood against real noise, and against assumed noise."""
+    real: dict[str, dict[float, list[float]]] = {}
+    for line in results["real"]:
+        for var, scores in line["scores"].items():
+            real.setdefault(line["method"], {}).setdefault(float(var), []).append(-scores["nll"])
+    assumed: dict[str, dict[float, list[float]]] = {}
+    for line in results["assumed"]:
+        score = -line["scores"][f"{REFERENCE:g}"]["nll"]
+        assumed.setdefault(line["method"], {}).setdefault(line["assumed"], []).append(score)
+    figure, axes = new_figure(1, 2, width=11, height=4.2)
+    # The first style, black, is that of the library's own line.
+    others = [name for name in real if name != _OWN]
+    styles = {name: style_of(index) for index, name in enumerate([_OWN, *others])}
+    styles[_OWN]["linewidth"] = 2.5
+    _draw_curves(axes[0, 0], real, styles)
+    _draw_curves(axes[0, 1], assumed, styles)
+    assumption = f"assumed variance; real {REFERENCE:g}"
+    axes[0, 0].set(xlabel=f"real noise variance; assumed {REFERENCE:g}", ylabel="log-likelihood")
+    axes[0, 0].set_xticks(REAL)
+    axes[0, 1].set(xlabel=assumption, xscale="log")
+    # Beside the axes: inside, some line always runs through it.
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right", frameon=False)
+    return save(figure, path)
+
+
+def _draw_curves(
+    ax: Axes,
+    curves: Mapping[str, Mapping[float, Sequence[float]]],  # by method and noise, one per seed
+    styles: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Mean over seeds; the lowest lines leave the axes, which end where the others do."""
+    for name, points in curves.items():
+        levels = sorted(points)
+        means = [statistics.fmean(points[level]) for level in levels]
+        ax.plot(levels, means, marker="o", markersize=4, label=LABELS[name], **styles[name])
+    best = max(statistics.fmean(each) for points in curves.values() for each in points.values())
+    lowest, _ = ax.get_ylim()
+    ax.set_ylim(bottom=max(lowest, best - _SHOWN))
+    ax.grid(color="0.92")
+
+
 def _columns(levels: tuple[float, ...]) -> list[Column]:
     return [Column(f"{level:g}", f"{level:g}", 2) for level in levels]
 
@@ -133,6 +187,7 @@ def _columns(levels: tuple[float, ...]) -> list[Column]:
 def run(options: Options) -> Path:
     """Runs the experiment; returns the path of its table."""
     settings = SensitivitySettings.of(options)
+    settings = replace(settings, methods=options.chosen(settings.methods))
     if options.data is not None:
         find_weights(options.data)
     folder = open_folder(options, asdict(settings))
@@ -146,4 +201,5 @@ def run(options: Options) -> Path:
         if kind == "assumed":
             kept["assumed"] = float(step.name.split("-seed")[0].removeprefix("assumed"))
         results[kind].append(kept)
+    draw(results, folder.path / PICTURE)
     return write_results(options, folder, results, tables(results))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure_lab.experiments.contenders import LABELS
+from howsure_lab.experiments.dots import Panel, draw_dots
 from howsure_lab.experiments.figures import (
     draw_calibration,
     draw_sparsification,
@@ -28,7 +29,7 @@ PAPER = {
 }
 _SHOWN = 6  # images of the gallery per row
 # One line per kind of method: more cannot be told apart in a figure.
-_CURVES = ("gal", "gast", "kendall", "ours", "gradients", "noise_sampling")
+_CURVES = ("gal", "gast", "kendall", "ours", "noise_sampling", "gradients", "ensemble_gradients")
 _CONDITION = (
     Column("rmse", "RMSE"),
     Column("std", "mean std"),
@@ -71,6 +72,32 @@ def _table(
     for line in lines:
         runs.setdefault(line["method"], []).append(line["scores"][test])
     return method_table(runs, columns, labels=LABELS, paper=paper)
+
+
+def draw(results: Mapping[str, Any], path: Path) -> Path:
+    """Writes the picture of a run: NLL and coverage under every condition, by method."""
+    lines = results["lines"]
+    tests = list(lines[0]["scores"])
+    nll = [Panel(_title(test), "NLL", _values(lines, test, "nll")) for test in tests]
+    covered = [_covered(_title(test), _values(lines, test, "coverage")) for test in tests]
+    if len(tests) > 1:
+        return draw_dots([*nll, *covered], path)
+    rank = _values(lines, tests[0], "rank")
+    ranked = Panel(_title(tests[0]), "rank correlation of std and error", rank, 0.0, False)
+    return draw_dots([*nll, *covered, ranked], path)
+
+
+def _covered(title: str, values: Mapping[str, Sequence[float]]) -> Panel:
+    words = "coverage of 95 % intervals"
+    return Panel(title, words, values, 0.95, lower_is_better=False, whole=(0, 1.03))
+
+
+def _values(lines: Sequence[Mapping[str, Any]], test: str, key: str) -> dict[str, list[float]]:
+    """A metric of every method, one value for each seed."""
+    found: dict[str, list[float]] = {}
+    for line in lines:
+        found.setdefault(line["method"], []).append(line["scores"][test][key])
+    return found
 
 
 def draw_figures(lines: Sequence[Mapping[str, Any]], data: SteeringData, folder: Path) -> None:

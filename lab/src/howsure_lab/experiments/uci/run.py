@@ -11,12 +11,26 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from howsure_lab.experiments.contenders import CONTENDERS, LABELS, Bench, Effort, tuned
+from howsure_lab.experiments import contenders
+from howsure_lab.experiments.contenders import (
+    CONTENDERS,
+    Bench,
+    Effort,
+    member_seeds,
+    tuned,
+)
+from howsure_lab.experiments.dots import Panel, draw_dots
 from howsure_lab.experiments.evaluate import predicted
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.options import Options
 from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
-from howsure_lab.experiments.reports import Step, finished, open_folder, write_results
+from howsure_lab.experiments.reports import (
+    PICTURE,
+    Step,
+    finished,
+    open_folder,
+    write_results,
+)
 from howsure_lab.experiments.scores import READING, REGRESSION, regression_scores
 from howsure_lab.experiments.tables import method_table
 from howsure_lab.experiments.uci import peer
@@ -24,6 +38,7 @@ from howsure_lab.experiments.uci.data import DataSet, Split, diabetes, read_all,
 
 _HIDDEN = 50
 _PEER = "laplace"
+LABELS = {**contenders.LABELS, _PEER: peer.LABEL}
 
 
 @dataclass(frozen=True)
@@ -63,7 +78,8 @@ class UciRun:
         self.settings = settings
         self.folder = folder
         self.sets = read_all(options.data) if options.data is not None else (diabetes(),)
-        self.methods = (*CONTENDERS, *([_PEER] if peer.is_installed() else []))
+        known = (*CONTENDERS, *([_PEER] if peer.is_installed() else []))
+        self.methods = options.chosen(known)
 
     def splits_of(self, data: DataSet) -> range:
         """Which splits: as many as seeds were asked for, else 2 in quick runs and all others."""
@@ -86,16 +102,24 @@ class UciRun:
         return {"data": data.name, "split": k, "method": name, "fit": record, "scores": scores}
 
     def bench(self, data: DataSet, k: int, parts: Split) -> Bench:
-        """The network of a split, trained as usual."""
-        model = made(partial(network, data.x.shape[1]), k)
+        """The network of a split with its data."""
+
+        def others(count: int) -> list[nn.Module]:
+            return [self.trained(data, k, seed, parts) for seed in member_seeds(k, count)]
+
+        noise_var, effort = self.settings.noise_std**2, self.settings.effort
+        model = self.trained(data, k, k, parts)
+        return Bench(model, noise_var, parts.train, parts.validation, effort, k, others=others)
+
+    def trained(self, data: DataSet, k: int, seed: int, parts: Split) -> nn.Module:
+        """A network of this seed, trained as usual on the training rows of split k."""
+        model = made(partial(network, data.x.shape[1]), seed)
 
         def train(model: nn.Module) -> None:
-            train_plain(model, parts.train, F.mse_loss, self.settings.recipe, k)
+            train_plain(model, parts.train, F.mse_loss, self.settings.recipe, seed)
 
-        self.folder.trained(f"{data.name}-seed{k}-plain", model, train)
-        model.requires_grad_(False)
-        noise_var, effort = self.settings.noise_std**2, self.settings.effort
-        return Bench(model, noise_var, parts.train, parts.validation, effort, k)
+        self.folder.trained(f"{data.name}-split{k}-seed{seed}-plain", model, train)
+        return model.requires_grad_(False)
 
     def steps(self) -> list[Step]:
         """One step for every data set, split and method."""
@@ -127,15 +151,38 @@ def _in_units(parts: Split, mean: Tensor, var: Tensor) -> dict[str, float]:
 def tables(results: Mapping[str, Any]) -> list[str]:
     """One table per data set: mean and spread over splits."""
     found = []
-    labels = {**LABELS, _PEER: peer.LABEL}
     for name in dict.fromkeys(line["data"] for line in results["lines"]):
         runs: dict[str, list[Any]] = {}
         for line in results["lines"]:
             if line["data"] == name:
                 runs.setdefault(line["method"], []).append(line["scores"])
         splits = max(len(scores) for scores in runs.values())
-        found += [f"### {name}, {splits} splits\n", method_table(runs, REGRESSION, labels=labels)]
+        found += [f"### {name}, {splits} splits\n", method_table(runs, REGRESSION, labels=LABELS)]
     return [*found, f"{READING} In the units of the data.\n"]
+
+
+_FLOORS = ("constant", "constant_again")
+
+
+def draw(results: Mapping[str, Any], path: Path) -> Path:
+    """Writes the picture of a run: NLL beside that of a constant variance, by data set."""
+    lines, panels = results["lines"], []
+    floors = {_network(line): line["scores"]["nll"] for line in lines if line["method"] in _FLOORS}
+    for name in dict.fromkeys(line["data"] for line in lines):
+        found: dict[str, list[float]] = {}
+        for line in (line for line in lines if line["data"] == name):
+            # Lines that were added later are about the same networks unless they have a floor.
+            floor = floors.get(_network(line), floors.get((name, line["split"], None)))
+            if floor is not None:
+                found.setdefault(line["method"], []).append(line["scores"]["nll"] - floor)
+        if found:
+            panels.append(Panel(name, "NLL above that of a constant", found, 0.0))
+    return draw_dots(panels, path, LABELS)
+
+
+def _network(line: Mapping[str, Any]) -> tuple[str, int, int | None]:
+    """Which network a line is about: data set, split, and the run that added it."""
+    return line["data"], line["split"], line.get("added")
 
 
 def run(options: Options) -> Path:
@@ -145,4 +192,5 @@ def run(options: Options) -> Path:
     work = UciRun(options, settings, folder)
     lines = finished(work.steps(), folder, options)
     results = {"settings": asdict(settings), "lines": lines}
+    draw(results, folder.path / PICTURE)
     return write_results(options, folder, results, tables(results))
