@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.backward import MOST_OUTPUTS, Gradients, check_outputs, gradients_at
-from howsure.gradients.calls import Calls, Rows
+from howsure.gradients.calls import Calls, Rows, tensors_of
 from howsure.gradients.classes import varying
 from howsure.gradients.layout import Verdict, some_rows, verdict_for
 from howsure.gradients.sources import Sources, leaf, values_at
@@ -85,7 +85,7 @@ def _doubt(calls: Calls, sources: Sources) -> str | None:
     if calls.setup.task == "classification":
         calls.columns = varying(plain)
     check_outputs(plain.shape[1] if calls.columns is None else calls.columns.shape[1])
-    blocks, samples = _size(sources, count)
+    blocks, samples = _size(calls, sources, count)
     points = sources.drawn(range(blocks))
     try:
         found = gradients_at(calls, sources, points, rows, count)
@@ -101,14 +101,16 @@ def _doubt(calls: Calls, sources: Sources) -> str | None:
     return STEPWISE if _disagrees(values, variances) else None
 
 
-def _size(sources: Sources, count: int) -> tuple[int, int]:
+def _size(calls: Calls, sources: Sources, count: int) -> tuple[int, int]:
     """How many blocks and plain samples `count` rows take."""
-    return MANY if sources.elements * count <= SMALL else FEW
+    # Noise at masks may have few numbers where inputs are large.
+    numbers = sum(tensor.numel() for tensor in tensors_of(calls.x)) // max(1, calls.count)
+    return MANY if max(sources.elements, numbers) * count <= SMALL else FEW
 
 
-def _at_once(sources: Sources, count: int) -> int:
+def _at_once(calls: Calls, sources: Sources, count: int) -> int:
     """How many points run at once: as many as there are in all blocks."""
-    return _size(sources, count)[0] * sources.design.points
+    return _size(calls, sources, count)[0] * sources.design.points
 
 
 def _is_silent(calls: Calls, sources: Sources, points: Sequence[Tensor], some: Some) -> bool:
@@ -200,7 +202,7 @@ def _slopes(
     """The average slope of each line, by Gauss-Legendre quadrature."""
     places, weights = np.polynomial.legendre.leggauss(nodes)
     total: Any = 0.0
-    together = max(1, _at_once(sources, some[1]) // len(lines[0][0]))
+    together = max(1, _at_once(calls, sources, some[1]) // len(lines[0][0]))
     for start in range(0, nodes, together):
         own = slice(start, start + together)
         at = _on(lines, (length * places[own]).tolist())
@@ -265,6 +267,6 @@ def _differs(by_block: Tensor, by_sample: Tensor, rounded: Tensor) -> Tensor:
 
 def _samples(calls: Calls, sources: Sources, samples: int, some: Some) -> Tensor:
     """Outputs at independent points."""
-    together = _at_once(sources, some[1])
+    together = _at_once(calls, sources, some[1])
     pieces = zip(*(z.split(together) for z in sources.alone(samples, _STREAM)), strict=True)
     return torch.cat([values_at(calls, sources, points, *some) for points in pieces])
