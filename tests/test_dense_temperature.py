@@ -156,6 +156,17 @@ def test_wrong_labels_are_refused(net):
         fitted(net, held_out=(x, torch.where(y == 0, 7, y)))
 
 
+class Jittering(nn.Module):
+    def forward(self, x):
+        return x + torch.randn_like(x)
+
+
+@pytest.mark.filterwarnings("ignore:The best rate")
+def test_a_random_network_has_no_temperature(net):
+    fit = fitted(nn.Sequential(Jittering(), net).eval(), 0.01)[1]
+    assert not isinstance(fit, TemperatureFit) and "draws random numbers" in fit.notes[0]
+
+
 def test_methods_without_room_say_so(sure, net):
     other = hs.Uncertain(net, 0.01, "gradients", task="classification")
     other.setup = other.setup.with_(temperature_model=sure.setup.temperature_model)

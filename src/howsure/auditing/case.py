@@ -11,11 +11,11 @@ from torch import Tensor
 
 from howsure.auditing.inputs import any_noise, full_variance
 from howsure.auditing.masks import fit_each_input
-from howsure.methods.passes import Pass, batch_size, no_gradients
+from howsure.methods.passes import Pass, no_gradients
 from howsure.methods.pieces import pieces
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.trees import Parts
+from howsure.values.trees import Parts, batch_size
 
 # Pairs of input and output that are compared; of dense outputs a random choice is.
 MOST_PAIRS = 2048

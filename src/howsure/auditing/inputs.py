@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from howsure.methods.passes import batch_size
 from howsure.prediction import as_args
-from howsure.values.trees import map_leaves
+from howsure.values.trees import batch_size, map_leaves
 
 
 def as_input(

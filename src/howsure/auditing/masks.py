@@ -14,9 +14,9 @@ from torch import Tensor
 
 from howsure.auditing.inputs import first_rows
 from howsure.masks import DropoutMode, draw_uniforms, masks
-from howsure.methods.passes import Pass, batch_size, no_gradients
+from howsure.methods.passes import Pass, no_gradients
 from howsure.setup import Setup
-from howsure.values.trees import map_leaves
+from howsure.values.trees import batch_size, map_leaves
 
 
 def fit_each_input(setup: Setup, x: object) -> bool:

@@ -16,7 +16,6 @@ from torch import Tensor
 from howsure.fit.inputs import unseen_inputs
 from howsure.fit.known_inputs import FEWEST, FOLDS, Batches, folds_of
 from howsure.fit.options import KnownOptions
-from howsure.gradients.layout import RANDOM, layout_of
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
 from howsure.methods.activations import Activations, read
 from howsure.methods.guard import from_one_state
@@ -67,8 +66,7 @@ class Watched:
         kept = slice(0, rows - 1) if rows > 1 else torch.zeros(2, dtype=torch.long)
         fewer = activations(setup, _rows(x, kept))
         if not _same(seen.logits[kept], fewer.logits):
-            is_random = from_one_state(layout_of, setup, x).random
-            raise NoDistancesError(RANDOM if is_random else ROWS_MIX)
+            raise NoDistancesError(ROWS_MIX)
         names = [n for n, each in seen.inputs.items() if _same(each[kept], fewer.inputs.get(n))]
         if not names:
             return cls((), None, (NO_LAYERS,))

@@ -26,7 +26,9 @@ from howsure.fit.labelled import PIXELS, Labelled, check_labels
 from howsure.fit.options import check_count
 from howsure.fit.stress import Stress, corruptions
 from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
+from howsure.gradients.layout import RANDOM, layout_of
 from howsure.masks.variance_model import KNOWN
+from howsure.methods.guard import from_one_state
 from howsure.methods.temperature import (
     GROWS_FROM,
     GROWTH,
@@ -109,6 +111,9 @@ def why_no_temperature(setup: Setup, x: Any, *, growth: bool = True) -> str | No
     """Why inputs like this one have no temperature of their own; `None` if they have."""
     if setup.batch_dim != 0:
         return f"`batch_dim` is {setup.batch_dim}, and inputs must be along axis 0"
+    # Two passes of its own: those that look into layers draw the same numbers.
+    if from_one_state(layout_of, setup, x).random:
+        return RANDOM
     try:
         if growth:
             Watched.of(setup, x)

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from howsure.fit.validation_data import pairs_of
 from howsure.masks import DropoutMode, as_placement, check_rates, draw_uniforms, find_sites, masks
-from howsure.methods.passes import batch_size
 from howsure.methods.variance_head import HeteroscedasticModel, gaussian_loss, logit_loss
 from howsure.metrics.scores import gaussian_nll
 from howsure.moments.batch_statistics import batch_statistics
@@ -27,7 +26,7 @@ from howsure.moments.propagate import propagate
 from howsure.noise import is_correlated, variance_of
 from howsure.setup import TASKS
 from howsure.values.running import in_eval_mode, progress
-from howsure.values.trees import Parts, as_call
+from howsure.values.trees import Parts, as_call, batch_size
 
 _DRAWS = 10  # of the logits, per training step of a classifier with a variance head
 

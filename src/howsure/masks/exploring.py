@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from howsure.masks.layers import (
     DROPOUTS,
@@ -21,7 +20,7 @@ from howsure.masks.layers import (
 )
 from howsure.values.call_site import CallSites, Operations
 from howsure.values.concrete import is_traced
-from howsure.values.trees import as_call, in_python, map_leaves
+from howsure.values.trees import as_call, batch_size, in_python, map_leaves
 
 
 @dataclass(frozen=True)
@@ -192,21 +191,21 @@ def rows_in(model: Callable[..., Any], x: Any, met: Met, batch_dim: int | None) 
     if is_traced():
         return usual
     try:
-        few = _of_few_rows(model, x, batch_dim, backwards=False)
-        backwards = _of_few_rows(model, x, batch_dim, backwards=True)
+        few = _of_few_rows(model, x, batch_dim)
+        if len(few) != len(usual):
+            return usual
+        every = zip(met.tensors(), few, usual, strict=True)
+        count = _few(batch_size(x, batch_dim))
+        found = [_rows_of(one, two, count, own) for one, two, own in every]
+        pairs = list(zip(few, found, strict=True))
+        # The order of rows matters only on an axis that counts something else besides.
+        if all(rows.axis is None or two.shape[rows.axis] == count for two, rows in pairs):
+            return found
+        back = _of_few_rows(model, x, batch_dim, backwards=True)
+        return [_ordered(*pair, end, count) for pair, end in zip(pairs, back, strict=True)]
     # A model that expects its own batch size can fail in any way.
     except Exception:
         return usual
-    if not len(usual) == len(few) == len(backwards):
-        return usual
-    every = zip(met.tensors(), few, backwards, usual, strict=True)
-    count = _count(x, batch_dim)
-    return [_rows_of(one, two, back, _few(count), own) for one, two, back, own in every]
-
-
-def _count(x: Any, axis: int) -> int:
-    tensors = [t for t in pytree.tree_leaves(x) if isinstance(t, Tensor) and t.dim() > axis]
-    return tensors[0].shape[axis] if tensors else 0
 
 
 def _few(count: int) -> int:
@@ -214,9 +213,11 @@ def _few(count: int) -> int:
     return 2 if count != 2 else 3
 
 
-def _of_few_rows(model: Callable[..., Any], x: Any, axis: int, *, backwards: bool) -> list[Tensor]:
+def _of_few_rows(
+    model: Callable[..., Any], x: Any, axis: int, *, backwards: bool = False
+) -> list[Tensor]:
     """What a pass with few rows meets, in their order or backwards."""
-    count = _count(x, axis)
+    count = batch_size(x, axis)
     numbers = torch.arange(_few(count))
     numbers = numbers.flip(0) if backwards else numbers
 
@@ -233,18 +234,21 @@ def _of_few_rows(model: Callable[..., Any], x: Any, axis: int, *, backwards: boo
     return watched(model, map_leaves(leaf, x)).tensors()
 
 
-def _rows_of(one: Tensor, few: Tensor, backwards: Tensor, count: int, usual: Rows) -> Rows:
-    """Where the rows are in a tensor of which there is one with few rows, also backwards."""
+def _rows_of(one: Tensor, few: Tensor, count: int, usual: Rows) -> Rows:
+    """Which axis counts the rows in a tensor of which there is one with few rows."""
     if one.dim() != few.dim():
         return usual
     axes = [axis for axis, (a, b) in enumerate(zip(one.shape, few.shape, strict=True)) if a != b]
     if not axes:
         return Rows(None)
-    axis = axes[0]
-    if len(axes) > 1 or few.shape[axis] % count:
-        return usual
-    if few.shape[axis] == count:
-        return Rows(axis)
+    return usual if len(axes) > 1 or few.shape[axes[0]] % count else Rows(axes[0])
+
+
+def _ordered(few: Tensor, rows: Rows, backwards: Tensor, count: int) -> Rows:
+    """The rows with their order on an axis that counts more, by the same rows backwards."""
+    axis = rows.axis
+    if axis is None or few.shape[axis] == count:
+        return rows
     inner = few.unflatten(axis, (-1, count)).flip(axis + 1).flatten(axis, axis + 1)
     return Rows(axis, are_outer=not torch.allclose(inner, backwards, rtol=1e-4, atol=1e-6))
 

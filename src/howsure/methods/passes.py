@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils import _pytree as pytree
 
 from howsure.moments.interpreter import RuleInterpreter
 from howsure.moments.numerics.squares import layers_of_variances_in
@@ -88,14 +87,6 @@ class Pass:
             return finished
         axis = 1 if output.dim() > 1 else 0
         return *finished, entropy(finished[0], dim=axis).unsqueeze(axis)
-
-
-def batch_size(x: Any, axis: int = 0) -> int:
-    """The length of an axis of the first tensor of an input, tokens and indices included."""
-    tensors = [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
-    if not tensors or tensors[0].dim() <= axis:
-        raise ValueError("The input has no batch axis; give inputs of shape (batch, ...).")
-    return tensors[0].shape[axis]
 
 
 def no_gradients() -> torch.no_grad:

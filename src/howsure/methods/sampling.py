@@ -16,11 +16,11 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.masks import DropoutMode, Site, draw_uniforms, masks
-from howsure.methods.passes import batch_size, own_random_numbers
+from howsure.methods.passes import own_random_numbers
 from howsure.moments.prefix import Prefix
 from howsure.setup import Setup
 from howsure.values.running import keep_freed_memory
-from howsure.values.trees import Parts
+from howsure.values.trees import Parts, batch_size
 
 # Samples unless `samples` says otherwise: the paper's T is between 10 and 50.
 SAMPLES = 20

@@ -100,6 +100,14 @@ def shapes_of(x: object, without: int | None = None) -> str:
     return str(map_leaves(described, x))
 
 
+def batch_size(x: Any, axis: int = 0) -> int:
+    """The length of an axis of the first tensor of an input, tokens and indices included."""
+    tensors = [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
+    if not tensors or tensors[0].dim() <= axis:
+        raise ValueError("The input has no batch axis; give inputs of shape (batch, ...).")
+    return tensors[0].shape[axis]
+
+
 class Parts:
     """The floating-point tensors of a nested output, and how to put others in their place."""
 
