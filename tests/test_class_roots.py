@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from howsure.gradients.classes import root_of, semi_definite
+from howsure.gradients.classes import root_of
+from howsure.gradients.variances import semi_definite
 
 
 def covariances(outputs, rank):

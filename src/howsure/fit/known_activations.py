@@ -18,7 +18,7 @@ from howsure.fit.known_inputs import FEWEST, FOLDS, Batches, folds_of
 from howsure.fit.options import KnownOptions
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
 from howsure.methods.activations import Activations, read
-from howsure.methods.guard import from_one_state
+from howsure.methods.method import from_one_state
 from howsure.methods.temperature import (
     MOST_NUMBERS,
     Distances,

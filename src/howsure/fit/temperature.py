@@ -28,7 +28,7 @@ from howsure.fit.stress import Stress, corruptions
 from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
 from howsure.gradients.layout import RANDOM, layout_of
 from howsure.masks.variance_model import KNOWN
-from howsure.methods.guard import from_one_state
+from howsure.methods.method import from_one_state
 from howsure.methods.temperature import (
     GROWS_FROM,
     GROWTH,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -46,7 +47,8 @@ def gradients_at(
     `points` are those of every source, (points, rows, *shape), or the same for all `count` rows.
     """
     tensors = Parts(calls.x).tensors
-    fast = fast_image_gradients(tensors[noisy.number] for noisy in sources.inputs)
+    images = [x for x in (tensors[noisy.number] for noisy in sources.inputs) if x.dim() == 4]
+    fast = fast_image_gradients(images) if images else nullcontext()
     with torch.inference_mode(False), torch.enable_grad():
         all_points = [*points, *sources.still(len(points[0]))]
         leaves = [leaf(z, count, calls.x).requires_grad_() for z in all_points]

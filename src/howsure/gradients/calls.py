@@ -192,6 +192,8 @@ class Calls:
         if self.layout == "whole":
             columns = flat.split([out.numel() for out in tensors], 1)
             return [p.reshape(out.shape) for p, out in zip(columns, tensors, strict=True)]
+        if len(tensors) == 1 and self._output_axis(0) == 0:
+            return [flat.reshape(flat.shape[0], *tensors[0].shape[1:])]
         found, start = [], 0
         for number, out in enumerate(tensors):
             axis = self._output_axis(number)

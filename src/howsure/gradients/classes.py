@@ -186,14 +186,3 @@ def _cholesky(matrix: Tensor) -> Tensor:
 def _after(k: int, like: Tensor) -> Tensor:  # (outputs,)
     """1 for the outputs behind number k, else 0."""
     return like.new_tensor([float(output > k) for output in range(like.shape[1])])
-
-
-def semi_definite(covariance: Tensor) -> Tensor:
-    """The nearest matrix without negative eigenvalues, with the same variances."""
-    values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
-    root = vectors * values.clamp(min=0).sqrt()[:, None, :]
-    mended = root @ root.mT
-    wanted = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
-    found = mended.diagonal(dim1=1, dim2=2)
-    scale = (wanted / torch.where(found > 0, found, 1.0)).sqrt()
-    return mended * scale[:, :, None] * scale[:, None, :]

@@ -30,9 +30,9 @@ _hooks_of_saved_tensors = getattr(_autograd, "_top_saved_tensors_default_hooks",
 _DTYPES = (torch.float32, torch.float64)
 
 
-def fast_image_gradients(inputs: Iterable[Tensor]) -> AbstractContextManager[Any]:
-    """A mode for forward passes; one without effect where no input gains from it."""
-    gains = any(x.dim() == 4 and x.shape[1] <= _FEW_CHANNELS for x in inputs)
+def fast_image_gradients(images: Iterable[Tensor]) -> AbstractContextManager[Any]:
+    """A mode for forward passes; one without effect where no image gains from it."""
+    gains = any(x.shape[1] <= _FEW_CHANNELS for x in images)
     if not gains or is_traced() or _hooks_of_saved_tensors is None:
         return nullcontext()
     return _ImageGradients()

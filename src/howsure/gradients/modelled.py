@@ -31,7 +31,7 @@ def modelled(
     own: Variances,
     mean: Tensor,
     z: Tensor | None,
-    model: VarianceModel | None,
+    model: VarianceModel,
     local: Tensor | None = None,
 ) -> Modelled:
     """The sensor's variances with the rest, as the variance model says.
@@ -40,11 +40,9 @@ def modelled(
         own: Variances by the sensor's noise alone.
         mean: Predictions, (rows, outputs).
         z: Gradients with respect to the masks, (rows, outputs, masks).
-        model: `None` leaves everything as it is.
+        model: What `fit` has found.
         local: The error near each input, (rows, outputs).
     """
-    if model is None:
-        return Modelled(own)
     open_ = None if model.posterior is None or z is None else model.posterior.covariance(z)
     m = None if open_ is None else open_.diagonal(dim1=1, dim2=2)
     parts = model.parts(mean, own.data, m, local)

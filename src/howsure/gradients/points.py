@@ -30,13 +30,12 @@ class Forms:
     halves: Tensor
     apart: float
 
-    def table(self, like: Tensor) -> Tensor:  # (4, points * points)
-        """Variance, linear part and both halves, to be multiplied with inner products."""
-        return _table(self, like.dtype, like.device)
-
 
 @functools.lru_cache(maxsize=16)  # two forms of three designs, in a few types
-def _table(forms: Forms, dtype: torch.dtype, device: torch.device) -> Tensor:
+def table_of(
+    forms: Forms, dtype: torch.dtype, device: torch.device
+) -> Tensor:  # (4, points * points)
+    """Variance, linear part and both halves, to be multiplied with inner products."""
     with outside_traces(), torch.inference_mode(False):
         stacked = torch.stack([forms.variance, forms.linear, *forms.halves])
         return stacked.flatten(1).to(device, dtype)
@@ -59,7 +58,7 @@ class Design:
     data: Forms
     model: Forms
 
-    @property
+    @functools.cached_property
     def points(self) -> int:
         """How many points a block has."""
         return len(self.noise)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from howsure.gradients.classes import semi_definite
 from howsure.gradients.estimate import Estimate
 from howsure.values.budget import Budget
 from howsure.values.concrete import has_values
@@ -164,6 +163,17 @@ def _with_variances(covariance: Tensor, variance: Tensor) -> Tensor:
         return variance[:, :, None]
     eye = torch.eye(variance.shape[1], dtype=variance.dtype, device=variance.device)
     return semi_definite(torch.where(eye > 0, torch.diag_embed(variance), covariance))
+
+
+def semi_definite(covariance: Tensor) -> Tensor:
+    """The nearest matrix without negative eigenvalues, with the same variances."""
+    values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
+    root = vectors * values.clamp(min=0).sqrt()[:, None, :]
+    mended = root @ root.mT
+    wanted = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
+    found = mended.diagonal(dim1=1, dim2=2)
+    scale = (wanted / torch.where(found > 0, found, 1.0)).sqrt()
+    return mended * scale[:, :, None] * scale[:, None, :]
 
 
 def with_variances(covariance: Tensor, variance: Tensor) -> Tensor:

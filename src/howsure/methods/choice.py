@@ -15,8 +15,7 @@ from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources
 from howsure.methods import gradients, noise_sampling
 from howsure.methods.gradients import sampling_for
-from howsure.methods.guard import from_one_state
-from howsure.methods.method import Method
+from howsure.methods.method import Method, from_one_state
 from howsure.setup import Setup
 from howsure.values.trees import shapes_of
 

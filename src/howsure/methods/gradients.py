@@ -44,8 +44,10 @@ def predict(setup: Setup, x: Any) -> Prediction:
     if setup.task == "classification" and all(t.numel() for t in tensors_of(x)):
         return classified(setup, x, verdict)
     found = examined_as(verdict, setup, x, watch=watch, features=local is not None)
-    near = None if local is None or found.features is None else local.at(found.features)
-    own = modelled(found.own, found.mean, found.z, model, near)
+    own = Modelled(found.own)
+    if model is not None:
+        near = None if local is None or found.features is None else local.at(found.features)
+        own = modelled(found.own, found.mean, found.z, model, near)
     return replace(_prediction(setup, found.calls, found.mean, own), notes=found.notes)
 
 

@@ -1,17 +1,28 @@
-"""What a method is: its name, its function, and what it can do.
+"""What a method is: its name, its function, what it can do, and how it is called.
 
-Everyone else asks a `Method` what it can do, and compares no names.
+Everyone else asks a `Method` what it can do, and compares no names. It leaves nothing behind: every
+pass starts from the state in which the caller left the model, and the model's state and torch's
+random numbers stay the caller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
-from howsure.methods.guard import Predict, guarded
+import torch
+from torch import nn
+
+from howsure.gradients.layout import RANDOM, Verdict, layout_of
+from howsure.methods.passes import one_at_a_time
+from howsure.methods.state import renewed, restored
 from howsure.prediction import Prediction
 from howsure.setup import Setup
+from howsure.values.concrete import is_traced
+
+Predict = Callable[[Setup, Any], Prediction]
+T = TypeVar("T")
 
 MethodName = Literal[
     "auto",
@@ -25,6 +36,11 @@ MethodName = Literal[
     "noise_sampling",
     "sampled_adf",
 ]
+
+UNUSED_RULES = (
+    '`rules` is not used: it changes "adf" and "sampled_adf" alone, and this method runs the '
+    "network itself."
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,8 +99,30 @@ class Method:
     def __call__(self, setup: Setup, x: Any) -> Prediction:
         """The prediction; the model and the caller's random numbers stay as they were."""
         self.check(setup)
-        run = guarded(self.name, self.predict, may_draw=self.may_draw, has_rules=self.has_rules)
-        return run(setup, x)
+        found = self.predict(setup, x) if is_traced() else self._careful(setup, x)
+        if not setup.rules or self.has_rules:
+            return found
+        return replace(found, notes=(*found.notes, UNUSED_RULES))
+
+    def _careful(self, setup: Setup, x: Any) -> Prediction:
+        """The prediction; an error if the model is random and the method cannot deal with it."""
+        if self.may_draw:
+            return from_one_state(self.predict, setup, x)
+        numbers = torch.get_rng_state()
+        try:
+            found = from_one_state(self.predict, setup, x)
+        except BaseException:
+            torch.set_rng_state(numbers)
+            raise
+        drawn = "draws" in setup._verdicts or not torch.equal(numbers, torch.get_rng_state())
+        # Another thread may have drawn them.
+        if drawn and from_one_state(layout_of, setup, x).random:
+            torch.set_rng_state(numbers)
+            raise ValueError(
+                f'The method "{self}" takes the model for a fixed function, but {RANDOM}. Use '
+                '`method="noise_sampling"`, which samples these as well, or switch them off.'
+            )
+        return found
 
     def check(self, setup: Setup) -> None:
         """An error if the method has no room for what `fit` found."""
@@ -109,3 +147,34 @@ class Method:
     def __repr__(self) -> str:
         """The name, in one line."""
         return f"Method({self.name})"
+
+
+def from_one_state(predict: Callable[[Setup, Any], T], setup: Setup, x: Any) -> T:
+    """The prediction with every pass from the same state of the model."""
+    model, key = setup.model, ("state", id(setup.model))
+    # The members of a list are predicted one by one.
+    if not isinstance(model, nn.Module) or isinstance(
+        model, (torch.jit.ScriptModule, nn.ModuleList)
+    ):
+        return predict(setup, x)
+    # A model that has no state on the first call has none later: looking takes as long as a small
+    # network.
+    if _serves_many(setup, key):
+        return predict(setup, x)
+    with one_at_a_time:
+        twin = setup._verdicts.get(key)
+        if twin is None:
+            with restored(model) as state:
+                found = predict(setup, x)
+                has_changed = state.restore()
+            setup._verdicts[key] = twin = renewed(model) if has_changed else None
+            if not has_changed:
+                return found
+        return predict(setup.with_(model=twin), x)
+
+
+def _serves_many(setup: Setup, key: Any) -> bool:
+    """Whether several threads may run the model: it neither writes to itself nor draws numbers."""
+    known = list(setup._verdicts.values())
+    is_random = any(isinstance(each, Verdict) and each.random for each in known)
+    return setup._verdicts.get(key, key) is None and not is_random

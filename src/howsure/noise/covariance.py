@@ -9,7 +9,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from howsure.moments.value import variance_dtype
 from howsure.noise.base import Noise
 from howsure.noise.pattern import Row
 from howsure.noise.values import Root, as_value, check, like, wide
@@ -140,7 +139,7 @@ def _root_of(covariance: Tensor) -> Tensor:
         )
     lower, failed = torch.linalg.cholesky_ex(wanted)
     found = _of_singular(wanted) if bool(failed.any()) else lower
-    return found.to(variance_dtype(covariance.dtype)).to(covariance.device)
+    return found.to(torch.promote_types(covariance.dtype, torch.float32)).to(covariance.device)
 
 
 def _of_singular(covariance: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.moments.value import variance_dtype
 from howsure.values.concrete import has_values
 
 # A parameter of a noise. A number stays a number: it has no device and no dtype to convert.
@@ -62,7 +61,7 @@ def wide(x: Tensor) -> Tensor:
             f"The input of a noise is {found}, and only floating-point tensors can carry "
             "noise; convert it as the model's preprocessing does."
         )
-    return x.to(variance_dtype(x.dtype))
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def like(value: Value, x: Tensor) -> Tensor:

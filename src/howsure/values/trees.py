@@ -123,6 +123,8 @@ class Parts:
 
     def filled(self, values: Sequence[object]) -> Any:
         """The structure with `values` in place of its floating-point tensors."""
+        if isinstance(self.template, _Slot):
+            return values[self.template.index]
         return map_leaves(
             lambda leaf: values[leaf.index] if isinstance(leaf, _Slot) else leaf, self.template
         )
