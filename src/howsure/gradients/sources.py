@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -71,7 +72,7 @@ class Sources:
             return [self]
         return [replace(self, odds=(0.0,) * len(self.odds)), replace(self, inputs=())]
 
-    @property
+    @cached_property
     def active(self) -> tuple[int, ...]:
         """The numbers of the sites whose units are dropped."""
         return tuple(index for index, odds in enumerate(self.odds) if odds > 0)
@@ -82,12 +83,12 @@ class Sources:
         sites = (self.sites[site].name for site in self.active)
         return (*(noisy.name for noisy in self.inputs), *sites)
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """How many random numbers a row has."""
         return sum(math.prod(shape) for shape in self._shapes)
 
-    @property
+    @cached_property
     def _shapes(self) -> list[tuple[int, ...]]:
         """Of one row's random numbers, for every source."""
         sensors = [tuple(noisy.root.shape) for noisy in self.inputs]
@@ -98,7 +99,7 @@ class Sources:
         """Of every source's stream: sites from 1000 on, so that a sensor leaves masks alone."""
         return [*range(len(self.inputs)), *(1000 + site for site in self.active)]
 
-    @property
+    @cached_property
     def design(self) -> Design:
         """The points of a block."""
         few = self.elements <= FEW_ELEMENTS

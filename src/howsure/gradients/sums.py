@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
@@ -137,10 +138,13 @@ class Sums:
         return Sums._of([column(each) for each in running], [torch.cat(each) for each in columns])
 
 
-def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
-    """The sums of consecutive blocks, the first of which has the number `first`.
+def sums_of(
+    found: Gradients, design: Design, inputs: int, numbers: range, *, compare: bool
+) -> Sums:
+    """The sums of blocks of these numbers.
 
-    The first `inputs` of the sources are sensors, the others masks.
+    The first `inputs` of the sources are sensors, the others masks. Outputs of neighbouring blocks
+    are compared if asked for.
     """
     gradients = [_by_block(each, design.points) for each in found.by_source]
     sensors = [_told(each, design.data) for each in gradients[:inputs]]
@@ -148,17 +152,16 @@ def sums_of(found: Gradients, design: Design, inputs: int, first: int) -> Sums:
     data, model = _added(sensors), _added(masks)
     total = _added([each for each in (data, model) if each is not None])
     assert total is not None
-    numbers = range(first, first + len(total.covariance))
     gap = _total_gap((data, design.data.apart), (model, design.model.apart))
     values = found.values.to(gap.dtype)
     # Rows and outputs on one axis: for four axes an exported program would be tied to its strides.
-    by_block = values.flatten(1).unflatten(0, (-1, design.points))
+    by_block = values.reshape(len(numbers), design.points, math.prod(values.shape[1:]))
     return Sums(
         Running.of(total.variance),
         Running.of(values),
-        _spread(by_block, values),
+        _spread(by_block[: len(numbers) if compare else 0], values),
         _parities(gap, numbers),
-        _by_parity(by_block.mean(1).unflatten(1, values.shape[1:]), numbers),
+        _by_parity(by_block.mean(1).reshape(len(numbers), *values.shape[1:]), numbers),
         _covariance(data, total, numbers),
         _covariance(model, total, numbers),
         total.linear.sum(0),
@@ -208,7 +211,8 @@ class Told:
 def _by_block(gradients: Tensor, points: int) -> Tensor:
     """(blocks, rows, outputs, points, elements), in single precision or better."""
     wide = gradients if gradients.dtype == torch.float64 else gradients.float()
-    return wide.unflatten(1, (-1, points)).permute(1, 3, 0, 2, 4)
+    outputs, count, rows, elements = wide.shape
+    return wide.reshape(outputs, count // points, points, rows, elements).permute(1, 3, 0, 2, 4)
 
 
 def _told(gradients: Tensor, forms: Forms) -> Told:
@@ -275,7 +279,7 @@ def _elements(gradients: Tensor, forms: Forms) -> Tensor:
 def _by_parity(each: Tensor, numbers: range) -> Tensor:
     """Sums over the blocks of even and of odd number: (rows, 2, ...)."""
     if len(numbers) == 2 and numbers[0] % 2 == 0:
-        return torch.stack([each[0], each[1]], 1)
+        return each.transpose(0, 1)
     nothing = torch.zeros_like(each[0])
     halves = [each[(start - numbers[0]) % 2 :: 2] for start in (0, 1)]
     return torch.stack([half.sum(0) if len(half) else nothing for half in halves], 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from howsure.gradients.estimate import Estimate
+from howsure.gradients.estimate import COMPARED, Estimate
 from howsure.values.budget import Budget
 from howsure.values.concrete import has_values
 
@@ -70,8 +70,6 @@ class Variances:
 
 # Outputs at the points that vary by so much more than their gradients say have a step between them.
 STEP = 10.0
-# From so many pairs of blocks on, outputs and gradients are compared by their standard errors.
-_PAIRS = 4
 
 
 def variances_of(found: Estimate, resample: Callable[[Tensor], Replaced]) -> Variances:
@@ -96,7 +94,7 @@ def variances_of(found: Estimate, resample: Callable[[Tensor], Replaced]) -> Var
         new = resample(rows)
         data, model = data.index_copy(0, rows, new.data), model.index_copy(0, rows, new.model)
         total, error = data + model, error.index_copy(0, rows, new.error)
-        more = "" if found.blocks >= 2 * _PAIRS else MORE_POINTS
+        more = "" if found.blocks >= COMPARED else MORE_POINTS
         notes = (RESAMPLED.format(count=len(rows), total=len(data)) + more,)
     return Variances(
         data,
@@ -133,7 +131,7 @@ def _doubtful(found: Estimate, variance: Tensor) -> Tensor:  # (some rows,)
     rounding = (20 * torch.finfo(found.dtype).eps * values.mean).square()
     most = torch.maximum(STEP * variance, rounding) * (values.count - 1)
     missed = values.squares > most
-    if found.blocks >= 2 * _PAIRS:
+    if found.blocks >= COMPARED:
         missed = missed | _disagrees(found, variance, rounding)
     return missed.any(1).nonzero()[:, 0]
 
@@ -148,7 +146,7 @@ def _disagrees(found: Estimate, variance: Tensor, rounding: Tensor) -> Tensor:
     # One in some 100,000 by chance: a quantile of Student's distribution, roughly.
     limit = 4.5 * (1 + 8 / (spread.count - 1).clamp(min=1))
     is_far = (spread.mean - variance).abs() > limit * error + rounding
-    return is_far & (spread.count >= _PAIRS)
+    return is_far & (spread.count >= COMPARED // 2)
 
 
 def _error_of_std(error: Tensor, variance: Tensor) -> Tensor:
