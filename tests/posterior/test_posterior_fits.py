@@ -100,6 +100,53 @@ def test_stress_fits_the_exponent(net, harm):
     assert max(costs.values()) > min(costs.values()) + 1e-2
 
 
+def test_of_several_corruptions_the_worst_decides(net):
+    x, y = data(150, 1)
+
+    def harmless(x):
+        return x + 0.01
+
+    def harmful(x):
+        return x + torch.tensor([2.0, 0.0])
+
+    def exponent(*stress):
+        fit = hs.Uncertain(net, 0.001, samples=32).fit(
+            [(x, y)], train_inputs=data(300, 0)[0], stress=stress
+        )
+        return fit.model.exponent
+
+    alone = exponent(harmful)
+    assert alone != exponent(harmless)
+    assert exponent(harmless, harmless, harmless, harmful) == alone
+
+
+def images(count, seed):
+    x = torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+    return x, x.mean((1, 2, 3)).reshape(-1, 1)
+
+
+def test_images_are_corrupted_unless_told_otherwise():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 1)).eval()
+    held_out = [images(30, 1), images(40, 2)]
+    found = {
+        stress: hs.Uncertain(model, 1e-4).fit(held_out, stress=stress, show_progress=False)
+        for stress in ("auto", "images", None)
+    }
+    assert str(hs.Uncertain(model, 1e-4).fit(held_out, show_progress=False)) == str(found["auto"])
+    # So few inputs are all taken.
+    assert found["auto"].stressed_nll == found["images"].stressed_nll
+    assert found[None].stressed_nll is None and found[None].model.exponent == 1.5
+
+
+def test_tables_and_spectra_are_left_as_they_are(net):
+    assert hs.Uncertain(net).fit([data(60, 1)], show_progress=False).stressed_nll is None
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(5 * 16, 1)).eval()
+    x = torch.rand(60, 5, 4, 4, generator=torch.Generator().manual_seed(0))  # five channels
+    fit = hs.Uncertain(wide, 1e-4).fit([(x, x.mean((1, 2, 3)).reshape(-1, 1))], show_progress=False)
+    assert fit.stressed_nll is None
+
+
 def test_parts_can_be_fixed_or_left_out(net):
     held_out, train = [data(100, 1)], data(300, 0)[0]
     fixed = hs.Uncertain(net, 0.001)

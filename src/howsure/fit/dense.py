@@ -91,7 +91,8 @@ def fit_dense(
         raise ValueError("`train` is for tables; of maps give the images alone, `train_inputs=`.")
     images = _Images.of(setup, batches, search)
     clean, joint = images.judged(lambda x: x)
-    changes = corruptions(search.stress, batches[0][0]) if search.growth else ()
+    stress = None if search.stress == "auto" or not search.growth else search.stress
+    changes = corruptions(stress, batches[0][0])
     stressed = [images.judged(change)[0] for change in changes]
     fit = fit_judged(clean, stressed, images.known, search)
     model = _with_joint_novelty(replace(fit.model, head=images.head), joint)

@@ -99,6 +99,11 @@ TABLES: tuple[Corruption, ...] = (_feature_noise, _wider, _missing)
 _KINDS = {"images": (IMAGES, 4), "tables": (TABLES, 2)}
 
 
+def are_images(x: object) -> bool:
+    """Whether an input looks like pictures: four axes, the second of one to four channels."""
+    return isinstance(x, Tensor) and x.dim() == 4 and x.shape[1] <= 4 and x.is_floating_point()
+
+
 def corruptions(stress: Stress | None, x: Tensor) -> tuple[Corruption, ...]:
     """The corruptions that were asked for, checked against an example of the inputs."""
     if stress is None:

@@ -60,7 +60,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="inputs like those of training, read as DATA is; targets are not needed",
     )
     group.add_argument(
-        "--stress", choices=("images", "tables"), help="corruptions that keep the target"
+        "--stress",
+        choices=("images", "tables"),
+        help="corruptions that keep the target; for regression, images are corrupted anyway",
     )
     group = parser.add_argument_group("search")
     group.add_argument("--clean", action="store_true", help="the data has no noise yet: add it")
