@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 
 class NoRuleError(NotImplementedError):
@@ -15,7 +14,7 @@ class NoRuleError(NotImplementedError):
         can_fall_back: Whether a first-order or sampled answer makes sense.
     """
 
-    operation: Callable[..., Any]
+    operation: Callable[..., object]
     reason: str
 
     def __init__(self, message: str, *, can_fall_back: bool = False) -> None:

@@ -49,7 +49,7 @@ def _may_be_variance(model: object, x: object, other: object) -> bool:
         return False
 
 
-def gathered(data: object, most: int) -> Any:
+def gathered(data: object, most: int) -> object:
     """At most `most` inputs as one batch, in the form that the model takes.
 
     `data` is a tensor, a dict of keyword arguments, or a loader of batches: inputs alone, or
@@ -61,7 +61,7 @@ def gathered(data: object, most: int) -> Any:
         raise TypeError(
             f"`data` is a {type(data).__name__}; give a tensor of inputs, or a loader of batches."
         )
-    batches: list[Any] = []
+    batches: list[object] = []
     for batch in _batches(data):
         batches.append(first_rows(batch, most - sum(map(batch_size, batches))))
         if sum(map(batch_size, batches)) >= most:
@@ -71,7 +71,7 @@ def gathered(data: object, most: int) -> Any:
     return batches[0] if len(batches) == 1 else _joined(batches)
 
 
-def _batches(data: Any) -> Iterator[Any]:
+def _batches(data: Iterable[object]) -> Iterator[object]:
     if isinstance(data, (Tensor, Mapping)):
         yield data
         return
@@ -94,7 +94,7 @@ def _has_rows(leaf: object, batch: int) -> bool:
 def _joined(batches: Sequence[object]) -> object:
     sizes = [batch_size(batch) for batch in batches]
 
-    def leaf(*parts: Any) -> Any:
+    def leaf(*parts: Any) -> object:
         own = all(_has_rows(part, size) for part, size in zip(parts, sizes, strict=True))
         return torch.cat(parts) if own else parts[0]
 
@@ -107,7 +107,7 @@ def _joined(batches: Sequence[object]) -> object:
         ) from error
 
 
-def full_variance(variance: Any, x: Any) -> Any:
+def full_variance(variance: Any, x: Any) -> object:
     """The variances broadcast to their inputs, so that rows can be taken; `None` for no noise."""
     if variance is None or isinstance(x, Tensor):
         return None if variance is None else variance.expand(x.shape)

@@ -7,13 +7,11 @@ must serve all inputs.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from howsure.auditing.inputs import first_rows
-from howsure.masks import DropoutMode, draw_uniforms, masks
+from howsure.masks import DropoutMode, Site, draw_uniforms, masks
 from howsure.methods.passes import Pass, no_gradients
 from howsure.setup import Setup
 from howsure.values.trees import batch_size, map_leaves
@@ -36,9 +34,10 @@ def _three_times_first(x: object) -> object:
     """The first input three times; axes of other lengths are not touched."""
     batch = batch_size(x)
 
-    def leaf(item: Any) -> Any:
-        own = isinstance(item, Tensor) and item.dim() > 0 and item.shape[0] == batch
-        return torch.cat([item[:1]] * 3) if own else item
+    def leaf(item: object) -> object:
+        if not isinstance(item, Tensor) or item.dim() == 0 or item.shape[0] != batch:
+            return item
+        return torch.cat([item[:1]] * 3)
 
     return map_leaves(leaf, x)
 
@@ -51,6 +50,6 @@ def _outputs(setup: Setup, x: object, count: int) -> tuple[Tensor, ...]:
         return Pass(setup, x).plain()
 
 
-def _half(setup: Setup, sites: tuple[Any, ...]) -> list[float]:
+def _half(setup: Setup, sites: tuple[Site, ...]) -> list[float]:
     """Half of the units are dropped where any are, so that a mixed-up mask shows."""
     return [0.5 if rate else 0.0 for rate in setup.rates(sites)]

@@ -34,6 +34,7 @@ from howsure.auditing.truth import LEAST, Clock, Spread, Truth, brute_force
 from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.masks import Placement, as_placement
 from howsure.methods.passes import Pass, no_gradients
+from howsure.noise import NoiseLike
 from howsure.setup import Setup
 from howsure.values.running import progress
 
@@ -43,9 +44,9 @@ _ROUNDS = 6
 
 
 def audit(
-    model: Callable[..., Any],
-    data: Any,
-    noise: Any = None,
+    model: Callable[..., object],
+    data: object,
+    noise: NoiseLike = None,
     rate: float | Sequence[float] | None = None,
     *,
     methods: Sequence[Named] | None = None,

@@ -62,7 +62,7 @@ class Calibrator(ABC):
         """Lower and upper end of the calibrated central interval."""
         return self(prediction).interval(level)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """The fitted values as plain data, for `torch.save`; `from_state` takes it back."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {"calibrator": self.kind, **values}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, NoReturn
 
 from torch import Tensor
 
@@ -71,7 +71,7 @@ class ConformalClasses(Calibrator):
         # In float64 as in `fit`: rounding to float32 could push a score past its own quantile.
         return (1 - probabilities.double() <= q.to(probabilities.device)).detach()
 
-    def interval(self, prediction: Prediction, level: float = 0.95) -> tuple[Any, Any]:
+    def interval(self, prediction: Prediction, level: float = 0.95) -> NoReturn:
         """An error: classes have no interval."""
         raise TypeError("Classes have no interval; use `.sets(level)`.")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -174,8 +176,10 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(float(each) for each in text.split(","))
 
 
-def _checked(convert: Callable[[str], object], fits: Callable[[Any], bool], words: str) -> Any:
-    def parsed(text: str) -> Any:
+def _checked(
+    convert: Callable[[str], Number], fits: Callable[[Number], bool], words: str
+) -> Callable[[str], Number]:
+    def parsed(text: str) -> Number:
         value = convert(text)
         if not fits(value):
             raise argparse.ArgumentTypeError(f"must be {words}, and is {text}")

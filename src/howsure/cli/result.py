@@ -24,7 +24,7 @@ class Result:
     """
 
     text: str
-    data: dict[str, Any] = field(default_factory=dict)
+    data: Mapping[str, object] = field(default_factory=dict)
     code: int = DONE
     in_file: bool = False
 
@@ -34,7 +34,7 @@ def as_json(data: Mapping[str, object]) -> str:
     return json.dumps(plain(data), indent=1, allow_nan=False, ensure_ascii=False)
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any) -> object:
     """Nested values as numbers, strings, lists and dicts."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -46,7 +45,7 @@ def _check_size(path: Path, sure: Uncertain) -> None:
         )
 
 
-def _encoded(value: object) -> Any:
+def _encoded(value: object) -> object:
     """Nested settings with tensors as lists."""
     if isinstance(value, dict):
         return {str(key): _encoded(item) for key, item in value.items()}
@@ -73,7 +72,7 @@ def read_settings(name: str, model: nn.Module) -> Uncertain:
     return sure
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _content(path: Path) -> object:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):

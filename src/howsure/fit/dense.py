@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from operator import add
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,14 +41,14 @@ from howsure.values.trees import copied
 FEWEST_IMAGES = 10
 
 
-def is_dense(setup: Setup, method: Method | None, x: Any, search: PosteriorSearch) -> bool:
+def is_dense(setup: Setup, method: Method | None, x: object, search: PosteriorSearch) -> bool:
     """Whether outputs are too many for a backward pass each, and masks are wanted."""
     can_sample = method is None or method.has_dense_posterior
     # With masks there is something that varies, also without noise.
     return can_sample and search.masks and outputs_of(setup.watching(x), x) > MOST_OUTPUTS
 
 
-def why_not_dense(setup: Setup, x: Any) -> str | None:
+def why_not_dense(setup: Setup, x: object) -> str | None:
     """Why dense outputs have no posterior over masks; `None` if they have one."""
     verdict = layout_of(setup.watching(x), x)
     reason = why_no_gradients(setup, verdict)
@@ -67,7 +66,7 @@ def why_not_dense(setup: Setup, x: Any) -> str | None:
     )
 
 
-def _head(setup: Setup, x: Any, search: PosteriorSearch) -> str:
+def _head(setup: Setup, x: object, search: PosteriorSearch) -> str:
     """Of which layers the masks are."""
     reason = why_not_dense(setup, x)
     if reason is None and search.dense_masks == "all":
@@ -138,7 +137,7 @@ class _Images:
             gram, known = _cross_fitted(setup, head, batches)
         return cls(setup, batches, head, known, gram.inputs, search.show_progress)
 
-    def judged(self, change: Callable[[Any], Any]) -> tuple[Judged, Tensor]:
+    def judged(self, change: Callable[[object], object]) -> tuple[Judged, Tensor]:
         """Some pixels of every image, and the mean of m over all, (images, outputs)."""
         images = sum(len(target) for _, target in self.batches)
         share = max(1, PIXELS // images)
@@ -150,7 +149,7 @@ class _Images:
             parts.append(_some_pixels(whole, share, number))
         return Judged.joined(parts), torch.cat(joint)
 
-    def _judged(self, number: int, x: Any, target: Tensor) -> Judged:
+    def _judged(self, number: int, x: object, target: Tensor) -> Judged:
         """All pixels of a batch, (images, pixels, outputs)."""
         seen = gradients_at_pixels(self.setup, x, self.head)
         if target.numel() != seen.output.numel() or len(target) != len(seen.output):
@@ -163,7 +162,7 @@ class _Images:
         m = self._m(seen, number)
         return Judged(mean, (flat - mean).square(), data, m, flat, torch.zeros_like(flat))
 
-    def _predicted(self, seen: AtPixels, x: Any) -> tuple[Tensor, Tensor]:
+    def _predicted(self, seen: AtPixels, x: object) -> tuple[Tensor, Tensor]:
         """What is predicted, and the sensor's variance."""
         mean = seen.by_pixel(seen.output).double()
         if self.setup.noise is None:
@@ -204,7 +203,7 @@ def _cross_fitted(setup: Setup, head: str, batches: Batches) -> tuple[PixelGram,
     return whole, Known(whole.posterior(RIDGE_OF_FEW), folds)
 
 
-def _from_training(setup: Setup, head: str, batches: Batches, inputs: Any) -> PixelGram:
+def _from_training(setup: Setup, head: str, batches: Batches, inputs: object) -> PixelGram:
     gram = PixelGram()
     for x in unseen_inputs(inputs, batches, setup.batch_dim):
         gram.add(gradients_at_pixels(setup, x, head))

@@ -100,14 +100,14 @@ def point(
 ) -> Point:
     """The objective of one setting, with the same random numbers as at every other."""
 
-    def scored(index: int, batch: tuple[Any, Tensor]) -> Scored:
+    def scored(index: int, batch: tuple[object, Tensor]) -> Scored:
         return _scored(setup.with_(seed=setup.seed + 1000 * index), method, batch, search)
 
     joined = Scored.joined(search.share.map(scored, batches)).raised(search.floor_for(setup.task))
     return Point.of(joined, fitted_residual_var(joined) if with_residual_var else 0.0)
 
 
-def _scored(setup: Setup, method: Method, batch: tuple[Any, Tensor], search: Search) -> Scored:
+def _scored(setup: Setup, method: Method, batch: tuple[object, Tensor], search: Search) -> Scored:
     x, target = batch
     prediction = method(setup, x)
     objective = search.objective_for(setup.task)

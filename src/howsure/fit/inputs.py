@@ -17,7 +17,7 @@ BATCH = 64
 _SHARED = 0.2
 
 
-def repeatable(options: dict[str, Any]) -> dict[str, Any]:
+def repeatable(options: dict[str, object]) -> dict[str, object]:
     """The options of a fit, with training data that can be gone through more than once."""
     return {
         name: list(given) if name.startswith("train") and isinstance(given, Iterator) else given
@@ -25,7 +25,7 @@ def repeatable(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def batches_of(inputs: Any) -> Iterator[Any]:
+def batches_of(inputs: Any) -> Iterator[object]:
     """Batches of inputs from a tensor, an array, a data set or a loader.
 
     Of pairs (inputs, targets) the inputs. Several inputs come in batches ((x, h),).
@@ -46,7 +46,7 @@ def batches_of(inputs: Any) -> Iterator[Any]:
         yield _without_targets(batch)
 
 
-def _without_targets(batch: Any) -> Any:
+def _without_targets(batch: object) -> object:
     """The inputs of a batch; what a loader has collated from tuples is a list."""
     if isinstance(batch, list | tuple) and len(batch) in (1, 2):
         batch = batch[0]
@@ -56,8 +56,8 @@ def _without_targets(batch: Any) -> Any:
 
 
 def unseen_inputs(
-    inputs: Any, held_out: Sequence[tuple[Any, Tensor]], axis: int | None
-) -> Iterator[Any]:
+    inputs: object, held_out: Sequence[tuple[object, Tensor]], axis: int | None
+) -> Iterator[object]:
     """Batches of training inputs; an error where they are of another kind, or held out as well."""
     known, shared = set().union(*(_fingerprints(x) for x, _ in held_out)), set[int]()
     for x in batches_of(inputs):
@@ -67,7 +67,7 @@ def unseen_inputs(
     _refuse_shared_inputs(len(shared), len(known))
 
 
-def check_same_kind(given: Any, held_out: Any, axis: int | None) -> None:
+def check_same_kind(given: object, held_out: object, axis: int | None) -> None:
     """An error if unlabelled inputs have other shapes than the held-out ones."""
     found, wanted = shapes_of(given, without=axis), shapes_of(held_out, without=axis)
     if found != wanted:
@@ -77,11 +77,11 @@ def check_same_kind(given: Any, held_out: Any, axis: int | None) -> None:
         )
 
 
-def _fingerprints(x: Any) -> set[int]:
+def _fingerprints(x: object) -> set[int]:
     """One number for the content of each row."""
     rows: list[bytes] = []
 
-    def leaf(item: Any) -> None:
+    def leaf(item: object) -> None:
         if isinstance(item, Tensor) and item.dim():
             # As bytes, since numpy does not know every type.
             flat = item.detach().cpu().reshape(len(item), -1).contiguous().view(torch.uint8)

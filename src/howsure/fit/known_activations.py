@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,7 +54,7 @@ class Watched:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, setup: Setup, x: Any) -> Watched:
+    def of(cls, setup: Setup, x: object) -> Watched:
         """The layers of a model, found by a pass with all inputs of a batch and one with fewer.
 
         A layer counts if it says the same about an input whatever the others are: then it has a
@@ -93,12 +92,12 @@ NO_HEAD = (
 )
 
 
-def activations(setup: Setup, x: Any, wanted: Sequence[str] | None = None) -> Activations:
+def activations(setup: Setup, x: object, wanted: Sequence[str] | None = None) -> Activations:
     """What one plain pass shows; the model stays as it was."""
     return from_one_state(lambda own, inputs: read(own, inputs, wanted), setup, x)
 
 
-def _rows(x: Any, kept: slice | Tensor) -> Any:
+def _rows(x: object, kept: slice | Tensor) -> object:
     """Some rows of an input."""
     return map_leaves(lambda t: t[kept] if isinstance(t, Tensor) and t.dim() else t, x)
 

@@ -68,7 +68,9 @@ class Known:
     local_error: LocalError | None = None
 
     @classmethod
-    def of(cls, setup: Setup, batches: Batches, train_inputs: Any, *, show: bool = False) -> Known:
+    def of(
+        cls, setup: Setup, batches: Batches, train_inputs: object, *, show: bool = False
+    ) -> Known:
         """From unlabelled inputs, or from the held-out ones in folds."""
         if train_inputs is not None:
             return cls(_from_training(setup, batches, train_inputs, show).posterior(RIDGE))
@@ -77,7 +79,7 @@ class Known:
         folds = tuple(each.posterior(RIDGE_OF_FEW) for each in rest)
         return cls(_sum(grams).posterior(RIDGE_OF_FEW), folds)
 
-    def judged(self, setup: Setup, number: int, x: Any, target: Tensor) -> Judged:
+    def judged(self, setup: Setup, number: int, x: object, target: Tensor) -> Judged:
         """A held-out batch, each row by a posterior that has not seen it."""
         nearby = self.local_error
         watch = self.posterior is not None
@@ -133,7 +135,7 @@ def _by_fold(setup: Setup, batches: Batches, show: bool) -> list[Gram]:
     return grams
 
 
-def _from_training(setup: Setup, batches: Batches, inputs: Any, show: bool) -> Gram:
+def _from_training(setup: Setup, batches: Batches, inputs: object, show: bool) -> Gram:
     gram, unseen = Gram(), unseen_inputs(inputs, batches, setup.batch_dim)
     for x in progress(unseen, show, "masks"):
         gram.add(mask_gradients(setup, x))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from howsure.setup import Setup
 MOST_ROWS = 5000
 
 
-def labelled(train: Any) -> Iterable[Any]:
+def labelled(train: object) -> Iterable[object]:
     """Batches (inputs, targets) that can be gone through more than once.
 
     From a pair of all inputs and all targets, a data set, or a loader.
@@ -48,7 +47,7 @@ def labelled(train: Any) -> Iterable[Any]:
     return train
 
 
-def local_error(setup: Setup, held_out: Batches, train: Iterable[Any]) -> LocalError:
+def local_error(setup: Setup, held_out: Batches, train: Iterable[object]) -> LocalError:
     """The local error by training rows, scaled by the error on held-out ones."""
     features, squared = _sampled(setup, held_out, train)
     if len(squared) <= NEIGHBOURS:
@@ -60,7 +59,7 @@ def local_error(setup: Setup, held_out: Batches, train: Iterable[Any]) -> LocalE
     return LocalError.of(features, squared, errors.mean(0))
 
 
-def _sampled(setup: Setup, held_out: Batches, train: Iterable[Any]) -> tuple[Tensor, Tensor]:
+def _sampled(setup: Setup, held_out: Batches, train: Iterable[object]) -> tuple[Tensor, Tensor]:
     """Features and squared residuals of at most `MOST_ROWS` rows."""
     generator = torch.Generator().manual_seed(setup.seed)
     kept: list[Tensor] = []
@@ -77,7 +76,7 @@ def _sampled(setup: Setup, held_out: Batches, train: Iterable[Any]) -> tuple[Ten
     return kept[1], kept[2]
 
 
-def _residuals(setup: Setup, x: Any, target: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+def _residuals(setup: Setup, x: object, target: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """What enters the last linear layer, and the squared residuals, of a batch."""
     _check_finite((*tensors_of(x), target), kind)
     verdict = layout_of(setup.watching(x), x)

@@ -49,7 +49,7 @@ _SEARCHES = {
 def fit_method(
     setup: Setup,
     method: str | Method,
-    loader: Iterable[Any],
+    loader: Iterable[object],
     *,
     model: ModelPart | None = "auto",
     **options: Any,
@@ -90,7 +90,7 @@ def fit_method(
 
 
 def _model_for(
-    setup: Setup, method: Method | None, loader: Iterable[Any], options: Iterable[str]
+    setup: Setup, method: Method | None, loader: Iterable[object], options: Iterable[str]
 ) -> tuple[ModelPart, str | None]:
     """What "auto" stands for, and why it is not the posterior."""
     fitting = _part(setup, None)
@@ -108,7 +108,7 @@ def _model_for(
     return "dropout", f"a dropout rate, since there can be no {what}: {reason}"
 
 
-def _without_unused(options: dict[str, Any], note: str) -> tuple[dict[str, Any], str]:
+def _without_unused(options: dict[str, object], note: str) -> tuple[dict[str, object], str]:
     """The options that the rate search has, and a note that names the others."""
     of_others = _names(PosteriorSearch) | _names(TemperatureSearch)
     unused = [name for name in options if name in of_others - _names(Search)]
@@ -117,7 +117,7 @@ def _without_unused(options: dict[str, Any], note: str) -> tuple[dict[str, Any],
     return {name: given for name, given in options.items() if name not in unused}, note
 
 
-def _why_no_posterior(setup: Setup, method: Method | None, x: Any) -> str | None:
+def _why_no_posterior(setup: Setup, method: Method | None, x: object) -> str | None:
     """Why a model has no posterior over masks; `None` if it has one."""
     watching = setup.watching(x)
     outputs = outputs_of(watching, x)
@@ -174,7 +174,7 @@ def _check_part(setup: Setup, method: Method | None, model: str | None) -> None:
 
 
 def _batches(
-    setup: Setup, loader: Iterable[Any], search: Search | PosteriorSearch | TemperatureSearch
+    setup: Setup, loader: Iterable[object], search: Search | PosteriorSearch | TemperatureSearch
 ) -> Batches:
     """The held-out data as it is used; a warning for what would spoil a fit."""
     warn_if_training_data(loader, search.training_data)
@@ -186,7 +186,7 @@ def _batches(
 
 
 def _fit_dropout(
-    setup: Setup, method: Method | None, loader: Iterable[Any], search: Search
+    setup: Setup, method: Method | None, loader: Iterable[object], search: Search
 ) -> tuple[Setup, Fit]:
     """The setup with the rate and residual variance that minimise the NLL of held-out data."""
     batches = _batches(setup, loader, search)
@@ -243,7 +243,7 @@ def _closed_form(method: Method, search: Search, *, classification: bool) -> boo
 def _with_noise(setup: Setup, batches: Batches) -> Batches:
     generator = torch.Generator().manual_seed(setup.seed)
 
-    def noisy(x: Any) -> Any:
+    def noisy(x: object) -> object:
         return sample_of(setup.noise, x, generator, batch_dim=setup.batch_dim)
 
     return [(noisy(x), y) for x, y in batches]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -23,7 +22,7 @@ class FitOptions:
     """
 
     inputs: str = "noisy"
-    training_data: Any = None
+    training_data: object = None
     show_progress: bool = True
 
     def __post_init__(self) -> None:
@@ -47,12 +46,12 @@ class KnownOptions(FitOptions):
         growth: Whether the uncertainty grows with the distance from the known inputs.
     """
 
-    train_inputs: Any = None
+    train_inputs: object = None
     stress: Stress | None = None
     growth: bool = True
 
 
-def check_count(batches: Sequence[tuple[Any, Tensor]], fewest: int, what: str) -> None:
+def check_count(batches: Sequence[tuple[object, Tensor]], fewest: int, what: str) -> None:
     """An error for too few held-out inputs."""
     count = sum(len(target) for _, target in batches)
     if count < fewest:

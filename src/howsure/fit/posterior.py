@@ -18,7 +18,7 @@ from torch import Tensor
 from howsure.fit.known_inputs import FEWEST, Batches, Judged, Known
 from howsure.fit.local_error import labelled, local_error
 from howsure.fit.options import KnownOptions, check_count
-from howsure.fit.stress import IMAGES, Stress, are_images, corruptions
+from howsure.fit.stress import Stress, corruptions
 from howsure.fit.terms import points_for
 from howsure.fit.variance_terms import best_weights, nll
 from howsure.masks.local_error import NEIGHBOURS
@@ -54,8 +54,8 @@ class PosteriorSearch(KnownOptions):
             layer of 1 x 1, in one pass. It is blind to most of what is new.
     """
 
-    stress: Stress | Literal["auto"] | None = "auto"
-    train: Any = None
+    stress: Stress | None = "auto"
+    train: object = None
     masks: bool = True
     residual_var: float | None = None
     noise_factor: float | None = None
@@ -256,12 +256,10 @@ def _stressed(
     setup: Setup, batches: Batches, known: Known, search: PosteriorSearch
 ) -> tuple[Judged, ...]:
     """The held-out inputs under each corruption, with their own targets."""
-    if search.stress == "auto":
-        changes = IMAGES if are_images(batches[0][0]) else ()
+    changes = corruptions(search.stress, batches[0][0])
+    if search.stress == "auto" and changes:
         some = -(-_STRESSED // len(batches))
-        batches = [(x[:some], y[:some]) for x, y in batches] if changes else []
-    else:
-        changes = corruptions(search.stress, batches[0][0])
+        batches = [(x[:some], y[:some]) for x, y in batches]
     return tuple(
         Judged.joined([known.judged(setup, n, change(x), y) for n, (x, y) in enumerate(batches)])
         for change in changes

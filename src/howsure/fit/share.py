@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def _alone(mine: list[Any]) -> list[list[Any]]:
+class Gather(Protocol):
+    """Exchanges results between processes."""
+
+    def __call__(self, mine: list[Result]) -> list[list[Result]]:
+        """The results of every process, in the order of ranks, from those of this one."""
+        ...
+
+
+def _alone(mine: list[Result]) -> list[list[Result]]:
     return [mine]
 
 
@@ -30,7 +38,7 @@ class Share:
 
     rank: int = 0
     size: int = 1
-    gather: Callable[[list[Any]], list[list[Any]]] = _alone
+    gather: Gather = _alone
 
     def map(self, function: Callable[[int, Item], Result], batches: Iterable[Item]) -> list[Result]:
         """`function(index, batch)` of every batch, computed together and known to all."""

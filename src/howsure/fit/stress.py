@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Corruption = Callable[[Tensor], Tensor]
-Stress = Literal["images", "tables"] | Sequence[Corruption]
+Stress = Literal["auto", "images", "tables"] | Sequence[Corruption]
 
 
 def _generator(x: Tensor) -> torch.Generator:
@@ -99,15 +99,15 @@ TABLES: tuple[Corruption, ...] = (_feature_noise, _wider, _missing)
 _KINDS = {"images": (IMAGES, 4), "tables": (TABLES, 2)}
 
 
-def are_images(x: object) -> bool:
-    """Whether an input looks like pictures: four axes, the second of one to four channels."""
-    return isinstance(x, Tensor) and x.dim() == 4 and x.shape[1] <= 4 and x.is_floating_point()
-
-
 def corruptions(stress: Stress | None, x: Tensor) -> tuple[Corruption, ...]:
-    """The corruptions that were asked for, checked against an example of the inputs."""
+    """The corruptions that were asked for, checked against an example of the inputs.
+
+    "auto" are those of images, if the inputs look like these, and else none.
+    """
     if stress is None:
         return ()
+    if stress == "auto":
+        return IMAGES if _are_images(x) else ()
     if not isinstance(stress, str):
         return tuple(stress)
     if stress not in _KINDS:
@@ -123,3 +123,8 @@ def corruptions(stress: Stress | None, x: Tensor) -> tuple[Corruption, ...]:
             "functions of your own: `stress=[my_blur, my_fog]`."
         )
     return known
+
+
+def _are_images(x: object) -> bool:
+    """Whether an input looks like pictures: four axes, the second of one to four channels."""
+    return isinstance(x, Tensor) and x.dim() == 4 and x.shape[1] <= 4 and x.is_floating_point()

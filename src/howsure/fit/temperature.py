@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,7 +106,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def why_no_temperature(setup: Setup, x: Any, *, growth: bool = True) -> str | None:
+def why_no_temperature(setup: Setup, x: object, *, growth: bool = True) -> str | None:
     """Why inputs like this one have no temperature of their own; `None` if they have."""
     if setup.batch_dim != 0:
         return f"`batch_dim` is {setup.batch_dim}, and inputs must be along axis 0"

@@ -7,7 +7,6 @@ depends on them only beyond first order. D(x) is the sensor's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,13 +67,13 @@ class HeldOut:
         diagonal: Mean and variance of the propagated noise, for diagonal methods.
     """
 
-    x: Any
+    x: object
     target: Tensor
     plain: Tensor
     diagonal: Prediction | None
 
     @classmethod
-    def of(cls, setup: Setup, method: Method, x: Any, target: Tensor) -> HeldOut:
+    def of(cls, setup: Setup, method: Method, x: object, target: Tensor) -> HeldOut:
         """A batch, with one plain pass and for a diagonal method one of Gaussians."""
         with no_gradients():
             outputs = Pass(setup, x).plain()
@@ -108,7 +107,7 @@ def terms_of(setup: Setup, method: Method, batch: HeldOut) -> Terms:
     return Terms(error.flatten(1).double(), data.double(), by_site, odds)
 
 
-def points_for(setup: Setup, x: Any) -> int:
+def points_for(setup: Setup, x: object) -> int:
     """One block for large networks; more where inner products average over few summands."""
     sources = Sources.of(setup, x, layout_of(setup, x).layout)
     blocks = max(1, min(_MOST_BLOCKS, _ELEMENTS // max(1, sources.elements)))
@@ -121,7 +120,7 @@ def _squared_error(mean: Tensor, target: Tensor) -> Tensor:
     return gaussian(prediction, target).error.detach()
 
 
-def _by_site(setup: Setup, x: Any, budget: Budget) -> tuple[Tensor, Tensor]:
+def _by_site(setup: Setup, x: object, budget: Budget) -> tuple[Tensor, Tensor]:
     """The odds of every site, (sites,), and its variance per odds, (sites, inputs, outputs)."""
     sites = setup.sites(x)
     odds = odds_of(torch.tensor(setup.rates(sites), dtype=torch.float64))

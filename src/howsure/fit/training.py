@@ -72,7 +72,7 @@ class Recipe:
 
 
 def train_adf(
-    model: nn.Module, noise: Any, loader: Iterable[Any], **settings: Any
+    model: nn.Module, noise: object, loader: Iterable[object], **settings: Any
 ) -> tuple[float, ...]:
     """Trains a model through moment propagation; returns the loss of every step.
 
@@ -99,7 +99,7 @@ def train_adf(
     recipe = Recipe(**settings)
     rules = {F.batch_norm: batch_statistics} if recipe.batch_norm == "batch" else None
 
-    def loss(x: Any, target: Tensor, step: int) -> Tensor:
+    def loss(x: object, target: Tensor, step: int) -> Tensor:
         if recipe.task == "regression":
             out = propagate(model, x, variance_of(noise, x), rules=rules)
         else:
@@ -116,7 +116,7 @@ def _with_softmax(model: nn.Module) -> Callable[..., Tensor]:
 
 
 def train_heteroscedastic(
-    model: HeteroscedasticModel, loader: Iterable[Any], **settings: Any
+    model: HeteroscedasticModel, loader: Iterable[object], **settings: Any
 ) -> tuple[float, ...]:
     """Trains a model with a variance head by its likelihood; returns the loss of every step.
 
@@ -132,7 +132,7 @@ def train_heteroscedastic(
     """
     recipe = Recipe(**settings)
 
-    def loss(x: Any, target: Tensor, step: int) -> Tensor:
+    def loss(x: object, target: Tensor, step: int) -> Tensor:
         args, kwargs = as_call(x)
         with _dropout(model, x, recipe, step):
             output, log_var = model(*args, **kwargs)
@@ -147,7 +147,7 @@ def train_heteroscedastic(
 
 
 @contextmanager
-def _dropout(model: nn.Module, x: Any, recipe: Recipe, step: int) -> Iterator[None]:
+def _dropout(model: nn.Module, x: object, recipe: Recipe, step: int) -> Iterator[None]:
     """Masks for one training step, another one for each input."""
     if recipe.rate == 0:
         yield
@@ -160,9 +160,9 @@ def _dropout(model: nn.Module, x: Any, recipe: Recipe, step: int) -> Iterator[No
 
 
 def _minimised(
-    loss: Callable[[Any, Tensor, int], Tensor],
+    loss: Callable[[object, Tensor, int], Tensor],
     model: nn.Module,
-    loader: Iterable[Any],
+    loader: Iterable[object],
     recipe: Recipe,
 ) -> tuple[float, ...]:
     """The losses of all steps of gradient descent."""
@@ -196,7 +196,7 @@ def _finite(loss: Tensor, step: int) -> float:
     return value
 
 
-def _only(output: Any) -> Tensor:
+def _only(output: object) -> Tensor:
     tensors = Parts(output).tensors
     if len(tensors) != 1:
         raise ValueError(

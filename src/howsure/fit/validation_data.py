@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +16,8 @@ from howsure.values.batches import batches
 
 
 def pairs_of(
-    loader: Iterable[Any], kind: str = "held-out", model: Any = None
-) -> Iterator[tuple[Any, Tensor]]:
+    loader: Iterable[object], kind: str = "held-out", model: object = None
+) -> Iterator[tuple[object, Tensor]]:
     """The batches (inputs, targets) of a loader; an error if there are none.
 
     Inputs that are arrays become tensors in the type of the `model`, if one is given.
@@ -63,7 +62,7 @@ def _described(batch: object) -> str:
     )
 
 
-def warn_if_training_data(loader: Any, training_data: Any) -> None:
+def warn_if_training_data(loader: object, training_data: object) -> None:
     """Warns if the held-out data is the training data, as far as that can be seen."""
     held_out, training = _data_set(loader), _data_set(training_data)
     marked = getattr(held_out, "train", None) is True
@@ -75,12 +74,12 @@ def warn_if_training_data(loader: Any, training_data: Any) -> None:
         )
 
 
-def _data_set(loader: Any) -> Any:
+def _data_set(loader: object) -> object:
     loader = loader.loader if isinstance(loader, batches) else loader
     return loader.dataset if isinstance(loader, DataLoader) else loader
 
 
-def _overlap(one: Any, two: Any) -> bool:
+def _overlap(one: object, two: object) -> bool:
     if one is two:
         return True
     first, second = getattr(one, "dataset", one), getattr(two, "dataset", two)
@@ -93,7 +92,7 @@ def _overlap(one: Any, two: Any) -> bool:
     return not set(map(int, left)).isdisjoint(map(int, right))
 
 
-def warn_if_clean(setup: Setup, pairs: list[tuple[Any, Tensor]]) -> None:
+def warn_if_clean(setup: Setup, pairs: list[tuple[object, Tensor]]) -> None:
     """Warns if images look cleaner than the noise that the setup assumes.
 
     The estimate is too large where there is texture, so one below half of the assumed std means

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,7 +98,7 @@ class Met:
 class Explorer(Operations):
     """Watches a plain pass: layers, what follows them, and which feed other layers."""
 
-    def __init__(self, model: Callable[..., Any]) -> None:
+    def __init__(self, model: Callable[..., object]) -> None:
         super().__init__()
         self.weights = Weights(model)
         self.places = CallSites(model)
@@ -109,7 +109,9 @@ class Explorer(Operations):
         self.tips: dict[int, int] = {}
         self.kept: list[Tensor] = []
 
-    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def operation(
+        self, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
         """Runs the operation and notes what it was."""
         inputs = list(_tensors([args, kwargs]))
         sources = set().union(*(self.ancestors.get(id(t), set()) for t in inputs))
@@ -132,7 +134,7 @@ class Explorer(Operations):
     def _enter_layer(
         self,
         name: str,
-        func: Any,
+        func: Callable[..., object],
         inputs: list[Tensor],
         outputs: list[Tensor],
         sources: set[int],
@@ -150,7 +152,12 @@ class Explorer(Operations):
         return {index}
 
     def _follow(
-        self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], output: Tensor
+        self,
+        func: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: list[Tensor],
+        output: Tensor,
     ) -> None:
         name = base_name(func)
         if name in DROPOUTS and inputs:
@@ -169,7 +176,7 @@ class Explorer(Operations):
         self.tips[id(output)] = index
 
 
-def watched(model: Callable[..., Any], x: Any) -> Met:
+def watched(model: Callable[..., object], x: object) -> Met:
     """What a plain pass meets."""
     explorer = Explorer(model)
     args, kwargs = as_call(x)
@@ -179,7 +186,7 @@ def watched(model: Callable[..., Any], x: Any) -> Met:
     return explorer.met
 
 
-def rows_in(model: Callable[..., Any], x: Any, met: Met, batch_dim: int | None) -> list[Rows]:
+def rows_in(model: Callable[..., object], x: object, met: Met, batch_dim: int | None) -> list[Rows]:
     """Where the rows are in each of the tensors that a pass met.
 
     By a pass with another number of rows: the axis whose length is another counts them. It is the
@@ -214,14 +221,14 @@ def _few(count: int) -> int:
 
 
 def _of_few_rows(
-    model: Callable[..., Any], x: Any, axis: int, *, backwards: bool = False
+    model: Callable[..., object], x: object, axis: int, *, backwards: bool = False
 ) -> list[Tensor]:
     """What a pass with few rows meets, in their order or backwards."""
     count = batch_size(x, axis)
     numbers = torch.arange(_few(count))
     numbers = numbers.flip(0) if backwards else numbers
 
-    def leaf(item: Any) -> Any:
+    def leaf(item: object) -> object:
         if not isinstance(item, Tensor) or item.dim() <= axis or item.shape[axis] != count:
             return item
         chosen = item.index_select(axis, (numbers % count).to(item.device))
@@ -253,7 +260,7 @@ def _ordered(few: Tensor, rows: Rows, backwards: Tensor, count: int) -> Rows:
     return Rows(axis, are_outer=not torch.allclose(inner, backwards, rtol=1e-4, atol=1e-6))
 
 
-def _tensors(tree: Any) -> Any:
+def _tensors(tree: object) -> Iterator[Tensor]:
     """All floating-point tensors in nested arguments, in order."""
     if isinstance(tree, Tensor):
         if tree.dtype.is_floating_point:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -30,7 +29,7 @@ DROPOUTS = {
 }
 
 
-def base_name(func: Callable[..., Any]) -> str:
+def base_name(func: Callable[..., object]) -> str:
     """The operation's name without namespace, overload and in-place mark."""
     name = getattr(func, "__name__", "").split(".")[0]
     return name if name.startswith("__") else name.rstrip("_")
@@ -41,7 +40,7 @@ def spatial_dims(name: str) -> int:
     return _CONVOLUTIONS.get(name, 0)
 
 
-def is_linear(func: Callable[..., Any]) -> bool:
+def is_linear(func: Callable[..., object]) -> bool:
     """Whether the operation is that of `nn.Linear`."""
     return base_name(func) == "linear"
 
@@ -51,13 +50,13 @@ def is_recurrent(name: str) -> bool:
     return name in _RECURRENT
 
 
-def follows_a_layer(func: Callable[..., Any]) -> bool:
+def follows_a_layer(func: Callable[..., object]) -> bool:
     """Whether the operation is a normalisation or an activation."""
     rule = find(func)
     return rule is not None and (rule.normalises or rule.pointwise)
 
 
-def commutes_with_channels(func: Callable[..., Any]) -> bool:
+def commutes_with_channels(func: Callable[..., object]) -> bool:
     """Whether scaling a whole channel before the operation or after it is the same.
 
     A pool of a positive multiple is that multiple of the pool: the mask may as well come later,
@@ -70,12 +69,12 @@ def commutes_with_channels(func: Callable[..., Any]) -> bool:
 class Weights:
     """The parameters of a model, by identity: names the layer that an operation belongs to."""
 
-    def __init__(self, model: Callable[..., Any]) -> None:
+    def __init__(self, model: Callable[..., object]) -> None:
         model = in_python(model)
         named = model.named_parameters() if isinstance(model, nn.Module) else ()
         self.names = {id(parameter): name for name, parameter in named}
 
-    def layer_of(self, func: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
+    def layer_of(self, func: Callable[..., object], args: object, kwargs: object) -> str | None:
         """The layer's name; "" for weights that are not parameters; `None` if it is no layer."""
         name = base_name(func)
         owner = next(self._owners([args, kwargs]), None)
@@ -83,7 +82,7 @@ class Weights:
             return owner or ""
         return owner if name in _PRODUCTS else None
 
-    def _owners(self, arguments: Any) -> Iterator[str]:
+    def _owners(self, arguments: object) -> Iterator[str]:
         if isinstance(arguments, Tensor):
             name = self.names.get(id(arguments))
             if name is not None and arguments.dim() > 1:

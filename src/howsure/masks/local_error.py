@@ -10,6 +10,7 @@ so that far from all rows it is what is left.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +84,9 @@ class LastLinear(Operations):
         super().__init__()
         self.features: Tensor | None = None
 
-    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def operation(
+        self, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
         """Runs the operation, and keeps the input of a linear layer."""
         if is_linear(func):
             self.features = args[0] if args else kwargs["input"]

@@ -24,7 +24,7 @@ class DropoutMode(Operations):
 
     def __init__(
         self,
-        model: Callable[..., Any],
+        model: Callable[..., object],
         sites: Sequence[Site],
         masks: Sequence[Tensor | None],
         before_mask: Callable[[], None] | None = None,
@@ -49,7 +49,9 @@ class DropoutMode(Operations):
         # Tensors on the way through a chain, by identity: site, mask and how far.
         self.pending: dict[int, tuple[Tensor, Site, Tensor, int]] = {}
 
-    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def operation(
+        self, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
         """Runs the operation, and drops units where a site is reached."""
         name = base_name(func)
         if name in DROPOUTS:
@@ -61,7 +63,13 @@ class DropoutMode(Operations):
         first = args[0] if args else kwargs.get("input")
         return self._advanced(name, first, result) if self.pending else result
 
-    def _layer(self, layer: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _layer(
+        self,
+        layer: str,
+        func: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> object:
         site, mask = self.placed.get(layer, (None, None))
         if site is None or mask is None:
             return func(*args, **kwargs)
@@ -73,7 +81,7 @@ class DropoutMode(Operations):
         result = func(*args, **kwargs)
         return self._on_the_way(result, site, mask, 1)
 
-    def _on_the_way(self, result: Any, site: Site, mask: Tensor, reached: int) -> Any:
+    def _on_the_way(self, result: Any, site: Site, mask: Tensor, reached: int) -> object:
         """The result with its mask if the chain is complete, else noted as pending."""
         if reached == len(site.chain):
             self.used.add(site.name)
@@ -85,7 +93,7 @@ class DropoutMode(Operations):
         self.pending[id(tip)] = (tip, site, mask, reached)
         return result
 
-    def _advanced(self, name: str, first: Any, result: Any) -> Any:
+    def _advanced(self, name: str, first: object, result: object) -> object:
         entry = self.pending.get(id(first))
         if entry is None or not isinstance(result, Tensor):
             return result
@@ -96,8 +104,12 @@ class DropoutMode(Operations):
         return self._on_the_way(result, site, mask, reached + 1)
 
     def _existing_dropout(
-        self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+        self,
+        name: str,
+        func: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> object:
         where = self.places.module_path() or name
         self.met[where] = self.met.get(where, 0) + 1
         key = where if self.met[where] == 1 else f"{where}#{self.met[where]}"
@@ -121,7 +133,7 @@ class DropoutMode(Operations):
         whole = last if directions == len(state) else torch.cat([state[:-directions], last])
         return dropped, whole, *rest
 
-    def _dropped(self, data: Any, site: Site, mask: Tensor) -> Any:
+    def _dropped(self, data: Tensor, site: Site, mask: Tensor) -> Tensor:
         """The data times the mask."""
         if self.before_mask is not None:
             self.before_mask()

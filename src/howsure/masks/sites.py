@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -82,7 +81,7 @@ class NothingToDropError(ValueError):
 
 
 def find_sites(
-    model: Callable[..., Any], x: Any, placement: Placement, *, batch_dim: int | None = 0
+    model: Callable[..., object], x: object, placement: Placement, *, batch_dim: int | None = 0
 ) -> tuple[Site, ...]:
     """The dropout sites of a model for inputs like `x`.
 

@@ -20,7 +20,7 @@ from howsure.moments.value import Args, Kwargs, Moments, Refused
 class Interpreter(Protocol):
     """Runs operations on carriers."""
 
-    def call(self, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    def call(self, func: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
         """The result of `func`, with carriers in place of random tensors."""
 
 
@@ -118,11 +118,11 @@ class Gaussian(Tensor):
     @classmethod
     def __torch_function__(
         cls,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: object,
         args: Args = (),
         kwargs: Kwargs | None = None,
-    ) -> Any:
+    ) -> object:
         """Hands the operation to the interpreter."""
         kwargs = kwargs or {}
         first = next(carriers([args, kwargs]), None)

@@ -10,7 +10,6 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from howsure.moments.rule import Target, operation_name
 from howsure.moments.value import Args, Kwargs, Moments, variance_dtype
 from howsure.values.concrete import has_values
 
-Fallback = Callable[[Target, tuple[Any, ...], dict[str, Any]], Any]
+Fallback = Callable[[Target, Args, Kwargs], object]
 
 # With at most this many random elements the Jacobian is exact; above, that many random
 # directions estimate the variance with a relative error of sqrt(2 / 128) = 12 %.
@@ -47,7 +46,7 @@ class RandomCall:
         self.means = tuple(moments.mean for moments in inputs)
         self.variances = tuple(moments.var for moments in inputs)
 
-    def result(self, *values: Tensor) -> Any:
+    def result(self, *values: Tensor) -> object:
         """What the operation returns for these values of its random arguments."""
         leaves = list(self.leaves)
         for position, value in zip(self.positions, values, strict=True):
@@ -62,7 +61,7 @@ class RandomCall:
             raise NoRuleError("Its result is complex, and howsure carries real variances only.")
         return tuple(leaf for leaf in leaves if _is_floating(leaf))
 
-    def with_variances(self, variances: tuple[Tensor, ...], means: tuple[Tensor, ...]) -> Any:
+    def with_variances(self, variances: tuple[Tensor, ...], means: tuple[Tensor, ...]) -> object:
         """The result's structure with moments; integers and masks stay as they are at the mean."""
         paired = zip(means, variances, strict=True)
         return pytree.tree_map(
@@ -75,7 +74,7 @@ def _is_floating(leaf: object) -> bool:
     return isinstance(leaf, Tensor) and leaf.dtype.is_floating_point
 
 
-def linearised(func: Target, args: Args, kwargs: Kwargs) -> Any:
+def linearised(func: Target, args: Args, kwargs: Kwargs) -> object:
     """First-order moments: the value at the mean, and var = sum_k (J d_k)**2.
 
     The directions d_k are the standard deviations one element at a time (exact), or random signs
@@ -203,7 +202,7 @@ def _one_by_one(
     return looped
 
 
-def sampled(func: Target, args: Args, kwargs: Kwargs) -> Any:
+def sampled(func: Target, args: Args, kwargs: Kwargs) -> object:
     """Moments of 256 draws of the random arguments: any operation, with sampling error."""
     call = RandomCall(func, args, kwargs)
     generator = torch.Generator().manual_seed(0)

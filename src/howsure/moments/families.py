@@ -88,7 +88,7 @@ def structural(*targets: Target, name: str, samples: Samples, views: bool = True
     `views` is false for an op that returns a copy: writes to one then leave the other alone.
     """
 
-    def moments(target: Target, *args: object, **kwargs: object) -> Any:
+    def moments(target: Target, *args: object, **kwargs: object) -> object:
         means = target(*select(args, "mean"), **select(kwargs, "mean"))
         variances = target(*select(args, "var"), **select(kwargs, "var"))
         return zip_moments(means, variances)
@@ -123,7 +123,7 @@ def select(arguments: object, field: str) -> Any:
     return arguments
 
 
-def zip_moments(means: Any, variances: Any) -> Any:
+def zip_moments(means: Any, variances: Any) -> object:
     """`Moments` of a tensor, or of each tensor in a tuple or list."""
     if isinstance(means, Tensor):
         return Moments(means, variances)
@@ -150,8 +150,9 @@ def elementwise(
         def called(values: Tensor) -> Tensor:
             return function(values, *args, **kwargs)
 
-        options: Any = {"analytic": analytic, "deviation": deviation}
-        return in_float32(lambda x: expectation(called, *x, **options), input)
+        return in_float32(
+            lambda x: expectation(called, *x, analytic=analytic, deviation=deviation), input
+        )
 
     moments.__doc__ = (
         "E and Var of f(x) by centred quadrature: sum w f, sum w (f - mean)**2.\n\n"
@@ -188,23 +189,23 @@ def composite(
     fidelity: Fidelity = EXACT,
     wide: bool = False,
     **options: Any,
-) -> Callable[[Callable[..., Any]], Rule]:
+) -> Callable[[Callable[..., object]], Rule]:
     """Registers an op by a definition in terms of operations that have rules.
 
     With `wide`, its steps run in float32 where the op is called in half precision, as torch's own
     kernel does: what overflows between two steps need not overflow in the end.
     """
 
-    def enter(definition: Callable[..., Any]) -> Rule:
+    def enter(definition: Callable[..., object]) -> Rule:
         own = _widened(definition) if wide else definition
         return register(Rule(name, own, targets, fidelity, samples, Kind.COMPOSITE, **options))
 
     return enter
 
 
-def _widened(definition: Callable[..., Any]) -> Callable[..., Any]:
+def _widened(definition: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(definition)
-    def in_single(*args: object, **kwargs: object) -> Any:
+    def in_single(*args: object, **kwargs: object) -> object:
         found: list[torch.dtype] = []
 
         def widened(leaf: object) -> object:
@@ -231,7 +232,7 @@ def _narrowed(leaf: object, dtype: torch.dtype) -> object:
 def value_only(*targets: Target, name: str) -> Rule:
     """Registers queries that the mean alone answers: shapes, dtypes, devices."""
 
-    def answer(target: Target, *args: object, **kwargs: object) -> Any:
+    def answer(target: Target, *args: object, **kwargs: object) -> object:
         return target(*select(args, "mean"), **select(kwargs, "mean"))
 
     answer.__doc__ = (

@@ -13,7 +13,7 @@ from howsure.moments.value import Moments, variance_dtype
 from howsure.values.concrete import has_values
 
 
-def noisy(x: Any, noise_var: Any, make: Callable[[Moments], Any], name: str = "x") -> Any:
+def noisy(x: object, noise_var: Any, make: Callable[[Moments], object], name: str = "x") -> Any:
     """`x` with every tensor that has a noise variance replaced by `make(moments)`.
 
     `noise_var` has the structure of `x`, with a number, a tensor or `None` (no noise) for each
@@ -34,8 +34,11 @@ def noisy(x: Any, noise_var: Any, make: Callable[[Moments], Any], name: str = "x
 
 
 def _noisy_mapping(
-    x: Mapping[Any, Any], noise_var: Mapping[Any, Any], make: Callable[[Moments], Any], name: str
-) -> Any:
+    x: Mapping[object, object],
+    noise_var: Mapping[object, object],
+    make: Callable[[Moments], object],
+    name: str,
+) -> object:
     unknown = [key for key in noise_var if key not in x]
     if unknown:
         raise ValueError(
@@ -47,8 +50,8 @@ def _noisy_mapping(
 
 
 def _noisy_sequence(
-    x: Sequence[Any], noise_var: Sequence[Any], make: Callable[[Moments], Any], name: str
-) -> Any:
+    x: Sequence[object], noise_var: Sequence[object], make: Callable[[Moments], object], name: str
+) -> object:
     if len(x) != len(noise_var):
         raise ValueError(
             f"`{name}` has {len(x)} parts but `noise_var` has {len(noise_var)}; give one variance, "

@@ -44,7 +44,7 @@ class RuleInterpreter:
         """A noisy input as a carrier."""
         return wrap(moments, self)
 
-    def call(self, func: Target, args: Args, kwargs: Kwargs) -> Any:
+    def call(self, func: Target, args: Args, kwargs: Kwargs) -> object:
         """The result of `func`, with carriers in place of random tensors."""
         if kwargs.get("out") is not None:
             raise self.located(func, args, kwargs, "`out=` cannot take a Gaussian; assign instead.")
@@ -70,7 +70,7 @@ class RuleInterpreter:
         except NoRuleError as error:
             raise self.located(func, args, kwargs, error) from error.__cause__
 
-    def of_constants(self, func: Target, args: Args, kwargs: Kwargs) -> Any:
+    def of_constants(self, func: Target, args: Args, kwargs: Kwargs) -> object:
         """An operation on tensors such as `x.new_zeros(...)`: the plain one, on the plain values.
 
         Their values are ordinary tensors, so writes through views reach what they should.
@@ -82,7 +82,7 @@ class RuleInterpreter:
             return first
         return map_leaves(lambda leaf: self._constant(leaf, first), result)
 
-    def _constant(self, leaf: object, source: object) -> Any:
+    def _constant(self, leaf: object, source: object) -> object:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
         memory = source.memory if isinstance(source, Gaussian) else None
@@ -98,7 +98,7 @@ class RuleInterpreter:
             for (func, where), count in self.fallen_back.items()
         )
 
-    def apply(self, rule: Rule, func: Target, args: Args, kwargs: Kwargs) -> Any:
+    def apply(self, rule: Rule, func: Target, args: Args, kwargs: Kwargs) -> object:
         """What the rule returns, wrapped; views share memory with what they view."""
         if rule.takes_carriers:
             return rule.called_as(func)(*args, **kwargs)
@@ -125,7 +125,7 @@ class RuleInterpreter:
         args: Args,
         kwargs: Kwargs,
         result: object,
-    ) -> Any:
+    ) -> object:
         """The result, stored in the first argument if the operation works in place."""
         if not works_in_place(rule, func, args, kwargs) or not isinstance(result, Gaussian):
             return result
@@ -139,7 +139,7 @@ class RuleInterpreter:
             target.write(result.read())
         return target
 
-    def missing(self, func: Target, args: Args, kwargs: Kwargs) -> Any:
+    def missing(self, func: Target, args: Args, kwargs: Kwargs) -> object:
         """An operation without a rule: the fallback, or an error that names the remedy."""
         if self.answer_without_rule is not None:
             self.fallen_back[(func, self.sites.here())] += 1

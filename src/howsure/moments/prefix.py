@@ -50,7 +50,7 @@ class Prefix:
         """From here on passes differ, or nothing more is kept."""
         self.is_open, self.is_complete = False, True
 
-    def result(self, call: object, compute: Callable[[], Any]) -> Any:
+    def result(self, call: object, compute: Callable[[], object]) -> Any:
         """The result of the next call, kept or computed."""
         if not self.is_open:
             return compute()
@@ -62,7 +62,7 @@ class Prefix:
         self.close()
         return compute()
 
-    def _kept(self, call: object, compute: Callable[[], Any]) -> Any:
+    def _kept(self, call: object, compute: Callable[[], object]) -> object:
         try:
             found = compute()
         except Exception:

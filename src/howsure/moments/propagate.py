@@ -34,7 +34,7 @@ class Propagated(Moments):
 
 
 def propagate(
-    model: Callable[..., Any],
+    model: Callable[..., object],
     x: object,
     noise_var: object,
     *,
@@ -67,12 +67,14 @@ def propagate(
     return outcome(output, interpreter.notes)
 
 
-def _has_inference_weights(model: Callable[..., Any]) -> bool:
+def _has_inference_weights(model: Callable[..., object]) -> bool:
     weights = model.parameters() if isinstance(model, nn.Module) else ()
     return any(weight.is_inference() for weight in weights)
 
 
-def run(model: Callable[..., Any], x: Any, noise_var: Any, interpreter: RuleInterpreter) -> Any:
+def run(
+    model: Callable[..., object], x: object, noise_var: Any, interpreter: RuleInterpreter
+) -> object:
     """The model's output, with carriers where it is random."""
     _refuse_train_mode(model)
     keep_freed_memory()
@@ -133,7 +135,7 @@ def python_only() -> Iterator[None]:
         torch.distributions.Distribution.set_default_validate_args(checked)
 
 
-def _refuse_train_mode(model: Callable[..., Any]) -> None:
+def _refuse_train_mode(model: Callable[..., object]) -> None:
     """A batch norm in train mode would count this pass in its statistics before its rule acts."""
     for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
         # A frozen TorchScript module has no mode any more.
@@ -151,11 +153,11 @@ def outcome(output: object, notes: tuple[str, ...] = ()) -> Propagated:
     return Propagated(map_leaves(_mean, output), map_leaves(_var, output), notes=notes)
 
 
-def _mean(leaf: object) -> Any:
+def _mean(leaf: object) -> object:
     return leaf.read().mean if isinstance(leaf, Gaussian) else leaf
 
 
-def _var(leaf: object) -> Any:
+def _var(leaf: object) -> object:
     if isinstance(leaf, Gaussian):
         return leaf.read().var
     if isinstance(leaf, Tensor):

@@ -182,13 +182,13 @@ def register(new: Rule) -> Rule:
 
 def rule(
     *targets: Target, name: str, fidelity: Fidelity, samples: Samples, **options: Any
-) -> Callable[[Callable[..., Any]], Rule]:
+) -> Callable[[Callable[..., object]], Rule]:
     """Registers the decorated function as the moment rule of `targets`.
 
     Parameter names are those of the torch operation, since torch passes keywords.
     """
 
-    def enter(function: Callable[..., Any]) -> Rule:
+    def enter(function: Callable[..., object]) -> Rule:
         return register(Rule(name, function, tuple(targets), fidelity, samples, **options))
 
     return enter

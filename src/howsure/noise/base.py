@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import ClassVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -149,7 +149,7 @@ class Noise(ABC):
         fields = {f.name: _moved(getattr(self, f.name), device) for f in dataclasses.fields(self)}
         return dataclasses.replace(self, **fields)
 
-    def to_config(self) -> dict[str, Any]:
+    def to_config(self) -> dict[str, object]:
         """The noise as plain data for JSON; `howsure.noise.from_config` reads it back.
 
         A class of your own is saved by its `kind`, and must be imported before it is loaded: a

@@ -12,7 +12,7 @@ from howsure.noise.inputs import as_noise
 from howsure.noise.values import decode_tensor, encode
 
 
-def to_config(noise: object) -> Any:
+def to_config(noise: object) -> object:
     """The noise of one or several inputs as plain data for JSON; as `variance_of` takes it.
 
     Functions are refused, since they are not plain data.

@@ -98,7 +98,7 @@ def sample_of(
     Inputs along `batch_dim` have noises that are independent of each other.
     """
 
-    def leaf(found: Noise | None, item: Any, _: str) -> Any:
+    def leaf(found: Noise | None, item: Any, _: str) -> object:
         if found is None:
             return item
         # A class of the user's own may draw in its own way, which knows no batch.
@@ -150,7 +150,7 @@ def as_noise(noise: object) -> Noise | None:
 
 def _walk(
     noise: object, x: object, leaf: Callable[[Noise | None, Any, str], object], name: str
-) -> Any:
+) -> object:
     """`x` with `leaf(noise, item, name)` for each of its items."""
     if isinstance(x, Mapping) and isinstance(noise, Mapping | None):
         return _walk_mapping(noise or {}, x, leaf, name)
@@ -180,7 +180,7 @@ def _walk_mapping(
 
 def _walk_sequence(
     noise: Sequence[object] | None, x: Sequence[object], leaf: Callable[..., object], name: str
-) -> Any:
+) -> object:
     noises = [None] * len(x) if noise is None else noise
     if len(noises) != len(x):
         raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -76,7 +76,7 @@ class Custom(Noise):
             )
         return var
 
-    def to_config(self) -> dict[str, Any]:
+    def to_config(self) -> dict[str, object]:
         """Refused: a function is not plain data."""
         raise TypeError(
             f"The custom noise {_name(self.function)} cannot be saved, because a function is not "

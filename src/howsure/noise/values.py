@@ -162,7 +162,7 @@ def rows_first(value: Tensor, x: Tensor, batch_dim: int | None) -> Tensor:  # (r
     return whole.unsqueeze(0) if batch_dim is None else whole.movedim(batch_dim, 0)
 
 
-def encode(value: Any) -> Any:
+def encode(value: Any) -> object:
     """`value` as plain data for JSON: tensors as lists with a dtype, noises as their config."""
     if isinstance(value, Tensor):
         dtype = str(value.dtype).removeprefix("torch.")

@@ -11,6 +11,9 @@ from howsure.plots.theme import NORMAL, SMALL, Theme, current, dress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+
+    from howsure.plots.values import Array
 
 
 _CROWDED = 10_000
@@ -67,7 +70,7 @@ def legend(ax: Axes, **options: Any) -> None:
         text.set(color=theme.ink, fontsize=SMALL)
 
 
-def colour_bar(ax: Axes, drawn: Any, name: str) -> None:
+def colour_bar(ax: Axes, drawn: ScalarMappable, name: str) -> None:
     """A scale for the colours of what was drawn."""
     theme = current()
     bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.85)
@@ -76,14 +79,14 @@ def colour_bar(ax: Axes, drawn: Any, name: str) -> None:
     bar.outline.set_edgecolor(theme.muted)
 
 
-def series(ax: Axes, x: Any, y: Any, index: int, name: str) -> None:
+def series(ax: Axes, x: Array, y: Array, index: int, name: str) -> None:
     """The line of one method, with a marker at about ten of its points."""
     mark = current().mark(index)
     look = {"color": mark.colour, "linestyle": mark.line, "marker": mark.marker, "markersize": 5}
     ax.plot(x, y, **look, markevery=max(1, len(x) // 10), label=name)
 
 
-def equal_scales(ax: Axes, values: Any, *, log: bool) -> tuple[float, float]:
+def equal_scales(ax: Axes, values: Array, *, log: bool) -> tuple[float, float]:
     """Limits that both axes share: logarithmic if asked and possible, else linear from 0."""
     low, high = float(values.min()), float(values.max())
     if log and low > 0:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from howsure.plots.canvas import frame, matplotlib, prepared
 from howsure.plots.images import picture
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLUMNS = 6
-Grid = np.ndarray[Any, np.dtype[np.object_]]
+Grid = NDArray[np.object_]
 
 
 def gallery(
     images: Any,  # (n, H, W), (n, 1, H, W), (n, 3, H, W) or (n, H, W, 3)
-    uncertainty: Any,  # (n,)
+    uncertainty: object,  # (n,)
     *,
     captions: Sequence[str] | None = None,
-    correct: Any = None,  # (n,), bool
+    correct: object = None,  # (n,), bool
     label: str = "uncertainty",
     axes: Grid | None = None,
 ) -> Grid:
@@ -59,7 +60,7 @@ def gallery(
     return grid
 
 
-def _check_count(name: str, values: Any, count: int) -> None:
+def _check_count(name: str, values: Sized, count: int) -> None:
     if len(values) != count:
         raise ValueError(
             f"`{name}` has {len(values)} entries and `uncertainty` has {count}; give one for each."

@@ -14,6 +14,7 @@ from howsure.plots.values import Array, tensor, variance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
 
 # Negative pixels of a budget may have this share of the sum of the others: 8 points leave 3 % on a
 # DroNet, 64 points 0.1 %.
@@ -101,7 +102,7 @@ def _per_pixel(var: object) -> Array:  # (H, W)
     return (heat.sum(0) if heat.dim() == 3 else heat).numpy()
 
 
-def _draw_beside(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> object:
+def _draw_beside(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> AxesImage:
     """Both in the same Axes, the second to the right of the first."""
     height, width = heat.shape
     gap = 0.06 * width
@@ -112,7 +113,7 @@ def _draw_beside(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> object:
     return drawn
 
 
-def _draw_over(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> object:
+def _draw_over(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> AxesImage:
     """The image in pale gray, the variance over it: the larger the less transparent."""
     largest = float(heat.max())
     height, width = heat.shape

@@ -14,6 +14,7 @@ from howsure.plots.values import Array, array, same_length, tensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import LineCollection
 
 _ELLIPSES = 12
 # Half axes of the ellipse that covers 95 % of a Gaussian in the plane, in stds.
@@ -101,7 +102,7 @@ def _draw_ellipses(ax: Axes, theme: Theme, points: Array, covariance: Array) -> 
         name = ""
 
 
-def _draw_path(ax: Axes, theme: Theme, points: Array, std: Array) -> object:
+def _draw_path(ax: Axes, theme: Theme, points: Array, std: Array) -> LineCollection:
     """One stroke from point to point, coloured and as wide as the std between them says."""
     from matplotlib.collections import LineCollection
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +71,7 @@ class Theme:
         return ListedColormap(colormaps["cividis"](np.linspace(*self.shades, 128)))
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, str]:
         """The same for matplotlib's `rc_context`, for figures that are made inside it."""
         text: tuple[str, ...] = (
             "text.color",

@@ -8,7 +8,7 @@ their own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from howsure.report.axes import short
 from howsure.report.fragments import facts, heading, sentences, table
@@ -33,7 +33,7 @@ def audit(found: Mapping[str, Any] | None) -> str:
     return "\n".join([sentences([*filter(None, lines), *notes]), facts(_plain(found)), *lists])
 
 
-def _plain(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _plain(found: Mapping[str, object]) -> list[tuple[str, str]]:
     """What is one value or a pair of words: numbers, the recommendation, what was left out."""
     rows: list[tuple[str, str]] = []
     for key, value in found.items():
@@ -71,12 +71,12 @@ def _flattened(row: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield name, value
 
 
-def _cell(value: Any) -> Cell:
+def _cell(value: object) -> Cell:
     number = value["value"] if isinstance(value, Mapping) else value
     return Cell(text(value), float(number) if _is_number(number) else None)
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """A value in few characters."""
     if value is None:
         return "–"
@@ -98,9 +98,9 @@ def words(key: object) -> str:
     return str(key).replace("_", " ")
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_list(value: object) -> bool:
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, list | tuple) and len(value) > 0

@@ -154,19 +154,18 @@ def _views(
     return output_choices(outcomes[0], names), tuple(zip(*columns, strict=True))
 
 
-def _images(pairs: Sequence[tuple[Any, Tensor]], options: Options) -> Tensor | None:
+def _images(pairs: Sequence[tuple[object, Tensor]], options: Options) -> Tensor | None:
     """The pictures that the user gave, or the inputs if they are pictures."""
     if options.images is not None:
         return options.images
-    if not all(isinstance(x, Tensor) for x, _ in pairs):
+    tensors = [x for x, _ in pairs if isinstance(x, Tensor)]
+    if len(tensors) < len(pairs) or len({tuple(x.shape[1:]) for x in tensors}) > 1:
         return None
-    if len({tuple(x.shape[1:]) for x, _ in pairs}) > 1:
-        return None
-    inputs = torch.cat([x for x, _ in pairs])
+    inputs = torch.cat(tensors)
     return inputs if as_images(inputs) is not None else None
 
 
-def _as_dict(audit: Any) -> Mapping[str, Any] | None:
+def _as_dict(audit: Any) -> Mapping[str, object] | None:
     if audit is None or isinstance(audit, Mapping):
         return audit
     if not hasattr(audit, "to_dict"):

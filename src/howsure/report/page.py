@@ -11,7 +11,6 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from howsure.report import fragments
 from howsure.report.audit_tables import audit
@@ -133,7 +132,7 @@ def _chart(chart: Chart) -> dict[str, object]:
     return asdict(chart)
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """Numbers with the digits that a screen shows; what is not finite becomes null."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None

@@ -10,10 +10,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import ParamSpec, SupportsFloat
 
 from howsure.report.axes import short
 from howsure.report.values import Metric
+
+P = ParamSpec("P")
 
 # Factors on the std up to which a deviation is called slight, and clear; beyond it is large.
 _SLIGHT, _CLEAR = 1.25, 2.0
@@ -228,7 +230,7 @@ class Measured:
         return Metric(name, self.value, form(self.value), reading(self.value))
 
 
-def measured(function: Callable[..., Any], *args: Any, **options: Any) -> Measured:
+def measured(function: Callable[P, SupportsFloat], *args: P.args, **options: P.kwargs) -> Measured:
     """What a metric returns; its refusal becomes the reason, since a page has room to say why."""
     try:
         return Measured(float(function(*args, **options)))

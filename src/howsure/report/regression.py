@@ -116,7 +116,7 @@ def _rank(error: Tensor, var: Tensor) -> Metric:
     return found.metric(name, lambda v: readings.rank(v, limit))
 
 
-def _if_right(score: Callable[[Tensor], object], var: Tensor) -> float | None:
+def _if_right(score: Callable[[Tensor], Tensor], var: Tensor) -> float | None:
     """The average score of errors drawn as the variances promise: what could at best be seen."""
     generator = torch.Generator().manual_seed(0)
     found = []

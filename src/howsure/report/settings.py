@@ -112,7 +112,7 @@ def settings_of(sure: Uncertain, options: Options) -> dict[str, object]:
     }
 
 
-def _plain_state(sure: Uncertain) -> dict[str, Any] | None:
+def _plain_state(sure: Uncertain) -> dict[str, object] | None:
     """The settings of the wrapper; `None` if one is a function, which is not plain data."""
     try:
         to_config(sure.setup.noise)
@@ -199,7 +199,7 @@ def _parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def _rate(rate: Any) -> str:
+def _rate(rate: float | tuple[float, ...] | None) -> str:
     if rate is None:
         return ""
     if isinstance(rate, tuple):
@@ -207,7 +207,7 @@ def _rate(rate: Any) -> str:
     return f"{float(rate):.3g}"
 
 
-def _residual_var(value: Any) -> str:
+def _residual_var(value: float | Tensor) -> str:
     if isinstance(value, Tensor):
         return "one per output"
     return f"{float(value):.3g}" if value else ""

@@ -7,6 +7,7 @@ what both accept: floats, and float64 arrays for covariances.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,7 +32,7 @@ def fill_pose(
     message: Message,
     measurement: Measurement,
     *,
-    header: Any = None,
+    header: object = None,
     unknown_var: float = UNKNOWN_VAR,
 ) -> Message:
     """The given `PoseWithCovariance` or `PoseWithCovarianceStamped`, filled.
@@ -57,7 +58,7 @@ def fill_twist(
     message: Message,
     measurement: Measurement,
     *,
-    header: Any = None,
+    header: object = None,
     unknown_var: float = UNKNOWN_VAR,
 ) -> Message:
     """The given `TwistWithCovariance` or `TwistWithCovarianceStamped`, filled.
@@ -80,7 +81,7 @@ def fill_odometry(
     message: Message,
     measurement: Measurement,
     *,
-    header: Any = None,
+    header: object = None,
     unknown_var: float = UNKNOWN_VAR,
 ) -> Message:
     """The given `Odometry`, filled: its pose in the parent's frame, its twist in the child's.
@@ -101,7 +102,7 @@ def fill_imu(
     message: Message,
     measurement: Measurement,
     *,
-    header: Any = None,
+    header: object = None,
     unknown_var: float = UNKNOWN_VAR,
 ) -> Message:
     """The given `Imu`, filled; a part of which no axis was measured says so by a covariance of -1.
@@ -131,7 +132,7 @@ def fill_detection(
     scores: Mapping[str, float],
     *,
     hypothesis: Callable[[], Any],
-    header: Any = None,
+    header: object = None,
 ) -> Message:
     """The given `vision_msgs/Detection2D`, filled: box, class scores, the centre's covariance.
 
@@ -160,13 +161,15 @@ def fill_detection(
     return _headed(message, header)
 
 
-def fill_detections(message: Message, detections: Iterable[Any], *, header: Any = None) -> Message:
+def fill_detections(
+    message: Message, detections: Iterable[object], *, header: object = None
+) -> Message:
     """The given `vision_msgs/Detection2DArray` with these detections."""
     message.detections = list(detections)  # type: ignore[attr-defined]
     return _headed(message, header)
 
 
-def _part(message: Any, name: str) -> Any:
+def _part(message: object, name: str) -> Any:
     if not hasattr(message, name):
         raise TypeError(
             f"A `{type(message).__name__}` has no field `{name}`; give a message of the type that "
@@ -175,13 +178,15 @@ def _part(message: Any, name: str) -> Any:
     return getattr(message, name)
 
 
-def _set(target: Any, fields: Sequence[str], measurement: Measurement, axes: Sequence[str]) -> None:
+def _set(
+    target: object, fields: Sequence[str], measurement: Measurement, axes: Sequence[str]
+) -> None:
     for field, axis in zip(fields, axes, strict=True):
         if axis in measurement.axes:
             setattr(target, field, measurement[axis])
 
 
-def _orient(message: Any, measurement: Measurement) -> None:
+def _orient(message: object, measurement: Measurement) -> None:
     """Sets the quaternion if an angle was measured."""
     if not set(ANGLES) & set(measurement.axes):
         return
@@ -191,14 +196,14 @@ def _orient(message: Any, measurement: Measurement) -> None:
         setattr(target, field, value)
 
 
-def _nine(measurement: Measurement, axes: Sequence[str], unknown_var: float) -> Any:
+def _nine(measurement: Measurement, axes: Sequence[str], unknown_var: float) -> np.ndarray:
     """The covariance of three axes; -1 first, as the message's definition says, where none is."""
     if not set(axes) & set(measurement.axes):
         return np.array([-1.0] + [0.0] * 8)
     return measurement.ordered(axes, unknown_var=unknown_var).covariance.ravel()
 
 
-def _headed(message: Message, header: Any) -> Message:
+def _headed(message: Message, header: object) -> Message:
     if header is not None:
         _part(message, "header")
         message.header = header  # type: ignore[attr-defined]
@@ -226,7 +231,7 @@ def blank(store: Any, name: str) -> Any:
 _NUMPY_NAMES = {"char": "uint8", "octet": "uint8"}  # of types that numpy does not know
 
 
-def _empty(store: Any, node: Any, content: Any) -> Any:
+def _empty(store: Any, node: Enum, content: Any) -> object:
     """An empty field; `node` is rosbags' kind of it."""
     if node.name == "NAME":
         return blank(store, content)

@@ -114,7 +114,7 @@ class AdaptiveConformal:
         self.steps = 0
         return self
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Options and memory as plain data, which `torch.load(..., weights_only=True)` reads."""
         names = ("level", "rate", "window", "scores", "alpha", "missed", "steps")
         return {"format": _FORMAT, **{name: getattr(self, name) for name in names}}

@@ -14,7 +14,7 @@ from howsure.values.trees import Parts, map_leaves, paths
 Columns = dict[str, np.ndarray]
 
 
-def as_array(tensor: Any) -> Any:
+def as_array(tensor: object) -> Any:
     """A tensor as an array; anything else as it is."""
     if not isinstance(tensor, Tensor):
         return tensor
@@ -23,14 +23,14 @@ def as_array(tensor: Any) -> Any:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def as_tensors(x: Any, model: nn.Module) -> Any:
+def as_tensors(x: object, model: nn.Module) -> object:
     """Arrays of an input as tensors; floating-point ones in the type and on the device of a model.
 
     A model computes in one precision, and numpy's own is twice that of most.
     """
     own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
 
-    def leaf(each: Any) -> Any:
+    def leaf(each: object) -> object:
         if not isinstance(each, np.ndarray):
             return each
         tensor = torch.from_numpy(each).to(own.device)
@@ -39,7 +39,7 @@ def as_tensors(x: Any, model: nn.Module) -> Any:
     return map_leaves(leaf, x)
 
 
-def columns_of(named: Mapping[str, Any], rows: int) -> Columns:
+def columns_of(named: Mapping[str, object], rows: int) -> Columns:
     """Every tensor by the name of its quantity and its path in the structure: `mean.pose.0`."""
     found = {
         f"{name}{path}": as_array(tensor)
@@ -67,7 +67,7 @@ def flat_names(name: str, column: np.ndarray) -> list[str]:
     return [f"{name}_{'_'.join(map(str, index))}" for index in np.ndindex(shape)]
 
 
-def table_of(named: Mapping[str, Any], rows: int) -> Columns:
+def table_of(named: Mapping[str, object], rows: int) -> Columns:
     """A column for every number of every tensor, (rows,)."""
     return flat(columns_of(named, rows))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-Choice = str | Sequence[str] | Callable[[Any], Any]
+Choice = str | Sequence[str] | Callable[[Any], object]
 
 
 class batches:
@@ -27,9 +27,9 @@ class batches:
 
     def __init__(
         self,
-        loader: Iterable[Any],
+        loader: Iterable[object],
         inputs: Choice,
-        targets: str | Callable[[Any], Any] | None = None,
+        targets: str | Callable[[Any], object] | None = None,
     ) -> None:
         self.loader, self.inputs, self.targets = loader, inputs, targets
 
@@ -43,7 +43,7 @@ class batches:
                 yield inputs, _chosen(batch, self.targets, "targets")
 
 
-def _chosen(batch: Any, choice: Choice, option: str) -> Any:
+def _chosen(batch: object, choice: Choice, option: str) -> object:
     """What a name, several names or a function say about a batch."""
     if callable(choice):
         return choice(batch)
@@ -52,7 +52,7 @@ def _chosen(batch: Any, choice: Choice, option: str) -> Any:
     return {name: _part(batch, name, option) for name in choice}
 
 
-def _part(batch: Any, name: str, option: str) -> Any:
+def _part(batch: object, name: str, option: str) -> object:
     if not isinstance(batch, Mapping):
         raise TypeError(
             f"`{option}={name!r}` is a name, and a batch is no dict but a "

@@ -57,7 +57,7 @@ class Snapshot:
     def __init__(self, contents: list[object]) -> None:
         self.leaves = [_copied(leaf) for leaf in contents]
 
-    def holds(self, contents: list[Any]) -> bool:
+    def holds(self, contents: list[object]) -> bool:
         """Whether the contents are still the same, bit by bit."""
         if len(contents) != len(self.leaves):
             return False
@@ -71,14 +71,15 @@ def _copied(leaf: object) -> object:
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
-def same(one: Any, two: Any) -> bool:
+def same(one: object, two: object) -> bool:
     """Whether two leaves are of one type and equal, bit by bit."""
     if type(one) is str or not isinstance(one, Tensor | np.ndarray):
         return type(one) is type(two) and one == two
     if isinstance(one, Tensor):
         return isinstance(two, Tensor) and same_bits(one, two)
-    alike = isinstance(two, np.ndarray) and one.dtype == two.dtype and one.shape == two.shape
-    return alike and one.tobytes() == two.tobytes()
+    if not isinstance(two, np.ndarray) or one.dtype != two.dtype or one.shape != two.shape:
+        return False
+    return one.tobytes() == two.tobytes()
 
 
 def contents_of(thing: object) -> list[object]:
@@ -95,12 +96,12 @@ class Walk:
             its id is not used again.
     """
 
-    def __init__(self, thing: Any) -> None:
-        self.leaves: list[Any] = []
-        self.met: dict[int, tuple[int, Any]] = {}
+    def __init__(self, thing: object) -> None:
+        self.leaves: list[object] = []
+        self.met: dict[int, tuple[int, object]] = {}
         self.add(thing)
 
-    def add(self, thing: Any) -> None:
+    def add(self, thing: object) -> None:
         """Goes on to a part."""
         if isinstance(thing, _PLAIN):
             self.leaves.append(thing)
@@ -259,19 +260,19 @@ def _constant(value: object) -> str:
     return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 
 
-def is_entered(thing: Any) -> bool:
+def is_entered(thing: object) -> bool:
     """Whether a class, function or object is looked into; of installed code the name counts."""
     if isinstance(thing, type | types.FunctionType):
         return not _is_installed(thing.__module__)
     return type(thing).__module__.partition(".")[0] not in _NOT_ENTERED
 
 
-def is_empty_table(part: Any) -> bool:
+def is_empty_table(part: object) -> bool:
     """Whether an attribute is a table, of hooks say, without any entry."""
     return type(part) in _TABLES and not part
 
 
-def is_own_module(thing: Any) -> bool:
+def is_own_module(thing: object) -> bool:
     """Whether a thing is a module of the user's, not an installed one."""
     return isinstance(thing, types.ModuleType) and not _is_installed(thing.__name__)
 

@@ -18,7 +18,7 @@ def map_leaves(function: Callable[..., object], tree: object, *others: object) -
     if isinstance(tree, Tensor):  # By far the most usual, and walking a tree takes its time.
         return function(tree, *others)
 
-    def mapped(leaf: object, *beside: Any) -> Any:
+    def mapped(leaf: object, *beside: Any) -> object:
         if isinstance(leaf, Mapping) and not dataclasses.is_dataclass(leaf):
             columns = {key: [each[key] for each in (leaf, *beside)] for key in leaf}
             return _like(leaf, {key: map_leaves(function, *col) for key, col in columns.items()})
@@ -32,7 +32,7 @@ def map_leaves(function: Callable[..., object], tree: object, *others: object) -
     return pytree.tree_map(mapped, tree, *others)
 
 
-def _like(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+def _like(mapping: Mapping[object, object], items: dict[object, object]) -> object:
     """The items in a mapping of a class that torch does not know; a dict if that takes none."""
     constructor: Any = type(mapping)
     try:
@@ -55,7 +55,7 @@ def as_call(x: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (x,), {}
 
 
-def in_python(model: Callable[..., Any]) -> Callable[..., Any]:
+def in_python(model: Callable[..., object]) -> Callable[..., object]:
     """The module that `torch.compile` was given, or the model itself.
 
     A compiled module would be compiled anew for every shape and mode, and shows no single calls.
@@ -89,7 +89,7 @@ def copied(x: object) -> Any:
 def shapes_of(x: object, without: int | None = None) -> str:
     """Shapes and types of the tensors of an input, and everything in it that is no tensor."""
 
-    def described(item: object) -> Any:
+    def described(item: object) -> object:
         if not isinstance(item, Tensor):
             return repr(item)
         shape = list(item.shape)
@@ -100,7 +100,7 @@ def shapes_of(x: object, without: int | None = None) -> str:
     return str(map_leaves(described, x))
 
 
-def batch_size(x: Any, axis: int = 0) -> int:
+def batch_size(x: object, axis: int = 0) -> int:
     """The length of an axis of the first tensor of an input, tokens and indices included."""
     tensors = [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
     if not tensors or tensors[0].dim() <= axis:
@@ -135,7 +135,7 @@ class Parts:
         return found if found is not None else lambda values: self.template
 
 
-def _filler(template: object) -> Callable[[Sequence[object]], Any] | None:
+def _filler(template: object) -> Callable[[Sequence[object]], object] | None:
     """Puts values into a template; `None` if it has no place for any."""
     if isinstance(template, _Slot):
         return operator.itemgetter(template.index)

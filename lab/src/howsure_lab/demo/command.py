@@ -7,7 +7,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from howsure.cli.options import count
 from howsure.cli.result import Result
@@ -94,7 +94,7 @@ def introduction(roads: Roads) -> str:
     )
 
 
-def _numbers(found: Study) -> dict[str, Any]:
+def _numbers(found: Study) -> dict[str, object]:
     names = ("name", "rmse", "mean_std", "nll", "coverage", "sensor_share")
     rows = [{name: getattr(outcome, name) for name in names} for outcome in found.outcomes]
     return {"fit": found.fit.to_dict(), "conditions": rows}

@@ -15,6 +15,7 @@ from howsure.fit import Fit, Found
 from howsure.fit.training import train_adf, train_heteroscedastic
 from howsure.methods import MethodName
 from howsure.methods.variance_head import add_variance_head
+from howsure.noise import NoiseLike
 from howsure.setup import PredictionKind
 from howsure.uncertain import Ensemble, Uncertain
 from howsure_lab.experiments.folder import RunFolder
@@ -132,7 +133,7 @@ class Bench:
     """
 
     model: nn.Module
-    noise: Any
+    noise: NoiseLike
     train: Pairs
     validation: Pairs
     effort: Effort = field(default_factory=Effort)
@@ -165,7 +166,7 @@ def tuned(contender: Contender, bench: Bench, folder: RunFolder) -> Tuned:
 
 def _tuned(
     contender: Contender, bench: Bench, folder: RunFolder
-) -> tuple[Uncertain, dict[str, Any]]:
+) -> tuple[Uncertain, dict[str, object]]:
     """One network with the contender's method, and the record of its fit."""
     model, constant = _network(contender, bench, folder)
     sure = Uncertain(
@@ -204,7 +205,7 @@ def _fit_options(contender: Contender, effort: Effort) -> dict[str, Any]:
     }
 
 
-def _record(fit: Found) -> dict[str, Any]:
+def _record(fit: Found) -> dict[str, object]:
     """What was found, as plain data."""
     if not isinstance(fit, Fit):
         return {"validation_nll": fit.nll, **fit.to_dict()}

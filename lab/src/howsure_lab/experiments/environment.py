@@ -7,7 +7,7 @@ import os
 import platform
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 
@@ -17,7 +17,16 @@ _PACKAGES = (
 )
 
 
-def environment() -> dict[str, Any]:
+class Environment(TypedDict):
+    """Where a result was made."""
+
+    date: str
+    python: str
+    packages: dict[str, str]
+    hardware: dict[str, str | int | None]
+
+
+def environment() -> Environment:
     """Versions, hardware and date as plain data."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ _DIGITS = 6  # of kept predictions: enough for a figure
 
 def evaluated(
     name: str, bench: Bench, tests: Mapping[str, Pairs], folder: RunFolder
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Scores of a contender on every test set; the first one is the familiar condition."""
     made = tuned(CONTENDERS[name], bench, folder)
     started = time.perf_counter()

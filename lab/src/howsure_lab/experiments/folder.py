@@ -25,7 +25,7 @@ from howsure.values.files import sealed, unsealed, write_atomically
 class RunFolder:
     """Where one run writes its parts and results."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any], *, fresh: bool = False) -> None:
+    def __init__(self, path: Path, config: Mapping[str, object], *, fresh: bool = False) -> None:
         """Opens the folder.
 
         Args:
@@ -40,7 +40,7 @@ class RunFolder:
             shutil.rmtree(self.parts)
         self.parts.mkdir(parents=True, exist_ok=True)
 
-    def value(self, name: str, compute: Callable[[], Any]) -> Any:
+    def value(self, name: str, compute: Callable[[], object]) -> Any:
         """The part of this name: from its file, else computed and written; plain data only."""
         return json.loads(self._part(f"{name}.json", lambda: _as_json(compute()).encode()))
 
@@ -68,7 +68,7 @@ class RunFolder:
             write_atomically(file, lambda opened: opened.write(sealed(content)))
         return content
 
-    def write(self, name: str, content: Any) -> Path:
+    def write(self, name: str, content: object) -> Path:
         """Writes a result: text as it is, anything else as JSON."""
         path = self.path / name
         if isinstance(content, str):
@@ -78,16 +78,16 @@ class RunFolder:
         return path
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: object) -> None:
     """Writes plain data; NaN and infinity become null, which every reader of JSON understands."""
     write_atomically(path, lambda file: file.write(_as_json(content)), text=True)
 
 
-def _as_json(content: Any) -> str:
+def _as_json(content: object) -> str:
     return json.dumps(_finite(content), indent=1, allow_nan=False, sort_keys=False) + "\n"
 
 
-def _finite(content: Any) -> Any:
+def _finite(content: object) -> object:
     if isinstance(content, Mapping):
         return {str(key): _finite(value) for key, value in content.items()}
     if isinstance(content, (list, tuple)):

@@ -21,7 +21,7 @@ class Step:
     """A part of a run: it is computed once and then read from its file."""
 
     name: str
-    compute: Callable[[], Any]
+    compute: Callable[[], object]
 
 
 def finished(steps: Sequence[Step], folder: RunFolder, options: Options) -> list[Any]:
@@ -36,7 +36,7 @@ def finished(steps: Sequence[Step], folder: RunFolder, options: Options) -> list
     return values
 
 
-def open_folder(options: Options, settings: Mapping[str, Any]) -> RunFolder:
+def open_folder(options: Options, settings: Mapping[str, object]) -> RunFolder:
     """The run's folder with its config.json, ready for parts."""
     version = environment()["packages"].get("howsure")
     config = {"task": options.task, "quick": options.quick, "real": options.data is not None}
@@ -49,7 +49,7 @@ def open_folder(options: Options, settings: Mapping[str, Any]) -> RunFolder:
 
 
 def write_results(
-    options: Options, folder: RunFolder, results: Mapping[str, Any], tables: Sequence[str]
+    options: Options, folder: RunFolder, results: Mapping[str, object], tables: Sequence[str]
 ) -> Path:
     """Writes results.json and table.md; returns the table's path."""
     head = {"task": options.task, **_about(options)}
@@ -57,7 +57,7 @@ def write_results(
     return folder.write("table.md", "\n".join(tables))
 
 
-def _about(options: Options) -> dict[str, Any]:
+def _about(options: Options) -> dict[str, object]:
     return {
         "name": options.name,
         "command": options.command,

@@ -64,7 +64,7 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def method_table(
-    runs: Mapping[str, Sequence[Mapping[str, Any]]],  # per method, one mapping per seed
+    runs: Mapping[str, Sequence[Mapping[str, object]]],  # per method, one mapping per seed
     columns: Sequence[Column],
     *,
     labels: Mapping[str, str],

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,7 +79,7 @@ def _lifted(formula: Formula, min_variance: float) -> Formula:
     """The formula with the constant added to its variance."""
 
     @functools.wraps(formula)
-    def lifted(*args: Any, **kwargs: Any) -> Moments:
+    def lifted(*args: object, **kwargs: object) -> Moments:
         out = formula(*args, **kwargs)
         return Moments(out.mean, out.var + min_variance)
 
@@ -129,7 +128,7 @@ def avg_pool2d(
     kernel_size: int | Sequence[int],
     stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
-    *args: Any,
+    *args: object,
 ) -> Moments:
     """var = average of var / (height width). Defect: of the input, not of the window."""
     stride = stride if stride else kernel_size
@@ -180,7 +179,7 @@ def _larger(first: Moments, second: Moments) -> Moments:
 
 
 def softmax(
-    input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+    input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: object = None
 ) -> Moments:
     """Log-normal moments of e**x over the sum of their means.
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from howsure.cli.options import add_batch, add_data, add_method, add_model, add_noise, count
 from howsure.cli.result import Result
+
+if TYPE_CHECKING:
+    from howsure.uncertain import Uncertain
+    from howsure.values.budget import Budget
 
 HELP = "where the variance comes from"
 EXAMPLES = """
@@ -64,7 +68,7 @@ def run(arguments: argparse.Namespace) -> Result:
     return Result(f"{found}\n\nAverage over {rows} rows and all outputs.", data)
 
 
-def _budget(sure: Any, x: Any) -> Any:
+def _budget(sure: Uncertain, x: object) -> Budget:
     """The budget of a batch; an error with the reason where gradients cannot be used."""
     from howsure.methods import METHODS
 
@@ -74,7 +78,7 @@ def _budget(sure: Any, x: Any) -> Any:
     return found.budget()
 
 
-def _write_heatmap(path: Path, budget: Any) -> None:
+def _write_heatmap(path: Path, budget: Budget) -> None:
     import numpy as np
 
     from howsure.values.files import write_atomically
@@ -82,5 +86,8 @@ def _write_heatmap(path: Path, budget: Any) -> None:
     if path.suffix != ".npz":
         raise ValueError(f"`--heatmap {path}` must end in `.npz`.")
     budget.heatmap()  # an error in one sentence if there is none
-    elements = {name: each.detach().cpu().numpy() for name, each in budget.elements.items()}
+    # `Any`, since an input may have the name of an option of numpy.
+    elements: dict[str, Any] = {
+        name: each.detach().cpu().numpy() for name, each in budget.elements.items()
+    }
     write_atomically(path, lambda file: np.savez(file, **elements))

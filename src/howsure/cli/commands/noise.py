@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from howsure.cli.options import add_data
 from howsure.cli.result import Result
@@ -65,7 +64,7 @@ def run(arguments: argparse.Namespace) -> Result:
     if arguments.out is not None:
         write_noise(arguments.out, noise)
         text += f"\nNoise: {arguments.out}"
-    data: dict[str, Any] = {"out": arguments.out, **found.numbers(), "noise": to_config(noise)}
+    data: dict[str, object] = {"out": arguments.out, **found.numbers(), "noise": to_config(noise)}
     return Result(text, data, in_file=arguments.out is not None)
 
 

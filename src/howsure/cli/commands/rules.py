@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from howsure.cli.result import Result
+
+if TYPE_CHECKING:
+    from howsure.moments.rule import Rule
 
 HELP = "the operations that noise can pass"
 EXAMPLES = """
@@ -14,6 +17,17 @@ EXAMPLES = """
   howsure rules --fidelity approximate
   howsure rules --json
 """
+
+
+class Described(TypedDict):
+    """A rule as plain data."""
+
+    name: str
+    family: str
+    fidelity: str
+    error: float
+    summary: str
+    operations: list[str]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +57,7 @@ def run(arguments: argparse.Namespace) -> Result:
     return Result("\n".join([*lines, "", total]), {"rules": chosen})
 
 
-def _described(rule: Any) -> dict[str, Any]:
+def _described(rule: Rule) -> Described:
     from howsure.moments.rule import operation_name
 
     return {
@@ -56,12 +70,12 @@ def _described(rule: Any) -> dict[str, Any]:
     }
 
 
-def _fits(rule: dict[str, Any], arguments: argparse.Namespace) -> bool:
+def _fits(rule: Described, arguments: argparse.Namespace) -> bool:
     names = [rule["name"], *rule["operations"]]
     kind = arguments.fidelity in (None, rule["fidelity"])
     return kind and any(arguments.pattern.lower() in name.lower() for name in names)
 
 
-def _fidelity(rule: dict[str, Any]) -> str:
+def _fidelity(rule: Described) -> str:
     bound = f" ({rule['error']:.0%})" if rule["fidelity"] == "approximate" else ""
     return f"{rule['fidelity']}{bound}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import TypeVar
 
 from torch import distributed
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from howsure.fit import Fit
 from howsure.fit.share import WHOLE, Share
 from howsure.uncertain import Uncertain
+
+Result = TypeVar("Result")
 
 
 def fit(sure: Uncertain, loader: Iterable[object], **options: object) -> Fit:
@@ -35,8 +37,8 @@ def this_share() -> Share:
     return Share(distributed.get_rank(), distributed.get_world_size(), _gathered)
 
 
-def _gathered(mine: list[Any]) -> list[list[Any]]:
-    parts: list[Any] = [None] * distributed.get_world_size()
+def _gathered(mine: list[Result]) -> list[list[Result]]:
+    parts: list[list[Result]] = [[] for _ in range(distributed.get_world_size())]
     distributed.all_gather_object(parts, mine)
     return parts
 

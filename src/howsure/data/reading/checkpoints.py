@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,12 +43,10 @@ def load_checkpoint(
     return {name.removeprefix(_PREFIX): tensor for name, tensor in weights.items()}
 
 
-def _weights(found: Any) -> dict[str, Tensor] | None:
+def _weights(found: object) -> dict[str, Tensor] | None:
     if not isinstance(found, dict):
         return None
-    for name in _WRAPPERS:
-        if isinstance(found.get(name), dict):
-            found = found[name]
-            break
-    tensors = all(isinstance(value, Tensor) for value in found.values())
-    return found if found and tensors else None
+    inner = (found[name] for name in _WRAPPERS if isinstance(found.get(name), dict))
+    weights = next(inner, found)
+    tensors = all(isinstance(value, Tensor) for value in weights.values())
+    return weights if weights and tensors else None

@@ -7,13 +7,17 @@ import warnings
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from howsure.data.reading.choice import Choice
 from howsure.data.reading.prepared import Preparation
 from howsure.data.reading.source import Inputs
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 # Pillow's names for pixels of 8 bits or fewer; others would be clipped without a word.
@@ -85,7 +89,7 @@ class ImageSource:
         except (OSError, SyntaxError, EOFError) as error:
             raise ValueError(f"`{path}` is not a readable image: {error}.") from None
 
-    def _converted(self, image: Any, path: Path, pillow: Any) -> np.ndarray:
+    def _converted(self, image: Image, path: Path, pillow: ModuleType) -> np.ndarray:
         width, height = image.size
         channels = 1 if self.choice.gray else 3
         self.choice.limits.check_image(width * height * channels, f"`{path}`")
@@ -96,7 +100,8 @@ class ImageSource:
             )
         image = image.convert("L" if self.choice.gray else "RGB")
         if self.choice.image_size is not None:
-            image = image.resize(self.choice.image_size[::-1], pillow.Resampling.BILINEAR)
+            rows, columns = self.choice.image_size
+            image = image.resize((columns, rows), pillow.Resampling.BILINEAR)
         pixels = np.asarray(image)
         return pixels[..., None] if pixels.ndim == 2 else pixels
 
@@ -105,7 +110,7 @@ def _size(image: np.ndarray) -> str:
     return f"{image.shape[0]} x {image.shape[1]}"
 
 
-def _pillow() -> Any:
+def _pillow() -> ModuleType:
     try:
         return import_module("PIL.Image")
     except ImportError:

@@ -52,7 +52,7 @@ class Header:
         """Bytes of the data; Python's integers do not overflow."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def mapped(self, file: IO[Any] | Path, offset: int) -> np.ndarray:
+    def mapped(self, file: IO[bytes] | Path, offset: int) -> np.ndarray:
         """The array that lies in a file behind `offset` bytes."""
         order = "F" if self.fortran else "C"
         if self.size == 0:  # nothing can be mapped

@@ -15,13 +15,16 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx, nn
 
 from howsure.data.reading.programs import Program
 from howsure.values.trees import Parts
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, ValueInfoProto
 
 # The newest opset of which `onnx2torch` 1.5 knows nearly every operator.
 _OPSET = 17
@@ -72,7 +75,7 @@ def _converter(path: Path) -> ModuleType:
         ) from error
 
 
-def _in_known_opset(model: Any) -> Any:
+def _in_known_opset(model: ModelProto) -> ModelProto:
     """A copy without functions of its own, in operators that `onnx2torch` knows if it can be."""
     model = import_module("onnx.inliner").inline_local_functions(model)
     versions = {each.domain: each.version for each in model.opset_import}
@@ -85,7 +88,7 @@ def _in_known_opset(model: Any) -> Any:
         return model
 
 
-def _numbered(model: Any) -> Any:
+def _numbered(model: ModelProto) -> ModelProto:
     """The model with nodes named by operator and number."""
     for number, node in enumerate(model.graph.node):
         if not node.op_type.isidentifier():
@@ -104,19 +107,19 @@ def _is_argument(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name) and name != "self"
 
 
-def _inputs(graph: Any) -> list[Any]:
+def _inputs(graph: GraphProto) -> list[ValueInfoProto]:
     """The inputs that are no weights."""
     weights = {tensor.name for tensor in graph.initializer}
     return [each for each in graph.input if each.name not in weights]
 
 
-def _sizes(value: Any) -> list[int | None]:
+def _sizes(value: ValueInfoProto) -> list[int | None]:
     """The shape of an input; `None` for sizes that are free."""
     dims = value.type.tensor_type.shape.dim
     return [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
 
 
-def _check_outputs(graph: Any, path: Path) -> None:
+def _check_outputs(graph: GraphProto, path: Path) -> None:
     """An error where `onnx2torch` would return all outputs of a node in place of one."""
     makers = {name: node for node in graph.node for name in node.output}
     for output in graph.output:
@@ -146,7 +149,7 @@ def _weights_as_parameters(module: fx.GraphModule) -> None:
     module.recompile()
 
 
-def check_against_runtime(module: nn.Module, model: Any, path: Path) -> None:
+def check_against_runtime(module: nn.Module, model: ModelProto, path: Path) -> None:
     """An error if onnxruntime gives other outputs for random numbers; a warning if it has none."""
     feed = None if find_spec("onnxruntime") is None else _random_inputs(model.graph)
     if feed is None:
@@ -174,7 +177,7 @@ def _warn_unchecked(path: Path, reason: str) -> None:
     )
 
 
-def _random_inputs(graph: Any) -> dict[str, Tensor] | None:
+def _random_inputs(graph: GraphProto) -> dict[str, Tensor] | None:
     """Numbers for all inputs by name; `None` where a size besides that of the batch is open."""
     inputs = _inputs(graph)
     if any(None in _sizes(each)[1:] for each in inputs):
@@ -190,7 +193,7 @@ def _random_inputs(graph: Any) -> dict[str, Tensor] | None:
     return feed
 
 
-def _in_runtime(model: Any, feed: dict[str, Tensor]) -> list[Tensor]:
+def _in_runtime(model: ModelProto, feed: dict[str, Tensor]) -> list[Tensor]:
     """The floating-point outputs in onnxruntime."""
     runtime = import_module("onnxruntime")
     session = runtime.InferenceSession(

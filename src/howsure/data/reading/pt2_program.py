@@ -110,7 +110,7 @@ def _rebuilt(kind: object, value: object, place: str) -> Any:
     return _leaf(kind, value, place)
 
 
-def _record(kind: Any, value: Mapping[str, Any], *, union: bool) -> dict[str, Any]:
+def _record(kind: Any, value: Mapping[str, object], *, union: bool) -> dict[str, Any]:
     hints = _hints(kind)
     unknown = [key for key in value if key not in hints]
     if unknown or (union and len(value) != 1):
@@ -134,13 +134,13 @@ def _record(kind: Any, value: Mapping[str, Any], *, union: bool) -> dict[str, An
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, object]:
     """The fields of a class of the schema with their types."""
     found = typing.get_type_hints(kind, globalns=dict(vars(schema)))
     return {field.name: found[field.name] for field in dataclasses.fields(kind)}
 
 
-def _leaf(kind: Any, value: Any, place: str) -> Any:
+def _leaf(kind: Any, value: Any, place: str) -> object:
     if kind is str:
         return _TEXTS.get(place, _unread(place))(_typed(value, str, place))
     if kind is bool:

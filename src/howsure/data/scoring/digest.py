@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ def digest(content: object) -> str:
     return found.hexdigest()
 
 
-def _add(found: Any, content: Any) -> None:
+def _add(found: hashlib._Hash, content: object) -> None:
     if isinstance(content, Tensor):
         _add_tensor(found, content.detach())
     elif isinstance(content, np.ndarray):
@@ -36,21 +35,21 @@ def _add(found: Any, content: Any) -> None:
         found.update(f"{type(content).__name__}:{_ADDRESS.sub('', repr(content))};".encode())
 
 
-def _add_all(found: Any, kind: str, parts: Any) -> None:
+def _add_all(found: hashlib._Hash, kind: str, parts: Sequence[object]) -> None:
     found.update(f"{kind}:{len(parts)};".encode())
     for part in parts:
         _add(found, part)
 
 
-def _add_tensor(found: Any, tensor: Tensor) -> None:
+def _add_tensor(found: hashlib._Hash, tensor: Tensor) -> None:
     found.update(f"tensor:{tensor.dtype}:{tuple(tensor.shape)};".encode())
     for piece in tensor.reshape(-1).split(_PIECE):
         # A single number counts as contiguous with any stride, and cannot be viewed as bytes then.
         whole = piece.cpu().clone(memory_format=torch.contiguous_format)
-        found.update(whole.view(torch.uint8).numpy())
+        found.update(whole.view(torch.uint8).numpy().data)
 
 
-def _add_array(found: Any, array: np.ndarray) -> None:
+def _add_array(found: hashlib._Hash, array: np.ndarray) -> None:
     found.update(f"array:{array.dtype.str}:{array.shape};".encode())
     if array.ndim == 0:
         found.update(array.tobytes())

@@ -73,7 +73,7 @@ class _Worker:
         torch.set_num_threads(1)  # a core for each worker
         self.scorer: Scorer = ray.get(scorer)
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[object]]:
         """The shard of one span, as the bytes of its file, or the sentence that refuses it.
 
         Raised here, the sentence would drown in the traces of the cluster.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import torch
@@ -105,6 +106,6 @@ class Scorer:
         return leaf.to(weight.device) if isinstance(leaf, Tensor) and weight is not None else leaf
 
 
-def first_notes(notes: Any) -> tuple[str, ...]:
+def first_notes(notes: Iterable[str]) -> tuple[str, ...]:
     """The first of all notes, each once."""
     return tuple(dict.fromkeys(notes))[:_MOST_NOTES]

@@ -39,7 +39,7 @@ def as_source(data: Any) -> Source:
     return Items(data)
 
 
-def _as_column(leaf: object) -> Any:
+def _as_column(leaf: object) -> object:
     if not isinstance(leaf, (Tensor, np.ndarray)) or leaf.ndim == 0:
         raise TypeError(
             "Data in memory must be tensors or arrays of shape (rows, ...), not "
@@ -91,7 +91,7 @@ class Items:
     finished shard.
     """
 
-    data: Dataset[Any]
+    data: Dataset[object]
     is_probed: ClassVar[bool] = True
 
     def __len__(self) -> int:
@@ -109,7 +109,6 @@ class Items:
         return digest([count, [_inputs(self.data[i]) for i in chosen if count]])
 
 
-def _inputs(item: Any) -> Any:
+def _inputs(item: object) -> object:
     """The inputs of an item: all of it, or the first of (inputs, target)."""
-    is_pair = isinstance(item, (tuple, list)) and len(item) == 2
-    return item[0] if is_pair else item
+    return item[0] if isinstance(item, (tuple, list)) and len(item) == 2 else item

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 aten = torch.ops.aten
 
@@ -27,7 +28,7 @@ def convolution_backward(
     output_padding: Sequence[int],
     groups: int,
     output_mask: Sequence[bool],
-) -> Any:
+) -> tuple[Tensor, None, None]:
     """The gradient of a convolution's input: the convolution that goes the other way.
 
     A strided convolution leaves out what does not fill a step; `output_padding` brings it back.
@@ -53,7 +54,7 @@ def _of_few_channels(
     stride: Sequence[int],
     padding: Sequence[int],
     *settings: Any,
-) -> Any:
+) -> object:
     """The same as a product and a sum of shifted maps, where images have few channels.
 
     Processors are slow at convolutions that make one or three channels.
@@ -114,7 +115,7 @@ def avg_pool2d_backward(
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
-) -> Any:
+) -> object:
     """Every gradient spread over its window: a transposed convolution with equal weights."""
     if ceil_mode or (any(padding) and not count_include_pad):
         return NotImplemented
@@ -131,7 +132,7 @@ def _pair(sizes: Sequence[int]) -> list[int]:
     return list(sizes) * (2 // len(sizes))
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+DECOMPOSITIONS: dict[OpOverload, Callable[..., object]] = {
     aten.convolution_backward.default: convolution_backward,
     aten.avg_pool2d_backward.default: avg_pool2d_backward,
     aten.max_pool2d_with_indices_backward.default: max_pool2d_backward,

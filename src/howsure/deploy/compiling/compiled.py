@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import fields
 from operator import attrgetter, is_
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -24,6 +23,11 @@ from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.contents import Opaque, Snapshot, Walk, contents_of
 
+# What a program depends on besides its method: the structure of its input, shapes, dtypes and
+# devices of its tensors, and all else; the last is `None` where no program can depend on it.
+_Shapes = tuple[str, tuple[object, ...], tuple[object, ...] | None]
+_Key = tuple[Method, _Shapes]
+
 
 class Compiled:
     """Runs methods compiled; what cannot be compiled runs as it is, with one warning.
@@ -34,10 +38,10 @@ class Compiled:
     """
 
     def __init__(self) -> None:
-        self.programs: dict[Any, Run | None] = {}
+        self.programs: dict[_Key, Run | None] = {}
         self.frozen: Frozen | None = None
 
-    def __call__(self, setup: Setup, method: Method, x: Any) -> Prediction:
+    def __call__(self, setup: Setup, method: Method, x: object) -> Prediction:
         """The method's prediction."""
         if self.frozen is not None and not self.frozen.holds(setup):
             # What could not be compiled runs as it is, whatever has changed.
@@ -55,7 +59,9 @@ class Compiled:
         except TooWideError:
             return self._without_assumptions(key, setup, method, x)
 
-    def _without_assumptions(self, key: Any, setup: Setup, method: Method, x: Any) -> Prediction:
+    def _without_assumptions(
+        self, key: _Key, setup: Setup, method: Method, x: object
+    ) -> Prediction:
         """The prediction by eager, which refuses wrong inputs, and another program from now on."""
         found = method(setup, x)
         warnings.warn(
@@ -67,7 +73,7 @@ class Compiled:
         return found
 
     def _add(
-        self, key: Any, setup: Setup, method: Method, x: Any, *, may_assume: bool = True
+        self, key: _Key, setup: Setup, method: Method, x: object, *, may_assume: bool = True
     ) -> None:
         """Makes the program of a key; what it has frozen is looked at afterwards.
 
@@ -79,7 +85,7 @@ class Compiled:
             self.frozen = Frozen(setup)
         self.programs[key] = made
 
-    def _report(self, key: Any) -> None:
+    def _report(self, key: _Key) -> None:
         compiled = [run for run in self.programs.values() if run is not None]
         if compiled:
             warnings.warn(
@@ -110,12 +116,12 @@ class Frozen:
         self.settings, self.watch = _settings(setup), watch_over(walk, self.snapshot)
         return True
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """What a copy has: contents, and no watch, which is over the objects of the original."""
         return {**vars(self), "watch": None}
 
 
-def _made(setup: Setup, method: Method, x: Any, *, may_assume: bool = True) -> Run | None:
+def _made(setup: Setup, method: Method, x: object, *, may_assume: bool = True) -> Run | None:
     try:
         if _shapes(x)[2] is None:
             raise NotCompilableError("the input holds arrays or objects beside its tensors")
@@ -137,7 +143,7 @@ _NAMES = tuple(field.name for field in fields(Setup) if not field.name.startswit
 _settings = attrgetter(*_NAMES)
 
 
-def _read_by_a_trace(setup: Setup) -> list[Any]:
+def _read_by_a_trace(setup: Setup) -> list[object]:
     """The contents of the model and the settings."""
     return _walk(setup).leaves
 
@@ -146,7 +152,7 @@ def _walk(setup: Setup) -> Walk:
     return Walk(dict(zip(_NAMES, _settings(setup), strict=True)))
 
 
-def _shapes(x: Any) -> Any:
+def _shapes(x: object) -> _Shapes:
     """What a compiled program depends on: shapes, dtypes, devices, and all that is no tensor."""
     leaves, spec = pytree.tree_flatten(x)
     tensors = tuple((tuple(t.shape), t.dtype, t.device) for t in tensors_of(leaves))
@@ -156,6 +162,6 @@ def _shapes(x: Any) -> Any:
     return str(spec), tensors, tuple((type(part), part) for part in others)
 
 
-def _is_finite(x: Any) -> bool:
+def _is_finite(x: object) -> bool:
     floats = [t for t in tensors_of(pytree.tree_leaves(x)) if t.is_floating_point()]
     return all(bool(t.isfinite().all()) for t in floats)

@@ -24,7 +24,7 @@ from howsure.setup import Setup
 from howsure.values.running import keep_freed_memory
 from howsure.values.trees import Parts, map_leaves
 
-Run = Callable[[Any], Prediction]
+Run = Callable[[object], Prediction]
 
 # Elements of noise that run at once: activations take some hundred times as much memory.
 _ELEMENTS = 2**21
@@ -38,7 +38,7 @@ class TooWideError(RuntimeError):
     """Gaussians are not as narrow as the program takes them for."""
 
 
-def compiled_method(setup: Setup, method: Method, x: Any, *, may_assume: bool = True) -> Run:
+def compiled_method(setup: Setup, method: Method, x: object, *, may_assume: bool = True) -> Run:
     """The method as a compiled function of inputs that are shaped like `x`.
 
     Weights become constants, which lets the compiler fold batch norms into convolutions and lay
@@ -56,14 +56,14 @@ def compiled_method(setup: Setup, method: Method, x: Any, *, may_assume: bool = 
     # One program serves all parts of a large batch.
     run = _in_one_program(setup, method, _rows(x, slice(0, rows)), assume_narrow=narrow)
 
-    def in_parts(x: Any) -> Prediction:
+    def in_parts(x: object) -> Prediction:
         parts = [slice(s, s + rows) for s in range(0, Calls(setup, x, "folded").count, rows)]
         return concatenated([run(_rows(x, part)) for part in parts], maps=True)
 
     return in_parts
 
 
-def _rows_at_once(setup: Setup, x: Any) -> int | None:
+def _rows_at_once(setup: Setup, x: object) -> int | None:
     """How many inputs a part has, all parts equally many; `None` if there is one part.
 
     Checks that gradients are what eager takes, too.
@@ -82,14 +82,14 @@ def _rows_at_once(setup: Setup, x: Any) -> int | None:
     return None if rows == count else rows
 
 
-def _rows(x: Any, rows: slice) -> Any:
+def _rows(x: object, rows: slice) -> object:
     """Some rows of every tensor that has any."""
     return map_leaves(
         lambda leaf: leaf[rows] if isinstance(leaf, Tensor) and leaf.dim() else leaf, x
     )
 
 
-def _in_one_program(setup: Setup, method: Method, x: Any, *, assume_narrow: bool) -> Run:
+def _in_one_program(setup: Setup, method: Method, x: object, *, assume_narrow: bool) -> Run:
     leaves, spec = pytree.tree_flatten(x)
     found: list[Parts] = []
     widths: list[Tensor] = []
@@ -129,7 +129,7 @@ def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, *, has_width: bo
     """Calls the program, whose last output may be a std that must be small."""
     filled = parts.filler()
 
-    def predict(x: Any) -> Prediction:
+    def predict(x: object) -> Prediction:
         # Compiled code reads memory in the order it was compiled for.
         inputs = [tensor.contiguous() for tensor in tensors_of(pytree.tree_leaves(x))]
         with torch.no_grad():
@@ -149,11 +149,11 @@ def _check_floating(parts: Parts) -> None:
         raise NotCompilableError(f"the model returns a tensor of {left[0].dtype}")
 
 
-def tensors_of(leaves: Sequence[Any]) -> list[Tensor]:
+def tensors_of(leaves: Sequence[object]) -> list[Tensor]:
     """The tensors among the leaves of an input."""
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
-def _with(leaves: Sequence[Any], tensors: Sequence[Tensor]) -> list[Any]:
+def _with(leaves: Sequence[object], tensors: Sequence[Tensor]) -> list[object]:
     remaining = iter(tensors)
     return [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in leaves]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -28,11 +28,11 @@ class _RealDraws(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if kwargs.get("generator") is None:
             return func(*args, **kwargs)
@@ -43,7 +43,7 @@ class _RealDraws(TorchFunctionMode):
 def traced(
     function: Callable[..., Sequence[Tensor]],
     tensors: Sequence[Tensor],
-    decompositions: Mapping[Any, Callable[..., Any]] = DECOMPOSITIONS,
+    decompositions: Mapping[OpOverload, Callable[..., object]] = DECOMPOSITIONS,
 ) -> GraphModule:
     """The function of these tensors as a graph; its constants are buffers.
 
@@ -77,8 +77,8 @@ def traced(
 @contextmanager
 def _plain_operations() -> Iterator[None]:
     """Attention and recurrent layers as products: fused kernels have no form outside torch."""
-    mha: Any = torch.backends.mha
-    mkldnn: Any = torch._C  # the flags of `torch.backends.mkldnn` warn about others
+    mha = torch.backends.mha
+    mkldnn = torch._C  # the flags of `torch.backends.mkldnn` warn about others
     were = mha.get_fastpath_enabled(), mkldnn._get_mkldnn_enabled()
     mha.set_fastpath_enabled(False)
     mkldnn._set_mkldnn_enabled(False)

@@ -80,13 +80,13 @@ class Watch:
     """All objects that a walk has met, and the parts that they had."""
 
     def __init__(self, walk: Walk, snapshot: Snapshot) -> None:
-        self.objects: list[Any] = []
-        self.tables: list[Mapping[Any, Any]] = []
-        self.rows: list[Iterable[Any]] = []
-        self.empty: list[Any] = []
-        self.attributes: list[tuple[Any, str]] = []
+        self.objects: list[object] = []
+        self.tables: list[Mapping[Any, object]] = []
+        self.rows: list[Iterable[object]] = []
+        self.empty: list[object] = []
+        self.attributes: list[tuple[object, str]] = []
         self.cells: list[types.CellType] = []
-        self.globals: list[tuple[Mapping[str, Any], str]] = []
+        self.globals: list[tuple[Mapping[str, object], str]] = []
         for _, thing in walk.met.values():
             self._add(thing)
         # Views of values show what a table has when they are iterated over.
@@ -108,7 +108,7 @@ class Watch:
         except RuntimeError:  # A table changes while it is looked at, or memory is gone.
             return False
 
-    def _found(self) -> Iterator[Iterable[Any]]:
+    def _found(self) -> Iterator[Iterable[object]]:
         """All parts; as many as the sizes say."""
         yield map(type, self.objects)
         yield chain.from_iterable((*self.tables, *self.values, *self.rows))
@@ -147,7 +147,7 @@ class Watch:
         for table in (own, *map(vars, modules)):
             self.globals.extend((table, name) for name in names)
 
-    def _add_object(self, thing: Any) -> None:
+    def _add_object(self, thing: object) -> None:
         self.objects.append(thing)
         others = (names for kind, names in _OTHER_PARTS.items() if isinstance(thing, kind))
         names = (*slots_of(type(thing)), *chain.from_iterable(others), "__dict__")
@@ -158,7 +158,7 @@ class Watch:
         self.empty.extend(part for part in parts if is_empty_table(part))
 
 
-def _content(cell: types.CellType) -> Any:
+def _content(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # It is empty.
@@ -188,12 +188,12 @@ class _Numbers:
             and all(same(copy, array) for array, copy in self.arrays)
         )
 
-    def _layouts(self) -> list[list[Any]]:
+    def _layouts(self) -> list[list[object]]:
         reads = (Tensor.data_ptr, Tensor.stride, Tensor.is_neg, _layout)
         return [list(map(read, self.tensors)) for read in reads]
 
 
-def _shows_no_bits(thing: Any) -> bool:
+def _shows_no_bits(thing: object) -> bool:
     """Whether a tensor or array is no plain memory, or is read in another form than it has."""
     if isinstance(thing, np.ndarray):
         return thing.dtype == np.dtype(object)
@@ -211,7 +211,7 @@ def _is_small(bits: Tensor) -> bool:
 
 def _joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[list[Tensor], Tensor]]:
     """Tensors of one dtype and device, and copies of all of them as one."""
-    groups: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+    groups: dict[tuple[torch.dtype, torch.device], list[tuple[Tensor, Tensor]]] = {}
     for part, copy in pairs:
         own = groups.setdefault((part.dtype, part.device), [])
         own.append((part.reshape(-1), copy.reshape(-1)))

@@ -8,7 +8,7 @@ numbers differ, they are linear in the batch size: 8 * batch rows of 8 probes, s
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -65,11 +65,11 @@ def _merged(one: Node, other: Node, batch: Node) -> Any:
     """The arguments of the first, with expressions of the batch size where the second differs."""
     first, spec = pytree.tree_flatten((one.args, dict(one.kwargs)))
     second, _ = pytree.tree_flatten((other.args, dict(other.kwargs)))
-    pairs: Sequence[tuple[Any, Any]] = list(zip(first, second, strict=True))
+    pairs = zip(first, second, strict=True)
     return pytree.tree_unflatten([_number(a, b, batch, one) for a, b in pairs], spec)
 
 
-def _number(first: Any, second: Any, batch: Node, where: Node) -> Any:
+def _number(first: object, second: Any, batch: Node, where: Node) -> object:
     if isinstance(first, Node) or not isinstance(first, int) or first == second:
         _check_equal(first, second, where)
         return first
@@ -86,7 +86,7 @@ def _number(first: Any, second: Any, batch: Node, where: Node) -> Any:
         return graph.call_function(operator.add, (scaled, rest)) if rest else scaled
 
 
-def _check_equal(first: Any, second: Any, where: Node) -> None:
+def _check_equal(first: object, second: object, where: Node) -> None:
     both_nodes = isinstance(first, Node) and isinstance(second, Node)
     if str(first) != str(second) if both_nodes else first != second:
         raise BatchSizeMattersError(f"`{where.target}` has {first} or {second} by batch size.")

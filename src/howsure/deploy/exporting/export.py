@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -47,7 +47,7 @@ class Exported:
 
 def export(
     uncertain: Uncertain,
-    example: Any,
+    example: object,
     path: str | Path,
     *,
     any_batch: bool | None = None,

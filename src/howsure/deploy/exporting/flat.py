@@ -74,7 +74,7 @@ class Flat:
 class Inputs:
     """How an input is made of its tensors; everything else in it is fixed."""
 
-    def __init__(self, example: Any) -> None:
+    def __init__(self, example: object) -> None:
         self.leaves, self.spec = pytree.tree_flatten(example)
         self.places = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor)]
         if not self.places:
@@ -88,7 +88,7 @@ class Inputs:
         return pytree.tree_unflatten(leaves, self.spec)
 
 
-def flatten(uncertain: Uncertain, example: Any, *, masks_as_inputs: bool = False) -> Flat:
+def flatten(uncertain: Uncertain, example: object, *, masks_as_inputs: bool = False) -> Flat:
     """The wrapper's prediction as a flat function; runs it once, which also finds what it needs."""
     spec = Inputs(example)
     with torch.no_grad():
@@ -121,7 +121,7 @@ def _batch_axes(tensors: Sequence[Tensor]) -> list[int | None]:
     return [0 if tensor.dim() and len(tensor) == batch else None for tensor in tensors]
 
 
-def _choice(uncertain: Uncertain, example: Any) -> tuple[Method, Setup]:
+def _choice(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
     """The method and the setup for it; an error if a file cannot do the same."""
     method, setup, _ = uncertain.choice(example)
     if method.draws_noise:
@@ -134,7 +134,7 @@ def _choice(uncertain: Uncertain, example: Any) -> tuple[Method, Setup]:
     return method, setup
 
 
-def _check_gradients(setup: Setup, example: Any) -> None:
+def _check_gradients(setup: Setup, example: object) -> None:
     """An error where a prediction is not the same work for every input."""
     if setup.tolerance is not None:
         raise ExportError(
@@ -154,7 +154,7 @@ def flat_outputs(prediction: Prediction) -> list[Tensor]:
     return [leaf for field in FIELDS for leaf in Parts(getattr(prediction, field)).tensors]
 
 
-def _input_names(example: Any) -> list[str]:
+def _input_names(example: object) -> list[str]:
     found = [p for p, leaf in pytree.tree_leaves_with_path(example) if isinstance(leaf, Tensor)]
     words = ["_".join(word(key) for key in path) for path in found]
     return [word if word and not word[0].isdigit() else f"x{word}" for word in words]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -42,7 +41,7 @@ class MaskInput:
     batch_axis: int | None
     drawn: Tensor
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Everything that somebody who draws masks needs to know, as plain data."""
         return {
             "name": self.name,
@@ -54,7 +53,7 @@ class MaskInput:
         }
 
 
-def mask_inputs(setup: Setup, method: Method, x: Any) -> tuple[MaskInput, ...]:
+def mask_inputs(setup: Setup, method: Method, x: object) -> tuple[MaskInput, ...]:
     """One input for every site that drops anything."""
     if not method.draws_masks:
         known = [each.name for each in METHODS.values() if each.draws_masks]
@@ -81,7 +80,9 @@ def _name(site: str, place: int) -> str:
     return f"mask{place}_" + re.sub(r"\W", "_", site)
 
 
-def with_masks(setup: Setup, x: Any, inputs: Sequence[MaskInput], given: Sequence[Tensor]) -> Setup:
+def with_masks(
+    setup: Setup, x: object, inputs: Sequence[MaskInput], given: Sequence[Tensor]
+) -> Setup:
     """The setup with these masks in place of drawn ones."""
     # What stands for a site without dropout is not looked at.
     uniforms = [given[0]] * len(setup.sites(x))

@@ -47,7 +47,7 @@ def metadata(flat: Flat, batch: int | None, units: str | None) -> dict[str, Any]
     }
 
 
-def _described(flat: Flat) -> list[dict[str, Any]]:
+def _described(flat: Flat) -> list[dict[str, object]]:
     count = len(flat.spec.places)
     pairs = zip(flat.input_names[:count], flat.tensors[:count], strict=True)
     return [
@@ -56,11 +56,11 @@ def _described(flat: Flat) -> list[dict[str, Any]]:
     ]
 
 
-def _plain(state: dict[str, Any]) -> dict[str, Any]:
+def _plain(state: dict[str, object]) -> dict[str, object]:
     return {key: encode(value) for key, value in state.items()}
 
 
-def _noise(noise: Any) -> Any:
+def _noise(noise: object) -> object:
     """The noise as plain data; a function, which is none, by its name."""
     try:
         return to_config(noise)

@@ -6,7 +6,6 @@ import json
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ Run = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
 def write_program(
-    path: Path, exported: torch.export.ExportedProgram, about: dict[str, Any]
+    path: Path, exported: torch.export.ExportedProgram, about: dict[str, object]
 ) -> None:
     """The program and its description in one file."""
     extra = {f"{KEY}.json": json.dumps(about)}
@@ -25,7 +24,7 @@ def write_program(
 
 
 def write_compiled(
-    path: Path, exported: torch.export.ExportedProgram, about: dict[str, Any]
+    path: Path, exported: torch.export.ExportedProgram, about: dict[str, object]
 ) -> None:
     """An AOTInductor package: machine code for this kind of processor, for Python and C++."""
     from torch._inductor import aoti_compile_and_package

@@ -108,7 +108,7 @@ class _WholeBatch(torch.autograd.Function):
         return function(*inputs)
 
     @staticmethod
-    def setup_context(ctx: object, inputs: tuple[Any, ...], output: object) -> None:
+    def setup_context(ctx: object, inputs: tuple[object, ...], output: object) -> None:
         """Nothing to remember: this is used only where no derivatives are taken."""
 
     @staticmethod

@@ -13,7 +13,7 @@ from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, as_moments
 
 
-def _together(target: Target, *tensors: Any, **kwargs: Any) -> Any:
+def _together(target: Target, *tensors: Any, **kwargs: object) -> object:
     """The same operation on means and on variances, tensor by tensor.
 
     Assumes: nothing. Copies of one element are fully correlated, which later rules ignore.

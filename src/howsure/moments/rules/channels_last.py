@@ -28,8 +28,18 @@ def in_channels_last(general: Rule) -> Rule:
     unregister(general)
 
     @functools.wraps(general.function)
-    def moments(input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Moments:
-        if not _is_usual(input, weight, bias):
+    def moments(
+        input: Moments | Tensor,
+        weight: Moments | Tensor,
+        bias: Moments | Tensor | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Moments:
+        if (
+            not isinstance(input, Moments)
+            or isinstance(weight, Moments)
+            or isinstance(bias, Moments)
+        ):
             return general.function(input, weight, bias, *args, **kwargs)
 
         found = _with_packed_kernels(input, weight, bias, *args, **kwargs)
@@ -43,11 +53,6 @@ def in_channels_last(general: Rule) -> Rule:
         return Moments(mean, through_squares(convolved, input.var, weight))
 
     return register(replace(general, function=moments))
-
-
-def _is_usual(input: object, weight: object, bias: object) -> bool:
-    random = isinstance(input, Moments) and not isinstance(weight, Moments)
-    return random and not isinstance(bias, Moments)
 
 
 def _with_packed_kernels(

@@ -27,7 +27,7 @@ def _image(*arguments: object, size: Sequence[int] = (2, 4, 6, 5)) -> Samples:
 
 
 def _respelled(
-    definition: Callable[..., Any],
+    definition: Callable[..., object],
     target: Target,
     like: str,
     *,
@@ -103,7 +103,7 @@ _respelled(
 )
 
 
-def _pool_with_indices(pool: Target) -> Callable[..., Any]:
+def _pool_with_indices(pool: Target) -> Callable[..., object]:
     """The pool's values; its indices are not Gaussian, and a program that reads them fails."""
     return lambda self, *args, **kwargs: (pool(self, *args, **kwargs), None)
 
@@ -152,7 +152,7 @@ for _dims in (1, 2, 3):
 def _resize(mode: str, antialias: bool, aligned: bool) -> Callable[..., Tensor]:
     """`interpolate` for the signature with lists of sizes or of scale factors."""
 
-    def by_list(input: Tensor, output_size: Any, *rest: Any) -> Tensor:
+    def by_list(input: Tensor, output_size: list[int] | None, *rest: Any) -> Tensor:
         corners, scales = rest if aligned else (None, *rest)
         return F.interpolate(
             input, output_size, scales, mode, align_corners=corners, antialias=antialias
@@ -164,7 +164,7 @@ def _resize(mode: str, antialias: bool, aligned: bool) -> Callable[..., Tensor]:
 def _resize_to(mode: str, antialias: bool, aligned: bool) -> Callable[..., Tensor]:
     """`interpolate` for the signature with a size and one scale factor per axis."""
 
-    def by_size(self: Tensor, output_size: Any, *rest: Any) -> Tensor:
+    def by_size(self: Tensor, output_size: list[int], *rest: Any) -> Tensor:
         corners, *scales = rest if aligned else (None, *rest)
         options = {"mode": mode, "align_corners": corners, "antialias": antialias}
         if scales and scales[0] is not None:

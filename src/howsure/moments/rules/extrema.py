@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from howsure.moments.families import bounded
 from howsure.moments.numerics.blocks import in_blocks
 from howsure.moments.numerics.normal import cdf, in_deviations, plus_product, unit_tail
-from howsure.moments.rule import APPROXIMATE, EXACT, rule, spellings
+from howsure.moments.rule import APPROXIMATE, EXACT, Rule, rule, spellings
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, Refused, certain
 from howsure.values.concrete import is_traced
@@ -103,7 +103,7 @@ def _dimensions(draw: Draw) -> Iterable[Sample]:
 
 
 @rule(*spellings("amax"), name="amax", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
-def amax(input: Moments, dim: object = (), keepdim: bool = False) -> Moments:
+def amax(input: Moments, dim: int | Sequence[int] = (), keepdim: bool = False) -> Moments:
     """E = hi - I0, Var = 2 I1 - I0**2: integrals of F(x) = prod_j Phi((x - m_j) / s_j).
 
     I0 = int F, I1 = int (hi - x) F over [max(m - 5 s), hi = max(m + 5 s)], 24 Gauss-Legendre
@@ -119,7 +119,7 @@ def amax(input: Moments, dim: object = (), keepdim: bool = False) -> Moments:
     return Moments(mean, var) if keepdim else Moments(mean.squeeze(axes), var.squeeze(axes))
 
 
-def _axes(dim: Any, count: int) -> tuple[int, ...]:
+def _axes(dim: int | Sequence[int] | None, count: int) -> tuple[int, ...]:
     chosen = (dim,) if isinstance(dim, int) else tuple(dim or range(count))
     return tuple(axis % count for axis in chosen)
 
@@ -149,7 +149,7 @@ def _largest(mean: Tensor, var: Tensor, axes: tuple[int, ...]) -> Moments:
 
 
 @rule(*spellings("amin"), name="amin", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
-def amin(input: Moments, dim: object = (), keepdim: bool = False) -> Moments:
+def amin(input: Moments, dim: int | Sequence[int] = (), keepdim: bool = False) -> Moments:
     """As `-amax(-x)`.
 
     Assumes: independent elements.
@@ -200,7 +200,7 @@ def min_of(input: Moments | Tensor, *args: object, **kwargs: object) -> Moments 
 
 
 def _extremum(
-    over_axes: Any, of_two: Any, input: Any, *args: Any, **kwargs: Any
+    over_axes: Rule, of_two: Rule, input: Any, *args: Any, **kwargs: Any
 ) -> Moments | Extreme:
     other = args[0] if args else kwargs.get("other")
     if isinstance(other, (Moments, Tensor)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +49,12 @@ def equality(target: Target, input: object, other: object) -> Tensor:
     samples=lambda draw: [Sample(draw.moments(3, 4))],
     kind=Kind.GATHER,
 )
-def nan_to_num(input: Moments, *args: Any, **kwargs: Any) -> Moments:
+def nan_to_num(
+    input: Moments,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> Moments:
     """The identity where the mean is finite; a replaced element has variance 0.
 
     Assumes: nothing; a Gaussian with a finite mean is finite.
@@ -59,4 +63,4 @@ def nan_to_num(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """
     finite = torch.isfinite(input.mean)
     var = torch.where(finite, input.var, torch.zeros_like(input.var))
-    return Moments(torch.nan_to_num(input.mean, *args, **kwargs), var)
+    return Moments(torch.nan_to_num(input.mean, nan, posinf, neginf), var)

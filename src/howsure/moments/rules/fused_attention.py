@@ -6,7 +6,6 @@ torch's own modules leave these paths as soon as an input overrides torch functi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import _VF, Tensor
@@ -48,7 +47,7 @@ def native_multi_head_attention(
     need_weights: bool = True,
     average_attn_weights: bool = True,
     mask_type: int | None = None,
-) -> tuple[Tensor, Any]:
+) -> tuple[Tensor, Tensor | None]:
     """As `multi_head_attention_forward`, batch first.
 
     Assumes: see `multi_head_attention_forward`.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -80,12 +79,16 @@ def _axis_taps(x: Tensor, size: int, mode: str, padding_mode: str, align_corners
     return _squared(_linear_taps(_inside(x, size, padding_mode, align_corners)), size)
 
 
-def _interpolated(var: Tensor, grid: Tensor, *options: Any) -> Tensor:
+def _interpolated(
+    var: Tensor, grid: Tensor, mode: str, padding_mode: str, align_corners: bool
+) -> Tensor:
     """Variances at the grid's positions: products of squared weights over the axes."""
     batch, channels, *sizes = var.shape
     # The grid's last axis counts x, y, z: the image's axes backwards.
     axes = [
-        _axis_taps(grid[..., len(sizes) - 1 - axis].to(var.dtype), size, *options)
+        _axis_taps(
+            grid[..., len(sizes) - 1 - axis].to(var.dtype), size, mode, padding_mode, align_corners
+        )
         for axis, size in enumerate(sizes)
     ]
     flat = var.flatten(2)
@@ -178,7 +181,7 @@ def _maps(draw: Draw) -> Iterable[Sample]:
 )
 def affine_grid(
     theta: Moments,  # (batch, dims, dims + 1)
-    size: Any,
+    size: Sequence[int],
     align_corners: bool | None = None,
 ) -> Moments:
     """Var = squared base grid times var: the positions are linear in theta.
@@ -187,7 +190,7 @@ def affine_grid(
 
     Source: Loquercio et al. 2020, Eq. 5.
     """
-    mean = F.affine_grid(theta.mean, size, bool(align_corners))
+    mean = F.affine_grid(theta.mean, list(size), bool(align_corners))
     dims = theta.mean.shape[1]
     identity = torch.eye(dims, dims + 1, dtype=theta.var.dtype, device=theta.var.device)
     base = F.affine_grid(identity.unsqueeze(0), [1, *size[1:]], bool(align_corners))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -107,7 +106,7 @@ def _chains(draw: Draw) -> Iterable[Sample]:
     fidelity=EXACT,
     samples=_chains,
 )
-def multi_dot(tensors: Any) -> Moments:
+def multi_dot(tensors: Sequence[Moments | Tensor]) -> Moments:
     """The product of all matrices as one multilinear form, whatever the order of evaluation.
 
     Assumes: independent operands; exact then.

@@ -141,7 +141,7 @@ def _only_reorders(equation: str, *operands: object) -> bool:
     samples=_equations,
     views=_only_reorders,
 )
-def einsum(equation: str, *operands: Any, path: Any = None) -> Moments:
+def einsum(equation: str, *operands: Any, path: object = None) -> Moments:
     """Var = sum over sets S of operands of einsum(einsum(means not in S)**2, variances in S).
 
     Assumes: different tensors are independent; exact then, for any number of operands. The same

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,12 +28,12 @@ class _Kept:
     """A weight as it was, and its forms by the settings of the convolution."""
 
     weight: Tensor
-    forms: dict[Any, PackedKernels] = field(default_factory=dict)
+    forms: dict[object, PackedKernels] = field(default_factory=dict)
 
 
 # By the memory of the weight. A weak reference to the weight itself would forbid
 # `torch.utils.swap_tensors` to the user.
-_cache: dict[tuple[Any, ...], _Kept] = {}
+_cache: dict[tuple[StorageWeakRef, int | torch.SymInt, torch.Size, tuple[int, ...]], _Kept] = {}
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import _VF, Tensor
@@ -59,7 +58,7 @@ def pad_packed_sequence(
     data: Moments,  # (all steps' rows, *)
     batch_sizes: Tensor,  # (time,)
     batch_first: bool,
-    padding_value: Any,
+    padding_value: float,
     total_length: int,
 ) -> tuple[Moments, Tensor]:
     """A padded batch of mean and variance; the padding has variance 0.

@@ -66,7 +66,9 @@ def plain_step(activation: Callable[[Tensor], Tensor]) -> Cell:
     return step
 
 
-def scan(cell: Cell, steps: Steps, start: State, layer: Layer, reverse: bool) -> tuple[Any, State]:
+def scan(
+    cell: Cell, steps: Steps, start: State, layer: Layer, reverse: bool
+) -> tuple[list[Tensor], State]:
     """The outputs of all steps and the last state; steps may have fewer rows than the first."""
     outputs: list[Tensor] = []
     state, ended = start, []
@@ -130,7 +132,7 @@ def unroll(
     return input, tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
 
 
-def _network(cell: Cell, args: Sequence[Any], several_states: bool) -> tuple[Any, ...]:
+def _network(cell: Cell, args: Sequence[Any], several_states: bool) -> State:
     """Reads the arguments of torch's two signatures, for padded and for packed sequences."""
     packed = isinstance(args[1], Tensor) and not args[1].dtype.is_floating_point
     input, hx, params, biased, _, dropout, train, bidirectional, *rest = (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -38,7 +37,7 @@ def _steps(gates: int, state_noise: bool) -> Samples:
 )
 def lstm_cell(
     input: Tensor,  # (batch, in)
-    hx: Any,
+    hx: Sequence[Tensor],
     w_ih: Tensor,
     w_hh: Tensor,
     b_ih: Tensor | None = None,

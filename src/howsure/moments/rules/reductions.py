@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
@@ -28,7 +27,11 @@ def _dimensions(draw: Draw) -> Iterable[Sample]:
     adds_up=True,
 )
 def sum(
-    input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    input: Moments,
+    dim: int | list[int] | tuple[int, ...] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Moments:
     """Var = sum of the variances.
 
@@ -50,7 +53,11 @@ def sum(
     adds_up=True,
 )
 def mean(
-    input: Moments, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    input: Moments,
+    dim: int | list[int] | tuple[int, ...] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Moments:
     """Var = sum of the variances / n**2.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +56,11 @@ def _vectors(draw: Draw) -> Iterable[Sample]:
 
 @rule(F.normalize, name="normalize", fidelity=APPROXIMATE, samples=_vectors, error=0.1)
 def normalize(
-    input: Moments, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None
+    input: Moments,
+    p: float = 2.0,
+    dim: int | Sequence[int] = 1,
+    eps: float = 1e-12,
+    out: object = None,
 ) -> Moments:
     """q = sum(m**2 + v), E = m / sqrt(q), Var = J**2 v, J_ij = (delta_ij - y_i y_j) / sqrt(q).
 

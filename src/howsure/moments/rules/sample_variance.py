@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -22,8 +22,8 @@ def _dimensions(draw: Draw) -> Iterable[Sample]:
 
 
 def _arguments(
-    dim: Any = None,
-    unbiased: Any = None,
+    dim: int | Sequence[int] | None = None,
+    unbiased: bool | None = None,
     keepdim: bool = False,
     *,
     correction: float | None = None,

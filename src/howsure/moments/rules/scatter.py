@@ -86,7 +86,9 @@ _register(
 )
 
 
-def _index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
+def _index_put(
+    input: Tensor, indices: Iterable[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Tensor:
     """`torch.index_put`, with `None` for a whole axis, as exported programs have it."""
     return torch.ops.aten.index_put.default(input, list(indices), values, accumulate)
 

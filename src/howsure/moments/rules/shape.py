@@ -157,7 +157,7 @@ def _assignments(draw: Draw) -> Iterable[Sample]:
     samples=_assignments,
     kind=Kind.ASSIGNMENT,
 )
-def setitem(self: Moments | Tensor, index: Any, value: Any) -> Moments:
+def setitem(self: Moments | Tensor, index: Any, value: object) -> Moments:
     """The assigned elements of mean and variance replaced; a constant has variance 0.
 
     Assumes: a constant index.
@@ -178,7 +178,9 @@ def setitem(self: Moments | Tensor, index: Any, value: Any) -> Moments:
     return Moments(mean, var)
 
 
-def _joined(target: Target, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+def _joined(
+    target: Target, tensors: Moments | Sequence[Moments | Tensor], *args: object, **kwargs: object
+) -> object:
     """The same operation on means and on variances; constants among them have variance 0.
 
     Assumes: nothing.

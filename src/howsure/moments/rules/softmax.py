@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,7 +71,9 @@ def _over_others(logits: Tensor, weight: Tensor, dim: int) -> tuple[Tensor, Tens
     )
 
 
-def _through(function: Target, input: Moments, dim: int | None, dtype: Any) -> Moments:
+def _through(
+    function: Target, input: Moments, dim: int | None, dtype: torch.dtype | None
+) -> Moments:
     """Moments of `function(x_i - L_i)` along `dim`, in the dtype that torch would return."""
     mean = input.mean if dtype is None else input.mean.to(dtype)
     work = input.var.dtype if dtype is None else torch.promote_types(input.var.dtype, dtype)
@@ -117,7 +118,9 @@ def softmax(
     return Moments(torch.where(certain, exact, out.mean / total), out.var)
 
 
-def _aten_arguments(stacklevel: object, dtype: object) -> tuple[int, Any]:
+def _aten_arguments(
+    stacklevel: object, dtype: torch.dtype | None
+) -> tuple[int, torch.dtype | None]:
     """`torch.softmax(x, dim, dtype)` has the dtype where `F.softmax` has `_stacklevel`."""
     if isinstance(stacklevel, torch.dtype):
         return 3, stacklevel

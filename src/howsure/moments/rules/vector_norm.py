@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -72,7 +71,7 @@ def _lengths(draw: Draw) -> Iterable[Sample]:
 def vector_norm(
     input: Moments,
     ord: float = 2,
-    dim: Any = None,
+    dim: int | Sequence[int] | None = None,
     keepdim: bool = False,
     *,
     dtype: torch.dtype | None = None,

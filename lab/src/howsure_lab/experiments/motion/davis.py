@@ -10,12 +10,13 @@ the paper took FlowNet2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -91,7 +92,7 @@ def read_clip(video: Video, height: int, width: int) -> Clip:
     return Clip(frames, (masks > 127).float(), flows)
 
 
-def _gray(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _gray(path: Path) -> NDArray[np.uint8]:
     try:
         from PIL import Image
     except ImportError:
@@ -100,7 +101,7 @@ def _gray(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return np.array(image.convert("L"))
 
 
-def _as_tensor(picture: np.ndarray[Any, Any]) -> Tensor:
+def _as_tensor(picture: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(picture).float()[None, None]
 
 
@@ -109,7 +110,9 @@ def _resized(image: Tensor, height: int, width: int) -> Tensor:
     return F.interpolate(image, (height, width), mode="bilinear", antialias=True)
 
 
-def _flow(video: Video, pictures: list[Any], index: int, size: tuple[int, int]) -> Tensor:
+def _flow(
+    video: Video, pictures: Sequence[NDArray[np.uint8]], index: int, size: tuple[int, int]
+) -> Tensor:
     """The flow from a frame to the next, (1, 2, height, width), in pixels of the new size."""
     path = video.flows[index]
     flow = read_flo(path) if path.is_file() else dis_flow(pictures[index], pictures[index + 1])
@@ -119,7 +122,7 @@ def _flow(video: Video, pictures: list[Any], index: int, size: tuple[int, int]) 
     return _resized((flow * scale)[None], *size)
 
 
-def dis_flow(now: Any, following: Any) -> Tensor:  # (2, height, width)
+def dis_flow(now: NDArray[np.uint8], following: NDArray[np.uint8]) -> Tensor:  # (2, height, width)
     """The flow between two gray images of 8 bits by OpenCV's DIS, medium preset."""
     try:
         import cv2  # pyright: ignore[reportMissingImports]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from howsure import metrics
 from howsure.methods import MethodName
+from howsure.noise import NoiseLike
 from howsure.prediction import Prediction
 from howsure.uncertain import Uncertain
 from howsure_lab.experiments.motion.objects import ObjectPairs, covered
@@ -43,11 +44,11 @@ class Field:
     """
 
     model: nn.Module
-    noise: Any
+    noise: NoiseLike
     rate: float
     seed: int = 0
 
-    def predicted(self, x: Tensor, method: MethodName, **options: Any) -> Prediction:
+    def predicted(self, x: Tensor, method: MethodName, **options: object) -> Prediction:
         """The whole field by a method."""
         # Masks for each object of its own: one draw for all would make one error for all.
         chosen = {"noise": self.noise, "rate": self.rate, "seed": self.seed, "shared_masks": False}
@@ -55,7 +56,7 @@ class Field:
         return Uncertain(self.model, method=method, **chosen)(x)
 
 
-def compared(field: Field, pairs: ObjectPairs, passes: int) -> list[dict[str, Any]]:
+def compared(field: Field, pairs: ObjectPairs, passes: int) -> list[dict[str, object]]:
     """One line per method and part of the variance, against Monte Carlo with `passes` passes."""
     truth = _parts(field.predicted(pairs.x, "noise_sampling", samples=passes, seed=field.seed + 1))
     found = {

@@ -18,6 +18,7 @@ from howsure_lab.experiments.motion.model import STRIDE, at_points, coarser
 from howsure_lab.experiments.pairs import Pairs
 
 POINTS = 16  # per object
+Asked = tuple[tuple[Tensor, Tensor], Tensor]  # frames and points, and the flow at the points
 
 
 class ObjectPairs(Pairs):
@@ -48,12 +49,12 @@ class ObjectPairs(Pairs):
         return at_points(self.y[:, :2], self.points)
 
 
-def _asked(x: Tensor, y: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+def _asked(x: Tensor, y: Tensor) -> Asked:
     points = object_points(y[:, 2])
     return (x, points), at_points(y[:, :2], points)
 
 
-class _Objects(Dataset[Any]):
+class _Objects(Dataset[Asked]):
     """One object at a time, as a `DataLoader` wants them."""
 
     def __init__(self, pairs: ObjectPairs) -> None:
@@ -62,7 +63,7 @@ class _Objects(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.x)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Asked:
         return (self.x[index], self.points[index]), self.target[index]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,10 @@ from howsure_lab.experiments.figures import new_figure, save
 from howsure_lab.experiments.motion.dense import Field
 from howsure_lab.experiments.motion.model import STRIDE
 from howsure_lab.experiments.motion.objects import ObjectPairs, covered
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.quiver import Quiver
 
 _SHOWN = 3  # objects per row
 
@@ -58,7 +63,7 @@ def draw_arrows(field: Field, tests: Mapping[str, ObjectPairs], path: Path) -> P
     return save(figure, path)
 
 
-def _draw_object(ax: Any, shown: _Shown, i: int, times: int) -> Any:
+def _draw_object(ax: Axes, shown: _Shown, i: int, times: int) -> Quiver:
     """The frame with true and predicted arrows; returns the latter."""
     _draw_frame(ax, shown.pairs.x[i, 0])
     inside, std = shown.inside[i], shown.std[i][shown.inside[i]]
@@ -68,12 +73,12 @@ def _draw_object(ax: Any, shown: _Shown, i: int, times: int) -> Any:
     return _quiver(ax, times * shown.mean[i], inside, std.numpy(), **look)
 
 
-def _draw_frame(ax: Any, frame: Tensor) -> None:
+def _draw_frame(ax: Axes, frame: Tensor) -> None:
     ax.imshow(frame.clamp(0, 1).numpy(), cmap="gray", vmin=0, vmax=1, alpha=0.5)
     ax.set(xticks=[], yticks=[])
 
 
-def _quiver(ax: Any, flow: Tensor, inside: Tensor, *colours: Any, **look: Any) -> Any:
+def _quiver(ax: Axes, flow: Tensor, inside: Tensor, *colours: np.ndarray, **look: Any) -> Quiver:
     """Arrows of a field's cells on its image, in the length that they have."""
     down, right = torch.where(inside)
     place = [(STRIDE * cells + (STRIDE - 1) / 2).numpy() for cells in (right, down)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from howsure_lab.experiments.contenders import CONTENDERS, SINGLE, Bench, Effort, tuned
 from howsure_lab.experiments.folder import RunFolder
@@ -139,7 +139,7 @@ class MotionRun:
         train_plain(model, Pairs(*pairs), multi_scale_loss, self.settings.recipe, seed)
 
     @property
-    def noise(self) -> Any:
+    def noise(self) -> Tensor:
         """The variance of both frames; the mask has none, and points are no measurement."""
         var = self.settings.noise_std**2
         return torch.tensor([var, var, 0.0]).view(1, 3, 1, 1)
@@ -174,7 +174,7 @@ class MotionRun:
         """The first seed's network as a predictor of whole fields."""
         return Field(self.network(0), self.noise, _RATE)
 
-    def dense(self) -> list[dict[str, Any]]:
+    def dense(self) -> list[dict[str, object]]:
         """The dense methods against Monte Carlo, on a few objects of both kinds."""
         tests = list(self.data(0).tests.values())[:2]
         few = [ObjectPairs(*(each[: _BRUTE // 2] for each in pairs)) for pairs in tests]

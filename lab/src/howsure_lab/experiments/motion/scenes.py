@@ -15,7 +15,6 @@ depend on its size in pixels.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,7 +52,7 @@ class Motion:
     zoom: Tensor  # (n,)
     bend: Tensor  # (n, WAVES, 2)
 
-    def __getitem__(self, chosen: Any) -> Motion:
+    def __getitem__(self, chosen: slice | Tensor) -> Motion:
         """Some of the motions."""
         return Motion(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
 
@@ -79,7 +78,7 @@ class Scenes:
     def __len__(self) -> int:
         return self.radius.shape[0]
 
-    def __getitem__(self, chosen: Any) -> Scenes:
+    def __getitem__(self, chosen: slice | Tensor) -> Scenes:
         """Some of the scenes."""
         return Scenes(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
 

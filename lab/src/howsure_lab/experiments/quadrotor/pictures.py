@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from howsure_lab.experiments.figures import COLOURS, STYLES, new_figure, save
 from howsure_lab.experiments.quadrotor.policies import LABELS
 from howsure_lab.experiments.quadrotor.regimes import MANEUVERS, REGIMES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SHOWN = (
     *("nominal", "linear", "mlp", "hard_gate", "soft_blend"),
@@ -26,7 +29,7 @@ def draw_figures(seeds: Sequence[Mapping[str, Any]], folder: Path) -> None:
     save(regimes_figure([line for seed in seeds for line in seed["lines"]]), folder / "regimes.png")
 
 
-def paths_figure(paths: Mapping[str, Any]) -> Any:
+def paths_figure(paths: Mapping[str, Any]) -> Figure:
     """A row per maneuver, a column per regime; the reference in gray."""
     figure, axes = new_figure(len(MANEUVERS), len(_PATHS), width=12, height=7.5)
     for row, maneuver in zip(axes, MANEUVERS, strict=True):
@@ -43,7 +46,7 @@ def paths_figure(paths: Mapping[str, Any]) -> Any:
     return figure
 
 
-def regimes_figure(lines: Sequence[Mapping[str, Any]]) -> Any:
+def regimes_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
     """RMSE of every policy in every regime; a bar is the spread over seeds."""
     figure, axes = new_figure(1, len(MANEUVERS), width=12, height=4.5)
     for ax, maneuver in zip(axes[0], MANEUVERS, strict=True):
@@ -65,7 +68,7 @@ def regimes_figure(lines: Sequence[Mapping[str, Any]]) -> Any:
     return figure
 
 
-def _style(policy: str) -> dict[str, Any]:
+def _style(policy: str) -> dict[str, object]:
     place = SHOWN.index(policy)
     return {
         "color": COLOURS[place],

@@ -64,24 +64,24 @@ class Policy:
         return models.dropout if self.source == "network" else getattr(models, self.source)
 
 
-def _fixed(which: str, share: float, sure: SureNetwork, known: Known, memory: Any) -> Decision:
+def _fixed(which: str, share: float, sure: SureNetwork, known: Known, memory: object) -> Decision:
     """A decision that always takes the same estimate."""
     correction = getattr(known, which) if which else torch.zeros_like(known.mean)
     return Decision(correction, torch.full((len(correction),), share))
 
 
-def hard_gate(sure: SureNetwork, known: Known, memory: Any) -> Decision:
+def hard_gate(sure: SureNetwork, known: Known, memory: object) -> Decision:
     """The paper's: the network where it is sure enough, else nothing."""
     trusted = sure.gate(known.var)
     return Decision(sure.gate.select(known.mean, known.var, 0.0), trusted.float())
 
 
-def gate_to_linear(sure: SureNetwork, known: Known, memory: Any) -> Decision:
+def gate_to_linear(sure: SureNetwork, known: Known, memory: object) -> Decision:
     """The same gate with hysteresis, and the linear model instead of nothing."""
     return _or_linear(sure.gate, known.var, known, memory)
 
 
-def novelty_to_linear(sure: SureNetwork, known: Known, memory: Any) -> Decision:
+def novelty_to_linear(sure: SureNetwork, known: Known, memory: object) -> Decision:
     """The network where its reading is like the known ones, else the linear model."""
     assert sure.novelty_gate is not None
     return _or_linear(sure.novelty_gate, known.novelty, known, memory)
@@ -109,7 +109,7 @@ def soft_blend(sure: SureNetwork, known: Known, memory: Any) -> Decision:
     return Decision(mixed.mean, (known.linear_var / (known.linear_var + var)).mean(1), held)
 
 
-def plain_blend(sure: SureNetwork, known: Known, memory: Any) -> Decision:
+def plain_blend(sure: SureNetwork, known: Known, memory: object) -> Decision:
     """Network and linear model by precision, with the network's variance as it is.
 
     A posterior's variance is fitted to held-out errors and grows with the novelty by itself, so

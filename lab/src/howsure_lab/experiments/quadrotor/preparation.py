@@ -86,7 +86,7 @@ def prepared(how: Preparation, seed: int, folder: RunFolder) -> tuple[Models, di
 
 
 @torch.inference_mode()
-def _held_out(models: Models, held_out: Pairs) -> dict[str, Any]:
+def _held_out(models: Models, held_out: Pairs) -> dict[str, object]:
     """Root mean squared errors on held-out flights in the errors' units, and what was fitted."""
 
     def size(found: torch.Tensor) -> list[float]:

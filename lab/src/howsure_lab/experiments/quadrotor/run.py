@@ -47,7 +47,7 @@ class Settings:
         return replace(full, preparation=small, seconds=6.0)
 
 
-def flight_of_seed(settings: Settings, folder: RunFolder, seed: int) -> dict[str, Any]:
+def flight_of_seed(settings: Settings, folder: RunFolder, seed: int) -> dict[str, object]:
     """All policies in all cases, with the networks of one seed."""
     models, about = prepared(settings.preparation, seed, folder)
     trial = flown(models, CASES, settings.seconds, seed, tuple(POLICIES))
@@ -58,7 +58,7 @@ def flight_of_seed(settings: Settings, folder: RunFolder, seed: int) -> dict[str
     return {"models": about, "lines": lines, "paths": _paths(trial)}
 
 
-def _scores(trial: Trial, policy: str, settled: float) -> dict[str, Any]:
+def _scores(trial: Trial, policy: str, settled: float) -> dict[str, object]:
     """Tracking RMSE of every case in m, and the network's mean share in the correction."""
     rmse, shares = trial.flight.rmse(settled), trial.shares.mean(0)
     index = {case.name: trial.index(policy, case) for case in trial.cases}
@@ -68,7 +68,7 @@ def _scores(trial: Trial, policy: str, settled: float) -> dict[str, Any]:
     }
 
 
-def _paths(trial: Trial) -> dict[str, Any]:
+def _paths(trial: Trial) -> dict[str, object]:
     """Thinned paths in the plane for the figures: of every case and policy."""
     found: dict[str, Any] = {}
     for case in trial.cases:
@@ -103,7 +103,7 @@ def run(options: Options) -> Path:
     return write_results(options, folder, results, tables(results))
 
 
-def _gathered(seeds: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _gathered(seeds: list[Mapping[str, Any]]) -> dict[str, object]:
     return {
         "models": [seed["models"] for seed in seeds],
         "lines": [line for seed in seeds for line in seed["lines"]],

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from howsure_lab.experiments.figures import COLOURS, new_figure, save
 from howsure_lab.experiments.raptor.policy import MOTORS
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _COLOURS = [COLOURS[index] for index in (0, 1, 4, 6)]
 _DOT = {"linestyle": "none", "marker": "o", "markersize": 3}
 
 
-def draw_figures(series: Mapping[str, Any], folder: Path) -> None:
+def draw_figures(series: Mapping[str, object], folder: Path) -> None:
     """Writes commands.png."""
     save(commands_figure(series), folder / "commands.png")
 
 
-def commands_figure(series: Mapping[str, Any]) -> Any:
+def commands_figure(series: Mapping[str, object]) -> Figure:
     """Over a flight's time: the first motor's command with its band, and all stds both ways."""
     figure, axes = new_figure(2, 1, width=9, height=6)
     (band,), (stds,) = axes

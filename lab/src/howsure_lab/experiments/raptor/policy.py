@@ -73,7 +73,7 @@ def shipped() -> Shipped:
         return read(file)
 
 
-def read(file: Mapping[str, Any]) -> Shipped:
+def read(file: Mapping[str, object]) -> Shipped:
     """The policy and its example from arrays by path; an error if its outputs differ."""
     start = _tensor(file, "actor/layers/1/initial_hidden_state/parameters")
     if start.any():
@@ -92,7 +92,7 @@ def read(file: Mapping[str, Any]) -> Shipped:
     return Shipped(policy.eval().requires_grad_(False), example)
 
 
-def _weights(file: Mapping[str, Any]) -> dict[str, Tensor]:
+def _weights(file: Mapping[str, object]) -> dict[str, Tensor]:
     """The checkpoint's arrays by torch's names; its gates have torch's order."""
     names = {
         "first.weight": "0/weights",

@@ -18,7 +18,7 @@ _COLUMNS = (
 )
 
 
-def tables(results: Mapping[str, Any]) -> list[str]:
+def tables(results: Mapping[str, object]) -> list[str]:
     """The page's parts: the std against Monte Carlo, where it comes from, and how to read it."""
     return ["### Motor commands\n", _accuracy(results), "### Variance by sensor\n",
             _shares(results), reading(results)]  # fmt: skip
@@ -28,7 +28,7 @@ def _of(results: Mapping[str, Any], case: str) -> list[Mapping[str, Any]]:
     return [line for line in results["lines"] if line["case"] == case]
 
 
-def _accuracy(results: Mapping[str, Any]) -> str:
+def _accuracy(results: Mapping[str, object]) -> str:
     rows = []
     for case, label in CASES.items():
         lines = _of(results, case)

@@ -50,7 +50,7 @@ class Settings:
         return replace(full, every=40, samples=500) if options.quick else full
 
 
-def flight_of_seed(settings: Settings, found: Shipped, seed: int) -> dict[str, Any]:
+def flight_of_seed(settings: Settings, found: Shipped, seed: int) -> dict[str, object]:
     """One flight, and the package's example, by default settings and by Monte Carlo."""
     flight = fly(found.policy, settings.plan, seed)
     cases = {"flight": flight.readings[:, None], "example": found.example}
@@ -109,7 +109,7 @@ def scores(p: Prediction, truth: Tensor, samples: int) -> dict[str, Any]:
     }
 
 
-def _series(p: Prediction, truth: Tensor, settings: Settings) -> dict[str, Any]:
+def _series(p: Prediction, truth: Tensor, settings: Settings) -> dict[str, object]:
     """What the picture shows, along the flight."""
     times = [DT * (settings.length + i * settings.every) for i in range(len(truth))]
     return {
@@ -120,7 +120,7 @@ def _series(p: Prediction, truth: Tensor, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _rounded(values: Tensor) -> Any:
+def _rounded(values: Tensor) -> object:
     return values.double().numpy().round(5).tolist()
 
 

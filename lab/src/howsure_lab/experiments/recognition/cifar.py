@@ -10,7 +10,7 @@ import io
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ class Cifar(NamedTuple):
 class _ArraysOnly(pickle.Unpickler):
     """An unpickler for arrays in plain containers; every other name is an error."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         if (module, name) in _ARRAYS:
             if name == "_reconstruct":
                 return np.ndarray.__reduce__(np.empty(0))[0]

@@ -87,7 +87,7 @@ def _seconds(call: Callable[[], object]) -> float:
     return min(times)
 
 
-def _by_method(curves: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Mapping[str, Any]]]]:
+def _by_method(curves: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Mapping[str, object]]]]:
     """The points of every method, each a list over seeds."""
     points: dict[str, list[Any]] = {}
     for curve in curves:
@@ -119,14 +119,14 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def draw(curves: Sequence[Mapping[str, Any]], path: Path) -> None:
+def draw(curves: Sequence[Mapping[str, object]], path: Path) -> None:
     """NLL and time against T; single-pass methods as horizontal lines and points."""
     figure, axes = new_figure(1, 2, width=11, height=4.2)
     for index, (name, points) in enumerate(_by_method(curves).items()):
         # Without training, ADF's variance is far too small: its NLL would hide all else.
         if name == "gast_untrained":
             continue
-        style: dict[str, Any] = {"label": LABELS[name], **style_of(index)}
+        style = {"label": LABELS[name], **style_of(index)}
         for ax, key in ((axes[0, 0], "nll"), (axes[0, 1], "ratio")):
             values = [_mean(seeds, key) for seeds in points]
             if len(points) == 1:

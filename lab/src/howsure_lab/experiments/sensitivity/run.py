@@ -95,7 +95,7 @@ class SensitivityRun(SteeringRun):
         tests = {f"{var:g}": first.with_noise(var, 7) for var in REAL}
         return SteeringData(train, validation, tests)
 
-    def assumed(self, name: str, var: float, seed: int) -> dict[str, Any]:
+    def assumed(self, name: str, var: float, seed: int) -> dict[str, object]:
         """A method that assumes a noise which is not the real one."""
         bench: Bench = replace(self.bench(seed), noise=var)
         key = f"{REFERENCE:g}"

@@ -6,7 +6,6 @@ import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -75,7 +74,7 @@ def _ids(row: dict[str, str]) -> Iterator[str]:
         yield row["frame_id"]
 
 
-def _column(table: Path, row: dict[str, Any], names: tuple[str, ...]) -> str:
+def _column(table: Path, row: dict[str, str], names: tuple[str, ...]) -> str:
     for name in names:
         if name in row:
             return name

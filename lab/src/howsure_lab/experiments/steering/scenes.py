@@ -8,7 +8,6 @@ are held out.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,7 +47,7 @@ class Scenes:
     def __len__(self) -> int:
         return self.curvature.shape[0]
 
-    def __getitem__(self, chosen: Any) -> Scenes:
+    def __getitem__(self, chosen: slice | Tensor) -> Scenes:
         """Some of the scenes."""
         return Scenes(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
 

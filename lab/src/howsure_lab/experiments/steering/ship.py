@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +50,7 @@ def _scores(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
     return {"rmse": round(float(metrics.rmse(mean, y)), 4), "eva": round(eva, 4)}
 
 
-def _record(scores: dict[str, Any]) -> dict[str, Any]:
+def _record(scores: dict[str, dict[str, float]]) -> dict[str, object]:
     return {
         "network": "howsure_lab.experiments.steering.model.DroNet(64, SMALL)",
         "data": "howsure_lab.experiments.steering.data.rendered_data",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -90,7 +90,7 @@ class UciRun:
         """One method on one split, in the units of the data."""
         parts = split(data, k)
         bench = self.bench(data, k, parts)
-        record: dict[str, Any] = {}
+        record: dict[str, object] = {}
         if name == _PEER:
             mean, var = peer.predict(bench, parts.test)
         else:
@@ -137,7 +137,7 @@ class _Named(RunFolder):
     def __init__(self, folder: RunFolder, name: str) -> None:
         self.path, self.parts, self.name = folder.path, folder.parts, name
 
-    def trained(self, name: str, model: nn.Module, train: Any) -> None:
+    def trained(self, name: str, model: nn.Module, train: Callable[[nn.Module], object]) -> None:
         """Keeps the trained model in the folder, under this data set's name."""
         super().trained(f"{self.name}-{name}", model, train)
 
