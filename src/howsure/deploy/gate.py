@@ -15,7 +15,7 @@ from howsure.masks.novelty import quantile_at
 from howsure.methods.temperature import TemperatureModel
 from howsure.moments.value import Moments
 from howsure.values.brief import brief
-from howsure.values.concrete import has_values
+from howsure.values.trees import has_values
 
 By = Literal["std", "variance", "novelty"]
 

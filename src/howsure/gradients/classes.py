@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.backward import MOST_OUTPUTS
-from howsure.values.concrete import is_traced, outside_traces
+from howsure.values.trees import is_traced, outside_traces
 
 DRAWS = 2000
 # Of more classes than have a backward pass each, the largest logits vary, the others stay.

@@ -16,7 +16,7 @@ from howsure.gradients.calls import ALL, Calls, Rows
 from howsure.gradients.points import FEW_ELEMENTS
 from howsure.gradients.sources import Sources
 from howsure.gradients.sums import Running, Sums, sums_of
-from howsure.values.concrete import is_traced
+from howsure.values.trees import is_traced
 
 # Elements of sources that run at once: activations take some hundred times as much memory.
 _ELEMENTS = 2**19

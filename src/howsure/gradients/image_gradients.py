@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from howsure.values.call_site import Operations
-from howsure.values.concrete import has_values, is_traced
+from howsure.values.trees import has_values, is_traced
 
 _FEW_CHANNELS = 4
 # The product has a row for each number of a kernel's window, the gradient one for each output

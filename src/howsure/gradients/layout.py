@@ -28,8 +28,7 @@ from howsure.gradients.calls import (
 )
 from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
 from howsure.setup import Setup, way_of, weights_of
-from howsure.values.concrete import is_traced
-from howsure.values.trees import Parts, shapes_of
+from howsure.values.trees import Parts, is_traced, shapes_of
 
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.quadrature import POINTS, RHO, half_forms, linear_form, variance_form
-from howsure.values.concrete import outside_traces
+from howsure.values.trees import outside_traces
 
 
 @dataclass(frozen=True, eq=False)

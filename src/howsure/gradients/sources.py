@@ -17,8 +17,7 @@ from howsure.masks import Site
 from howsure.noise import roots_of
 from howsure.noise.values import Root
 from howsure.setup import Setup
-from howsure.values.concrete import has_values, is_traced
-from howsure.values.trees import Parts
+from howsure.values.trees import Parts, has_values, is_traced
 
 # Numbers that are kept from call to call: 4 MB.
 _REMEMBERED = 2**20

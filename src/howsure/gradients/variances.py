@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.gradients.estimate import COMPARED, Estimate
 from howsure.values.budget import Budget
-from howsure.values.concrete import has_values
+from howsure.values.trees import has_values
 
 
 @dataclass(frozen=True, eq=False)

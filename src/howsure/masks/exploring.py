@@ -19,8 +19,7 @@ from howsure.masks.layers import (
     spatial_dims,
 )
 from howsure.values.call_site import CallSites, Operations
-from howsure.values.concrete import is_traced
-from howsure.values.trees import as_call, batch_size, in_python, map_leaves
+from howsure.values.trees import as_call, batch_size, in_python, is_traced, map_leaves
 
 
 @dataclass(frozen=True)

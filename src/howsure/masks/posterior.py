@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.values.concrete import outside_traces
+from howsure.values.trees import outside_traces
 
 # Multipliers up to which the matrix is exact: 512 MB in double precision. More are sketched.
 EXACT = 8192

@@ -19,7 +19,7 @@ from howsure.gradients.variances import Replaced, Variances, variances_of
 from howsure.masks.local_error import LastLinear
 from howsure.methods.draws import SAMPLES, sampled_at
 from howsure.setup import Setup
-from howsure.values.concrete import is_traced
+from howsure.values.trees import is_traced
 
 # Points unless `samples` says otherwise: two blocks of one source, one of noise at masks.
 POINTS = 8

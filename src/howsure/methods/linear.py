@@ -19,7 +19,7 @@ from howsure.methods.method import Method
 from howsure.methods.passes import Pass
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.concrete import has_values
+from howsure.values.trees import has_values
 
 # One backward pass per output: beyond this, sampling is cheaper.
 _MOST_OUTPUTS = 256

@@ -19,7 +19,7 @@ from howsure.methods.passes import one_at_a_time
 from howsure.methods.state import renewed, restored
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.concrete import is_traced
+from howsure.values.trees import is_traced
 
 Predict = Callable[[Setup, Any], Prediction]
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from howsure.errors import NoRuleError
 from howsure.moments.carrier import Gaussian
 from howsure.moments.rule import Target, operation_name
 from howsure.moments.value import Args, Kwargs, Moments, variance_dtype
-from howsure.values.concrete import has_values
+from howsure.values.trees import has_values
 
 Fallback = Callable[[Target, Args, Kwargs], object]
 

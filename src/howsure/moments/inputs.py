@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments.value import Moments, variance_dtype
-from howsure.values.concrete import has_values
+from howsure.values.trees import has_values
 
 
 def noisy(x: object, noise_var: Any, make: Callable[[Moments], object], name: str = "x") -> Any:

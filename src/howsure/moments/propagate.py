@@ -19,9 +19,8 @@ from howsure.moments.interpreter import RuleInterpreter
 from howsure.moments.rule import Rule, Target
 from howsure.moments.value import Moments, variance_dtype
 from howsure.values.call_site import CallSites
-from howsure.values.concrete import is_traced
 from howsure.values.running import keep_freed_memory
-from howsure.values.trees import as_call, map_leaves
+from howsure.values.trees import as_call, is_traced, map_leaves
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from howsure.values.concrete import has_values
+from howsure.values.trees import has_values
 
 
 def brief(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Calls of models: nested inputs and outputs of tensors, and what it is that is called."""
+"""Tensors in the nested inputs and outputs of models, and whether they have values."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
+    is_functorch_wrapped_tensor,
+)
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 def map_leaves(function: Callable[..., object], tree: object, *others: object) -> Any:
@@ -184,3 +191,22 @@ def paths(tree: object) -> list[str]:
 def word(key: Any) -> str:
     """A key of a path without brackets and quotes."""
     return re.sub(r"\W", "", pytree.keystr((key,)))
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether the values can be looked at: not inside `vmap`, `torch.export` or `torch.compile`."""
+    return (
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and not is_traced()
+        and not is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def is_traced() -> bool:
+    """Whether operations are being written down: `torch.export`, `torch.compile`, `make_fx`."""
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None
+
+
+def outside_traces() -> AbstractContextManager[object]:
+    """Operations on constants are done at once, and a trace sees what comes out."""
+    return _disable_current_modes()

@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from howsure.deploy.compiling.backward import DECOMPOSITIONS
-from howsure.values.concrete import outside_traces
+from howsure.values.trees import outside_traces
 
 
 class _RealDraws(TorchFunctionMode):

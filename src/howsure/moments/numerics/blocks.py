@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
-from howsure.values.concrete import has_values, is_traced
+from howsure.values.trees import has_values, is_traced
 
 # 120 kB of float32: a handful of temporaries fit into the cache, and calling an operation costs
 # less than running it. Beyond 128 kB the C library may fetch every temporary from the system.

@@ -16,7 +16,7 @@ from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
     is_functorch_wrapped_tensor,
 )
 
-from howsure.values.concrete import has_values
+from howsure.values.trees import has_values
 
 # Standard deviations up to this are narrow; `quadrature` beside this file has the measured errors.
 NARROW = 0.2

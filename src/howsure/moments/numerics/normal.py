@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from howsure.values.concrete import is_traced
+from howsure.values.trees import is_traced
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from howsure.values.concrete import has_values, is_traced
+from howsure.values.trees import has_values, is_traced
 
 _precision: contextvars.ContextVar[torch.dtype | None] = contextvars.ContextVar(
     "variance_precision", default=None

@@ -20,7 +20,7 @@ from howsure.moments.numerics.squares import laid_out, precision_for, through_sq
 from howsure.moments.rule import Rule, register, unregister
 from howsure.moments.rules.packed_kernels import packed_kernels
 from howsure.moments.value import Moments
-from howsure.values.concrete import has_values, is_traced
+from howsure.values.trees import has_values, is_traced
 
 
 def in_channels_last(general: Rule) -> Rule:

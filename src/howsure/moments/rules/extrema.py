@@ -15,7 +15,7 @@ from howsure.moments.numerics.normal import cdf, in_deviations, plus_product, un
 from howsure.moments.rule import APPROXIMATE, EXACT, Rule, rule, spellings
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, Refused, certain
-from howsure.values.concrete import is_traced
+from howsure.values.trees import is_traced
 
 
 def _pairs(draw: Draw) -> Iterable[Sample]:

@@ -20,7 +20,7 @@ from howsure.moments.rules.max_pool_in_slabs import pooled_in_slabs
 from howsure.moments.rules.windows import Window, padded, taps
 from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments
-from howsure.values.concrete import is_traced
+from howsure.values.trees import is_traced
 
 
 def _windows(dims: int) -> Samples:

@@ -12,7 +12,7 @@ from howsure.moments.numerics.blocks import outside_vmap
 from howsure.moments.rules.extrema import larger_of_two
 from howsure.moments.rules.windows import Window, padded, taps
 from howsure.moments.value import Moments
-from howsure.values.concrete import is_traced
+from howsure.values.trees import is_traced
 
 # Elements of the first maximum of a slab.
 _SLAB = 30720

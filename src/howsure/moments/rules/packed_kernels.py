@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from howsure.moments.numerics.squares import squared
 from howsure.values.bits import same_bits
-from howsure.values.concrete import has_values
+from howsure.values.trees import has_values
 
 # Elements: for smaller kernels the call itself takes longer than it saves.
 _LARGE = 2**15

@@ -14,7 +14,7 @@ from howsure.moments.numerics.normal import roots
 from howsure.moments.rule import APPROXIMATE, EXACT, Target, rule, spellings
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
-from howsure.values.concrete import has_values
+from howsure.values.trees import has_values
 
 
 @rule(
