@@ -20,9 +20,9 @@ from howsure.fit.known_inputs import FOLDS, Batches, Judged, Known, folds_of
 from howsure.fit.labelled import PIXELS
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, check_held_out, fit_judged
 from howsure.fit.stress import corruptions
-from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.checks import STEPWISE
 from howsure.gradients.layout import layout_of
+from howsure.gradients.sources import MOST_OUTPUTS
 from howsure.masks.novelty import quantiles_of
 from howsure.masks.pixels import AtPixels, PixelGram, m_at_pixels
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW

@@ -28,8 +28,8 @@ from howsure.fit.validation_data import (
     warn_if_clean,
     warn_if_training_data,
 )
-from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.checks import verdict_of
+from howsure.gradients.sources import MOST_OUTPUTS
 from howsure.methods import METHODS, Method, choose, gradients, method_of
 from howsure.methods.choice import outputs_of
 from howsure.methods.examined import why_no_gradients

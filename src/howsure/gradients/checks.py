@@ -17,11 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.gradients.backward import MOST_OUTPUTS, Gradients, check_outputs, gradients_at
 from howsure.gradients.calls import Calls, Rows, tensors_of
 from howsure.gradients.classes import varying
 from howsure.gradients.layout import Verdict, some_rows, verdict_for
-from howsure.gradients.sources import Sources, leaf, values_at
+from howsure.gradients.sources import (
+    MOST_OUTPUTS,
+    Gradients,
+    Sources,
+    check_outputs,
+    gradients_at,
+    leaf,
+    values_at,
+)
 from howsure.gradients.sums import block_variances
 from howsure.setup import Setup
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.gradients.backward import MOST_OUTPUTS
+from howsure.gradients.sources import MOST_OUTPUTS
 from howsure.values.trees import is_traced, outside_traces
 
 DRAWS = 2000

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.gradients.backward import gradients_at
 from howsure.gradients.calls import ALL, Calls, Rows
 from howsure.gradients.points import FEW_ELEMENTS
-from howsure.gradients.sources import Sources
+from howsure.gradients.sources import Sources, gradients_at
 from howsure.gradients.sums import Running, Sums, sums_of
 from howsure.values.trees import is_traced
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from howsure.gradients.backward import Gradients
 from howsure.gradients.points import Design, Forms, table_of
+from howsure.gradients.sources import Gradients
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.gradients.backward import check_outputs
 from howsure.gradients.calls import ALL, Calls
 from howsure.gradients.layout import layout_of
-from howsure.gradients.sources import Sources, leaf
+from howsure.gradients.sources import Sources, check_outputs, leaf
 from howsure.setup import Setup
 
 

@@ -9,10 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from howsure.gradients.backward import MOST_OUTPUTS
 from howsure.gradients.calls import Calls
 from howsure.gradients.layout import layout_of
-from howsure.gradients.sources import Sources
+from howsure.gradients.sources import MOST_OUTPUTS, Sources
 from howsure.methods import gradients, noise_sampling
 from howsure.methods.gradients import sampling_for
 from howsure.methods.method import Method, from_one_state

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.gradients.backward import MOST_OUTPUTS, gradients_at
 from howsure.gradients.calls import ALL, Calls
 from howsure.gradients.checks import verdict_of
 from howsure.gradients.layout import layout_of
-from howsure.gradients.sources import Sources, values_at
+from howsure.gradients.sources import MOST_OUTPUTS, Sources, gradients_at, values_at
 from howsure.methods import noise_sampling
 from howsure.methods.combine import prediction, zeros_like_each
 from howsure.methods.method import Method
