@@ -1,8 +1,12 @@
-"""What howsure refuses: an operation without a rule, a prediction that cannot be exported."""
+"""What howsure refuses: an operation without a rule, an option that there is not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+
+# Options of version 0.1, and what takes their place.
+_RENAMED = {"tau": "residual_var", "fit_tau": "fit_residual_var", "noise_var": "noise"}
 
 
 class NoRuleError(NotImplementedError):
@@ -32,3 +36,15 @@ def missing_packages(error: ImportError) -> ImportError:
         f"Exporting to ONNX needs `{error.name}`, which is not installed; "
         "`pip install 'howsure[export]'` brings it. A `.pt2` file needs no further package."
     )
+
+
+def check_option(name: str, known: Iterable[str], place: str) -> None:
+    """One clear sentence if a function has no such option."""
+    known = sorted(known)
+    if name in known:
+        return
+    if name in _RENAMED:
+        raise TypeError(f"`{name}` is now `{_RENAMED[name]}`.")
+    near = get_close_matches(name, known, 1)
+    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}."
+    raise TypeError(f"`{place}` has no option `{name}`; {hint}")

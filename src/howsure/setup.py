@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
+from howsure.errors import check_option
 from howsure.masks import (
     NothingToDropError,
     Placement,
@@ -20,8 +20,18 @@ from howsure.masks import (
     find_sites,
 )
 from howsure.moments.rule import Rule, Target
-from howsure.noise import NoiseLike, is_correlated, roots_of, variance_of
-from howsure.values.trees import as_call, copied, in_python, selected, shapes_of
+from howsure.noise import NoiseLike, Root, is_correlated, is_number, roots_of, variance_of
+from howsure.values.trees import (
+    as_call,
+    copied,
+    in_python,
+    is_traced,
+    modules_of,
+    selected,
+    shapes_of,
+    way_of,
+    weights_of,
+)
 
 if TYPE_CHECKING:
     from howsure.methods.temperature import TemperatureModel
@@ -29,10 +39,13 @@ if TYPE_CHECKING:
 Task = Literal["regression", "classification"]
 PredictionKind = Literal["mean", "network"]
 TASKS = get_args(Task)
+Fact = TypeVar("Fact")
 # The rate of masks whose gradients are to be checked: multipliers of 1 +- 1 %, since the posterior
 # takes slopes, which a kink further away does not change.
 WATCHED_RATE = 1e-4
 PREDICTIONS = (None, *get_args(PredictionKind))
+# Facts that are kept: a model that is trained between two calls is another one each time.
+_MOST_FACTS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +105,7 @@ class Setup:
     variance_model: VarianceModel | None = None
     temperature_model: TemperatureModel | None = None
     uniforms: tuple[Tensor, ...] | None = None
-    _sites: dict[str, tuple[Site, ...]] = field(default_factory=dict, repr=False)
-    _verdicts: dict[Any, Any] = field(default_factory=dict, repr=False)
+    _facts: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """One clear sentence for each wrong setting."""
@@ -131,16 +143,68 @@ class Setup:
         """The same without what `fit` has found."""
         return self.with_(variance_model=None, temperature_model=None)
 
+    def once(self, find: Callable[[Setup, Any], Fact], x: Any) -> Fact:
+        """What `find` says about the model at inputs of this kind; it is asked once.
+
+        Inside a trace, where there are no values to look at, it is what it said last.
+        """
+        last = ("last", find)
+        if is_traced():
+            return self._facts[last] if last in self._facts else find(self, x)
+        key = (find, self.kind_of(x))
+        if key not in self._facts:
+            self.keep(key, find(self, x))
+        self._facts[last] = self._facts[key]
+        return self._facts[last]
+
+    def keep(self, key: Hashable, fact: object) -> None:
+        """Remembers a fact, and forgets the oldest of those with a tuple for a key, if many."""
+        if len(self._facts) >= _MOST_FACTS:
+            del self._facts[next(each for each in self._facts if isinstance(each, tuple))]
+        self._facts[key] = fact
+
+    def kind_of(self, x: Any, without: int | None = None) -> tuple[Hashable, ...]:
+        """What facts depend on: the model, its weights and switches, what is random, shapes.
+
+        `without` names an axis whose length does not matter.
+        """
+        weights = weights_of(self.model)
+        versions = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights)
+        model = (id(self.model), hash((versions, way_of(self.model))), repr(self.output))
+        random = (id(self.noise), self.rate is None, self.placement)
+        return (*model, *random, self.task, self.batch_dim, shapes_of(x, without))
+
+    def roots(self, x: Any, *, whole: bool = False) -> list[tuple[int, str, Root]]:
+        """Number, name and square root of the noise of every noisy tensor; see `roots_of`."""
+
+        def found() -> list[tuple[int, str, Root]]:
+            return roots_of(self.noise, x, self.batch_dim, whole=whole)
+
+        return self._of_noise(("roots", whole), x, found)
+
+    def _of_noise(self, name: Hashable, x: Any, find: Callable[[], Fact]) -> Fact:
+        """What is found about the noise; remembered where it is a number, which nobody changes."""
+        if is_traced() or not self._has_one_number:
+            return find()
+        key = (name, self.noise, self.batch_dim, shapes_of(x))
+        if key not in self._facts:
+            with torch.inference_mode(False):
+                self.keep(key, find())
+        return self._facts[key]
+
+    @cached_property
+    def _has_one_number(self) -> bool:
+        return is_number(self.noise)
+
+    @property
+    def has_correlated_noise(self) -> bool:
+        """Whether elements of any input vary together."""
+        return not self._has_one_number and is_correlated(self.noise)
+
     def variance(self, x: Any) -> Any:
-        """The noise variance of an input, in the structure that `propagate` takes."""
-        if is_correlated(self.noise):
-            if self.batch_dim not in (0, None):
-                raise ValueError(
-                    "The noise is correlated, and which variance an element has is known for "
-                    f'`batch_dim=0` alone, not {self.batch_dim}; use the method "gradients".'
-                )
-            roots_of(self.noise, x, self.batch_dim)  # an error if it does not fit the input
-        return variance_of(self.noise, x)
+        """The noise variance of an input, in the structure that `propagate` takes; a copy."""
+        found = self._of_noise("variance", x, lambda: variance_of(self.noise, x, self.batch_dim))
+        return copied(found)
 
     def sites(self, x: Any) -> tuple[Site, ...]:
         """The dropout sites for inputs shaped like `x`.
@@ -148,12 +212,11 @@ class Setup:
         The dry run is made once for each way that the model may take: shapes, arguments that are
         no tensors, and all of the model but its weights.
         """
-        key = f"{way_of(self.model)} {self.placement} {shapes_of(x, without=self.batch_dim)}"
-        if key not in self._sites:
-            self._sites[key] = find_sites(
-                self.model, copied(x), self.placement, batch_dim=self.batch_dim
-            )
-        return self._sites[key]
+        key = (way_of(self.model), self.placement, shapes_of(x, without=self.batch_dim))
+        if key not in self._facts:
+            own = find_sites(self.model, copied(x), self.placement, batch_dim=self.batch_dim)
+            self.keep(key, own)
+        return self._facts[key]
 
     def watching(self, x: Any) -> Setup:
         """The same with a multiplier at every unit that the posterior over masks is about.
@@ -221,69 +284,14 @@ class Setup:
         )
 
 
-# Options of version 0.1, and what takes their place.
-RENAMED_OPTIONS = {"tau": "residual_var", "fit_tau": "fit_residual_var", "noise_var": "noise"}
-
-
 def check_options(options: Iterable[str]) -> None:
     """One clear sentence for an option that there is not."""
     known = [field.name for field in fields(Setup)]
-    wrong = next((name for name in options if name not in known), None)
-    if wrong is None:
-        return
-    if wrong in RENAMED_OPTIONS:
-        raise TypeError(f"`{wrong}` is now `{RENAMED_OPTIONS[wrong]}`.")
     public = [name for name in known if not name.startswith("_")]
-    near = get_close_matches(wrong, [*public, "method"], 1)
-    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(public)}."
-    raise TypeError(f"`Uncertain` has no option `{wrong}`; {hint}")
+    for name in set(options).difference(known):
+        check_option(name, [*public, "method"], "Uncertain")
 
 
 def _is_training(module: nn.Module) -> bool:
     # A list of networks is no layer: it has no mode of its own.
     return getattr(module, "training", False) and not isinstance(module, nn.ModuleList)
-
-
-def modules_of(model: Any) -> list[nn.Module]:
-    """A module and all below it, each once, in no order that matters; sooner than `modules()`."""
-    found: dict[int, nn.Module] = {}
-    waiting: list[nn.Module | None] = [model] if isinstance(model, nn.Module) else []
-    while waiting:
-        module = waiting.pop()
-        if module is not None and id(module) not in found:
-            found[id(module)] = module
-            waiting.extend(module._modules.values())
-    return list(found.values())
-
-
-def weights_of(model: Any) -> list[Tensor]:
-    """All parameters and buffers of a model; what is shared comes more than once."""
-    tables = [table for m in modules_of(model) for table in (m._parameters, m._buffers)]
-    return [tensor for table in tables for tensor in table.values() if tensor is not None]
-
-
-def way_of(model: Any) -> int:
-    """What may decide which layers a model calls, apart from the values of tensors.
-
-    Classes, plain attributes such as a switch, functions, and the keys of tables of hooks.
-    """
-    found: list[Any] = []
-    for module in modules_of(model):
-        found.append(type(module))
-        for name, value in module.__dict__.items():
-            kind = type(value)
-            if kind in _TABLES:
-                # Most of what a module has are empty tables of hooks.
-                if value:
-                    found.append((name, *value))
-            elif kind in _SWITCHES or isinstance(value, _SWITCHES):
-                found.append((name, value))
-            elif isinstance(value, dict):
-                found.append((name, *value))
-            elif value is not None and callable(value):
-                found.append((name, id(value)))
-    return hash(tuple(found))
-
-
-_TABLES = (dict, OrderedDict, set)
-_SWITCHES = (bool, int, float, str)

@@ -95,7 +95,7 @@ def outcome(tested, variant, true, verdicts):
     """
     form = tested.program.form
     noise = tested.noise if len(tested.noise) > 1 else tested.noise[0]
-    options = {"batch_dim": form.batch_dim, "_verdicts": verdicts, **variant.options}
+    options = {"batch_dim": form.batch_dim, "_facts": verdicts, **variant.options}
     sure = hs.Uncertain(tested.program, noise, variant.method, **options)
     try:
         found = sure(*tested.inputs)

@@ -105,7 +105,7 @@ class Polynomial(nn.Module):
 
 def estimated(setup, x):
     """The variance as the gradients have it, which by chance can be negative."""
-    verdict = layout_of(setup, x)
+    verdict = setup.once(layout_of, x)
     sources = Sources.of(setup, x, verdict.layout)
     found = estimate(verdict.calls(setup, x, sources), sources, setup.samples)
     return found.sums.variance.mean[:, 0]

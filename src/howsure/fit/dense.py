@@ -29,7 +29,7 @@ from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
 from howsure.masks.variance_model import ALL_LAYERS, KNOWN, VarianceModel
 from howsure.methods import Method, noise_sampling
 from howsure.methods.choice import outputs_of
-from howsure.methods.examined import why_no_gradients
+from howsure.methods.gradients import why_no_gradients
 from howsure.methods.pixel_directions import has_derivatives
 from howsure.methods.pixel_head import NoPixelHeadError, head_of
 from howsure.methods.pixels import gradients_at_pixels
@@ -50,7 +50,7 @@ def is_dense(setup: Setup, method: Method | None, x: object, search: PosteriorSe
 
 def why_not_dense(setup: Setup, x: object) -> str | None:
     """Why dense outputs have no posterior over masks; `None` if they have one."""
-    verdict = layout_of(setup.watching(x), x)
+    verdict = setup.watching(x).once(layout_of, x)
     reason = why_no_gradients(setup, verdict)
     if reason is not None:
         return reason

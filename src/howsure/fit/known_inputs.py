@@ -17,7 +17,7 @@ from howsure.fit.inputs import unseen_inputs
 from howsure.gradients.units import mask_gradients
 from howsure.masks.local_error import LocalError
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
-from howsure.methods.examined import examined
+from howsure.methods.gradients import examined
 from howsure.setup import Setup
 from howsure.values.running import progress
 

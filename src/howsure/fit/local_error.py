@@ -16,7 +16,7 @@ from howsure.gradients.calls import tensors_of
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources
 from howsure.masks.local_error import NEIGHBOURS, LocalError
-from howsure.methods.examined import plain_pass, require_gradients
+from howsure.methods.gradients import plain_pass, require_gradients
 from howsure.setup import Setup
 
 # Rows that are kept; a random choice of them, the same for the same data, where there are more.
@@ -79,7 +79,7 @@ def _sampled(setup: Setup, held_out: Batches, train: Iterable[object]) -> tuple[
 def _residuals(setup: Setup, x: object, target: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """What enters the last linear layer, and the squared residuals, of a batch."""
     _check_finite((*tensors_of(x), target), kind)
-    verdict = layout_of(setup.watching(x), x)
+    verdict = setup.watching(x).once(layout_of, x)
     require_gradients(setup, verdict)
     calls = verdict.calls(setup, x, Sources.of(setup, x, verdict.layout, watch=True))
     mean, features = plain_pass(calls, features=True)

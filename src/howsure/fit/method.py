@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 import torch
 
+from howsure.errors import check_option
 from howsure.fit.closed_form import search_closed_form
 from howsure.fit.dense import fit_dense, is_dense, why_not_dense
 from howsure.fit.grid import Batches, search_grid
@@ -32,9 +32,9 @@ from howsure.gradients.checks import verdict_of
 from howsure.gradients.sources import MOST_OUTPUTS
 from howsure.methods import METHODS, Method, choose, gradients, method_of
 from howsure.methods.choice import outputs_of
-from howsure.methods.examined import why_no_gradients
+from howsure.methods.gradients import why_no_gradients
 from howsure.noise import sample_of
-from howsure.setup import RENAMED_OPTIONS, Setup
+from howsure.setup import Setup
 
 ModelPart = Literal["auto", "posterior", "temperature", "dropout"]
 Found = Fit | PosteriorFit | TemperatureFit
@@ -125,7 +125,7 @@ def _why_no_posterior(setup: Setup, method: Method | None, x: object) -> str | N
         can_be_dense = method is None or method.has_dense_posterior
         reason = f"{outputs} outputs are too many for a backward pass each"
         return why_not_dense(setup, x) if can_be_dense else reason
-    return why_no_gradients(setup, verdict_of(watching, x))
+    return why_no_gradients(setup, watching.once(verdict_of, x))
 
 
 def _part(setup: Setup, model: str | None) -> ModelPart:
@@ -145,12 +145,7 @@ def _check_options(options: Iterable[str], part: ModelPart) -> None:
         others = [each for each, search in _SEARCHES.items() if name in _names(search)]
         if name not in known and others:
             raise ValueError(f'`{name}` is an option of `fit(model="{others[0]}")`.')
-        if name in RENAMED_OPTIONS:
-            raise TypeError(f"`{name}` is now `{RENAMED_OPTIONS[name]}`.")
-        if name not in known:
-            near = get_close_matches(name, sorted(known), 1)
-            hint = f"did you mean `{near[0]}`?" if near else f"there are {sorted(known)}."
-            raise TypeError(f"`fit` has no option `{name}`; {hint}")
+        check_option(name, known, "fit")
 
 
 def _check_part(setup: Setup, method: Method | None, model: str | None) -> None:
@@ -219,7 +214,7 @@ def _method_for_fit(setup: Setup, batches: Batches) -> Method:
     method = choose(with_rate, x)[0]
     if outputs_of(with_rate, x) > MOST_OUTPUTS:
         return method
-    return gradients.METHOD if verdict_of(with_rate, x).reason is None else method
+    return gradients.METHOD if with_rate.once(verdict_of, x).reason is None else method
 
 
 def _closed_form(method: Method, search: Search, *, classification: bool) -> bool:

@@ -24,7 +24,7 @@ from howsure.fit.variance_terms import best_weights, nll
 from howsure.masks.local_error import NEIGHBOURS
 from howsure.masks.novelty import TOLD, quantiles_of
 from howsure.masks.variance_model import EXPONENT, KNOWN, VarianceModel
-from howsure.methods.examined import POINTS
+from howsure.methods.gradients import POINTS
 from howsure.setup import Setup
 from howsure.values.running import progress
 

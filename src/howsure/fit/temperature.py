@@ -111,7 +111,7 @@ def why_no_temperature(setup: Setup, x: object, *, growth: bool = True) -> str |
     if setup.batch_dim != 0:
         return f"`batch_dim` is {setup.batch_dim}, and inputs must be along axis 0"
     # Two passes of its own: those that look into layers draw the same numbers.
-    if from_one_state(layout_of, setup, x).random:
+    if from_one_state(lambda own, at: own.once(layout_of, at), setup, x).random:
         return RANDOM
     try:
         if growth:

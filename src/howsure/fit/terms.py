@@ -109,7 +109,7 @@ def terms_of(setup: Setup, method: Method, batch: HeldOut) -> Terms:
 
 def points_for(setup: Setup, x: object) -> int:
     """One block for large networks; more where inner products average over few summands."""
-    sources = Sources.of(setup, x, layout_of(setup, x).layout)
+    sources = Sources.of(setup, x, setup.once(layout_of, x).layout)
     blocks = max(1, min(_MOST_BLOCKS, _ELEMENTS // max(1, sources.elements)))
     return blocks * sources.design.points
 

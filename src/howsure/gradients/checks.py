@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from howsure.gradients.calls import Calls, Rows, tensors_of
 from howsure.gradients.classes import varying
-from howsure.gradients.layout import Verdict, some_rows, verdict_for
+from howsure.gradients.layout import Verdict, layout_of, some_rows
 from howsure.gradients.sources import (
     MOST_OUTPUTS,
     Gradients,
@@ -31,6 +32,7 @@ from howsure.gradients.sources import (
 )
 from howsure.gradients.sums import block_variances
 from howsure.setup import Setup
+from howsure.values.trees import is_traced
 
 # Blocks of points, and plain samples, that are compared.
 FEW = (4, 96)
@@ -68,16 +70,27 @@ TOO_MANY = (
 
 
 def verdict_of(setup: Setup, x: Any) -> Verdict:
-    """The layout, and whether gradients can be relied on for inputs of this kind."""
+    """The layout, and why gradients cannot be relied on; ask `setup.once(verdict_of, x)`.
 
-    def doubt(verdict: Verdict) -> str | None:
-        sources = Sources.of(setup, x, verdict.layout)
-        calls = verdict.calls(setup, x, sources)
-        # One by one: what masks cause would drown what the noise does, or the other way round.
-        reasons = (_doubt(calls, each) for each in sources.kinds())
-        return next((reason for reason in reasons if reason is not None), None)
+    What holds for rows of one batch holds for any number of them.
+    """
+    verdict = setup.once(layout_of, x)
+    if is_traced() or verdict.reason is not None:
+        return verdict
+    axis = setup.batch_dim if verdict.layout == "folded" else None
+    key = ("doubt", setup.kind_of(x, without=axis))
+    if key not in setup._facts:
+        setup.keep(key, _first_doubt(setup, x, verdict))
+    reason = setup._facts[key]
+    return verdict if reason is None else replace(verdict, reason=reason)
 
-    return verdict_for(setup, x, doubt)
+
+def _first_doubt(setup: Setup, x: Any, verdict: Verdict) -> str | None:
+    sources = Sources.of(setup, x, verdict.layout)
+    calls = verdict.calls(setup, x, sources)
+    # One by one: what masks cause would drown what the noise does, or the other way round.
+    reasons = (_doubt(calls, each) for each in sources.kinds())
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def _doubt(calls: Calls, sources: Sources) -> str | None:

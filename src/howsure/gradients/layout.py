@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,8 +27,8 @@ from howsure.gradients.calls import (
     tensors_of,
 )
 from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
-from howsure.setup import Setup, way_of, weights_of
-from howsure.values.trees import Parts, is_traced, shapes_of
+from howsure.setup import Setup
+from howsure.values.trees import Parts, is_traced
 
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8
@@ -71,49 +71,6 @@ class Verdict:
         return Calls(setup, x, self.layout, sources.sites, self.axes, self.channels_last)
 
 
-def layout_of(setup: Setup, x: Any) -> Verdict:
-    """How the model can be run for inputs of these shapes; looked up if it is known.
-
-    Inside a trace, where there are no values to check, it is as for the inputs before.
-    """
-    if is_traced():
-        return setup._verdicts.get("last", Verdict("folded"))
-    return _known_layout(setup, x, key_of(setup, x))
-
-
-def verdict_for(setup: Setup, x: Any, doubt: Callable[[Verdict], str | None]) -> Verdict:
-    """The layout, with the reason why gradients cannot be relied on for inputs of this kind."""
-    if is_traced():
-        return layout_of(setup, x)
-    own = key_of(setup, x)
-    verdict = _known_layout(setup, x, own)
-    if verdict.reason is not None:
-        return verdict
-    rows = shapes_of(x, without=setup.batch_dim if verdict.layout == "folded" else None)
-    key = ("gradients", own, rows)
-    if key not in setup._verdicts:
-        setup._verdicts[key] = doubt(verdict)
-    reason = setup._verdicts[key]
-    return verdict if reason is None else replace(verdict, reason=reason)
-
-
-def _known_layout(setup: Setup, x: Any, own: tuple[Any, ...]) -> Verdict:
-    key = ("layout", own, shapes_of(x))
-    if key not in setup._verdicts:
-        setup._verdicts[key] = _layout(setup, x)
-    setup._verdicts["last"] = setup._verdicts[key]
-    return setup._verdicts[key]
-
-
-def key_of(setup: Setup, x: Any) -> tuple[Any, ...]:
-    """What a verdict depends on besides shapes: the model, its weights and what is random."""
-    weights = weights_of(setup.model)
-    versions = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights)
-    kinds = (setup.has_masks(x), setup.placement, setup.batch_dim, repr(setup.output))
-    values = hash((versions, way_of(setup.model)))
-    return id(setup.model), values, id(setup.noise), setup.task, kinds
-
-
 def some_rows(calls: Calls) -> tuple[Rows, int]:
     """The first rows; few where inputs are large, all where none can be left out."""
     if calls.layout != "folded":
@@ -121,6 +78,16 @@ def some_rows(calls: Calls) -> tuple[Rows, int]:
     elements = sum(t.numel() for t in tensors_of(calls.x)) // max(1, calls.count)
     count = min(calls.count, max(1, min(_ROWS, _ELEMENTS // max(1, elements))))
     return slice(0, count), count
+
+
+def layout_of(setup: Setup, x: Any) -> Verdict:
+    """How the model can be run for inputs like these; ask `setup.once(layout_of, x)`."""
+    if is_traced():
+        return Verdict("folded")
+    verdict = _layout(setup, x)
+    if verdict.random:
+        setup.keep(RANDOM, True)
+    return verdict
 
 
 def _layout(setup: Setup, x: Any) -> Verdict:

@@ -16,8 +16,7 @@ from howsure.gradients.calls import Calls, Layout, Rows
 from howsure.gradients.image_gradients import fast_image_gradients
 from howsure.gradients.points import FEW_ELEMENTS, Design, design_for, draw
 from howsure.masks import Site
-from howsure.noise import roots_of
-from howsure.noise.values import Root
+from howsure.noise import Root
 from howsure.setup import Setup
 from howsure.values.trees import Parts, has_values, is_traced
 
@@ -59,15 +58,14 @@ class Sources:
     @classmethod
     def of(cls, setup: Setup, x: Any, layout: Layout, *, watch: bool = False) -> Sources:
         """Those of a setup for an input; `watch` adds multipliers that do not vary."""
-        roots = roots_of(setup.noise, x, setup.batch_dim, whole=layout == "whole")
-        inputs = tuple(Noisy(*found) for found in roots)
+        inputs = tuple(Noisy(*found) for found in setup.roots(x, whole=layout == "whole"))
         if watch:
             sites = setup.watching(x).sites(x)
             still = (0.0,) * len(sites)
-            return cls(inputs, sites, still, setup.seed, setup._verdicts, watched=True)
+            return cls(inputs, sites, still, setup.seed, setup._facts, watched=True)
         sites = setup.sites(x) if setup.has_masks(x) else ()
         odds = tuple(rate / (1 - rate) for rate in setup.rates(sites)) if sites else ()
-        return cls(inputs, sites, odds, setup.seed, setup._verdicts)
+        return cls(inputs, sites, odds, setup.seed, setup._facts)
 
     def kinds(self) -> list[Sources]:
         """Sensors alone and masks alone, if there are both; else itself."""

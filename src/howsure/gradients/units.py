@@ -15,7 +15,7 @@ from howsure.setup import Setup
 
 def mask_gradients(setup: Setup, x: Any) -> Tensor:  # (rows, outputs, masks)
     """One plain pass with a multiplier of 1 at every unit, a backward pass for each output."""
-    verdict = layout_of(setup.watching(x), x)
+    verdict = setup.watching(x).once(layout_of, x)
     sources = Sources.of(setup, x, verdict.layout, watch=True)
     return gradients_of_units(verdict.calls(setup, x, sources), sources)
 

@@ -16,7 +16,6 @@ from howsure.methods import gradients, noise_sampling
 from howsure.methods.gradients import sampling_for
 from howsure.methods.method import Method, from_one_state
 from howsure.setup import Setup
-from howsure.values.trees import shapes_of
 
 # A network is small if it does not do more than so much work for an input (operations), and its
 # noise has few dimensions: inner products over few of them average little, so that gradients need
@@ -61,7 +60,7 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     if setup.temperature_model is not None and setup.temperature_model.dense:
         return noise_sampling.METHOD, setup, "it has the temperature that `fit` found for images"
     sampling = sampling_for(setup)
-    outputs, work, elements = _size(setup, x)
+    outputs, work, elements = setup.once(_size, x)
     is_small = work <= SMALL_WORK and elements <= FEW_ELEMENTS
     # `fit` has counted the outputs: without any noise they cannot be told from rows here.
     if setup.is_fitted:
@@ -81,7 +80,7 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
 
 def outputs_of(setup: Setup, x: Any) -> int:
     """How many numbers the model returns for an input."""
-    return _size(setup, x)[0]
+    return setup.once(_size, x)[0]
 
 
 def _has_classes(setup: Setup, x: Any) -> bool:
@@ -95,20 +94,15 @@ def _has_classes(setup: Setup, x: Any) -> bool:
 
 
 def _size(setup: Setup, x: Any) -> tuple[int, int, int]:
-    """Outputs per input, operations per input, and noisy numbers per input; kept by shape."""
-    verdict = layout_of(setup, x)
-    key = ("size", id(setup.model), id(setup.noise), setup.rate is None, shapes_of(x, without=0))
-    if key not in setup._verdicts:
-        sources = Sources.of(setup, x, verdict.layout)
-        calls = verdict.calls(setup, x, sources)
-        quiet = torch.random.fork_rng(devices=[])
-        with quiet, torch.no_grad(), _Work() as work:
-            plain = calls.plain()
-        outputs = calls.flat(plain, 1).shape[2]
-        elements = sources.elements
-        each = work.total // max(1, calls.count)
-        setup._verdicts[key] = outputs, max(each, _parameters(setup)), elements
-    return setup._verdicts[key]
+    """Outputs per input, operations per input, and noisy numbers per input."""
+    verdict = setup.once(layout_of, x)
+    sources = Sources.of(setup, x, verdict.layout)
+    calls = verdict.calls(setup, x, sources)
+    quiet = torch.random.fork_rng(devices=[])
+    with quiet, torch.no_grad(), _Work() as work:
+        plain = calls.plain()
+    each = work.total // max(1, calls.count)
+    return calls.flat(plain, 1).shape[2], max(each, _parameters(setup)), sources.elements
 
 
 class _Work(TorchDispatchMode):

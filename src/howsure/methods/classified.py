@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from howsure.gradients.classes import Classes, Logits, through_softmax, varying
+from howsure.gradients.classes import Classes, Logits, through_softmax
 from howsure.gradients.estimate import Estimate
-from howsure.gradients.layout import Verdict
-from howsure.gradients.sources import Sources
-from howsure.gradients.variances import Variances, variances_of, with_variances
+from howsure.gradients.variances import Variances, with_variances
 from howsure.methods.activations import read
-from howsure.methods.examined import about, estimated, means_of, replaced, unreached
 from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
 
+if TYPE_CHECKING:
+    from howsure.methods.gradients import Examined
 
-def classified(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
+
+def classified(setup: Setup, x: Any, seen: Examined) -> Prediction:
     """Class probabilities, from the covariance of the logits; and the logits themselves."""
-    sources = Sources.of(setup, x, verdict.layout)
-    calls = verdict.calls(setup, x, sources)
-    with torch.no_grad():
-        plain = calls.flat(calls.plain(), 1)[0]
-    calls.check_logits()
+    assert seen.logits is not None
+    plain, found, means = seen.logits.plain, seen.logits.estimate, seen.logits.means
+    own, columns = seen.own, seen.calls.columns
     judged = judged_at(setup, x)
     t = None if judged is None else judged.temperature
-    calls.columns = columns = varying(plain)
-    found = estimated(setup, calls, sources)
-    own = variances_of(found, partial(replaced, calls, sources))
     # Noise shifts the logits, and where they lie decides how much the soft-max lets through: they
     # vary around their mean, whatever is predicted.
-    means = means_of(setup, calls, found)
     covariances = [found.data_covariance, found.model_covariance]
     if own.notes:  # Some rows were sampled.
         kept = zip(covariances, (own.data, own.model), strict=True)
@@ -48,15 +41,14 @@ def classified(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     classes, *halves = through_softmax(at_t, columns, setup.seed)
     is_mean = setup.prediction == "mean"
     probabilities = classes.mean if is_mean else _divided(plain, t).softmax(1)
-    notes = (*about(verdict), *own.notes, *unreached(setup, found))
     centre = _divided(_among(plain, columns, means[0]) if is_mean else plain, t)
     cooled = own if t is None else own.scaled(t[:, None] ** -2)
-    logits = replace(_logits(setup, cooled, centre, columns), notes=notes)
+    logits = replace(_logits(setup, cooled, centre, columns), notes=seen.notes)
     prediction = Prediction(
         probabilities,
         classes.data_var + setup.residual_var,
         classes.model_var,
-        notes,
+        seen.notes,
         logits,
         _expected_entropy(probabilities, classes),
         std_error=_error_of_classes(cooled, classes, [half.std for half in halves]),

@@ -37,7 +37,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
         )
     members = [
         # Own sites, since members may differ, and own seeds, so that their masks are independent.
-        setup.with_(model=model, seed=setup.seed + index, _sites={}, _verdicts={})
+        setup.with_(model=model, seed=setup.seed + index, _facts={})
         for index, model in enumerate(setup.model)
     ]
     return mixture([_member(member, x) for member in members])

@@ -6,7 +6,8 @@ first call for a model; where they do not hold, the method samples and says why.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,17 +15,30 @@ from torch import Tensor
 
 from howsure.gradients.calls import Calls, tensors_of
 from howsure.gradients.checks import verdict_of
+from howsure.gradients.classes import varying
+from howsure.gradients.estimate import Estimate, estimate, is_precise
 from howsure.gradients.layout import Verdict, layout_of
 from howsure.gradients.modelled import Modelled, modelled
-from howsure.gradients.sources import Sources
+from howsure.gradients.sources import Sources, values_at
+from howsure.gradients.units import gradients_of_units
+from howsure.gradients.variances import Replaced, Variances, variances_of
+from howsure.masks.local_error import LastLinear
 from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.classified import certain, classified
-from howsure.methods.examined import examined_as, require_gradients
+from howsure.methods.draws import SAMPLES, sampled_at
 from howsure.methods.method import Method
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.running import keep_freed_memory
-from howsure.values.trees import map_leaves
+from howsure.values.trees import is_traced, map_leaves
+
+# Points unless `samples` says otherwise: two blocks of one source, one of noise at masks.
+POINTS = 8
+# Points for the mean alone begin with this block.
+_FURTHER = 500_000
+# As many of them as points with gradients; of classes more: where the logits lie decides what the
+# softmax lets through, and half of the error of a probability's std was that of their mean.
+_FURTHER_SHARE, _FURTHER_SHARE_OF_CLASSES = 1, 3
 
 
 @torch.inference_mode(False)
@@ -35,27 +49,27 @@ def predict(setup: Setup, x: Any) -> Prediction:
         return certain(setup, x)
     model = setup.variance_model
     watch = model is not None and model.posterior is not None
-    local = None if model is None else model.local_error
-    verdict = verdict_of(setup.watching(x) if watch else setup, x)
-    if setup.variance_model is not None:
+    verdict = (setup.watching(x) if watch else setup).once(verdict_of, x)
+    if model is not None:
         require_gradients(setup, verdict)
     elif verdict.reason is not None:
         return _sampled(setup, x, verdict)
-    if setup.task == "classification" and all(t.numel() for t in tensors_of(x)):
-        return classified(setup, x, verdict)
+    local = None if model is None else model.local_error
     found = examined_as(verdict, setup, x, watch=watch, features=local is not None)
+    if found.logits is not None:
+        return classified(setup, x, found)
     own = Modelled(found.own)
     if model is not None:
         near = None if local is None or found.features is None else local.at(found.features)
         own = modelled(found.own, found.mean, found.z, model, near)
-    return replace(_prediction(setup, found.calls, found.mean, own), notes=found.notes)
+    return _prediction(setup, found, own)
 
 
 def _is_certain(setup: Setup, x: Any) -> bool:
     """Whether nothing is random but the class itself."""
     if setup.task == "regression" or setup.noise is not None:
         return False
-    verdict = layout_of(setup, x)
+    verdict = setup.once(layout_of, x)
     return not verdict.random and not Sources.of(setup, x, verdict.layout).names
 
 
@@ -73,8 +87,9 @@ def sampling_for(setup: Setup) -> Method:
     return mc_dropout.METHOD if setup.noise is None else noise_sampling.METHOD
 
 
-def _prediction(setup: Setup, calls: Calls, mean: Tensor, found: Modelled) -> Prediction:
+def _prediction(setup: Setup, seen: Examined, found: Modelled) -> Prediction:
     """The prediction in the structure of the model's output; all tensors are (rows, outputs)."""
+    calls = seen.calls
     assert calls.parts is not None
     own = found.variances.with_constant(setup.residual_var)
     fill = calls.parts.filled
@@ -87,14 +102,172 @@ def _prediction(setup: Setup, calls: Calls, mean: Tensor, found: Modelled) -> Pr
         for flat in (own.data, own.model)
     ]
     return Prediction(
-        shaped(mean),
+        shaped(seen.mean),
         *variances,
+        notes=seen.notes,
         covariance=own.covariance,
         sources=own.budget,
         linear_share=own.linear_share,
         std_error=shaped(own.standard_error),
         novelty=None if found.novelty is None else shaped(found.novelty),
         joint_novelty=found.joint,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class LogitsSeen:
+    """What class probabilities are made of: the logits themselves, the estimate and their means.
+
+    Attributes:
+        plain: What the network itself says, (rows, classes).
+        estimate: About the logits that vary.
+        means: E[f(x + noise)] of these by all points and by two halves, (3, rows, logits).
+    """
+
+    plain: Tensor
+    estimate: Estimate
+    means: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """What the gradients say about some inputs, before it becomes a prediction.
+
+    Attributes:
+        calls: The model at these inputs.
+        mean: Predictions, (rows, outputs).
+        own: Variances by all that is random.
+        z: Mean gradients with respect to a multiplier at every unit, (rows, outputs, masks).
+        notes: What a user should know.
+        features: What enters the last linear layer, (rows, units), if asked for.
+        logits: More about the outputs, where they are the logits of classes.
+    """
+
+    calls: Calls
+    mean: Tensor
+    own: Variances
+    z: Tensor | None
+    notes: tuple[str, ...]
+    features: Tensor | None = None
+    logits: LogitsSeen | None = None
+
+
+@torch.inference_mode(False)
+def examined(setup: Setup, x: Any, *, watch: bool, features: bool = False) -> Examined:
+    """Predictions with what the sensors and, if watched, the units do to them.
+
+    An error if the model's gradients cannot be relied on.
+    """
+    verdict = (setup.watching(x) if watch else setup).once(verdict_of, x)
+    require_gradients(setup, verdict)
+    return examined_as(verdict, setup, x, watch=watch, features=features)
+
+
+def require_gradients(setup: Setup, verdict: Verdict) -> None:
+    """An error if a variance model cannot be fitted to, or used on, inputs of this kind."""
+    reason = why_no_gradients(setup, verdict)
+    if reason is not None:
+        raise ValueError(
+            f"What `fit` finds needs the network's gradients, which cannot be used: {reason}. Fit "
+            'with `model="dropout"`.'
+        )
+
+
+def why_no_gradients(setup: Setup, verdict: Verdict) -> str | None:
+    """Why the gradients do not make a variance model; `None` if they do.
+
+    Its errors and weights are those of single inputs, which a call that mixes its rows has not.
+    """
+    mixes_rows = verdict.layout == "whole" and setup.batch_dim is not None
+    if mixes_rows and verdict.reason is None:
+        return "the rows of a batch influence each other (`batch_dim=None` if a call is one input)"
+    return verdict.reason
+
+
+def examined_as(
+    verdict: Verdict, setup: Setup, x: Any, *, watch: bool, features: bool = False
+) -> Examined:
+    """The same for a model of which is known how it can be run."""
+    sources = Sources.of(setup, x, verdict.layout, watch=watch)
+    calls = Calls(setup, x, verdict.layout, sources.sites, verdict.axes, verdict.channels_last)
+    plain, entering = plain_pass(calls, features=features)
+    notes = () if verdict.note is None else (verdict.note,)
+    if not sources.names or not calls.count:
+        z = gradients_of_units(calls, sources) if watch and calls.count else None
+        return Examined(calls, plain, Variances.nothing(plain), z, notes, entering)
+    has_classes = setup.task == "classification" and all(t.numel() for t in tensors_of(x))
+    if has_classes:
+        calls.check_logits()
+        calls.columns = varying(plain)
+    points = setup.samples or POINTS
+    found = estimate(calls, sources, points, setup.tolerance, setup.chunk)
+    own = variances_of(found, partial(_replaced, calls, sources))
+    notes = (*notes, *own.notes, *_unreached(setup, found))
+    if has_classes:
+        logits = LogitsSeen(plain, found, _means(setup, calls, found))
+        return Examined(calls, plain, own, None, notes, logits=logits)
+    mean = plain if setup.prediction != "mean" else _means(setup, calls, found)[0]
+    return Examined(calls, mean, own, found.watched if watch else None, notes, entering)
+
+
+@torch.no_grad()
+def plain_pass(calls: Calls, *, features: bool) -> tuple[Tensor, Tensor | None]:
+    """What the model itself says, (rows, outputs), and what enters its last linear layer."""
+    if not features:
+        return calls.flat(calls.plain(), 1)[0], None
+    with LastLinear() as last:
+        outputs = calls.plain()
+    return calls.flat(outputs, 1)[0], last.rows(calls.count)
+
+
+def _replaced(calls: Calls, sources: Sources, rows: Tensor) -> Replaced:
+    """The variances of some rows by sampling."""
+    chosen = rows if calls.layout == "folded" else slice(None)
+    with torch.no_grad():
+        found = sampled_at(calls, sources, SAMPLES, chosen)
+    own = slice(None) if calls.layout == "folded" else rows
+    data, total, error = (each[own] for each in (found.data_var, found.var, found.std_error))
+    if not sources.inputs:
+        data = torch.zeros_like(total)
+    return Replaced(data, total - data, error)
+
+
+def _means(setup: Setup, calls: Calls, found: Estimate) -> Tensor:  # (3, rows, outputs)
+    """E[f(x + noise)] by the points, and further ones without gradients: by all and two halves.
+
+    The mean is off by the even orders, which pairs of mirror images do not cancel; a forward pass
+    is the cheaper way to average them.
+    """
+    sources, values = found.sources, found.sums.values
+    size, pair = sources.design.points, 2
+    has_classes = setup.task == "classification"
+    share = _FURTHER_SHARE_OF_CLASSES if has_classes else _FURTHER_SHARE
+    further = sources.drawn(range(_FURTHER, _FURTHER + share * found.blocks * size // pair))
+    chosen = torch.arange(len(further[0])).reshape(-1, size)[:, :pair].flatten()
+    parts = [
+        values_at(calls, sources, [z[some] for z in further], slice(None), calls.count)
+        for some in chosen.split(setup.chunk or 2 * size)
+    ]
+    more = torch.cat(parts).to(values.mean.dtype)
+    share = len(more) / (len(more) + values.count * 1.0)
+    own = [values.mean, *(mean for mean, _, _ in found.halves())]
+    others = [more.mean(0), *(half.mean(0) for half in more.tensor_split(2))]
+    means = [a + share * (b - a) for a, b in zip(own, others, strict=False)]
+    return torch.stack(means).to(calls.dtype)
+
+
+def _unreached(setup: Setup, found: Estimate) -> tuple[str, ...]:
+    """A note where the tolerance was not reached."""
+    if setup.tolerance is None or is_traced():
+        return ()
+    variance = found.sums.variance
+    missed = int((~is_precise(variance, setup.tolerance)).sum())
+    if not missed:
+        return ()
+    points = found.blocks * found.sources.design.points
+    return (
+        f"{missed} of {len(variance.mean)} inputs did not reach the tolerance of "
+        f"{setup.tolerance:g} with {points} points; `std_error` says what they reached.",
     )
 
 

@@ -40,7 +40,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     inequality; some noisy points measure that, and it is the `std_error`. Where gradients cannot be
     relied on, it samples, and says why.
     """
-    verdict = layout_of(setup, x)
+    verdict = setup.once(layout_of, x)
     sources = replace(Sources.of(setup, x, verdict.layout), sites=(), odds=())
     calls = verdict.calls(setup, x, sources)
     run = Pass(setup, x)
@@ -49,7 +49,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
         plain = calls.flat(calls.plain(), 1)[0]
     # More outputs than "gradients" takes are not checked by it either.
     is_checked = setup.task == "classification" or plain.shape[1] <= MOST_OUTPUTS
-    reason = verdict_of(setup, x).reason if is_checked else verdict.reason
+    reason = setup.once(verdict_of, x).reason if is_checked else verdict.reason
     if reason is not None:
         found = noise_sampling.predict(setup.with_(samples=None, rate=None), x)
         sampling = noise_sampling.METHOD.name

@@ -7,14 +7,14 @@ random numbers stay the caller's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
-from howsure.gradients.layout import RANDOM, Verdict, layout_of
+from howsure.gradients.layout import RANDOM, layout_of
 from howsure.methods.passes import one_at_a_time
 from howsure.methods.state import renewed, restored
 from howsure.prediction import Prediction
@@ -114,9 +114,9 @@ class Method:
         except BaseException:
             torch.set_rng_state(numbers)
             raise
-        drawn = "draws" in setup._verdicts or not torch.equal(numbers, torch.get_rng_state())
+        drawn = "draws" in setup._facts or not torch.equal(numbers, torch.get_rng_state())
         # Another thread may have drawn them.
-        if drawn and from_one_state(layout_of, setup, x).random:
+        if drawn and from_one_state(lambda own, at: own.once(layout_of, at), setup, x).random:
             torch.set_rng_state(numbers)
             raise ValueError(
                 f'The method "{self}" takes the model for a fixed function, but {RANDOM}. Use '
@@ -162,19 +162,18 @@ def from_one_state(predict: Callable[[Setup, Any], T], setup: Setup, x: Any) -> 
     if _serves_many(setup, key):
         return predict(setup, x)
     with one_at_a_time:
-        twin = setup._verdicts.get(key)
+        twin = setup._facts.get(key)
         if twin is None:
             with restored(model) as state:
                 found = predict(setup, x)
                 has_changed = state.restore()
-            setup._verdicts[key] = twin = renewed(model) if has_changed else None
+            twin = renewed(model) if has_changed else None
+            setup.keep(key, twin)
             if not has_changed:
                 return found
         return predict(setup.with_(model=twin), x)
 
 
-def _serves_many(setup: Setup, key: Any) -> bool:
+def _serves_many(setup: Setup, key: Hashable) -> bool:
     """Whether several threads may run the model: it neither writes to itself nor draws numbers."""
-    known = list(setup._verdicts.values())
-    is_random = any(isinstance(each, Verdict) and each.random for each in known)
-    return setup._verdicts.get(key, key) is None and not is_random
+    return setup._facts.get(key, key) is None and RANDOM not in setup._facts

@@ -55,7 +55,7 @@ def _classified(setup: Setup, x: Any) -> Prediction:
 
 
 def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
-    verdict = layout_of(setup, x)
+    verdict = setup.once(layout_of, x)
     sources = Sources.of(setup, x, verdict.layout)
     calls = verdict.calls(setup, x, sources)
     classes = Pass(setup, x)

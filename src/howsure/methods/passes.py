@@ -15,7 +15,6 @@ from howsure.moments.interpreter import RuleInterpreter
 from howsure.moments.numerics.squares import layers_of_variances_in
 from howsure.moments.prefix import Prefix, PrefixInterpreter
 from howsure.moments.propagate import Propagated, outcome, python_only, run
-from howsure.noise import is_correlated
 from howsure.prediction import entropy
 from howsure.setup import Setup
 from howsure.values.call_site import CallSites
@@ -65,7 +64,7 @@ class Pass:
             output = run(setup.model, copied(self.x), setup.variance(self.x), interpreter)
         chosen = selected(output, setup.output)
         result = outcome(self.finished(chosen), interpreter.notes)
-        correlated = (DIAGONAL,) if is_correlated(setup.noise) else ()
+        correlated = (DIAGONAL,) if setup.has_correlated_noise else ()
         self.notes = (*correlated, *result.notes)
         return result
 

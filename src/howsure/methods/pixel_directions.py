@@ -56,7 +56,7 @@ def has_derivatives(setup: Setup, x: Any) -> bool:
 
 def _watched(setup: Setup, x: Any) -> Calls:
     """The model with a multiplier at every unit."""
-    verdict = layout_of(setup.watching(x), x)
+    verdict = setup.watching(x).once(layout_of, x)
     return verdict.calls(setup, x, Sources.of(setup, x, verdict.layout, watch=True))
 
 

@@ -110,5 +110,5 @@ def _one_chunk(
         before = torch.get_rng_state()
         found = [one_sample(*each) for each in zip(*active, strict=True)]
         if not torch.equal(before, torch.get_rng_state()):
-            setup._verdicts["draws"] = True  # What asked for the samples decides what that means.
+            setup.keep("draws", True)  # What asked for the samples decides what that means.
     return tuple(torch.stack(column) for column in zip(*found, strict=True))

@@ -20,6 +20,7 @@ from howsure.noise.inputs import NoiseLike as NoiseLike
 from howsure.noise.inputs import as_noise as as_noise
 from howsure.noise.inputs import described as described
 from howsure.noise.inputs import is_correlated as is_correlated
+from howsure.noise.inputs import is_number as is_number
 from howsure.noise.inputs import roots_of as roots_of
 from howsure.noise.inputs import sample_of as sample_of
 from howsure.noise.inputs import scaled as scaled
@@ -32,3 +33,4 @@ from howsure.noise.signal import poisson_gaussian as poisson_gaussian
 from howsure.noise.signal import range_dependent as range_dependent
 from howsure.noise.single_image import identify_from_image as identify_from_image
 from howsure.noise.structure import Structure as Structure
+from howsure.noise.values import Root as Root

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any, TypeAlias, TypeGuard
 
 import torch
@@ -40,7 +41,7 @@ def described(noise: NoiseLike) -> str:
     return str(as_noise(noise))
 
 
-def variance_of(noise: object, x: object) -> Any:
+def variance_of(noise: object, x: object, batch_dim: int | None = 0) -> Any:
     """The variance of every tensor of `x`, in the structure that `howsure.propagate` takes.
 
     Args:
@@ -48,7 +49,15 @@ def variance_of(noise: object, x: object) -> Any:
             that returns its variance, or `None` (no noise). For several inputs the structure of `x`
             with one of these for each tensor; a dict may leave out the inputs without noise.
         x: The model's input: a tensor, or tuples, lists and dicts of tensors.
+        batch_dim: The axis that counts the inputs; `None` if all of `x` is one.
     """
+    if is_correlated(noise):
+        if batch_dim not in (0, None):
+            raise ValueError(
+                "The noise is correlated, and which variance an element has is known for "
+                f'`batch_dim=0` alone, not {batch_dim}; use the method "gradients".'
+            )
+        roots_of(noise, x, batch_dim)  # an error if it does not fit the input
     return _walk(noise, x, lambda found, tensor, _: None if found is None else found(tensor), "x")
 
 
@@ -117,6 +126,13 @@ def is_correlated(noise: object) -> bool:
         return any(map(is_correlated, noise))
     found = as_noise(noise)
     return found is not None and found.is_correlated
+
+
+def is_number(noise: object) -> bool:
+    """Whether a noise is none or one number, which neither depends on an input nor ever changes."""
+    if noise is None or isinstance(noise, Real):
+        return True
+    return type(noise) is Constant and isinstance(noise.var, float)
 
 
 def scaled(noise: object, factor: float) -> NoiseLike:

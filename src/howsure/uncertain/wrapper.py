@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,8 @@ class Uncertain(nn.Module):
         self.last_fit: Found | None = None
         self.calibrators: tuple[calibration.Calibrator, ...] = ()
         self._compiled: Compiled | None = None
+        # What "auto" chose last, for which setup and kind of input.
+        self._last_choice: tuple[Setup, Hashable, Choice] | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Prediction:
         """The prediction for inputs given as to the model itself."""
@@ -117,7 +119,7 @@ class Uncertain(nn.Module):
     def _predicted(self, x: Any) -> Prediction:
         """The prediction before calibration."""
         if self.model is not self.setup.model:
-            self.setup = self.setup.with_(model=self.model, _sites={}, _verdicts={})
+            self.setup = self.setup.with_(model=self.model, _facts={})
         self.setup.check_eval_mode()
         method, setup, note = self.choice(x)
         result = self._compiled(setup, method, x) if self._compiled else method(setup, x)
@@ -145,7 +147,15 @@ class Uncertain(nn.Module):
 
     def choice(self, x: Any) -> Choice:
         """The method for an input, the setup for it, and what "auto" has to say about it."""
-        return choose(self.setup, x) if self._method is None else (self._method, self.setup, ())
+        if self._method is not None:
+            return self._method, self.setup, ()
+        setup, kind, last = self._last_choice or (None, None, None)
+        now = self.setup.kind_of(x)
+        if last is not None and setup is self.setup and kind == now:
+            return last
+        found = choose(self.setup, x)
+        self._last_choice = self.setup, now, found
+        return found
 
     def compile(self) -> Uncertain:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Itself, with predictions that run compiled: the same numbers, sooner.
@@ -231,7 +241,7 @@ class Uncertain(nn.Module):
         self.method = state["method"]
         own = ("format", "method", "calibrators")
         settings = loaded_settings({k: v for k, v in state.items() if k not in own})
-        self.setup = self.setup.with_(**settings, _sites={}, _verdicts={})
+        self.setup = self.setup.with_(**settings, _facts={})
 
     def save(self, path: str | Path) -> None:
         """Writes the settings, without the model's weights, to a file that is safe to load."""

@@ -1,4 +1,4 @@
-"""Tensors in the nested inputs and outputs of models, and whether they have values."""
+"""Trees: nested inputs and outputs of tensors, models of modules; and tensors without values."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import dataclasses
 import functools
 import operator
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
     is_functorch_wrapped_tensor,
 )
@@ -102,7 +103,8 @@ def shapes_of(x: object, without: int | None = None) -> str:
         shape = list(item.shape)
         if without is not None and item.dim() > without:
             del shape[without]
-        return (tuple(shape), str(item.dtype))
+        place = () if item.device.type == "cpu" else (str(item.device),)
+        return (tuple(shape), str(item.dtype), *place)
 
     return str(map_leaves(described, x))
 
@@ -191,6 +193,51 @@ def paths(tree: object) -> list[str]:
 def word(key: Any) -> str:
     """A key of a path without brackets and quotes."""
     return re.sub(r"\W", "", pytree.keystr((key,)))
+
+
+def modules_of(model: Any) -> list[nn.Module]:
+    """A module and all below it, each once, in no order that matters; sooner than `modules()`."""
+    found: dict[int, nn.Module] = {}
+    waiting: list[nn.Module | None] = [model] if isinstance(model, nn.Module) else []
+    while waiting:
+        module = waiting.pop()
+        if module is not None and id(module) not in found:
+            found[id(module)] = module
+            waiting.extend(module._modules.values())
+    return list(found.values())
+
+
+def weights_of(model: Any) -> list[Tensor]:
+    """All parameters and buffers of a model; what is shared comes more than once."""
+    tables = [table for m in modules_of(model) for table in (m._parameters, m._buffers)]
+    return [tensor for table in tables for tensor in table.values() if tensor is not None]
+
+
+def way_of(model: Any) -> int:
+    """What may decide which layers a model calls, apart from the values of tensors.
+
+    Classes, plain attributes such as a switch, functions, and the keys of tables of hooks.
+    """
+    found: list[Any] = []
+    for module in modules_of(model):
+        found.append(type(module))
+        for name, value in module.__dict__.items():
+            kind = type(value)
+            if kind in _TABLES:
+                # Most of what a module has are empty tables of hooks.
+                if value:
+                    found.append((name, *value))
+            elif kind in _SWITCHES or isinstance(value, _SWITCHES):
+                found.append((name, value))
+            elif isinstance(value, dict):
+                found.append((name, *value))
+            elif value is not None and callable(value):
+                found.append((name, id(value)))
+    return hash(tuple(found))
+
+
+_TABLES = (dict, OrderedDict, set)
+_SWITCHES = (bool, int, float, str)
 
 
 def has_values(tensor: Tensor) -> bool:

@@ -17,7 +17,7 @@ from howsure.gradients.calls import Calls, has_rows
 from howsure.gradients.checks import verdict_of
 from howsure.gradients.sources import Sources
 from howsure.methods import Method
-from howsure.methods.examined import POINTS
+from howsure.methods.gradients import POINTS
 from howsure.moments.numerics.narrow import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.setup import Setup
@@ -68,7 +68,7 @@ def _rows_at_once(setup: Setup, x: object) -> int | None:
 
     Checks that gradients are what eager takes, too.
     """
-    verdict = verdict_of(setup, x)
+    verdict = setup.once(verdict_of, x)
     if verdict.reason is not None:
         raise NotCompilableError(f'"gradients" cannot be used: {verdict.reason}')
     if setup.tolerance is not None:

@@ -141,7 +141,7 @@ def _check_gradients(setup: Setup, example: object) -> None:
             "With a `tolerance` every input takes as many points as it needs, and a file takes the "
             "same for all; give a number with `samples=` and `tolerance=None`."
         )
-    reason = verdict_of(setup, example).reason
+    reason = setup.once(verdict_of, example).reason
     if reason is not None:
         raise ExportError(
             f'"gradients" cannot be used for this model, and sampling cannot be exported: {reason}.'
