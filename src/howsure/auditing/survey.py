@@ -13,11 +13,10 @@ from howsure.auditing.inputs import as_input
 from howsure.errors import NoRuleError
 from howsure.moments.carrier import Gaussian, carriers, unwrap, wrap
 from howsure.moments.families import select
-from howsure.moments.inputs import input_moments
 from howsure.moments.interpreter import RuleInterpreter, works_in_place
 from howsure.moments.propagate import run
 from howsure.moments.rule import Rule, Target, find, operation_name
-from howsure.moments.value import Args, Kwargs, certain
+from howsure.moments.value import Args, Kwargs, certain, input_moments
 from howsure.values.call_site import CallSites
 from howsure.values.trees import copied, map_leaves
 

@@ -80,7 +80,7 @@ class Estimate:
     def linear_share(self) -> Tensor:
         """The first-order share of the variance, between 0 and 1; 1 where there is none."""
         total = self.sums.variance.mean
-        share = self.sums.linear / (self.count * torch.where(total > 0, total, 1.0))
+        share = self.sums.linear / (self.count * total)
         return torch.where(total > 0, share.clamp(0, 1), 1.0)
 
     @property

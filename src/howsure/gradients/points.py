@@ -34,11 +34,11 @@ class Forms:
 @functools.lru_cache(maxsize=16)  # two forms of three designs, in a few types
 def table_of(
     forms: Forms, dtype: torch.dtype, device: torch.device
-) -> Tensor:  # (4, points * points)
-    """Variance, linear part and both halves, to be multiplied with inner products."""
+) -> tuple[Tensor, Tensor]:  # (4, points * points) and (points, points)
+    """Variance, linear part and both halves, for inner products; and the first by itself."""
     with outside_traces(), torch.inference_mode(False):
-        stacked = torch.stack([forms.variance, forms.linear, *forms.halves])
-        return stacked.flatten(1).to(device, dtype)
+        stacked = torch.stack([forms.variance, forms.linear, *forms.halves]).to(device, dtype)
+        return stacked.flatten(1), stacked[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -221,8 +221,11 @@ def _told(gradients: Tensor, forms: Forms) -> Told:
     flat = gradients.reshape(blocks * rows, outputs * points, -1)
     gram = (flat @ flat.mT).reshape(-1, outputs, points, outputs, points)
     pairs = gram.transpose(2, 3).reshape(-1, points * points)
-    found = (table_of(forms, gradients.dtype, gradients.device) @ pairs.mT).unbind(0)
+    found = (table_of(forms, gradients.dtype, gradients.device)[0] @ pairs.mT).unbind(0)
     # One form at a time: with a fifth axis an exported program would be tied to its strides.
+    if outputs == 1:
+        variances = [each.reshape(blocks, rows, 1) for each in found]
+        return Told(variances[0][..., None], *variances)
     covariances = [each.reshape(blocks, rows, outputs, outputs) for each in found]
     return Told(covariances[0], *(each.diagonal(dim1=2, dim2=3) for each in covariances))
 
@@ -271,8 +274,8 @@ def _elements(gradients: Tensor, forms: Forms) -> Tensor:
     """The summands of the inner products, over all blocks: (rows, outputs, elements)."""
     blocks, rows, outputs, points, elements = gradients.shape
     flat = gradients.reshape(-1, points, elements)
-    form = table_of(forms, flat.dtype, flat.device)[0].reshape(points, points)
-    summands = (flat * (form @ flat)).sum(1)
+    form = table_of(forms, flat.dtype, flat.device)[1]
+    summands = (flat * torch.bmm(form.expand(flat.shape[0], -1, -1), flat)).sum(1)
     return summands.reshape(blocks, -1).sum(0).reshape(rows, outputs, elements)
 
 

@@ -99,7 +99,7 @@ def variances_of(found: Estimate, resample: Callable[[Tensor], Replaced]) -> Var
     return Variances(
         data,
         model,
-        _with_variances(covariances[0] + covariances[1], total),
+        _with_variances(covariances, total),
         error,
         found.linear_share,
         _budget(found, raw, (data, model)),
@@ -155,12 +155,12 @@ def _error_of_std(error: Tensor, variance: Tensor) -> Tensor:
     return torch.where(error > 0, error / (2 * torch.where(std > 0, std, 1.0)), 0.0)
 
 
-def _with_variances(covariance: Tensor, variance: Tensor) -> Tensor:
-    """The nearest covariance matrix with these variances."""
+def _with_variances(parts: tuple[Tensor, Tensor], variance: Tensor) -> Tensor:
+    """The nearest covariance matrix to the sum of two with these variances."""
     if variance.shape[1] == 1:
         return variance[:, :, None]
     eye = torch.eye(variance.shape[1], dtype=variance.dtype, device=variance.device)
-    return semi_definite(torch.where(eye > 0, torch.diag_embed(variance), covariance))
+    return semi_definite(torch.where(eye > 0, torch.diag_embed(variance), parts[0] + parts[1]))
 
 
 def semi_definite(covariance: Tensor) -> Tensor:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from howsure.methods.combine import prediction, zeros_like_each
 from howsure.methods.method import Method
-from howsure.methods.passes import Pass, no_gradients
+from howsure.methods.passes import Pass, no_gradients, prediction, zeros_like_each
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 

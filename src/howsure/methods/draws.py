@@ -22,6 +22,8 @@ SAMPLES = 200
 MOST_SAMPLES = 2**16
 # Elements of inputs that run at once.
 _ELEMENTS = 2**20
+# Samples share no numbers: each is made of its own.
+_ALONE = torch.ones(1, 1, dtype=torch.float64)
 
 
 def sampled_at(calls: Calls, sources: Sources, samples: int, rows: Rows = ALL) -> Samples:
@@ -65,15 +67,14 @@ def _values(
     """The outputs of all samples of some units."""
     size = 2 if sources.active else 1
     tensors = Parts(calls.x).tensors
-    one = torch.ones(1, 1, dtype=torch.float64)
     numbers = range(units[0] * size, (units[-1] + 1) * size)
-    count = len(torch.arange(calls.count)[rows])
+    count = len(rows) if isinstance(rows, Tensor) else len(range(calls.count)[rows])
     own = 1 if calls.setup.shared_masks else count
     shapes = [(own, *source.root.shape) for source in sources.inputs]
 
     def draw_all() -> list[Tensor]:
         each = enumerate(shapes)
-        return [draw(one, shape, numbers, sources.seed + 77, i)[:, 0] for i, shape in each]
+        return [draw(_ALONE, shape, numbers, sources.seed + 77, i)[:, 0] for i, shape in each]
 
     drawn = sources.remembered("samples", (sources.seed, numbers, *shapes), draw_all)
     noisy = {}

@@ -30,7 +30,7 @@ from howsure.methods.method import Method
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.running import keep_freed_memory
-from howsure.values.trees import is_traced, map_leaves
+from howsure.values.trees import is_traced, or_zero
 
 # Points unless `samples` says otherwise: two blocks of one source, one of noise at masks.
 POINTS = 8
@@ -97,13 +97,10 @@ def _prediction(setup: Setup, seen: Examined, found: Modelled) -> Prediction:
     def shaped(flat: Tensor) -> Any:
         return fill(calls.shaped(flat.to(calls.dtype)))
 
-    variances = [
-        map_leaves(lambda leaf: leaf if isinstance(leaf, Tensor) else 0.0, shaped(flat))
-        for flat in (own.data, own.model)
-    ]
     return Prediction(
         shaped(seen.mean),
-        *variances,
+        or_zero(shaped(own.data)),
+        or_zero(shaped(own.model)),
         notes=seen.notes,
         covariance=own.covariance,
         sources=own.budget,

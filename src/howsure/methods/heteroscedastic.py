@@ -15,10 +15,16 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.methods.combine import prediction, spread, zeros_like_each
 from howsure.methods.method import Method
-from howsure.methods.passes import Pass, no_gradients
-from howsure.methods.sampling import has_active_sites, sampled
+from howsure.methods.passes import (
+    Pass,
+    has_active_sites,
+    no_gradients,
+    prediction,
+    sampled,
+    spread,
+    zeros_like_each,
+)
 from howsure.methods.variance_head import HeteroscedasticModel
 from howsure.moments.rule import find
 from howsure.moments.value import Moments

@@ -13,9 +13,8 @@ from howsure.gradients.checks import verdict_of
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import MOST_OUTPUTS, Sources, gradients_at, values_at
 from howsure.methods import noise_sampling
-from howsure.methods.combine import prediction, zeros_like_each
 from howsure.methods.method import Method
-from howsure.methods.passes import Pass
+from howsure.methods.passes import Pass, prediction, zeros_like_each
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.trees import has_values

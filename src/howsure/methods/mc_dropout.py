@@ -11,11 +11,17 @@ from typing import Any
 
 from torch import Tensor
 
-from howsure.methods.combine import prediction, spread, zeros_like_each
 from howsure.methods.method import Method
 from howsure.methods.monte_carlo import Samples
-from howsure.methods.passes import Pass, no_gradients
-from howsure.methods.sampling import has_active_sites, sampled
+from howsure.methods.passes import (
+    Pass,
+    has_active_sites,
+    no_gradients,
+    prediction,
+    sampled,
+    spread,
+    zeros_like_each,
+)
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 

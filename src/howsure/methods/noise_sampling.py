@@ -28,7 +28,7 @@ from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.running import keep_freed_memory
-from howsure.values.trees import map_leaves
+from howsure.values.trees import or_zero
 
 
 @torch.inference_mode(False)
@@ -95,7 +95,7 @@ def _prediction(setup: Setup, calls: Calls, found: Samples, plain: Tensor | None
     if setup.task == "regression":
         fill = calls.parts.filled
         values, *variances, error = (fill(column) for column in columns)
-        data_var, model_var = (map_leaves(_or_zero, tree) for tree in variances)
+        data_var, model_var = map(or_zero, variances)
         return Prediction(values, data_var, model_var, std_error=error)
     means, data_vars, model_vars, errors = columns
     logits = Prediction(means[1], data_vars[1], model_vars[1], std_error=errors[1])
@@ -107,11 +107,6 @@ def _prediction(setup: Setup, calls: Calls, found: Samples, plain: Tensor | None
         expected_entropy=shaped(found.mean)[2].squeeze(1),
         std_error=errors[0],
     )
-
-
-def _or_zero(leaf: Any) -> Any:
-    """What is not a floating-point tensor has no variance."""
-    return leaf if isinstance(leaf, Tensor) else 0.0
 
 
 METHOD = Method(

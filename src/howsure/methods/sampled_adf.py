@@ -9,10 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from howsure.methods import adf, mc_dropout
-from howsure.methods.combine import prediction, spread
 from howsure.methods.method import Method
-from howsure.methods.passes import Pass, no_gradients
-from howsure.methods.sampling import SAMPLES, has_active_sites, sampled
+from howsure.methods.passes import (
+    SAMPLES,
+    Pass,
+    has_active_sites,
+    no_gradients,
+    prediction,
+    sampled,
+    spread,
+)
 from howsure.moments.prefix import Prefix
 from howsure.prediction import Prediction
 from howsure.setup import Setup

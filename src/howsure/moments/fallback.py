@@ -229,13 +229,6 @@ FALLBACKS: dict[str, Fallback | None] = {
 }
 
 
-def fallback_named(name: str) -> Fallback | None:
-    """The fallback of this name; an error lists the names."""
-    if name not in FALLBACKS:
-        raise ValueError(f"`fallback` must be one of {list(FALLBACKS)}, not {name!r}.")
-    return FALLBACKS[name]
-
-
 def note(name: str, func: Target, where: str, count: int) -> str:
     """One sentence for the result's notes."""
     done = {"linearise": "linearised", "sample": "sampled"}[name]

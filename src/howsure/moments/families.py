@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
+from howsure.moments.numerics.blocks import through_squares
 from howsure.moments.numerics.quadrature import Deviation, expectation
-from howsure.moments.numerics.squares import through_squares
 from howsure.moments.rule import EXACT, REFUSED, STRUCTURAL, Fidelity, Kind, Rule, Target, register
 from howsure.moments.samples import Draw, Sample, Samples, one_of_each_shape
 from howsure.moments.value import HALF_PRECISION, Moments

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.carrier import Gaussian, Memory, carriers, unwrap, wrap
-from howsure.moments.fallback import fallback_named, note
+from howsure.moments.fallback import FALLBACKS, note
 from howsure.moments.families import select
 from howsure.moments.rule import Rule, Target, find, operation_name
 from howsure.moments.value import Args, Kwargs, Moments, certain
@@ -37,7 +37,9 @@ class RuleInterpreter:
         self.overrides = overrides
         self.sites = sites
         self.fallback = fallback
-        self.answer_without_rule = fallback_named(fallback)
+        if fallback not in FALLBACKS:
+            raise ValueError(f"`fallback` must be one of {list(FALLBACKS)}, not {fallback!r}.")
+        self.answer_without_rule = FALLBACKS[fallback]
         self.fallen_back: Counter[tuple[Target, str]] = Counter()
 
     def enter(self, moments: Moments) -> Gaussian:

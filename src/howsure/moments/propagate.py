@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from howsure.errors import NoRuleError
 from howsure.moments import rules as _rules  # noqa: F401  (fills the table)
 from howsure.moments.carrier import Gaussian
-from howsure.moments.inputs import noisy
 from howsure.moments.interpreter import RuleInterpreter
 from howsure.moments.rule import Rule, Target
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import Moments, noisy, variance_dtype
 from howsure.values.call_site import CallSites
 from howsure.values.running import keep_freed_memory
 from howsure.values.trees import as_call, is_traced, map_leaves

@@ -89,6 +89,11 @@ def selected(output: Any, choice: Any) -> Any:
         ) from None
 
 
+def or_zero(tree: object) -> Any:
+    """The structure with 0 in place of what is no tensor, which has no variance."""
+    return map_leaves(lambda leaf: leaf if isinstance(leaf, Tensor) else 0.0, tree)
+
+
 def copied(x: object) -> Any:
     """The input with copies of its tensors: a model may write into those."""
     return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)

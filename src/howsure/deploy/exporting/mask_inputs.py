@@ -16,7 +16,7 @@ from torch import Tensor
 from howsure.errors import ExportError
 from howsure.masks import draw_uniforms
 from howsure.methods import METHODS, Method
-from howsure.methods.sampling import SAMPLES
+from howsure.methods.passes import SAMPLES
 from howsure.setup import Setup
 from howsure.values.trees import batch_size
 

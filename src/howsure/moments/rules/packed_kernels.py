@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from howsure.moments.numerics.squares import squared
+from howsure.moments.numerics.blocks import squared
 from howsure.values.bits import same_bits
 from howsure.values.trees import has_values
 
