@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import torch
@@ -130,6 +130,10 @@ class Setup:
                 f"{self.variance_dtype!r}: float16 cannot hold small variances."
             )
 
+    def __getstate__(self) -> dict[str, object]:
+        """What a copy in this or another process starts with: its facts are its own."""
+        return {**vars(self), "_facts": {}}
+
     def with_(self, **changes: Any) -> Setup:
         """The same setup with some settings changed."""
         return replace(self, **changes)
@@ -154,12 +158,12 @@ class Setup:
         key = (find, self.kind_of(x))
         if key not in self._facts:
             self.keep(key, find(self, x))
-        self._facts[last] = self._facts[key]
-        return self._facts[last]
+        self.keep(last, self._facts[key])
+        return self._facts[key]
 
     def keep(self, key: Hashable, fact: object) -> None:
         """Remembers a fact, and forgets the oldest of those with a tuple for a key, if many."""
-        if len(self._facts) >= _MOST_FACTS:
+        if key not in self._facts and len(self._facts) >= _MOST_FACTS:
             del self._facts[next(each for each in self._facts if isinstance(each, tuple))]
         self._facts[key] = fact
 
@@ -176,11 +180,8 @@ class Setup:
 
     def roots(self, x: Any, *, whole: bool = False) -> list[tuple[int, str, Root]]:
         """Number, name and square root of the noise of every noisy tensor; see `roots_of`."""
-
-        def found() -> list[tuple[int, str, Root]]:
-            return roots_of(self.noise, x, self.batch_dim, whole=whole)
-
-        return self._of_noise(("roots", whole), x, found)
+        find = partial(roots_of, self.noise, x, self.batch_dim, whole=whole)
+        return self._of_noise(("roots", whole), x, find)
 
     def _of_noise(self, name: Hashable, x: Any, find: Callable[[], Fact]) -> Fact:
         """What is found about the noise; remembered where it is a number, which nobody changes."""
@@ -203,8 +204,8 @@ class Setup:
 
     def variance(self, x: Any) -> Any:
         """The noise variance of an input, in the structure that `propagate` takes; a copy."""
-        found = self._of_noise("variance", x, lambda: variance_of(self.noise, x, self.batch_dim))
-        return copied(found)
+        find = partial(variance_of, self.noise, x, self.batch_dim)
+        return copied(self._of_noise("variance", x, find))
 
     def sites(self, x: Any) -> tuple[Site, ...]:
         """The dropout sites for inputs shaped like `x`.
