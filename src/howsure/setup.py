@@ -53,7 +53,7 @@ class Setup:
         output: Which part of the model's output counts: a key, index, attribute or function.
         batch_dim: The axis of inputs and outputs that counts the inputs; `None` if a call is one
             input.
-        task: "classification" applies a soft-max to the model's output.
+        task: "classification" applies a softmax to the model's output.
         residual_var: A constant variance added to `data_var` (Gal & Ghahramani's 1/tau).
         chunk: How many points or samples run at once; bounds the memory.
         shared_masks: The same points, noise and masks for all inputs of a call, so that an input's

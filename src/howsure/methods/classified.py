@@ -33,7 +33,7 @@ def classified(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     calls.columns = columns = varying(plain)
     found = estimated(setup, calls, sources)
     own = variances_of(found, partial(replaced, calls, sources))
-    # Noise shifts the logits, and where they lie decides how much the soft-max lets through: they
+    # Noise shifts the logits, and where they lie decides how much the softmax lets through: they
     # vary around their mean, whatever is predicted.
     means = means_of(setup, calls, found)
     covariances = [found.data_covariance, found.model_covariance]

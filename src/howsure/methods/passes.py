@@ -70,7 +70,7 @@ class Pass:
         return result
 
     def finished(self, output: Any) -> Any:
-        """The model's output; for classification its soft-max, and itself."""
+        """The model's output; for classification its softmax, and itself."""
         if self.setup.task == "regression":
             return output
         if not isinstance(output, Tensor):
