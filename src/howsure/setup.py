@@ -136,8 +136,8 @@ class Setup:
         if is_correlated(self.noise):
             if self.batch_dim not in (0, None):
                 raise ValueError(
-                    "The noise is correlated, and which variance an element has is known for "
-                    f'`batch_dim=0` alone, not {self.batch_dim}; use the method "gradients".'
+                    "The variance of each element of correlated noise is known for `batch_dim=0` "
+                    f'only, not {self.batch_dim}; use the method "gradients".'
                 )
             roots_of(self.noise, x, self.batch_dim)  # an error if it does not fit the input
         return variance_of(self.noise, x)
@@ -226,7 +226,7 @@ RENAMED_OPTIONS = {"tau": "residual_var", "fit_tau": "fit_residual_var", "noise_
 
 
 def check_options(options: Iterable[str]) -> None:
-    """One clear sentence for an option that there is not."""
+    """One clear sentence for an option that does not exist."""
     known = [field.name for field in fields(Setup)]
     wrong = next((name for name in options if name not in known), None)
     if wrong is None:

@@ -29,7 +29,7 @@ def as_input(
         )
     if noise_var is None and len(args) == 2 and _may_be_variance(model, *args):
         raise TypeError(
-            "Is the second tensor an input or a variance? The model can do without it. Give the "
+            "Is the second tensor an input or a variance? The model runs without it. Give the "
             "variance of the noise as `noise_var=...`, and inputs by keyword."
         )
     return dict(named) if named else args[0] if len(args) == 1 else args
