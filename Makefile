@@ -39,7 +39,7 @@ lint: $(INSTALLED)  ## check style, format and types; changes nothing
 	$(BIN)/ruff format --check
 	$(BIN)/basedpyright
 
-format: $(INSTALLED)  ## format the code and mend what ruff can mend
+format: $(INSTALLED)  ## format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 

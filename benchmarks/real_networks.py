@@ -92,7 +92,7 @@ def noise_var(case: Case) -> Tensor:
     return (case.noise_std / torch.tensor(cifar_resnet.STD).reshape(3, 1, 1)).square()
 
 
-def brute_force(
+def monte_carlo(
     model: nn.Module, x: Tensor, case: Case, samples: int, seed: int = 0
 ) -> Tensor:  # (samples, batch, outputs)
     """Outputs of the plain network for noisy inputs, or with dropout masks."""
@@ -132,7 +132,7 @@ def as_one_batch(model: nn.Module, x: Tensor, case: Case, samples: int) -> Tenso
 
 def truth(data: Path, case: Case, count: int, samples: int) -> Tensor:
     """Monte Carlo for a case, cached: (samples, images, outputs)."""
-    draw = as_one_batch if case.network in _NUMBERS else brute_force
+    draw = as_one_batch if case.network in _NUMBERS else monte_carlo
 
     def compute() -> Tensor:
         return draw(model_of(data, case), images_of(data, case.network, count), case, samples)
@@ -166,7 +166,7 @@ def linear_part(data: Path, case: Case, count: int, samples: int) -> dict[str, T
 
 
 def _linear_rows(slope: Tensor, samples: int, *, one_by_one: bool) -> Tensor:
-    """Products of the slope with the normal numbers of `brute_force`, or of `as_one_batch`."""
+    """Products of the slope with the normal numbers of `monte_carlo`, or of `as_one_batch`."""
     generator = torch.Generator().manual_seed(0)
     shape = slope.shape[2:]
     flat = slope.flatten(2)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 import howsure as hs
 from howsure.moments.rule import Rule, Target
-from howsure_lab.digits.brute_force import BruteForce, Network, with_probabilities
 from howsure_lab.digits.data import held_out_digits
 from howsure_lab.digits.model import DigitNet, load_trained
+from howsure_lab.digits.monte_carlo import MonteCarlo, Network, with_probabilities
 from howsure_lab.released import released_rules
 
 PAGE = Path(__file__).parent / "migrating.md"
@@ -62,7 +62,7 @@ def levels_table(model: DigitNet, images: Tensor) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for noise_std in NOISE_STDS:
-        truth = brute_force(model, images, noise_std).logits
+        truth = monte_carlo(model, images, noise_std).logits
         found = (
             propagated(model, images, noise_std, released_rules(MIN_VARIANCE)).logits,
             propagated(model, images, noise_std, None).logits,
@@ -75,7 +75,7 @@ def levels_table(model: DigitNet, images: Tensor) -> str:
 
 def defects_table(model: DigitNet, images: Tensor, noise_std: float = 0.1) -> str:
     """One released formula at a time, the others from howsure."""
-    truth = brute_force(model, images, noise_std)
+    truth = monte_carlo(model, images, noise_std)
     bare = released_rules(0.0)
     variants: dict[str, dict[Target, Rule] | None] = {
         "howsure's rules": None,
@@ -97,11 +97,11 @@ def _only(rules: dict[Target, Rule], name: str) -> dict[Target, Rule]:
     return {target: rule for target, rule in rules.items() if rule.name == name}
 
 
-def brute_force(model: DigitNet, images: Tensor, noise_std: float) -> Spread:
+def monte_carlo(model: DigitNet, images: Tensor, noise_std: float) -> Spread:
     """What noisy samples through the plain network show."""
     generator = torch.Generator().manual_seed(0)
     network: Network = with_probabilities(model)
-    found = BruteForce(COPIES, generator).moments(network, images, noise_std)
+    found = MonteCarlo(COPIES, generator).moments(network, images, noise_std)
     return Spread(*(moments.var.sqrt() for moments in found))
 
 

@@ -139,7 +139,7 @@ def test_query_without_keys_gives_zero():
 
 
 def test_noise_that_all_keys_share_does_not_count():
-    """The soft-max ignores what is added to all scores: a common part of the keys is such noise."""
+    """The softmax ignores what is added to all scores: a common part of the keys is such noise."""
     q, k, v = (torch.randn(1, 4, 8, dtype=torch.float64) for _ in range(3))
     near = hs.propagate(F.scaled_dot_product_attention, (q, k, v), (0.1, None, None))
     far = hs.propagate(F.scaled_dot_product_attention, (q, k + 5, v), (0.1, None, None))

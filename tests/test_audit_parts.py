@@ -22,7 +22,7 @@ from howsure.auditing.measures import (
     std_measures,
 )
 from howsure.auditing.result import AuditRow
-from howsure.auditing.truth import Clock, Spread, brute_force, found
+from howsure.auditing.truth import Clock, Spread, found, monte_carlo
 from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.methods import METHODS
 from howsure.setup import Setup
@@ -130,10 +130,10 @@ def test_cost_is_relative_to_plain_passes(monkeypatch):
 
 
 @pytest.mark.parametrize("rate", [None, 0.1])
-def test_brute_force_stops_when_time_is_up(rate):
+def test_monte_carlo_stops_when_time_is_up(rate):
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).eval()
     case = case_of(Setup(model, 0.1, rate=rate), torch.randn(5, 3), 0)
-    truth = brute_force(case, Clock(1e-9), samples=None, seed=0, show=False)
+    truth = monte_carlo(case, Clock(1e-9), samples=None, seed=0, show=False)
     assert truth.samples == 100
     rows = layer_rows(case, Clock(1e-9), share=1, passes=200, seed=0, show=False)
     assert [row.name for row in rows] == ["0", "1", OUTPUT]

@@ -14,7 +14,7 @@ def importable(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
-def test_measures_leave_out_the_error_of_brute_force():
+def test_measures_leave_out_the_error_of_monte_carlo():
     from accuracy_measures import Truth, measures
 
     generator = torch.Generator().manual_seed(0)
@@ -33,7 +33,7 @@ def test_measures_leave_out_the_error_of_brute_force():
     assert wrong["rank"] == exact["rank"] > 0.98 and "stated_error" not in wrong
 
 
-def test_the_linear_part_of_brute_force_makes_it_more_precise():
+def test_the_linear_part_of_monte_carlo_makes_it_more_precise():
     from accuracy_measures import Truth, measures
 
     generator = torch.Generator().manual_seed(0)
@@ -49,8 +49,8 @@ def test_the_linear_part_of_brute_force_makes_it_more_precise():
     assert measures(helped, true_std, true_std, None)["ratio"] == pytest.approx(1, abs=0.001)
 
 
-def test_the_linear_part_is_that_of_the_noise_of_brute_force():
-    from real_networks import Case, _linear_rows, as_one_batch, brute_force, mean_slope
+def test_the_linear_part_is_that_of_the_noise_of_monte_carlo():
+    from real_networks import Case, _linear_rows, as_one_batch, mean_slope, monte_carlo
 
     weights = torch.randn(3, 2, generator=torch.Generator().manual_seed(1))
     model = torch.nn.Linear(3, 2, bias=False)
@@ -63,7 +63,7 @@ def test_the_linear_part_is_that_of_the_noise_of_brute_force():
     images = torch.zeros(4, 3, 1, 1)
     flat = torch.nn.Sequential(torch.nn.Flatten(), model)
     together = _linear_rows(slope[..., None, None], 5, one_by_one=False)
-    assert torch.allclose(together, brute_force(flat, images, case, 5), atol=1e-6)
+    assert torch.allclose(together, monte_carlo(flat, images, case, 5), atol=1e-6)
 
 
 def test_the_top_class_counts_where_its_probability_moves():

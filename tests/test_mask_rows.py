@@ -129,7 +129,7 @@ def test_a_mask_for_each_row_is_refused_where_the_rows_share_a_layer():
     (site,) = find_sites(made, x, Placement("after"))
     assert site.rows.axis is None
     each = DropoutMode(made, [site], [torch.ones(3, 4)])
-    with pytest.raises(ValueError, match="All inputs of a batch share what `place` gives"), each:
+    with pytest.raises(ValueError, match="All inputs of a batch share the output of `place`"), each:
         made(x)
 
 

@@ -220,7 +220,7 @@ def test_inference_mode_around_a_prediction_does_no_harm(method):
 
 @pytest.mark.parametrize("prediction", ["network", "mean"])
 def test_class_probabilities_vary_around_the_logits_mean(prediction):
-    """The noise moves this logit from 0 to 4, where the soft-max is nearly flat."""
+    """The noise moves this logit from 0 to 4, where the softmax is nearly flat."""
 
     class Shifted(nn.Module):
         def forward(self, x):

@@ -12,7 +12,7 @@ mpmath.mp.dps = 50
 RATIOS = [-8.0, -7.5, -6.3, -5.0, -4.0, -3.1, -2.0, -1.0, -0.3, 0.0, 0.2, 1.0, 3.0, 7.0, 13.5, 40.0]
 
 
-def exact_bent(a, slope):
+def exact_leaky(a, slope):
     """Variance of `x if x > 0 else slope x` for x ~ N(a, 1), in 50 digits."""
     a, slope = mpmath.mpf(a), mpmath.mpf(slope)
     upper, lower, density = mpmath.ncdf(a), mpmath.ncdf(-a), mpmath.npdf(a)
@@ -29,7 +29,7 @@ def test_rectifiers_keep_their_digits_in_float32(slope, std):
     model = torch.nn.LeakyReLU(slope) if slope else torch.relu
     out = hs.propagate(model, mean, torch.full_like(mean, std) ** 2)
     # The ratio that the rounded float32 inputs really have.
-    exact = [float(exact_bent(float(m) / float(torch.tensor(std)), slope)) for m in mean]
+    exact = [float(exact_leaky(float(m) / float(torch.tensor(std)), slope)) for m in mean]
     expected = torch.tensor(exact, dtype=torch.float64) * float(torch.tensor(std)) ** 2
     torch.testing.assert_close(out.var.double(), expected, rtol=1e-3, atol=0)
 

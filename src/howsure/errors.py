@@ -1,4 +1,4 @@
-"""What howsure refuses: an operation without a rule, an option that there is not."""
+"""What howsure refuses: an operation without a rule, an option that does not exist."""
 
 from __future__ import annotations
 

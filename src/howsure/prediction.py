@@ -27,7 +27,7 @@ class Prediction:
         data_var: Variance that comes from the sensor's noise (aleatoric).
         model_var: Variance that comes from the weights (epistemic).
         notes: What a user should know about how it was computed.
-        logits: For classification, the prediction before the soft-max.
+        logits: For classification, the prediction before the softmax.
         expected_entropy: For classification, the average entropy of the samples.
         covariance: Covariance between the outputs of each input, where a method has it.
         sources: Variance by source, where a method has it; `budget()` returns it.
@@ -157,7 +157,7 @@ class Prediction:
     def entropy(self) -> Tensor:
         """Entropy of the predicted class probabilities, in nats; of every pixel for dense classes.
 
-        Classes are on the second axis, (batch, classes, ...), as for the soft-max.
+        Classes are on the second axis, (batch, classes, ...), as for the softmax.
         """
         self._check_classification()
         return entropy(self.mean, dim=1 if self.mean.dim() > 1 else 0)

@@ -66,7 +66,7 @@ class Setup:
         output: Which part of the model's output counts: a key, index, attribute or function.
         batch_dim: The axis of inputs and outputs that counts the inputs; `None` if a call is one
             input.
-        task: "classification" applies a soft-max to the model's output.
+        task: "classification" applies a softmax to the model's output.
         residual_var: A constant variance added to `data_var` (Gal & Ghahramani's 1/tau).
         chunk: How many points or samples run at once; bounds the memory.
         shared_masks: The same points, noise and masks for all inputs of a call, so that an input's
@@ -156,10 +156,10 @@ class Setup:
         if is_traced():
             return self._facts[last] if last in self._facts else find(self, x)
         key = (find, self.kind_of(x))
-        if key not in self._facts:
-            self.keep(key, find(self, x))
-        self.keep(last, self._facts[key])
-        return self._facts[key]
+        fact = self._facts[key] if key in self._facts else find(self, x)
+        self.keep(key, fact)
+        self.keep(last, fact)
+        return fact
 
     def keep(self, key: Hashable, fact: object) -> None:
         """Remembers a fact, and forgets the oldest of those with a tuple for a key, if many."""
@@ -286,7 +286,7 @@ class Setup:
 
 
 def check_options(options: Iterable[str]) -> None:
-    """One clear sentence for an option that there is not."""
+    """One clear sentence for an option that does not exist."""
     known = [field.name for field in fields(Setup)]
     public = [name for name in known if not name.startswith("_")]
     for name in set(options).difference(known):

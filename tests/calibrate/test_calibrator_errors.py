@@ -192,7 +192,7 @@ def test_zero_variances_that_cannot_be_corrected(kind):
 def test_degenerate_errors():
     prediction, target = regression()
     for kind in (VarianceScale, AffineVariance):
-        with pytest.raises(ValueError, match="are 0; are targets predictions"):
+        with pytest.raises(ValueError, match="are 0; are the targets predictions"):
             kind.fit(prediction, prediction.mean)
     target[0], prediction.data_var[0], prediction.model_var[0] = prediction.mean[0], 0, 0
     with pytest.raises(ValueError, match="2 held-out points have error 0 and variance 0"):

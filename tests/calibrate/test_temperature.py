@@ -24,9 +24,9 @@ def draws(n=300, classes=5, *, temperature=2.0, var=0.0, places=(), seed=0):
 
 
 def categorical_nll(prediction, labels, t):
-    soft_max = find(F.softmax)
+    softmax = find(F.softmax)
     logits = prediction.logits
-    p = soft_max(Moments(logits.mean / t, logits.total_var / t**2), 1).mean
+    p = softmax(Moments(logits.mean / t, logits.total_var / t**2), 1).mean
     return float(-torch.log(p.gather(1, labels.unsqueeze(1))).mean())
 
 
@@ -54,7 +54,7 @@ def test_the_known_temperature_comes_back():
     )
 
 
-def test_without_variance_it_is_the_plain_soft_max():
+def test_without_variance_it_is_the_plain_softmax():
     prediction, labels = draws()
     fitted = Temperature.fit(prediction, labels)
     after = fitted(prediction)

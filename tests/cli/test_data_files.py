@@ -89,7 +89,7 @@ def test_targets_from_keys_columns_and_files(project):
     ("arguments", "words"),
     [
         (["missing.npz"], "There is no file or folder `missing.npz`"),
-        (["weights.pt"], "of a kind that is not read"),
+        (["weights.pt"], "howsure cannot read `weights.pt`"),
         (["data.npz", "--inputs", "z"], "`data.npz` has no `z`; it has `x`, `y`"),
         (["data.csv", "--inputs", "a,speed"], "`data.csv` has no `speed`; it has `a`, `b`"),
         (["data.csv", "--target", "angle"], "`data.csv` has no `angle`"),

@@ -10,8 +10,8 @@ REFUSED = {
     "noise": (["predict", "a:b", "x.npy", "--noise-std", "-1"], "cannot be negative"),
     "one of several noises": (["predict", "a:b", "x.npy", "--noise-var", "cam=1,nan"], "0 or more"),
     "no number": (["predict", "a:b", "x.npy", "--gray-levels", "two"], "give a number"),
-    "rate": (["predict", "a:b", "x.npy", "--rate", "0.1,1.5"], "below 1, and is 1.5"),
-    "residual": (["predict", "a:b", "x.npy", "--residual-var", "-2"], "0 or more, and is -2"),
+    "rate": (["predict", "a:b", "x.npy", "--rate", "0.1,1.5"], "below 1, not 1.5"),
+    "residual": (["predict", "a:b", "x.npy", "--residual-var", "-2"], "0 or more, not -2"),
     "data": (["predict", "a:b", "missing.npz"], "no file or folder `missing.npz`"),
     "weights": (
         ["fit", "a:b", "x.npy", "--weights", "w.pt"],

@@ -88,7 +88,7 @@ def test_a_file_in_place_of_a_folder(project, refused):
         ((*COMMANDS["export"], "--out", "net.txt"), "must end in `.onnx` or `.pt2`"),
         (("predict", NET, "data.npz"), "nothing to be unsure about: give the sensor's noise"),
         (("predict", NET, "data.npz", "--method", "guess"), "There is no method 'guess'"),
-        (("predict", NET, "data.npz", "--method", "adjoint"), '"adjoint" has gone: "gradients"'),
+        (("predict", NET, "data.npz", "--method", "adjoint"), '"adjoint" was removed: "gradients"'),
         ((*COMMANDS["predict"], "--settings", "no.json"), "There is no file `no.json`"),
         ((*COMMANDS["predict"], "--settings", "bad.json"), "is not a file that `howsure fit"),
         ((*COMMANDS["predict"], "--settings", "half.json"), "are not complete"),

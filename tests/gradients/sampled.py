@@ -16,7 +16,7 @@ class Network(nn.Module):
         return self.last(self.function(torch.tanh(self.first(x))))
 
 
-def brute_force(net, x, std, samples=4000):
+def monte_carlo(net, x, std, samples=4000):
     generator = torch.Generator().manual_seed(9)
     with torch.no_grad():
         draws = [net(x + std * torch.randn(x.shape, generator=generator)) for _ in range(samples)]
@@ -24,7 +24,7 @@ def brute_force(net, x, std, samples=4000):
 
 
 def agrees(p, net, x, std=0.3):
-    return float((p.std / brute_force(net, x, std) - 1).abs().max()) < 0.25
+    return float((p.std / monte_carlo(net, x, std) - 1).abs().max()) < 0.25
 
 
 class WithOut(nn.Module):

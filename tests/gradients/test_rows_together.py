@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sampled import WithOut, brute_force
+from sampled import WithOut, monte_carlo
 from torch import nn
 
 import howsure as hs
@@ -49,7 +49,7 @@ def test_rows_that_influence_each_other_are_one_input(net):
     x = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
     p = hs.Uncertain(net.eval(), 0.01, "gradients")(x)
     assert any("influence each other" in note for note in p.notes)
-    assert float((p.std / brute_force(net, x, 0.1) - 1).abs().max()) < 0.2
+    assert float((p.std / monte_carlo(net, x, 0.1) - 1).abs().max()) < 0.2
     said = hs.Uncertain(net, 0.01, "gradients", batch_dim=None)(x)
     torch.testing.assert_close(said.std, p.std)
 
@@ -130,7 +130,7 @@ def test_rows_that_share_a_plain_number_are_one_input(net, method):
     x = torch.randn(3, 5)
     p = hs.Uncertain(net.eval(), 0.09, method, samples=None)(x)
     assert any("influence each other" in note for note in p.notes)
-    assert ((p.std - brute_force(net, x, 0.3)).abs() < 5 * p.std_error).all()
+    assert ((p.std - monte_carlo(net, x, 0.3)).abs() < 5 * p.std_error).all()
 
 
 class Recurrent(nn.Module):

@@ -1,4 +1,4 @@
-"""The digits of the documentation: the split, the checkpoint and the brute force."""
+"""The digits of the documentation: the split, the checkpoint and Monte Carlo."""
 
 import json
 import subprocess
@@ -12,9 +12,9 @@ import torch
 pytest.importorskip("sklearn")
 pytest.importorskip("safetensors")
 
-from howsure_lab.digits.brute_force import BruteForce, with_probabilities
 from howsure_lab.digits.data import held_out_digits, load_digits, split
 from howsure_lab.digits.model import CHECKPOINT, load_trained
+from howsure_lab.digits.monte_carlo import MonteCarlo, with_probabilities
 
 
 def test_held_out_digits_are_not_in_training():
@@ -49,7 +49,7 @@ def test_training_script_writes_checkpoint_and_record(tmp_path):
     assert "torch" in record["versions"]
 
 
-def test_brute_force_finds_the_moments_of_a_linear_map():
+def test_monte_carlo_finds_the_moments_of_a_linear_map():
     weight = torch.randn(64, 10, generator=torch.Generator().manual_seed(1))
 
     def linear(images):
@@ -57,7 +57,7 @@ def test_brute_force_finds_the_moments_of_a_linear_map():
         return out, 2 * out
 
     images = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(2))
-    single, double = BruteForce(4000, torch.Generator().manual_seed(3)).moments(linear, images, 0.1)
+    single, double = MonteCarlo(4000, torch.Generator().manual_seed(3)).moments(linear, images, 0.1)
     expected = 0.01 * weight.square().sum(0).expand(3, 10)
     # The relative standard error of a variance from 4,000 samples is sqrt(2 / 4000) = 0.022.
     torch.testing.assert_close(single.var, expected, rtol=6 * 0.022, atol=0)

@@ -57,7 +57,7 @@ def inputs_by_hooks(model, x):
 
 
 def log_distances(model, known, x, ridge=0.01):
-    """Neighbours by brute force, Mahalanobis distances by numpy."""
+    """Neighbours by comparing all pairs, Mahalanobis distances by numpy."""
     ours, theirs = inputs_by_hooks(model, x), inputs_by_hooks(model, known)
     a, b = (e[-1] / np.linalg.norm(e[-1], axis=1, keepdims=True) for e in (ours, theirs))
     squared = np.sort(((a[:, None] - b[None]) ** 2).sum(2), axis=1)[:, 5]

@@ -78,7 +78,7 @@ def _known(method: str | Method) -> Method:
     if method in RENAMED:
         check_method(method)
     if method not in METHODS:
-        raise ValueError(f"`methods` names {method!r}; known are {sorted(METHODS)}.")
+        raise ValueError(f"`methods` has {method!r}; choose from {sorted(METHODS)}.")
     return METHODS[method]
 
 

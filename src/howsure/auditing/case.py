@@ -9,16 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.auditing.inputs import any_noise, full_variance
+from howsure.auditing.inputs import any_noise, full_variance, rows_of
 from howsure.auditing.masks import fit_each_input
 from howsure.methods.passes import Pass, no_gradients
-from howsure.methods.pieces import pieces
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.trees import Parts, batch_size
 
 # Pairs of input and output that are compared; of dense outputs a random choice is.
 MOST_PAIRS = 2048
+# Input elements that run together: activations and gradients take some thousand times as much.
+_ELEMENTS = 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +56,12 @@ class Case:
 
     def pieces(self) -> Iterator[tuple[Setup, object]]:
         """The inputs in pieces that fit the memory of every method, each with its setup."""
-        for x, variance in pieces(self.x, self.setup.noise, None):
-            yield self.setup.with_(noise=variance), x
+        elements = sum(tensor.numel() for tensor in Parts(self.x).tensors)
+        rows = max(1, _ELEMENTS * self.inputs // max(1, elements))
+        for start in range(0, self.inputs, rows):
+            some = slice(start, start + rows)
+            noise = rows_of(self.setup.noise, self.inputs, some)
+            yield self.setup.with_(noise=noise), rows_of(self.x, self.inputs, some)
 
     def picked(self, tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:  # (batch, chosen)
         """The compared outputs out of all tensors of an output."""

@@ -29,7 +29,7 @@ def as_input(
         )
     if noise_var is None and len(args) == 2 and _may_be_variance(model, *args):
         raise TypeError(
-            "Is the second tensor an input or a variance? The model can do without it. Give the "
+            "Is the second tensor an input or a variance? The model runs without it. Give the "
             "variance of the noise as `noise_var=...`, and inputs by keyword."
         )
     return dict(named) if named else args[0] if len(args) == 1 else args
@@ -82,8 +82,12 @@ def _batches(data: Iterable[object]) -> Iterator[object]:
 
 def first_rows(x: object, count: int) -> object:
     """The first `count` inputs of a batch."""
-    batch = batch_size(x)
-    return map_leaves(lambda leaf: leaf[:count] if _has_rows(leaf, batch) else leaf, x)
+    return rows_of(x, batch_size(x), slice(count))
+
+
+def rows_of(x: object, batch: int, some: slice) -> object:
+    """Some inputs of a batch, or their variances; tensors without a row for each are shared."""
+    return map_leaves(lambda leaf: leaf[some] if _has_rows(leaf, batch) else leaf, x)
 
 
 def _has_rows(leaf: object, batch: int) -> bool:

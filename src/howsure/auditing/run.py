@@ -30,7 +30,7 @@ from howsure.auditing.measures import (
     std_measures,
 )
 from howsure.auditing.result import Audit, AuditRow
-from howsure.auditing.truth import LEAST, Clock, Spread, Truth, brute_force
+from howsure.auditing.truth import LEAST, Clock, Spread, Truth, monte_carlo
 from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.masks import Placement, as_placement
 from howsure.methods.passes import Pass, no_gradients
@@ -110,7 +110,7 @@ class _Run:
         guesses = self.guesses(asked)
         self.measure_again(guesses)
         layers = self.layers()
-        truth = brute_force(
+        truth = monte_carlo(
             self.case, self.clock, samples=self.samples, seed=self.seed, show=self.show
         )
         pairs = self.pairs(truth.total, truth)

@@ -78,7 +78,7 @@ class Truth:
     samples: int
 
 
-def brute_force(case: Case, clock: Clock, *, samples: int | None, seed: int, show: bool) -> Truth:
+def monte_carlo(case: Case, clock: Clock, *, samples: int | None, seed: int, show: bool) -> Truth:
     """The truth from exactly `samples` passes, or from as many as fit: at least 100."""
     paired = case.noisy and case.dropped
     per_round = 2 if paired else 1

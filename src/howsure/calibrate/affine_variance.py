@@ -50,7 +50,7 @@ class AffineVariance(Calibrator):
 
 def _check(data: HeldOut) -> None:
     if bool((data.error == 0).all(1).any()):
-        raise ValueError("All held-out errors of an output are 0; are targets predictions?")
+        raise ValueError("All held-out errors of an output are 0; are the targets predictions?")
     exact = int(((data.error == 0) & (data.var == 0)).sum())
     if exact:
         raise ValueError(

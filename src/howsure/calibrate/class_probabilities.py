@@ -20,8 +20,8 @@ def class_probabilities(logits: Prediction) -> Prediction:
 
     Logits without variances go in as `Prediction(logits, zeros, zeros)`.
     """
-    total = soft_max(logits.mean, logits.total_var)
-    data, model = (soft_max(logits.mean, var).var for var in (logits.data_var, logits.model_var))
+    total = softmax_of(logits.mean, logits.total_var)
+    data, model = (softmax_of(logits.mean, var).var for var in (logits.data_var, logits.model_var))
     parts = data + model
     share = torch.where(parts > 0, data / torch.where(parts > 0, parts, 1), 0.5)
     data_var, model_var = total.var * share, total.var * (1 - share)
@@ -32,7 +32,7 @@ def class_probabilities(logits: Prediction) -> Prediction:
     return Prediction(total.mean, data_var, model_var, logits.notes, logits, expected)
 
 
-def soft_max(mean: Tensor, var: Tensor) -> Moments:
+def softmax_of(mean: Tensor, var: Tensor) -> Moments:
     """Moments of the softmax along dim 1; the plain one where there is no variance."""
     if not bool((var > 0).any()):
         return Moments(torch.softmax(mean, 1), torch.zeros_like(var))

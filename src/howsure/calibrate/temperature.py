@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.calibrate.base import Calibrator
-from howsure.calibrate.class_probabilities import class_probabilities, soft_max
+from howsure.calibrate.class_probabilities import class_probabilities, softmax_of
 from howsure.calibrate.held_out import check_labels, check_new, held_out, mean_and_var
 from howsure.calibrate.line_search import log_minimum, log_polished
+from howsure.fit.temperature import check_minimum
 from howsure.prediction import Prediction
 
 _LOW, _HIGH = 1e-3, 1e3
@@ -46,16 +47,7 @@ class Temperature(Calibrator):
         labels = check_labels(mean, target)
         held_out(logits, mean)  # finite, not negative, enough of them
         found = _best(mean, var, labels)
-        if found < 1.5 * _LOW:
-            raise ValueError(
-                "The held-out NLL keeps falling towards temperature 0: no label speaks against "
-                "any prediction. Give more held-out data, with some mistakes in it."
-            )
-        if found > _HIGH / 1.5:
-            raise ValueError(
-                "The held-out NLL keeps falling towards infinite temperature: the predictions are "
-                "no better than chance. Do the labels belong to these inputs?"
-            )
+        check_minimum(at_zero=found < 1.5 * _LOW, at_infinity=found > _HIGH / 1.5)
         return cls(torch.tensor(found, dtype=torch.float64))
 
     def __call__(self, prediction: Prediction) -> Prediction:
@@ -106,6 +98,6 @@ def _nll(mean: Tensor, var: Tensor, labels: Tensor, t: Tensor) -> Tensor:
     """Mean -log p of the labels at the temperatures t, (1,)."""
     if not bool((var > 0).any()):
         return F.cross_entropy(mean / t, labels)[None]
-    p = soft_max(mean / t, var / t.square()).mean.gather(1, labels.unsqueeze(1))
+    p = softmax_of(mean / t, var / t.square()).mean.gather(1, labels.unsqueeze(1))
     # Protects the logarithm of an underflowed 0.
     return -torch.log(p.clamp(min=torch.finfo(p.dtype).tiny)).mean()[None]

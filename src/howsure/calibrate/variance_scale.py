@@ -42,7 +42,7 @@ class VarianceScale(Calibrator):
             )
         scale = (data.error.square() / data.var).mean(1)
         if bool((scale == 0).any()):
-            raise ValueError("All held-out errors of an output are 0; are targets predictions?")
+            raise ValueError("All held-out errors of an output are 0; are the targets predictions?")
         return cls(scale if per_output else scale[0])
 
     def __call__(self, prediction: Prediction) -> Prediction:

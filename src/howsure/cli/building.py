@@ -165,7 +165,7 @@ def _check_method(method: str) -> None:
         check_method(method)
     known = ["auto", *sorted(METHODS)]
     if method not in known:
-        raise ValueError(f"There is no method {method!r}; there are {', '.join(known)}.")
+        raise ValueError(f"There is no method {method!r}; choose one of {', '.join(known)}.")
 
 
 def _placement(text: str) -> Placement:

@@ -24,9 +24,9 @@ def check_early(options: Namespace) -> None:
             _check_noise(option, text)
     for rate in given.get("rate", ()):
         if not 0 <= rate < 1:
-            raise ValueError(f"`--rate` must be at least 0 and below 1, and is {rate:g}.")
+            raise ValueError(f"`--rate` must be at least 0 and below 1, not {rate:g}.")
     if not 0 <= given.get("residual_var", 0.0) < math.inf:
-        raise ValueError(f"`--residual-var` must be 0 or more, and is {given['residual_var']:g}.")
+        raise ValueError(f"`--residual-var` must be 0 or more, not {given['residual_var']:g}.")
     _check_method(given.get("method", "auto"))
 
 

@@ -182,7 +182,7 @@ def _checked(
     def parsed(text: str) -> Number:
         value = convert(text)
         if not fits(value):
-            raise argparse.ArgumentTypeError(f"must be {words}, and is {text}")
+            raise argparse.ArgumentTypeError(f"must be {words}, not {text}")
         return value
 
     parsed.__name__ = words  # argparse's message for text that is no number
@@ -202,14 +202,14 @@ def _key(text: str) -> str | int:
 def _axis(text: str) -> str | int:
     """An axis; "none" stays a word, since `None` says that the option was not given."""
     if text != "none" and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be an axis such as 0, or none, and is {text}")
+        raise argparse.ArgumentTypeError(f"must be an axis such as 0, or none, not {text}")
     return text if text == "none" else int(text)
 
 
 def _size(text: str) -> tuple[int, int]:
     sizes = [int(each) for each in text.split(",")]
     if len(sizes) not in (1, 2) or min(sizes) < 1:
-        raise argparse.ArgumentTypeError(f"must be HEIGHT,WIDTH in pixels, and is {text}")
+        raise argparse.ArgumentTypeError(f"must be HEIGHT,WIDTH in pixels, not {text}")
     return sizes[0], sizes[-1]
 
 
@@ -219,5 +219,5 @@ def _json_object(text: str) -> dict[str, object]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, and is {text}")
+        raise argparse.ArgumentTypeError(f"must be a JSON object, not {text}")
     return found

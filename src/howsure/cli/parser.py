@@ -81,7 +81,9 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         new = RENAMED[given[0]]
         raise UsageError(f"`howsure {given[0]}` is now called `howsure {new}`.")
     if given and not given[0].startswith("-") and given[0] not in COMMANDS:
-        raise UsageError(f"There is no command {given[0]!r}; there are {', '.join(COMMANDS)}.")
+        raise UsageError(
+            f"There is no command {given[0]!r}; the commands are {', '.join(COMMANDS)}."
+        )
     parser = build_parser()
     found = parser.parse_args(given)
     if found.command is None:

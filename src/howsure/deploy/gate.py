@@ -1,4 +1,4 @@
-"""Decides when to trust a prediction: a threshold, with hysteresis, or a blend with a fall-back."""
+"""Decides when to trust a prediction: a threshold, with hysteresis, or a blend with a fallback."""
 
 from __future__ import annotations
 

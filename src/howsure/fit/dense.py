@@ -61,7 +61,7 @@ def why_not_dense(setup: Setup, x: object) -> str | None:
         return None if has_derivatives(setup, x) else STEPWISE
     return (
         f"{outputs_of(setup.watching(x), x)} outputs are too many for a backward pass each, and "
-        "they are no maps (batch, channels, height, width) or (batch, height, width); choose one "
+        "they are not maps (batch, channels, height, width) or (batch, height, width); choose some "
         "with `output=`"
     )
 

@@ -13,9 +13,9 @@ def warn_at_the_edge(rate: float | None, grid: Sequence[float]) -> None:
         return
     if rate >= max(positive):
         warnings.warn(
-            f"The best rate, {rate:.3g}, is the largest that was tried: the variance is too small "
-            "even so. Noisy targets are a common reason, which a residual variance accounts for: "
-            "`fit_residual_var=True`, which is done if you do not say otherwise.",
+            f"The best rate, {rate:.3g}, is the largest that was tried, and the variance is still "
+            "too small. Noisy targets are a common reason; a residual variance accounts for them: "
+            "`fit_residual_var=True`, the default.",
             stacklevel=6,
         )
     elif rate <= min(positive):

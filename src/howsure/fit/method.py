@@ -139,7 +139,7 @@ def _names(search: type) -> set[str]:
 
 
 def _check_options(options: Iterable[str], part: ModelPart) -> None:
-    """One clear sentence for an option that there is not, or not for this part."""
+    """One clear sentence for an option that does not exist, or not for this part."""
     known = _names(_SEARCHES[part])
     for name in options:
         others = [each for each, search in _SEARCHES.items() if name in _names(search)]
@@ -149,7 +149,7 @@ def _check_options(options: Iterable[str], part: ModelPart) -> None:
 
 
 def _check_part(setup: Setup, method: Method | None, model: str | None) -> None:
-    """One clear sentence for a part that there is not, or not for this method or task."""
+    """One clear sentence for a part that does not exist, or not for this method or task."""
     if model not in (None, *_SEARCHES):
         known = ", ".join(f'"{part}"' for part in get_args(ModelPart))
         raise ValueError(f"`model` must be {known} or None, not {model!r}.")

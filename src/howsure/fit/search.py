@@ -17,7 +17,7 @@ from howsure.values.brief import number_range
 
 # The paper searches "a log-range of 20 possible rates in [0, 1]", which cannot include its ends.
 DEFAULT_RATES = (0.0, *torch.logspace(-3, math.log10(0.9), 20, dtype=torch.float64).tolist())
-# The size of tau in the paper's released code.
+# The constant variance (called tau) of the paper's released code.
 ONE_HOT_FLOOR = 1e-4
 SEARCHES = ("auto", "grid", "closed_form")
 

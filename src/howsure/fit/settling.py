@@ -1,8 +1,8 @@
-"""Repeats the pass over the data at the rates that were found, until they stay.
+"""Repeats the pass over the data at the rates that were found, until convergence.
 
 The terms of a pass hold near its rates: masks and noise together make variance that grows faster
 than either, and counts as the sensor's. A step is therefore bounded, and rates are believed only
-if a pass was made near them; if they never stay, the best pass wins.
+if a pass was made near them; if they never converge, the best pass wins.
 """
 
 from __future__ import annotations

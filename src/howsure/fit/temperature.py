@@ -153,20 +153,25 @@ def best_temperature(logits: Tensor, labels: Tensor) -> float:
         return float(((p * logits).sum(1) - own).mean())
 
     low, high = math.log(_LOW), math.log(_HIGH)
-    if slope(low) <= 0:
-        raise ValueError(
-            "The held-out NLL keeps falling towards temperature 0: no label speaks against any "
-            "prediction. Give more held-out data, with some mistakes in it."
-        )
-    if slope(high) >= 0:
-        raise ValueError(
-            "The held-out NLL keeps falling towards infinite temperature: the predictions are no "
-            "better than chance. Do the labels belong to these inputs?"
-        )
+    check_minimum(at_zero=slope(low) <= 0, at_infinity=slope(high) >= 0)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if slope(middle) < 0 else (middle, high)
     return math.exp((low + high) / 2)
+
+
+def check_minimum(*, at_zero: bool, at_infinity: bool) -> None:
+    """An error if no finite temperature has the least NLL."""
+    if at_zero:
+        raise ValueError(
+            "The held-out NLL keeps falling towards temperature 0: the labels contradict no "
+            "prediction. Give more held-out data, with some mistakes in it."
+        )
+    if at_infinity:
+        raise ValueError(
+            "The held-out NLL keeps falling towards infinite temperature: the predictions are no "
+            "better than chance. Do the labels belong to these inputs?"
+        )
 
 
 def _model(

@@ -77,7 +77,7 @@ def train_adf(
     """Trains a model through moment propagation; returns the loss of every step.
 
     loss = mean of 1/2 log s + (target - mean)**2 / (2 s), with (mean, var) the propagated moments
-    and s = var + floor. For classification they are those of the soft-max, and the target is
+    and s = var + floor. For classification they are those of the softmax, and the target is
     one-hot, as in the authors' `SoftmaxHeteroscedasticLoss`.
 
     Batch norm uses the batch's statistics, noise included: see

@@ -69,7 +69,7 @@ def warn_if_training_data(loader: object, training_data: object) -> None:
     if marked or (training is not None and _overlap(held_out, training)):
         warnings.warn(
             "The held-out data shares inputs with the training data. Errors on training data are "
-            "too small, so the rate will be too; fit on data that the model has not seen.",
+            "too small, so the rate will be, too; fit on data that the model has not seen.",
             stacklevel=6,
         )
 

@@ -48,7 +48,7 @@ def _starts(scaled: Tensor) -> Tensor:
 def _descended(error: Tensor, scaled: Tensor, base: Tensor, logs: Tensor) -> Tensor:
     """Logarithms of the weights in the deepest valley that Newton's method finds, (terms,).
 
-    It goes down from all starts together, (starts, terms). Where the likelihood bends the wrong
+    It goes down from all starts together, (starts, terms). Where the likelihood curves the wrong
     way, the size of its curvature counts; a step is halved until it leads down.
     """
 
@@ -81,9 +81,9 @@ def _newton(
     first = 0.5 * (1 - error / var) / var / len(error)
     second = 0.5 * (2 * error / var - 1) / var.square() / len(error)
     slopes = weights * (first @ scaled)
-    bends = torch.einsum("sn,ni,nj->sij", second, scaled, scaled)
-    bends = bends * weights[:, :, None] * weights[:, None, :] + torch.diag_embed(slopes)
-    values, axes = torch.linalg.eigh(bends.nan_to_num(0, 0, 0))
+    curvature = torch.einsum("sn,ni,nj->sij", second, scaled, scaled)
+    curvature = curvature * weights[:, :, None] * weights[:, None, :] + torch.diag_embed(slopes)
+    values, axes = torch.linalg.eigh(curvature.nan_to_num(0, 0, 0))
     along = (axes.mT @ slopes.nan_to_num(0, 0, 0)[:, :, None])[:, :, 0]
     down = -along / values.abs().clamp(min=torch.finfo(values.dtype).tiny)
     step = (axes @ down[:, :, None])[:, :, 0]

@@ -164,7 +164,7 @@ def spread_like(shape: Sequence[int], site: Site, mask: Tensor) -> Tensor:
         return spread
     if length % count:
         raise ValueError(
-            f"What `{site.name}` gives is {tuple(shape)}, and has no place for a mask of each of "
+            f"`{site.name}` returns shape {tuple(shape)}, which has no axis for the masks of "
             f"{count} inputs; leave the layer out with a placement pattern."
         )
     each = length // count
@@ -180,8 +180,8 @@ def _without_rows(mask: Tensor, site: Site) -> Tensor:
     if mask.shape[0] == 1:
         return mask[0]
     raise ValueError(
-        f"All inputs of a batch share what `{site.name}` gives, so that it cannot have a mask for "
-        "each; leave the layer out with a placement pattern, or give inputs one by one."
+        f"All inputs of a batch share the output of `{site.name}`, so they cannot have masks of "
+        "their own; leave the layer out with a placement pattern, or give inputs one by one."
     )
 
 

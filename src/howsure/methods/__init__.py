@@ -40,10 +40,10 @@ RENAMED = {"adjoint": "gradients", "control_variate": "gradients"}
 
 
 def check_method(name: str) -> None:
-    """One clear sentence for a method that there is not, or no more."""
+    """One clear sentence for a method that does not exist, or no longer."""
     if name in RENAMED:
         raise ValueError(
-            f'The method "{name}" has gone: "{RENAMED[name]}" is more accurate and cheaper. Use '
+            f'The method "{name}" was removed: "{RENAMED[name]}" is more accurate and cheaper. Use '
             f'`method="{RENAMED[name]}"`, the default; see docs/gradients.md.'
         )
     if name != "auto" and name not in METHODS:

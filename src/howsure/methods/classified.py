@@ -27,7 +27,7 @@ def classified(setup: Setup, x: Any, seen: Examined) -> Prediction:
     own, columns = seen.own, seen.calls.columns
     judged = judged_at(setup, x)
     t = None if judged is None else judged.temperature
-    # Noise shifts the logits, and where they lie decides how much the soft-max lets through: they
+    # Noise shifts the logits, and where they lie decides how much the softmax lets through: they
     # vary around their mean, whatever is predicted.
     covariances = [found.data_covariance, found.model_covariance]
     if own.notes:  # Some rows were sampled.

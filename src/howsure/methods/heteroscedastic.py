@@ -4,7 +4,7 @@ mean = 1/T sum mu_t, data_var = 1/T sum exp(log_var_t), model_var = 1/T sum (mu_
 (their Eq. 9). Without dropout it is one pass and the model variance is 0.
 
 Classification: the head is the variance of the logits (their Eq. 12). Where they draw logits, the
-probabilities' moments come here from the soft-max rule. Loquercio et al. 2020 report that they
+probabilities' moments come here from the softmax rule. Loquercio et al. 2020 report that they
 could not make it converge; `train_heteroscedastic` starts from the trained network.
 """
 

@@ -1,4 +1,4 @@
-"""Brute force: the plain network on noisy inputs, with dropout masks if there is a rate.
+"""Monte Carlo: the plain network on noisy inputs, with dropout masks if there is a rate.
 
 What assumed density filtering approximates, and what users compare it with. Every pass draws noise
 and, if there is a rate, a mask; pairs of passes share a mask, so that the law of total variance

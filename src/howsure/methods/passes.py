@@ -78,7 +78,7 @@ class Pass:
         return result
 
     def finished(self, output: Any) -> Any:
-        """The model's output; for classification its soft-max, and itself."""
+        """The model's output; for classification its softmax, and itself."""
         if self.setup.task == "regression":
             return output
         if not isinstance(output, Tensor):

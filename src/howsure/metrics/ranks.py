@@ -82,9 +82,7 @@ def rank_correlation(
     centred = ranks - (len(first) + 1) / 2
     scatter = centred @ centred.T
     if (scatter.diagonal() == 0).any():
-        raise ValueError(
-            "`first` or `second` is constant, so it has no order to be compared; leave it out."
-        )
+        raise ValueError("`first` or `second` is constant, so it has no ranking; leave it out.")
     return scatter[0, 1] / scatter.diagonal().prod().sqrt()
 
 

@@ -40,7 +40,7 @@ def _explained(moments: Scatter) -> Tensor:
     residual, total = moments.scatter.flatten()
     if total == 0:
         raise ValueError(
-            "`target` is constant, so no variance is there to be explained; report `rmse` instead."
+            "`target` is constant, so there is no variance to explain; report `rmse` instead."
         )
     return 1 - residual / total
 

@@ -54,8 +54,8 @@ def variance_of(noise: object, x: object, batch_dim: int | None = 0) -> Any:
     if is_correlated(noise):
         if batch_dim not in (0, None):
             raise ValueError(
-                "The noise is correlated, and which variance an element has is known for "
-                f'`batch_dim=0` alone, not {batch_dim}; use the method "gradients".'
+                "The variance of each element of correlated noise is known for `batch_dim=0` "
+                f'only, not {batch_dim}; use the method "gradients".'
             )
         roots_of(noise, x, batch_dim)  # an error if it does not fit the input
     return _walk(noise, x, lambda found, tensor, _: None if found is None else found(tensor), "x")

@@ -63,7 +63,7 @@ def nll_vs_samples(
     """
     counts = array("samples", samples, "(k,)")
     if counts.min() <= 0:
-        raise ValueError("`samples` must be positive, for its axis is logarithmic.")
+        raise ValueError("`samples` must be positive, because its axis is logarithmic.")
     curves = {name: _repeats(values, len(counts)) for name, values in by_name(nll).items()}
     levels = {name: float(tensor(name, value)) for name, value in (single_pass or {}).items()}
     ax, theme = prepared(ax)

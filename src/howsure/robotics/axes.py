@@ -214,6 +214,6 @@ def _check_gaussian(mean: Array, covariance: Array) -> None:
         np.linalg.cholesky((covariance + covariance.T) / 2)
     except np.linalg.LinAlgError:
         raise ValueError(
-            "The covariance is not positive definite, so that no filter could use it; variances "
-            f"are {np.diag(covariance)}. Of a prediction, `measurement(...)` makes one that is."
+            "The covariance is not positive definite, so no filter can use it; its variances are "
+            f"{np.diag(covariance)}. `measurement(prediction, axes)` makes a valid one."
         ) from None

@@ -166,7 +166,7 @@ class AdaptiveConformal:
         if tuple(self.scores.shape[1:]) != shape:
             raise ValueError(
                 f"The stream has outputs of shape {tuple(self.scores.shape[1:])}; this prediction "
-                f"has {shape}. `reset()` starts anew."
+                f"has {shape}. `reset()` starts over."
             )
         n = len(self.scores)
         k = torch.ceil((n + 1) * (1 - self.alpha)).long()

@@ -55,8 +55,8 @@ def _chosen(batch: object, choice: Choice, option: str) -> object:
 def _part(batch: object, name: str, option: str) -> object:
     if not isinstance(batch, Mapping):
         raise TypeError(
-            f"`{option}={name!r}` is a name, and a batch is no dict but a "
-            f"{type(batch).__name__}; give a function of it: `{option}=lambda batch: batch[0]`."
+            f"`{option}={name!r}` is a key, but a batch is a {type(batch).__name__}, not a dict; "
+            f"give a function of it: `{option}=lambda batch: batch[0]`."
         )
     if name not in batch:
         raise ValueError(f"`{option}`: a batch has no {name!r}; it has {list(batch)}.")

@@ -189,7 +189,7 @@ class Smoothed(nn.Module):
         return self.mean(x)
 
 
-def test_brute_force_judges_the_dense_methods():
+def test_monte_carlo_judges_the_dense_methods():
     y = torch.ones(2, 3, 8, 8)
     pairs = ObjectPairs(torch.rand(2, 3, 32, 32), y)
     noise = torch.tensor([0.01, 0.01, 0.0]).view(1, 3, 1, 1)
@@ -206,8 +206,8 @@ def test_brute_force_judges_the_dense_methods():
     linear = Field(Smoothed().eval(), noise, 0.0)
     var = linear.predicted(pairs.x, "adf", rate=None).data_var
     torch.testing.assert_close(var[:, :, 1:-1, 1:-1], torch.full((2, 2, 6, 6), 0.64))
-    brute = linear.predicted(pairs.x, "noise_sampling", samples=100, rate=None).total_var
-    assert float(brute[:, :, 1:-1, 1:-1].mean()) == pytest.approx(0.64, rel=0.1)
+    sampled = linear.predicted(pairs.x, "noise_sampling", samples=100, rate=None).total_var
+    assert float(sampled[:, :, 1:-1, 1:-1].mean()) == pytest.approx(0.64, rel=0.1)
 
 
 def start(*arguments):

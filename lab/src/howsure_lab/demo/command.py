@@ -69,9 +69,9 @@ def check(arguments: argparse.Namespace) -> None:
             f"The demonstration needs {', '.join(missing)}: `pip install {' '.join(missing)}`."
         )
     if not _LEAST <= arguments.scenes <= _MOST:
-        raise ValueError(f"`--scenes` must be from {_LEAST} to {_MOST}, and is {arguments.scenes}.")
+        raise ValueError(f"`--scenes` must be from {_LEAST} to {_MOST}, not {arguments.scenes}.")
     if not 0 <= arguments.seed < 10**9:
-        raise ValueError(f"`--seed` must be from 0 to 999999999, and is {arguments.seed}.")
+        raise ValueError(f"`--seed` must be from 0 to 999999999, not {arguments.seed}.")
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -25,7 +25,5 @@ def run(arguments: argparse.Namespace) -> Result:
 
     files = write_project(arguments.folder)
     listed = "\n".join(f"  {path}" for path in files)
-    text = (
-        f"{listed}\n\nGo on with:\n  cd {arguments.folder}\n  python make_data.py\n  cat README.md"
-    )
+    text = f"{listed}\n\nNext:\n  cd {arguments.folder}\n  python make_data.py\n  cat README.md"
     return Result(text, {"folder": arguments.folder, "files": files}, in_file=True)

@@ -78,4 +78,4 @@ def run(arguments: argparse.Namespace) -> Result:
 
 def _check_level(level: float | None) -> None:
     if level is not None and not 0 < level < 1:
-        raise ValueError(f"`--interval` must be between 0 and 1, such as 0.95, and is {level:g}.")
+        raise ValueError(f"`--interval` must be between 0 and 1, such as 0.95, not {level:g}.")

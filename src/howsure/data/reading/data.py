@@ -57,7 +57,7 @@ def open_data(path: str | Path, choice: Choice) -> Data:
     elif path.suffix in _READERS:
         data = _READERS[path.suffix](path, choice)
     else:
-        raise ValueError(f"`{path}` is of a kind that is not read; give {KINDS}.")
+        raise ValueError(f"howsure cannot read `{path}`; give {KINDS}.")
     if len(data.source) == 0:
         raise ValueError(f"`{path}` has no rows.")
     return replace(data, source=FromFile(path.resolve(), choice, data.source))

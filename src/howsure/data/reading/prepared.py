@@ -31,7 +31,7 @@ class Preparation:
         """One clear sentence for each wrong number."""
         for name, values in (("--scale", (self.scale,)), ("--normalize-std", self.std)):
             if any(value is not None and not 0 < value < float("inf") for value in values):
-                raise ValueError(f"`{name}` must be positive, and is {values}.")
+                raise ValueError(f"`{name}` must be positive, not {values}.")
 
     @property
     def computes(self) -> bool:

@@ -69,7 +69,7 @@ def _tensor(path: Path, name: str, entry: Any, data: tuple[int, int]) -> Tensor:
     except (TypeError, KeyError, ValueError):
         raise _damaged(path, f"the entry of `{name}` is incomplete") from None
     if kind not in _DTYPES:
-        raise ValueError(f"`{name}` in `{path}` has the type {kind!r}, which is not read.")
+        raise ValueError(f"`{name}` in `{path}` has the type {kind!r}, which howsure cannot read.")
     dtype = _DTYPES[kind]
     size = math.prod(shape) * dtype.itemsize if whole else -1
     if not whole or end - begin != size or data[0] + end > data[1]:

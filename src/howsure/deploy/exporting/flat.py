@@ -95,8 +95,8 @@ def flatten(uncertain: Uncertain, example: object, *, masks_as_inputs: bool = Fa
         first = uncertain(*(example if type(example) is tuple else (example,)))
     if isinstance(first, CalibratedPrediction):
         raise ExportError(
-            f"`{type(first.calibrator).__name__}` gives intervals, and a file holds mean and "
-            "variances only; drop it from `calibrators`, or use `VarianceScale`."
+            f"`{type(first.calibrator).__name__}` gives intervals, and a file holds only mean and "
+            "variances; drop it from `calibrators`, or use `VarianceScale`."
         )
     method, setup = _choice(uncertain, example)
     uncertain = copy.copy(uncertain)
@@ -126,7 +126,7 @@ def _choice(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
     method, setup, _ = uncertain.choice(example)
     if method.draws_noise:
         raise ExportError(
-            f'The method "{method}" draws new noise in every call, which a file cannot; use '
+            f'The method "{method}" draws new noise in every call, which a file cannot do; use '
             '`method="gradients"` for few outputs, `"adf"` or `"sampled_adf"` for many.'
         )
     if method.has_budget:
@@ -138,8 +138,8 @@ def _check_gradients(setup: Setup, example: object) -> None:
     """An error where a prediction is not the same work for every input."""
     if setup.tolerance is not None:
         raise ExportError(
-            "With a `tolerance` every input takes as many points as it needs, and a file takes the "
-            "same for all; give a number with `samples=` and `tolerance=None`."
+            "With a `tolerance`, every input takes as many points as it needs; in a file, all take "
+            "the same number. Give it with `samples=` and `tolerance=None`."
         )
     reason = setup.once(verdict_of, example).reason
     if reason is not None:

@@ -1,4 +1,4 @@
-"""Whether Gaussians are narrow beside the bends of the functions they go through.
+"""Whether Gaussians are narrow beside the curves of the functions they go through.
 
 Quadrature then needs a fifth of its nodes. Where tensors have values that is seen; a trace has to
 assume it, and to tell afterwards whether it was so.

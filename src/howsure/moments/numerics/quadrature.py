@@ -13,20 +13,20 @@ from howsure.moments.numerics.narrow import are_narrow
 from howsure.moments.value import Moments
 
 # Gauss-Legendre quadrature, 20 nodes on each piece. Pieces meet at z0 = -a, where x = mean + std z
-# crosses 0 and activations bend: a kink at 0 costs no accuracy. In the variable t with
-# z = z0 + d sinh(t), nodes crowd around z0 as soon as the Gaussian is wider than the bend
+# crosses 0 and activations curve most: a kink at 0 costs no accuracy. In the variable t with
+# z = z0 + d sinh(t), nodes crowd around z0 as soon as the Gaussian is wider than that curve
 # (d = 6 / std). The longer side ends its crowd after 3 deviations, or the bulk of a Gaussian far
 # from z0 would be left without nodes.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 _REACH = 8.5
 _CROWD = 3.0
-_BEND_WIDTH = 6.0
-# Beside wider Gaussians a bend is a kink.
+_CURVE_WIDTH = 6.0
+# Beside wider Gaussians a curve is a kink.
 _WIDEST = 1000.0
 
-# Gauss-Hermite quadrature, for Gaussians that are narrow beside the function's bends. Measured on
-# sigmoid, tanh, silu, mish, gelu up to a std of 0.2: error of the standard deviation below 3e-6,
-# which is float32's own. Which nodes a block takes must not show in its results.
+# Gauss-Hermite quadrature, for Gaussians that are narrow beside the curves of the function.
+# Measured on sigmoid, tanh, silu, mish, gelu up to a std of 0.2: error of the standard deviation
+# below 3e-6, which is float32's own. Which nodes a block takes must not show in its results.
 _FEW_NODES, _FEW_WEIGHTS = np.polynomial.hermite_e.hermegauss(8)
 
 
@@ -47,9 +47,9 @@ def expectation(
     Standard deviations below `1e-3 max(1, |mean|)` are widened to that before evaluation, and
     the result is scaled back, since f(mean + std z) would drown in rounding. Zero variance
     therefore gives f(mean) and 0 exactly. Measured error of the standard deviation: below 1e-4
-    for activations of unit scale at any variance, also if they bend at 0.
+    for activations of unit scale at any variance, also with a kink at 0.
 
-    An analytic function, with bends no sharper than those of `tanh`, takes few nodes in float32
+    An analytic function, nowhere curved more sharply than `tanh`, takes few nodes in float32
     where all standard deviations of a block are small, as with most sensors.
 
     A kink must not be smeared by widening: a function that has one at 0 comes with
@@ -78,7 +78,7 @@ def _quadrature(
     else:
         widened = var.clamp(min=torch.finfo(var.dtype).tiny)
     std = widened.sqrt()
-    # Where a std is widened, the mean is far from all bends: only the true one counts.
+    # Where a std is widened, the mean is far from where it curves: only the true one counts.
     few = analytic and std.dtype == torch.float32 and are_narrow(var.detach().sqrt())
     z, weight = _few_nodes(std) if few else _nodes(mean.detach(), std.detach())
     # Measured from f(mean): the deviations are small where the function is flat or the noise is.
@@ -107,19 +107,19 @@ def _few_nodes(like: Tensor) -> tuple[Tensor, Tensor]:
 
 def _nodes(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
     """Quadrature nodes z and weights for N(0, 1), one set per element, in front."""
-    bend = (-mean / std).clamp(-_REACH, _REACH)
-    width = _BEND_WIDTH / std.clamp(max=_WIDEST)
+    zero = (-mean / std).clamp(-_REACH, _REACH)
+    width = _CURVE_WIDTH / std.clamp(max=_WIDEST)
     shape = (-1, *[1] * mean.dim())
     node, share = (
         torch.tensor(each, dtype=mean.dtype, device=mean.device).reshape(shape)
         for each in ((_NODES + 1) / 2, _WEIGHTS)
     )
-    longer = torch.where(bend > 0, -1.0, 1.0).to(mean)  # the direction of the longer side
-    short, crowd = torch.asinh((_REACH - bend.abs()) / width), torch.asinh(_CROWD / width)
+    longer = torch.where(zero > 0, -1.0, 1.0).to(mean)  # the direction of the longer side
+    short, crowd = torch.asinh((_REACH - zero.abs()) / width), torch.asinh(_CROWD / width)
     t = torch.cat([-short * node, crowd * node])
     stretched = torch.sinh(t)
     slope = width * torch.cat([short * share, crowd * share]) * torch.sqrt(1 + stretched.square())
-    rest = _REACH + bend.abs() - _CROWD
-    z = bend + longer * torch.cat([width * stretched, _CROWD + rest * node])
+    rest = _REACH + zero.abs() - _CROWD
+    z = zero + longer * torch.cat([width * stretched, _CROWD + rest * node])
     weight = torch.cat([slope, rest * share]) * torch.exp(-0.5 * z.square())
     return z, weight / weight.sum(0)

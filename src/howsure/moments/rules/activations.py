@@ -70,7 +70,7 @@ def _softpluses(draw: Draw) -> Iterable[Sample]:
     pointwise=True,
 )
 def softplus(input: Moments, beta: float = 1.0, threshold: float = 20.0) -> Moments:
-    """E and Var of softplus(beta x) / beta by centred quadrature, in units of the bend's width.
+    """E and Var of softplus(beta x) / beta by centred quadrature, in units of 1 / beta.
 
     Assumes: independent elements. Exact up to the quadrature's error.
 

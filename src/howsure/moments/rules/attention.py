@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: scores of queries and keys, their soft-max, a weighted average."""
+"""Scaled dot-product attention: scores of queries and keys, their softmax, a weighted average."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _with_heads(x: Operand, heads: int) -> Operand:
 def score_moments(query: Operand, key: Operand, scale: float) -> Scores:
     """The scaled products of queries and keys, in the dtype of variances.
 
-    The soft-max does not see what all scores of a query have in common, so that a query's noise
+    The softmax does not see what all scores of a query have in common, so that a query's noise
     acts on keys measured from their average only.
     """
     dtype = variance_dtype(mean_of(query).dtype)

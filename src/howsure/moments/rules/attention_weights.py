@@ -1,4 +1,4 @@
-"""Averages weighted by the soft-max of noisy scores: the inner part of attention.
+"""Averages weighted by the softmax of noisy scores: the inner part of attention.
 
 out = sum_j a_j V_j with a = softmax(scores). The weights sum to 1, so that noise in a score moves
 the output by a_j (V_j - out): only what differs from the average counts.
@@ -98,7 +98,7 @@ def weighted_average(scores: Scores, value: Moments | Tensor) -> Moments:
     """Moments of softmax(scores) @ value, with the correlation of the weights.
 
     Noise in score k moves the output by a_k u_k, u_k = r_k (V_k - out) - sum_j a_j r_j (V_j - out):
-    the linearised soft-max, in which r scales each weight's std to that of the leave-one-out rule.
+    the linearised softmax, in which r scales each weight's std to that of the leave-one-out rule.
     Var = sum_k a_k**2 u_k**2 v_k + sum_d (sum_k a_k u_k K_kd)**2 v_d + (a**2 + var_a) v_V.
     """
     score_var = scores.var
@@ -118,7 +118,7 @@ def weighted_average(scores: Scores, value: Moments | Tensor) -> Moments:
 
 
 def _spread_ratio(a: Tensor, weight_var: Tensor, score_var: Tensor) -> Tensor:
-    """The weights' std over that of the linearised soft-max, for independent scores."""
+    """The weights' std over that of the linearised softmax, for independent scores."""
     c = a.square() * score_var
     others = (c.sum(-1, keepdim=True) - c).clamp(min=0)
     linear = c * (1 - a).square() + a.square() * others

@@ -90,8 +90,8 @@ def _narrow_unit_var(a: Tensor, width: Tensor) -> Tensor:
     middle, square = a - width / 2, width.square()
     density = pdf(middle)
     q = cdf(middle) - square * middle * density / 24
-    bent = density * width / 6 * (1 + square * (middle.square() - 1) / 40)
-    return square * (q * (1 - q) - bent)
+    curvature = density * width / 6 * (1 + square * (middle.square() - 1) / 40)
+    return square * (q * (1 - q) - curvature)
 
 
 def _default_window(draw: Draw) -> Iterable[Sample]:

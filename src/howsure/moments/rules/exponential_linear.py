@@ -16,12 +16,12 @@ from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 
 
-def _bent(
+def _exponential_unit(
     input: Moments, plain: Callable[[Tensor], Tensor], slope: float, depth: float, rate: float
 ) -> Moments:
     """Moments of the unit `plain`: slope x above 0, depth (e^(rate x) - 1) below.
 
-    In units of the bend's width, u = rate x. The noise moves the mean away from the plain value.
+    In units of the tail, u = rate x. The noise moves the mean away from the plain value.
     """
     if rate <= 0:
         raise NoRuleError("The unit must level off below 0: choose a positive `alpha` for `celu`.")
@@ -66,7 +66,7 @@ def elu(input: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
 
     Source: Gauss-Legendre quadrature, see `howsure.moments.numerics.quadrature`.
     """
-    return _bent(input, lambda x: F.elu(x, alpha), 1.0, alpha, 1.0)
+    return _exponential_unit(input, lambda x: F.elu(x, alpha), 1.0, alpha, 1.0)
 
 
 @rule(
@@ -92,7 +92,7 @@ def elu_of_programs(
     def plain(x: Tensor) -> Tensor:
         return torch.ops.aten.elu.default(x, alpha, scale, input_scale)
 
-    return _bent(self, plain, scale, scale * alpha, input_scale)
+    return _exponential_unit(self, plain, scale, scale * alpha, input_scale)
 
 
 @rule(
@@ -111,7 +111,7 @@ def celu(input: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
 
     Source: `elu`.
     """
-    return _bent(input, lambda x: F.celu(x, alpha), 1.0, alpha, 1 / alpha)
+    return _exponential_unit(input, lambda x: F.celu(x, alpha), 1.0, alpha, 1 / alpha)
 
 
 # torch's own constants, from Klambauer et al. 2017.
@@ -134,4 +134,4 @@ def selu(input: Moments, inplace: bool = False) -> Moments:
 
     Source: `elu`.
     """
-    return _bent(input, F.selu, _SELU_SCALE, _SELU_SCALE * _SELU_ALPHA, 1.0)
+    return _exponential_unit(input, F.selu, _SELU_SCALE, _SELU_SCALE * _SELU_ALPHA, 1.0)

@@ -141,7 +141,7 @@ def _own(draw: Draw) -> Iterable[Sample]:
     error=0.1,
 )
 def native_batch_norm_no_stats(
-    input: Moments,  # (1, batch * channels, *): instance norm, taken apart
+    input: Moments,  # (1, batch * channels, *): instance norm, decomposed
     weight: Tensor | None,
     bias: Tensor | None,
     training: bool,

@@ -34,21 +34,21 @@ def relu(input: Moments, inplace: bool = False) -> Moments:
 
     Source: Frey & Hinton 1999; Loquercio et al. 2020, Eq. 6 and 7.
     """
-    return in_float32(lambda x: bent(*x, 0.0), input)
+    return in_float32(lambda x: leaky(*x, 0.0), input)
 
 
-def bent(mean: Tensor, var: Tensor, slope: float | Tensor) -> Moments:
+def leaky(mean: Tensor, var: Tensor, slope: float | Tensor) -> Moments:
     """Moments of `x if x > 0 else slope x`."""
     inputs = (mean, var.expand(mean.shape))
     if isinstance(slope, Tensor):
-        out = in_blocks(_bent, *inputs, slope.expand(mean.shape))
+        out = in_blocks(_leaky, *inputs, slope.expand(mean.shape))
     else:
-        out = in_blocks(lambda m, v: _bent(m, v, slope), *inputs)
+        out = in_blocks(lambda m, v: _leaky(m, v, slope), *inputs)
     return Moments(*out)
 
 
-def _bent(mean: Tensor, var: Tensor, slope: float | Tensor) -> tuple[Tensor, Tensor]:
-    """E = bend(mean) + (1 - slope) std n, Var = var [R(a) + slope**2 R(-a) + 2 slope n (t + n)].
+def _leaky(mean: Tensor, var: Tensor, slope: float | Tensor) -> tuple[Tensor, Tensor]:
+    """E = f(mean) + (1 - slope) std n, Var = var [R(a) + slope**2 R(-a) + 2 slope n (t + n)].
 
     n = m(-|a|) is what the noise lifts the mean by.
     """
@@ -85,7 +85,7 @@ def leaky_relu(input: Moments, negative_slope: float = 0.01, inplace: bool = Fal
 
     Source: Frey & Hinton 1999.
     """
-    return in_float32(lambda x: bent(*x, float(negative_slope)), input)
+    return in_float32(lambda x: leaky(*x, float(negative_slope)), input)
 
 
 def _channel_slopes(draw: Draw) -> Iterable[Sample]:
@@ -106,7 +106,7 @@ def prelu(
     """
     trailing = max(input.mean.dim() - 2, 0) if weight.numel() > 1 else 0
     slope = weight.to(input.var.dtype).reshape(weight.shape + (1,) * trailing)
-    return in_float32(lambda x: bent(*x, slope), input)
+    return in_float32(lambda x: leaky(*x, slope), input)
 
 
 @rule(
@@ -123,4 +123,4 @@ def absolute(input: Moments) -> Moments:
 
     Source: folded normal distribution, Leone, Nelson & Nottingham 1961.
     """
-    return in_float32(lambda x: bent(*x, -1.0), input)
+    return in_float32(lambda x: leaky(*x, -1.0), input)

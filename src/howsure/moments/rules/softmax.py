@@ -1,4 +1,4 @@
-"""Soft-max and its relatives: the leave-one-out rule.
+"""Softmax and its relatives: the leave-one-out rule.
 
 p_i = sigmoid(x_i - L_i), where L_i = log sum_{j != i} e^{x_j} does not depend on x_i. L_i is
 taken as Gaussian; the rest is one-dimensional quadrature. The standard deviation is within about
@@ -28,12 +28,12 @@ def _logits(draw: Draw) -> Iterable[Sample]:
 
 
 def leave_one_out(mean: Tensor, var: Tensor, dim: int) -> Moments:
-    """Moments of x_i - L_i for every i, with q the soft-max over the others.
+    """Moments of x_i - L_i for every i, with q the softmax over the others.
 
     E[L] = LSE + sum q (1 - q) v / (1 + sqrt(1 + v' / 4)): the integral over the noise level t of
     1/2 sum v E_t[q (1 - q)], where E_t[q (1 - q)] falls as 1 / sqrt(1 + t v' / 4) and
     v' = v + sum q**2 v. Second order for small v, of order sqrt(v) for large.
-    Var[L] = sum q'**2 v with q' the soft-max of (mean - LSE) / sqrt(1 + pi (v + sum p**2 v) / 8),
+    Var[L] = sum q'**2 v with q' the softmax of (mean - LSE) / sqrt(1 + pi (v + sum p**2 v) / 8),
     MacKay's expectation of the margin. A shift of all logits changes nothing.
     """
     # A masked score of -inf would make gradients 0 * inf; at -1e30 its share is 0 as well.
@@ -49,9 +49,9 @@ def leave_one_out(mean: Tensor, var: Tensor, dim: int) -> Moments:
 
 
 def _over_others(logits: Tensor, weight: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """log sum e^x, sum q w and sum q**2 w over j != i, with q the soft-max over j != i.
+    """log sum e^x, sum q w and sum q**2 w over j != i, with q the softmax over j != i.
 
-    By reweighting the full soft-max with 1 / (1 - p_i), except for the leading element, whose
+    By reweighting the full softmax with 1 / (1 - p_i), except for the leading element, whose
     own share would cancel everything: only one can have p above one half.
     """
     leader = F.one_hot(logits.argmax(dim), logits.shape[dim]).movedim(-1, dim).bool()

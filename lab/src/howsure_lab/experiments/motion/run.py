@@ -29,7 +29,7 @@ from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plai
 from howsure_lab.experiments.reports import Step, finished, open_folder, write_results
 
 _RATE = 0.1  # of dropout in the comparison of dense methods and in the figure
-_BRUTE = 6  # objects for Monte Carlo
+_SAMPLED = 6  # objects for Monte Carlo
 # One backward pass per output is out of reach for a field; five networks take too long to train.
 _METHODS = (*(name for name in SINGLE if not name.startswith("gradients")), OWN)
 
@@ -177,7 +177,7 @@ class MotionRun:
     def dense(self) -> list[dict[str, object]]:
         """The dense methods against Monte Carlo, on a few objects of both kinds."""
         tests = list(self.data(0).tests.values())[:2]
-        few = [ObjectPairs(*(each[: _BRUTE // 2] for each in pairs)) for pairs in tests]
+        few = [ObjectPairs(*(each[: _SAMPLED // 2] for each in pairs)) for pairs in tests]
         return compared(self.field(), joined(few), self.settings.passes)
 
     def steps(self) -> list[Step]:

@@ -30,7 +30,7 @@ def with_probabilities(model: torch.nn.Module) -> Network:
 
 
 @dataclass(frozen=True)
-class BruteForce:
+class MonteCarlo:
     """How many noisy samples of each reading, from which random numbers."""
 
     copies: int
