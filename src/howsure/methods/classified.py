@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from howsure.gradients.layout import Verdict
 from howsure.gradients.sources import Sources
 from howsure.gradients.variances import Variances, variances_of, with_variances
 from howsure.methods.activations import read
-from howsure.methods.examined import about, estimated, means_of, replaced, unreached
+from howsure.methods.examined import Sampled, about, estimated, means_of, unreached
 from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
@@ -32,7 +31,7 @@ def classified(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     t = None if judged is None else judged.temperature
     calls.columns = columns = varying(plain)
     found = estimated(setup, calls, sources)
-    own = variances_of(found, partial(replaced, calls, sources))
+    own = variances_of(found, Sampled(calls, sources))
     # Noise shifts the logits, and where they lie decides how much the soft-max lets through: they
     # vary around their mean, whatever is predicted.
     means = means_of(setup, calls, found)

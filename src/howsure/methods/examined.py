@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from howsure.gradients.calls import Calls
+from howsure.gradients.calls import ALL, Calls, Rows
 from howsure.gradients.checks import verdict_of
 from howsure.gradients.estimate import Estimate, estimate, is_precise
 from howsure.gradients.layout import Verdict
@@ -17,7 +16,7 @@ from howsure.gradients.sources import Sources, values_at
 from howsure.gradients.units import gradients_of_units
 from howsure.gradients.variances import Replaced, Variances, variances_of
 from howsure.masks.local_error import LastLinear
-from howsure.methods.draws import SAMPLES, sampled_at
+from howsure.methods.draws import LOOK, SAMPLES, few_at, sampled_at
 from howsure.setup import Setup
 from howsure.values.concrete import is_traced
 
@@ -94,7 +93,7 @@ def examined_as(
         z = gradients_of_units(calls, sources) if watch and calls.count else None
         return Examined(calls, plain, Variances.nothing(plain), z, about(verdict), entering)
     found = estimated(setup, calls, sources)
-    own = variances_of(found, partial(replaced, calls, sources))
+    own = variances_of(found, Sampled(calls, sources))
     mean = plain if setup.prediction != "mean" else means_of(setup, calls, found)[0]
     notes = (*about(verdict), *own.notes, *unreached(setup, found))
     return Examined(calls, mean, own, found.watched if watch else None, notes, entering)
@@ -116,16 +115,32 @@ def estimated(setup: Setup, calls: Calls, sources: Sources) -> Estimate:
     return estimate(calls, sources, points, setup.tolerance, setup.chunk)
 
 
-def replaced(calls: Calls, sources: Sources, rows: Tensor) -> Replaced:
-    """The variances of some rows by sampling."""
-    chosen = rows if calls.layout == "folded" else slice(None)
-    with torch.no_grad():
-        found = sampled_at(calls, sources, SAMPLES, chosen)
-    own = slice(None) if calls.layout == "folded" else rows
-    data, total, error = (each[own] for each in (found.data_var, found.var, found.std_error))
-    if not sources.inputs:
-        data = torch.zeros_like(total)
-    return Replaced(data, total - data, error)
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """What plain passes say about some rows, given as indices."""
+
+    calls: Calls
+    sources: Sources
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """The variance of the outputs over a few samples, (rows, outputs)."""
+        chosen, own = self._places(rows)
+        with torch.no_grad():
+            return few_at(self.calls, self.sources, LOOK, chosen).var[own]
+
+    def replaced(self, rows: Tensor) -> Replaced:
+        """The variances by sampling."""
+        chosen, own = self._places(rows)
+        with torch.no_grad():
+            found = sampled_at(self.calls, self.sources, SAMPLES, chosen)
+        data, total, error = (each[own] for each in (found.data_var, found.var, found.std_error))
+        if not self.sources.inputs:
+            data = torch.zeros_like(total)
+        return Replaced(data, total - data, error)
+
+    def _places(self, rows: Tensor) -> tuple[Rows, Rows]:
+        """The rows that run, and which of those are meant: all run if none can be left out."""
+        return (rows, ALL) if self.calls.layout == "folded" else (ALL, rows)
 
 
 def means_of(setup: Setup, calls: Calls, found: Estimate) -> Tensor:  # (3, rows, outputs)
