@@ -322,3 +322,11 @@ def test_the_compiler_is_imported_only_to_compile():
     code = "import sys, howsure; howsure.Uncertain; print('torch._inductor' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_weights_that_were_traced_can_be_swapped():
+    """A graph keeps the stand-ins, which must not keep weak references to the weights."""
+    net = nn.Linear(3, 2)
+    graph = traced(lambda x: [net(x)], [torch.rand(4, 3)])
+    torch.utils.swap_tensors(net.weight, nn.Parameter(torch.zeros(2, 3)))
+    assert not net.weight.any() and graph(torch.ones(4, 3))[0].any()

@@ -136,17 +136,17 @@ def test_packed_kernels_give_the_same(padding, monkeypatch):
 
 def test_packed_kernels_are_used_again_and_go_with_their_weights(monkeypatch):
     monkeypatch.setattr(packed_kernels, "_LARGE", 1)
-    before = list(packed_kernels._cache)
+    before = list(packed_kernels._cache.values())
     conv, shape = nn.Conv2d(4, 6, 3), torch.Size((2, 4, 7, 7))
     one = packed_kernels.packed_kernels(conv.weight, shape)
     assert packed_kernels.packed_kernels(conv.weight, shape) is one
     assert packed_kernels.packed_kernels(conv.weight, shape, stride=2) is not one
-    (added,) = [place for place in packed_kernels._cache if place not in before]
+    (added,) = [kept for kept in packed_kernels._cache.values() if kept not in before]
     del conv
-    assert added[0].expired()
+    assert added.memory.expired()
     other = nn.Conv2d(4, 6, 3)
     packed_kernels.packed_kernels(other.weight, shape)
-    assert added not in packed_kernels._cache
+    assert added not in packed_kernels._cache.values()
 
 
 def test_packed_kernels_of_inference_mode_serve_elsewhere(monkeypatch):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -72,16 +75,25 @@ class Variances:
 STEP = 10.0
 
 
-def variances_of(found: Estimate, resample: Callable[[Tensor], Replaced]) -> Variances:
+class PlainPasses(Protocol):
+    """What passes without gradients say about some rows, given as indices."""
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """The variance of the outputs over some further points, (rows, outputs)."""
+        ...
+
+    def replaced(self, rows: Tensor) -> Replaced:
+        """The variances by sampling."""
+        ...
+
+
+def variances_of(found: Estimate, passes: PlainPasses) -> Variances:
     """The variances of an estimate.
 
     Where gradients at different points contradict each other an inner product, and with it an
     estimate, can be negative by chance: a part that is counts as 0. Rows of which nothing is left,
-    or whose outputs vary far more than their gradients say, are sampled instead.
-
-    Args:
-        found: The estimate.
-        resample: Variances by sampling for some rows, given as indices.
+    or whose outputs vary far more than their gradients say, are sampled instead; so are those with
+    an output that is flat at all points, and is not at further ones.
     """
     covariances = found.data_covariance, found.model_covariance
     raw = [each.diagonal(dim1=1, dim2=2) for each in covariances]
@@ -89,9 +101,9 @@ def variances_of(found: Estimate, resample: Callable[[Tensor], Replaced]) -> Var
     total = data + model
     error = _error_of_std(found.standard_error, total)
     notes = ()
-    rows = _doubtful(found, total)
+    rows = _doubtful(found, total, passes)
     if len(rows):
-        new = resample(rows)
+        new = passes.replaced(rows)
         data, model = data.index_copy(0, rows, new.data), model.index_copy(0, rows, new.model)
         total, error = data + model, error.index_copy(0, rows, new.error)
         more = "" if found.blocks >= COMPARED else MORE_POINTS
@@ -123,17 +135,47 @@ RESAMPLED = (
 MORE_POINTS = " More points, by `tolerance=0.05` or `samples=64`, may need no sampling."
 
 
-def _doubtful(found: Estimate, variance: Tensor) -> Tensor:  # (some rows,)
-    """The rows whose outputs vary, but their gradients say nothing or far less; none in a trace."""
-    if not has_values(variance):
-        return torch.zeros(0, dtype=torch.long)
+def _doubtful(found: Estimate, variance: Tensor, passes: PlainPasses) -> Tensor:  # (some rows,)
+    """The rows whose outputs vary, but their gradients say nothing or far less.
+
+    A trace has none, and can only tell that there may be some.
+    """
     values = found.sums.values
     rounding = (20 * torch.finfo(found.dtype).eps * values.mean).square()
     most = torch.maximum(STEP * variance, rounding) * (values.count - 1)
-    missed = values.squares > most
+    missed, flat = values.squares > most, variance == 0
     if found.blocks >= COMPARED:
         missed = missed | _disagrees(found, variance, rounding)
-    return missed.any(1).nonzero()[:, 0]
+    if not has_values(variance):
+        note_doubt(missed | flat)
+        return torch.zeros(0, dtype=torch.long)
+    doubtful = missed.any(1)
+    rows = (flat.any(1) & ~doubtful).nonzero()[:, 0]
+    if len(rows):
+        moves = passes.spread(rows) > rounding[rows]
+        doubtful[rows] = (moves & flat[rows]).any(1)
+    return doubtful.nonzero()[:, 0]
+
+
+_doubts: ContextVar[list[Tensor] | None] = ContextVar("doubts", default=None)
+
+
+@contextmanager
+def doubts_noted() -> Iterator[list[Tensor]]:
+    """Inside, traces add numbers to the list that are not 0 where rows have to be looked at."""
+    noted: list[Tensor] = []
+    token = _doubts.set(noted)
+    try:
+        yield noted
+    finally:
+        _doubts.reset(token)
+
+
+def note_doubt(doubtful: Tensor) -> None:
+    """Adds to the list, if there is one, whether any of these rows and outputs are doubtful."""
+    noted = _doubts.get()
+    if noted is not None and doubtful.numel():
+        noted.append(doubtful.to(torch.float32).max())
 
 
 def _disagrees(found: Estimate, variance: Tensor, rounding: Tensor) -> Tensor:

@@ -6,12 +6,15 @@ pairs that share one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from howsure.gradients.calls import ALL, Calls, Rows
 from howsure.gradients.points import draw
 from howsure.gradients.sources import Sources
+from howsure.gradients.variances import Replaced
 from howsure.masks import draw_uniforms, masks
 from howsure.methods.monte_carlo import Samples
 from howsure.setup import Setup
@@ -19,6 +22,9 @@ from howsure.values.trees import Parts
 
 # As many as one needs for a std within 5 %; and where a tolerance gives up.
 SAMPLES = 200
+# As many as show that an output is not flat: a part of it that one sample in ten reaches is missed
+# once in 350 times.
+LOOK = 56
 MOST_SAMPLES = 2**16
 # Elements of inputs that run at once.
 _ELEMENTS = 2**20
@@ -28,12 +34,11 @@ _ALONE = torch.ones(1, 1, dtype=torch.float64)
 
 def sampled_at(calls: Calls, sources: Sources, samples: int, rows: Rows = ALL) -> Samples:
     """The given number of samples of some rows, or as many as each needs for the tolerance."""
-    setup = calls.setup
-    size = 2 if sources.active else 1
-    units = samples // size
-    total = _units(calls, sources, range(units), None, rows)
+    setup, total = calls.setup, few_at(calls, sources, samples, rows)
     if setup.tolerance is None:
         return total
+    size = total.size
+    units = samples // size
     done = total.are_precise(setup.tolerance)
     while not bool(done.all()) and units * size < MOST_SAMPLES:
         more = _units(calls, sources, range(units, 2 * units), total.centre, rows)
@@ -41,6 +46,12 @@ def sampled_at(calls: Calls, sources: Sources, samples: int, rows: Rows = ALL) -
         units *= 2
         done = done | total.are_precise(setup.tolerance)
     return total
+
+
+def few_at(calls: Calls, sources: Sources, samples: int, rows: Rows = ALL) -> Samples:
+    """The given number of samples of some rows, whatever the tolerance."""
+    units = samples // (2 if sources.active else 1)
+    return _units(calls, sources, range(units), None, rows)
 
 
 def _units(
@@ -104,3 +115,31 @@ def _masks(
     uniforms = draw_uniforms(sources.sites, units[-1] + 1, setup.seed, batch=own)
     drawn = masks([each[units[0] :] for each in uniforms], setup.rates(sources.sites))
     return [None if each is None else each.repeat_interleave(size, 0) for each in drawn]
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """What plain passes say about some rows, given as indices."""
+
+    calls: Calls
+    sources: Sources
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """The variance of the outputs over a few samples, (rows, outputs)."""
+        chosen, own = self._places(rows)
+        with torch.no_grad():
+            return few_at(self.calls, self.sources, LOOK, chosen).var[own]
+
+    def replaced(self, rows: Tensor) -> Replaced:
+        """The variances by sampling."""
+        chosen, own = self._places(rows)
+        with torch.no_grad():
+            found = sampled_at(self.calls, self.sources, SAMPLES, chosen)
+        data, total, error = (each[own] for each in (found.data_var, found.var, found.std_error))
+        if not self.sources.inputs:
+            data = torch.zeros_like(total)
+        return Replaced(data, total - data, error)
+
+    def _places(self, rows: Tensor) -> tuple[Rows, Rows]:
+        """The rows that run, and which of those are meant: all run if none can be left out."""
+        return (rows, ALL) if self.calls.layout == "folded" else (ALL, rows)

@@ -7,7 +7,6 @@ first call for a model; where they do not hold, the method samples and says why.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +20,11 @@ from howsure.gradients.layout import Verdict, layout_of
 from howsure.gradients.modelled import Modelled, modelled
 from howsure.gradients.sources import Sources, values_at
 from howsure.gradients.units import gradients_of_units
-from howsure.gradients.variances import Replaced, Variances, variances_of
+from howsure.gradients.variances import Variances, variances_of
 from howsure.masks.local_error import LastLinear
 from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.classified import certain, classified
-from howsure.methods.draws import SAMPLES, sampled_at
+from howsure.methods.draws import Sampled
 from howsure.methods.method import Method
 from howsure.prediction import Prediction
 from howsure.setup import Setup
@@ -198,7 +197,7 @@ def examined_as(
         calls.columns = varying(plain)
     points = setup.samples or POINTS
     found = estimate(calls, sources, points, setup.tolerance, setup.chunk)
-    own = variances_of(found, partial(_replaced, calls, sources))
+    own = variances_of(found, Sampled(calls, sources))
     notes = (*notes, *own.notes, *_unreached(setup, found))
     if has_classes:
         logits = LogitsSeen(plain, found, _means(setup, calls, found))
@@ -215,18 +214,6 @@ def plain_pass(calls: Calls, *, features: bool) -> tuple[Tensor, Tensor | None]:
     with LastLinear() as last:
         outputs = calls.plain()
     return calls.flat(outputs, 1)[0], last.rows(calls.count)
-
-
-def _replaced(calls: Calls, sources: Sources, rows: Tensor) -> Replaced:
-    """The variances of some rows by sampling."""
-    chosen = rows if calls.layout == "folded" else slice(None)
-    with torch.no_grad():
-        found = sampled_at(calls, sources, SAMPLES, chosen)
-    own = slice(None) if calls.layout == "folded" else rows
-    data, total, error = (each[own] for each in (found.data_var, found.var, found.std_error))
-    if not sources.inputs:
-        data = torch.zeros_like(total)
-    return Replaced(data, total - data, error)
 
 
 def _means(setup: Setup, calls: Calls, found: Estimate) -> Tensor:  # (3, rows, outputs)

@@ -12,7 +12,9 @@ from howsure.gradients.calls import ALL, Calls
 from howsure.gradients.checks import verdict_of
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import MOST_OUTPUTS, Sources, gradients_at, values_at
+from howsure.gradients.variances import note_doubt
 from howsure.methods import noise_sampling
+from howsure.methods.draws import Sampled
 from howsure.methods.method import Method
 from howsure.methods.passes import Pass, prediction, zeros_like_each
 from howsure.prediction import Prediction
@@ -57,6 +59,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     variance = missed = torch.zeros_like(plain)
     if sources.names and calls.count:
         variance, missed = _first_order(calls, sources, plain)
+        missed = _looked_at(calls, sources, variance, missed)
     run.parts = calls.parts
     run.notes = (
         *(() if verdict.note is None else (verdict.note,)),
@@ -95,6 +98,19 @@ def _first_order(calls: Calls, sources: Sources, plain: Tensor) -> tuple[Tensor,
     calls.columns = None
     missed = (change - torch.cat(tangents, 2)).square().mean(0).sqrt()
     return torch.cat(variances, 1), missed
+
+
+def _looked_at(calls: Calls, sources: Sources, variance: Tensor, missed: Tensor) -> Tensor:
+    """What the tangent misses; of outputs that are flat at all points, by further ones."""
+    flat = (variance == 0) & (missed == 0)
+    if not has_values(missed):
+        note_doubt(flat)
+        return missed
+    rows = flat.any(1).nonzero()[:, 0]
+    if not len(rows):
+        return missed
+    spread = Sampled(calls, sources).spread(rows).sqrt().to(missed)
+    return missed.index_copy(0, rows, torch.where(flat[rows], spread, missed[rows]))
 
 
 def _curved(plain: Tensor, variance: Tensor, missed: Tensor) -> tuple[str, ...]:

@@ -148,27 +148,33 @@ class Gaussian(Tensor):
         )
 
 
+_NESTED = (tuple, list, dict)
+_NOT_PLAIN = (Gaussian, *_NESTED)
+
+
 def carriers(arguments: object) -> Iterator[Gaussian]:
     """Every Gaussian in nested tuples, lists and dicts of arguments."""
     if isinstance(arguments, Gaussian):
         yield arguments
-    elif isinstance(arguments, (tuple, list)):
-        for item in arguments:
-            yield from carriers(item)
-    elif isinstance(arguments, dict):
-        yield from carriers(list(arguments.values()))
+    elif isinstance(arguments, _NESTED):
+        # Every operation asks: a call for each number would take as long as small rules.
+        for item in arguments.values() if isinstance(arguments, dict) else arguments:
+            if isinstance(item, Gaussian):
+                yield item
+            elif isinstance(item, _NESTED):
+                yield from carriers(item)
 
 
 def unwrap(arguments: object) -> Any:
     """Arguments with moments in place of carriers."""
     if isinstance(arguments, Gaussian):
         return arguments.read()
-    if isinstance(arguments, (tuple, list)) and not isinstance(arguments, torch.Size):
-        items = [unwrap(item) for item in arguments]
-        return type(arguments)(*items) if hasattr(arguments, "_fields") else type(arguments)(items)
+    if not isinstance(arguments, _NESTED) or isinstance(arguments, torch.Size):
+        return arguments
     if isinstance(arguments, dict):
         return {key: unwrap(item) for key, item in arguments.items()}
-    return arguments
+    items = [unwrap(item) if isinstance(item, _NOT_PLAIN) else item for item in arguments]
+    return type(arguments)(*items) if hasattr(arguments, "_fields") else type(arguments)(items)
 
 
 def wrap(result: object, interpreter: Interpreter, memory: Memory | None = None) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from howsure.deploy.compiling.program import (
+    DoubtfulError,
     NotCompilableError,
     Run,
     TooWideError,
@@ -56,6 +57,8 @@ class Compiled:
             return method(setup, x)
         try:
             return program(x)
+        except DoubtfulError:
+            return method(setup, x)
         except TooWideError:
             return self._without_assumptions(key, setup, method, x)
 

@@ -16,6 +16,7 @@ from howsure.deploy.compiling.tracing import traced
 from howsure.gradients.calls import Calls, has_rows
 from howsure.gradients.checks import verdict_of
 from howsure.gradients.sources import Sources
+from howsure.gradients.variances import doubts_noted
 from howsure.methods import Method
 from howsure.methods.gradients import POINTS
 from howsure.moments.numerics.narrow import NARROW, widths_noted
@@ -25,6 +26,8 @@ from howsure.values.running import keep_freed_memory
 from howsure.values.trees import Parts, map_leaves
 
 Run = Callable[[object], Prediction]
+# The largest value that a number may have, and what is raised beyond.
+Limit = tuple[float, type[RuntimeError]]
 
 # Elements of noise that run at once: activations take some hundred times as much memory.
 _ELEMENTS = 2**21
@@ -36,6 +39,10 @@ class NotCompilableError(RuntimeError):
 
 class TooWideError(RuntimeError):
     """Gaussians are not as narrow as the program takes them for."""
+
+
+class DoubtfulError(RuntimeError):
+    """Gradients at the points do not tell the variance of some inputs: eager looks, and samples."""
 
 
 def compiled_method(setup: Setup, method: Method, x: object, *, may_assume: bool = True) -> Run:
@@ -92,19 +99,24 @@ def _rows(x: object, rows: slice) -> object:
 def _in_one_program(setup: Setup, method: Method, x: object, *, assume_narrow: bool) -> Run:
     leaves, spec = pytree.tree_flatten(x)
     found: list[Parts] = []
-    widths: list[Tensor] = []
+    checks: dict[Limit, Tensor] = {}
 
     def flat(*tensors: Tensor) -> list[Tensor]:
         filled = pytree.tree_unflatten(_with(leaves, tensors), spec)
-        with widths_noted() if assume_narrow else nullcontext([]) as noted:
+        with (
+            widths_noted() if assume_narrow else nullcontext([]) as widths,
+            doubts_noted() as doubts,
+        ):
             found.append(Parts(method(setup, filled)))
-        widths[:] = [torch.stack(noted).max()] if noted else []
-        return [*found[-1].tensors, *widths]
+        noted = {(NARROW, TooWideError): widths, (0.0, DoubtfulError): doubts}
+        checks.clear()
+        checks.update({limit: torch.stack(each).max() for limit, each in noted.items() if each})
+        return [*found[-1].tensors, *checks.values()]
 
     graph = traced(flat, tensors_of(leaves), COMPILED)
     _check_floating(found[-1])
     run = compiled_graph(graph, tensors_of(leaves))
-    return _runner(run, found[-1], has_width=bool(widths))
+    return _runner(run, found[-1], list(checks))
 
 
 def compiled_graph(
@@ -125,8 +137,8 @@ def compiled_graph(
     return run
 
 
-def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, *, has_width: bool) -> Run:
-    """Calls the program, whose last output may be a std that must be small."""
+def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, limits: Sequence[Limit]) -> Run:
+    """Calls the program, whose last outputs are numbers that must not exceed their limits."""
     filled = parts.filler()
 
     def predict(x: object) -> Prediction:
@@ -134,8 +146,9 @@ def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, *, has_width: bo
         inputs = [tensor.contiguous() for tensor in tensors_of(pytree.tree_leaves(x))]
         with torch.no_grad():
             outputs = list(run(*inputs))
-        if has_width and not float(outputs.pop()) <= NARROW:
-            raise TooWideError
+        for most, error in reversed(limits):
+            if not float(outputs.pop()) <= most:
+                raise error
         return filled(outputs)
 
     return predict

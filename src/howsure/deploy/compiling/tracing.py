@@ -67,11 +67,20 @@ def traced(
     make = make_fx(drawn, dict(decompositions), tracing_mode="real", _allow_non_fake_inputs=True)
     with _plain_operations(), mode, enable_python_dispatcher():
         graph = make(*stand_ins)
+    _forget_originals(mode)
     graph.graph.eliminate_dead_code()
     _reshape_where_viewed(graph)
     graph.recompile()
     _keep_constants(graph)
     return graph.eval()
+
+
+def _forget_originals(mode: FakeTensorMode) -> None:
+    """Drops the mode's weak references to the tensors that it has stand-ins for.
+
+    The graph keeps the mode, and a weight with such a reference refuses `torch.utils.swap_tensors`.
+    """
+    mode.fake_tensor_converter.meta_converter.describer.lookup_tensor.clear()
 
 
 @contextmanager

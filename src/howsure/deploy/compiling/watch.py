@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from howsure.values.bits import bits_of
+from howsure.values.bits import bits_of, same_bits
 from howsure.values.contents import (
     Snapshot,
     Walk,
@@ -184,7 +184,7 @@ class _Numbers:
         return (
             self._layouts() == self.layouts
             and all(torch.equal(torch.cat(parts), copy) for parts, copy in self.small)
-            and all(torch.equal(part, copy) for part, copy in self.large)
+            and all(same_bits(part, copy) for part, copy in self.large)
             and all(same(copy, array) for array, copy in self.arrays)
         )
 

@@ -8,6 +8,7 @@ and whatever else writes into a weight's memory.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,18 +23,22 @@ from howsure.values.trees import has_values
 # Elements: for smaller kernels the call itself takes longer than it saves.
 _LARGE = 2**15
 
+# Padding, stride, dilation and groups.
+_Settings = tuple[list[int], list[int], list[int], int]
+
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
     """A weight as it was, and its forms by the settings of the convolution."""
 
     weight: Tensor
+    # A weak reference to the weight itself would forbid `torch.utils.swap_tensors` to the user.
+    memory: StorageWeakRef
     forms: dict[object, PackedKernels] = field(default_factory=dict)
 
 
-# By the memory of the weight. A weak reference to the weight itself would forbid
-# `torch.utils.swap_tensors` to the user.
-_cache: dict[tuple[StorageWeakRef, int | torch.SymInt, torch.Size, tuple[int, ...]], _Kept] = {}
+# By address and layout: another weight at the same address has other bits, or the same forms.
+_cache: dict[tuple[int, torch.Size, tuple[int, ...]], _Kept] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +47,7 @@ class PackedKernels:
 
     mean: Tensor
     square: Tensor
-    settings: tuple[list[int], list[int], list[int], int]
+    settings: _Settings
 
     def of_means(self, images: Tensor, bias: Tensor | None) -> Tensor:
         """`F.conv2d` with the weight."""
@@ -69,27 +74,31 @@ def packed_kernels(
     """Both kernels, packed; `None` where that would not help or is not possible."""
     if isinstance(padding, str) or not _is_worth_it(weight):
         return None
-    padding, stride, dilation = (_pair(n) for n in (padding, stride, dilation))
-    settings = (padding, stride, dilation, groups)
-    key = (*map(tuple, settings[:3]), groups)
-    # What is made in inference mode could not be used where gradients are needed later.
-    with torch.inference_mode(False), torch.no_grad():
+    place = (weight.data_ptr(), weight.shape, weight.stride())
+    kept = _cache.get(place)
+    if kept is None or not same_bits(kept.weight, weight):
+        _drop_the_dead()
         memory = StorageWeakRef(weight.untyped_storage())
-        place = (memory, weight.storage_offset(), weight.shape, weight.stride())
-        kept = _cache.get(place)
-        if kept is None or not same_bits(kept.weight, weight):
-            _drop_the_dead()
-            kept = _cache[place] = _Kept(weight.detach().clone())
-        if key not in kept.forms:
-            square = squared(kept.weight, torch.float32)
-            pack = torch.ops.mkldnn._reorder_convolution_weight
-            forms = [pack(each, *settings, list(shape)) for each in (kept.weight, square)]
-            kept.forms[key] = PackedKernels(forms[0], forms[1], settings)
+        with torch.inference_mode(False), torch.no_grad():
+            kept = _cache[place] = _Kept(weight.detach().clone(), memory)
+    settings = (_pair(padding), _pair(stride), _pair(dilation), groups)
+    key = (*map(tuple, settings[:3]), groups)
+    if key not in kept.forms:
+        kept.forms[key] = _packed(kept.weight, shape, settings)
     return kept.forms[key]
 
 
+def _packed(weight: Tensor, shape: torch.Size, settings: _Settings) -> PackedKernels:
+    # What is made in inference mode could not be used where gradients are needed later.
+    with torch.inference_mode(False), torch.no_grad():
+        kernels = (weight, squared(weight, torch.float32))
+        pack = torch.ops.mkldnn._reorder_convolution_weight
+        mean, square = (pack(kernel, *settings, list(shape)) for kernel in kernels)
+    return PackedKernels(mean, square, settings)
+
+
 def _drop_the_dead() -> None:
-    for place in [place for place in _cache if place[0].expired()]:
+    for place in [place for place, kept in _cache.items() if kept.memory.expired()]:
         del _cache[place]
 
 
@@ -103,7 +112,12 @@ def _is_worth_it(weight: Tensor) -> bool:
 
 
 def _has_packing() -> bool:
-    """Whether this torch has oneDNN and the operations that its compiler uses."""
+    """Whether this torch has oneDNN, in use, and the operations that its compiler uses."""
+    return torch.backends.mkldnn.enabled and _can_pack()
+
+
+@functools.cache
+def _can_pack() -> bool:
     names = ("_reorder_convolution_weight", "_convolution_pointwise")
-    available = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+    available = torch.backends.mkldnn.is_available()
     return available and all(hasattr(torch.ops.mkldnn, name) for name in names)
