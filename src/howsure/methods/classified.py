@@ -16,6 +16,7 @@ from howsure.gradients.sources import Sources
 from howsure.gradients.variances import Variances, variances_of, with_variances
 from howsure.methods.activations import read
 from howsure.methods.examined import about, estimated, means_of, replaced, unreached
+from howsure.methods.passes import check_classes
 from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
@@ -28,6 +29,7 @@ def classified(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     with torch.no_grad():
         plain = calls.flat(calls.plain(), 1)[0]
     calls.check_logits()
+    check_classes(plain)
     judged = judged_at(setup, x)
     t = None if judged is None else judged.temperature
     calls.columns = columns = varying(plain)

@@ -19,6 +19,7 @@ from howsure.gradients.calls import Calls
 from howsure.gradients.layout import RANDOM, layout_of
 from howsure.gradients.sources import Sources
 from howsure.methods.classified import certain, judged_at, with_temperature
+from howsure.methods.combine import shaped, shaped_variances
 from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at
 from howsure.methods.method import Method
 from howsure.methods.monte_carlo import Samples
@@ -28,7 +29,6 @@ from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.running import keep_freed_memory
-from howsure.values.trees import map_leaves
 
 
 @torch.inference_mode(False)
@@ -88,30 +88,22 @@ def _prediction(setup: Setup, calls: Calls, found: Samples, plain: Tensor | None
     if found.size == 1 and setup.noise is None:
         data, model = model, data
 
-    def shaped(flat: Tensor) -> list[Tensor]:
-        return calls.shaped(flat.to(calls.dtype))
-
-    columns = [shaped(f) for f in (mean, data + setup.residual_var, model, found.std_error)]
+    means = shaped(calls, mean)
+    numbers = data + setup.residual_var, model, found.std_error
+    data_vars, model_vars, errors = (shaped_variances(calls, each) for each in numbers)
     if setup.task == "regression":
-        fill = calls.parts.filled
-        values, *variances, error = (fill(column) for column in columns)
-        data_var, model_var = (map_leaves(_or_zero, tree) for tree in variances)
-        return Prediction(values, data_var, model_var, std_error=error)
-    means, data_vars, model_vars, errors = columns
+        values, in_place = calls.parts.filled(means), calls.parts.varied
+        data_var, model_var = in_place(data_vars), in_place(model_vars)
+        return Prediction(values, data_var, model_var, std_error=in_place(errors))
     logits = Prediction(means[1], data_vars[1], model_vars[1], std_error=errors[1])
     return Prediction(
         means[0],
         data_vars[0],
         model_vars[0],
         logits=logits,
-        expected_entropy=shaped(found.mean)[2].squeeze(1),
+        expected_entropy=shaped(calls, found.mean)[2].squeeze(1),
         std_error=errors[0],
     )
-
-
-def _or_zero(leaf: Any) -> Any:
-    """What is not a floating-point tensor has no variance."""
-    return leaf if isinstance(leaf, Tensor) else 0.0
 
 
 METHOD = Method(

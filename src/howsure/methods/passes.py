@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from howsure.noise import is_correlated
 from howsure.prediction import entropy
 from howsure.setup import Setup
 from howsure.values.call_site import CallSites
+from howsure.values.concrete import has_values
 from howsure.values.trees import Parts, copied, selected
 
 DIAGONAL = (
@@ -48,12 +50,19 @@ class Pass:
         self.parts = Parts(output)
         return tuple(self.parts.tensors)
 
+    def settle(self) -> None:
+        """Indices and masks become those of a plain pass: those of samples live inside `vmap`."""
+        if self.parts is not None and self.parts.has_other_tensors():
+            self.plain()
+
     def gaussian(
         self, prefix: Prefix | None = None
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """The means and the variances of the outputs."""
         result = self.propagated(prefix)
         self.parts = Parts(result.mean)
+        if self.setup.task == "classification":
+            check_classes(self.parts.tensors[1])
         return tuple(self.parts.tensors), tuple(Parts(result.var).tensors)
 
     def propagated(self, prefix: Prefix | None = None) -> Propagated:
@@ -78,6 +87,7 @@ class Pass:
                 "Classification needs a model that returns one tensor of logits, not a "
                 f"{type(output).__name__}."
             )
+        check_classes(output)
         return F.softmax(output, dim=1 if output.dim() > 1 else 0), output
 
     def with_entropy(self, output: Any) -> Any:
@@ -87,6 +97,25 @@ class Pass:
             return finished
         axis = 1 if output.dim() > 1 else 0
         return *finished, entropy(finished[0], dim=axis).unsqueeze(axis)
+
+
+def check_classes(logits: Tensor) -> None:
+    """An error for a single class; a warning if the outputs look like probabilities."""
+    axis = 1 if logits.dim() > 1 else 0
+    if logits.shape[axis] == 1:
+        raise ValueError(
+            "Classification needs a logit for each class, and there is one: its softmax is 1 "
+            "whatever it is. Of two classes give both: `output=lambda y: torch.cat([0 * y, y], 1)`."
+        )
+    if not has_values(logits) or not logits.numel() or bool((logits < 0).any()):
+        return
+    rounding = 8 * torch.finfo(logits.dtype).eps
+    if bool(((logits.double().sum(axis) - 1).abs() <= rounding).all()):
+        warnings.warn(
+            "The outputs are not negative and sum to 1, as probabilities do. Classification takes "
+            "its softmax, so give the logits: `output=torch.log` if the model has none.",
+            stacklevel=2,
+        )
 
 
 def no_gradients() -> torch.no_grad:
