@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.calls import Calls
-from howsure.gradients.layout import RANDOM, layout_of
+from howsure.gradients.layout import RANDOM, TOGETHER, Verdict, layout_of
 from howsure.gradients.sources import Sources
 from howsure.methods.classified import certain, judged_at, with_temperature
 from howsure.methods.combine import shaped, shaped_variances
-from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at
+from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at, stand_alone
 from howsure.methods.method import Method
 from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass, own_random_numbers
@@ -28,6 +28,7 @@ from howsure.methods.pixels import with_model_var
 from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction
 from howsure.setup import Setup
+from howsure.values.concrete import is_traced
 from howsure.values.running import keep_freed_memory
 
 
@@ -54,8 +55,25 @@ def _classified(setup: Setup, x: Any) -> Prediction:
     return with_temperature(_sampled(setup, x, judged), judged)
 
 
-def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
+def _layout(setup: Setup, x: Any) -> Verdict:
+    """How the model can be run; with samples, too, that are rows of one batch, if they may be."""
     verdict = layout_of(setup, x)
+    if verdict.layout != "folded" or is_traced():
+        return verdict
+    # Kept beside the layout, which is looked up for this model, its weights and these shapes.
+    found = setup._verdicts.get(("alone", id(verdict)))
+    if found is None or found[0] is not verdict:
+        sources = Sources.of(setup, x, verdict.layout)
+        calls = verdict.calls(setup, x, sources)
+        samples = setup.samples or SAMPLES
+        with torch.no_grad():
+            found = verdict, not calls.count or stand_alone(calls, sources, samples)
+        setup._verdicts[("alone", id(verdict))] = found
+    return verdict if found[1] else Verdict("whole", note=TOGETHER.format(axis=setup.batch_dim))
+
+
+def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
+    verdict = _layout(setup, x)
     sources = Sources.of(setup, x, verdict.layout)
     calls = verdict.calls(setup, x, sources)
     classes = Pass(setup, x)
