@@ -191,6 +191,11 @@ def test_missing_package_names_the_pip_line(tmp_path, monkeypatch):
         export(hs.Uncertain(perceptron(), 0.1, "adf"), torch.rand(2, 3), tmp_path / "net.onnx")
 
 
+def test_a_bare_model_is_to_be_wrapped(tmp_path):
+    with pytest.raises(ExportError, match="Wrap the Sequential first"):
+        export(perceptron(), torch.rand(2, 3), tmp_path / "net.pt2")
+
+
 def test_other_files_have_no_metadata(tmp_path):
     program = torch.export.export(perceptron(), (torch.rand(2, 3),))
     torch.export.save(program, tmp_path / "plain.pt2")

@@ -103,3 +103,15 @@ def test_auto_is_exported_with_its_own_number_of_points(tmp_path):
     export(sure, x, path)
     assert sure.setup.samples is None
     assert_same(torch.export.load(path).module()(x), sure(x))
+
+
+@needs_onnx
+@pytest.mark.parametrize("layer", [nn.Tanh(), nn.Hardtanh(0, 6.5)], ids=["tanh", "limits"])
+def test_adf_with_limits_of_two_types_is_exported(tmp_path, layer):
+    """torch's way to ONNX fails on a whole number beside a fraction."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 1)).eval()
+    sure = hs.Uncertain(model, 0.01, "adf")
+    export(sure, torch.rand(2, 3), tmp_path / "net.onnx")
+    x = torch.rand(3, 3)
+    assert_same(in_onnxruntime(tmp_path / "net.onnx")(x), sure(x))

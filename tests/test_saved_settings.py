@@ -150,3 +150,27 @@ def test_the_same_seed_gives_the_same_after_loading(method, tmp_path):
     assert again.setup.chunk == 3 and again.setup.fallback == "linearise"
     one, two = sure(x), again(x)
     assert torch.equal(one.mean, two.mean) and torch.equal(one.total_var, two.total_var)
+
+
+def fitted(width):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, width), torch.nn.Tanh(), torch.nn.Linear(width, 1)
+    ).eval()
+    x = torch.randn(60, 3)
+    with torch.no_grad():
+        y = model(x) + 0.1 * torch.randn(60, 1)
+    sure = hs.Uncertain(model, 0.01)
+    sure.fit([(x, y)], show_progress=False)
+    return sure
+
+
+@pytest.mark.parametrize("exact", [8192, 10], ids=["exact", "sketched"])
+def test_settings_of_another_network_are_refused(tmp_path, monkeypatch, exact):
+    monkeypatch.setattr("howsure.masks.posterior.EXACT", exact)
+    monkeypatch.setattr("howsure.masks.posterior.SKETCHED", 8)
+    fitted(16).save(tmp_path / "sure.pt")
+    other = fitted(24).model
+    sure = hs.Uncertain.load(tmp_path / "sure.pt", other)
+    with pytest.raises(ValueError, match="about 16 masks, and this network has 24"):
+        sure(torch.randn(2, 3))

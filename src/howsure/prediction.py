@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from howsure.values.arrays import as_array, table_of
+from howsure.values.batches import batched
 from howsure.values.brief import number_range
 from howsure.values.budget import Budget
 from howsure.values.running import progress
@@ -144,7 +145,8 @@ class Prediction:
 
     def _with_std(self, combine: Callable[[Tensor, Tensor], Any]) -> Any:
         def leaf(mean: Any, std: Any) -> Any:
-            return combine(mean, std) if isinstance(mean, Tensor) else mean
+            has_std = isinstance(mean, Tensor) and mean.is_floating_point()  # An index has none.
+            return combine(mean, std) if has_std else mean
 
         return map_leaves(leaf, self.mean, self.std)
 
@@ -249,15 +251,16 @@ def mapped(prediction: Prediction, change: Callable[[Tensor], Tensor]) -> Predic
 
 def concatenated(batches: Sequence[Prediction], *, maps: bool = False) -> Prediction:
     """One prediction from those of all batches; maps by input element only if asked for."""
-    if len(batches) > 1:
-        for batch in batches:
-            rows_of(batch)
+    for batch in batches if len(batches) > 1 else ():
+        rows_of(batch)
     axis = batches[0].batch_dim or 0
 
+    def cat(first: Any, *others: Any) -> Any:
+        has_rows = isinstance(first, Tensor) and first.dim() > axis
+        return torch.cat((first, *others), axis) if has_rows else first
+
     def joined(name: str) -> Any:
-        parts = [Parts(getattr(batch, name)) for batch in batches]
-        columns = zip(*(part.tensors for part in parts), strict=True)
-        return parts[0].filled([torch.cat(column, axis) for column in columns])
+        return map_leaves(cat, *(getattr(batch, name) for batch in batches))
 
     def nested(name: str) -> Any:
         return joined(name) if all(getattr(b, name) is not None for b in batches) else None
@@ -283,9 +286,8 @@ def predict_all(
     wrapped: Callable[..., Prediction], loader: Iterable[Any], *, show_progress: bool
 ) -> Prediction:
     """The predictions of a wrapped model, or of several, for all batches."""
-    batches = [loader] if isinstance(loader, (Tensor, np.ndarray)) else loader
-    shown = progress(batches, show_progress, "predict")
-    found = [wrapped(*as_args(batch)) for batch in shown]
+    batches = [loader] if isinstance(loader, Tensor | np.ndarray) else batched(loader)
+    found = [wrapped(*as_args(each)) for each in progress(batches, show_progress, "predict")]
     if not found:
         raise ValueError("The loader is empty; there is nothing to predict.")
     return concatenated(found)

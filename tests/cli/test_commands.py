@@ -387,3 +387,8 @@ def test_correlated_noise_of_repeated_frames_serves_predict(project, howsure):
     np.testing.assert_allclose(np.load("predictions.npz")["data_var"], expected, rtol=1e-5)
     howsure("noise", "frames.npy", "--out", "plain.json")
     assert json.loads((project / "plain.json").read_text())["noise"]["kind"] == "constant"
+
+
+def test_a_number_as_noise_is_a_variance_or_a_std(project, refused):
+    command = ("predict", NET, "data.csv", "--noise", "0.01", "--out", "p.csv")
+    refused(*command, words="`--noise 0.01`: a number may be a variance or a std; say")

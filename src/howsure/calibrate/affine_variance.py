@@ -15,7 +15,7 @@ from howsure.calibrate.rescale import rescaled
 from howsure.prediction import Prediction
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AffineVariance(Calibrator):
     """Variances become residual_var + scale * var, residual_var and scale not negative.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from torch import Tensor
 
 from howsure.calibrate.loader import Labels, collected
 from howsure.prediction import Prediction
+from howsure.values.brief import brief
 
 Self = TypeVar("Self", bound="Calibrator")
 
@@ -22,6 +23,11 @@ class Calibrator(ABC):
     """
 
     kind: ClassVar[str]
+
+    def __repr__(self) -> str:
+        """Its class and what was fitted, in one line."""
+        own = [f"{f.name}={brief(getattr(self, f.name))}" for f in fields(cast(Any, self))]
+        return f"{type(self).__name__}({', '.join(own)})"
 
     @classmethod
     @abstractmethod

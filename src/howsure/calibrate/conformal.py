@@ -17,7 +17,7 @@ from howsure.prediction import Prediction
 from howsure.values.trees import Parts
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Conformal(Calibrator):
     """Intervals mean -+ q * std that cover a new target with probability of at least `level`.
 

@@ -15,7 +15,7 @@ from howsure.calibrate.scores import GroupedScores, Label
 from howsure.prediction import Prediction
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ConformalClasses(Calibrator):
     """Prediction sets that cover the true class with probability of at least `level`.
 

@@ -16,7 +16,7 @@ from howsure.prediction import Prediction
 from howsure.values.trees import Parts
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class IsotonicQuantiles(Calibrator):
     """Recalibrated quantiles for errors that are biased, skewed or heavy-tailed.
 

@@ -21,7 +21,7 @@ _LOW, _HIGH = 1e-3, 1e3
 _FEW = 500
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Temperature(Calibrator):
     """Class probabilities of logits / temperature; above 1 they become less sure.
 

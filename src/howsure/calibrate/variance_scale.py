@@ -14,7 +14,7 @@ from howsure.calibrate.rescale import rescaled
 from howsure.prediction import Prediction
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class VarianceScale(Calibrator):
     """Variances times `scale`; right when they are wrong by a common factor.
 

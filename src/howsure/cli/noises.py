@@ -107,9 +107,19 @@ def _named(text: str) -> Noise:
         first, *others = map(_named, parts)
         return sum(others, start=first)
     kind, colon, numbers = text.partition(":")
+    if _is_number(text) and not Path(text).exists():
+        raise ValueError("a number may be a variance or a std; say `--noise-var` or `--noise-std`.")
     if not colon or Path(text).exists():
         return read_noise(Path(text))
     return Noise.of_kind(kind).from_numbers(*_numbers(numbers))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def write_noise(path: Path, noise: Noise) -> None:

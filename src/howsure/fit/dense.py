@@ -205,7 +205,7 @@ def _cross_fitted(setup: Setup, head: str, batches: Batches) -> tuple[PixelGram,
 
 def _from_training(setup: Setup, head: str, batches: Batches, inputs: object) -> PixelGram:
     gram = PixelGram()
-    for x in unseen_inputs(inputs, batches, setup.batch_dim):
+    for x in unseen_inputs(inputs, batches, setup):
         gram.add(gradients_at_pixels(setup, x, head))
     if gram.inputs < FEWEST_IMAGES:
         raise ValueError(

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch import Tensor, nn
 
+from howsure.setup import Setup
+from howsure.values.arrays import as_tensors
+from howsure.values.batches import BATCH, batched
 from howsure.values.trees import map_leaves, shapes_of
 
-BATCH = 64
 # Held-out rows that are also training rows, as a share, from which they are not held out.
 _SHARED = 0.2
 
@@ -35,14 +36,10 @@ def batches_of(inputs: Any) -> Iterator[object]:
             "`train_inputs` is a dict; give batches of inputs as the model takes them: "
             "`train_inputs=[(inputs,)]`."
         )
-    if isinstance(inputs, np.ndarray):
-        inputs = torch.from_numpy(inputs)
-    if isinstance(inputs, Tensor):
-        yield from inputs.split(BATCH)
+    if isinstance(inputs, Tensor | np.ndarray):
+        yield from (inputs[start : start + BATCH] for start in range(0, len(inputs), BATCH))
         return
-    if isinstance(inputs, Dataset) and not hasattr(inputs, "batch_size"):
-        inputs = DataLoader(inputs, batch_size=BATCH)
-    for batch in inputs:
+    for batch in batched(inputs):
         yield _without_targets(batch)
 
 
@@ -50,21 +47,34 @@ def _without_targets(batch: object) -> object:
     """The inputs of a batch; what a loader has collated from tuples is a list."""
     if isinstance(batch, list | tuple) and len(batch) in (1, 2):
         batch = batch[0]
-    if isinstance(batch, np.ndarray):
-        return torch.from_numpy(batch)
     return tuple(batch) if isinstance(batch, list) else batch
 
 
 def unseen_inputs(
-    inputs: object, held_out: Sequence[tuple[object, Tensor]], axis: int | None
+    inputs: object, held_out: Sequence[tuple[object, Tensor]], setup: Setup
 ) -> Iterator[object]:
-    """Batches of training inputs; an error where they are of another kind, or held out as well."""
+    """Batches of training inputs; an error where they are of another kind, or held out as well.
+
+    Arrays become tensors in the type of the model, as held-out ones do.
+    """
     known, shared = set().union(*(_fingerprints(x) for x, _ in held_out)), set[int]()
-    for x in batches_of(inputs):
-        check_same_kind(x, held_out[0][0], axis)
+    for batch in batches_of(inputs):
+        x = as_tensors(batch, setup.model) if isinstance(setup.model, nn.Module) else batch
+        check_same_kind(x, held_out[0][0], setup.batch_dim)
+        refuse_nan(x, "training")
         shared |= known & _fingerprints(x)
         yield x
     _refuse_shared_inputs(len(shared), len(known))
+
+
+def refuse_nan(inputs: object, kind: str) -> None:
+    """An error for inputs with NaN; infinity is what some masks are made of."""
+
+    def leaf(item: object) -> None:
+        if isinstance(item, Tensor) and item.is_floating_point() and bool(item.isnan().any()):
+            raise ValueError(f"Some {kind} inputs are NaN; leave those out.")
+
+    map_leaves(leaf, inputs)
 
 
 def check_same_kind(given: object, held_out: object, axis: int | None) -> None:

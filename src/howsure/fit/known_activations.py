@@ -246,7 +246,7 @@ def _from_training(
 ) -> Gathered:
     found, centres = Gathered(watched), dict[str, Tensor]()
     generator = torch.Generator().manual_seed(setup.seed)
-    unseen = unseen_inputs(search.train_inputs, batches, setup.batch_dim)
+    unseen = unseen_inputs(search.train_inputs, batches, setup)
     for x in progress(unseen, search.show_progress, "distances"):
         seen = activations(setup, x, watched.names)
         centres = centres or _centres(seen, watched)

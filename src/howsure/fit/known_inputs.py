@@ -136,7 +136,7 @@ def _by_fold(setup: Setup, batches: Batches, show: bool) -> list[Gram]:
 
 
 def _from_training(setup: Setup, batches: Batches, inputs: object, show: bool) -> Gram:
-    gram, unseen = Gram(), unseen_inputs(inputs, batches, setup.batch_dim)
+    gram, unseen = Gram(), unseen_inputs(inputs, batches, setup)
     for x in progress(unseen, show, "masks"):
         gram.add(mask_gradients(setup, x))
     if gram.count < FEWEST:

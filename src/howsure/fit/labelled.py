@@ -38,7 +38,7 @@ class Labelled:
     def of(cls, logits: Tensor, labels: Tensor, logs: Tensor, share: int) -> Labelled:
         """All labels of a batch; of pixels at most so many from every image."""
         _check_shapes(logits, labels)
-        logits, labels = logits.double(), labels.to(logits.device)
+        logits, labels = logits.double(), _as_indices(labels.to(logits.device))
         inputs = torch.arange(len(logits), device=logits.device)
         if logits.dim() == 2:
             return cls(logits, labels, logs, inputs)
@@ -76,6 +76,12 @@ class Labelled:
         if isinstance(temperature, Tensor):
             temperature = temperature.to(self.logits)[self.inputs, None]
         return self.logits / temperature
+
+
+def _as_indices(labels: Tensor) -> Tensor:
+    """Whole numbers of any type in the one that torch takes as class indices."""
+    is_whole = not labels.is_floating_point() and labels.dtype != torch.bool
+    return labels.long() if is_whole else labels
 
 
 def _check_shapes(logits: Tensor, labels: Tensor) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from howsure.fit.inputs import BATCH, check_same_kind
+from howsure.fit.inputs import check_same_kind
 from howsure.fit.known_inputs import Batches
 from howsure.fit.validation_data import pairs_of, rows_in_front
 from howsure.gradients.calls import tensors_of
@@ -18,6 +18,7 @@ from howsure.gradients.sources import Sources
 from howsure.masks.local_error import NEIGHBOURS, LocalError
 from howsure.methods.gradients import plain_pass, require_gradients
 from howsure.setup import Setup
+from howsure.values.batches import BATCH, batched
 
 # Rows that are kept; a random choice of them, the same for the same data, where there are more.
 MOST_ROWS = 5000
@@ -34,9 +35,10 @@ def labelled(train: object) -> Iterable[object]:
             return [(inputs, targets)]
         if len(inputs) != len(targets):
             raise ValueError(f"`train` has {len(inputs)} inputs and {len(targets)} targets.")
-        return list(zip(torch.as_tensor(inputs).split(BATCH), targets.split(BATCH), strict=True))
-    if isinstance(train, Dataset) and not hasattr(train, "batch_size"):
-        return DataLoader(train, batch_size=BATCH)
+        starts = range(0, len(targets), BATCH)
+        return [(inputs[i : i + BATCH], targets[i : i + BATCH]) for i in starts]
+    if isinstance(train, Dataset):
+        return batched(train)
     if isinstance(train, Iterator):
         return list(train)
     if isinstance(train, Tensor | np.ndarray) or not isinstance(train, Iterable):

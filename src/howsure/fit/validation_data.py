@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from howsure.fit.inputs import refuse_nan
 from howsure.noise import is_correlated
 from howsure.setup import Setup
 from howsure.values.arrays import as_tensors
-from howsure.values.batches import batches
+from howsure.values.batches import batched, batches
 
 
 def pairs_of(
@@ -20,10 +21,11 @@ def pairs_of(
 ) -> Iterator[tuple[object, Tensor]]:
     """The batches (inputs, targets) of a loader; an error if there are none.
 
-    Inputs that are arrays become tensors in the type of the `model`, if one is given.
+    Inputs that are arrays become tensors in the type of the `model`, if one is given. A data set,
+    which yields single rows, is taken in batches.
     """
     empty = True
-    for batch in loader:
+    for batch in batched(loader):
         empty = False
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise TypeError(
@@ -43,6 +45,7 @@ def pairs_of(
             )
         if isinstance(model, nn.Module):
             inputs = as_tensors(inputs, model)
+        refuse_nan(inputs, kind)
         yield inputs, torch.as_tensor(targets)
     if empty:
         raise ValueError("The loader is empty; there is nothing to fit on.")

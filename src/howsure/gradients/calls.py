@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -54,9 +55,10 @@ class Calls:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the outputs."""
+        """Of all outputs together: the widest."""
         assert self.parts is not None
-        return self.parts.tensors[0].dtype
+        first, *others = (out.dtype for out in self.parts.tensors)
+        return functools.reduce(torch.promote_types, others, first)
 
     def check_logits(self) -> None:
         """An error if the outputs are not one row of logits for each input."""
@@ -185,8 +187,18 @@ class Calls:
     def _output_axis(self, number: int) -> int:
         return self.axes[number] if number < len(self.axes) else self.axis
 
-    def shaped(self, flat: Tensor) -> list[Tensor]:  # (rows, outputs)
-        """Flat outputs in the shapes of the model's."""
+    def shaped(self, flat: Tensor, *, wide: bool = False) -> list[Tensor]:  # (rows, outputs)
+        """Flat outputs in the shapes and types of the model's.
+
+        Variances and errors are `wide`: those of half precision are kept in float32.
+        """
+        assert self.parts is not None
+        types = [out.dtype for out in self.parts.tensors]
+        if wide:
+            types = [torch.promote_types(each, torch.float32) for each in types]
+        return [each.to(own) for each, own in zip(self._shaped(flat), types, strict=True)]
+
+    def _shaped(self, flat: Tensor) -> list[Tensor]:
         assert self.parts is not None
         tensors = self.parts.tensors
         if self.layout == "whole":

@@ -122,6 +122,7 @@ def m_at_pixels(posterior: MaskPosterior, seen: AtPixels) -> Tensor:
 
     Each input by itself: its result does not depend on its batch, and memory is that of one.
     """
+    posterior.check_masks(seen.masks)
     whitening, scale = (t.to(seen.channels.device) for t in (posterior.whitening, posterior.scale))
     maps = whitening * (seen.weight.double() / scale[:, None])[:, None]  # (outputs, d, channels)
     found = torch.empty_like(seen.slopes, dtype=torch.float64)

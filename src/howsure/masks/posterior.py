@@ -46,9 +46,19 @@ class MaskPosterior:
 
     def covariance(self, z: Tensor) -> Tensor:  # (rows, outputs, masks) -> (rows, outputs, outputs)
         """What the masks leave open, for all outputs: m is the diagonal."""
+        self.check_masks(z.shape[2])
         scale, whitening = (each.to(z.device) for each in (self.scale, self.whitening))
         white = sketched(z.double() / _positive(scale)[:, None]) @ whitening.mT
         return white @ white.mT / self.masks
+
+    def check_masks(self, masks: int) -> None:
+        """An error for another network: sketches of both have one size, and would go unnoticed."""
+        if masks != self.masks:
+            raise ValueError(
+                f"What `fit` found is about {self.masks} masks, and this network has {masks} at "
+                "these inputs; use it with the network and the input size that it was fitted on, "
+                "or fit again."
+            )
 
     def m(self, z: Tensor) -> Tensor:  # (rows, outputs, masks) -> (rows, outputs)
         """How far an input's gradients lie outside those of the known inputs."""

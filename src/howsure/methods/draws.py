@@ -26,6 +26,8 @@ SAMPLES = 200
 # once in 350 times.
 LOOK = 56
 MOST_SAMPLES = 2**16
+# Samples of which a row is compared with a call of its own.
+_COMPARED = 16
 # Elements of inputs that run at once.
 _ELEMENTS = 2**20
 # Samples share no numbers: each is made of its own.
@@ -54,13 +56,18 @@ def few_at(calls: Calls, sources: Sources, samples: int, rows: Rows = ALL) -> Sa
     return _units(calls, sources, range(units), None, rows)
 
 
+def _at_once(calls: Calls, sources: Sources) -> int:
+    """How many units run as one batch."""
+    elements = max(1, sources.elements * calls.count)
+    return max(1, (calls.setup.chunk or _ELEMENTS // elements) // (2 if sources.active else 1))
+
+
 def _units(
     calls: Calls, sources: Sources, units: range, centre: Tensor | None, rows: Rows
 ) -> Samples:
     """The sums of some units: single samples, or pairs that share a mask."""
     size = 2 if sources.active else 1
-    elements = max(1, sources.elements * calls.count)
-    at_once = max(1, (calls.setup.chunk or _ELEMENTS // elements) // size)
+    at_once = _at_once(calls, sources)
     total: Samples | None = None
     for start in range(0, len(units), at_once):
         some = units[start : start + at_once]
@@ -72,10 +79,60 @@ def _units(
     return total
 
 
+def stand_alone(calls: Calls, sources: Sources, samples: int) -> bool:
+    """Whether rows among samples have the outputs that they have in a call of their own.
+
+    A branch on the largest number of a batch, say, is taken by a batch of many samples where a row
+    by itself seldom takes it, if ever.
+    """
+    size = 2 if sources.active else 1
+    units = max(1, min(samples // size, _at_once(calls, sources)))
+    drawn = _drawn(calls, sources, range(units), ALL)
+    # A model may write into its input, which is compared afterwards.
+    copies = {number: each.clone() for number, each in drawn.noisy.items()}
+    together = calls.at(drawn.count, copies, drawn.masks, ALL)
+    spread = together.var(0, correction=0).sqrt()
+    eps = torch.finfo(together.dtype).eps
+    for sample in range(0, drawn.count, -(-drawn.count // _COMPARED)):
+        row = sample % calls.count
+        one = drawn.only(sample, row)
+        try:
+            alone = calls.at(1, one.noisy, one.masks, slice(row, row + 1))[0, 0]
+        except Exception:  # A model that cannot do with one row may fail in any way.
+            return True
+        own = together[sample, row]
+        if alone.shape == own.shape:
+            gap, large = (alone - own).abs(), 200 * eps * own.abs().max()
+            if bool((gap > torch.maximum(0.01 * spread[row], large)).any()):
+                return False
+    return True
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """Noisy inputs by number and masks of the sites, (samples, rows, ...) each."""
+
+    count: int
+    noisy: dict[int, Tensor]
+    masks: list[Tensor | None]
+
+    def only(self, sample: int, row: int) -> _Drawn:
+        """One row of one sample."""
+        at = slice(sample, sample + 1), slice(row, row + 1)
+        noisy = {number: each[at] for number, each in self.noisy.items()}
+        return _Drawn(1, noisy, [None if mask is None else mask[at] for mask in self.masks])
+
+
 def _values(
     calls: Calls, sources: Sources, units: range, rows: Rows
 ) -> Tensor:  # (samples, rows, outputs)
     """The outputs of all samples of some units."""
+    drawn = _drawn(calls, sources, units, rows)
+    return calls.at(drawn.count, drawn.noisy, drawn.masks, rows)
+
+
+def _drawn(calls: Calls, sources: Sources, units: range, rows: Rows) -> _Drawn:
+    """What all samples of some units draw."""
     size = 2 if sources.active else 1
     tensors = Parts(calls.x).tensors
     numbers = range(units[0] * size, (units[-1] + 1) * size)
@@ -98,7 +155,7 @@ def _values(
         None if mask is None else mask.expand(-1, count, *mask.shape[2:])
         for mask in _masks(calls.setup, sources, units, size, count)
     ]
-    return calls.at(len(numbers), noisy, shared, rows)
+    return _Drawn(len(numbers), noisy, shared)
 
 
 def _wide(x: Tensor) -> torch.dtype:

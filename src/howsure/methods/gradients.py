@@ -26,10 +26,11 @@ from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.classified import certain, classified
 from howsure.methods.draws import Sampled
 from howsure.methods.method import Method
+from howsure.methods.passes import check_classes
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.running import keep_freed_memory
-from howsure.values.trees import is_traced, or_zero
+from howsure.values.trees import is_traced
 
 # Points unless `samples` says otherwise: two blocks of one source, one of noise at masks.
 POINTS = 8
@@ -91,21 +92,21 @@ def _prediction(setup: Setup, seen: Examined, found: Modelled) -> Prediction:
     calls = seen.calls
     assert calls.parts is not None
     own = found.variances.with_constant(setup.residual_var)
-    fill = calls.parts.filled
+    fill, varied = calls.parts.filled, calls.parts.varied
 
-    def shaped(flat: Tensor) -> Any:
-        return fill(calls.shaped(flat.to(calls.dtype)))
+    def wide(flat: Tensor) -> Any:
+        return varied(calls.shaped(flat, wide=True))
 
     return Prediction(
-        shaped(seen.mean),
-        or_zero(shaped(own.data)),
-        or_zero(shaped(own.model)),
+        fill(calls.shaped(seen.mean)),
+        wide(own.data),
+        wide(own.model),
         notes=seen.notes,
         covariance=own.covariance,
         sources=own.budget,
         linear_share=own.linear_share,
-        std_error=shaped(own.standard_error),
-        novelty=None if found.novelty is None else shaped(found.novelty),
+        std_error=wide(own.standard_error),
+        novelty=None if found.novelty is None else wide(found.novelty),
         joint_novelty=found.joint,
     )
 
@@ -194,6 +195,7 @@ def examined_as(
     has_classes = setup.task == "classification" and all(t.numel() for t in tensors_of(x))
     if has_classes:
         calls.check_logits()
+        check_classes(plain)
         calls.columns = varying(plain)
     points = setup.samples or POINTS
     found = estimate(calls, sources, points, setup.tolerance, setup.chunk)

@@ -17,6 +17,7 @@ from howsure.methods import noise_sampling
 from howsure.methods.draws import Sampled
 from howsure.methods.method import Method
 from howsure.methods.passes import Pass, prediction, zeros_like_each
+from howsure.moments.value import variance_dtype
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.trees import has_values
@@ -65,10 +66,11 @@ def predict(setup: Setup, x: Any) -> Prediction:
         *(() if verdict.note is None else (verdict.note,)),
         *_curved(plain, variance, missed),
     )
-    means, variances, errors = (calls.shaped(f.to(plain)) for f in (plain, variance, missed))
+    means = calls.shaped(plain)
+    variances, errors = (calls.shaped(each, wide=True) for each in (variance, missed))
     found = prediction(setup, run, means, variances, zeros_like_each(variances))
     assert run.parts is not None
-    stated = run.parts.filled(errors) if setup.task == "regression" else errors[0]
+    stated = run.parts.varied(errors) if setup.task == "regression" else errors[0]
     return replace(found, std_error=stated)
 
 
@@ -82,7 +84,8 @@ def _first_order(calls: Calls, sources: Sources, plain: Tensor) -> tuple[Tensor,
         )
     # The first of every block, since blocks share nothing.
     points = [z[:: sources.design.points] for z in sources.drawn(range(_POINTS))]
-    change = values_at(calls, sources, points, ALL, calls.count) - plain
+    own = variance_dtype(plain.dtype)
+    change = values_at(calls, sources, points, ALL, calls.count).to(own) - plain.to(own)
     here = [torch.zeros_like(z[:1]) for z in points]
     variances, tangents = [], []
     for columns in torch.arange(outputs, device=plain.device).split(MOST_OUTPUTS):

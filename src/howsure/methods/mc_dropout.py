@@ -39,6 +39,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
             nothing = zeros_like_each(means)
             return prediction(setup, run, means, nothing, nothing)
         outputs = _outputs(setup, x, run)
+        run.settle()
         means = [output.mean(0) for output in outputs]
         if setup.prediction == "network":
             means = list(run.plain())
@@ -73,7 +74,7 @@ def _std_error(run: Pass, outputs: Sequence[Tensor]) -> Any:
         Samples.of(wide.flatten(2).unsqueeze(1)).std_error.reshape(output.shape[1:])
         for output, wide in zip(outputs, _at_least_3d(outputs), strict=True)
     ]
-    return errors[0] if run.setup.task == "classification" else run.parts.filled(errors)
+    return errors[0] if run.setup.task == "classification" else run.parts.varied(errors)
 
 
 METHOD = Method(

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.calls import Calls
-from howsure.gradients.layout import RANDOM, layout_of
+from howsure.gradients.layout import RANDOM, TOGETHER, Verdict, layout_of
 from howsure.gradients.sources import Sources
 from howsure.methods.classified import certain, judged_at, with_temperature
-from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at
+from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at, stand_alone
 from howsure.methods.method import Method
 from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass, own_random_numbers
@@ -28,7 +28,7 @@ from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.running import keep_freed_memory
-from howsure.values.trees import or_zero
+from howsure.values.trees import is_traced
 
 
 @torch.inference_mode(False)
@@ -54,8 +54,20 @@ def _classified(setup: Setup, x: Any) -> Prediction:
     return with_temperature(_sampled(setup, x, judged), judged)
 
 
-def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
+def _layout(setup: Setup, x: Any) -> Verdict:
+    """How the model can be run; with samples, too, that are rows of one batch, if they may be."""
     verdict = setup.once(layout_of, x)
+    if verdict.layout != "folded" or is_traced():
+        return verdict
+    sources = Sources.of(setup, x, verdict.layout)
+    calls = verdict.calls(setup, x, sources)
+    with torch.no_grad():
+        are_alone = not calls.count or stand_alone(calls, sources, setup.samples or SAMPLES)
+    return verdict if are_alone else Verdict("whole", note=TOGETHER.format(axis=setup.batch_dim))
+
+
+def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
+    verdict = setup.once(_layout, x)
     sources = Sources.of(setup, x, verdict.layout)
     calls = verdict.calls(setup, x, sources)
     classes = Pass(setup, x)
@@ -88,23 +100,20 @@ def _prediction(setup: Setup, calls: Calls, found: Samples, plain: Tensor | None
     if found.size == 1 and setup.noise is None:
         data, model = model, data
 
-    def shaped(flat: Tensor) -> list[Tensor]:
-        return calls.shaped(flat.to(calls.dtype))
-
-    columns = [shaped(f) for f in (mean, data + setup.residual_var, model, found.std_error)]
+    means = calls.shaped(mean)
+    numbers = data + setup.residual_var, model, found.std_error
+    data_vars, model_vars, errors = (calls.shaped(each, wide=True) for each in numbers)
     if setup.task == "regression":
-        fill = calls.parts.filled
-        values, *variances, error = (fill(column) for column in columns)
-        data_var, model_var = map(or_zero, variances)
-        return Prediction(values, data_var, model_var, std_error=error)
-    means, data_vars, model_vars, errors = columns
+        values, in_place = calls.parts.filled(means), calls.parts.varied
+        data_var, model_var = in_place(data_vars), in_place(model_vars)
+        return Prediction(values, data_var, model_var, std_error=in_place(errors))
     logits = Prediction(means[1], data_vars[1], model_vars[1], std_error=errors[1])
     return Prediction(
         means[0],
         data_vars[0],
         model_vars[0],
         logits=logits,
-        expected_entropy=shaped(found.mean)[2].squeeze(1),
+        expected_entropy=calls.shaped(found.mean)[2].squeeze(1),
         std_error=errors[0],
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,11 +24,12 @@ from howsure.moments.interpreter import RuleInterpreter
 from howsure.moments.numerics.blocks import layers_of_variances_in
 from howsure.moments.prefix import Prefix, PrefixInterpreter
 from howsure.moments.propagate import Propagated, outcome, python_only, run
+from howsure.moments.value import variance_dtype
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
 from howsure.values.call_site import CallSites
 from howsure.values.running import keep_freed_memory
-from howsure.values.trees import Parts, batch_size, copied, or_zero, selected
+from howsure.values.trees import Parts, batch_size, copied, has_values, selected
 
 DIAGONAL = (
     "The noise is correlated, and moment propagation carries variances alone: `data_var` is that "
@@ -56,12 +58,19 @@ class Pass:
         self.parts = Parts(output)
         return tuple(self.parts.tensors)
 
+    def settle(self) -> None:
+        """Indices and masks become those of a plain pass: those of samples live inside `vmap`."""
+        if self.parts is not None and self.parts.has_other_tensors():
+            self.plain()
+
     def gaussian(
         self, prefix: Prefix | None = None
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """The means and the variances of the outputs."""
         result = self.propagated(prefix)
         self.parts = Parts(result.mean)
+        if self.setup.task == "classification":
+            check_classes(self.parts.tensors[1])
         return tuple(self.parts.tensors), tuple(Parts(result.var).tensors)
 
     def propagated(self, prefix: Prefix | None = None) -> Propagated:
@@ -86,6 +95,7 @@ class Pass:
                 "Classification needs a model that returns one tensor of logits, not a "
                 f"{type(output).__name__}."
             )
+        check_classes(output)
         return F.softmax(output, dim=1 if output.dim() > 1 else 0), output
 
     def with_entropy(self, output: Any) -> Any:
@@ -95,6 +105,25 @@ class Pass:
             return finished
         axis = 1 if output.dim() > 1 else 0
         return *finished, entropy(finished[0], dim=axis).unsqueeze(axis)
+
+
+def check_classes(logits: Tensor) -> None:
+    """An error for a single class; a warning if the outputs look like probabilities."""
+    axis = 1 if logits.dim() > 1 else 0
+    if logits.shape[axis] == 1:
+        raise ValueError(
+            "Classification needs a logit for each class, and there is one: its softmax is 1 "
+            "whatever it is. Of two classes give both: `output=lambda y: torch.cat([0 * y, y], 1)`."
+        )
+    if not has_values(logits) or not logits.numel() or bool((logits < 0).any()):
+        return
+    rounding = 8 * torch.finfo(logits.dtype).eps
+    if bool(((logits.double().sum(axis) - 1).abs() <= rounding).all()):
+        warnings.warn(
+            "The outputs are not negative and sum to 1, as probabilities do. Classification takes "
+            "its softmax, so give the logits: `output=torch.log` if the model has none.",
+            stacklevel=2,
+        )
 
 
 def no_gradients() -> torch.no_grad:
@@ -221,9 +250,8 @@ def prediction(
     assert run.parts is not None
     noisy = [var + setup.residual_var for var in data_vars]
     if setup.task == "regression":
-        fill = run.parts.filled
-        variances = [or_zero(fill(each)) for each in (noisy, model_vars)]
-        return Prediction(fill(means), *variances, notes=run.notes)
+        variances = [run.parts.varied(each) for each in (noisy, model_vars)]
+        return Prediction(run.parts.filled(means), *variances, notes=run.notes)
     logits = Prediction(means[1], noisy[1], model_vars[1], run.notes)
     per_sample = means[0][None] if samples is None else samples
     expected = entropy(per_sample, dim=2 if per_sample.dim() > 2 else 1).mean(0)
@@ -232,9 +260,10 @@ def prediction(
 
 def spread(setup: Setup, outputs: Tensor) -> Tensor:
     """Variance over the samples in front, divided by T as in the paper unless `unbiased`."""
-    return outputs.var(0, correction=1 if setup.unbiased else 0)
+    wide = outputs.to(variance_dtype(outputs.dtype))
+    return wide.var(0, correction=1 if setup.unbiased else 0)
 
 
 def zeros_like_each(tensors: Sequence[Tensor]) -> list[Tensor]:
     """No variance."""
-    return [torch.zeros_like(tensor) for tensor in tensors]
+    return [torch.zeros_like(each, dtype=variance_dtype(each.dtype)) for each in tensors]

@@ -38,6 +38,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
 
     with no_gradients():
         outputs = sampled(setup, x, one_pass)
+        run.settle()
         half = len(outputs) // 2
         means, variances = outputs[:half], outputs[half:]
         centres = (

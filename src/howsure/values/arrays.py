@@ -33,10 +33,18 @@ def as_tensors(x: object, model: nn.Module) -> object:
     def leaf(each: object) -> object:
         if not isinstance(each, np.ndarray):
             return each
-        tensor = torch.from_numpy(each).to(own.device)
+        tensor = _tensor(each).to(own.device)
         return tensor.to(own.dtype) if tensor.is_floating_point() else tensor
 
     return map_leaves(leaf, x)
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """The array as a tensor; a copy of what torch cannot share: backwards, read-only, swapped."""
+    native = array.dtype.newbyteorder("=")
+    if array.dtype != native or not array.flags.writeable or min(array.strides, default=0) < 0:
+        array = array.astype(native, order="C", copy=True)
+    return torch.from_numpy(array)
 
 
 def columns_of(named: Mapping[str, object], rows: int) -> Columns:

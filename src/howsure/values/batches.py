@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+# Rows of a data set that are taken at once.
+BATCH = 64
 Choice = str | Sequence[str] | Callable[[Any], object]
+
+
+def batched(loader: Any) -> Iterable[Any]:
+    """The loader; a data set, which yields single rows, in batches."""
+    has_rows = isinstance(loader, Dataset) and not hasattr(loader, "batch_size")
+    is_rows = has_rows and not isinstance(loader, IterableDataset)
+    rows: Any = loader
+    return DataLoader(rows, batch_size=BATCH) if is_rows else rows
 
 
 class batches:
@@ -35,7 +47,7 @@ class batches:
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Pairs, or tuples of the inputs alone."""
-        for batch in self.loader:
+        for batch in batched(self.loader):
             inputs = _chosen(batch, self.inputs, "inputs")
             if self.targets is None:
                 yield (inputs,)

@@ -10,9 +10,11 @@ from howsure.values.trees import has_values
 
 
 def brief(value: object) -> str:
-    """A number with three digits, a tensor by its shape and range, anything else as it is."""
+    """A number with three digits, a tensor by shape and range, also in tuples; else as it is."""
     if isinstance(value, Tensor):
         return number_range([value]) if value.numel() == 1 else _tensor(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(brief, value))})"
     return f"{value:.3g}" if isinstance(value, float) else repr(value)
 
 

@@ -89,11 +89,6 @@ def selected(output: Any, choice: Any) -> Any:
         ) from None
 
 
-def or_zero(tree: object) -> Any:
-    """The structure with 0 in place of what is no tensor, which has no variance."""
-    return map_leaves(lambda leaf: leaf if isinstance(leaf, Tensor) else 0.0, tree)
-
-
 def copied(x: object) -> Any:
     """The input with copies of its tensors: a model may write into those."""
     return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
@@ -135,12 +130,26 @@ class Parts:
         self.tensors.append(leaf)
         return _Slot(len(self.tensors) - 1)
 
+    def has_other_tensors(self) -> bool:
+        """Whether there are tensors besides: indices, masks."""
+        found: list[bool] = []
+        map_leaves(lambda leaf: found.append(isinstance(leaf, Tensor)), self.template)
+        return any(found)
+
     def filled(self, values: Sequence[object]) -> Any:
         """The structure with `values` in place of its floating-point tensors."""
         if isinstance(self.template, _Slot):
             return values[self.template.index]
         return map_leaves(
             lambda leaf: values[leaf.index] if isinstance(leaf, _Slot) else leaf, self.template
+        )
+
+    def varied(self, values: Sequence[object]) -> Any:
+        """The same for variances: what is no floating-point tensor, such as an index, has none."""
+        if isinstance(self.template, _Slot):
+            return values[self.template.index]
+        return map_leaves(
+            lambda leaf: values[leaf.index] if isinstance(leaf, _Slot) else 0.0, self.template
         )
 
     def filler(self) -> Callable[[Sequence[object]], Any]:

@@ -78,6 +78,9 @@ def export(
     """
     path = Path(path)
     _check_asked(path, compiled, masks)
+    if not hasattr(uncertain, "setup"):
+        kind = type(uncertain).__name__
+        raise ExportError(f"Wrap the {kind} first: `export(Uncertain(model, noise), x, path)`.")
     flat = flatten(uncertain, example, masks_as_inputs=masks == "inputs")
     with torch.no_grad():
         found = program(flat, any_batch)

@@ -74,7 +74,7 @@ def _quadrature(
     if deviation is None:
         resolution = 1e-3 if var.dtype == torch.float32 else 1e-5
         # The upper limit lets a mean of -inf through, as masked attention scores have.
-        widened = torch.maximum(var, (resolution * mean.detach().abs().clamp(1, 1e15)).square())
+        widened = torch.maximum(var, (resolution * mean.detach().abs().clamp(1.0, 1e15)).square())
     else:
         widened = var.clamp(min=torch.finfo(var.dtype).tiny)
     std = widened.sqrt()

@@ -48,6 +48,8 @@ def _clamped(
     mean: Tensor, var: Tensor, low: float | Tensor | None, high: float | Tensor | None
 ) -> Moments:
     shift, out = _cut(mean, var, _limit(low, -math.inf, mean), _limit(high, math.inf, mean))
+    # Of one type: torch's export to ONNX fails on a whole number beside a fraction.
+    low, high = (float(each) if isinstance(each, int) else each for each in (low, high))
     return Moments(mean.clamp(low, high) + shift, out)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 

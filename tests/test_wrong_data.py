@@ -1,0 +1,126 @@
+"""Data in forms that users have it: rows by number, arrays, NaN, whole numbers of any type."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import howsure as hs
+from howsure.calibrate import CALIBRATORS
+
+METHODS = ["gradients", "noise_sampling", "linear", "adf"]
+
+
+def network(outputs=2):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, outputs)).eval()
+
+
+def held_out(model, count=80):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, 6, generator=generator)
+    with torch.no_grad():
+        y = model(x)
+    return x, y + 0.1 * torch.randn(y.shape, generator=generator)
+
+
+def test_a_data_set_is_taken_in_batches():
+    model = network()
+    x, y = held_out(model, 100)
+    sure, same = hs.Uncertain(model, 0.01), hs.Uncertain(model, 0.01)
+    assert str(sure.fit(TensorDataset(x, y), show_progress=False)) == str(
+        same.fit([(x[:64], y[:64]), (x[64:], y[64:])], show_progress=False)
+    )
+    p = sure.predict(TensorDataset(x, y), show_progress=False)
+    assert torch.equal(p.std, sure(x).std)
+    rows = [{"x": a, "y": b} for a, b in zip(x, y, strict=True)]
+    named = hs.batches(Rows(rows), inputs=lambda b: b["x"], targets="y")
+    assert torch.equal(sure.predict(named, show_progress=False).std, p.std)
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+@pytest.mark.parametrize("form", [lambda x: x, lambda x: [x[:50], x[50:]]], ids=["array", "list"])
+def test_training_inputs_may_be_arrays_in_double_precision(form):
+    model = network()
+    known = np.random.default_rng(0).normal(size=(100, 6))
+    data = [held_out(model)]
+    sure, same = hs.Uncertain(model, 0.01), hs.Uncertain(model, 0.01)
+    sure.fit(data, train_inputs=form(known), show_progress=False)
+    same.fit(data, train_inputs=torch.tensor(known).float(), show_progress=False)
+    x = torch.randn(3, 6)
+    torch.testing.assert_close(sure(x).std, same(x).std)
+
+
+def test_labelled_training_rows_may_be_arrays_in_double_precision():
+    model = network()
+    x, y = held_out(model, 300)
+    train = x[:200].double().numpy(), y[:200].double().numpy()
+    found = hs.Uncertain(model, 0.01).fit([(x[200:], y[200:])], train=train, show_progress=False)
+    assert "200" in str(found)
+
+
+def test_nan_among_the_inputs_is_named():
+    model = network()
+    x, y = held_out(model)
+    broken = torch.randn(100, 6)
+    broken[7, 2] = float("nan")
+    with pytest.raises(ValueError, match="Some training inputs are NaN"):
+        hs.Uncertain(model, 0.01).fit([(x, y)], train_inputs=broken, show_progress=False)
+    x[3, 0] = float("nan")
+    with pytest.raises(ValueError, match="Some held-out inputs are NaN"):
+        hs.Uncertain(model, 0.01).fit([(x, y)], show_progress=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.uint8])
+def test_labels_are_whole_numbers_of_any_type(dtype):
+    model = network(3)
+    x = held_out(model)[0]
+    with torch.no_grad():
+        labels = (model(x) + 0.3 * torch.randn(80, 3)).argmax(1)
+    temperatures = []
+    for each in (labels, labels.to(dtype)):
+        sure = hs.Uncertain(model, 0.01, task="classification")
+        sure.fit([(x, each)], show_progress=False)
+        temperatures.append(sure(x[:4]).temperature)
+    assert torch.equal(*temperatures)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_logit_is_no_class(method):
+    sure = hs.Uncertain(network(1), 0.01, method, task="classification")
+    with pytest.raises(ValueError, match="a logit for each class, and there is one"):
+        sure(torch.randn(4, 6))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_probabilities_in_place_of_logits_are_noticed(method):
+    model, x = network(3), torch.randn(4, 6)
+    both = nn.Sequential(model, nn.Softmax(1)).eval()
+    with pytest.warns(UserWarning, match="sum to 1, as probabilities do"):
+        hs.Uncertain(both, 0.01, method, task="classification")(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hs.Uncertain(model, 0.01, method, task="classification")(x)
+
+
+@pytest.mark.parametrize("kind", ["scale", "affine", "isotonic", "conformal"])
+def test_a_calibrator_is_one_short_line(kind):
+    assert kind in CALIBRATORS
+    model = network()
+    sure = hs.Uncertain(model, 0.01)
+    found = repr(sure.calibrate([held_out(model)], kind))
+    assert found.startswith(f"{type(sure.calibrators[0]).__name__}(")
+    assert len(found) < 200 and "\n" not in found and "tensor(" not in found
