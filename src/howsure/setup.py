@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from howsure.masks import (
 )
 from howsure.moments.rule import Rule, Target
 from howsure.noise import NoiseLike, Root, is_correlated, is_number, roots_of, variance_of
+from howsure.settings import SETTINGS, PredictionKind, Task, check_setting
 from howsure.values.trees import (
     as_call,
     copied,
@@ -36,14 +37,11 @@ from howsure.values.trees import (
 if TYPE_CHECKING:
     from howsure.methods.temperature import TemperatureModel
 
-Task = Literal["regression", "classification"]
-PredictionKind = Literal["mean", "network"]
-TASKS = get_args(Task)
 Fact = TypeVar("Fact")
 # The rate of masks whose gradients are to be checked: multipliers of 1 +- 1 %, since the posterior
 # takes slopes, which a kink further away does not change.
 WATCHED_RATE = 1e-4
-PREDICTIONS = (None, *get_args(PredictionKind))
+
 # Facts that are kept: a model that is trained between two calls is another one each time.
 _MOST_FACTS = 256
 
@@ -109,26 +107,8 @@ class Setup:
 
     def __post_init__(self) -> None:
         """One clear sentence for each wrong setting."""
-        if str(self.prediction) == "adf":
-            raise ValueError('`prediction="adf"` is now called "mean": E[f(x + noise)].')
-        for name, allowed in (("task", TASKS), ("prediction", PREDICTIONS)):
-            if getattr(self, name) not in allowed:
-                known = tuple(word for word in allowed if word)
-                raise ValueError(f"`{name}` must be one of {known}, not {getattr(self, name)!r}.")
-        for name in ("samples", "chunk"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"`{name}` must be a whole number of at least 1, not {value!r}.")
-        if self.tolerance is not None and not 0 < self.tolerance < 1:
-            raise ValueError(
-                "`tolerance` is the largest relative error of a std, a number between 0 and 1, not "
-                f"{self.tolerance!r}."
-            )
-        if self.variance_dtype not in (None, torch.bfloat16):
-            raise ValueError(
-                "`variance_dtype` must be torch.bfloat16 or None (the model's precision), not "
-                f"{self.variance_dtype!r}: float16 cannot hold small variances."
-            )
+        for name in SETTINGS:
+            check_setting(name, getattr(self, name))
 
     def __getstate__(self) -> dict[str, object]:
         """What a copy in this or another process starts with: its facts are its own."""

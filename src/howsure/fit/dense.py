@@ -21,7 +21,7 @@ from howsure.fit.labelled import PIXELS
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, check_held_out, fit_judged
 from howsure.fit.stress import corruptions
 from howsure.gradients.checks import STEPWISE
-from howsure.gradients.layout import layout_of
+from howsure.gradients.layout import layout_of, why_no_gradients
 from howsure.gradients.sources import MOST_OUTPUTS
 from howsure.masks.novelty import quantiles_of
 from howsure.masks.pixels import AtPixels, PixelGram, m_at_pixels
@@ -29,7 +29,6 @@ from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
 from howsure.masks.variance_model import ALL_LAYERS, KNOWN, VarianceModel
 from howsure.methods import Method, noise_sampling
 from howsure.methods.choice import outputs_of
-from howsure.methods.gradients import why_no_gradients
 from howsure.methods.pixel_directions import has_derivatives
 from howsure.methods.pixel_head import NoPixelHeadError, head_of
 from howsure.methods.pixels import gradients_at_pixels

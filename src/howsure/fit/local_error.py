@@ -13,10 +13,10 @@ from howsure.fit.inputs import check_same_kind
 from howsure.fit.known_inputs import Batches
 from howsure.fit.validation_data import pairs_of, rows_in_front
 from howsure.gradients.calls import tensors_of
-from howsure.gradients.layout import layout_of
+from howsure.gradients.layout import layout_of, require_gradients
 from howsure.gradients.sources import Sources
 from howsure.masks.local_error import NEIGHBOURS, LocalError
-from howsure.methods.gradients import plain_pass, require_gradients
+from howsure.methods.gradients import plain_pass
 from howsure.setup import Setup
 from howsure.values.batches import BATCH, batched
 

@@ -29,10 +29,10 @@ from howsure.fit.validation_data import (
     warn_if_training_data,
 )
 from howsure.gradients.checks import verdict_of
+from howsure.gradients.layout import why_no_gradients
 from howsure.gradients.sources import MOST_OUTPUTS
 from howsure.methods import METHODS, Method, choose, gradients, method_of
 from howsure.methods.choice import outputs_of
-from howsure.methods.gradients import why_no_gradients
 from howsure.noise import sample_of
 from howsure.setup import Setup
 

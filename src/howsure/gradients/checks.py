@@ -32,7 +32,7 @@ from howsure.gradients.sources import (
 )
 from howsure.gradients.sums import block_variances
 from howsure.setup import Setup
-from howsure.values.trees import is_traced
+from howsure.values.trees import finite, is_traced
 
 # Blocks of points, and plain samples, that are compared.
 FEW = (4, 96)
@@ -86,6 +86,7 @@ def verdict_of(setup: Setup, x: Any) -> Verdict:
 
 
 def _first_doubt(setup: Setup, x: Any, verdict: Verdict) -> str | None:
+    x = finite(x)
     sources = Sources.of(setup, x, verdict.layout)
     calls = verdict.calls(setup, x, sources)
     # One by one: what masks cause would drown what the noise does, or the other way round.

@@ -148,7 +148,8 @@ def is_precise(variance: Running, tolerance: float) -> Tensor:  # (rows,)
     doubt = 1 + 1 / (2 * (variance.count - 1)).sqrt()
     # The relative error of a std is half that of its variance.
     reached = variance.standard_error * doubt <= 2 * tolerance * variance.mean
-    return (reached | (variance.squares == 0)).all(1)
+    # No number of points makes a std of what is not finite.
+    return (reached | (variance.squares == 0) | ~variance.squares.isfinite()).all(1)
 
 
 def _sums(

@@ -28,7 +28,7 @@ from howsure.gradients.calls import (
 )
 from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
 from howsure.setup import Setup
-from howsure.values.trees import Parts, is_traced
+from howsure.values.trees import Parts, finite, is_traced
 
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8
@@ -80,11 +80,32 @@ def some_rows(calls: Calls) -> tuple[Rows, int]:
     return slice(0, count), count
 
 
+def require_gradients(setup: Setup, verdict: Verdict) -> None:
+    """An error if a variance model cannot be fitted to, or used on, inputs of this kind."""
+    reason = why_no_gradients(setup, verdict)
+    if reason is not None:
+        raise ValueError(
+            f"What `fit` finds needs the network's gradients, which cannot be used: {reason}. Fit "
+            'with `model="dropout"`.'
+        )
+
+
+def why_no_gradients(setup: Setup, verdict: Verdict) -> str | None:
+    """Why the gradients do not make a variance model; `None` if they do.
+
+    Its errors and weights are those of single inputs, which a call that mixes its rows has not.
+    """
+    mixes_rows = verdict.layout == "whole" and setup.batch_dim is not None
+    if mixes_rows and verdict.reason is None:
+        return "the rows of a batch influence each other (`batch_dim=None` if a call is one input)"
+    return verdict.reason
+
+
 def layout_of(setup: Setup, x: Any) -> Verdict:
     """How the model can be run for inputs like these; ask `setup.once(layout_of, x)`."""
     if is_traced():
         return Verdict("folded")
-    verdict = _layout(setup, x)
+    verdict = _layout(setup, finite(x))
     if verdict.random:
         setup.keep(RANDOM, True)
     return verdict
@@ -169,10 +190,30 @@ def _is_foldable(calls: Calls, sources: Sources, plain: Sequence[Tensor]) -> boo
         one_by_one = Calls(calls.setup, calls.x, "looped", calls.sites, calls.axes)
         alone = values_at(one_by_one, sources, points, ALL, calls.count)[:, rows]
         same = alone[0].shape[1] == calls.flat(plain, 1).shape[2] and _close(alone, found)
+        same = same and _stands_alone(calls, sources, points, found)
         return same and _is_independent(calls, sources, points, rows, count)
     # A model that expects its own batch size can fail in any way.
     except Exception:
         return False
+
+
+def _stands_alone(calls: Calls, sources: Sources, points: Sequence[Tensor], found: Tensor) -> bool:
+    """Whether a row at a point has the outputs among all that it has in a call of its own.
+
+    A branch on the largest number of a batch is taken by all rows of it, or by none.
+    """
+    for point in range(len(found)):
+        row = point % found.shape[1]
+        one = [z[point : point + 1] for z in points]
+        try:
+            own = values_at(calls, sources, one, slice(row, row + 1), 1)
+        except Exception:  # A model that cannot do with one row may fail in any way.
+            return True
+        if own.shape[2] != found.shape[2]:
+            return True
+        if not _close(found[point : point + 1, row : row + 1], own):
+            return False
+    return True
 
 
 def _looped(setup: Setup, x: Any, plain: Sequence[Tensor]) -> Verdict | None:

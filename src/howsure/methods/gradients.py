@@ -16,7 +16,7 @@ from howsure.gradients.calls import Calls, tensors_of
 from howsure.gradients.checks import verdict_of
 from howsure.gradients.classes import varying
 from howsure.gradients.estimate import Estimate, estimate, is_precise
-from howsure.gradients.layout import Verdict, layout_of
+from howsure.gradients.layout import Verdict, layout_of, require_gradients
 from howsure.gradients.modelled import Modelled, modelled
 from howsure.gradients.sources import Sources, values_at
 from howsure.gradients.units import gradients_of_units
@@ -160,27 +160,6 @@ def examined(setup: Setup, x: Any, *, watch: bool, features: bool = False) -> Ex
     return examined_as(verdict, setup, x, watch=watch, features=features)
 
 
-def require_gradients(setup: Setup, verdict: Verdict) -> None:
-    """An error if a variance model cannot be fitted to, or used on, inputs of this kind."""
-    reason = why_no_gradients(setup, verdict)
-    if reason is not None:
-        raise ValueError(
-            f"What `fit` finds needs the network's gradients, which cannot be used: {reason}. Fit "
-            'with `model="dropout"`.'
-        )
-
-
-def why_no_gradients(setup: Setup, verdict: Verdict) -> str | None:
-    """Why the gradients do not make a variance model; `None` if they do.
-
-    Its errors and weights are those of single inputs, which a call that mixes its rows has not.
-    """
-    mixes_rows = verdict.layout == "whole" and setup.batch_dim is not None
-    if mixes_rows and verdict.reason is None:
-        return "the rows of a batch influence each other (`batch_dim=None` if a call is one input)"
-    return verdict.reason
-
-
 def examined_as(
     verdict: Verdict, setup: Setup, x: Any, *, watch: bool, features: bool = False
 ) -> Examined:
@@ -200,7 +179,8 @@ def examined_as(
     points = setup.samples or POINTS
     found = estimate(calls, sources, points, setup.tolerance, setup.chunk)
     own = variances_of(found, Sampled(calls, sources))
-    notes = (*notes, *own.notes, *_unreached(setup, found))
+    own, about_rows = _judged(setup, plain, found, own)
+    notes = (*notes, *own.notes, *about_rows, *_unreached(setup, found))
     if has_classes:
         logits = LogitsSeen(plain, found, _means(setup, calls, found))
         return Examined(calls, plain, own, None, notes, logits=logits)
@@ -240,6 +220,40 @@ def _means(setup: Setup, calls: Calls, found: Estimate) -> Tensor:  # (3, rows, 
     others = [more.mean(0), *(half.mean(0) for half in more.tensor_split(2))]
     means = [a + share * (b - a) for a, b in zip(own, others, strict=False)]
     return torch.stack(means).to(calls.dtype)
+
+
+NOT_FINITE = (
+    "{count} of {total} inputs have outputs that are NaN or infinite, as they are or under the "
+    "noise: their std is NaN."
+)
+SHIFTED = (
+    "The noise moves the outputs of {count} of {total} inputs by more than 10 std on average: what "
+    "the network says for the reading itself is not what it says under its noise. "
+    '`prediction="mean"` predicts the latter.'
+)
+
+
+def _judged(
+    setup: Setup, plain: Tensor, found: Estimate, own: Variances
+) -> tuple[Variances, tuple[str, ...]]:
+    """The variances without those of rows that are not finite, and what to say about rows."""
+    mean, total = found.sums.values.mean, own.data + own.model
+    is_finite = plain.isfinite().all(1, keepdim=True) & total.isfinite().all(1, keepdim=True)
+    factor = torch.where(is_finite, 1.0, torch.nan)
+    if is_traced():
+        return own.scaled(factor), ()
+    notes = ()
+    broken = len(plain) - int(is_finite.sum())
+    if broken:
+        own = own.scaled(factor)
+        notes = (NOT_FINITE.format(count=broken, total=len(plain)),)
+    # Some logits are no columns of the plain ones.
+    if setup.prediction == "mean" or mean.shape != plain.shape:
+        return own, notes
+    gap, rounding = (mean - plain).abs(), 20 * torch.finfo(found.dtype).eps * plain.abs()
+    shifted = int((gap > 10 * total.sqrt() + rounding).any(1).sum())
+    more = (SHIFTED.format(count=shifted, total=len(plain)),) if shifted else ()
+    return own, (*notes, *more)
 
 
 def _unreached(setup: Setup, found: Estimate) -> tuple[str, ...]:

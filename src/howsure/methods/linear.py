@@ -61,6 +61,8 @@ def predict(setup: Setup, x: Any) -> Prediction:
     if sources.names and calls.count:
         variance, missed = _first_order(calls, sources, plain)
         missed = _looked_at(calls, sources, variance, missed)
+        # What is not finite has no std.
+        variance = torch.where(plain.isfinite(), variance, torch.nan)
     run.parts = calls.parts
     run.notes = (
         *(() if verdict.note is None else (verdict.note,)),

@@ -91,7 +91,8 @@ class Samples:
 
     def are_precise(self, tolerance: float) -> Tensor:  # (rows,)
         """Whether each row's largest relative standard error is below the tolerance."""
-        return (self.std_error <= tolerance * self._std).all(1)
+        # No number of samples makes a std of what is not finite.
+        return ((self.std_error <= tolerance * self._std) | ~self._std.isfinite()).all(1)
 
     def where(self, rows: Tensor, other: Samples) -> Samples:
         """The other's sums for these rows, (rows,), its own for the rest."""

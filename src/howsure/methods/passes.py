@@ -162,9 +162,8 @@ def sampled(
 
     The pass is handed what earlier ones kept, if there are several; using it is up to the pass.
     """
-    setup = setup if setup.samples else setup.with_(samples=SAMPLES)
-    assert setup.samples is not None
-    if setup.samples < 2:
+    samples = setup.samples or SAMPLES
+    if samples < 2:
         raise ValueError(
             "`samples` is 1, and one sample has no variance; use at least 2, or the method "
             '"adf" without dropout.'
@@ -173,9 +172,9 @@ def sampled(
     sites = setup.sites(x)
     drawn = masks_of(setup, sites, x)
     chunk = setup.chunk or usual_chunk(sites, x)
-    prefix = Prefix() if chunk < setup.samples else None
+    prefix = Prefix() if chunk < samples else None
     parts = []
-    for start in range(0, setup.samples, chunk):
+    for start in range(0, samples, chunk):
         some = [None if m is None else m[start : start + chunk] for m in drawn]
         parts.append(_one_chunk(setup, sites, some, one_pass, prefix, start))
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))

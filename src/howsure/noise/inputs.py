@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
 from typing import Any, TypeAlias, TypeGuard
 
 import torch
@@ -130,7 +129,7 @@ def is_correlated(noise: object) -> bool:
 
 def is_number(noise: object) -> bool:
     """Whether a noise is none or one number, which neither depends on an input nor ever changes."""
-    if noise is None or isinstance(noise, Real):
+    if noise is None or type(noise) in (int, float):
         return True
     return type(noise) is Constant and isinstance(noise.var, float)
 

@@ -23,11 +23,13 @@ def as_value(value: object, name: str) -> Value:
 
     A tensor that requires grad is kept as it is, so that a noise can be learned.
     """
-    if isinstance(value, Real):
+    if isinstance(value, Real) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, Tensor) and value.dtype.is_floating_point:
         return value if value.requires_grad else value.clone()
     try:
+        if isinstance(value, bool):
+            raise TypeError
         # Lists in float64: each call converts them to the dtype of its input.
         return torch.from_numpy(np.array(value, dtype=np.float64))
     except (TypeError, ValueError, RuntimeError):
