@@ -7,11 +7,13 @@ import textwrap
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import howsure as hs
 from compilers import needs_compiler
 from howsure.deploy.compiling import Compiled
+from howsure.deploy.compiling.program import compiled_method
 from howsure.deploy.compiling.tracing import traced
 from howsure.methods import METHODS
 from howsure.values.trees import Parts
@@ -330,3 +332,31 @@ def test_weights_that_were_traced_can_be_swapped():
     graph = traced(lambda x: [net(x)], [torch.rand(4, 3)])
     torch.utils.swap_tensors(net.weight, nn.Parameter(torch.zeros(2, 3)))
     assert not net.weight.any() and graph(torch.ones(4, 3))[0].any()
+
+
+class Keeps(nn.Module):
+    """Computes a weight in a hook, and keeps what it last saw in a list and an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen, self.last = nn.Linear(3, 1).requires_grad_(False), [], None
+        prune.l1_unstructured(self.layer, "weight", 0.5)
+
+    def forward(self, x):
+        self.last = x * 2
+        self.seen[:] = [self.layer.weight * 1]
+        return self.layer(x)
+
+
+@needs_compiler
+@pytest.mark.parametrize("made", ["compiled", "exported"])
+def test_a_trace_leaves_no_stand_ins_in_the_model(made, tmp_path):
+    model, x = Keeps().eval(), torch.rand(2, 3)
+    weight, sure = model.layer.weight, hs.Uncertain(model, 0.1, "adf")
+    if made == "compiled":
+        compiled_method(sure.setup, METHODS["adf"], x)
+    else:
+        hs.export(sure, x, tmp_path / "net.pt2")
+    assert type(model.layer.weight) is Tensor and torch.equal(model.layer.weight, weight)
+    assert all(type(each) is Tensor for each in model.seen)
+    assert model.last is None or type(model.last) is Tensor

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -39,6 +39,13 @@ def restored(model: nn.Module) -> Iterator[State]:
         yield state
     finally:
         state.restore()
+
+
+def untouched(model: object) -> AbstractContextManager[object]:
+    """`restored` around a trace, whose stand-ins a model may keep; of any model."""
+    if isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule):
+        return restored(model)
+    return nullcontext()
 
 
 class State:

@@ -132,10 +132,24 @@ def _pair(sizes: Sequence[int]) -> list[int]:
     return list(sizes) * (2 // len(sizes))
 
 
+def silu_backward(grad: Tensor, input: Tensor) -> Tensor:
+    """The gradient of x s(x), with the sigmoid s."""
+    s = torch.sigmoid(input)
+    return grad * s * (1 + input * (1 - s))
+
+
+def mish_backward(grad: Tensor, input: Tensor) -> Tensor:
+    """The gradient of x t(x), with t the tanh of the softplus."""
+    t = torch.tanh(torch.nn.functional.softplus(input))
+    return grad * (t + input * torch.sigmoid(input) * (1 - t * t))
+
+
 DECOMPOSITIONS: dict[OpOverload, Callable[..., object]] = {
     aten.convolution_backward.default: convolution_backward,
     aten.avg_pool2d_backward.default: avg_pool2d_backward,
     aten.max_pool2d_with_indices_backward.default: max_pool2d_backward,
+    aten.silu_backward.default: silu_backward,
+    aten.mish_backward.default: mish_backward,
 }
 # What compiled programs take besides.
 COMPILED = {**DECOMPOSITIONS, aten.convolution_backward.default: _of_few_channels}

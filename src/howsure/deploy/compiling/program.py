@@ -19,6 +19,7 @@ from howsure.gradients.sources import Sources
 from howsure.gradients.variances import doubts_noted
 from howsure.methods import Method
 from howsure.methods.gradients import POINTS
+from howsure.methods.state import untouched
 from howsure.moments.numerics.narrow import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.setup import Setup
@@ -113,7 +114,8 @@ def _in_one_program(setup: Setup, method: Method, x: object, *, assume_narrow: b
         checks.update({limit: torch.stack(each).max() for limit, each in noted.items() if each})
         return [*found[-1].tensors, *checks.values()]
 
-    graph = traced(flat, tensors_of(leaves), COMPILED)
+    with untouched(setup.model):
+        graph = traced(flat, tensors_of(leaves), COMPILED)
     _check_floating(found[-1])
     run = compiled_graph(graph, tensors_of(leaves))
     return _runner(run, found[-1], list(checks))

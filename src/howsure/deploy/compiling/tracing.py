@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,6 +71,7 @@ def traced(
     _forget_originals(mode)
     graph.graph.eliminate_dead_code()
     _reshape_where_viewed(graph)
+    _limit_by_numbers_of_one_kind(graph)
     graph.recompile()
     _keep_constants(graph)
     return graph.eval()
@@ -104,6 +106,21 @@ def _reshape_where_viewed(graph: GraphModule) -> None:
     for node in graph.graph.nodes:
         if node.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
             node.target = torch.ops.aten.reshape.default
+
+
+def _limit_by_numbers_of_one_kind(graph: GraphModule) -> None:
+    """`clamp(x, 0.0, 1.5)` in place of `clamp(x, 0, 1.5)`, of which torch's ONNX export fails."""
+    for node in graph.graph.nodes:
+        if node.target not in (torch.ops.aten.clamp.default, torch.ops.aten.clamp_.default):
+            continue
+        limits = [*node.args[1:], *node.kwargs.values()]
+        if any(isinstance(limit, float) for limit in limits):
+            node.args = (node.args[0], *map(_as_float, node.args[1:]))
+            node.kwargs = {name: _as_float(limit) for name, limit in node.kwargs.items()}
+
+
+def _as_float(limit: Any) -> Any:
+    return float(limit) if isinstance(limit, int) else limit
 
 
 def _keep_constants(graph: GraphModule) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,13 +43,20 @@ def write_onnx(path: Path, exported: torch.export.ExportedProgram, about: dict[s
             )
         except Exception as error:
             raise ExportError(
-                f"ONNX has no form for a part of this program; a `.pt2` file has: {error}"
+                f"ONNX has no form for a part of this program; a `.pt2` file has: {_reason(error)}"
             ) from error
     assert found is not None
     _keep_apart(found.model.graph, set(about["outputs"]))
     model = found.model_proto
     model.metadata_props.add(key=KEY, value=json.dumps(about))
     path.write_bytes(model.SerializeToString())
+
+
+def _reason(error: Exception) -> str:
+    """What the exporter has to say, without the colours of a terminal and its advice."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = text.rpartition("## Exception summary")[2].strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _keep_apart(graph: Any, outputs: set[str]) -> None:
