@@ -148,6 +148,7 @@ def test_runs_inside_vmap_and_inference_mode():
     torch.testing.assert_close(var, expected.var, rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")  # torch 2.6, about its own export
 def test_propagation_itself_can_be_exported():
     class WithVariance(nn.Module):
         def __init__(self):

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
+from old_torch import TORCH
 
 X = torch.tensor([[0.3, -0.5, 1.2, 0.8], [1.1, 0.2, -0.7, 0.4], [-0.2, 0.9, 0.6, -1.3]])
 METHODS = ("adf", "sampled_adf", "mc_dropout", "linear")
@@ -203,7 +204,9 @@ def test_memory_of_a_gaussian_is_refused_by_name(name):
     code = f"import torch, howsure as hs\ndef f(x):\n    {body}\n"
     code += "try: hs.propagate(f, torch.ones(3, 4), 0.01)\nexcept hs.NoRuleError as e: print(e)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"`{name}" in done.stdout
+    # Before torch 2.9 `to_dlpack` asks nobody, and the first operation that it calls is refused.
+    old = name == "to_dlpack" and TORCH < "2.9"
+    assert ("`aten.as_strided" if old else f"`{name}") in done.stdout
 
 
 def copied(x):
@@ -317,17 +320,26 @@ def by_index(h):
     return out
 
 
+def writes_through_a_view(program):
+    called = [str(node.target) for node in program.graph.nodes]
+    return "aten.slice.Tensor" in called and "aten.copy_.default" in called
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("decompositions", [None, {}, "default"], ids=str)
 @pytest.mark.parametrize("write", [assigned, copied_into, filled, by_index])
 def test_exported_writes_keep_their_variance(write, decompositions):
     model = Writes(write).eval()
-    program = torch.export.export(model, (X,))
+    program = torch.export.export(model, (X,), strict=False)
     if decompositions is not None:
         table = () if decompositions == "default" else (decompositions,)
         program = program.run_decompositions(*table)
     expected = hs.propagate(model, X, 0.01)
     assert bool((expected.var > 0).all())
+    if writes_through_a_view(program):  # `out[:] = h` as an older torch exports it
+        with pytest.raises(hs.NoRuleError, match="writes through views"):
+            hs.propagate(program.module(), X, 0.01)
+        return
     out = hs.propagate(program.module(), X, 0.01)
     torch.testing.assert_close(out.mean, expected.mean)
     torch.testing.assert_close(out.var, expected.var)

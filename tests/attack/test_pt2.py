@@ -17,8 +17,9 @@ import howsure as hs
 from exports import QUIET
 from howsure.data.reading import load_model
 from howsure.data.reading.pt2_expressions import Refused, expression, guard
+from old_torch import checks_programs
 
-pytestmark = QUIET
+pytestmark = [*QUIET, checks_programs]
 CODE = [name for name in NAMES if not name.isidentifier() or not name.isascii()]
 CODE += ["__class__", "class"]
 TOWER = "FloatPow(s0, Float('1e9', precision=53))"

@@ -13,6 +13,7 @@ from torch import nn
 
 import howsure as hs
 from howsure.data.reading.safetensors import read_safetensors
+from old_torch import checks_programs
 
 NET = "project_model:build"
 # Warnings of torch's own about its own export.
@@ -155,9 +156,10 @@ def test_weights_are_never_unpickled(project, refused):
 
 
 def exported(net, x, path="net.pt2", **options):
-    torch.export.save(torch.export.export(net, (x,), **options), path)
+    torch.export.save(torch.export.export(net, (x,), strict=False, **options), path)
 
 
+@checks_programs
 def test_an_exported_program_predicts_as_its_module(project, howsure):
     exported(built(), torch.rand(4, 3), dynamic_shapes=({0: torch.export.Dim("rows")},))
     options = ("--noise-std", "0.1", "--rate", "0.1", "--method", "sampled_adf")
@@ -173,6 +175,7 @@ def test_an_exported_program_predicts_as_its_module(project, howsure):
     )
 
 
+@checks_programs
 def test_an_exported_program_of_a_fixed_batch(project, howsure, refused):
     exported(built(), torch.rand(5, 3))
     options = ("--noise-std", "0.1", "--method", "adf")
@@ -188,6 +191,7 @@ def test_an_exported_program_of_a_fixed_batch(project, howsure, refused):
     refused("check", "net.pt2", "--shape", "3", "--weights", "weights.pt", words="its own weights")
 
 
+@checks_programs
 def test_a_program_exported_in_train_mode_is_refused(project, refused):
     net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1)).train()
     exported(net, torch.rand(4, 3))
@@ -203,6 +207,7 @@ def rewritten(path, change, **options):
             archive.writestr(name, change(name, content))
 
 
+@checks_programs
 def test_programs_are_never_unpickled(project, howsure, refused):
     trap = io.BytesIO()
     torch.save(Trap(), trap)
@@ -230,6 +235,7 @@ def test_programs_are_never_unpickled(project, howsure, refused):
     assert not (project / "sprung").exists()
 
 
+@checks_programs
 def test_packed_programs_are_refused(project, refused):
     exported(built(), torch.rand(4, 3))
     packed = zipfile.ZIP_DEFLATED
@@ -237,8 +243,15 @@ def test_packed_programs_are_refused(project, refused):
     refused("predict", "net.pt2", "x.npy", words="repeated or packed")
 
 
+@checks_programs
 @pytest.mark.parametrize("cut", [0, 10, 2000])
 def test_damaged_programs(project, refused, cut):
     exported(built(), torch.rand(4, 3))
     (project / "net.pt2").write_bytes((project / "net.pt2").read_bytes()[:cut])
     refused("predict", "net.pt2", "x.npy", words="cannot be read as a program")
+
+
+def test_an_older_torch_names_the_one_that_checks_programs(project, refused, monkeypatch):
+    exported(built(), torch.rand(4, 3))
+    monkeypatch.setattr(torch, "__version__", "2.8.0+cpu")
+    refused("predict", "net.pt2", "x.npy", words="torch 2.9 or newer, and this is torch 2.8.0+cpu;")

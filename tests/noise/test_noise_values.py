@@ -146,6 +146,7 @@ def test_normalising_is_that_of_the_noisy_input(value, oracle):
     )
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")  # torch 2.6, about its own export
 def test_works_inside_compile_and_export():
     camera = noise.poisson_gaussian(0.3, 2).through_normalize(MEAN, STD)
     value = camera + noise.per_channel(stds=STD) + noise.custom(lambda x: x.square()).scaled(2)

@@ -30,6 +30,9 @@ def map_leaves(function: Callable[..., object], tree: object, *others: object) -
         if isinstance(leaf, Mapping) and not dataclasses.is_dataclass(leaf):
             columns = {key: [each[key] for each in (leaf, *beside)] for key in leaf}
             return _like(leaf, {key: map_leaves(function, *col) for key, col in columns.items()})
+        if isinstance(leaf, tuple) and hasattr(leaf, "_fields"):  # torch 2.6: a `PackedSequence`
+            parts = [map_leaves(function, *col) for col in zip(leaf, *beside, strict=True)]
+            return type(leaf)(*parts)
         if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
             return function(leaf, *beside)
         names = [field.name for field in dataclasses.fields(leaf) if field.init]

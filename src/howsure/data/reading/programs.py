@@ -10,10 +10,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_unflatten
 
 from howsure.data.reading.pt2_expressions import Refused
 
+# torch's schema is not public. Before this version, files hold pickled weights.
+OLDEST_CHECKED = "2.9"
 _DROPOUT_TRAINS = 2  # the place of `train` among the arguments of aten's dropout
 
 
@@ -63,7 +66,10 @@ def _load_safely(path: Path) -> torch.export.ExportedProgram:
 
     torch checks the sizes of inputs only for programs that have an example.
     """
-    try:  # torch's schema is not public, and was another one before 2.8
+    if TorchVersion(torch.__version__) < OLDEST_CHECKED:
+        found = f"this is torch {torch.__version__}"
+        raise Refused(f"to check it takes torch {OLDEST_CHECKED} or newer, and {found}")
+    try:
         from howsure.data.reading.pt2_archive import load_checked
     except ImportError as error:
         raise Refused(f"it cannot be checked with torch {torch.__version__} ({error})") from None

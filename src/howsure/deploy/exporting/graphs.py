@@ -44,7 +44,7 @@ def program(flat: Flat, any_batch: bool | None) -> Program:
                     f"program that takes batches of {batch}."
                 ) from error
     graph = _named(_trace(flat, flat.tensors, batch), flat)
-    return Program(torch.export.export(graph, tuple(flat.tensors)), batch)
+    return Program(torch.export.export(graph, tuple(flat.tensors), strict=False), batch)
 
 
 def _exported_for_any(graph: GraphModule, flat: Flat) -> torch.export.ExportedProgram:
@@ -53,7 +53,7 @@ def _exported_for_any(graph: GraphModule, flat: Flat) -> torch.export.ExportedPr
     # A batch of 1 would be taken as fixed.
     examples = rows(flat, 3)
     try:
-        return torch.export.export(graph, tuple(examples), dynamic_shapes=shapes)
+        return torch.export.export(graph, tuple(examples), dynamic_shapes=shapes, strict=False)
     except Exception as error:  # Its errors have no common class.
         raise BatchSizeMattersError(f"{error}".partition("\n")[0]) from error
 
