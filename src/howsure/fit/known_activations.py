@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.fit.inputs import unseen_inputs
+from howsure.fit.inputs import check_finite, unseen_inputs
 from howsure.fit.known_inputs import FEWEST, FOLDS, Batches, folds_of
 from howsure.fit.options import KnownOptions
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
@@ -262,6 +262,7 @@ def _from_training(
     unseen = unseen_inputs(search.train_inputs, batches, setup.batch_dim)
     for x in progress(unseen, search.show_progress, "distances"):
         seen = activations(setup, x, watched.names)
+        check_finite(seen.inputs.values(), "activations at training inputs")
         centres = centres or _centres(seen, watched)
         found.add(seen, centres, generator)
     if found.count < FEWEST:

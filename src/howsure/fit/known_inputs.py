@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.fit.inputs import unseen_inputs
+from howsure.fit.inputs import check_finite, unseen_inputs
 from howsure.gradients.units import mask_gradients
 from howsure.masks.local_error import LocalError, Nearby
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
@@ -141,7 +141,9 @@ def _by_fold(setup: Setup, batches: Batches, show: bool) -> list[Gram]:
 def _from_training(setup: Setup, batches: Batches, inputs: object, show: bool) -> Gram:
     gram, unseen = Gram(), unseen_inputs(inputs, batches, setup.batch_dim)
     for x in progress(unseen, show, "masks"):
-        gram.add(mask_gradients(setup, x))
+        z = mask_gradients(setup, x)
+        check_finite([z], "gradients at training inputs")
+        gram.add(z)
     if gram.count < FEWEST:
         raise ValueError(
             f"There are {gram.count} training inputs, and the posterior needs at least {FEWEST}, "
