@@ -70,7 +70,28 @@ def test_the_local_error_is_its_formula():
     arrays = (known, residuals**2, error, new)
     features, squared, typical, at = (torch.from_numpy(each) for each in arrays)
     found = LocalError.of(features, squared, typical).at(at)
-    np.testing.assert_allclose(found, oracle(known, residuals, error, new), rtol=1e-10)
+    np.testing.assert_allclose(found.error, oracle(known, residuals, error, new), rtol=1e-10)
+    nearest = ((new[:, None] - known) ** 2).sum(2).min(1)
+    np.testing.assert_allclose(found.squared_distance[:, 0], nearest, rtol=1e-10)
+
+
+def test_the_growth_needs_both_new_gradients_and_far_rows():
+    wrapped = hs.Uncertain(trained(1))
+    train, held_out = table(150, 0), table(120, 1)
+    model = wrapped.fit([held_out], train=train, cap=False).model
+    with torch.no_grad():
+        rows = wrapped.setup.model[:-1](train[0]).double()
+        new = 1.5 * table(9, 2)[0]
+        near = torch.cdist(wrapped.setup.model[:-1](new).double(), rows).amin(1).square()
+        held = torch.cdist(wrapped.setup.model[:-1](held_out[0]).double(), rows).amin(1).square()
+    assert model.known_distance == pytest.approx(float(held.quantile(0.75)), rel=1e-4)
+    p = wrapped(new)
+    both = (p.novelty[:, 0].double() * near / held.quantile(0.75)).sqrt()
+    expected = model.squared_error * (both**model.exponent - 1).clamp(min=0)
+    budget = p.budget()
+    grown = budget.variances[budget.names.index("novelty")][:, 0]
+    assert float(expected.max()) > 0
+    torch.testing.assert_close(grown, expected.to(grown), rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
@@ -93,7 +114,7 @@ def test_fit_puts_the_oracles_error_into_the_variance(outputs):
 def test_far_from_all_rows_the_held_out_error_is_left():
     rows = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     local = LocalError.of(rows, torch.rand(60, 1), torch.tensor([0.7]))
-    assert float(local.at(torch.full((1, 3), 1e4))) == pytest.approx(0.7)
+    assert float(local.at(torch.full((1, 3), 1e4)).error) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("same", ["features", "residuals"])
@@ -102,7 +123,7 @@ def test_rows_that_coincide_and_residuals_of_0_give_finite_errors(same):
     squared = torch.zeros(60, 1) if same == "residuals" else torch.full((60, 1), 0.2)
     found = LocalError.of(rows, squared, torch.tensor([0.7])).at(torch.ones(4, 3))
     # Either way nothing distinguishes one place from another.
-    torch.testing.assert_close(found, torch.full((4, 1), 0.7, dtype=torch.float64))
+    torch.testing.assert_close(found.error, torch.full((4, 1), 0.7, dtype=torch.float64))
 
 
 def test_noise_that_differs_from_place_to_place_is_found(net, sure):

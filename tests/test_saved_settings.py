@@ -46,6 +46,7 @@ OTHER = {
         "head",
         LocalError(torch.rand(40, 2), torch.rand(40, 1), torch.rand(1), 0.5),
         torch.rand(1),
+        0.3,
     ),
     "temperature_model": TemperatureModel(
         1.5,

@@ -10,9 +10,17 @@ from waves import data
 import howsure as hs
 
 
+def with_nan(count, seed):
+    x, y = data(count, seed)
+    return torch.where(torch.arange(count)[:, None] == count - 1, math.nan, x), y
+
+
 @pytest.mark.parametrize(
     "changes, words",
     [
+        ({"held_out": [with_nan(60, 1)]}, "predictions of held-out inputs are NaN"),
+        ({"held_out": [data(60, 1), with_nan(60, 2)]}, "predictions of held-out inputs are NaN"),
+        ({"train_inputs": with_nan(100, 0)[0]}, "gradients at training inputs are NaN"),
         ({"train_inputs": torch.rand(100, 3)}, "prepare both in the same way"),
         ({"train_inputs": torch.rand(20, 2)}, "at least 50"),
         ({"held_out": [data(30, 1)]}, "at least 50"),
@@ -31,6 +39,19 @@ def test_wrong_use_is_answered(net, changes, words):
     given = {"held_out": [data(60, 1)], **changes}
     with pytest.raises(ValueError, match=words):
         hs.Uncertain(net, 0.001).fit(given.pop("held_out"), **given)
+
+
+def test_inputs_that_are_not_finite_are_taken_if_the_model_takes_them(net):
+    class Tolerant(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            return self.net(x.nan_to_num())
+
+    fit = hs.Uncertain(Tolerant().eval(), 0.001).fit([with_nan(60, 1)], show_progress=False)
+    assert fit.count == 60 and math.isfinite(fit.nll)
 
 
 def test_what_has_no_posterior_says_so(net, sure):

@@ -17,9 +17,16 @@ def with_label(value, at=0):
     return [(x, y)]
 
 
+def with_nan(count, seed):
+    x, y = blobs(count, seed)
+    return torch.where(torch.arange(count)[:, None] == count - 1, math.nan, x), y
+
+
 @pytest.mark.parametrize(
     "changes, words",
     [
+        ({"held_out": [with_nan(60, 1)]}, "predictions of held-out inputs are NaN"),
+        ({"train_inputs": with_nan(100, 0)[0]}, "activations at training inputs are NaN"),
         ({"held_out": [blobs(30, 1)]}, "at least 50"),
         ({"held_out": with_label(3)}, "from 0 to 3, but there are 3"),
         ({"held_out": with_label(-1)}, "from -1 to 2"),

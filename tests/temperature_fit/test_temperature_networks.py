@@ -70,12 +70,9 @@ def test_a_convolution_makes_the_logits_and_places_are_averaged():
     held_out = [(images(60, 1), labels_of(model, images(60, 1)))]
     own = fitted(model, held_out=held_out, options={"train_inputs": images(80, 0)})
     distances = own.setup.temperature_model.distances
-    assert distances.head == "head" and [layer.name for layer in distances.layers] == [
-        "first",
-        "head",
-    ]
+    assert distances.head == "head" and [layer.name for layer in distances.layers] == ["head"]
     known = torch.relu(model.first(images(80, 0))).mean((2, 3)).double()
-    torch.testing.assert_close(distances.layers[1].mean, known.mean(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(distances.layers[0].mean, known.mean(0), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(
         distances.neighbours.double().sort(0)[0], F.normalize(known, dim=1).sort(0)[0]
     )
@@ -87,7 +84,7 @@ def test_layers_that_are_functions_and_write_in_place_are_read():
     x = torch.rand(60, 3, 8, 8)
     own = fitted(model, held_out=[(x, torch.arange(60) % 4)], options={"stress": None})
     names = [layer.name for layer in own.setup.temperature_model.distances.layers]
-    assert names == ["stem", "first", "second", "head"]
+    assert names == ["first", "second", "head"]
 
 
 class NoHead(nn.Module):

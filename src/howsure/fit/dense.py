@@ -159,7 +159,8 @@ class _Images:
         mean, data = self._predicted(seen, x)
         flat = seen.by_pixel(target.reshape(seen.output.shape).to(mean))
         m = self._m(seen, number)
-        return Judged(mean, (flat - mean).square(), data, m, flat, torch.zeros_like(flat))
+        nothing = torch.zeros_like(flat)
+        return Judged(mean, (flat - mean).square(), data, m, flat, nothing, nothing[..., :1])
 
     def _predicted(self, seen: AtPixels, x: object) -> tuple[Tensor, Tensor]:
         """What is predicted, and the sensor's variance."""

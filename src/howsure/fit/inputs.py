@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,12 @@ def check_same_kind(given: object, held_out: object, axis: int | None) -> None:
             f"The training inputs are {found} for each input, and the held-out inputs are "
             f"{wanted}; prepare both in the same way."
         )
+
+
+def check_finite(tensors: Iterable[Tensor], what: str) -> None:
+    """An error if a number is NaN or infinite."""
+    if not all(bool(each.isfinite().all()) for each in tensors):
+        raise ValueError(f"Some {what} are NaN or infinite; leave them out.")
 
 
 def _fingerprints(x: object) -> set[int]:

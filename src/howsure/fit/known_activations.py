@@ -6,13 +6,13 @@ the held-out inputs in folds: no input is judged by distances to itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from howsure.fit.inputs import unseen_inputs
+from howsure.fit.inputs import check_finite, unseen_inputs
 from howsure.fit.known_inputs import FEWEST, FOLDS, Batches, folds_of
 from howsure.fit.options import KnownOptions
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
@@ -69,12 +69,10 @@ class Watched:
         names = [n for n, each in seen.inputs.items() if _same(each[kept], fewer.inputs.get(n))]
         if not names:
             return cls((), None, (NO_LAYERS,))
-        spread = torch.linspace(0, len(names) - 1, min(len(names), MOST_LAYERS)).round().long()
-        layers = tuple(names[k] for k in spread)
         if seen.logits.dim() > 2:  # Neighbours of an image as a whole say little about its pixels.
-            return cls(layers, None)
+            return cls(_spread(names), None)
         head = _head(seen, names)
-        return cls(layers, head, () if head else (NO_HEAD,))
+        return cls(_spread(_later(names, seen.averaged)), head, () if head else (NO_HEAD,))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,6 +106,21 @@ def _same(one: Tensor, two: Tensor | None) -> bool:
         return False
     scale = float(one.abs().max()) if one.numel() else 0.0
     return bool(torch.allclose(one, two, rtol=1e-2, atol=1e-3 * scale))
+
+
+def _later(names: Sequence[str], averaged: Collection[str]) -> list[str]:
+    """The layers without the first half of those whose input is an average over places.
+
+    Early averages are colours and brightness, which change without any harm to the classes.
+    """
+    early = [name for name in names if name in averaged]
+    return [name for name in names if name not in early[: len(early) // 2]]
+
+
+def _spread(names: Sequence[str]) -> tuple[str, ...]:
+    """At most `MOST_LAYERS` of them, spread evenly."""
+    chosen = torch.linspace(0, len(names) - 1, min(len(names), MOST_LAYERS)).round()
+    return tuple(names[int(k)] for k in chosen)
 
 
 def _head(seen: Activations, names: Sequence[str]) -> str | None:
@@ -249,6 +262,7 @@ def _from_training(
     unseen = unseen_inputs(search.train_inputs, batches, setup)
     for x in progress(unseen, search.show_progress, "distances"):
         seen = activations(setup, x, watched.names)
+        check_finite(seen.inputs.values(), "activations at training inputs")
         centres = centres or _centres(seen, watched)
         found.add(seen, centres, generator)
     if found.count < FEWEST:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.fit.inputs import unseen_inputs
+from howsure.fit.inputs import check_finite, unseen_inputs
 from howsure.gradients.units import mask_gradients
-from howsure.masks.local_error import LocalError
+from howsure.masks.local_error import LocalError, Nearby
 from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
 from howsure.methods.gradients import examined
 from howsure.setup import Setup
@@ -37,6 +37,7 @@ class Judged:
         m: What the masks leave open.
         target: The targets.
         local: The error near each input; 0 without labelled training rows.
+        distance: Squared, to the nearest training row, (inputs, 1); 0 likewise.
     """
 
     mean: Tensor
@@ -45,6 +46,7 @@ class Judged:
     m: Tensor
     target: Tensor
     local: Tensor
+    distance: Tensor
 
     @staticmethod
     def joined(parts: Sequence[Judged]) -> Judged:
@@ -94,11 +96,12 @@ class Known:
         if self.posterior is not None:
             assert found.z is not None
             m = self._m(found.z, number)
-        local = torch.zeros_like(flat)
+        near = Nearby(torch.zeros_like(flat), torch.zeros_like(flat[:, :1]))
         if nearby is not None and found.features is not None:
-            local = nearby.at(found.features)
-        mean = found.mean.double()
-        return Judged(mean, (flat - mean).square(), found.own.data.double(), m, flat, local)
+            near = nearby.at(found.features)
+        mean, data = found.mean.double(), found.own.data.double()
+        parts = (mean, (flat - mean).square(), data, m, flat, near.error, near.squared_distance)
+        return Judged(*parts)
 
     def _m(self, z: Tensor, number: int) -> Tensor:
         assert self.posterior is not None
@@ -138,7 +141,9 @@ def _by_fold(setup: Setup, batches: Batches, show: bool) -> list[Gram]:
 def _from_training(setup: Setup, batches: Batches, inputs: object, show: bool) -> Gram:
     gram, unseen = Gram(), unseen_inputs(inputs, batches, setup)
     for x in progress(unseen, show, "masks"):
-        gram.add(mask_gradients(setup, x))
+        z = mask_gradients(setup, x)
+        check_finite([z], "gradients at training inputs")
+        gram.add(z)
     if gram.count < FEWEST:
         raise ValueError(
             f"There are {gram.count} training inputs, and the posterior needs at least {FEWEST}, "

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from howsure.fit.inputs import check_same_kind
+from howsure.fit.inputs import check_finite, check_same_kind
 from howsure.fit.known_inputs import Batches
 from howsure.fit.validation_data import pairs_of, rows_in_front
 from howsure.gradients.calls import tensors_of
@@ -80,7 +80,7 @@ def _sampled(setup: Setup, held_out: Batches, train: Iterable[object]) -> tuple[
 
 def _residuals(setup: Setup, x: object, target: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """What enters the last linear layer, and the squared residuals, of a batch."""
-    _check_finite((*tensors_of(x), target), kind)
+    check_finite((*tensors_of(x), target), f"{kind} rows")
     verdict = setup.watching(x).once(layout_of, x)
     require_gradients(setup, verdict)
     calls = verdict.calls(setup, x, Sources.of(setup, x, verdict.layout, watch=True))
@@ -92,10 +92,5 @@ def _residuals(setup: Setup, x: object, target: Tensor, kind: str) -> tuple[Tens
             f"{mean.shape[1]} numbers for each of {len(mean)} inputs."
         )
     residuals = target.to(mean.device).reshape(mean.shape).double() - mean.double()
-    _check_finite((residuals, features), kind)
+    check_finite((residuals, features), f"{kind} rows")
     return features.float(), residuals.square()
-
-
-def _check_finite(tensors: Iterable[Tensor], kind: str) -> None:
-    if not all(bool(each.isfinite().all()) for each in tensors):
-        raise ValueError(f"Some {kind} rows are NaN or infinite; leave them out.")

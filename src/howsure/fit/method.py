@@ -18,6 +18,7 @@ from howsure.errors import check_option
 from howsure.fit.closed_form import search_closed_form
 from howsure.fit.dense import fit_dense, is_dense, why_not_dense
 from howsure.fit.grid import Batches, search_grid
+from howsure.fit.inputs import check_finite
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, fit_posterior
 from howsure.fit.search import Fit, Search
 from howsure.fit.temperature import fit_temperature, why_no_temperature
@@ -28,6 +29,7 @@ from howsure.fit.validation_data import (
     warn_if_clean,
     warn_if_training_data,
 )
+from howsure.gradients.calls import tensors_of
 from howsure.gradients.checks import verdict_of
 from howsure.gradients.layout import why_no_gradients
 from howsure.gradients.sources import MOST_OUTPUTS
@@ -35,6 +37,7 @@ from howsure.methods import METHODS, Method, choose, gradients, method_of
 from howsure.methods.choice import outputs_of
 from howsure.noise import sample_of
 from howsure.setup import Setup
+from howsure.values.trees import Parts, copied
 
 ModelPart = Literal["auto", "posterior", "temperature", "dropout"]
 Found = Fit | PosteriorFit | TemperatureFit
@@ -99,6 +102,7 @@ def _model_for(
     if not has_room or is_rate_search or setup.placement.kind == "existing":
         return "dropout", None
     x = next(iter(pairs_of(loader, model=setup.model)))[0]
+    _check_inputs(setup, x)
     if fitting == "temperature":
         what, reason = "temperature of each input", why_no_temperature(setup, x)
     else:
@@ -174,10 +178,22 @@ def _batches(
     """The held-out data as it is used; a warning for what would spoil a fit."""
     warn_if_training_data(loader, search.training_data)
     batches = list(pairs_of(loader, model=setup.model))
+    for x, _ in batches:
+        _check_inputs(setup, x)
     if search.inputs == "clean":
         return _with_noise(setup, batches)
     warn_if_clean(setup, batches)
     return batches
+
+
+def _check_inputs(setup: Setup, x: object) -> None:
+    """An error for inputs that are not finite, unless the model can deal with them."""
+    floats = [each for each in tensors_of(x) if each.is_floating_point()]
+    if all(bool(each.isfinite().all()) for each in floats):
+        return
+    with torch.no_grad():
+        predicted = Parts(setup.run(copied(x))).tensors
+    check_finite(predicted, "predictions of held-out inputs")
 
 
 def _fit_dropout(

@@ -21,7 +21,7 @@ from howsure.fit.options import KnownOptions, check_count
 from howsure.fit.stress import Stress, corruptions
 from howsure.fit.terms import points_for
 from howsure.fit.variance_terms import best_weights, nll
-from howsure.masks.local_error import NEIGHBOURS
+from howsure.masks.local_error import NEIGHBOURS, Nearby
 from howsure.masks.novelty import TOLD, quantiles_of
 from howsure.masks.variance_model import EXPONENT, KNOWN, VarianceModel
 from howsure.methods.gradients import POINTS
@@ -236,7 +236,13 @@ def _weighted(held_out: Judged, known_inputs: Known, search: PosteriorSearch) ->
         quantiles_of(novelty.mean(1)) / joint_known,
         local_error=nearby,
         local_weight=None if nearby is None else local,
+        known_distance=None if nearby is None else _known_distance(held_out),
     )
+
+
+def _known_distance(held_out: Judged) -> float | None:
+    """The distance that counts as known; `None` if most held-out inputs are training rows, too."""
+    return float(held_out.distance.quantile(KNOWN)) or None
 
 
 def _best(held_out: Judged, known: Known, search: PosteriorSearch) -> Tensor:  # (outputs, 4)
@@ -291,4 +297,5 @@ def _mean_nll(model: VarianceModel, stressed: Sequence[Judged]) -> float:
 
 
 def _variance(model: VarianceModel, judged: Judged) -> Tensor:
-    return model.parts(judged.mean, judged.data, judged.m, judged.local).total
+    near = Nearby(judged.local, judged.distance)
+    return model.parts(judged.mean, judged.data, judged.m, near).total

@@ -6,8 +6,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from howsure.fit.options import KnownOptions
+from howsure.fit.stress import Stress
 from howsure.masks.novelty import TOLD, quantile_at
-from howsure.methods.temperature import GROWS_FROM, TemperatureModel
+from howsure.methods.temperature import TemperatureModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +17,13 @@ class TemperatureSearch(KnownOptions):
 
     Without `stress` log T grows by 0.5 and 1 times the log distances; without `growth` it is one
     for all inputs.
+
+    Attributes:
+        stress: As for others; "auto" takes those of images for some of the inputs, if they look
+            like images and have one label each.
     """
+
+    stress: Stress | None = "auto"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -100,5 +107,5 @@ class TemperatureFit:
         return [
             f"it grows with the distance from {self.known} of {where}, NLL {self.nll:.4f}: by "
             f"{near}{two:g} times the log Mahalanobis distance over {len(found.layers)} layers, "
-            f"beyond that of {100 * GROWS_FROM:.0f} % of the held-out inputs",
+            f"beyond that of {100 * self.model.grows_from:.0f} % of the held-out inputs",
         ]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.variances import Variances, with_variances
+from howsure.masks.local_error import Nearby
 from howsure.masks.variance_model import Parts, VarianceModel
 from howsure.values.budget import CONSTANT, Budget
 
@@ -32,7 +33,7 @@ def modelled(
     mean: Tensor,
     z: Tensor | None,
     model: VarianceModel,
-    local: Tensor | None = None,
+    local: Nearby | None = None,
 ) -> Modelled:
     """The sensor's variances with the rest, as the variance model says.
 
@@ -41,7 +42,7 @@ def modelled(
         mean: Predictions, (rows, outputs).
         z: Gradients with respect to the masks, (rows, outputs, masks).
         model: What `fit` has found.
-        local: The error near each input, (rows, outputs).
+        local: What training rows near each input say.
     """
     open_ = None if model.posterior is None or z is None else model.posterior.covariance(z)
     m = None if open_ is None else open_.diagonal(dim1=1, dim2=2)

@@ -5,7 +5,7 @@
 h is what enters the last linear layer, i goes over the 30 training rows nearest to it, and s_i are
 their squared residuals, scaled so that their mean is the error on held-out data: a network fits the
 rows that it was trained on too well. The held-out error counts as one more neighbour at distance 0,
-so that far from all rows it is what is left.
+so that far from all rows it is what is left. How far the nearest row is says how new an input is.
 """
 
 from __future__ import annotations
@@ -26,6 +26,19 @@ NEIGHBOURS = 30
 _WIDTH = 0.25
 # Rows that the width is measured at.
 _PROBED = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Nearby:
+    """What the training rows near some inputs say.
+
+    Attributes:
+        error: The error near each input, (rows, outputs).
+        squared_distance: That of the nearest training row, (rows, 1).
+    """
+
+    error: Tensor
+    squared_distance: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,15 +65,16 @@ class LocalError:
         scaled = torch.where(mean > 0, squared * (typical / mean), typical)
         return cls(features, scaled, typical, _WIDTH * _typical_distance(features))
 
-    def at(self, features: Tensor) -> Tensor:  # (rows, units) -> (rows, outputs)
-        """The error near inputs with these features."""
+    def at(self, features: Tensor) -> Nearby:  # (rows, units)
+        """The error near inputs with these features, and how far the nearest row is."""
         own, squared, typical = (
             each.to(features.device) for each in (self.features, self.squared, self.typical)
         )
         distance, nearest = _distances(features, own).topk(NEIGHBOURS, 1, largest=False)
         weight = (-0.5 * (distance / self.width).square()).exp()
         total = (weight[:, :, None] * squared[nearest]).sum(1)
-        return (total + typical) / (weight.sum(1, keepdim=True) + 1)
+        error = (total + typical) / (weight.sum(1, keepdim=True) + 1)
+        return Nearby(error, distance[:, :1].square())
 
 
 def _typical_distance(features: Tensor) -> float:

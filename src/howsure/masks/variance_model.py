@@ -1,11 +1,13 @@
 """The variance of a prediction from what the sensor, the masks and the held-out errors say.
 
     v_in = residual_var + noise_factor data_var + mask_var m + local_weight local
-    v    = v_in + squared_error ([m / m_q]^exponent - 1)_+          growth: further away
+    v    = v_in + squared_error (n^exponent - 1)_+                  growth: further away
+    n    = m / m_q,  or  sqrt(m / m_q  d / d_q)  where training rows were given
     var  = (v^-4 + V^-4)^(-1/4),  V = Var y + (f - mean y)^2        cap
 
 v_in is for inputs like the known ones. m is what the masks' posterior leaves open, m_q its quantile
-on held-out inputs; local is the error near an input, where labelled training rows were given. The
+on held-out inputs; local is the error near an input, where labelled training rows were given, and d
+the squared distance of the nearest of them in the penultimate layer, with d_q as for m. The
 linear model behind m says too little far away, hence the growth; and nobody is less sure than
 someone who knows the targets alone, hence the cap.
 """
@@ -18,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.masks.local_error import LocalError
+from howsure.masks.local_error import LocalError, Nearby
 from howsure.masks.posterior import MaskPosterior
 
 # The quantile of the held-out inputs from which the variance grows, and that is a novelty of 1.
@@ -79,6 +81,8 @@ class VarianceModel:
             `ALL_LAYERS`. Pixels are then the rows, and outputs the channels of the output.
         local_error: Training rows with their errors; `None` if there were none.
         local_weight: Variance per unit of the error near an input; `None` likewise.
+        known_distance: The held-out quantile of the squared distance to the nearest training row;
+            `None` likewise, and where rows repeat so often that it is 0.
     """
 
     posterior: MaskPosterior | None
@@ -96,6 +100,7 @@ class VarianceModel:
     head: str | None = None
     local_error: LocalError | None = None
     local_weight: Tensor | None = None
+    known_distance: float | None = None
 
     @property
     def novelty_quantiles(self) -> Tensor | None:
@@ -103,7 +108,7 @@ class VarianceModel:
         return None if self.posterior is None else self.joint_quantiles
 
     def parts(
-        self, mean: Tensor, data_var: Tensor, m: Tensor | None, local: Tensor | None = None
+        self, mean: Tensor, data_var: Tensor, m: Tensor | None, local: Nearby | None = None
     ) -> Parts:
         """The variance of predictions by part, capped; all (rows, outputs), in double precision."""
         data = self.noise_factor * data_var.double()
@@ -111,10 +116,10 @@ class VarianceModel:
         m = torch.zeros_like(data) if m is None else m
         novelty = m / torch.where(self.known > 0, self.known, 1.0)
         masks = self.mask_var * m
-        growth = self.squared_error * (novelty.pow(self.exponent) - 1).clamp(min=0)
         near = torch.zeros_like(data)
         if local is not None and self.local_weight is not None:
-            near = self.local_weight * local
+            near = self.local_weight * local.error
+        growth = self._growth(novelty, local)
         factor = self._capped(residual + near + data + masks + growth, mean.double())
         return Parts(
             factor * residual,
@@ -125,6 +130,13 @@ class VarianceModel:
             novelty,
             novelty.mean(1) / self.joint_known,
         )
+
+    def _growth(self, novelty: Tensor, local: Nearby | None) -> Tensor:
+        """What being unlike the known inputs adds."""
+        if local is not None and self.known_distance is not None:
+            # Neither alone is enough: gradients can be alike where no training row is near.
+            novelty = (novelty * local.squared_distance / self.known_distance).sqrt()
+        return self.squared_error * (novelty.pow(self.exponent) - 1).clamp(min=0)
 
     def _capped(self, total: Tensor, mean: Tensor) -> Tensor:
         """What is left of a variance, as a share of it."""

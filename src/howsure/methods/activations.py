@@ -27,11 +27,13 @@ class Activations:
         logits: The outputs, (rows, classes), or (rows, classes, height, width).
         inputs: The input of every layer, averaged over places or tokens, (rows, features).
         outputs: Likewise its output.
+        averaged: The layers whose input has several places or tokens.
     """
 
     logits: Tensor
     inputs: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
+    averaged: frozenset[str] = frozenset()
 
 
 def read(setup: Setup, x: Any, wanted: Collection[str] | None = None) -> Activations:
@@ -40,7 +42,8 @@ def read(setup: Setup, x: Any, wanted: Collection[str] | None = None) -> Activat
     # Random numbers that the model draws are not its caller's.
     with torch.no_grad(), torch.random.fork_rng(devices=[]), reader:
         output = setup.run(copied(x))
-    return Activations(logits_of(output), reader.inputs, reader.outputs)
+    averaged = frozenset(reader.averaged)
+    return Activations(logits_of(output), reader.inputs, reader.outputs, averaged)
 
 
 def logits_of(output: Any) -> Tensor:
@@ -67,6 +70,7 @@ class _Reader(Operations):
         self.calls: dict[str, int] = {}
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
+        self.averaged: set[str] = set()
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the operation; if it is a layer, notes it first."""
@@ -79,6 +83,8 @@ class _Reader(Operations):
         dims, data = spatial_dims(base_name(func)), self._data(args, kwargs)
         # Before the call, which may write into its input.
         self.inputs |= {} if data is None else _pooled(name, data, dims)
+        if data is not None and data.dim() > 2:
+            self.averaged.add(name)
         result = func(*args, **kwargs)
         if self.wanted is None and isinstance(result, Tensor):
             self.outputs |= _pooled(name, result, dims)

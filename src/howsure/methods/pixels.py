@@ -49,7 +49,7 @@ def _without_noise(output: Tensor) -> Prediction:
 
 def parts_at_pixels(model: VarianceModel, mean: Tensor, data: Tensor, m: Tensor) -> Parts:
     """The variance by part, (inputs, pixels, outputs) each; the joint novelty is (inputs,)."""
-    found = model.parts(*(each.flatten(0, 1) for each in (mean, data, m)))
+    found = model.parts(mean.flatten(0, 1), data.flatten(0, 1), m.flatten(0, 1))
 
     def own(part: Tensor) -> Tensor:
         return part.reshape(m.shape)

@@ -4,9 +4,11 @@
 
 T0 is best for held-out data. u_1 is the log squared distance to the 6th neighbour among the known
 inputs, by the normalised input of the last layer; u_2 the log of the squared Mahalanobis distance
-of what goes into each layer, averaged over places, per number and over layers. q is the 90 %
-quantile of u on held-out inputs: known ones keep T0, others get probabilities that are less sure.
-Where every pixel has classes of its own, all pixels of an image have its temperature.
+of what goes into each layer, averaged over places, per number and over layers. Of the layers with
+places the first half is left out: its averages are colours and brightness. q is the 75 % quantile
+of u on held-out inputs: known ones keep T0, others get probabilities that are less sure.
+Where every pixel has classes of its own, all pixels of an image have its temperature, by the
+distance over all layers, and q is the 90 % quantile.
 """
 
 from __future__ import annotations
@@ -20,14 +22,16 @@ from torch.nn import functional as F
 
 from howsure.masks.novelty import quantiles_of
 from howsure.masks.posterior import count_sketch
+from howsure.masks.variance_model import KNOWN
 from howsure.methods.activations import Activations, read
 from howsure.setup import Setup
 
 NEIGHBOUR = 6
 # By how much log T grows with each distance, unless it is fitted; also its weight in the novelty.
 GROWTH = (0.5, 1.0)
-# The quantile of the held-out distances from which the temperature grows.
-GROWS_FROM = 0.9
+# The quantile of the held-out distances from which the temperature grows where every pixel has
+# classes; elsewhere it is the one at which a novelty is 1.
+_OF_IMAGES = 0.9
 # Wider activations are sketched: a layer takes at most half a megabyte, ...
 MOST_NUMBERS = 256
 # ... and the neighbours, with at most 8,192 of them, 32 megabytes.
@@ -153,6 +157,11 @@ class TemperatureModel:
     dense: bool = False
 
     @property
+    def grows_from(self) -> float:
+        """The quantile of the held-out distances from which it grows."""
+        return grows_from(dense=self.dense)
+
+    @property
     def novelty_quantiles(self) -> Tensor | None:
         """Of the held-out inputs' novelty, for a gate; `None` without distances."""
         return None if self.distances is None else self.quantiles
@@ -221,6 +230,11 @@ class Judged:
         points = len(logits) // max(1, len(self.temperature))
         t = self.temperature.to(logits).repeat(points)
         return logits / t.reshape(-1, *(1,) * (logits.dim() - 1))
+
+
+def grows_from(*, dense: bool) -> float:
+    """The quantile of the held-out distances from which the temperature grows."""
+    return _OF_IMAGES if dense else KNOWN
 
 
 def weighted(logs: Tensor) -> Tensor:  # (rows, 2) -> (rows,)
