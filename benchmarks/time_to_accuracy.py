@@ -134,8 +134,8 @@ def errors_of(model: nn.Module, x: Tensor, std: float, drawn: Tensor) -> dict[st
             continue
         errors[method] = [_error(sure, x, drawn.std(0), own) for sure in settings.values()]
     picked, setup, _ = hs.methods.choose(hs.Uncertain(model, std**2).setup, x[:1])
-    chosen = MONTE_CARLO if picked == "noise_sampling" else picked
-    count = setup.samples or (8 if picked == "gradients" else 200)
+    chosen = MONTE_CARLO if picked.is_sampling else picked.name
+    count = setup.samples or (200 if picked.is_sampling else 8)
     return {"errors": errors, "auto": chosen, "auto_setting": count}
 
 

@@ -31,8 +31,14 @@ def network(weights: list[Tensor]) -> nn.Sequential:
 
 def predicted(asked: dict[str, Any], way: dict[str, str]) -> list[tuple[Tensor, Tensor]]:
     """Mean and variance at the held-out and the test rows; tuned by the marginal likelihood."""
-    found: Any = Laplace(network(asked["weights"]), "regression", **way)
-    train = TensorDataset(*asked["train"])
+    found = fitted(network(asked["weights"]), TensorDataset(*asked["train"]), way)
+    moments = (found(x) for x in asked["at"])
+    return [(mean.detach(), var.reshape(-1, 1).detach()) for mean, var in moments]
+
+
+def fitted(model: nn.Module, train: TensorDataset, way: dict[str, str]) -> Any:
+    """The peer's posterior, its prior and its noise tuned by the marginal likelihood."""
+    found: Any = Laplace(model, "regression", **way)
     found.fit(DataLoader(train, batch_size=len(train)))
     log_prior, log_sigma = (torch.zeros(1, requires_grad=True) for _ in range(2))
     search = torch.optim.Adam([log_prior, log_sigma], lr=0.1)
@@ -41,8 +47,7 @@ def predicted(asked: dict[str, Any], way: dict[str, str]) -> list[tuple[Tensor, 
         (-found.log_marginal_likelihood(log_prior.exp(), log_sigma.exp())).backward()
         search.step()
     found.prior_precision, found.sigma_noise = log_prior.exp().detach(), log_sigma.exp().detach()
-    moments = (found(x) for x in asked["at"])
-    return [(mean.detach(), var.reshape(-1, 1).detach()) for mean, var in moments]
+    return found
 
 
 def main() -> int:

@@ -232,7 +232,7 @@ def test_page_has_figures_targets_and_what_was_left_out(tmp_path):
     text = (tmp_path / "page.md").read_text()
     assert "| DroNet, batch 1 | 10 | – | 2.4 / 1.4 |" in text
     assert "gradients, 8 points (about 90 s a call)" in text
-    assert "| DroNet, batch 1 | textbook | 60 | 10 / 5 | 6 / 12 |" in text
+    assert "| DroNet, batch 1 | 60 | 10 / 5 | 6 / 12 |" in text
     assert (
         "| DroNet | 2 gray levels | 5 | 40 | 2.0 % | 12 | 10.0 % | 70.0 % | gradients, 8 | yes |"
         in text

@@ -1,5 +1,6 @@
 """Accuracy benchmarks: what they measure, hold against bounds and read off curves."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,16 @@ def test_time_to_an_error_is_read_off_straight_lines(errors, expected):
 
     found = time_to(0.05, [1.0, 4.0], errors)
     assert found is None if expected is None else found == pytest.approx(expected)
+
+
+def test_what_auto_picks_is_kept_by_its_name():
+    from time_to_accuracy import draws, errors_of
+
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    net = torch.nn.Sequential(*layers).eval().requires_grad_(False)
+    x = torch.randn(3, 4)
+    found = errors_of(net, x, 0.1, draws(net, x, 0.1, 400))
+    assert json.loads(json.dumps(found)) == found
+    assert found["auto"] == "Monte Carlo" and found["auto_setting"] > 0
+    assert found["errors"]["gradients"][-1] < 0.05 < found["errors"]["Monte Carlo"][0]

@@ -16,6 +16,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import json
+import math
 import platform
 import warnings
 from pathlib import Path
@@ -44,7 +45,8 @@ def main() -> None:
     source = source_fingerprint()
     todo = chosen(cases, known, options)
     # The quick ones first, so that a run that is stopped has most of them.
-    for case in sorted(todo, key=lambda case: known.get(case.key, {}).get("plain_seconds") or 0):
+    todo.sort(key=lambda case: known.get(case.key, {}).get("plain_seconds") or math.inf)
+    for case in todo:
         blank = Result(case.library, case.family, case.name, case.further)
         measured = measure_defaults if options.defaults else measure
         work = functools.partial(measured, case, options.repeats)
@@ -57,9 +59,14 @@ def main() -> None:
 def row_of(
     earlier: dict[str, Any] | None, result: Result, source: str, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """The row of a model; of a run for the defaults alone what was measured besides stays."""
+    """The row of a model; of a run for the defaults alone what was measured besides stays.
+
+    A model that only took too long was not tried: it does not count as failed.
+    """
     if not options.defaults or earlier is None:
         return {**result.as_dict(), "source": source}
+    if result.status == "timeout":
+        return earlier
     if result.status != "ok":
         result.default = result.few = "failed"
         result.default_notes = [f"{result.status}: {result.reason}"]
@@ -71,7 +78,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", choices=("all", "missing", "new"), default="all")
     parser.add_argument("--library", choices=table.LIBRARIES)
     parser.add_argument("--match", default="", help="part of the family or model name")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds per model")
+    parser.add_argument("--timeout", type=float, default=300, help="processor seconds per model")
     parser.add_argument("--repeats", type=int, default=3, help="for the timing; 0 leaves it out")
     parser.add_argument(
         "--defaults", action="store_true", help="only what `hs.Uncertain` does by itself"

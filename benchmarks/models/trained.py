@@ -1,7 +1,8 @@
 """Small networks that the benchmarks train themselves, once: the weights are kept.
 
 A vision transformer on 5,000 images of CIFAR-10, a recurrent network on sequences and a perceptron
-on vectors of a made-up regression. All inputs have unit variance.
+on vectors of a made-up regression, all of them inputs of unit variance; and a plain convolutional
+network that finds a bright spot in an image between 0 and 1.
 """
 
 from __future__ import annotations
@@ -76,6 +77,33 @@ def mlp(epochs: int = 60) -> nn.Module:
     return _with(model, cached(f"MLP, {epochs} epochs", train))
 
 
+def cnn(epochs: int = 20) -> nn.Module:
+    """Two convolutions and two linear layers, without norms, on 16 x 16 pixels; one output."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)),
+        *(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)),
+        *(nn.Flatten(), nn.Linear(256, 32), nn.ReLU(), nn.Linear(32, 1)),
+    )
+
+    def train() -> dict[str, Tensor]:
+        x, y = spots(4000, seed=1)
+        return trained(model, x, y, F.mse_loss, epochs)
+
+    return _with(model, cached(f"CNN, spots, {epochs} epochs", train))
+
+
+def spots(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Images with a bright spot on a dim, textured ground, and the spot's column from -1 to 1."""
+    generator = torch.Generator().manual_seed(seed)
+    place = 1.6 * torch.rand(count, 2, generator=generator) - 0.8
+    bright = 0.4 + 0.4 * torch.rand(count, 1, 1, generator=generator)
+    axis = torch.linspace(-1, 1, 16)
+    gap = (axis[:, None] - place[:, :1, None]) ** 2 + (axis - place[:, 1:, None]) ** 2
+    ground = 0.2 * torch.rand(count, 16, 16, generator=generator)
+    return (ground + bright * torch.exp(-gap / 0.05))[:, None], place[:, 1:]
+
+
 def sequences(count: int, seed: int = 0) -> Tensor:
     """Slow signals with noise."""
     generator = torch.Generator().manual_seed(seed)
@@ -96,6 +124,12 @@ def _at_the_end(x: Tensor) -> Tensor:
 def vectors(count: int, seed: int = 0) -> Tensor:
     """Independent normal numbers."""
     return torch.randn(count, NUMBERS, generator=torch.Generator().manual_seed(seed))
+
+
+def regression(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Vectors and what the perceptron was trained to say of them."""
+    x = vectors(count, seed)
+    return x, _of_vectors(x)
 
 
 def _of_vectors(x: Tensor) -> Tensor:

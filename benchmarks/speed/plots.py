@@ -19,6 +19,7 @@ def write(folder: Path, images: Path) -> list[str]:
     written = []
     for name, draw, kind in (
         ("time_to_accuracy", _time_to_accuracy, "time_to_accuracy"),
+        ("bench_peers", _peers, "peers"),
         ("bench_growth", _growth, "growth"),
     ):
         cases = store.load(folder, kind)
@@ -73,6 +74,67 @@ def _curves(axes: Any, case: dict[str, Any], own: dict[str, Any]) -> None:
             place = case["settings"][method].index(own["auto_setting"])
             axes.plot(costs[place], percent[place], "*", color="black", ms=13, zorder=3)
     axes.plot([], [], "*", color="black", ms=11, label="picked by auto", lw=0)
+    axes.axhline(5, color="black", lw=0.8, ls="--")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="x", rotation=45)
+    axes.grid(lw=0.3, alpha=0.6)
+
+
+def _peers(cases: dict[str, Any], path: Path) -> None:
+    """Error over cost, both logarithmic: a panel for each network with noise or dropout."""
+    shown = {n: case for n, case in cases.items() if not n.startswith("weights")}
+    columns = 4
+    rows = -(-len(shown) // columns)
+    figure, panels = _figure(3.4 * columns, 3.3 * rows + 0.8, columns, rows)
+    flat = [axes for row in panels for axes in row]
+    for axes in flat[len(shown) :]:
+        axes.set_axis_off()
+    labels: dict[str, Any] = {}
+    for axes, (name, case) in zip(flat, shown.items(), strict=False):
+        _contest(axes, case["ways"])
+        axes.set_title(name.replace(": ", "\n"), fontsize=10)
+        labels |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    for row in panels:
+        row[0].set_ylabel("error of the std, %")
+    for axes in panels[-1]:
+        axes.set_xlabel("plain forward passes")
+    figure.legend(labels.values(), labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+# Who is drawn how: by the first of these with which a way's name begins.
+_MARKS = {
+    "howsure, gradients": ("o-", 0),
+    "howsure, by default": ("*", 0),
+    "howsure, ADF": ("s", 4),
+    "howsure": ("P", 0),
+    "Monte Carlo": ("o-", 1),
+    "distprop": ("D", 2),
+    "torch-adf, covariances": ("X", 3),
+    "torch-adf": ("^", 3),
+    "torch-uncertainty, 20 masks at once": ("<", 5),
+    "torch-uncertainty": ("v", 5),
+}
+
+
+def _contest(axes: Any, ways: dict[str, dict[str, float]]) -> None:
+    """All ways of one network; those that differ in the number of points are one line."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for way, found in ways.items():
+        who = next(start for start in _MARKS if way.startswith(start))
+        place = (found["cost"], 100 * max(found["error"], _LEAST_ERROR))
+        lines.setdefault(who if "-" in _MARKS[who][0] else way.split(":")[0], []).append(place)
+    for label, places in lines.items():
+        style, colour = _MARKS[next(start for start in _MARKS if label.startswith(start))]
+        x, y = zip(*sorted(places), strict=True)
+        axes.plot(x, y, style, color=_COLOURS[colour], ms=7, label=label, alpha=0.85)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
     axes.axhline(5, color="black", lw=0.8, ls="--")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

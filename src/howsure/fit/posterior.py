@@ -29,8 +29,7 @@ from howsure.setup import Setup
 from howsure.values.running import progress
 
 _EXPONENTS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0)
-# Held-out inputs under each corruption that nobody asked for: one exponent needs no more.
-_STRESSED = 100
+_STRESSED = 100  # held-out inputs under each corruption that nobody asked for: one number is found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +39,11 @@ class PosteriorSearch(KnownOptions):
     Without `train_inputs` the inputs of `train` serve; without `stress` the exponent is 1.5.
 
     Attributes:
-        stress: As for others; "auto" takes those of images for some of the inputs, if they look
-            like images and have at most 64 outputs.
-        train: The labelled training data: (inputs, targets), a data set, a loader. Errors of the
-            30 training rows nearest to an input then say how large its own may be; of more than
-            5,000 rows a random choice is kept. For tables: few features, many rows.
+        stress: As for others; "auto" takes those of images, if inputs look like them and have at
+            most 64 outputs.
+        train: Labelled training data: (inputs, targets), a data set, a loader. Errors of the 30
+            rows nearest to an input then say how large its own may be, for tables: few features,
+            many rows. Of more than 5,000 a random choice is kept.
         masks: Whether the model's own part is fitted; else the sensor's and the residual alone.
         residual_var: A residual variance that is known; `None` fits it.
         noise_factor: A factor on the sensor's variance that is known; `None` fits it.

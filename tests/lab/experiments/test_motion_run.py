@@ -11,9 +11,10 @@ from torch import nn
 
 from howsure import metrics
 from howsure.cli import main
-from howsure_lab.experiments.contenders import Effort
+from howsure_lab.experiments.contenders import Bench, Effort
 from howsure_lab.experiments.motion import davis, run
-from howsure_lab.experiments.motion.data import Counts
+from howsure_lab.experiments.motion.calibrated import constant_each
+from howsure_lab.experiments.motion.data import Counts, rendered_data
 from howsure_lab.experiments.motion.davis import find_videos, read_clip
 from howsure_lab.experiments.motion.dense import Field, compared
 from howsure_lab.experiments.motion.flow_files import read_flo, write_flo
@@ -208,6 +209,21 @@ def test_monte_carlo_judges_the_dense_methods():
     torch.testing.assert_close(var[:, :, 1:-1, 1:-1], torch.full((2, 2, 6, 6), 0.64))
     sampled = linear.predicted(pairs.x, "noise_sampling", samples=100, rate=None).total_var
     assert float(sampled[:, :, 1:-1, 1:-1].mean()) == pytest.approx(0.64, rel=0.1)
+
+
+def test_each_component_has_the_constant_of_its_own_errors():
+    data = rendered_data(Counts(2, 6, 2), 32, 0.01)
+    torch.manual_seed(0)
+    network = FlowNetS((4, 4, 4, 4)).eval().requires_grad_(False)
+    made = constant_each(Bench(network, None, data.train, data.validation, EFFORT))
+    batches = data.validation.batches(4)
+    p = made.sure.predict(batches, show_progress=False)
+    errors = (p.mean - torch.cat([y for _, y in batches])).square()
+    for k in range(2):
+        expected = errors[:, k].mean()
+        torch.testing.assert_close(p.total_var[:, k], expected.expand_as(p.total_var[:, k]))
+        assert made.record["residual_var"][k] == pytest.approx(float(expected), rel=1e-5)
+    assert made.record["residual_var"][0] != made.record["residual_var"][1]
 
 
 def start(*arguments):

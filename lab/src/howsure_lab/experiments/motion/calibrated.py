@@ -1,8 +1,11 @@
-"""One more line than in the paper: its method, with an affine map of the variance.
+"""Two more lines than in the paper: its method with an affine map of the variance; a wider floor.
 
 The paper's rate has to serve two ends: it orders inputs by how unsure the network is, and it has to
 be high enough to make up for everything that dropout does not know, at the price of a worse mean.
 Here a residual variance + scale * var has the right size, and a rate that orders well is enough.
+
+The floor: objects move more sideways than up and down, and one constant for both components is
+beaten by two. A method that has a variance for each output must be held against these.
 """
 
 from __future__ import annotations
@@ -17,6 +20,18 @@ from howsure_lab.experiments.scores import FLOOR
 
 NAME = "ours_affine"
 LABEL = "the paper + affine variance"
+FLOOR_NAME = "constant_each"
+FLOOR_LABEL = "constant variance of each component"
+
+
+def constant_each(bench: Bench) -> Tuned:
+    """The plain prediction, with the mean squared error of each component of the flow."""
+    batches = bench.validation.batches(bench.effort.batch)
+    with torch.inference_mode():
+        errors = torch.cat([(bench.model(*x) - y).square() for x, y in batches])
+    var = errors.mean((0, 2, 3), keepdim=True)[0].clone()
+    sure = Uncertain(bench.model, None, "constant", residual_var=var, seed=bench.seed)
+    return Tuned(sure, {"residual_var": var.flatten().tolist()})
 
 
 def affine(bench: Bench) -> Tuned:

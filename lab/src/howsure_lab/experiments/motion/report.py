@@ -11,7 +11,11 @@ from howsure_lab.experiments.motion.dense import dense_table
 from howsure_lab.experiments.motion.scores import MOTION
 from howsure_lab.experiments.tables import Column, method_table
 
-LABELS = {**contenders.LABELS, calibrated.NAME: calibrated.LABEL}
+LABELS = {
+    **contenders.LABELS,
+    calibrated.NAME: calibrated.LABEL,
+    calibrated.FLOOR_NAME: calibrated.FLOOR_LABEL,
+}
 PAPER = {
     "gal": "5.99 / 56.7 / 6.96",
     "gast": "6.12 / 50.1 / 5.74",
@@ -24,9 +28,14 @@ error. KL: of Gaussians fitted to each object's true and predicted flow vectors,
 the paper does not say how it treats objects that only shift, so compare within the table. NLL is
 per component and includes 1/2 log 2 pi. rank: Spearman correlation, over objects, of predicted
 variance and error. AUROC: how well the mean predicted variance on the object distinguishes
-{second} objects from {first} ones. The paper's column: EPE / KL / NLL on DAVIS 2016. `{left_out}`
-is left out: it needs a backward pass for each component of the flow. The last line is howsure's
-own: the paper's method, whose variance becomes residual_var + scale * var, fitted on held-out data.
+{second} objects from {first} ones. The paper's column: EPE / KL / NLL on DAVIS 2016.
+"""
+_LEFT_OUT = """\
+`{label}` is left out: it needs a backward pass for each component of the flow.
+"""
+_OWN = """\
+The last line is howsure's own: the paper's method, whose variance becomes
+residual_var + scale * var, fitted on held-out data.
 """
 _RENDERED = """\
 In training one object in twenty is unpredictable; of those that tune and test the methods, half
@@ -58,12 +67,21 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     size = " x ".join(str(side) for side in settings["shape"])
     about = _REAL.format(source=results["flow"]) if results.get("flow") else _RENDERED
     old = any(line["method"] == "probes" for line in results["dense"])
-    left_out = LABELS["adjoint" if old else "gradients"]
-    reading = _READING.format(size=size, first=first, second=second, left_out=left_out)
-    parts = [_table(lines, MOTION), reading, about]
+    parts = [_table(lines, MOTION), _reading(lines, size, first, second, old=old), about]
     parts += ["### Kind by kind\n", _kinds_table(lines, kinds)]
     parts += ["### Dense outputs\n", dense_table(results["dense"])]
     return [*parts, _DENSE.format(passes=settings["passes"], probes=_PROBES if old else "")]
+
+
+def _reading(
+    lines: Sequence[Mapping[str, Any]], size: str, first: str, second: str, *, old: bool
+) -> str:
+    """How to read the main table; what it says depends on the lines that there are."""
+    methods = {line["method"] for line in lines}
+    text = _READING.format(size=size, first=first, second=second)
+    if "gradients" not in methods:
+        text += _LEFT_OUT.format(label=LABELS["adjoint" if old else "gradients"])
+    return text + (_OWN if calibrated.NAME in methods else "")
 
 
 def _table(lines: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:
