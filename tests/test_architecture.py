@@ -26,7 +26,7 @@ ROOT = PACKAGE.parents[1]
 LAYERS = {
     "small things that everyone uses": ["errors", "values"],
     "the paper's propagation": ["moments"],
-    "where uncertainty enters": ["noise", "masks", "settings", "setup"],
+    "where uncertainty enters": ["noise", "masks", "setup"],
     "the variance from gradients": ["gradients"],
     "methods": ["prediction", "methods"],
     "judged and fitted on data": ["metrics", "fit", "calibrate"],
@@ -286,7 +286,7 @@ def test_the_page_lists_the_way_of_a_call(method):
 
 # Words that are names of methods, and mean something else in these files.
 _OTHER_MEANINGS = {
-    "adf": {"settings.py"},  # the old name of a prediction, which is refused
+    "adf": {"values/settings.py"},  # the old name of a prediction, which is refused
     "constant": {
         "values/budget.py",
         "calibrate/rescale.py",  # a kind of source

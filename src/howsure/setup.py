@@ -21,7 +21,7 @@ from howsure.masks import (
 )
 from howsure.moments.rule import Rule, Target
 from howsure.noise import NoiseLike, Root, is_correlated, is_number, roots_of, variance_of
-from howsure.settings import SETTINGS, PredictionKind, Task, check_setting
+from howsure.values.settings import SETTINGS, PredictionKind, Task, check_setting
 from howsure.values.trees import (
     as_call,
     copied,

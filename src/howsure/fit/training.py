@@ -24,8 +24,8 @@ from howsure.metrics.scores import gaussian_nll
 from howsure.moments.batch_statistics import batch_statistics
 from howsure.moments.propagate import propagate
 from howsure.noise import is_correlated, variance_of
-from howsure.settings import TASKS
 from howsure.values.running import in_eval_mode, progress
+from howsure.values.settings import TASKS
 from howsure.values.trees import Parts, as_call, batch_size
 
 _DRAWS = 10  # of the logits, per training step of a classifier with a variance head

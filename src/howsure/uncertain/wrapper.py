@@ -24,11 +24,11 @@ from howsure.methods.saved_settings import (
 )
 from howsure.noise import NoiseLike, described
 from howsure.prediction import Prediction, predict_all
-from howsure.settings import PredictionKind
 from howsure.setup import Setup, check_options
 from howsure.values.arrays import as_tensors
 from howsure.values.brief import number_range
 from howsure.values.files import write_atomically
+from howsure.values.settings import PredictionKind
 
 _FORMAT = 4
 
