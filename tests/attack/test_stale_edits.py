@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations, parametrize, prune, vector_to_param
 
 import howsure as hs
 from compilers import needs_compiler
-from howsure.deploy.compiling.compiled import _read_by_a_trace
+from howsure.deploy.compiling.compiled import _walk
 from howsure.moments.rules import packed_kernels
 from howsure.values.bits import same_bits
 from howsure.values.contents import Snapshot, contents_of
@@ -293,10 +293,10 @@ def test_no_method_is_stale(name, method):
 def test_a_compiled_program_would_be_made_anew(name):
     model = net()
     setup = wrapped(model, "adf").setup
-    kept = Snapshot(_read_by_a_trace(setup))
-    assert kept.holds(_read_by_a_trace(setup))
+    kept = Snapshot(_walk(setup).leaves)
+    assert kept.holds(_walk(setup).leaves)
     EDITS[name](model)
-    assert not kept.holds(_read_by_a_trace(setup))
+    assert not kept.holds(_walk(setup).leaves)
 
 
 def check_compiled(name, method):
@@ -335,9 +335,9 @@ def tensor_in(noise):
 )
 def test_the_noise_is_part_of_what_is_frozen(noise, edit):
     setup = hs.Uncertain(net(), noise, "adf").setup
-    kept = Snapshot(_read_by_a_trace(setup))
+    kept = Snapshot(_walk(setup).leaves)
     edit(noise)
-    assert not kept.holds(_read_by_a_trace(setup))
+    assert not kept.holds(_walk(setup).leaves)
 
 
 def test_bits_and_not_numbers_are_compared():

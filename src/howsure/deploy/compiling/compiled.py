@@ -146,12 +146,8 @@ _NAMES = tuple(field.name for field in fields(Setup) if not field.name.startswit
 _settings = attrgetter(*_NAMES)
 
 
-def _read_by_a_trace(setup: Setup) -> list[object]:
-    """The contents of the model and the settings."""
-    return _walk(setup).leaves
-
-
 def _walk(setup: Setup) -> Walk:
+    """The contents of the model and the settings, which a trace reads."""
     return Walk(dict(zip(_NAMES, _settings(setup), strict=True)))
 
 
