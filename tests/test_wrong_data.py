@@ -72,18 +72,6 @@ def test_labelled_training_rows_may_be_arrays_in_double_precision():
     assert "200" in str(found)
 
 
-def test_nan_among_the_inputs_is_named():
-    model = network()
-    x, y = held_out(model)
-    broken = torch.randn(100, 6)
-    broken[7, 2] = float("nan")
-    with pytest.raises(ValueError, match="Some training inputs are NaN"):
-        hs.Uncertain(model, 0.01).fit([(x, y)], train_inputs=broken, show_progress=False)
-    x[3, 0] = float("nan")
-    with pytest.raises(ValueError, match="Some held-out inputs are NaN"):
-        hs.Uncertain(model, 0.01).fit([(x, y)], show_progress=False)
-
-
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.uint8])
 def test_labels_are_whole_numbers_of_any_type(dtype):
     model = network(3)

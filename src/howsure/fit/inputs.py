@@ -61,20 +61,9 @@ def unseen_inputs(
     for batch in batches_of(inputs):
         x = as_tensors(batch, setup.model) if isinstance(setup.model, nn.Module) else batch
         check_same_kind(x, held_out[0][0], setup.batch_dim)
-        refuse_nan(x, "training")
         shared |= known & _fingerprints(x)
         yield x
     _refuse_shared_inputs(len(shared), len(known))
-
-
-def refuse_nan(inputs: object, kind: str) -> None:
-    """An error for inputs with NaN; infinity is what some masks are made of."""
-
-    def leaf(item: object) -> None:
-        if isinstance(item, Tensor) and item.is_floating_point() and bool(item.isnan().any()):
-            raise ValueError(f"Some {kind} inputs are NaN; leave those out.")
-
-    map_leaves(leaf, inputs)
 
 
 def check_same_kind(given: object, held_out: object, axis: int | None) -> None:

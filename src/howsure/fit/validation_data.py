@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from howsure.fit.inputs import refuse_nan
 from howsure.noise import is_correlated
 from howsure.setup import Setup
 from howsure.values.arrays import as_tensors
@@ -45,7 +44,6 @@ def pairs_of(
             )
         if isinstance(model, nn.Module):
             inputs = as_tensors(inputs, model)
-        refuse_nan(inputs, kind)
         yield inputs, torch.as_tensor(targets)
     if empty:
         raise ValueError("The loader is empty; there is nothing to fit on.")

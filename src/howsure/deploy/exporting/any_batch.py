@@ -88,5 +88,7 @@ def _number(first: object, second: Any, batch: Node, where: Node) -> object:
 
 def _check_equal(first: object, second: object, where: Node) -> None:
     both_nodes = isinstance(first, Node) and isinstance(second, Node)
-    if str(first) != str(second) if both_nodes else first != second:
+    # NaN is a number like any other here.
+    both_nan = first != first and second != second
+    if str(first) != str(second) if both_nodes else first != second and not both_nan:
         raise BatchSizeMattersError(f"`{where.target}` has {first} or {second} by batch size.")
