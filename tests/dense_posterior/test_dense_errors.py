@@ -138,9 +138,9 @@ def test_what_has_no_pixels_or_head_is_told_what_to_use():
     assert fit.model.head == "*"
     vectors = [(data(12, 1)[0], torch.zeros(12, SIDE**2))]
     wrapped = hs.Uncertain(Whole().eval(), 0.01, samples=8)
-    with pytest.raises(ValueError, match=r'no maps.*model="dropout"'):
+    with pytest.raises(ValueError, match=r'not maps.*model="dropout"'):
         wrapped.fit(vectors, model="posterior")
-    assert "no maps" in wrapped.fit(vectors, show_progress=False).notes[0]
+    assert "not maps" in wrapped.fit(vectors, show_progress=False).notes[0]
 
 
 def test_a_staircase_is_refused():

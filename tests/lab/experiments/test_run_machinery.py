@@ -1,6 +1,7 @@
 """Run folders, tables, options: what every experiment shares."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,3 +166,29 @@ def test_every_task_has_a_run(module):
     from importlib import import_module
 
     assert callable(import_module(module).run)
+
+
+def test_a_metric_that_a_method_does_not_have_is_no_dot(tmp_path):
+    pytest.importorskip("matplotlib")
+    from howsure_lab.experiments.dots import Panel, draw_dots
+
+    # Where a network makes no error, no share of them can be found.
+    some = Panel("", "errors found", {"constant": [None], "gal": [0.9, None]})
+    none = Panel("", "errors found", {"constant": [None], "gal": [None]})
+    assert some.known("gal") == [0.9] and some.known("constant") == []
+    path = draw_dots([some, none], tmp_path / "dots.png")
+    assert path.stat().st_size > 1000
+
+
+def test_recognition_without_an_error_has_tables_and_a_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    from howsure_lab.experiments.recognition import run
+
+    root = Path(__file__).parents[3]
+    results = json.loads((root / "results" / "recognition.json").read_text())
+    results["plain"]["errors_entropy"] = None
+    for line in results["lines"]:
+        if line["method"] == "constant":
+            line["scores"]["errors_entropy"] = None
+    assert "errors_entropy" not in run.tables(results)[-1]
+    assert run.draw(results, tmp_path / "compared.png").stat().st_size > 5000

@@ -32,7 +32,8 @@ class Panel:
     Attributes:
         title: Above the panel.
         metric: What the axis shows.
-        values: For every method, one value for each seed or split.
+        values: For every method, one value for each seed or split; `None` where it has none, such
+            as a share of errors found where there was no error.
         wanted: Where a dot should be, such as 0.95 for coverage; drawn as a line.
         lower_is_better: Whether the far dots are those with high values.
         whole: The whole range of the metric, where panels are to be compared.
@@ -40,10 +41,14 @@ class Panel:
 
     title: str
     metric: str
-    values: Mapping[str, Sequence[float]]
+    values: Mapping[str, Sequence[float | None]]
     wanted: float | None = None
     lower_is_better: bool = True
     whole: tuple[float, float] | None = None
+
+    def known(self, name: str) -> list[float]:
+        """The values of a method that there are."""
+        return [value for value in self.values.get(name, ()) if value is not None]
 
 
 def draw_dots(panels: Sequence[Panel], path: Path, labels: Mapping[str, str] = LABELS) -> Path:
@@ -68,7 +73,7 @@ def draw_dots(panels: Sequence[Panel], path: Path, labels: Mapping[str, str] = L
 def _draw(ax: Axes, panel: Panel, methods: Sequence[str]) -> None:
     edge = _edge(panel)
     for row, name in enumerate(methods):
-        values = panel.values.get(name, ())
+        values = panel.known(name)
         if not values:
             continue
         colour = _colour(name)
@@ -100,7 +105,10 @@ def _short(value: float) -> str:
 
 def _edge(panel: Panel) -> float:
     """Where the axis ends: one method that is far off must not press all others together."""
-    means = sorted(statistics.fmean(values) for values in panel.values.values() if values)
+    found = (panel.known(name) for name in panel.values)
+    means = sorted(statistics.fmean(values) for values in found if values)
+    if not means:
+        return 1.0
     lowest, middle = means[0], means[len(means) // 2]
     inner = max(middle - lowest, 1e-9)
     within = [mean for mean in means if mean <= lowest + _REACH * inner]

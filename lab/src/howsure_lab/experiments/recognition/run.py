@@ -198,7 +198,9 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     runs: dict[str, list[Any]] = {}
     for line in lines:
         runs.setdefault(line["method"], []).append(line["scores"])
-    plain = ", ".join(f"{key} {value:.4g}" for key, value in results["plain"].items())
+    # A network without errors has no score for finding them.
+    known = {key: value for key, value in results["plain"].items() if value is not None}
+    plain = ", ".join(f"{key} {value:.4g}" for key, value in known.items())
     return [
         method_table(runs, columns, labels=LABELS, paper=PAPER),
         f"{READING} The paper's column: accuracy / per-class NLL, ResNet-18 on CIFAR-10.\n",
@@ -217,7 +219,7 @@ def draw(results: Mapping[str, Any], path: Path) -> Path:
     """Writes the picture of a run: likelihood, calibration and errors found, by method."""
     panels = []
     for key, words in _DRAWN.items():
-        found: dict[str, list[float]] = {}
+        found: dict[str, list[float | None]] = {}
         for line in results["lines"]:
             found.setdefault(line["method"], []).append(line["scores"][key])
         panels.append(Panel("", words, found, lower_is_better=key != "errors_entropy"))
