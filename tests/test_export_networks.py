@@ -66,8 +66,10 @@ def test_gradients_of_many_kinds_of_networks(name, rate, suffix, tmp_path):
     assert export(sure, torch.rand(2, *shape), path).batch is None
     run = in_onnxruntime(path) if suffix == "onnx" else torch.export.load(path).module()
     for batch in (1, 5):
-        x = torch.rand(batch, *shape)
-        assert_same(run(x), sure(x))
+        x = torch.rand(batch, *shape, generator=torch.Generator().manual_seed(3))
+        found = sure(x)
+        assert found.notes == ()  # Rows that are sampled eagerly are not in the file.
+        assert_same(run(x), found)
 
 
 @pytest.mark.filterwarnings("ignore:The held-out inputs")

@@ -137,12 +137,18 @@ def _same(one: Sequence[Tensor], two: Sequence[Tensor]) -> bool:
     return len(one) == len(two) and all(_close(a, b) for a, b in zip(one, two, strict=True))
 
 
-def _close(one: Tensor, two: Tensor) -> bool:
+def _close(one: Tensor, two: Tensor, among: Tensor | None = None) -> bool:
+    """Equal but for the rounding of numbers as large as the largest among some, or of these."""
     if one.shape != two.shape:
         return False
-    size = float(one.abs().nan_to_num(0, 0, 0).max()) if one.numel() else 0.0
+    size = _largest(one if among is None else among)
     eps = torch.finfo(one.dtype).eps
     return torch.allclose(one, two, rtol=200 * eps, atol=200 * eps * size, equal_nan=True)
+
+
+def _largest(values: Tensor) -> float:
+    """The largest size of finite numbers; 0 if there are none."""
+    return float(values.abs().nan_to_num(0, 0, 0).max()) if values.numel() else 0.0
 
 
 def _folded(setup: Setup, x: Any, plain: Sequence[Tensor]) -> Verdict | None:
@@ -211,7 +217,7 @@ def _stands_alone(calls: Calls, sources: Sources, points: Sequence[Tensor], foun
             return True
         if own.shape[2] != found.shape[2]:
             return True
-        if not _close(found[point : point + 1, row : row + 1], own):
+        if not _close(found[point : point + 1, row : row + 1], own, found):
             return False
     return True
 

@@ -72,9 +72,10 @@ class Variances:
 
 
 # Outputs at the points that vary by so much more than their gradients say have a step between them:
-# a quantile of the chi-square distribution, one in 100,000 (Wilson & Hilferty 1931). The mirrored
-# points of a block count as 1.35 degrees of freedom, which makes 10 times for two blocks.
-_QUANTILE, _FREEDOM = 4.26, 1.35
+# a quantile of the chi-square distribution, one in 100,000 (Wilson & Hilferty 1931). Points in
+# mirrored pairs count as a third of a degree of freedom each, which makes 10 times for 8 of them.
+# Points that share masks say less, however many they are.
+_QUANTILE, _FREEDOM, _WITH_MASKS = 4.26, 1 / 3, 8
 
 
 class PlainPasses(Protocol):
@@ -144,8 +145,13 @@ def _doubtful(found: Estimate, variance: Tensor, passes: PlainPasses) -> Tensor:
     """
     values = found.sums.values
     rounding = (20 * torch.finfo(found.dtype).eps * values.mean).square()
-    # All rows have as many blocks, unless a tolerance asks for more.
-    step = _step(found.count if found.blocks >= COMPARED else found.blocks)
+    # All rows have as many points, unless a tolerance asks for more.
+    points = found.blocks * found.sources.design.points
+    if found.sources.active:
+        points = _WITH_MASKS
+    elif found.blocks >= COMPARED:
+        points = values.count
+    step = _step(points)
     most = torch.maximum(step * variance, rounding) * (values.count - 1)
     missed, flat = values.squares > most, variance == 0
     if found.blocks >= COMPARED:
@@ -161,8 +167,8 @@ def _doubtful(found: Estimate, variance: Tensor, passes: PlainPasses) -> Tensor:
     return doubtful.nonzero()[:, 0]
 
 
-def _step(blocks: float | Tensor) -> Any:
-    width = 2 / (9 * _FREEDOM * blocks)
+def _step(points: float | Tensor) -> Any:
+    width = 2 / (9 * _FREEDOM * points)
     return (1 - width + _QUANTILE * width**0.5) ** 3
 
 
