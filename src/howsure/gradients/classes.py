@@ -1,8 +1,8 @@
-"""Class probabilities through their logits: Gaussian logits, draws of the soft-max alone.
+"""Class probabilities through their logits: Gaussian logits, draws of the softmax alone.
 
-A saturated soft-max has gradients that say nothing, while its logits are nearly Gaussian. So the
+A saturated softmax has gradients that say nothing, while its logits are nearly Gaussian. So the
 gradients give the logits' covariance, and thousands of draws, which cost no pass of the network,
-take it through the soft-max.
+take it through the softmax.
 """
 
 from __future__ import annotations
