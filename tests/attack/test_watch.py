@@ -14,7 +14,7 @@ from torch import nn
 
 import howsure as hs
 from howsure.deploy.compiling import compiled
-from howsure.deploy.compiling.compiled import Frozen, _read_by_a_trace
+from howsure.deploy.compiling.compiled import Frozen, _walk
 from howsure.deploy.compiling.watch import watch_over
 from howsure.values import bits
 from howsure.values.bits import same_bits
@@ -200,12 +200,12 @@ def without_comparing(monkeypatch):
 def test_every_edit_is_seen(name, monkeypatch):
     model = rich()
     setup = setup_of(model)
-    frozen, kept = Frozen(setup), Snapshot(_read_by_a_trace(setup))
+    frozen, kept = Frozen(setup), Snapshot(_walk(setup).leaves)
     with monkeypatch.context() as patch:
         without_comparing(patch)
         assert frozen.holds(setup), "the watch is not active"
     EDITS[name](model)
-    assert not kept.holds(_read_by_a_trace(setup)), "the edit changes nothing"
+    assert not kept.holds(_walk(setup).leaves), "the edit changes nothing"
     assert frozen.watch is not None and not frozen.watch.holds()
     assert not frozen.holds(setup)
 
