@@ -157,9 +157,9 @@ def test_the_rank_of_an_exact_std_is_what_drawing_errors_gives():
 
 def test_the_words_follow_from_the_numbers():
     inside = outcome([0.0] * 100, [1.0] * 100, [0.5] * 95 + [3.0] * 5)
-    assert judged(inside) == "as far as 100 roads can tell, the std is right"
-    assert judged(outcome([0.0] * 100, [1.0] * 100, [0.5] * 80 + [3.0] * 20)).endswith("too small")
-    assert judged(outcome([0.0] * 1000, [1.0] * 1000, [0.5] * 1000)).endswith("too large")
+    assert judged(inside) == "as far as 100 roads can tell, the intervals cover what they say"
+    assert judged(outcome([0.0] * 100, [1.0] * 100, [0.5] * 80 + [3.0] * 20)).endswith("too narrow")
+    assert judged(outcome([0.0] * 1000, [1.0] * 1000, [0.5] * 1000)).endswith("need to be")
     assert "nearly always" in detected(0.95)
     assert "often" in detected(0.8)
     assert "does not" in detected(0.55)

@@ -88,11 +88,11 @@ def _on_order(study: Study) -> str:
 
 
 def judged(outcome: Outcome) -> str:
-    """Whether the std has the right scale, as far as so many scenes can tell."""
+    """Whether intervals cover what they say, as far as so many scenes can tell."""
     words = {
-        -1: "the std is too small",
-        0: f"as far as {len(outcome.true)} roads can tell, the std is right",
-        1: "the std is too large",
+        -1: "the intervals are too narrow",
+        0: f"as far as {len(outcome.true)} roads can tell, the intervals cover what they say",
+        1: "the intervals are wider than they need to be",
     }
     return words[_off(outcome)]
 
