@@ -125,6 +125,8 @@ def test_what_the_picture_in_the_readme_claims(found):
         assert each.auroc_against(found.clear) > 0.85
         assert 0.5 < each.rmse / each.mean_std < 2.5
         assert each.novelty > 2 > found.clear.novelty
+        assert each.rejected(found.gate) > 0.5 > 0.2 > found.clear.rejected(found.gate)
+        assert each.coverage > each.coverage_of_one_std(found.one_std) + 0.1
 
 
 def test_scores_are_those_of_scipy():
@@ -140,6 +142,7 @@ def test_scores_are_those_of_scipy():
     assert each.nll_of_one_std(0.7) == pytest.approx(flat, rel=1e-5)
     assert each.rmse == pytest.approx((error**2).mean() ** 0.5, rel=1e-5)
     assert each.coverage == pytest.approx((error <= stats.norm.ppf(0.975) * std).mean())
+    assert each.coverage_of_one_std(0.7) == pytest.approx((error <= 0.7 * 1.959964).mean())
     assert each.sensor_share == pytest.approx(0.25)
     assert each.rank == pytest.approx(stats.spearmanr(std, error).statistic, abs=1e-6)
     other = outcome(mean.tolist(), (2 * var).tolist(), true.tolist())
@@ -176,6 +179,17 @@ def test_table_and_explanation_cover_every_condition(found):
     assert words.startswith("- method: `gradients`") and " a clear road to " in words
     assert all(f"- {condition.name}: " in words for condition in CONDITIONS)
     assert max(map(len, (*words.splitlines(), *lines))) <= 100
+
+
+def test_a_gate_rejects_what_is_newer(found):
+    each = found.clear
+    newer = (each.novelties > found.gate.threshold).float().mean()
+    assert each.rejected(found.gate) == pytest.approx(float(newer))
+    assert [found.told(o) for o in found.outcomes[:3]] == [
+        "(known)",
+        "(noise told)",
+        "(nobody told)",
+    ]
 
 
 def test_the_typical_road_bends_in_good_light(found):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure import metrics
+from howsure import Gate, metrics
 from howsure.metrics import rank_correlation
 from howsure.prediction import Prediction
 from howsure_lab.demo.conditions import Condition
@@ -74,6 +74,11 @@ class Outcome:
         """Share of true angles inside the 95 % interval."""
         return float(metrics.coverage(self.mean, self.var, self.true, level=0.95))
 
+    def coverage_of_one_std(self, std: float) -> float:
+        """The same if every prediction had this std."""
+        var = torch.full_like(self.var, std**2)
+        return float(metrics.coverage(self.mean, var, self.true, level=0.95))
+
     @property
     def sensor_share(self) -> float:
         """Share of the variance that comes from the camera's noise; the network has the rest."""
@@ -85,10 +90,19 @@ class Outcome:
         return float(rank_correlation(self.std, (self.mean - self.true).abs()))
 
     @property
+    def novelties(self) -> Tensor:
+        """How new each scene is, (n,): above 1 for a quarter of the held-out roads."""
+        found = self.prediction.joint_novelty
+        return torch.full_like(self.var, math.nan) if found is None else found
+
+    @property
     def novelty(self) -> float:
-        """The median novelty: above 1 for a quarter of the held-out roads; NaN without a fit."""
-        found = self.prediction.novelty
-        return math.nan if found is None else float(found.median())
+        """The median novelty; NaN without a fit."""
+        return float(self.novelties.median())
+
+    def rejected(self, gate: Gate) -> float:
+        """Share of the scenes that a gate on the novelty does not trust."""
+        return float((~gate(self.novelties)).float().mean())
 
     @property
     def rank_if_right(self) -> float:

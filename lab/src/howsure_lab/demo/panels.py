@@ -1,64 +1,73 @@
-"""Two panels: predicted stds beside true errors, and the coverage of the intervals."""
+"""Two panels below the roads: whether the intervals hold, and whether the novelty warns."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
-from howsure.plots.theme import LIGHT
+from howsure_lab.demo.road import ORANGE, VERMILLION
 from howsure_lab.demo.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LEVELS = torch.linspace(0.02, 0.98, 49, dtype=torch.float64)
-
-
-def draw_stds(ax: Axes, study: Study) -> Axes:
-    """A box of the predicted stds for each condition, with its RMSE as a diamond."""
-    for row, outcome in enumerate(study.outcomes):
-        mark = LIGHT.mark(row)
-        box = {"facecolor": mark.colour, "hatch": mark.hatch, "alpha": 0.75}
-        ax.boxplot(
-            outcome.std.numpy(),
-            positions=[row],
-            orientation="horizontal",
-            widths=0.55,
-            whis=(5, 95),
-            showfliers=False,
-            patch_artist=True,
-            boxprops=box,
-            medianprops={"color": "black", "linewidth": 1.6},
-        )
-        ax.plot(outcome.rmse, row, marker="D", markersize=8, color="white", markeredgecolor="black")
-    names = [outcome.name for outcome in study.outcomes]
-    ax.set_yticks(range(len(names)), names)
-    ax.set(xlim=(0, None), ylim=(len(names) - 0.5, -0.5), xlabel="angle in radians")
-    ax.set_title(f"Std by {study.method} (box), RMSE (◇)", weight="bold", fontsize=11)
-    return _quiet(ax)
+_GRAY = "0.72"
+_WIDTH = 0.3
+_TICKS = (0.1, 0.3, 1, 3, 10, 30, 100)
 
 
 def draw_coverage(ax: Axes, study: Study) -> Axes:
-    """The share of true angles in the central interval, against its level."""
-    ax.plot([0, 1], [0, 1], color="black", linewidth=1, linestyle=(0, (2, 2)))
-    reach = 2**0.5 * torch.erfinv(_LEVELS)
-    for row, outcome in enumerate(study.outcomes):
-        mark = LIGHT.mark(row)
-        errors = ((outcome.true - outcome.mean).abs() / outcome.std).double()
-        inside = (errors.unsqueeze(1) <= reach).double().mean(0)
-        look = {"color": mark.colour, "linestyle": mark.line, "marker": mark.marker}
-        ax.plot(_LEVELS, inside, **look, markevery=(3 + row, 9), label=outcome.name)
-    ax.text(0.97, 0.04, "below the diagonal: too sure", ha="right", fontsize=9.5)
-    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="level of the interval")
-    ax.set_ylabel("empirical coverage")
-    ax.set_title("Coverage of the intervals", weight="bold", fontsize=11)
-    ax.legend(frameon=False, loc="upper left", fontsize=9, handlelength=3.2)
-    return _quiet(ax)
+    """How many true angles lie in the 95 % interval, beside those of one std for all roads."""
+    for column, outcome in enumerate(study.outcomes):
+        shares = (outcome.coverage_of_one_std(study.one_std), outcome.coverage)
+        for side, share, colour in zip((-0.5, 0.5), shares, (_GRAY, ORANGE), strict=True):
+            place = column + side * _WIDTH
+            ax.bar(place, 100 * share, _WIDTH, color=colour, edgecolor="black", linewidth=0.8)
+            ax.text(place, 100 * share + 2, f"{100 * share:.0f}", ha="center", fontsize=10)
+    ax.axhline(95, color="black", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+    ax.set(ylim=(0, 119), yticks=(0, 50, 95), ylabel="%")
+    ax.set_title(
+        "Intervals that hold: true angles inside the 95 % interval, by howsure (orange) and by one "
+        "std for all (gray)",
+        **_TITLE,
+    )
+    return _below_roads(ax, len(study.outcomes))
 
 
-def _quiet(ax: Axes) -> Axes:
-    ax.grid(color="0.9")
-    ax.set_axisbelow(True)
+def draw_novelty(ax: Axes, study: Study) -> Axes:
+    """The novelty of the roads of each condition, and how many the gate rejects."""
+    limit = float(study.gate.threshold)
+    for column, outcome in enumerate(study.outcomes):
+        warned = outcome.rejected(study.gate)
+        ax.boxplot(
+            outcome.novelties.numpy(),
+            positions=[column],
+            widths=2 * _WIDTH,
+            whis=(5, 95),
+            showfliers=False,
+            patch_artist=True,
+            boxprops={"facecolor": VERMILLION if warned > 0.5 else ORANGE, "alpha": 0.75},
+            medianprops={"color": "black", "linewidth": 1.6},
+        )
+        note = f"warns of {100 * warned:.0f} %"
+        ax.annotate(note, (column, 0.97), xycoords=("data", "axes fraction"), ha="center", va="top")
+    ax.axhline(limit, color="black", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    ticks = [tick for tick in _TICKS if low <= tick <= high]
+    ax.set(ylim=(low, high * (high / low) ** 0.25), ylabel="novelty")
+    ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.minorticks_off()
+    ax.set_title(
+        "Novelty that warns: roads above the line are newer than 95 % of the known ones", **_TITLE
+    )
+    return _below_roads(ax, len(study.outcomes))
+
+
+_TITLE = {"weight": "bold", "fontsize": 11, "loc": "left"}
+
+
+def _below_roads(ax: Axes, columns: int) -> Axes:
+    """The axes with one place below each column of roads."""
+    ax.set(xlim=(-0.5, columns - 0.5), xticks=[])
     ax.spines[["top", "right"]].set_visible(False)
     return ax

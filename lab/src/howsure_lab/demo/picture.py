@@ -1,4 +1,4 @@
-"""The demonstration's picture: roads with predicted angles, and stds beside errors."""
+"""The demonstration's picture: roads with predicted angles, and below them what is true of all."""
 
 from __future__ import annotations
 
@@ -8,42 +8,41 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from howsure.values.files import write_atomically
-from howsure_lab.demo.panels import draw_coverage, draw_stds
+from howsure_lab.demo.panels import draw_coverage, draw_novelty
 from howsure_lab.demo.road import draw_key, draw_road
 from howsure_lab.demo.study import Study
 
 if TYPE_CHECKING:
-    from matplotlib.figure import SubFigure
+    from matplotlib.figure import Figure
+    from matplotlib.gridspec import GridSpec
 
-_ROWS = ("one road", "surest", "least sure")
+_ROWS = ("one road", "least sure")
 
 
 def save_picture(study: Study, path: Path) -> Path:
     """Writes the picture, whole or not at all, and returns its path."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12.4, 7.1), dpi=110, layout="constrained")
-    parts: Any = figure.subfigures(1, 2, width_ratios=(2.35, 1), wspace=0.02)
-    draw_gallery(parts[0], study)
-    upper, lower = parts[1].subplots(2, 1)
-    draw_stds(upper, study)
-    draw_coverage(lower, study)
+    figure = Figure(figsize=(12.4, 9.2), dpi=110, layout="constrained")
+    grid: Any = figure.add_gridspec(4, len(study.outcomes), height_ratios=(2, 2, 0.95, 0.95))
+    draw_gallery(figure, grid, study)
+    draw_coverage(figure.add_subplot(grid[2, :]), study)
+    draw_novelty(figure.add_subplot(grid[3, :]), study)
+    draw_key(figure)
     write_atomically(path, lambda file: figure.savefig(file, format="png"))
     return path
 
 
-def draw_gallery(figure: SubFigure, study: Study) -> None:
-    """A column per condition: the same road, the surest scene and the least sure one."""
-    axes: Any = figure.subplots(len(_ROWS), len(study.outcomes))
+def draw_gallery(figure: Figure, grid: GridSpec, study: Study) -> None:
+    """A column per condition: the same road, and the one that howsure is least sure about."""
     same = typical(study)
-    for column, outcome in zip(axes.T, study.outcomes, strict=True):
-        order = outcome.by_certainty
-        for ax, i in zip(column, (same, order[0], order[-1]), strict=True):
-            draw_road(ax, outcome, i)
-        column[0].set_title(outcome.name, fontsize=13, weight="bold")
-    for ax, name in zip(axes[:, 0], _ROWS, strict=True):
-        ax.set_ylabel(name, fontsize=12, weight="bold")
-    draw_key(figure)
+    for column, outcome in enumerate(study.outcomes):
+        for row, i in enumerate((same, outcome.by_certainty[-1])):
+            ax = draw_road(figure.add_subplot(grid[row, column]), outcome, i)
+            if row == 0:
+                ax.set_title(f"{outcome.name}\n{study.told(outcome)}", fontsize=12, weight="bold")
+            if column == 0:
+                ax.set_ylabel(_ROWS[row], fontsize=12, weight="bold")
 
 
 def typical(study: Study) -> int:

@@ -9,7 +9,7 @@ from howsure_lab.demo.outcome import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import SubFigure
+    from matplotlib.figure import Figure
 
 # From the palette of Okabe and Ito, which readers with any colour vision can tell apart.
 ORANGE, VERMILLION = "#E69F00", "#D55E00"
@@ -57,7 +57,7 @@ def _draw_line(ax: Axes, angle: float, length: float, *, dashed: bool) -> None:
     ax.plot(x, y, color=colour, linewidth=2, linestyle=dashes)
 
 
-def draw_key(figure: SubFigure) -> None:
+def draw_key(figure: Figure) -> None:
     """What the wedge and the lines mean."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch

@@ -48,6 +48,17 @@ class Study:
         return fit
 
     @property
+    def gate(self) -> hs.Gate:
+        """What rejects roads that are newer than 95 % of the held-out ones."""
+        return hs.Gate.on_novelty(self.sure.setup.variance_model, level=0.95)
+
+    def told(self, outcome: Outcome) -> str:
+        """What howsure was told about a condition."""
+        if outcome is self.clear:
+            return "(known)"
+        return "(noise told)" if outcome.condition.name == NOISY.name else "(nobody told)"
+
+    @property
     def method(self) -> str:
         """The method that made the predictions; several where "auto" chose differently."""
         return ", ".join(dict.fromkeys(outcome.prediction.method for outcome in self.outcomes))
