@@ -12,7 +12,17 @@ from torch import Tensor
 from howsure.errors import NoRuleError
 from howsure.moments.numerics.blocks import through_squares
 from howsure.moments.numerics.quadrature import Deviation, expectation
-from howsure.moments.rule import EXACT, REFUSED, STRUCTURAL, Fidelity, Kind, Rule, Target, register
+from howsure.moments.rule import (
+    EXACT,
+    REFUSED,
+    STRUCTURAL,
+    Fidelity,
+    Kind,
+    Rule,
+    Target,
+    register,
+    spellings,
+)
 from howsure.moments.samples import Draw, Sample, Samples, one_of_each_shape
 from howsure.moments.value import HALF_PRECISION, Moments
 from howsure.values.trees import map_leaves
@@ -201,6 +211,13 @@ def composite(
         return register(Rule(name, own, targets, fidelity, samples, Kind.COMPOSITE, **options))
 
     return enter
+
+
+def composite_of(
+    *names: str, inplace: bool = True, **options: Any
+) -> Callable[[Callable[..., object]], Rule]:
+    """`composite` for all `spellings` of torch's operations `names`."""
+    return composite(*spellings(*names, inplace=inplace), name=names[0], **options)
 
 
 def _widened(definition: Callable[..., object]) -> Callable[..., object]:

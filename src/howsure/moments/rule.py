@@ -194,6 +194,22 @@ def rule(
     return enter
 
 
+def rule_of(
+    *names: str,
+    also: tuple[Target, ...] = (),
+    inplace: bool = True,
+    first: Target | None = None,
+    fidelity: Fidelity = EXACT,
+    **options: Any,
+) -> Callable[[Callable[..., object]], Rule]:
+    """Registers the decorated function for all `spellings` of torch's operations `names`.
+
+    The rule has the first of these names; `also` are further operations that it serves.
+    """
+    targets = spellings(*names, inplace=inplace, first=first) + also
+    return rule(*targets, name=names[0], fidelity=fidelity, **options)
+
+
 def find(target: Target, overrides: Mapping[Target, Rule] | None = None) -> Rule | None:
     """The rule of an operation, or `None`; `overrides` win."""
     if overrides and target in overrides:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from howsure.moments.families import elementwise, in_float32
 from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import EXACT, Kind, Target, rule, spellings
+from howsure.moments.rule import Kind, Target, rule_of, spellings
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 
@@ -60,10 +60,9 @@ def _softpluses(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), 2.0, threshold=15.0)
 
 
-@rule(
-    *spellings("softplus", first=F.softplus),
-    name="softplus",
-    fidelity=EXACT,
+@rule_of(
+    "softplus",
+    first=F.softplus,
     samples=_softpluses,
     kind=Kind.ELEMENTWISE,
     error=1e-3,

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from howsure.moments.families import select
-from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, Target, rule_of
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, as_moments
 
@@ -43,9 +43,9 @@ def _axes(draw: Draw) -> Iterable[Sample]:
 
 
 for _name, _samples in (("broadcast_tensors", _shapes), ("meshgrid", _axes)):
-    rule(
-        *spellings(_name, inplace=False),
-        name=_name,
+    rule_of(
+        _name,
+        inplace=False,
         fidelity=STRUCTURAL,
         samples=_samples,
         kind=Kind.STRUCTURAL,

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.moments.families import in_float32
 from howsure.moments.numerics.normal import FURTHEST, cdf, pdf, ratio, rectify, roots
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.rule import rule_of
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 
@@ -24,7 +24,7 @@ def _limits(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), min=-draw.positive(4), max=draw.positive(3, 1))
 
 
-@rule(*spellings("clamp", "clip"), name="clamp", fidelity=EXACT, samples=_limits, pointwise=True)
+@rule_of("clamp", "clip", samples=_limits, pointwise=True)
 def clamp(
     input: Moments, min: float | Tensor | None = None, max: float | Tensor | None = None
 ) -> Moments:
@@ -101,13 +101,7 @@ def _default_window(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), -0.2, 0.7)
 
 
-@rule(
-    *spellings("hardtanh", first=F.hardtanh),
-    name="hardtanh",
-    fidelity=EXACT,
-    samples=_default_window,
-    pointwise=True,
-)
+@rule_of("hardtanh", first=F.hardtanh, samples=_default_window, pointwise=True)
 def hardtanh(
     input: Moments, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Moments:
@@ -120,13 +114,7 @@ def hardtanh(
     return clamp(input, min_val, max_val)
 
 
-@rule(
-    *spellings("relu6", first=F.relu6),
-    name="relu6",
-    fidelity=EXACT,
-    samples=one_of_each_shape,
-    pointwise=True,
-)
+@rule_of("relu6", first=F.relu6, samples=one_of_each_shape, pointwise=True)
 def relu6(input: Moments, inplace: bool = False) -> Moments:
     """As `clamp(x, 0, 6)`.
 
@@ -137,13 +125,7 @@ def relu6(input: Moments, inplace: bool = False) -> Moments:
     return clamp(input, 0.0, 6.0)
 
 
-@rule(
-    *spellings("hardsigmoid", first=F.hardsigmoid),
-    name="hardsigmoid",
-    fidelity=EXACT,
-    samples=one_of_each_shape,
-    pointwise=True,
-)
+@rule_of("hardsigmoid", first=F.hardsigmoid, samples=one_of_each_shape, pointwise=True)
 def hardsigmoid(input: Moments, inplace: bool = False) -> Moments:
     """As `clamp(x, -3, 3) / 6 + 1/2`.
 
@@ -159,13 +141,7 @@ def hardsigmoid(input: Moments, inplace: bool = False) -> Moments:
     return in_float32(formula, input)
 
 
-@rule(
-    *spellings("clamp_min"),
-    name="clamp_min",
-    fidelity=EXACT,
-    samples=lambda draw: [Sample(draw.moments(3, 4), 0.1)],
-    pointwise=True,
-)
+@rule_of("clamp_min", samples=lambda draw: [Sample(draw.moments(3, 4), 0.1)], pointwise=True)
 def clamp_min(input: Moments, min: float | Tensor) -> Moments:
     """As `clamp(x, min=min)`.
 
@@ -176,13 +152,7 @@ def clamp_min(input: Moments, min: float | Tensor) -> Moments:
     return clamp(input, min=min)
 
 
-@rule(
-    *spellings("clamp_max"),
-    name="clamp_max",
-    fidelity=EXACT,
-    samples=lambda draw: [Sample(draw.moments(3, 4), 0.1)],
-    pointwise=True,
-)
+@rule_of("clamp_max", samples=lambda draw: [Sample(draw.moments(3, 4), 0.1)], pointwise=True)
 def clamp_max(input: Moments, max: float | Tensor) -> Moments:
     """As `clamp(x, max=max)`.
 

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, rule_of
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, certain, variance_dtype
 
@@ -92,9 +92,9 @@ def new_tensor(target: Target, input: Moments, *args: object, **kwargs: object) 
     return certain(made)
 
 
-@rule(
-    *spellings("fill", "zero"),
-    name="fill",
+@rule_of(
+    "fill",
+    "zero",
     fidelity=STRUCTURAL,
     kind=Kind.CONSTRUCTION,
     samples=lambda draw: [

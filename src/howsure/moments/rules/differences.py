@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.rule import rule_of
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, as_moments
 
@@ -19,7 +19,7 @@ def _rows(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 5), 1, -1, draw.moments(3, 1), draw.constant(3, 2))
 
 
-@rule(*spellings("diff", inplace=False), name="diff", fidelity=EXACT, samples=_rows)
+@rule_of("diff", inplace=False, samples=_rows)
 def diff(
     input: Moments,
     n: int = 1,

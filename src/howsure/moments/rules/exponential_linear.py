@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.moments.families import in_float32
 from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import EXACT, Kind, rule, spellings
+from howsure.moments.rule import EXACT, Kind, rule, rule_of
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 
@@ -95,15 +95,7 @@ def elu_of_programs(
     return _exponential_unit(self, plain, scale, scale * alpha, input_scale)
 
 
-@rule(
-    *spellings("celu", first=F.celu),
-    name="celu",
-    fidelity=EXACT,
-    samples=_alphas,
-    kind=Kind.ELEMENTWISE,
-    error=1e-3,
-    pointwise=True,
-)
+@rule_of("celu", first=F.celu, samples=_alphas, kind=Kind.ELEMENTWISE, error=1e-3, pointwise=True)
 def celu(input: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
     """As `elu`, for alpha (e^(x / alpha) - 1) below 0.
 
@@ -118,10 +110,9 @@ def celu(input: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
-@rule(
-    *spellings("selu", first=F.selu),
-    name="selu",
-    fidelity=EXACT,
+@rule_of(
+    "selu",
+    first=F.selu,
     samples=one_of_each_shape,
     kind=Kind.ELEMENTWISE,
     error=1e-3,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import value_only
-from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, rule_of, spellings
 from howsure.moments.samples import Sample
 from howsure.moments.value import Moments
 
@@ -42,9 +42,8 @@ def equality(target: Target, input: object, other: object) -> Tensor:
     )
 
 
-@rule(
-    *spellings("nan_to_num"),
-    name="nan_to_num",
+@rule_of(
+    "nan_to_num",
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(3, 4))],
     kind=Kind.GATHER,

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from howsure.moments.families import in_float32
 from howsure.moments.numerics.blocks import in_blocks
 from howsure.moments.numerics.quadrature import from_centre
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.rule import rule_of
 from howsure.moments.samples import one_of_each_shape
 from howsure.moments.value import Moments
 
@@ -22,14 +22,7 @@ _REACH = 8.0
 _KINKS = (-3.0, 3.0)
 
 
-@rule(
-    *spellings("hardswish", first=F.hardswish),
-    name="hardswish",
-    fidelity=EXACT,
-    samples=one_of_each_shape,
-    error=1e-4,
-    pointwise=True,
-)
+@rule_of("hardswish", first=F.hardswish, samples=one_of_each_shape, error=1e-4, pointwise=True)
 def hardswish(input: Moments, inplace: bool = False) -> Moments:
     """E and Var of x clamp(x + 3, 0, 6) / 6 by centred quadrature on each piece between its kinks.
 

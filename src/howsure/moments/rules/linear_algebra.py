@@ -8,19 +8,15 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from howsure.moments.families import bilinear, composite
-from howsure.moments.rule import APPROXIMATE, EXACT, rule, spellings
+from howsure.moments.families import bilinear, composite, composite_of
+from howsure.moments.rule import APPROXIMATE, EXACT, rule, rule_of
 from howsure.moments.rules.arithmetic import mean_of
 from howsure.moments.rules.multilinear import multilinear
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import HALF_PRECISION, Moments
 
 
-@composite(
-    *spellings("trace", inplace=False),
-    name="trace",
-    samples=lambda draw: [Sample(draw.moments(3, 4))],
-)
+@composite_of("trace", inplace=False, samples=lambda draw: [Sample(draw.moments(3, 4))])
 def trace(input: Tensor) -> Tensor:
     """Var = sum of the diagonal's variances.
 
@@ -36,7 +32,7 @@ def _pairs(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 3), draw.constant(2, 3))
 
 
-@rule(*spellings("kron", inplace=False), name="kron", fidelity=EXACT, samples=_pairs)
+@rule_of("kron", inplace=False, samples=_pairs)
 def kron(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """E = m1 m2, Var = m1**2 v2 + m2**2 v1 + v1 v2 of every pair.
 
@@ -61,10 +57,8 @@ def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     return ahead[0] * behind[1] - behind[0] * ahead[1]
 
 
-@composite(
-    *spellings("cross", inplace=False),
-    name="cross",
-    samples=lambda draw: [Sample(draw.moments(3, 2), draw.moments(3, 2), 0)],
+@composite_of(
+    "cross", inplace=False, samples=lambda draw: [Sample(draw.moments(3, 2), draw.moments(3, 2), 0)]
 )
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """As `linalg_cross`, by default over the first dimension of size 3.
@@ -77,9 +71,8 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     return torch.linalg.cross(input, other, dim=first if dim is None else dim)
 
 
-@composite(
-    *spellings("hypot"),
-    name="hypot",
+@composite_of(
+    "hypot",
     samples=lambda draw: [Sample(draw.moments(3, 4), draw.moments(4))],
     fidelity=APPROXIMATE,
     error=0.1,

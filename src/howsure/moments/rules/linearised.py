@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import bounded, in_float32
-from howsure.moments.rule import LINEARISED, rule, spellings
+from howsure.moments.rule import LINEARISED, rule, rule_of, spellings
 from howsure.moments.rules.arithmetic import mean_of, var_of
 from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments, variance_dtype
@@ -78,14 +78,7 @@ def _probabilities(draw: Draw) -> Iterable[Sample]:
     yield Sample(steady, eps=1e-3)
 
 
-@rule(
-    *spellings("logit"),
-    name="logit",
-    fidelity=LINEARISED,
-    samples=_probabilities,
-    error=0.02,
-    pointwise=True,
-)
+@rule_of("logit", fidelity=LINEARISED, samples=_probabilities, error=0.02, pointwise=True)
 def logit(input: Moments, eps: float | None = None) -> Moments:
     """E = logit(m), Var = v / (m (1 - m))**2; 0 where `eps` clamps the mean.
 
@@ -110,9 +103,7 @@ def _angles(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4, mean=3.0, std=1e-2), draw.positive(4))
 
 
-@rule(
-    *spellings("atan2", "arctan2"), name="atan2", fidelity=LINEARISED, samples=_angles, error=0.02
-)
+@rule_of("atan2", "arctan2", fidelity=LINEARISED, samples=_angles, error=0.02)
 def atan2(input: object, other: object) -> Moments:
     """E = atan2(m1, m2), Var = (m2**2 v1 + m1**2 v2) / (m1**2 + m2**2)**2, at most pi**2 / 3.
 

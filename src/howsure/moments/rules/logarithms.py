@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from howsure.moments.families import in_float32
 from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import APPROXIMATE, EXACT, rule, spellings
+from howsure.moments.rule import APPROXIMATE, rule_of
 from howsure.moments.rules.arithmetic import mean_of, var_of
 from howsure.moments.rules.powers import log_normal_of
 from howsure.moments.samples import Draw, Sample
@@ -22,9 +22,7 @@ def _steady(draw: Draw) -> Iterable[Sample]:
     yield Sample(Moments(2 + draw.positive(3, 4), 0.02 * draw.positive(3, 4)))
 
 
-@rule(
-    *spellings("log"), name="log", fidelity=APPROXIMATE, samples=_steady, error=0.05, pointwise=True
-)
+@rule_of("log", fidelity=APPROXIMATE, samples=_steady, error=0.05, pointwise=True)
 def log(input: Moments) -> Moments:
     """E = log mean - l / 2, Var = l, with l = log(1 + var / mean**2).
 
@@ -43,14 +41,7 @@ def _logged(mean: Tensor, var: Tensor, shift: float = 0.0) -> Moments:
     return Moments(value - 0.5 * log_var, log_var)
 
 
-@rule(
-    *spellings("log1p"),
-    name="log1p",
-    fidelity=APPROXIMATE,
-    samples=_steady,
-    error=0.05,
-    pointwise=True,
-)
+@rule_of("log1p", fidelity=APPROXIMATE, samples=_steady, error=0.05, pointwise=True)
 def log1p(input: Moments) -> Moments:
     """As `log(1 + x)`.
 
@@ -62,14 +53,7 @@ def log1p(input: Moments) -> Moments:
 
 
 def _register(name: str, base: float) -> None:
-    @rule(
-        *spellings(name),
-        name=name,
-        fidelity=APPROXIMATE,
-        samples=_steady,
-        error=0.05,
-        pointwise=True,
-    )
+    @rule_of(name, fidelity=APPROXIMATE, samples=_steady, error=0.05, pointwise=True)
     def logarithm(input: Moments) -> Moments:
         """As `log(x) / log(base)`.
 
@@ -93,7 +77,7 @@ def _pairs(draw: Draw) -> Iterable[Sample]:
     yield Sample(same, same)
 
 
-@rule(*spellings("logaddexp"), name="logaddexp", fidelity=EXACT, samples=_pairs, error=1e-3)
+@rule_of("logaddexp", samples=_pairs, error=1e-3)
 def logaddexp(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """E = m_big + E[softplus(d)], Var = Var[softplus(d)] + v_big (1 - 2 E[sigmoid(d)]).
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import bilinear
-from howsure.moments.rule import EXACT, Target, rule, spellings
+from howsure.moments.rule import EXACT, Target, rule, rule_of
 from howsure.moments.rules.powers import square
 from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments
@@ -36,7 +36,7 @@ def _stacks(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 1, 2, 4), draw.moments(2, 4, 3))
 
 
-@rule(*spellings("matmul", inplace=False), name="matmul", fidelity=EXACT, samples=_stacks)
+@rule_of("matmul", inplace=False, samples=_stacks)
 def matmul(input: Operand, other: Operand) -> Moments:
     """E = m1 @ m2, Var = m1**2 @ v2 + v1 @ m2**2 + v1 @ v2.
 
@@ -74,16 +74,10 @@ def _matrix_product(target: Target, input: Operand, mat2: Operand) -> Moments:
 
 
 for _name, _shapes in (("mm", ((3, 4), (4, 2))), ("bmm", ((2, 3, 4), (2, 4, 2)))):
-    rule(
-        *spellings(_name, inplace=False),
-        name=_name,
-        fidelity=EXACT,
-        samples=_products(*_shapes),
-        takes_target=True,
-    )(_matrix_product)
+    rule_of(_name, inplace=False, samples=_products(*_shapes), takes_target=True)(_matrix_product)
 
 
-@rule(*spellings("mv", inplace=False), name="mv", fidelity=EXACT, samples=_products((3, 4), (4,)))
+@rule_of("mv", inplace=False, samples=_products((3, 4), (4,)))
 def mv(input: Operand, vec: Operand) -> Moments:
     """As `matmul` of a matrix and a vector.
 
@@ -100,7 +94,7 @@ def _vectors(draw: Draw) -> Iterable[Sample]:
     yield Sample(twice, twice)
 
 
-@rule(*spellings("dot", "vdot", inplace=False), name="dot", fidelity=EXACT, samples=_vectors)
+@rule_of("dot", "vdot", inplace=False, samples=_vectors)
 def dot(input: Operand, other: Operand) -> Moments:
     """As `matmul` of two vectors; `dot(x, x)` is the sum of squares.
 
@@ -120,7 +114,7 @@ def _inner_products(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(4), draw.moments(4))
 
 
-@rule(*spellings("inner", inplace=False), name="inner", fidelity=EXACT, samples=_inner_products)
+@rule_of("inner", inplace=False, samples=_inner_products)
 def inner(input: Operand, other: Operand) -> Moments:
     """As `matmul` with the other operand transposed.
 
@@ -131,12 +125,7 @@ def inner(input: Operand, other: Operand) -> Moments:
     return bilinear(torch.inner, input, other)
 
 
-@rule(
-    *spellings("outer", "ger", inplace=False),
-    name="outer",
-    fidelity=EXACT,
-    samples=_products((3,), (4,)),
-)
+@rule_of("outer", "ger", inplace=False, samples=_products((3,), (4,)))
 def outer(input: Operand, vec2: Operand) -> Moments:
     """E = m1 m2, Var = m1**2 v2 + m2**2 v1 + v1 v2 of every pair.
 
@@ -153,9 +142,7 @@ def _contractions(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), draw.constant(4, 2), 1)
 
 
-@rule(
-    *spellings("tensordot", inplace=False), name="tensordot", fidelity=EXACT, samples=_contractions
-)
+@rule_of("tensordot", inplace=False, samples=_contractions)
 def tensordot(
     a: Operand, b: Operand, dims: Any = 2, *more: Any, out: None = None, **kwargs: Any
 ) -> Moments:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import composite
-from howsure.moments.rule import APPROXIMATE, Target, rule, spellings
+from howsure.moments.rule import APPROXIMATE, Target, rule_of
 from howsure.moments.rules.average_pool import adaptive_windows, output_sizes, per_dim
 from howsure.moments.rules.extrema import larger
 from howsure.moments.rules.max_pool_in_slabs import pooled_in_slabs
@@ -35,14 +35,7 @@ def _windows(dims: int) -> Samples:
 
 
 def _register(name: str, dims: int) -> None:
-    @rule(
-        *spellings(name),
-        name=name,
-        fidelity=APPROXIMATE,
-        samples=_windows(dims),
-        error=0.2,
-        pools=True,
-    )
+    @rule_of(name, fidelity=APPROXIMATE, samples=_windows(dims), error=0.2, pools=True)
     def max_pool(
         input: Moments,
         kernel_size: int | Sequence[int],

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.rule import APPROXIMATE, rule, spellings
+from howsure.moments.rule import APPROXIMATE, rule, rule_of
 from howsure.moments.rules.batch_norm import batch_norm
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
@@ -82,9 +82,9 @@ def _rows(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 32, mean=2.0), (32,), weight=draw.constant(32))
 
 
-@rule(
-    *spellings("layer_norm", first=F.layer_norm),
-    name="layer_norm",
+@rule_of(
+    "layer_norm",
+    first=F.layer_norm,
     fidelity=APPROXIMATE,
     samples=_rows,
     error=0.1,
@@ -118,9 +118,9 @@ def _channels(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 24, std=0.4), 2)
 
 
-@rule(
-    *spellings("group_norm", first=F.group_norm),
-    name="group_norm",
+@rule_of(
+    "group_norm",
+    first=F.group_norm,
     fidelity=APPROXIMATE,
     samples=_channels,
     error=0.1,

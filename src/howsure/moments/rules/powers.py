@@ -11,15 +11,13 @@ from torch import Tensor
 from howsure.errors import NoRuleError
 from howsure.moments.families import bounded, in_float32
 from howsure.moments.numerics.normal import roots
-from howsure.moments.rule import APPROXIMATE, EXACT, Target, rule, spellings
+from howsure.moments.rule import APPROXIMATE, EXACT, Target, rule, rule_of
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 from howsure.values.trees import has_values
 
 
-@rule(
-    *spellings("square"), name="square", fidelity=EXACT, samples=one_of_each_shape, pointwise=True
-)
+@rule_of("square", samples=one_of_each_shape, pointwise=True)
 def square(input: Moments) -> Moments:
     """E = mean**2 + var, Var = 2 var**2 + 4 mean**2 var.
 
@@ -94,14 +92,7 @@ def _scaled(centre: Tensor, relative: Tensor) -> Tensor:
     return bounded(bounded(bounded(relative) * centre) * centre)
 
 
-@rule(
-    *spellings("reciprocal"),
-    name="reciprocal",
-    fidelity=APPROXIMATE,
-    samples=_narrow,
-    error=0.05,
-    pointwise=True,
-)
+@rule_of("reciprocal", fidelity=APPROXIMATE, samples=_narrow, error=0.05, pointwise=True)
 def reciprocal(input: Moments) -> Moments:
     """E = (1 + k) / mean, Var = (1 + k)**2 k / mean**2 with k = var / mean**2.
 
@@ -123,14 +114,7 @@ def _inverted(mean: Tensor, var: Tensor) -> Moments:
 def _log_normal(name: str, exponent: float) -> None:
     """Registers a fixed power of a positive variable."""
 
-    @rule(
-        *spellings(name),
-        name=name,
-        fidelity=APPROXIMATE,
-        samples=_narrow,
-        error=0.05,
-        pointwise=True,
-    )
+    @rule_of(name, fidelity=APPROXIMATE, samples=_narrow, error=0.05, pointwise=True)
     def power(input: Moments) -> Moments:
         """E = mean**p e^{(p**2 - p) l / 2}, Var = E**2 expm1(p**2 l), l = log(1 + var / mean**2).
 
@@ -145,7 +129,7 @@ _log_normal("sqrt", 0.5)
 _log_normal("rsqrt", -0.5)
 
 
-@rule(*spellings("exp"), name="exp", fidelity=EXACT, samples=_moderate, pointwise=True)
+@rule_of("exp", samples=_moderate, pointwise=True)
 def exp(input: Moments) -> Moments:
     """E = e^{mean + var/2}, Var = E**2 (e^var - 1); cut off at the largest finite number.
 
@@ -156,7 +140,7 @@ def exp(input: Moments) -> Moments:
     return in_float32(lambda x: _exponential(*x, torch.exp), input)
 
 
-@rule(*spellings("exp2"), name="exp2", fidelity=EXACT, samples=_moderate, pointwise=True)
+@rule_of("exp2", samples=_moderate, pointwise=True)
 def exp2(input: Moments) -> Moments:
     """As `exp(x log 2)`.
 
@@ -174,7 +158,7 @@ def _exponential(mean: Tensor, var: Tensor, plain: Target, rate: float | Tensor 
     return Moments(centre, _scaled(bounded(plain(mean + lift)), -torch.expm1(-lift * rate)))
 
 
-@rule(*spellings("expm1"), name="expm1", fidelity=EXACT, samples=_moderate, pointwise=True)
+@rule_of("expm1", samples=_moderate, pointwise=True)
 def expm1(input: Moments) -> Moments:
     """As `exp(x) - 1`.
 
@@ -201,14 +185,7 @@ def _exponents(draw: Draw) -> Iterable[Sample]:
     yield Sample(positive, torch.tensor([1.0, 2.0, 0.5, 2.0]))
 
 
-@rule(
-    *spellings("pow"),
-    name="pow",
-    fidelity=APPROXIMATE,
-    samples=_exponents,
-    error=0.05,
-    pointwise=True,
-)
+@rule_of("pow", fidelity=APPROXIMATE, samples=_exponents, error=0.05, pointwise=True)
 def power(input: Moments | Tensor | float, exponent: Moments | Tensor | float) -> Moments:
     """Var = sum_k v**k / k! E[d^k x^p]**2 for p = 0, 1, 2, ...; else the log-normal form of `sqrt`.
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.moments.families import composite
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.families import composite_of
+from howsure.moments.rule import rule_of
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
 
@@ -20,7 +20,7 @@ def _dimensions(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 4), -1, keepdim=True)
 
 
-@rule(*spellings("prod", inplace=False), name="prod", fidelity=EXACT, samples=_dimensions)
+@rule_of("prod", inplace=False, samples=_dimensions)
 def prod(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Var of x y as m1**2 v2 + m2**2 v1 + v1 v2, pair by pair.
 
@@ -49,9 +49,8 @@ def _multiplied(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> tuple[Tensor,
     return m1 * m2, m1.square() * v2 + m2.square() * v1 + v1 * v2
 
 
-@composite(
-    *spellings("cumprod"),
-    name="cumprod",
+@composite_of(
+    "cumprod",
     wide=True,
     samples=lambda draw: [Sample(draw.moments(3, 4), 1), Sample(draw.moments(4), dim=0)],
 )

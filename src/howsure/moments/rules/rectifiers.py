@@ -15,18 +15,12 @@ from torch.nn import functional as F
 from howsure.moments.families import in_float32
 from howsure.moments.numerics.blocks import in_blocks
 from howsure.moments.numerics.normal import plus_product, ratio, roots, unit_tail
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.rule import rule_of
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 
 
-@rule(
-    *spellings("relu", first=F.relu),
-    name="relu",
-    fidelity=EXACT,
-    samples=one_of_each_shape,
-    pointwise=True,
-)
+@rule_of("relu", first=F.relu, samples=one_of_each_shape, pointwise=True)
 def relu(input: Moments, inplace: bool = False) -> Moments:
     """E = std m(a), Var = var [Phi(a) - m(a) m(-a)].
 
@@ -71,13 +65,7 @@ def _slopes(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), negative_slope=-0.5)
 
 
-@rule(
-    *spellings("leaky_relu", first=F.leaky_relu),
-    name="leaky_relu",
-    fidelity=EXACT,
-    samples=_slopes,
-    pointwise=True,
-)
+@rule_of("leaky_relu", first=F.leaky_relu, samples=_slopes, pointwise=True)
 def leaky_relu(input: Moments, negative_slope: float = 0.01, inplace: bool = False) -> Moments:
     """E = std [m(a) - k m(-a)], Var = var [R(a) + k**2 R(-a) + 2 k m(a) m(-a)], slope k.
 
@@ -93,7 +81,7 @@ def _channel_slopes(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(5), draw.positive(1))
 
 
-@rule(*spellings("prelu"), name="prelu", fidelity=EXACT, samples=_channel_slopes, pointwise=True)
+@rule_of("prelu", samples=_channel_slopes, pointwise=True)
 def prelu(
     input: Moments,  # (batch, channels, *)
     weight: Tensor,  # (channels,) or (1,)
@@ -109,13 +97,7 @@ def prelu(
     return in_float32(lambda x: leaky(*x, slope), input)
 
 
-@rule(
-    *spellings("abs", "absolute"),
-    name="abs",
-    fidelity=EXACT,
-    samples=one_of_each_shape,
-    pointwise=True,
-)
+@rule_of("abs", "absolute", samples=one_of_each_shape, pointwise=True)
 def absolute(input: Moments) -> Moments:
     """E = std [m(a) + m(-a)], Var = var [1 - 4 m(a) m(-a)].
 

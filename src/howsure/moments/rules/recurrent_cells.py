@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.families import composite
-from howsure.moments.rule import APPROXIMATE, spellings
+from howsure.moments.families import composite_of
+from howsure.moments.rule import APPROXIMATE
 from howsure.moments.rules.recurrent import Layer, gru_step, lstm_step, plain_step
 from howsure.moments.samples import Draw, Sample, Samples
 
@@ -28,12 +28,8 @@ def _steps(gates: int, state_noise: bool) -> Samples:
     return samples
 
 
-@composite(
-    *spellings("lstm_cell", inplace=False),
-    name="lstm_cell",
-    samples=_steps(4, state_noise=True),
-    fidelity=APPROXIMATE,
-    error=0.1,
+@composite_of(
+    "lstm_cell", inplace=False, samples=_steps(4, state_noise=True), fidelity=APPROXIMATE, error=0.1
 )
 def lstm_cell(
     input: Tensor,  # (batch, in)
@@ -54,12 +50,8 @@ def lstm_cell(
     return h, c
 
 
-@composite(
-    *spellings("gru_cell", inplace=False),
-    name="gru_cell",
-    samples=_steps(3, state_noise=False),
-    fidelity=APPROXIMATE,
-    error=0.1,
+@composite_of(
+    "gru_cell", inplace=False, samples=_steps(3, state_noise=False), fidelity=APPROXIMATE, error=0.1
 )
 def gru_cell(
     input: Tensor,  # (batch, in)
@@ -79,12 +71,7 @@ def gru_cell(
 
 
 def _register_plain(name: str, activation: Callable[[Tensor], Tensor]) -> None:
-    @composite(
-        *spellings(name, inplace=False),
-        name=name,
-        samples=_steps(1, state_noise=False),
-        error=1e-3,
-    )
+    @composite_of(name, inplace=False, samples=_steps(1, state_noise=False), error=1e-3)
     def plain_cell(
         input: Tensor,  # (batch, in)
         hx: Tensor,  # (batch, hidden)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from howsure.moments.rule import EXACT, Kind, rule, spellings
+from howsure.moments.rule import Kind, rule_of
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
 
@@ -18,14 +18,7 @@ def _dimensions(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 3, 4), dim=-1)
 
 
-@rule(
-    *spellings("sum"),
-    name="sum",
-    fidelity=EXACT,
-    samples=_dimensions,
-    kind=Kind.LINEAR_MAP,
-    adds_up=True,
-)
+@rule_of("sum", samples=_dimensions, kind=Kind.LINEAR_MAP, adds_up=True)
 def sum(
     input: Moments,
     dim: int | list[int] | tuple[int, ...] | None = None,
@@ -44,14 +37,7 @@ def sum(
     return Moments(mean, var)
 
 
-@rule(
-    *spellings("mean"),
-    name="mean",
-    fidelity=EXACT,
-    samples=_dimensions,
-    kind=Kind.LINEAR_MAP,
-    adds_up=True,
-)
+@rule_of("mean", samples=_dimensions, kind=Kind.LINEAR_MAP, adds_up=True)
 def mean(
     input: Moments,
     dim: int | list[int] | tuple[int, ...] | None = None,
@@ -72,10 +58,8 @@ def mean(
     return Moments(average, var / count)
 
 
-@rule(
-    *spellings("cumsum"),
-    name="cumsum",
-    fidelity=EXACT,
+@rule_of(
+    "cumsum",
     kind=Kind.LINEAR_MAP,
     samples=lambda draw: [Sample(draw.moments(3, 4), 1), Sample(draw.moments(5), dim=0)],
 )

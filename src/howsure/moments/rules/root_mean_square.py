@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import APPROXIMATE, rule, spellings
+from howsure.moments.rule import APPROXIMATE, rule, rule_of
 from howsure.moments.rules.normalisation import affine, count, divide, last
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
@@ -21,14 +21,7 @@ def _no_shift(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 32, mean=2.0), (32,))
 
 
-@rule(
-    *spellings("rms_norm"),
-    name="rms_norm",
-    fidelity=APPROXIMATE,
-    samples=_no_shift,
-    error=0.1,
-    normalises=True,
-)
+@rule_of("rms_norm", fidelity=APPROXIMATE, samples=_no_shift, error=0.1, normalises=True)
 def rms_norm(
     input: Moments,  # (*batch, *normalized_shape)
     normalized_shape: Sequence[int],

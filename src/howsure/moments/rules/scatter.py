@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import EXACT, STRUCTURAL, Fidelity, Kind, Target, rule, spellings
+from howsure.moments.rule import EXACT, STRUCTURAL, Fidelity, Kind, Target, rule, rule_of, spellings
 from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments, variance_dtype
 
@@ -133,7 +133,7 @@ def _scatters(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), 0, distinct, value=0.5)
 
 
-@rule(*spellings("scatter"), name="scatter", fidelity=EXACT, samples=_scatters)
+@rule_of("scatter", samples=_scatters)
 def scatter(
     input: Moments | Tensor, dim: int, index: Tensor, *args: object, **kwargs: object
 ) -> Moments:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import EXACT, Kind, rule, spellings
+from howsure.moments.rule import EXACT, Kind, rule, rule_of
 from howsure.moments.rules.scatter import noise_of, pairs, placed
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
@@ -26,7 +26,7 @@ def _reductions(draw: Draw) -> Iterable[Sample]:
             yield Sample(draw.moments(3, 4), 0, _ROWS, source, reduce, include_self=include_self)
 
 
-@rule(*spellings("scatter_reduce"), name="scatter_reduce", fidelity=EXACT, samples=_reductions)
+@rule_of("scatter_reduce", samples=_reductions)
 def scatter_reduce(
     input: Moments | Tensor,
     dim: int,
@@ -61,7 +61,7 @@ def _additions(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), 1, torch.tensor([2, 0]), draw.moments(3, 2), alpha=-0.5)
 
 
-@rule(*spellings("index_add"), name="index_add", fidelity=EXACT, samples=_additions)
+@rule_of("index_add", samples=_additions)
 def index_add(
     input: Moments | Tensor,
     dim: int,

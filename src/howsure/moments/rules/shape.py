@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select, structural, zip_moments
-from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, rule_of, spellings
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, as_moments
 
@@ -83,10 +83,10 @@ structural(
 )
 
 
-@rule(
-    *spellings("view", inplace=False),
-    torch.ops.aten._unsafe_view.default,
-    name="view",
+@rule_of(
+    "view",
+    also=(torch.ops.aten._unsafe_view.default,),
+    inplace=False,
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(2, 3, 4), (4, 6))],
     kind=Kind.STRUCTURAL,
@@ -201,9 +201,9 @@ def _tensor_lists(draw: Draw) -> Iterable[Sample]:
 
 for _name in ("cat", "stack", "hstack", "vstack", "dstack"):
     _also = {"cat": ("concat", "concatenate"), "vstack": ("row_stack",)}.get(_name, ())
-    rule(
-        *spellings(_name, *_also),
-        name=_name,
+    rule_of(
+        _name,
+        *_also,
         fidelity=STRUCTURAL,
         samples=_tensor_lists,
         kind=Kind.STRUCTURAL,
@@ -220,13 +220,8 @@ def _borders(draw: Draw) -> Iterable[Sample]:
         yield Sample(image, (1, 2, 2, 1), mode=mode)
 
 
-@rule(
-    *spellings("pad", first=F.pad),
-    name="pad",
-    fidelity=STRUCTURAL,
-    samples=_borders,
-    kind=Kind.STRUCTURAL,
-    views=False,
+@rule_of(
+    "pad", first=F.pad, fidelity=STRUCTURAL, samples=_borders, kind=Kind.STRUCTURAL, views=False
 )
 def pad(
     input: Moments, pad: Sequence[int], mode: str = "constant", value: float | None = None

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.moments.families import in_float32
 from howsure.moments.numerics.normal import cdf, rectify, standardise
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.rule import EXACT, rule, rule_of, spellings
 from howsure.moments.rules.rectifiers import leaky_relu
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
@@ -32,7 +32,7 @@ def _difference(upper: Moments, lower: Moments) -> Moments:
     return Moments(upper.mean - lower.mean, upper.var + lower.var + cross)
 
 
-@rule(*spellings("softshrink"), name="softshrink", fidelity=EXACT, samples=_lambdas, pointwise=True)
+@rule_of("softshrink", samples=_lambdas, pointwise=True)
 def softshrink(input: Moments, lambd: float = 0.5) -> Moments:
     """E = std [m(a) - m(b)], Var = var [R(a) + R(b) + 2 m(a) m(b)].
 
@@ -101,14 +101,7 @@ def threshold(input: Moments, threshold: float, value: float, inplace: bool = Fa
     return in_float32(lambda x: _cut_off(*x, threshold, value), input)
 
 
-@rule(
-    *spellings("hardshrink"),
-    name="hardshrink",
-    fidelity=EXACT,
-    samples=_lambdas,
-    error=1e-3,
-    pointwise=True,
-)
+@rule_of("hardshrink", samples=_lambdas, error=1e-3, pointwise=True)
 def hardshrink(input: Moments, lambd: float = 0.5) -> Moments:
     """Var = Var[U] + Var[L] + 2 E[U] E[L], U and L as `threshold(x, lambd, 0)` of x and -x.
 
@@ -124,10 +117,9 @@ def hardshrink(input: Moments, lambd: float = 0.5) -> Moments:
     return in_float32(formula, input)
 
 
-@rule(
-    *spellings("rrelu", first=F.rrelu),
-    name="rrelu",
-    fidelity=EXACT,
+@rule_of(
+    "rrelu",
+    first=F.rrelu,
     samples=lambda draw: [Sample(draw.moments(7)), Sample(draw.moments(3, 4), 0.1, 0.7)],
 )
 def rrelu(

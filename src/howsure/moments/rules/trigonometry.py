@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import bounded, elementwise, in_float32
-from howsure.moments.rule import EXACT, Target, rule, spellings
+from howsure.moments.rule import Target, rule_of, spellings
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 
 
-@rule(*spellings("sin"), name="sin", fidelity=EXACT, samples=one_of_each_shape, pointwise=True)
+@rule_of("sin", samples=one_of_each_shape, pointwise=True)
 def sin(input: Moments) -> Moments:
     """E = e^{-v/2} sin m, Var = 1/2 (1 - e^-v) (1 - e^-v + 2 e^-v cos(m)**2).
 
@@ -24,7 +24,7 @@ def sin(input: Moments) -> Moments:
     return in_float32(lambda x: _damped(x[1], torch.sin(x[0]), torch.cos(x[0])), input)
 
 
-@rule(*spellings("cos"), name="cos", fidelity=EXACT, samples=one_of_each_shape, pointwise=True)
+@rule_of("cos", samples=one_of_each_shape, pointwise=True)
 def cos(input: Moments) -> Moments:
     """E = e^{-v/2} cos m, Var = 1/2 (1 - e^-v) (1 - e^-v + 2 e^-v sin(m)**2).
 
@@ -46,7 +46,7 @@ def _narrow(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(7, mean=2.0, std=0.2))
 
 
-@rule(*spellings("sinh"), name="sinh", fidelity=EXACT, samples=_narrow, pointwise=True)
+@rule_of("sinh", samples=_narrow, pointwise=True)
 def sinh(input: Moments) -> Moments:
     """E = e^{v/2} sinh m, Var = g + g**2 / 2 + g (1 + g) sinh(m)**2 with g = e^v - 1.
 
@@ -59,7 +59,7 @@ def sinh(input: Moments) -> Moments:
     return in_float32(lambda x: _grown(*x, torch.sinh, 1.0), input)
 
 
-@rule(*spellings("cosh"), name="cosh", fidelity=EXACT, samples=_narrow, pointwise=True)
+@rule_of("cosh", samples=_narrow, pointwise=True)
 def cosh(input: Moments) -> Moments:
     """E = e^{v/2} cosh m, Var = g**2 / 2 + g (1 + g) sinh(m)**2 with g = e^v - 1.
 
