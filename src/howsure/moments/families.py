@@ -24,9 +24,9 @@ from howsure.moments.rule import (
     register,
     rule,
     rule_of,
-    spellings,
 )
 from howsure.moments.samples import Draw, Sample, Samples, one_of_each_shape
+from howsure.moments.spellings import spellings
 from howsure.moments.value import HALF_PRECISION, Moments
 from howsure.values.trees import map_leaves
 

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from howsure.moments.families import elementwise, pointwise
 from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import Kind, Target, spellings
+from howsure.moments.rule import Kind, Target
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
+from howsure.moments.spellings import spellings
 from howsure.moments.value import Moments
 
 

@@ -82,12 +82,7 @@ def sub(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
 
 @rule_of("rsub", also=(torch.Tensor.__rsub__,), samples=_pairs_with_alpha)
 def rsub(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
-    """E = m2 - alpha m1, Var = v2 + alpha**2 v1.
-
-    Assumes: different tensors are independent.
-
-    Source: `sub`.
-    """
+    """As `sub(other, input)`."""
     return add(other, input, alpha=-alpha)
 
 
@@ -167,10 +162,5 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> 
     error=0.05,
 )
 def rdiv(self: Moments, other: Operand) -> Moments:
-    """`other / self`, as the product with `reciprocal(self)`.
-
-    Assumes: see `div`.
-
-    Source: `div`.
-    """
+    """As `div(other, self)`."""
     return div(other, self)

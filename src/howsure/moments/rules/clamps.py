@@ -105,55 +105,30 @@ def _default_window(draw: Draw) -> Iterable[Sample]:
 def hardtanh(
     mean: Tensor, var: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Moments:
-    """As `clamp(x, min_val, max_val)`.
-
-    Assumes: independent elements; exact.
-
-    Source: `clamp`.
-    """
+    """As `clamp(x, min_val, max_val)`."""
     return _clamped(mean, var, min_val, max_val)
 
 
 @pointwise("relu6", first=F.relu6)
 def relu6(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
-    """As `clamp(x, 0, 6)`.
-
-    Assumes: independent elements; exact.
-
-    Source: `clamp`.
-    """
+    """As `clamp(x, 0, 6)`."""
     return _clamped(mean, var, 0.0, 6.0)
 
 
 @pointwise("hardsigmoid", first=F.hardsigmoid)
 def hardsigmoid(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
-    """As `clamp(x, -3, 3) / 6 + 1/2`.
-
-    Assumes: independent elements; exact.
-
-    Source: `clamp`.
-    """
+    """As `clamp(x, -3, 3) / 6 + 1/2`."""
     shift, cut = _cut(mean, var, *(_limit(end, 0.0, mean) for end in (-3.0, 3.0)))
     return Moments(F.hardsigmoid(mean) + shift / 6, cut / 36)
 
 
 @rule_of("clamp_min", samples=lambda draw: [Sample(draw.moments(3, 4), 0.1)], pointwise=True)
 def clamp_min(input: Moments, min: float | Tensor) -> Moments:
-    """As `clamp(x, min=min)`.
-
-    Assumes: independent elements and a constant limit; exact.
-
-    Source: `clamp`.
-    """
+    """As `clamp(x, min=min)`."""
     return clamp(input, min=min)
 
 
 @rule_of("clamp_max", samples=lambda draw: [Sample(draw.moments(3, 4), 0.1)], pointwise=True)
 def clamp_max(input: Moments, max: float | Tensor) -> Moments:
-    """As `clamp(x, max=max)`.
-
-    Assumes: independent elements and a constant limit; exact.
-
-    Source: `clamp`.
-    """
+    """As `clamp(x, max=max)`."""
     return clamp(input, max=max)

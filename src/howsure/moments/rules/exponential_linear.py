@@ -74,24 +74,14 @@ def elu(mean: Tensor, var: Tensor, alpha: float = 1.0, inplace: bool = False) ->
 def elu_of_programs(
     mean: Tensor, var: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
 ) -> Moments:
-    """As `elu`, with factors for the output and for the exponent.
-
-    Assumes: independent elements. Exact up to the quadrature's error.
-
-    Source: `elu`.
-    """
+    """As `elu`, with factors for the output and for the exponent."""
     plain = torch.ops.aten.elu.default(mean, alpha, scale, input_scale)
     return _exponential_unit(mean, var, plain, scale, scale * alpha, input_scale)
 
 
 @pointwise("celu", first=F.celu, samples=_alphas, **_BY_QUADRATURE)
 def celu(mean: Tensor, var: Tensor, alpha: float = 1.0, inplace: bool = False) -> Moments:
-    """As `elu`, for alpha (e^(x / alpha) - 1) below 0.
-
-    Assumes: independent elements. Exact up to the quadrature's error.
-
-    Source: `elu`.
-    """
+    """As `elu`, for alpha (e^(x / alpha) - 1) below 0."""
     return _exponential_unit(mean, var, F.celu(mean, alpha), 1.0, alpha, 1 / alpha)
 
 
@@ -101,10 +91,5 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804
 
 @pointwise("selu", first=F.selu, **_BY_QUADRATURE)
 def selu(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
-    """As `elu`, with the self-normalising constants.
-
-    Assumes: independent elements. Exact up to the quadrature's error.
-
-    Source: `elu`.
-    """
+    """As `elu`, with the self-normalising constants."""
     return _exponential_unit(mean, var, F.selu(mean), _SELU_SCALE, _SELU_SCALE * _SELU_ALPHA, 1.0)

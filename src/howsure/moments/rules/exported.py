@@ -36,7 +36,7 @@ def _respelled(
     error: float = 0.0,
 ) -> None:
     """Registers an operation by what Python would call in its place, the rule `like`."""
-    definition.__doc__ = f"As `{like}`.\n\nAssumes: see `{like}`.\n\nSource: `{like}`."
+    definition.__doc__ = f"As `{like}`."
     name = target.__name__.removesuffix(".default")
     composite(target, name=name, samples=samples, fidelity=fidelity, error=error)(definition)
 

@@ -80,12 +80,7 @@ def _leading(var1: Tensor, var2: Tensor, step: Tensor) -> Tensor:
 
 @rule_of("minimum", "fmin", samples=_pairs)
 def minimum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
-    """As `-maximum(-x, -y)`.
-
-    Assumes: the two are independent; exact then.
-
-    Source: Clark 1961.
-    """
+    """As `-maximum(-x, -y)`."""
     if input is other:
         return maximum(input, other)
     out = larger(_negated(_moments(input, other)), _negated(_moments(other, input)))
@@ -150,12 +145,7 @@ def _largest(mean: Tensor, var: Tensor, axes: tuple[int, ...]) -> Moments:
 
 @rule_of("amin", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
 def amin(input: Moments, dim: int | Sequence[int] = (), keepdim: bool = False) -> Moments:
-    """As `-amax(-x)`.
-
-    Assumes: independent elements.
-
-    Source: `amax`.
-    """
+    """As `-amax(-x)`."""
     return _negated(amax(_negated(input), dim, keepdim))
 
 
@@ -179,23 +169,13 @@ class Extreme(NamedTuple):
 
 @rule_of("max", fidelity=APPROXIMATE, samples=_whole_and_pairs, error=0.01)
 def max_of(input: Moments | Tensor, *args: object, **kwargs: object) -> Moments | Extreme:
-    """As `amax` over everything or a dimension, or `maximum` of two tensors.
-
-    Assumes: see `amax` and `maximum`.
-
-    Source: `amax`, `maximum`.
-    """
+    """As `amax` over everything or a dimension, or `maximum` of two tensors."""
     return _extremum(amax, maximum, input, *args, **kwargs)
 
 
 @rule_of("min", fidelity=APPROXIMATE, samples=_whole_and_pairs, error=0.01)
 def min_of(input: Moments | Tensor, *args: object, **kwargs: object) -> Moments | Extreme:
-    """As `amin` over everything or a dimension, or `minimum` of two tensors.
-
-    Assumes: see `amin` and `minimum`.
-
-    Source: `amin`, `minimum`.
-    """
+    """As `amin` over everything or a dimension, or `minimum` of two tensors."""
     return _extremum(amin, minimum, input, *args, **kwargs)
 
 

@@ -61,12 +61,7 @@ def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     "cross", inplace=False, samples=lambda draw: [Sample(draw.moments(3, 2), draw.moments(3, 2), 0)]
 )
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
-    """As `linalg_cross`, by default over the first dimension of size 3.
-
-    Assumes: independent operands; exact then.
-
-    Source: `linalg_cross`.
-    """
+    """As `linalg_cross`, by default over the first dimension of size 3."""
     first = next(axis for axis, size in enumerate(input.shape) if size == 3)
     return torch.linalg.cross(input, other, dim=first if dim is None else dim)
 

@@ -43,24 +43,14 @@ def _logged(mean: Tensor, var: Tensor, shift: float = 0.0) -> Moments:
 
 @pointwise("log1p", fidelity=APPROXIMATE, samples=_steady, error=0.05)
 def log1p(mean: Tensor, var: Tensor) -> Moments:
-    """As `log(1 + x)`.
-
-    Assumes: see `log`.
-
-    Source: `log`.
-    """
+    """As `log(1 + x)`."""
     return _logged(mean, var, 1.0)
 
 
 def _register(name: str, base: float) -> None:
     @rule_of(name, fidelity=APPROXIMATE, samples=_steady, error=0.05, pointwise=True)
     def logarithm(input: Moments) -> Moments:
-        """As `log(x) / log(base)`.
-
-        Assumes: see `log`.
-
-        Source: `log`.
-        """
+        """As `log(x) / log(base)`."""
         out, unit = log(input), math.log(base)
         return Moments(out.mean / unit, out.var / unit**2)
 

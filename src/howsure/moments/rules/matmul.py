@@ -54,22 +54,12 @@ def matmul(input: Operand, other: Operand) -> Moments:
     samples=lambda draw: [Sample(draw.moments(3, 4), draw.constant(2, 3))],
 )
 def rmatmul(self: Operand, other: Operand) -> Moments:
-    """`other @ self`.
-
-    Assumes: see `matmul`.
-
-    Source: `matmul`.
-    """
+    """As `matmul(other, self)`."""
     return bilinear(torch.matmul, other, self)
 
 
 def _matrix_product(target: Target, input: Operand, mat2: Operand) -> Moments:
-    """E = m1 @ m2, Var = m1**2 @ v2 + v1 @ m2**2 + v1 @ v2.
-
-    Assumes: see `matmul`.
-
-    Source: `matmul`.
-    """
+    """As `matmul` of matrices, or of batches of them."""
     return bilinear(target, input, mat2)
 
 
@@ -79,12 +69,7 @@ for _name, _shapes in (("mm", ((3, 4), (4, 2))), ("bmm", ((2, 3, 4), (2, 4, 2)))
 
 @rule_of("mv", inplace=False, samples=_products((3, 4), (4,)))
 def mv(input: Operand, vec: Operand) -> Moments:
-    """As `matmul` of a matrix and a vector.
-
-    Assumes: see `matmul`.
-
-    Source: `matmul`.
-    """
+    """As `matmul` of a matrix and a vector."""
     return bilinear(torch.mv, input, vec)
 
 
@@ -96,12 +81,7 @@ def _vectors(draw: Draw) -> Iterable[Sample]:
 
 @rule_of("dot", "vdot", inplace=False, samples=_vectors)
 def dot(input: Operand, other: Operand) -> Moments:
-    """As `matmul` of two vectors; `dot(x, x)` is the sum of squares.
-
-    Assumes: different tensors are independent; exact then.
-
-    Source: `matmul`, `square`.
-    """
+    """As `matmul` of two vectors; `dot(x, x)` is the sum of squares."""
     if input is not other:
         return bilinear(torch.dot, input, other)
     assert isinstance(input, Moments)
@@ -116,12 +96,7 @@ def _inner_products(draw: Draw) -> Iterable[Sample]:
 
 @rule_of("inner", inplace=False, samples=_inner_products)
 def inner(input: Operand, other: Operand) -> Moments:
-    """As `matmul` with the other operand transposed.
-
-    Assumes: see `matmul`.
-
-    Source: `matmul`.
-    """
+    """As `matmul` with the other operand transposed."""
     return bilinear(torch.inner, input, other)
 
 
@@ -146,12 +121,7 @@ def _contractions(draw: Draw) -> Iterable[Sample]:
 def tensordot(
     a: Operand, b: Operand, dims: Any = 2, *more: Any, out: None = None, **kwargs: Any
 ) -> Moments:
-    """As `matmul` over the contracted dimensions.
-
-    Assumes: see `matmul`.
-
-    Source: `matmul`.
-    """
+    """As `matmul` over the contracted dimensions."""
     # Exported programs pass the two lists of dimensions apart.
     arguments = (dims, *more)
     contract = torch.ops.aten.tensordot.default if more or kwargs else torch.tensordot

@@ -134,12 +134,7 @@ def exp(mean: Tensor, var: Tensor) -> Moments:
 
 @pointwise("exp2", samples=_moderate)
 def exp2(mean: Tensor, var: Tensor) -> Moments:
-    """As `exp(x log 2)`.
-
-    Assumes: independent elements; exact.
-
-    Source: `exp`.
-    """
+    """As `exp(x log 2)`."""
     return _exponential(mean, var, torch.exp2, math.log(2))
 
 
@@ -152,12 +147,7 @@ def _exponential(mean: Tensor, var: Tensor, plain: Target, rate: float | Tensor 
 
 @pointwise("expm1", samples=_moderate)
 def expm1(mean: Tensor, var: Tensor) -> Moments:
-    """As `exp(x) - 1`.
-
-    Assumes: independent elements; exact.
-
-    Source: `exp`.
-    """
+    """As `exp(x) - 1`."""
     # expm1 keeps the digits of a small result that e^x - 1 loses.
     centre = bounded(torch.expm1(mean + 0.5 * var))
     return Moments(centre, _exponential(mean, var, torch.exp).var)

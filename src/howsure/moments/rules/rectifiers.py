@@ -88,12 +88,7 @@ def prelu(
     input: Moments,  # (batch, channels, *)
     weight: Tensor,  # (channels,) or (1,)
 ) -> Moments:
-    """As `leaky_relu`, with one slope for each channel.
-
-    Assumes: independent elements; exact.
-
-    Source: Frey & Hinton 1999.
-    """
+    """As `leaky_relu`, with one slope for each channel."""
     trailing = max(input.mean.dim() - 2, 0) if weight.numel() > 1 else 0
     slope = weight.to(input.var.dtype).reshape(weight.shape + (1,) * trailing)
     return in_float32(lambda mean, var: leaky(mean, var, slope), input)

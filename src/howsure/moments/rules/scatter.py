@@ -10,8 +10,9 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import EXACT, STRUCTURAL, Fidelity, Kind, Target, rule, rule_of, spellings
+from howsure.moments.rule import EXACT, STRUCTURAL, Fidelity, Kind, Target, rule, rule_of
 from howsure.moments.samples import Draw, Sample, Samples
+from howsure.moments.spellings import spellings
 from howsure.moments.value import Moments, variance_dtype
 
 
@@ -150,3 +151,45 @@ def scatter(
         args, kwargs = (), {**kwargs, "value": args[0]}
     op = torch.scatter if reduce is None else torch.scatter_add
     return placed(op, {0: "input", 3: "src", 4: "value"}, input, dim, index, *args, **kwargs)
+
+
+def _choices(draw: Draw) -> Iterable[Sample]:
+    yield Sample(_MASK, draw.moments(3, 4), draw.moments(3, 4))
+    yield Sample(_MASK, draw.moments(3, 4), 0.0)
+    yield Sample(_MASK, draw.constant(4), draw.moments(3, 1))
+
+
+@rule(
+    torch.where,
+    *(getattr(torch.ops.aten.where, name) for name in ("self", "ScalarOther", "ScalarSelf")),
+    name="where",
+    fidelity=STRUCTURAL,
+    samples=_choices,
+    kind=Kind.ASSIGNMENT,
+)
+def where(condition: Tensor, *args: object, **kwargs: object) -> Moments:
+    """Mean and variance of the branch that a constant condition chooses.
+
+    Assumes: a constant condition.
+
+    Source: definition.
+    """
+    if isinstance(condition, Moments):
+        raise NoRuleError(
+            "A random condition makes a mixture, which is not Gaussian; compute the condition "
+            "from a tensor without noise."
+        )
+    return placed(torch.where, {1: "input", 2: "other"}, condition, *args, **kwargs)
+
+
+@rule(
+    Tensor.where,
+    name="where (method)",
+    fidelity=STRUCTURAL,
+    samples=lambda draw: [Sample(draw.moments(3, 4), _MASK, draw.moments(4))],
+    kind=Kind.ASSIGNMENT,
+)
+def where_method(*args: object, **kwargs: object) -> Moments:
+    """As `where(condition, self, other)`."""
+    self, condition, *other = args
+    return where(condition, self, *other, **kwargs)

@@ -118,12 +118,7 @@ def rrelu(
     training: bool = False,
     inplace: object = False,
 ) -> Moments:
-    """As `leaky_relu` with the slope (lower + upper) / 2, in eval mode.
-
-    Assumes: independent elements and eval mode; exact.
-
-    Source: `leaky_relu`.
-    """
+    """As `leaky_relu` with the slope (lower + upper) / 2, in eval mode."""
     if training:
         raise NoRuleError("`rrelu` in train mode draws random slopes. Call `model.eval()`.")
     return leaky_relu(input, (lower + upper) / 2)

@@ -169,10 +169,5 @@ def logsumexp(input: Moments, dim: int | tuple[int, ...], keepdim: bool = False)
 def softmin(
     input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:
-    """As `softmax(-x)`.
-
-    Assumes: see `softmax`.
-
-    Source: `softmax`.
-    """
+    """As `softmax(-x)`."""
     return softmax(Moments(-input.mean, input.var), dim, dtype=dtype)

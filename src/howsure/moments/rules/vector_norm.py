@@ -129,12 +129,7 @@ def norm(
     dtype: torch.dtype | None = None,
     **kwargs: object,
 ) -> Moments:
-    """As `vector_norm`; the Frobenius norm is the 2-norm of all elements.
-
-    Assumes: see `vector_norm`.
-
-    Source: `vector_norm`.
-    """
+    """As `vector_norm`; the Frobenius norm is the 2-norm of all elements."""
     p = kwargs.get("ord", p)
     if isinstance(p, str) and p != "fro":
         raise NoRuleError(f"There is no rule for the {p} norm; use the Frobenius norm.")
