@@ -25,6 +25,7 @@ from howsure.report.settings import code_of, facts, settings_of
 from howsure.report.values import Report, Share, View
 from howsure.uncertain import Uncertain
 from howsure.values.running import progress
+from howsure.values.trees import as_call
 
 _DEFAULTS = Options()
 
@@ -130,13 +131,8 @@ def _predicted(
     generator = torch.Generator().manual_seed(sure.setup.seed)
     axis = sure.setup.batch_dim
     seen = (sample_of(noise, x, generator, batch_dim=axis) if added else x for x, _ in pairs)
-    return [_called(at_level, x) for x in seen]
-
-
-def _called(sure: Uncertain, x: object) -> Prediction:
-    if isinstance(x, dict):
-        return sure(**x)
-    return sure(*x) if type(x) is tuple else sure(x)
+    calls = map(as_call, seen)
+    return [at_level(*args, **kwargs) for args, kwargs in calls]
 
 
 def _views(

@@ -23,12 +23,7 @@ def _pairs(draw: Draw) -> Iterable[Sample]:
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """`vector_norm(x1 - x2 + eps)`.
-
-    Assumes: different tensors are independent; see `vector_norm`.
-
-    Source: `sub`, `vector_norm`.
-    """
+    """As `vector_norm` of x1 - x2 + eps."""
     return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
@@ -44,12 +39,7 @@ def cdist(
     p: float = 2.0,
     compute_mode: object = None,
 ) -> Tensor:  # (*batch, P, R)
-    """`vector_norm` of every difference; the distance of a point to itself is 0.
-
-    Assumes: different points are independent; see `vector_norm`.
-
-    Source: `sub`, `vector_norm`.
-    """
+    """As `vector_norm` of every difference; the distance of a point to itself is 0."""
     distance = torch.linalg.vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1)
     if x1 is not x2:
         return distance

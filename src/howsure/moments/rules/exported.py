@@ -73,33 +73,32 @@ def _convolutions(draw: Draw) -> list[Sample]:
 
 
 linear_map(_aten.convolution.default, name="convolution", samples=_convolutions, source="`conv2d`")
-_respelled(
-    lambda self, dim, half_to_float: torch.softmax(
+
+
+def _softened(softmax: Target) -> Callable[..., object]:
+    return lambda self, dim, half_to_float: softmax(
         self, dim, torch.float32 if half_to_float else None
-    ),
-    _aten._softmax.default,
-    "softmax",
-    samples=_image(1, False, size=(3, 4)),
-    fidelity=APPROXIMATE,
-    error=0.15,
+    )
+
+
+_within_15: dict[str, Any] = {"fidelity": APPROXIMATE, "error": 0.15}
+_scores = _image(1, False, size=(3, 4))
+_respelled(
+    _softened(torch.softmax), _aten._softmax.default, "softmax", samples=_scores, **_within_15
 )
 _respelled(
-    lambda self, dim, half_to_float: torch.log_softmax(
-        self, dim, torch.float32 if half_to_float else None
-    ),
+    _softened(torch.log_softmax),
     _aten._log_softmax.default,
     "log_softmax",
-    samples=_image(1, False, size=(3, 4)),
-    fidelity=APPROXIMATE,
-    error=0.15,
+    samples=_scores,
+    **_within_15,
 )
 _respelled(
     lambda self, dim, dtype=None: torch.softmax(self, dim, dtype),
     _aten._safe_softmax.default,
     "softmax",
     samples=_image(1, size=(3, 4)),
-    fidelity=APPROXIMATE,
-    error=0.15,
+    **_within_15,
 )
 
 

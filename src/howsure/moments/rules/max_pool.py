@@ -135,12 +135,7 @@ def _register_adaptive(pool: Target, dims: int) -> None:
     def adaptive_max_pool(
         input: Tensor, output_size: int | Sequence[int | None], return_indices: bool = False
     ) -> Tensor:
-        """`amax` of each window.
-
-        Assumes: independent elements; windows that overlap are correlated.
-
-        Source: `amax`.
-        """
+        """As `amax` of each window; windows that overlap are correlated."""
         if return_indices:
             raise NoRuleError("The indices of a max pool are not Gaussian; pool without them.")
         sizes = output_sizes(output_size, input.shape[-dims:])

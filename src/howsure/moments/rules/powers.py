@@ -217,12 +217,7 @@ def _powers(input: Moments, exponent: Tensor) -> Moments:
     pointwise=True,
 )
 def rpow(self: Moments, other: float | Tensor) -> Moments:
-    """`base ** x` as `exp(x log base)`.
-
-    Assumes: independent elements and a positive constant base; exact.
-
-    Source: `exp`.
-    """
+    """As `exp(x log base)`, for a positive constant base."""
     base = torch.as_tensor(other, dtype=self.var.dtype, device=self.var.device)
     if has_values(base) and not bool((base > 0).all()):
         raise NoRuleError("`base ** x` has a rule for a positive constant base only.")

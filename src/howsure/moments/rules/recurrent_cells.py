@@ -39,12 +39,7 @@ def lstm_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """i, f, o = sigmoid, g = tanh of linear maps; c' = f c + i g, h' = o tanh(c').
-
-    Assumes: independent gates, although all read the same input and state.
-
-    Source: `lstm`.
-    """
+    """As `lstm`, for one step."""
     layer = Layer(w_ih, w_hh, b_ih, b_hh)
     h, c = lstm_step(F.linear(input, w_ih, b_ih), tuple(hx), layer)
     return h, c
@@ -61,12 +56,7 @@ def gru_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
 ) -> Tensor:
-    """r, z = sigmoid, n = tanh(x_n + r h_n); h' = n + z (h - n) by `lerp`.
-
-    Assumes: independent gates, although all read the same input and state.
-
-    Source: `gru`.
-    """
+    """As `gru`, for one step."""
     return gru_step(F.linear(input, w_ih, b_ih), (hx,), Layer(w_ih, w_hh, b_ih, b_hh))[0]
 
 
@@ -80,12 +70,7 @@ def _register_plain(name: str, activation: Callable[[Tensor], Tensor]) -> None:
         b_ih: Tensor | None = None,
         b_hh: Tensor | None = None,
     ) -> Tensor:
-        """h' = activation(W x + U h + b).
-
-        Assumes: independent input and state; exact then.
-
-        Source: `rnn_tanh`.
-        """
+        """As `rnn_tanh`, for one step of the activation."""
         layer = Layer(w_ih, w_hh, b_ih, b_hh)
         return plain_step(activation)(F.linear(input, w_ih, b_ih), (hx,), layer)[0]
 

@@ -119,12 +119,7 @@ def _multiplied(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> tuple[Tensor,
     samples=lambda draw: [Sample(draw.moments(3, 4), 1), Sample(draw.moments(4), dim=0)],
 )
 def cumprod(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """The products of the first 1, 2, 3, ... elements.
-
-    Assumes: independent elements; exact for each output. The outputs are strongly correlated.
-
-    Source: `mul`.
-    """
+    """As `mul`, one element after the other; the outputs are strongly correlated."""
     parts = (input if dtype is None else input.to(dtype)).unbind(dim)
     products = [parts[0]]
     for part in parts[1:]:

@@ -70,12 +70,7 @@ def index_add(
     *,
     alpha: float = 1,
 ) -> Moments:
-    """Var = v + alpha**2 v_source at the indexed places.
-
-    Assumes: a constant index and independent elements; exact then.
-
-    Source: `add`.
-    """
+    """As `add`, at the indexed places."""
     mean = torch.index_add(select(input, "mean"), dim, index, select(source, "mean"), alpha=alpha)
     start, more = (noise_of(x, variance_dtype(mean.dtype)) for x in (input, source))
     return Moments(mean, torch.index_add(start, dim, index, more, alpha=alpha**2))
@@ -102,11 +97,6 @@ def fold(
     padding: Any = 0,
     stride: Any = 1,
 ) -> Moments:
-    """Var = sum of the variances that meet in a pixel.
-
-    Assumes: independent elements; exact then.
-
-    Source: `sum`.
-    """
+    """As `sum` of what meets in a pixel."""
     options = output_size, kernel_size, dilation, padding, stride
     return Moments(F.fold(input.mean, *options), F.fold(input.var, *options))

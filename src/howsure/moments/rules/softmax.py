@@ -125,12 +125,7 @@ def _aten_arguments(
 def log_softmax(
     input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:
-    """Leave-one-out: log p_i = logsigmoid(x_i - log sum_{j != i} e^{x_j}), by quadrature.
-
-    Assumes: see `softmax`.
-
-    Source: `softmax`.
-    """
+    """As `softmax`, for log p_i = logsigmoid(x_i - log sum_{j != i} e^{x_j})."""
     _stacklevel, dtype = _aten_arguments(_stacklevel, dtype)
     out = _through(F.logsigmoid, input, dim, dtype)
     axis = _default_dim(out.mean) if dim is None else dim
