@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from howsure.metrics.checks import bin_count, gaussians, positive_variance, variances
+from howsure.metrics.checks import Gaussians, bin_count, gaussians, positive_variance, variances
 from howsure.metrics.ranks import tied_means
 from howsure.metrics.scores import half_widths
 from howsure.metrics.streaming import kept, streamed
@@ -81,8 +81,7 @@ def calibration_curve(
         mask: False entries do not count and may be NaN.
         weight: How much each entry counts.
     """
-    mean, var, target, weight = gaussians(mean, var, target, mask=mask, weight=weight)
-    return _below_quantiles((target - mean) / positive_variance(var).sqrt(), weight, levels)
+    return _below_quantiles(gaussians(mean, var, target, mask=mask, weight=weight), levels)
 
 
 def _area(sums: Sums) -> Tensor:
@@ -111,16 +110,13 @@ def miscalibration_area(
     The curve is taken as piecewise linear. As in Tran et al. (2020) and uncertainty-toolbox, there
     with central intervals in place of quantiles.
     """
-    mean, var, target, weight = gaussians(mean, var, target, mask=mask, weight=weight)
-    return _below_quantiles((target - mean) / positive_variance(var).sqrt(), weight, levels)
+    return _below_quantiles(gaussians(mean, var, target, mask=mask, weight=weight), levels)
 
 
-def _below_quantiles(
-    z: Tensor,  # (n,)
-    weight: Tensor,  # (n,)
-    levels: Sequence[float],
-) -> Sums:
+def _below_quantiles(predicted: Gaussians, levels: Sequence[float]) -> Sums:
     """Sums whose mean is the levels and, below them, the observed fractions."""
+    mean, var, target, weight = predicted
+    z = (target - mean) / positive_variance(var).sqrt()
     promised = torch.as_tensor(levels, dtype=z.dtype, device=z.device)
     ascending = promised.dim() == 1 and bool((promised.diff() > 0).all())
     if not (ascending and len(promised) > 1 and promised[0] >= 0 and promised[-1] <= 1):

@@ -12,18 +12,16 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
 from howsure.moments.rule import EXACT, Kind, rule, rule_of
-from howsure.moments.rules.scatter import noise_of, pairs, placed
+from howsure.moments.rules.scatter import ROWS, noise_of, pairs, placed
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
-
-_ROWS = torch.tensor([[2, 0, 1, 1], [0, 1, 2, 0]])
 
 
 def _reductions(draw: Draw) -> Iterable[Sample]:
     for reduce in ("sum", "mean"):
         for include_self in (True, False):
             source = draw.moments(2, 4)
-            yield Sample(draw.moments(3, 4), 0, _ROWS, source, reduce, include_self=include_self)
+            yield Sample(draw.moments(3, 4), 0, ROWS, source, reduce, include_self=include_self)
 
 
 @rule_of("scatter_reduce", samples=_reductions)
