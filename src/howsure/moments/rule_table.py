@@ -57,7 +57,7 @@ def _operations(rule: Rule) -> str:
     shown = [
         n.replace("torch.nn.functional", "F") for n in names if "aten" not in n and "__" not in n
     ]
-    shown = shown or [name for name in names]
+    shown = shown or list(names)
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
     return ", ".join(f"`{name}`" for name in shown[:4]) + more
 

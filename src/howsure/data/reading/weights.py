@@ -27,13 +27,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not path.stat().st_size:
         raise ValueError(f"`{path}` is empty; it should hold weights.")
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
+        return _safetensors(path)
     if path.suffix in _SUFFIXES:
         return load_checkpoint(path)
     raise ValueError(f"`{path}` must end in `.safetensors`, `.pt` or `.pth`.")
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def _safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors as the format's own package reads them, where it is installed."""
     try:
         from safetensors import SafetensorError

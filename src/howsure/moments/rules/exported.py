@@ -81,24 +81,21 @@ def _softened(softmax: Target) -> Callable[..., object]:
     )
 
 
-_within_15: dict[str, Any] = {"fidelity": APPROXIMATE, "error": 0.15}
-_scores = _image(1, False, size=(3, 4))
-_respelled(
-    _softened(torch.softmax), _aten._softmax.default, "softmax", samples=_scores, **_within_15
-)
-_respelled(
-    _softened(torch.log_softmax),
-    _aten._log_softmax.default,
-    "log_softmax",
-    samples=_scores,
-    **_within_15,
-)
+_WITHIN_15: dict[str, Any] = {"fidelity": APPROXIMATE, "error": 0.15}
+for _name in ("softmax", "log_softmax"):
+    _respelled(
+        _softened(getattr(torch, _name)),
+        getattr(_aten, f"_{_name}").default,
+        _name,
+        samples=_image(1, False, size=(3, 4)),
+        **_WITHIN_15,
+    )
 _respelled(
     lambda self, dim, dtype=None: torch.softmax(self, dim, dtype),
     _aten._safe_softmax.default,
     "softmax",
     samples=_image(1, size=(3, 4)),
-    **_within_15,
+    **_WITHIN_15,
 )
 
 
