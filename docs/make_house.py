@@ -1,7 +1,7 @@
 """Draws docs/img/house.svg: the rooms of `src/howsure`, floor by floor, and what they import.
 
 Run from the repository: `python docs/make_house.py`. It needs Python alone: the floors are those of
-tests/test_architecture.py, and the imports are read from the files.
+tests/house.py, and the imports are read from the files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from random import Random
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "howsure"
-TEST = ROOT / "tests" / "test_architecture.py"
+ORDER = ROOT / "tests" / "house.py"
 PICTURE = ROOT / "docs" / "img" / "house.svg"
 
 Imports = dict[str, set[str]]
@@ -32,10 +32,10 @@ ROUNDS, TRIES = 30, 200  # of moving towards one's links, and of starts; more lo
 
 def layers() -> dict[str, list[str]]:
     """The floors and their rooms, from the foundation up, as the test has them."""
-    for node in ast.parse(TEST.read_text()).body:
+    for node in ast.parse(ORDER.read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LAYERS":
             return ast.literal_eval(node.value)
-    raise ValueError(f"{TEST} has no LAYERS.")
+    raise ValueError(f"{ORDER} has no LAYERS.")
 
 
 def imports_of(room: str) -> set[str]:

@@ -10,8 +10,7 @@ from compilers import needs_compiler
 from howsure.deploy.compiling import program
 from howsure.deploy.compiling.tracing import traced
 from howsure.methods import METHODS
-from howsure.moments.numerics.narrow import widths_noted
-from howsure.moments.numerics.quadrature import expectation
+from howsure.moments.numerics.quadrature import expectation, widths_noted
 from howsure.values.trees import Parts
 
 # Warnings of torch's own about its own compiler.

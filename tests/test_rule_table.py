@@ -27,6 +27,13 @@ def test_every_rule_has_a_full_row():
             assert all(cell.strip() for cell in line.replace("\\|", "").split("|")[1:-1]), line
 
 
+def test_a_rule_that_follows_from_another_names_it():
+    names = {rule.name for rule in registered()}
+    followers = {rule.name: rule.like for rule in registered() if rule.like}
+    assert followers["relu6"] == "clamp" and followers["amin"] == "amax"
+    assert {name for name, like in followers.items() if like not in names} == set()
+
+
 def test_every_kind_is_in_use():
     assert {rule.kind for rule in registered()} == set(Kind)
 

@@ -11,7 +11,8 @@ import sys
 import warnings
 from pathlib import Path
 
-from mutants import CANARY, mutant, read
+from hostile_texts import CANARY
+from mutants import mutant, read
 
 from howsure.cli import main
 

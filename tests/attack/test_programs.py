@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from programs import LEAKS, case, flat, truth
+from program_leaks import LEAKS
+from programs import case, flat, truth
 
 import howsure as hs
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from honest import ZOO, exported
-from mutants import CANARY, ENTRIES, EXPRESSIONS, NAMES, OPENS, PICKLE, TARGETS, packed, read
+from hostile_texts import CANARY, ENTRIES, EXPRESSIONS, NAMES, OPENS, PICKLE, TARGETS
+from mutants import packed, read
 from torch.utils._pytree import tree_leaves
 
 import howsure as hs

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import howsure as hs
-from howsure.data.reading.safetensors import read_safetensors
+from howsure.data.reading.weights import read_safetensors
 from old_torch import checks_programs
 
 NET = "project_model:build"

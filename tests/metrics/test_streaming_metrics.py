@@ -1,7 +1,4 @@
-"""Laws of every metric: splits, merges, masks, weights, order, saved states.
-
-`DATA` says for each metric how its data are drawn; a test makes sure that none is missing.
-"""
+"""Laws of every metric: splits, merges, masks, weights, order, saved states."""
 
 import functools
 import inspect
@@ -12,114 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from metric_data import DATA, NAN, OPTIONS, PER_ROW, N, detections, errors, gaussians, variances
 
 import howsure.metrics as M
 
-N = 48
-NAN = float("nan")
-
-
-def _normal(g, *shape):
-    return torch.randn(N, *shape, generator=g, dtype=torch.float64)
-
-
-def _rounded(g, *shape):
-    """Positive, with ties."""
-    return 0.1 + (4 * torch.rand(N, *shape, generator=g, dtype=torch.float64)).round()
-
-
-def _points(g):
-    return _normal(g, 2), _normal(g, 2)
-
-
-def _gaussians(g):
-    return _normal(g, 2), _rounded(g, 2), _normal(g, 2)
-
-
-def _variances(g):
-    return (_rounded(g, 2),)
-
-
-def _innovations(g):
-    root = _normal(g, 2, 2)
-    return _normal(g, 2), root @ root.mT + 0.1 * torch.eye(2, dtype=torch.float64)
-
-
-def _estimates(g):
-    return (*_innovations(g), _normal(g, 2))
-
-
-def _classes(g):
-    # Probabilities that are multiples of 1/8, so that many are tied.
-    counts = torch.ones(N, 3, dtype=torch.float64)
-    draws = torch.randint(3, (N, 5), generator=g)
-    counts.scatter_add_(1, draws, torch.ones(N, 5, dtype=torch.float64))
-    return counts / 8, torch.randint(3, (N,), generator=g)
-
-
-def _class_gaussians(g):
-    probabilities, target = _classes(g)
-    return probabilities, _rounded(g, 3), target
-
-
-def _errors(g):
-    return _normal(g, 2).abs(), _rounded(g, 2)
-
-
-def _detections(g):
-    return _rounded(g, 2), torch.rand(N, 2, generator=g) > 0.4
-
-
-DATA = {
-    M.nll: _gaussians,
-    M.crps: _gaussians,
-    M.interval_score: _gaussians,
-    M.coverage: _gaussians,
-    M.sharpness: _variances,
-    M.calibration_curve: _gaussians,
-    M.miscalibration_area: _gaussians,
-    M.spread_curve: _gaussians,
-    M.ence: _gaussians,
-    M.rmse: _points,
-    M.mae: _points,
-    M.explained_variance: _points,
-    M.epe: _points,
-    M.kl_of_fitted_gaussians: _points,
-    M.nees: _estimates,
-    M.nis: _innovations,
-    M.accuracy: _classes,
-    M.one_hot_nll: _class_gaussians,
-    M.categorical_nll: _classes,
-    M.brier: _classes,
-    M.reliability_curve: _classes,
-    M.ece: _classes,
-    M.ace: _classes,
-    M.sparsification_curve: _errors,
-    M.ause: _errors,
-    M.risk_coverage_curve: _errors,
-    M.aurc: _errors,
-    M.auroc: _detections,
-    M.rank_correlation: _errors,
-}
-OPTIONS = {
-    M.nll: {"include_constant": True, "floor": 0.5},
-    M.interval_score: {"level": 0.5},
-    M.coverage: {"level": 0.5},
-    M.calibration_curve: {"levels": (0.1, 0.5, 0.8)},
-    M.miscalibration_area: {"levels": (0.1, 0.5, 0.8)},
-    M.ence: {"bins": 3},
-    M.kl_of_fitted_gaussians: {"direction": "predicted||true"},
-    M.one_hot_nll: {"reduction": "none", "include_constant": True},
-    M.brier: {"reduction": "sum"},
-    M.ece: {"bins": 7},
-    M.ace: {"bins": 4},
-    M.ause: {"normalise": False},
-}
-PER_ROW = {
-    metric
-    for metric, draw in DATA.items()
-    if draw in (_classes, _class_gaussians, _innovations, _estimates)
-}
 each_metric = pytest.mark.parametrize("metric", DATA, ids=lambda metric: metric.__name__)
 with_options = pytest.mark.parametrize(
     ("metric", "options"),
@@ -209,7 +102,7 @@ def test_mask_and_weight_act_together():
 
 @pytest.mark.parametrize(
     "metric",
-    [m for m, draw in DATA.items() if draw in (_gaussians, _variances, _errors, _detections)],
+    [m for m, draw in DATA.items() if draw in (gaussians, variances, errors, detections)],
     ids=lambda metric: metric.__name__,
 )
 def test_any_shape_is_the_same_as_flat(metric):

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.auditing.inputs import any_noise, full_variance, rows_of
-from howsure.auditing.masks import fit_each_input
+from howsure.auditing.inputs import any_noise, first_rows, full_variance, rows_of
+from howsure.masks import DropoutMode, Site, draw_uniforms, masks
 from howsure.methods.passes import Pass, no_gradients
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.trees import Parts, batch_size
+from howsure.values.trees import Parts, batch_size, map_leaves
 
 # Pairs of input and output that are compared; of dense outputs a random choice is.
 MOST_PAIRS = 2048
@@ -137,3 +137,41 @@ def _chosen(count: int, most: int, seed: int) -> Tensor:
         return torch.arange(count)
     found = np.random.default_rng(seed).choice(count, most, replace=False)
     return torch.from_numpy(np.sort(found))
+
+
+def fit_each_input(setup: Setup, x: object) -> bool:
+    """Whether two inputs with their own masks give the same in a batch of two and of three."""
+    three = _three_times_first(x)
+    try:
+        few, more = (_outputs(setup, first_rows(three, count), count) for count in (2, 3))
+    except (RuntimeError, ValueError):
+        return False
+    pairs = zip(few, more, strict=True)
+    return all(
+        a.shape == b[:2].shape and torch.allclose(a, b[:2], rtol=1e-3, atol=1e-5) for a, b in pairs
+    )
+
+
+def _three_times_first(x: object) -> object:
+    """The first input three times; axes of other lengths are not touched."""
+    batch = batch_size(x)
+
+    def leaf(item: object) -> object:
+        if not isinstance(item, Tensor) or item.dim() == 0 or item.shape[0] != batch:
+            return item
+        return torch.cat([item[:1]] * 3)
+
+    return map_leaves(leaf, x)
+
+
+def _outputs(setup: Setup, x: object, count: int) -> tuple[Tensor, ...]:
+    sites = setup.sites(x)
+    drawn = [uniform[:, :count] for uniform in draw_uniforms(sites, 1, setup.seed, batch=3)]
+    chosen = [None if mask is None else mask[0] for mask in masks(drawn, _half(setup, sites))]
+    with no_gradients(), DropoutMode(setup.model, sites, chosen):
+        return Pass(setup, x).plain()
+
+
+def _half(setup: Setup, sites: tuple[Site, ...]) -> list[float]:
+    """Half of the units are dropped where any are, so that a mixed-up mask shows."""
+    return [0.5 if rate else 0.0 for rate in setup.rates(sites)]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from howsure.calibrate.affine_variance import AffineVariance
+from howsure.calibrate.affine_variance import AffineVariance, VarianceScale
 from howsure.calibrate.base import Calibrator
 from howsure.calibrate.conformal import Conformal
 from howsure.calibrate.conformal_classes import ConformalClasses
 from howsure.calibrate.isotonic_quantiles import IsotonicQuantiles
 from howsure.calibrate.temperature import Temperature
-from howsure.calibrate.variance_scale import VarianceScale
 
 CALIBRATORS: dict[str, type[Calibrator]] = {
     each.kind: each

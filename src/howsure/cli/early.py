@@ -6,6 +6,7 @@ import math
 from argparse import Namespace
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 # Options that name something to be read.
@@ -69,3 +70,42 @@ def _check_method(name: object) -> None:
     gone = ("adjoint", "control_variate")  # which the room itself has a word for
     if name not in ("auto", *gone) and not (folder / f"{name}.py").is_file():
         raise ValueError(f"There is no method {name!r}; see `--method` in the `--help`.")
+
+
+_WRITTEN = ("out", "heatmap")
+
+
+def check_outputs(options: Namespace) -> None:
+    """An error if a result would replace, or clear the folder of, something that is read."""
+    given = vars(options)
+    read = [path for name in given.keys() - {*_WRITTEN} for path in _files(given[name])]
+    written = [out for name in _WRITTEN if isinstance(out := given.get(name), Path)]
+    for out, path in product(written, sorted(read)):
+        if _is_lost(path, out):
+            raise ValueError(
+                f"`{out}` would be written over `{path}`, which is read; choose another place."
+            )
+
+
+def _files(value: object) -> Iterator[Path]:
+    """What an option names: a file or folder, one behind `NAME=`, or the file of a factory."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _files(item)
+    elif isinstance(value, str | Path):
+        text = str(value)
+        module = text.partition(":")[0].replace(".", "/") + ".py"
+        for name in (text, text.partition("=")[2], module):
+            try:
+                if name and Path(name).exists():
+                    yield Path(name)
+            except (OSError, ValueError):  # too long for a name, or with a zero in it
+                continue
+
+
+def _is_lost(path: Path, out: Path) -> bool:
+    """Whether writing `out`, and its folder of unfinished parts, takes away `path`."""
+    source = path.resolve()
+    cleared = (out.resolve(), out.with_name(f"{out.name}.parts").resolve())
+    inside = any(place == source or place in source.parents for place in cleared)
+    return inside or (out.exists() and out.samefile(path))

@@ -27,7 +27,7 @@ def write_settings(path: Path, sure: Uncertain, fit: Found | None = None) -> Non
         return
     content = {
         "format": _FORMAT,
-        "uncertain": _encoded(sure.get_extra_state()),
+        "uncertain": encode(sure.get_extra_state()),
         "fit": None if fit is None else plain(fit.to_dict()),
     }
     text = json.dumps(content, indent=1) + "\n"
@@ -43,15 +43,6 @@ def _check_size(path: Path, sure: Uncertain) -> None:
             f"The posterior has {numbers:,} numbers, too many for a `.json`; give "
             f"`--out {path.with_suffix('.pt')}`."
         )
-
-
-def _encoded(value: object) -> object:
-    """Nested settings with tensors as lists."""
-    if isinstance(value, dict):
-        return {str(key): _encoded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encoded(item) for item in value]
-    return encode(value)
 
 
 def read_settings(name: str, model: nn.Module) -> Uncertain:

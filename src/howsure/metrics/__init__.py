@@ -1,10 +1,13 @@
 """Metrics of predictions and their uncertainties; see docs/metrics.md for which to use when."""
 
 from howsure.metrics.calibration import CalibrationCurve as CalibrationCurve
+from howsure.metrics.calibration import SpreadCurve as SpreadCurve
 from howsure.metrics.calibration import calibration_curve as calibration_curve
 from howsure.metrics.calibration import coverage as coverage
+from howsure.metrics.calibration import ence as ence
 from howsure.metrics.calibration import miscalibration_area as miscalibration_area
 from howsure.metrics.calibration import sharpness as sharpness
+from howsure.metrics.calibration import spread_curve as spread_curve
 from howsure.metrics.classification import accuracy as accuracy
 from howsure.metrics.classification import brier as brier
 from howsure.metrics.classification import categorical_nll as categorical_nll
@@ -18,7 +21,9 @@ from howsure.metrics.ranks import auroc as auroc
 from howsure.metrics.ranks import misclassification_auroc as misclassification_auroc
 from howsure.metrics.ranks import out_of_distribution_auroc as out_of_distribution_auroc
 from howsure.metrics.ranks import rank_correlation as rank_correlation
+from howsure.metrics.regression import epe as epe
 from howsure.metrics.regression import explained_variance as explained_variance
+from howsure.metrics.regression import kl_of_fitted_gaussians as kl_of_fitted_gaussians
 from howsure.metrics.regression import mae as mae
 from howsure.metrics.regression import rmse as rmse
 from howsure.metrics.reliability import ReliabilityCurve as ReliabilityCurve
@@ -34,10 +39,5 @@ from howsure.metrics.sparsification import aurc as aurc
 from howsure.metrics.sparsification import ause as ause
 from howsure.metrics.sparsification import risk_coverage_curve as risk_coverage_curve
 from howsure.metrics.sparsification import sparsification_curve as sparsification_curve
-from howsure.metrics.spread import SpreadCurve as SpreadCurve
-from howsure.metrics.spread import ence as ence
-from howsure.metrics.spread import spread_curve as spread_curve
 from howsure.metrics.streaming import Accumulator as Accumulator
 from howsure.metrics.streaming import Metric as Metric
-from howsure.metrics.vectors import epe as epe
-from howsure.metrics.vectors import kl_of_fitted_gaussians as kl_of_fitted_gaussians

@@ -1,4 +1,4 @@
-"""Whether predicted variances mean what they say: coverage, sharpness and calibration."""
+"""Whether predicted variances mean what they say: coverage, sharpness, calibration and spread."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from howsure.metrics.checks import gaussians, positive_variance, variances
+from howsure.metrics.checks import Gaussians, bin_count, gaussians, positive_variance, variances
+from howsure.metrics.ranks import tied_means
 from howsure.metrics.scores import half_widths
-from howsure.metrics.streaming import streamed
+from howsure.metrics.streaming import kept, streamed
 from howsure.metrics.summaries import Sums
 
 PERCENT = tuple(k / 100 for k in range(101))
@@ -80,8 +81,7 @@ def calibration_curve(
         mask: False entries do not count and may be NaN.
         weight: How much each entry counts.
     """
-    mean, var, target, weight = gaussians(mean, var, target, mask=mask, weight=weight)
-    return _below_quantiles((target - mean) / positive_variance(var).sqrt(), weight, levels)
+    return _below_quantiles(gaussians(mean, var, target, mask=mask, weight=weight), levels)
 
 
 def _area(sums: Sums) -> Tensor:
@@ -110,16 +110,13 @@ def miscalibration_area(
     The curve is taken as piecewise linear. As in Tran et al. (2020) and uncertainty-toolbox, there
     with central intervals in place of quantiles.
     """
-    mean, var, target, weight = gaussians(mean, var, target, mask=mask, weight=weight)
-    return _below_quantiles((target - mean) / positive_variance(var).sqrt(), weight, levels)
+    return _below_quantiles(gaussians(mean, var, target, mask=mask, weight=weight), levels)
 
 
-def _below_quantiles(
-    z: Tensor,  # (n,)
-    weight: Tensor,  # (n,)
-    levels: Sequence[float],
-) -> Sums:
+def _below_quantiles(predicted: Gaussians, levels: Sequence[float]) -> Sums:
     """Sums whose mean is the levels and, below them, the observed fractions."""
+    mean, var, target, weight = predicted
+    z = (target - mean) / positive_variance(var).sqrt()
     promised = torch.as_tensor(levels, dtype=z.dtype, device=z.device)
     ascending = promised.dim() == 1 and bool((promised.diff() > 0).all())
     if not (ascending and len(promised) > 1 and promised[0] >= 0 and promised[-1] <= 1):
@@ -128,3 +125,54 @@ def _below_quantiles(
     counts = torch.bincount(place, weights=weight, minlength=len(promised) + 1)
     total = weight.sum()
     return Sums(torch.stack([promised * total, counts.cumsum(0)[:-1]]), total)
+
+
+class SpreadCurve(NamedTuple):
+    """Promised against observed errors, from the most to the least certain bin."""
+
+    std: Tensor  # (bins,), sqrt(mean variance)
+    rmse: Tensor  # (bins,)
+
+
+@kept(gaussians)
+def spread_curve(
+    mean: Tensor,  # (...)
+    var: Tensor,  # (...)
+    target: Tensor,  # (...)
+    *,
+    bins: int = 10,
+    mask: Tensor | None = None,  # (...), bool
+) -> SpreadCurve:
+    """Predicted standard deviation and observed RMSE in bins of equal count, sorted by variance.
+
+    Entries of equal variance share their mean squared error, so that their order does not matter.
+    After Levi et al. (2022).
+    """
+    mean, var, target, _ = gaussians(mean, var, target, mask=mask)
+    var, order = var.sort()
+    squared = tied_means(var, (target - mean).square()[order])
+    bin_count(bins, len(var))
+    means = [torch.stack([part.mean() for part in x.tensor_split(bins)]) for x in (var, squared)]
+    return SpreadCurve(means[0].sqrt(), means[1].sqrt())
+
+
+@kept(gaussians)
+def ence(
+    mean: Tensor,  # (...)
+    var: Tensor,  # (...)
+    target: Tensor,  # (...)
+    *,
+    bins: int = 10,
+    mask: Tensor | None = None,  # (...), bool
+) -> Tensor:
+    """Expected normalised calibration error: mean over bins of |std - rmse| / std.
+
+    See `spread_curve` for the bins. Levi et al. (2022).
+    """
+    std, observed = spread_curve(mean, var, target, bins=bins, mask=mask)
+    if (std == 0).any():
+        raise ValueError(
+            "`var` is 0 in a whole bin, where the error relative to it is undefined; raise it with "
+            "`var.clamp(min=...)` and state that floor with the number, or use fewer `bins`."
+        )
+    return ((std - observed).abs() / std).mean()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+import inspect
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any, NoReturn
 
 import torch
@@ -12,8 +13,20 @@ from torch import Tensor
 from howsure.errors import NoRuleError
 from howsure.moments.numerics.blocks import through_squares
 from howsure.moments.numerics.quadrature import Deviation, expectation
-from howsure.moments.rule import EXACT, REFUSED, STRUCTURAL, Fidelity, Kind, Rule, Target, register
+from howsure.moments.rule import (
+    EXACT,
+    REFUSED,
+    STRUCTURAL,
+    Fidelity,
+    Kind,
+    Rule,
+    Target,
+    register,
+    rule,
+    rule_of,
+)
 from howsure.moments.samples import Draw, Sample, Samples, one_of_each_shape
+from howsure.moments.spellings import spellings
 from howsure.moments.value import HALF_PRECISION, Moments
 from howsure.values.trees import map_leaves
 
@@ -89,27 +102,18 @@ def structural(*targets: Target, name: str, samples: Samples, views: bool = True
     """
 
     def moments(target: Target, *args: object, **kwargs: object) -> object:
+        """The same operation on mean and variance.
+
+        Assumes: nothing. Copies of one element are fully correlated, which later rules ignore.
+
+        Source: definition.
+        """
         means = target(*select(args, "mean"), **select(kwargs, "mean"))
         variances = target(*select(args, "var"), **select(kwargs, "var"))
         return zip_moments(means, variances)
 
-    moments.__doc__ = (
-        "The same operation on mean and variance.\n\n"
-        "Assumes: nothing. Copies of one element are fully correlated, which later rules "
-        "ignore.\n\nSource: definition."
-    )
-    return register(
-        Rule(
-            name,
-            moments,
-            targets,
-            STRUCTURAL,
-            samples,
-            Kind.STRUCTURAL,
-            takes_target=True,
-            views=views,
-        )
-    )
+    options = {"kind": Kind.STRUCTURAL, "takes_target": True, "views": views}
+    return rule(*targets, name=name, fidelity=STRUCTURAL, samples=samples, **options)(moments)
 
 
 def select(arguments: object, field: str) -> Any:
@@ -145,32 +149,59 @@ def elementwise(
     """
 
     def moments(input: Moments, *args: object, **kwargs: object) -> Moments:
+        """E and Var of f(x) by centred quadrature: sum w f, sum w (f - mean)**2.
+
+        Assumes: independent elements. Exact up to the quadrature's error.
+
+        Source: Gauss-Legendre quadrature in a sinh-stretched variable, see
+        `howsure.moments.numerics.quadrature`.
+        """
         kwargs.pop("inplace", None)
 
         def called(values: Tensor) -> Tensor:
             return function(values, *args, **kwargs)
 
         return in_float32(
-            lambda x: expectation(called, *x, analytic=analytic, deviation=deviation), input
+            partial(expectation, called, analytic=analytic, deviation=deviation), input
         )
 
-    moments.__doc__ = (
-        "E and Var of f(x) by centred quadrature: sum w f, sum w (f - mean)**2.\n\n"
-        "Assumes: independent elements. Exact up to the quadrature's error.\n\n"
-        "Source: Gauss-Legendre quadrature in a sinh-stretched variable, see "
-        "`howsure.moments.numerics.quadrature`."
-    )
     targets = (function, *(alias for alias in aliases if alias is not function))
     return register(
         Rule(name, moments, targets, EXACT, samples, Kind.ELEMENTWISE, error=error, pointwise=True)
     )
 
 
-def in_float32(formula: Callable[[tuple[Tensor, Tensor]], Moments], input: Moments) -> Moments:
+def pointwise(
+    *names: str, first: Target | None = None, samples: Samples = one_of_each_shape, **options: Any
+) -> Callable[[Callable[..., Moments]], Rule]:
+    """Registers a formula for single elements, under all `spellings` of the operations `names`.
+
+    See `of_elements` for its arguments.
+    """
+    enter = rule_of(*names, first=first, samples=samples, pointwise=True, **options)
+    return lambda formula: enter(of_elements(formula))
+
+
+def of_elements(formula: Callable[..., Moments]) -> Callable[..., Moments]:
+    """A rule's function from a formula of mean, variance and the operation's other arguments.
+
+    Mean and variance come in the variance's dtype (`in_float32`).
+    """
+
+    @wraps(formula)
+    def moments(input: Moments, *args: object, **kwargs: object) -> Moments:
+        return in_float32(lambda mean, var: formula(mean, var, *args, **kwargs), input)
+
+    mean, _, *others = inspect.signature(formula).parameters.values()
+    moments.__signature__ = inspect.Signature([mean.replace(name="input"), *others])  # pyright: ignore[reportAttributeAccessIssue]
+    return moments
+
+
+def in_float32(formula: Callable[[Tensor, Tensor], Moments], input: Moments) -> Moments:
     """Evaluates a nonlinear formula in the variance's dtype; the mean comes back in its own."""
     if input.mean.dtype not in HALF_PRECISION:
-        return formula((input.mean, input.var))
-    out = formula((input.mean.to(input.var.dtype), input.var))
+        return formula(input.mean, input.var)
+    out = formula(input.mean.to(input.var.dtype), input.var)
     # float16 ends at 65504: a mean beyond it becomes the largest number, not infinity.
     mean = bounded(out.mean, input.mean.dtype).to(input.mean.dtype)
     return Moments(mean, out.var)
@@ -203,8 +234,15 @@ def composite(
     return enter
 
 
+def composite_of(
+    *names: str, inplace: bool = True, **options: Any
+) -> Callable[[Callable[..., object]], Rule]:
+    """`composite` for all `spellings` of torch's operations `names`."""
+    return composite(*spellings(*names, inplace=inplace), name=names[0], **options)
+
+
 def _widened(definition: Callable[..., object]) -> Callable[..., object]:
-    @functools.wraps(definition)
+    @wraps(definition)
     def in_single(*args: object, **kwargs: object) -> object:
         found: list[torch.dtype] = []
 
@@ -214,38 +252,39 @@ def _widened(definition: Callable[..., object]) -> Callable[..., object]:
             found.append(leaf.dtype)
             return leaf.to(torch.float32)
 
+        def narrowed(leaf: object) -> object:
+            if not isinstance(leaf, Tensor) or leaf.dtype != torch.float32:
+                return leaf
+            return leaf.to(found[0])
+
         wide_args, wide_kwargs = map_leaves(widened, (args, kwargs))
         result = definition(*wide_args, **wide_kwargs)
         if not found:
             return result
-        return map_leaves(lambda leaf: _narrowed(leaf, found[0]), result)
+        return map_leaves(narrowed, result)
 
     return in_single
-
-
-def _narrowed(leaf: object, dtype: torch.dtype) -> object:
-    if not isinstance(leaf, Tensor) or leaf.dtype != torch.float32:
-        return leaf
-    return leaf.to(dtype)
 
 
 def value_only(*targets: Target, name: str) -> Rule:
     """Registers queries that the mean alone answers: shapes, dtypes, devices."""
 
     def answer(target: Target, *args: object, **kwargs: object) -> object:
+        """Answered from the mean; the answer is not random.
+
+        Assumes: nothing.
+
+        Source: definition.
+        """
         return target(*select(args, "mean"), **select(kwargs, "mean"))
 
-    answer.__doc__ = (
-        "Answered from the mean; the answer is not random.\n\n"
-        "Assumes: nothing.\n\nSource: definition."
-    )
     return register(
         Rule(name, answer, targets, STRUCTURAL, _matrix, kind=Kind.VALUE_ONLY, takes_target=True)
     )
 
 
 def refuse(*targets: Target, name: str, reason: str, can_fall_back: bool = False) -> Rule:
-    """Registers an op that has no Gaussian answer; it raises with the reason and the remedy.
+    """Registers an op without a Gaussian answer; it raises with the reason and the remedy.
 
     With `can_fall_back`, a user may ask for its value at the mean: a mask or an order, frozen.
     """

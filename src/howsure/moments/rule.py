@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import torch
-from torch._C import _nn  # pyright: ignore[reportAttributeAccessIssue]
-
 from howsure.moments.samples import Draw, Sample, Samples
-
-Target = Callable[..., Any]
+from howsure.moments.spellings import Target, operation_name, spellings
 
 
 class Fidelity(Enum):
@@ -150,6 +147,18 @@ class Rule:
         """The first line of the docstring: what the rule computes."""
         return (inspect.getdoc(self.function) or "").split("\n", 1)[0]
 
+    @property
+    def like(self) -> str | None:
+        """The rule whose assumptions and source are its own: "As `clamp(x, 0, 6)`." names it."""
+        found = re.match(r"As `\W*(\w+)", self.summary)
+        return found.group(1) if found else None
+
+    def paragraph(self, label: str) -> str:
+        """What the docstring says behind `label:`, on one line."""
+        text = inspect.getdoc(self.function) or ""
+        found = re.search(rf"^{label}: (.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+        return " ".join(found.group(1).split()) if found else ""
+
     @functools.cached_property
     def inplace_position(self) -> int | None:
         """Where the operation takes its `inplace` flag, if it has one."""
@@ -194,6 +203,22 @@ def rule(
     return enter
 
 
+def rule_of(
+    *names: str,
+    also: tuple[Target, ...] = (),
+    inplace: bool = True,
+    first: Target | None = None,
+    fidelity: Fidelity = EXACT,
+    **options: Any,
+) -> Callable[[Callable[..., object]], Rule]:
+    """Registers the decorated function for all `spellings` of torch's operations `names`.
+
+    The rule has the first of these names; `also` are further operations that it serves.
+    """
+    targets = spellings(*names, inplace=inplace, first=first) + also
+    return rule(*targets, name=names[0], fidelity=fidelity, **options)
+
+
 def find(target: Target, overrides: Mapping[Target, Rule] | None = None) -> Rule | None:
     """The rule of an operation, or `None`; `overrides` win."""
     if overrides and target in overrides:
@@ -210,71 +235,3 @@ def unregister(old: Rule) -> None:
 def registered() -> list[Rule]:
     """All rules, each once, by name."""
     return sorted(dict.fromkeys(_table.values()), key=lambda entry: entry.name)
-
-
-def operation_name(target: Target) -> str:
-    """How a user writes the operation, e.g. `torch.Tensor.add` or `torch.nn.functional.relu`."""
-    owner = getattr(target, "__self__", None)
-    name = getattr(target, "__name__", None) or repr(target)
-    if name in ("__get__", "__set__") and owner is not None:
-        # A property of Python, such as `__cuda_array_interface__`, has its name in its getter.
-        return f"torch.Tensor.{getattr(owner, 'fget', owner).__name__}"
-    if type(target).__name__ in ("OpOverload", "OpOverloadPacket"):
-        return f"torch.ops.{target}"
-    if type(target).__name__ in ("ScriptMethod", "ScriptFunction"):
-        return "torch.jit.ScriptModule.forward"
-    if hasattr(target, "__objclass__") or getattr(target, "__qualname__", "").startswith("Tensor"):
-        return f"torch.Tensor.{name}"
-    module = getattr(target, "__module__", None) or "torch"
-    if module.startswith("torch._C._"):
-        # `torch.linalg.svdvals` calls itself `torch._C._linalg.linalg_svdvals`.
-        name = name.removeprefix(module.removeprefix("torch._C._") + "_")
-    return f"{_PUBLIC_MODULES.get(module, module)}.{name}"
-
-
-_PUBLIC_MODULES = {
-    "torch._C._nn": "torch.nn.functional",
-    "torch.functional": "torch",
-    "torch._jit_internal": "torch.nn.functional",
-    "torch._VF": "torch",
-    "torch._C._special": "torch.special",
-    "torch._C._linalg": "torch.linalg",
-    "torch._C._fft": "torch.fft",
-}
-
-
-def spellings(*names: str, inplace: bool = True, first: Target | None = None) -> tuple[Target, ...]:
-    """Every way in which torch spells the operations: function, method, in-place, operator, aten.
-
-    `first` is the spelling whose signature the rule has, where that is not the first one found.
-
-    An operation called `relu` is reached as `torch.relu`, `torch.relu_`, `Tensor.relu`,
-    `Tensor.relu_`, `F.relu`, `F.relu_`, and in exported programs as `aten.relu.default`.
-    """
-    found: dict[Target, None] = {} if first is None else {first: None}
-    for name in names:
-        for variant in _variants(name, inplace):
-            candidates = (getattr(namespace, variant, None) for namespace in _namespaces())
-            found.update(dict.fromkeys(c for c in candidates if callable(c)))
-            found.update(dict.fromkeys(_aten_overloads(variant)))
-    if not found:
-        raise ValueError(f"torch has no operation called {' or '.join(names)}.")
-    return tuple(found)
-
-
-def _variants(name: str, inplace: bool) -> tuple[str, ...]:
-    if inplace:
-        return (name, f"__{name}__", f"{name}_", f"__i{name}__")
-    return (name, f"__{name}__")
-
-
-def _namespaces() -> tuple[object, ...]:
-    return (torch, torch.Tensor, torch.nn.functional, torch.special, _nn)
-
-
-def _aten_overloads(name: str) -> Iterator[Target]:
-    """The overloads of `aten.name`; `.out` overloads write elsewhere and are left out."""
-    packet = None if name.startswith("__") else getattr(torch.ops.aten, name, None)
-    for overload in packet.overloads() if packet is not None else ():
-        if "out" not in overload:
-            yield getattr(packet, overload)

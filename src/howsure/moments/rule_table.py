@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import inspect
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from howsure.moments import rules as _rules  # noqa: F401  (fills the table)
-from howsure.moments.rule import Fidelity, Rule, operation_name, registered
+from howsure.moments.rule import Fidelity, Rule, registered
+from howsure.moments.spellings import operation_name
 
 _HEADER = """# Rule table
 
@@ -46,8 +45,8 @@ def _row(rule: Rule) -> str:
         _operations(rule),
         _fidelity(rule),
         rule.summary,
-        _line(rule, "Assumes"),
-        _line(rule, "Source"),
+        rule.paragraph("Assumes") or (f"see `{rule.like}`" if rule.like else ""),
+        rule.paragraph("Source") or (f"`{rule.like}`" if rule.like else ""),
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -58,7 +57,7 @@ def _operations(rule: Rule) -> str:
     shown = [
         n.replace("torch.nn.functional", "F") for n in names if "aten" not in n and "__" not in n
     ]
-    shown = shown or [name for name in names]
+    shown = shown or list(names)
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
     return ", ".join(f"`{name}`" for name in shown[:4]) + more
 
@@ -67,13 +66,6 @@ def _fidelity(rule: Rule) -> str:
     if rule.fidelity is Fidelity.APPROXIMATE:
         return f"approximate (std within {rule.error:.0%})"
     return rule.fidelity.value
-
-
-def _line(rule: Rule, label: str) -> str:
-    """A labelled paragraph of the docstring, on one line."""
-    text = inspect.getdoc(rule.function) or ""
-    found = re.search(rf"^{label}: (.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
-    return " ".join(found.group(1).split()) if found else ""
 
 
 def main() -> None:

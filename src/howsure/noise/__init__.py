@@ -2,8 +2,6 @@
 
 from howsure.noise.base import Noise as Noise
 from howsure.noise.camera import fit_poisson_gaussian as fit_poisson_gaussian
-from howsure.noise.config import from_config as from_config
-from howsure.noise.config import to_config as to_config
 from howsure.noise.constant import gray_levels as gray_levels
 from howsure.noise.constant import imu as imu
 from howsure.noise.constant import per_channel as per_channel
@@ -19,11 +17,13 @@ from howsure.noise.image_patterns import rows as rows
 from howsure.noise.inputs import NoiseLike as NoiseLike
 from howsure.noise.inputs import as_noise as as_noise
 from howsure.noise.inputs import described as described
+from howsure.noise.inputs import from_config as from_config
 from howsure.noise.inputs import is_correlated as is_correlated
 from howsure.noise.inputs import is_number as is_number
 from howsure.noise.inputs import roots_of as roots_of
 from howsure.noise.inputs import sample_of as sample_of
 from howsure.noise.inputs import scaled as scaled
+from howsure.noise.inputs import to_config as to_config
 from howsure.noise.inputs import variance_of as variance_of
 from howsure.noise.repeats import identify_from_repeats as identify_from_repeats
 from howsure.noise.series import ar1 as ar1

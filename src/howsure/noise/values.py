@@ -165,12 +165,14 @@ def rows_first(value: Tensor, x: Tensor, batch_dim: int | None) -> Tensor:  # (r
 
 
 def encode(value: Any) -> object:
-    """`value` as plain data for JSON: tensors as lists with a dtype, noises as their config."""
+    """Nested values as plain data: tensors as lists with a dtype, noises as their config."""
     if isinstance(value, Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
         return {"tensor": value.detach().cpu().tolist(), "dtype": dtype}
     if hasattr(value, "to_config"):
         return value.to_config()
+    if isinstance(value, dict):
+        return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     return value

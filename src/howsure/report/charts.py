@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from howsure.metrics import sparsification_curve
-from howsure.report.axes import linear_axis, log_axis, position, unit_axis
+from howsure.report.axes import linear_axis, log_axis, position, unit_axis, with_common_axes
 from howsure.report.levels import Levels
-from howsure.report.values import Axis, Chart, Series
+from howsure.report.values import Axis, Chart, Metric, Series, View
 
 # Points per curve: more would not be seen, and every level and output has its own.
 _POINTS = 60
@@ -44,6 +44,19 @@ def missing_chart(key: str, title: str, reason: str) -> Chart:
     """An empty chart whose caption says why it is empty."""
     nothing = Axis("", 0.0, 1.0, ())
     return Chart(key, title, f"Not defined here: {reason}", nothing, nothing, ())
+
+
+def views_of(
+    numbers: Sequence[Sequence[Metric]],
+    families: Iterable[Sequence[Chart]],
+    headline: Callable[[Sequence[Metric]], tuple[str, ...]],
+) -> list[View]:
+    """One view for each noise level, from its numbers and its chart of each family."""
+    by_level = zip(*(with_common_axes(family) for family in families), strict=True)
+    return [
+        View(headline(rows), tuple(rows), tuple(of_level))
+        for rows, of_level in zip(numbers, by_level, strict=True)
+    ]
 
 
 def sparsification(

@@ -10,7 +10,7 @@ from torch import Tensor
 from howsure import metrics
 from howsure.report import classification_charts as charts
 from howsure.report import readings
-from howsure.report.axes import with_common_axes
+from howsure.report.charts import views_of
 from howsure.report.levels import Levels
 from howsure.report.outcomes import Decisions, Outcome, decisions
 from howsure.report.readings import Measured, measured, percent
@@ -31,12 +31,8 @@ def views(outcomes: Sequence[Outcome], levels: Levels, case_names: Sequence[str]
     ]
     if len(levels) > 1:
         families.append(charts.over_levels(decided, levels))
-    by_level = zip(*(with_common_axes(family) for family in families), strict=True)
     numbers = [metric_list(*pair) for pair in zip(outcomes, decided, strict=True)]
-    return [
-        View(headline(rows), tuple(rows), tuple(of_level))
-        for rows, of_level in zip(numbers, by_level, strict=True)
-    ]
+    return views_of(numbers, families, headline)
 
 
 def metric_list(outcome: Outcome, seen: Decisions) -> list[Metric]:

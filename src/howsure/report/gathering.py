@@ -22,10 +22,10 @@ from howsure.report.outcomes import Outcome, outcome_of, output_choices, separat
 from howsure.report.pictures import as_images
 from howsure.report.rate_search import rate_search
 from howsure.report.settings import code_of, facts, settings_of
-from howsure.report.sources import shares_of
-from howsure.report.values import Report, View
+from howsure.report.values import Report, Share, View
 from howsure.uncertain import Uncertain
 from howsure.values.running import progress
+from howsure.values.trees import as_call
 
 _DEFAULTS = Options()
 
@@ -131,13 +131,8 @@ def _predicted(
     generator = torch.Generator().manual_seed(sure.setup.seed)
     axis = sure.setup.batch_dim
     seen = (sample_of(noise, x, generator, batch_dim=axis) if added else x for x, _ in pairs)
-    return [_called(at_level, x) for x in seen]
-
-
-def _called(sure: Uncertain, x: object) -> Prediction:
-    if isinstance(x, dict):
-        return sure(**x)
-    return sure(*x) if type(x) is tuple else sure(x)
+    calls = map(as_call, seen)
+    return [at_level(*args, **kwargs) for args, kwargs in calls]
 
 
 def _views(
@@ -174,3 +169,38 @@ def _as_dict(audit: Any) -> Mapping[str, object] | None:
             "`to_dict()`."
         )
     return audit.to_dict()
+
+
+# Sources with a row of their own; what is left is added up.
+_ROWS = 12
+
+
+def shares_of(batches: Sequence[Prediction]) -> tuple[Share, ...]:
+    """Each source's share of the summed variance, largest first; empty if there is no budget.
+
+    Of a classification it is the budget of the logits. Batches that differ in their sources have
+    no common budget.
+    """
+    own = [batch if batch.logits is None else batch.logits for batch in batches]
+    budgets = [batch.sources for batch in own if batch.sources is not None]
+    if len(budgets) != len(batches) or len({budget.names for budget in budgets}) != 1:
+        return ()
+    first = budgets[0]
+    variances = torch.cat([b.variances.flatten(2).double().cpu() for b in budgets], 1)
+    by_source = variances.mean((1, 2))
+    total = float(by_source.sum())
+    if total == 0:
+        return ()
+    rows = [
+        Share(name, kind, v / total, v)
+        for name, kind, v in zip(first.names, first.kinds, by_source.tolist(), strict=True)
+    ]
+    rows.sort(key=lambda row: -row.share)
+    return (*rows[:_ROWS], *_rest(rows[_ROWS:]))
+
+
+def _rest(rows: Sequence[Share]) -> tuple[Share, ...]:
+    if not rows:
+        return ()
+    share, variance = sum(r.share for r in rows), sum(r.variance for r in rows)
+    return (Share(f"{len(rows)} others", "", share, variance),)

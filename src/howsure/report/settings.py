@@ -116,20 +116,11 @@ def _plain_state(sure: Uncertain) -> dict[str, object] | None:
     """The settings of the wrapper; `None` if one is a function, which is not plain data."""
     try:
         to_config(sure.setup.noise)
-        return _encoded(sure.get_extra_state())
+        found: Any = encode(sure.get_extra_state())
+        json.dumps(found)
+        return found
     except (TypeError, ValueError):
         return None
-
-
-def _encoded(value: object) -> Any:
-    """Nested settings with tensors as lists; what is not plain data is an error."""
-    if isinstance(value, dict):
-        return {str(key): _encoded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encoded(item) for item in value]
-    plain = encode(value)
-    json.dumps(plain)
-    return plain
 
 
 def decoded(value: object) -> Any:

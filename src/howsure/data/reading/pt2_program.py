@@ -169,10 +169,22 @@ def _typed(value: object, kind: type, place: str) -> Any:
     return value
 
 
-def _name(text: str) -> str:
-    if not is_name(text):
-        raise Refused(f"it uses {text[:60]!r} as a name")
-    return text
+def _unless(fits: Callable[[str], object], why: str) -> Check:
+    """A check of texts; `why` says what the file does with those that do not fit."""
+
+    def check(text: str) -> str:
+        if not fits(text):
+            raise Refused(f"it {why.format(repr(text[:60]))}")
+        return text
+
+    return check
+
+
+_name = _unless(is_name, "uses {} as a name")
+_symbol = _unless(is_symbol, "uses {} as the name of a size")
+_words = _unless(_WORDS.fullmatch, "has the text {}")
+_text = _unless(str.isprintable, "has the text {}")  # an operator's argument, seen as it is
+_device = _unless(_DEVICES.__contains__, "asks for the device {}")
 
 
 def _path(text: str) -> str:
@@ -182,31 +194,6 @@ def _path(text: str) -> str:
     deep = len(parts) > _DEEPEST
     if deep or not plain or first in _RESERVED or not _MODULE.isdisjoint(rest):
         raise Refused(f"it uses {text[:60]!r} as a name")
-    return text
-
-
-def _symbol(text: str) -> str:
-    if not is_symbol(text):
-        raise Refused(f"it uses {text[:60]!r} as the name of a size")
-    return text
-
-
-def _words(text: str) -> str:
-    if not _WORDS.fullmatch(text):
-        raise Refused(f"it has the text {text[:60]!r}")
-    return text
-
-
-def _text(text: str) -> str:
-    """An argument of an operator, which sees it as it is."""
-    if not text.isprintable():
-        raise Refused(f"it has the text {text[:60]!r}")
-    return text
-
-
-def _device(text: str) -> str:
-    if text not in _DEVICES:
-        raise Refused(f"it asks for the device {text[:60]!r}")
     return text
 
 

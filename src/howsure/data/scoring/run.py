@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from importlib.metadata import version
 from pathlib import Path
 
+import torch
+
+from howsure.data.scoring.digest import digest
 from howsure.data.scoring.folder import WorkFolder
-from howsure.data.scoring.formats import FORMATS, Finished, check_format
-from howsure.data.scoring.identity import manifest_of
-from howsure.data.scoring.layout import Layout
+from howsure.data.scoring.formats import FORMATS, Finished, Layout, check_format
 from howsure.data.scoring.plan import Plan, Span
 from howsure.data.scoring.ray_engine import on_ray
 from howsure.data.scoring.shard import Scorer, Shard
 from howsure.data.scoring.sources import as_source
 from howsure.uncertain import Uncertain
+from howsure.values.contents import contents_of
 from howsure.values.running import progress
 
 # From a scorer, spans and an address to their shards, in any order.
@@ -132,3 +135,34 @@ def _filled(folder: WorkFolder, plan: Plan, done: Span | None, shards: Iterator[
         folder.add(shard)
     assert layout is not None
     return Finished(folder, plan.shards(), layout)
+
+
+_FORMAT = 2  # of shards and manifest
+
+
+def manifest_of(scorer: Scorer, plan: Plan) -> dict[str, object]:
+    """The manifest; a run that differs in any entry is another run."""
+    model = scorer.sure.model
+    return {
+        "format": _FORMAT,
+        "data": scorer.source.fingerprint(),
+        "weights": digest(model.state_dict()),
+        "model": digest(contents_of(model)),
+        "settings": digest(contents_of(_settings(scorer.sure))),
+        "rows": plan.rows,
+        "batch": plan.batch,
+        "shard_rows": plan.shard_rows,
+        "level": scorer.level,
+        "torch": str(torch.__version__),
+        "howsure": version("howsure"),
+    }
+
+
+def _settings(sure: Uncertain) -> list[object]:
+    # What begins with an underscore is a cache, which fills while the model runs.
+    names = [f.name for f in fields(sure.setup) if f.name != "model" and f.name[0] != "_"]
+    settings = {name: getattr(sure.setup, name) for name in names}
+    calibrators = [calibrator.state() for calibrator in sure.calibrators]
+    compiled = sure._compiled is not None  # rounds in another way
+    own = None if sure._method is None else sure._method.predict
+    return [sure.method, own, settings, calibrators, compiled]

@@ -20,7 +20,7 @@ from howsure.gradients.variances import doubts_noted
 from howsure.methods import Method
 from howsure.methods.gradients import POINTS
 from howsure.methods.state import untouched
-from howsure.moments.numerics.narrow import NARROW, widths_noted
+from howsure.moments.numerics.quadrature import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.setup import Setup
 from howsure.values.running import keep_freed_memory

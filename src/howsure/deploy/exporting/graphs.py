@@ -35,7 +35,7 @@ def program(flat: Flat, any_batch: bool | None) -> Program:
     batch = flat.tensors[0].shape[0] if flat.tensors[0].dim() else 0
     if any_batch is not False:
         try:
-            graph = for_any_batch(lambda size: _trace(flat, _resized(flat, size), size), 0)
+            graph = for_any_batch(lambda size: _trace(flat, _resized(flat, size)), 0)
             return Program(_exported_for_any(_named(graph, flat), flat), None)
         except (BatchSizeMattersError, ExportError) as error:
             if any_batch:
@@ -43,7 +43,7 @@ def program(flat: Flat, any_batch: bool | None) -> Program:
                     f"The program depends on the batch size: {error} Use `any_batch=False` for a "
                     f"program that takes batches of {batch}."
                 ) from error
-    graph = _named(_trace(flat, flat.tensors, batch), flat)
+    graph = _named(_trace(flat, flat.tensors), flat)
     return Program(torch.export.export(graph, tuple(flat.tensors), strict=False), batch)
 
 
@@ -58,7 +58,7 @@ def _exported_for_any(graph: GraphModule, flat: Flat) -> torch.export.ExportedPr
         raise BatchSizeMattersError(f"{error}".partition("\n")[0]) from error
 
 
-def _trace(flat: Flat, tensors: Sequence[Tensor], batch: int) -> GraphModule:
+def _trace(flat: Flat, tensors: Sequence[Tensor]) -> GraphModule:
     setup = flat.uncertain.setup
     # All samples, and all rows, at once: a file has one graph, not pieces.
     setup = setup.with_(chunk=setup.chunk or setup.samples or MOST_SAMPLES)

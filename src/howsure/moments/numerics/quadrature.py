@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+)
 
 from howsure.moments.numerics.blocks import in_blocks
-from howsure.moments.numerics.narrow import are_narrow
 from howsure.moments.value import Moments
+from howsure.values.trees import has_values
 
 # Gauss-Legendre quadrature, 20 nodes on each piece. Pieces meet at z0 = -a, where x = mean + std z
 # crosses 0 and activations curve most: a kink at 0 costs no accuracy. In the variable t with
@@ -28,6 +34,7 @@ _WIDEST = 1000.0
 # Measured on sigmoid, tanh, silu, mish, gelu up to a std of 0.2: error of the standard deviation
 # below 3e-6, which is float32's own. Which nodes a block takes must not show in its results.
 _FEW_NODES, _FEW_WEIGHTS = np.polynomial.hermite_e.hermegauss(8)
+NARROW = 0.2
 
 
 Deviation = Callable[[Tensor, Tensor], Tensor]
@@ -123,3 +130,41 @@ def _nodes(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
     z = zero + longer * torch.cat([width * stretched, _CROWD + rest * node])
     weight = torch.cat([slope, rest * share]) * torch.exp(-0.5 * z.square())
     return z, weight / weight.sum(0)
+
+
+# Where tensors have values, it is seen whether Gaussians are narrow; a trace has to assume it, and
+# to tell afterwards whether it was so.
+_widths: ContextVar[list[Tensor] | None] = ContextVar("widths", default=None)
+
+
+@contextmanager
+def widths_noted() -> Iterator[list[Tensor]]:
+    """Inside, traces take all Gaussians for narrow; their largest stds are added to the list."""
+    noted: list[Tensor] = []
+    token = _widths.set(noted)
+    try:
+        yield noted
+    finally:
+        _widths.reset(token)
+
+
+def are_narrow(std: Tensor) -> bool:
+    """Whether all of these standard deviations are small, or may be taken for it."""
+    noted, std = _widths.get(), _without_levels(std)
+    is_seen = has_values(std)
+    if not is_seen and noted is None:
+        return False
+    if std.numel() == 0:
+        return True
+    if noted is None:
+        return bool((std <= NARROW).all())
+    largest = std.max()
+    noted.append(largest)
+    return bool(largest <= NARROW) if is_seen else True
+
+
+def _without_levels(tensor: Tensor) -> Tensor:
+    """The values that `vmap` and derivatives work on, of all samples."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor

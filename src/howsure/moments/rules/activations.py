@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.families import elementwise, in_float32
+from howsure.moments.families import elementwise, pointwise
 from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import EXACT, Kind, Target, rule, spellings
+from howsure.moments.rule import Kind, Target
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
+from howsure.moments.spellings import spellings
 from howsure.moments.value import Moments
 
 
@@ -60,27 +61,15 @@ def _softpluses(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), 2.0, threshold=15.0)
 
 
-@rule(
-    *spellings("softplus", first=F.softplus),
-    name="softplus",
-    fidelity=EXACT,
-    samples=_softpluses,
-    kind=Kind.ELEMENTWISE,
-    error=1e-3,
-    pointwise=True,
-)
-def softplus(input: Moments, beta: float = 1.0, threshold: float = 20.0) -> Moments:
+@pointwise("softplus", first=F.softplus, samples=_softpluses, kind=Kind.ELEMENTWISE, error=1e-3)
+def softplus(mean: Tensor, var: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Moments:
     """E and Var of softplus(beta x) / beta by centred quadrature, in units of 1 / beta.
 
     Assumes: independent elements. Exact up to the quadrature's error.
 
     Source: Gauss-Legendre quadrature, see `howsure.moments.numerics.quadrature`.
     """
-
-    def formula(x: tuple[Tensor, Tensor]) -> Moments:
-        unit, u = partial(F.softplus, threshold=threshold), x[0] * beta
-        out = expectation(unit, u, x[1] * (beta * beta))
-        mean = F.softplus(x[0], beta, threshold) + (out.mean - unit(u)) / beta
-        return Moments(mean, out.var / (beta * beta))
-
-    return in_float32(formula, input)
+    unit, u = partial(F.softplus, threshold=threshold), mean * beta
+    out = expectation(unit, u, var * (beta * beta))
+    moved = F.softplus(mean, beta, threshold) + (out.mean - unit(u)) / beta
+    return Moments(moved, out.var / (beta * beta))

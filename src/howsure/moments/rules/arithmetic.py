@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import APPROXIMATE, EXACT, rule, spellings
+from howsure.moments.rule import APPROXIMATE, rule, rule_of
 from howsure.moments.rules.powers import reciprocal, square
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
@@ -48,14 +48,7 @@ def var_of(operand: object) -> Any:
     return operand.var if isinstance(operand, Moments) else 0.0
 
 
-@rule(
-    *spellings("add"),
-    torch.Tensor.__radd__,
-    name="add",
-    fidelity=EXACT,
-    samples=_pairs_with_alpha,
-    adds_up=True,
-)
+@rule_of("add", also=(torch.Tensor.__radd__,), samples=_pairs_with_alpha, adds_up=True)
 def add(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
     """E = m1 + alpha m2, Var = v1 + alpha**2 v2; `x + x` is 2 x.
 
@@ -76,7 +69,7 @@ def _tensor(operand: Operand, like: Operand) -> Tensor:
     return mean if isinstance(mean, Tensor) else torch.as_tensor(mean).to(mean_of(like))
 
 
-@rule(*spellings("sub", "subtract"), name="sub", fidelity=EXACT, samples=_pairs_with_alpha)
+@rule_of("sub", "subtract", samples=_pairs_with_alpha)
 def sub(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
     """E = m1 - alpha m2, Var = v1 + alpha**2 v2; `x - x` is 0.
 
@@ -87,29 +80,13 @@ def sub(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
     return add(input, other, alpha=-alpha)
 
 
-@rule(
-    *spellings("rsub"),
-    torch.Tensor.__rsub__,
-    name="rsub",
-    fidelity=EXACT,
-    samples=_pairs_with_alpha,
-)
+@rule_of("rsub", also=(torch.Tensor.__rsub__,), samples=_pairs_with_alpha)
 def rsub(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
-    """E = m2 - alpha m1, Var = v2 + alpha**2 v1.
-
-    Assumes: different tensors are independent.
-
-    Source: `sub`.
-    """
+    """As `sub(other, input)`."""
     return add(other, input, alpha=-alpha)
 
 
-@rule(
-    *spellings("neg", "negative"),
-    name="neg",
-    fidelity=EXACT,
-    samples=lambda draw: [Sample(draw.moments(3, 4))],
-)
+@rule_of("neg", "negative", samples=lambda draw: [Sample(draw.moments(3, 4))])
 def neg(input: Moments) -> Moments:
     """E = -mean, Var = var.
 
@@ -120,9 +97,7 @@ def neg(input: Moments) -> Moments:
     return Moments(-input.mean, input.var)
 
 
-@rule(
-    *spellings("mul", "multiply"), torch.Tensor.__rmul__, name="mul", fidelity=EXACT, samples=_pairs
-)
+@rule_of("mul", "multiply", also=(torch.Tensor.__rmul__,), samples=_pairs)
 def mul(input: Operand, other: Operand) -> Moments:
     """E = m1 m2, Var = m1**2 v2 + m2**2 v1 + v1 v2; `x * x` is a square.
 
@@ -152,9 +127,11 @@ def _quotients(draw: Draw) -> Iterable[Sample]:
     yield Sample(2.0, steady)
 
 
-@rule(
-    *spellings("div", "divide", "true_divide", "__truediv__"),
-    name="div",
+@rule_of(
+    "div",
+    "divide",
+    "true_divide",
+    "__truediv__",
     fidelity=APPROXIMATE,
     samples=_quotients,
     error=0.05,
@@ -185,10 +162,5 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> 
     error=0.05,
 )
 def rdiv(self: Moments, other: Operand) -> Moments:
-    """`other / self`, as the product with `reciprocal(self)`.
-
-    Assumes: see `div`.
-
-    Source: `div`.
-    """
+    """As `div(other, self)`."""
     return div(other, self)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import APPROXIMATE, rule, spellings
+from howsure.moments.rule import APPROXIMATE, rule_of
 from howsure.moments.rules.arithmetic import mean_of, var_of
 from howsure.moments.rules.attention_weights import Scores, weighted_average
 from howsure.moments.samples import Draw, Sample
@@ -31,13 +31,7 @@ def _heads(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.constant(2, 2, 4), draw.constant(2, 3, 4), draw.moments(2, 3, 4))
 
 
-@rule(
-    *spellings("scaled_dot_product_attention"),
-    name="scaled_dot_product_attention",
-    fidelity=APPROXIMATE,
-    samples=_heads,
-    error=0.15,
-)
+@rule_of("scaled_dot_product_attention", fidelity=APPROXIMATE, samples=_heads, error=0.15)
 def scaled_dot_product_attention(
     query: Operand,  # (*batch, heads, L, E)
     key: Operand,  # (*batch, heads, S, E)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.rule import EXACT, Kind, rule, spellings
+from howsure.moments.rule import Kind, rule_of
 from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments
 
@@ -67,15 +67,7 @@ def per_dim(value: object, dims: int) -> tuple[int, ...]:
 
 
 def _register(name: str, pool: Callable[..., Tensor], dims: int) -> None:
-    @rule(
-        *spellings(name),
-        name=name,
-        fidelity=EXACT,
-        samples=_windows(dims),
-        kind=Kind.LINEAR_MAP,
-        pools=True,
-        adds_up=True,
-    )
+    @rule_of(name, samples=_windows(dims), kind=Kind.LINEAR_MAP, pools=True, adds_up=True)
     def average_pool(
         input: Moments,
         kernel_size: int | Sequence[int],
@@ -153,15 +145,7 @@ def output_sizes(output_size: object, size: Sequence[int]) -> tuple[int, ...]:
 
 
 def _register_adaptive(name: str, pool: Callable[..., Tensor], dims: int) -> None:
-    @rule(
-        *spellings(name),
-        name=name,
-        fidelity=EXACT,
-        samples=_targets(dims),
-        kind=Kind.LINEAR_MAP,
-        pools=True,
-        adds_up=True,
-    )
+    @rule_of(name, samples=_targets(dims), kind=Kind.LINEAR_MAP, pools=True, adds_up=True)
     def adaptive_average_pool(input: Moments, output_size: int | Sequence[int | None]) -> Moments:
         """Var = sum of the window's variances / n**2; windows differ in size.
 

@@ -109,10 +109,5 @@ def batch_norm_aten(
     eps: float,
     cudnn_enabled: bool = True,
 ) -> Moments:
-    """var = weight**2 / (running_var + eps) * var, with the argument order of exported programs.
-
-    Assumes: nothing beyond fixed running statistics; exact.
-
-    Source: `batch_norm`.
-    """
+    """As `batch_norm`, with the argument order of exported programs."""
     return batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.families import in_float32
+from howsure.moments.families import in_float32, pointwise
 from howsure.moments.numerics.normal import FURTHEST, cdf, pdf, ratio, rectify, roots
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.rule import rule_of
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 
@@ -24,7 +24,7 @@ def _limits(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), min=-draw.positive(4), max=draw.positive(3, 1))
 
 
-@rule(*spellings("clamp", "clip"), name="clamp", fidelity=EXACT, samples=_limits, pointwise=True)
+@rule_of("clamp", "clip", samples=_limits, pointwise=True)
 def clamp(
     input: Moments, min: float | Tensor | None = None, max: float | Tensor | None = None
 ) -> Moments:
@@ -41,7 +41,7 @@ def clamp(
         raise NoRuleError(
             "`clamp` has a rule for constant limits; use `torch.maximum`.", can_fall_back=True
         )
-    return in_float32(lambda x: _clamped(*x, min, max), input)
+    return in_float32(lambda mean, var: _clamped(mean, var, min, max), input)
 
 
 def _clamped(
@@ -101,93 +101,34 @@ def _default_window(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), -0.2, 0.7)
 
 
-@rule(
-    *spellings("hardtanh", first=F.hardtanh),
-    name="hardtanh",
-    fidelity=EXACT,
-    samples=_default_window,
-    pointwise=True,
-)
+@pointwise("hardtanh", first=F.hardtanh, samples=_default_window)
 def hardtanh(
-    input: Moments, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+    mean: Tensor, var: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Moments:
-    """As `clamp(x, min_val, max_val)`.
-
-    Assumes: independent elements; exact.
-
-    Source: `clamp`.
-    """
-    return clamp(input, min_val, max_val)
+    """As `clamp(x, min_val, max_val)`."""
+    return _clamped(mean, var, min_val, max_val)
 
 
-@rule(
-    *spellings("relu6", first=F.relu6),
-    name="relu6",
-    fidelity=EXACT,
-    samples=one_of_each_shape,
-    pointwise=True,
-)
-def relu6(input: Moments, inplace: bool = False) -> Moments:
-    """As `clamp(x, 0, 6)`.
-
-    Assumes: independent elements; exact.
-
-    Source: `clamp`.
-    """
-    return clamp(input, 0.0, 6.0)
+@pointwise("relu6", first=F.relu6)
+def relu6(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
+    """As `clamp(x, 0, 6)`."""
+    return _clamped(mean, var, 0.0, 6.0)
 
 
-@rule(
-    *spellings("hardsigmoid", first=F.hardsigmoid),
-    name="hardsigmoid",
-    fidelity=EXACT,
-    samples=one_of_each_shape,
-    pointwise=True,
-)
-def hardsigmoid(input: Moments, inplace: bool = False) -> Moments:
-    """As `clamp(x, -3, 3) / 6 + 1/2`.
-
-    Assumes: independent elements; exact.
-
-    Source: `clamp`.
-    """
-
-    def formula(x: tuple[Tensor, Tensor]) -> Moments:
-        shift, var = _cut(*x, *(_limit(end, 0.0, x[0]) for end in (-3.0, 3.0)))
-        return Moments(F.hardsigmoid(x[0]) + shift / 6, var / 36)
-
-    return in_float32(formula, input)
+@pointwise("hardsigmoid", first=F.hardsigmoid)
+def hardsigmoid(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
+    """As `clamp(x, -3, 3) / 6 + 1/2`."""
+    shift, cut = _cut(mean, var, *(_limit(end, 0.0, mean) for end in (-3.0, 3.0)))
+    return Moments(F.hardsigmoid(mean) + shift / 6, cut / 36)
 
 
-@rule(
-    *spellings("clamp_min"),
-    name="clamp_min",
-    fidelity=EXACT,
-    samples=lambda draw: [Sample(draw.moments(3, 4), 0.1)],
-    pointwise=True,
-)
+@rule_of("clamp_min", samples=lambda draw: [Sample(draw.moments(3, 4), 0.1)], pointwise=True)
 def clamp_min(input: Moments, min: float | Tensor) -> Moments:
-    """As `clamp(x, min=min)`.
-
-    Assumes: independent elements and a constant limit; exact.
-
-    Source: `clamp`.
-    """
+    """As `clamp(x, min=min)`."""
     return clamp(input, min=min)
 
 
-@rule(
-    *spellings("clamp_max"),
-    name="clamp_max",
-    fidelity=EXACT,
-    samples=lambda draw: [Sample(draw.moments(3, 4), 0.1)],
-    pointwise=True,
-)
+@rule_of("clamp_max", samples=lambda draw: [Sample(draw.moments(3, 4), 0.1)], pointwise=True)
 def clamp_max(input: Moments, max: float | Tensor) -> Moments:
-    """As `clamp(x, max=max)`.
-
-    Assumes: independent elements and a constant limit; exact.
-
-    Source: `clamp`.
-    """
+    """As `clamp(x, max=max)`."""
     return clamp(input, max=max)

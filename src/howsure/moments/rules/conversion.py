@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
-from howsure.moments.samples import Draw, Sample
+from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, rule_of
+from howsure.moments.samples import Sample
 from howsure.moments.value import Moments, certain, variance_dtype
-
-
-def _casts(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4), torch.float64)
-
 
 _CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu", "cuda")
 
@@ -30,7 +23,7 @@ _CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu",
     torch.ops.aten._to_copy.default,
     name="cast",
     fidelity=STRUCTURAL,
-    samples=_casts,
+    samples=lambda draw: [Sample(draw.moments(3, 4), torch.float64)],
     kind=Kind.STRUCTURAL,
     takes_target=True,
 )
@@ -56,10 +49,6 @@ def cast(
     return Moments(mean, input.var.to(mean.device, variance_dtype(mean.dtype)))
 
 
-def _likes(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4))
-
-
 _LIKE = ("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like")
 _NEW = ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor")
 
@@ -70,7 +59,7 @@ _NEW = ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor")
     *(getattr(torch.ops.aten, name).default for name in (*_LIKE, *_NEW[:4])),
     name="new tensors",
     fidelity=STRUCTURAL,
-    samples=_likes,
+    samples=lambda draw: [Sample(draw.moments(3, 4))],
     kind=Kind.CONSTRUCTION,
     takes_target=True,
 )
@@ -92,9 +81,9 @@ def new_tensor(target: Target, input: Moments, *args: object, **kwargs: object) 
     return certain(made)
 
 
-@rule(
-    *spellings("fill", "zero"),
-    name="fill",
+@rule_of(
+    "fill",
+    "zero",
     fidelity=STRUCTURAL,
     kind=Kind.CONSTRUCTION,
     samples=lambda draw: [

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from howsure.moments.families import composite
-from howsure.moments.rule import APPROXIMATE, rule, spellings
+from howsure.moments.families import composite_of
+from howsure.moments.rule import APPROXIMATE, rule_of
 from howsure.moments.rules.arithmetic import mean_of
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
@@ -19,22 +19,11 @@ def _pairs(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 6, std=0.5), draw.constant(6), keepdim=True)
 
 
-@composite(
-    *spellings("pairwise_distance", inplace=False),
-    name="pairwise_distance",
-    samples=_pairs,
-    fidelity=APPROXIMATE,
-    error=0.05,
-)
+@composite_of("pairwise_distance", inplace=False, samples=_pairs, fidelity=APPROXIMATE, error=0.05)
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """`vector_norm(x1 - x2 + eps)`.
-
-    Assumes: different tensors are independent; see `vector_norm`.
-
-    Source: `sub`, `vector_norm`.
-    """
+    """As `vector_norm` of x1 - x2 + eps."""
     return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
@@ -43,25 +32,14 @@ def _clouds(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 5, std=0.5), draw.moments(4, 5, std=0.5), 1.0)
 
 
-@composite(
-    *spellings("cdist", inplace=False),
-    name="cdist",
-    samples=_clouds,
-    fidelity=APPROXIMATE,
-    error=0.05,
-)
+@composite_of("cdist", inplace=False, samples=_clouds, fidelity=APPROXIMATE, error=0.05)
 def cdist(
     x1: Tensor,  # (*batch, P, M)
     x2: Tensor,  # (*batch, R, M)
     p: float = 2.0,
     compute_mode: object = None,
 ) -> Tensor:  # (*batch, P, R)
-    """`vector_norm` of every difference; the distance of a point to itself is 0.
-
-    Assumes: different points are independent; see `vector_norm`.
-
-    Source: `sub`, `vector_norm`.
-    """
+    """As `vector_norm` of every difference; the distance of a point to itself is 0."""
     distance = torch.linalg.vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1)
     if x1 is not x2:
         return distance
@@ -75,13 +53,7 @@ def _angles(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.constant(16), draw.moments(3, 16, std=0.5), dim=-1)
 
 
-@rule(
-    *spellings("cosine_similarity", inplace=False),
-    name="cosine_similarity",
-    samples=_angles,
-    fidelity=APPROXIMATE,
-    error=0.15,
-)
+@rule_of("cosine_similarity", inplace=False, samples=_angles, fidelity=APPROXIMATE, error=0.15)
 def cosine_similarity(
     x1: Moments | Tensor, x2: Moments | Tensor, dim: int = 1, eps: float = 1e-8
 ) -> Moments:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import STRUCTURAL, Kind, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, rule
 from howsure.moments.samples import Draw, Sample
+from howsure.moments.spellings import spellings
 from howsure.moments.value import Moments
 
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.families import in_float32
+from howsure.moments.families import of_elements, pointwise
 from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import EXACT, Kind, rule, spellings
+from howsure.moments.rule import EXACT, Kind, rule
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 
 
 def _exponential_unit(
-    input: Moments, plain: Callable[[Tensor], Tensor], slope: float, depth: float, rate: float
+    mean: Tensor, var: Tensor, plain: Tensor, slope: float, depth: float, rate: float
 ) -> Moments:
-    """Moments of the unit `plain`: slope x above 0, depth (e^(rate x) - 1) below.
+    """Moments of the unit with slope x above 0, depth (e^(rate x) - 1) below.
 
-    In units of the tail, u = rate x. The noise moves the mean away from the plain value.
+    In units of the tail, u = rate x. The noise moves the mean away from `plain`, its plain value.
     """
     if rate <= 0:
         raise NoRuleError("The unit must level off below 0: choose a positive `alpha` for `celu`.")
@@ -37,11 +37,8 @@ def _exponential_unit(
         one_side = torch.where(u > 0, slope / rate * step, below)
         return torch.where((u > 0) == (end > 0), one_side, value(end) - value(u))
 
-    def formula(x: tuple[Tensor, Tensor]) -> Moments:
-        out = expectation(torch.zeros_like, x[0] * rate, x[1] * (rate * rate), deviation=deviation)
-        return Moments(plain(x[0]) + out.mean, out.var)
-
-    return in_float32(formula, input)
+    out = expectation(torch.zeros_like, mean * rate, var * (rate * rate), deviation=deviation)
+    return Moments(plain + out.mean, out.var)
 
 
 def _alphas(draw: Draw) -> Iterable[Sample]:
@@ -49,24 +46,19 @@ def _alphas(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), 0.7)
 
 
-@rule(
-    F.elu,
-    F.elu_,
-    name="elu",
-    fidelity=EXACT,
-    samples=_alphas,
-    kind=Kind.ELEMENTWISE,
-    error=1e-3,
-    pointwise=True,
-)
-def elu(input: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
+_BY_QUADRATURE = {"kind": Kind.ELEMENTWISE, "error": 1e-3}
+
+
+@rule(F.elu, F.elu_, name="elu", fidelity=EXACT, samples=_alphas, pointwise=True, **_BY_QUADRATURE)
+@of_elements
+def elu(mean: Tensor, var: Tensor, alpha: float = 1.0, inplace: bool = False) -> Moments:
     """E and Var by centred quadrature, split at the kink.
 
     Assumes: independent elements. Exact up to the quadrature's error.
 
     Source: Gauss-Legendre quadrature, see `howsure.moments.numerics.quadrature`.
     """
-    return _exponential_unit(input, lambda x: F.elu(x, alpha), 1.0, alpha, 1.0)
+    return _exponential_unit(mean, var, F.elu(mean, alpha), 1.0, alpha, 1.0)
 
 
 @rule(
@@ -75,63 +67,29 @@ def elu(input: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
     name="elu (aten)",
     fidelity=EXACT,
     samples=lambda draw: [Sample(draw.moments(3, 4), 0.7, 1.3, 0.9), Sample(draw.moments(5))],
-    kind=Kind.ELEMENTWISE,
-    error=1e-3,
     pointwise=True,
+    **_BY_QUADRATURE,
 )
+@of_elements
 def elu_of_programs(
-    self: Moments, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
+    mean: Tensor, var: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
 ) -> Moments:
-    """As `elu`, with factors for the output and for the exponent.
-
-    Assumes: independent elements. Exact up to the quadrature's error.
-
-    Source: `elu`.
-    """
-
-    def plain(x: Tensor) -> Tensor:
-        return torch.ops.aten.elu.default(x, alpha, scale, input_scale)
-
-    return _exponential_unit(self, plain, scale, scale * alpha, input_scale)
+    """As `elu`, with factors for the output and for the exponent."""
+    plain = torch.ops.aten.elu.default(mean, alpha, scale, input_scale)
+    return _exponential_unit(mean, var, plain, scale, scale * alpha, input_scale)
 
 
-@rule(
-    *spellings("celu", first=F.celu),
-    name="celu",
-    fidelity=EXACT,
-    samples=_alphas,
-    kind=Kind.ELEMENTWISE,
-    error=1e-3,
-    pointwise=True,
-)
-def celu(input: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
-    """As `elu`, for alpha (e^(x / alpha) - 1) below 0.
-
-    Assumes: independent elements. Exact up to the quadrature's error.
-
-    Source: `elu`.
-    """
-    return _exponential_unit(input, lambda x: F.celu(x, alpha), 1.0, alpha, 1 / alpha)
+@pointwise("celu", first=F.celu, samples=_alphas, **_BY_QUADRATURE)
+def celu(mean: Tensor, var: Tensor, alpha: float = 1.0, inplace: bool = False) -> Moments:
+    """As `elu`, for alpha (e^(x / alpha) - 1) below 0."""
+    return _exponential_unit(mean, var, F.celu(mean, alpha), 1.0, alpha, 1 / alpha)
 
 
 # torch's own constants, from Klambauer et al. 2017.
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
-@rule(
-    *spellings("selu", first=F.selu),
-    name="selu",
-    fidelity=EXACT,
-    samples=one_of_each_shape,
-    kind=Kind.ELEMENTWISE,
-    error=1e-3,
-    pointwise=True,
-)
-def selu(input: Moments, inplace: bool = False) -> Moments:
-    """As `elu`, with the self-normalising constants.
-
-    Assumes: independent elements. Exact up to the quadrature's error.
-
-    Source: `elu`.
-    """
-    return _exponential_unit(input, F.selu, _SELU_SCALE, _SELU_SCALE * _SELU_ALPHA, 1.0)
+@pointwise("selu", first=F.selu, **_BY_QUADRATURE)
+def selu(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
+    """As `elu`, with the self-normalising constants."""
+    return _exponential_unit(mean, var, F.selu(mean), _SELU_SCALE, _SELU_SCALE * _SELU_ALPHA, 1.0)

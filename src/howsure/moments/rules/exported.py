@@ -36,7 +36,7 @@ def _respelled(
     error: float = 0.0,
 ) -> None:
     """Registers an operation by what Python would call in its place, the rule `like`."""
-    definition.__doc__ = f"As `{like}`.\n\nAssumes: see `{like}`.\n\nSource: `{like}`."
+    definition.__doc__ = f"As `{like}`."
     name = target.__name__.removesuffix(".default")
     composite(target, name=name, samples=samples, fidelity=fidelity, error=error)(definition)
 
@@ -73,33 +73,29 @@ def _convolutions(draw: Draw) -> list[Sample]:
 
 
 linear_map(_aten.convolution.default, name="convolution", samples=_convolutions, source="`conv2d`")
-_respelled(
-    lambda self, dim, half_to_float: torch.softmax(
+
+
+def _softened(softmax: Target) -> Callable[..., object]:
+    return lambda self, dim, half_to_float: softmax(
         self, dim, torch.float32 if half_to_float else None
-    ),
-    _aten._softmax.default,
-    "softmax",
-    samples=_image(1, False, size=(3, 4)),
-    fidelity=APPROXIMATE,
-    error=0.15,
-)
-_respelled(
-    lambda self, dim, half_to_float: torch.log_softmax(
-        self, dim, torch.float32 if half_to_float else None
-    ),
-    _aten._log_softmax.default,
-    "log_softmax",
-    samples=_image(1, False, size=(3, 4)),
-    fidelity=APPROXIMATE,
-    error=0.15,
-)
+    )
+
+
+_WITHIN_15: dict[str, Any] = {"fidelity": APPROXIMATE, "error": 0.15}
+for _name in ("softmax", "log_softmax"):
+    _respelled(
+        _softened(getattr(torch, _name)),
+        getattr(_aten, f"_{_name}").default,
+        _name,
+        samples=_image(1, False, size=(3, 4)),
+        **_WITHIN_15,
+    )
 _respelled(
     lambda self, dim, dtype=None: torch.softmax(self, dim, dtype),
     _aten._safe_softmax.default,
     "softmax",
     samples=_image(1, size=(3, 4)),
-    fidelity=APPROXIMATE,
-    error=0.15,
+    **_WITHIN_15,
 )
 
 

@@ -47,12 +47,7 @@ def native_layer_norm(
     bias: Tensor | None,
     eps: float,
 ) -> tuple[Moments, Moments, Moments]:
-    """As `layer_norm`, with the mean and 1 / s.
-
-    Assumes: see `layer_norm`.
-
-    Source: `layer_norm`.
-    """
+    """As `layer_norm`, with the mean and 1 / s."""
     axes = tuple(range(-len(normalized_shape), 0))
     out = layer_norm(input, normalized_shape, weight, bias, eps)
     return out, *_statistics(input, axes, eps)
@@ -81,12 +76,7 @@ def native_group_norm(
     group: int,
     eps: float,
 ) -> tuple[Moments, Moments, Moments]:
-    """As `group_norm`, with the means and 1 / s.
-
-    Assumes: see `layer_norm`.
-
-    Source: `group_norm`.
-    """
+    """As `group_norm`, with the means and 1 / s."""
     out = group_norm(input, group, weight, bias, eps)
     flat = _reshaped(input, (N, group, -1))
     mean, scale = _statistics(flat, (-1,), eps)
@@ -117,12 +107,7 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Moments, Tensor, Tensor]:
-    """As `batch_norm` in eval mode, with two empty tensors.
-
-    Assumes: nothing beyond fixed running statistics; exact.
-
-    Source: `batch_norm`.
-    """
+    """As `batch_norm` in eval mode, with two empty tensors."""
     out = batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     empty = input.mean.new_empty(0)
     return out, empty, empty.clone()
@@ -148,12 +133,7 @@ def native_batch_norm_no_stats(
     momentum: float,
     eps: float,
 ) -> tuple[Moments, Moments, Moments]:
-    """As `layer_norm` over all axes but the channels', with the means and 1 / s.
-
-    Assumes: see `layer_norm`.
-
-    Source: `instance_norm`.
-    """
+    """As `layer_norm` over all axes but the channels', with the means and 1 / s."""
     axes = (0, *range(2, input.mean.dim()))
     normal, _ = standardise_over(input, axes, eps)
     out = affine(normal, weight, bias, input, trailing=input.mean.dim() - 2)

@@ -12,7 +12,7 @@ from torch import Tensor
 from howsure.moments.families import bounded
 from howsure.moments.numerics.blocks import in_blocks
 from howsure.moments.numerics.normal import cdf, in_deviations, plus_product, unit_tail
-from howsure.moments.rule import APPROXIMATE, EXACT, Rule, rule, spellings
+from howsure.moments.rule import APPROXIMATE, Rule, rule_of
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, Refused, certain
 from howsure.values.trees import is_traced
@@ -26,7 +26,7 @@ def _pairs(draw: Draw) -> Iterable[Sample]:
     yield Sample(same, same)
 
 
-@rule(*spellings("maximum", "fmax"), name="maximum", fidelity=EXACT, samples=_pairs)
+@rule_of("maximum", "fmax", samples=_pairs)
 def maximum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """E = max(m1, m2) + t m(-|a|), Var = v1 R(a) + v2 R(-a), t**2 = v1 + v2, a = (m1 - m2) / t.
 
@@ -78,14 +78,9 @@ def _leading(var1: Tensor, var2: Tensor, step: Tensor) -> Tensor:
     return torch.lerp(var2, var1, step)
 
 
-@rule(*spellings("minimum", "fmin"), name="minimum", fidelity=EXACT, samples=_pairs)
+@rule_of("minimum", "fmin", samples=_pairs)
 def minimum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
-    """As `-maximum(-x, -y)`.
-
-    Assumes: the two are independent; exact then.
-
-    Source: Clark 1961.
-    """
+    """As `-maximum(-x, -y)`."""
     if input is other:
         return maximum(input, other)
     out = larger(_negated(_moments(input, other)), _negated(_moments(other, input)))
@@ -102,7 +97,7 @@ def _dimensions(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 9, 2), dim=1)
 
 
-@rule(*spellings("amax"), name="amax", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
+@rule_of("amax", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
 def amax(input: Moments, dim: int | Sequence[int] = (), keepdim: bool = False) -> Moments:
     """E = hi - I0, Var = 2 I1 - I0**2: integrals of F(x) = prod_j Phi((x - m_j) / s_j).
 
@@ -148,14 +143,9 @@ def _largest(mean: Tensor, var: Tensor, axes: tuple[int, ...]) -> Moments:
     return Moments(high - zeroth, (2 * first - zeroth.square()).clamp(min=0))
 
 
-@rule(*spellings("amin"), name="amin", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
+@rule_of("amin", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
 def amin(input: Moments, dim: int | Sequence[int] = (), keepdim: bool = False) -> Moments:
-    """As `-amax(-x)`.
-
-    Assumes: independent elements.
-
-    Source: `amax`.
-    """
+    """As `-amax(-x)`."""
     return _negated(amax(_negated(input), dim, keepdim))
 
 
@@ -177,25 +167,15 @@ class Extreme(NamedTuple):
     indices: Refused
 
 
-@rule(*spellings("max"), name="max", fidelity=APPROXIMATE, samples=_whole_and_pairs, error=0.01)
+@rule_of("max", fidelity=APPROXIMATE, samples=_whole_and_pairs, error=0.01)
 def max_of(input: Moments | Tensor, *args: object, **kwargs: object) -> Moments | Extreme:
-    """As `amax` over everything or a dimension, or `maximum` of two tensors.
-
-    Assumes: see `amax` and `maximum`.
-
-    Source: `amax`, `maximum`.
-    """
+    """As `amax` over everything or a dimension, or `maximum` of two tensors."""
     return _extremum(amax, maximum, input, *args, **kwargs)
 
 
-@rule(*spellings("min"), name="min", fidelity=APPROXIMATE, samples=_whole_and_pairs, error=0.01)
+@rule_of("min", fidelity=APPROXIMATE, samples=_whole_and_pairs, error=0.01)
 def min_of(input: Moments | Tensor, *args: object, **kwargs: object) -> Moments | Extreme:
-    """As `amin` over everything or a dimension, or `minimum` of two tensors.
-
-    Assumes: see `amin` and `minimum`.
-
-    Source: `amin`, `minimum`.
-    """
+    """As `amin` over everything or a dimension, or `minimum` of two tensors."""
     return _extremum(amin, minimum, input, *args, **kwargs)
 
 

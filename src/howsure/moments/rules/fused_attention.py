@@ -48,12 +48,7 @@ def native_multi_head_attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """As `multi_head_attention_forward`, batch first.
-
-    Assumes: see `multi_head_attention_forward`.
-
-    Source: `linear`, `scaled_dot_product_attention`.
-    """
+    """As `multi_head_attention_forward`, batch first."""
     rows = [x.transpose(0, 1) for x in (query, key, value)]
     q, k, v = heads_of(rows, qkv_weight.chunk(3), qkv_bias, (None,) * 3, num_head)
     if mask is not None:

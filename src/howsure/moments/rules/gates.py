@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from howsure.moments.families import composite
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.families import composite_of
+from howsure.moments.rule import rule_of
 from howsure.moments.rules.arithmetic import mean_of, var_of
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
@@ -23,7 +23,7 @@ def _blends(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.constant(3, 4), draw.moments(3, 4), draw.positive(3, 1))
 
 
-@rule(*spellings("lerp"), name="lerp", fidelity=EXACT, samples=_blends)
+@rule_of("lerp", samples=_blends)
 def lerp(input: Operand, end: Operand, weight: Operand | float) -> Moments:
     """E = a + w (b - a), Var = (1 - w)**2 v_a + w**2 v_b + v_w [(b - a)**2 + v_a + v_b].
 
@@ -47,9 +47,9 @@ def lerp(input: Operand, end: Operand, weight: Operand | float) -> Moments:
     return Moments(mean, var + both)
 
 
-@composite(
-    *spellings("glu", inplace=False),
-    name="glu",
+@composite_of(
+    "glu",
+    inplace=False,
     samples=lambda draw: [Sample(draw.moments(3, 4)), Sample(draw.moments(2, 4, 3), dim=1)],
     error=1e-3,
 )

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
 from howsure.moments.numerics.blocks import squared
-from howsure.moments.rule import EXACT, STRUCTURAL, Kind, Target, rule, spellings
+from howsure.moments.rule import EXACT, STRUCTURAL, Kind, Target, rule
 from howsure.moments.samples import Draw, Sample
+from howsure.moments.spellings import spellings
 from howsure.moments.value import Moments
 
 
@@ -99,12 +100,7 @@ def embedding(
     kind=Kind.GATHER,
 )
 def embedding_aten(weight: Moments, indices: Tensor, *options: object, **kwargs: object) -> Moments:
-    """The indexed rows of mean and variance, with the argument order of exported programs.
-
-    Assumes: constant indices.
-
-    Source: `embedding`.
-    """
+    """As `embedding`, with the argument order of exported programs."""
     return embedding(indices, weight)
 
 

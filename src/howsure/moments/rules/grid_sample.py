@@ -155,12 +155,7 @@ _MODES, _PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "ref
 def grid_sampler(
     input: Moments, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Moments:
-    """As `grid_sample`, with torch's numbers for the modes.
-
-    Assumes: see `grid_sample`.
-
-    Source: `grid_sample`.
-    """
+    """As `grid_sample`, with torch's numbers for the modes."""
     modes = _MODES[interpolation_mode], _PADDINGS[padding_mode]
     return grid_sample(input, grid, *modes, align_corners)
 

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.families import in_float32
+from howsure.moments.families import pointwise
 from howsure.moments.numerics.blocks import in_blocks
 from howsure.moments.numerics.quadrature import from_centre
-from howsure.moments.rule import EXACT, rule, spellings
-from howsure.moments.samples import one_of_each_shape
 from howsure.moments.value import Moments
 
 # Gauss-Legendre nodes for each piece, over 8 standard deviations in all: exact to 1e-6.
@@ -22,22 +20,15 @@ _REACH = 8.0
 _KINKS = (-3.0, 3.0)
 
 
-@rule(
-    *spellings("hardswish", first=F.hardswish),
-    name="hardswish",
-    fidelity=EXACT,
-    samples=one_of_each_shape,
-    error=1e-4,
-    pointwise=True,
-)
-def hardswish(input: Moments, inplace: bool = False) -> Moments:
+@pointwise("hardswish", first=F.hardswish, error=1e-4)
+def hardswish(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
     """E and Var of x clamp(x + 3, 0, 6) / 6 by centred quadrature on each piece between its kinks.
 
     Assumes: independent elements. Exact up to the quadrature's error, below 1e-4.
 
     Source: Gauss-Legendre rule with 24 nodes for each piece.
     """
-    return in_float32(lambda x: Moments(*in_blocks(_quadrature, *x, size=4096)), input)
+    return Moments(*in_blocks(_quadrature, mean, var, size=4096))
 
 
 def _quadrature(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,26 +8,17 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from howsure.moments.families import bilinear, composite
-from howsure.moments.rule import APPROXIMATE, EXACT, rule, spellings
+from howsure.moments.families import bilinear, composite, composite_of
+from howsure.moments.rule import APPROXIMATE, EXACT, rule, rule_of
 from howsure.moments.rules.arithmetic import mean_of
 from howsure.moments.rules.multilinear import multilinear
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import HALF_PRECISION, Moments
 
 
-@composite(
-    *spellings("trace", inplace=False),
-    name="trace",
-    samples=lambda draw: [Sample(draw.moments(3, 4))],
-)
+@composite_of("trace", inplace=False, samples=lambda draw: [Sample(draw.moments(3, 4))])
 def trace(input: Tensor) -> Tensor:
-    """Var = sum of the diagonal's variances.
-
-    Assumes: independent elements; exact then.
-
-    Source: `sum`.
-    """
+    """As `sum` of the diagonal."""
     return input.diagonal().sum()
 
 
@@ -36,14 +27,9 @@ def _pairs(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 3), draw.constant(2, 3))
 
 
-@rule(*spellings("kron", inplace=False), name="kron", fidelity=EXACT, samples=_pairs)
+@rule_of("kron", inplace=False, samples=_pairs)
 def kron(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
-    """E = m1 m2, Var = m1**2 v2 + m2**2 v1 + v1 v2 of every pair.
-
-    Assumes: independent operands; exact then.
-
-    Source: `outer`.
-    """
+    """As `outer`, of every pair of elements."""
     return bilinear(torch.kron, input, other)
 
 
@@ -51,46 +37,28 @@ def kron(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     torch.linalg.cross, torch.ops.aten.linalg_cross.default, name="linalg_cross", samples=_pairs
 )
 def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
-    """a_j b_k - a_k b_j: products of different elements, and their difference.
-
-    Assumes: independent operands; exact then.
-
-    Source: `mul`, `sub`.
-    """
+    """As `mul`, for a_j b_k - a_k b_j: products of different elements, and their difference."""
     ahead, behind = (tuple(x.roll(shift, dim) for x in (input, other)) for shift in (-1, -2))
     return ahead[0] * behind[1] - behind[0] * ahead[1]
 
 
-@composite(
-    *spellings("cross", inplace=False),
-    name="cross",
-    samples=lambda draw: [Sample(draw.moments(3, 2), draw.moments(3, 2), 0)],
+@composite_of(
+    "cross", inplace=False, samples=lambda draw: [Sample(draw.moments(3, 2), draw.moments(3, 2), 0)]
 )
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
-    """As `linalg_cross`, by default over the first dimension of size 3.
-
-    Assumes: independent operands; exact then.
-
-    Source: `linalg_cross`.
-    """
+    """As `linalg_cross`, by default over the first dimension of size 3."""
     first = next(axis for axis, size in enumerate(input.shape) if size == 3)
     return torch.linalg.cross(input, other, dim=first if dim is None else dim)
 
 
-@composite(
-    *spellings("hypot"),
-    name="hypot",
+@composite_of(
+    "hypot",
     samples=lambda draw: [Sample(draw.moments(3, 4), draw.moments(4))],
     fidelity=APPROXIMATE,
     error=0.1,
 )
 def hypot(input: Tensor, other: Tensor) -> Tensor:
-    """The 2-norm of the pair.
-
-    Assumes: independent operands; see `vector_norm`.
-
-    Source: `vector_norm`.
-    """
+    """As `vector_norm` of the pair."""
     return torch.linalg.vector_norm(torch.stack(torch.broadcast_tensors(input, other)), 2, 0)
 
 
@@ -107,12 +75,7 @@ def _chains(draw: Draw) -> Iterable[Sample]:
     samples=_chains,
 )
 def multi_dot(tensors: Sequence[Moments | Tensor]) -> Moments:
-    """The product of all matrices as one multilinear form, whatever the order of evaluation.
-
-    Assumes: independent operands; exact then.
-
-    Source: `einsum`.
-    """
+    """As `einsum` of all matrices at once, whatever the order of evaluation."""
     names = [string.ascii_letters[i : i + 2] for i in range(len(tensors))]
     # The first and the last operand may be vectors.
     names[0] = names[0][2 - mean_of(tensors[0]).dim() :]

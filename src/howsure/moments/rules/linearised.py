@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from howsure.moments.families import bounded, in_float32
-from howsure.moments.rule import LINEARISED, rule, spellings
+from howsure.moments.families import bounded, pointwise
+from howsure.moments.rule import LINEARISED, rule_of
 from howsure.moments.rules.arithmetic import mean_of, var_of
 from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments, variance_dtype
@@ -35,15 +35,8 @@ def _register(
 ) -> None:
     """Registers f with its derivative; samples lie around `centre`, well inside the domain."""
 
-    @rule(
-        *spellings(*names),
-        name=names[0],
-        fidelity=LINEARISED,
-        samples=_around(centre),
-        error=0.02,
-        pointwise=True,
-    )
-    def linearised(input: Moments) -> Moments:
+    @pointwise(*names, fidelity=LINEARISED, samples=_around(centre), error=0.02)
+    def linearised(mean: Tensor, var: Tensor) -> Moments:
         """E = f(m), Var = f'(m)**2 v.
 
         Assumes: noise that is small against the distance to the edge of the domain or the pole,
@@ -51,7 +44,7 @@ def _register(
 
         Source: Taylor expansion.
         """
-        return in_float32(lambda x: _first_order(function(x[0]), derivative(x[0]), x[1]), input)
+        return _first_order(function(mean), derivative(mean), var)
 
 
 def _first_order(value: Tensor, slope: Tensor, var: Tensor) -> Moments:
@@ -78,31 +71,19 @@ def _probabilities(draw: Draw) -> Iterable[Sample]:
     yield Sample(steady, eps=1e-3)
 
 
-@rule(
-    *spellings("logit"),
-    name="logit",
-    fidelity=LINEARISED,
-    samples=_probabilities,
-    error=0.02,
-    pointwise=True,
-)
-def logit(input: Moments, eps: float | None = None) -> Moments:
+@pointwise("logit", fidelity=LINEARISED, samples=_probabilities, error=0.02)
+def logit(mean: Tensor, var: Tensor, eps: float | None = None) -> Moments:
     """E = logit(m), Var = v / (m (1 - m))**2; 0 where `eps` clamps the mean.
 
     Assumes: noise that is small against the distance to 0 and 1.
 
     Source: Taylor expansion.
     """
-
-    def formula(x: tuple[Tensor, Tensor]) -> Moments:
-        m, v = x
-        out = _first_order(torch.logit(m, eps), 1 / (m * (1 - m)), v)
-        if eps is None:
-            return out
-        inside = (m > eps) & (m < 1 - eps)
-        return Moments(out.mean, torch.where(inside, out.var, torch.zeros_like(v)))
-
-    return in_float32(formula, input)
+    out = _first_order(torch.logit(mean, eps), 1 / (mean * (1 - mean)), var)
+    if eps is None:
+        return out
+    inside = (mean > eps) & (mean < 1 - eps)
+    return Moments(out.mean, torch.where(inside, out.var, torch.zeros_like(var)))
 
 
 def _angles(draw: Draw) -> Iterable[Sample]:
@@ -110,9 +91,7 @@ def _angles(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4, mean=3.0, std=1e-2), draw.positive(4))
 
 
-@rule(
-    *spellings("atan2", "arctan2"), name="atan2", fidelity=LINEARISED, samples=_angles, error=0.02
-)
+@rule_of("atan2", "arctan2", fidelity=LINEARISED, samples=_angles, error=0.02)
 def atan2(input: object, other: object) -> Moments:
     """E = atan2(m1, m2), Var = (m2**2 v1 + m1**2 v2) / (m1**2 + m2**2)**2, at most pi**2 / 3.
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.families import in_float32
+from howsure.moments.families import in_float32, pointwise
 from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import APPROXIMATE, EXACT, rule, spellings
+from howsure.moments.rule import APPROXIMATE, rule_of
 from howsure.moments.rules.arithmetic import mean_of, var_of
 from howsure.moments.rules.powers import log_normal_of
 from howsure.moments.samples import Draw, Sample
@@ -22,17 +22,15 @@ def _steady(draw: Draw) -> Iterable[Sample]:
     yield Sample(Moments(2 + draw.positive(3, 4), 0.02 * draw.positive(3, 4)))
 
 
-@rule(
-    *spellings("log"), name="log", fidelity=APPROXIMATE, samples=_steady, error=0.05, pointwise=True
-)
-def log(input: Moments) -> Moments:
+@pointwise("log", fidelity=APPROXIMATE, samples=_steady, error=0.05)
+def log(mean: Tensor, var: Tensor) -> Moments:
     """E = log mean - l / 2, Var = l, with l = log(1 + var / mean**2).
 
     Assumes: independent elements, taken as log-normal; good for mean / std above 5.
 
     Source: moments of the log-normal distribution.
     """
-    return in_float32(lambda x: _logged(*x), input)
+    return _logged(mean, var)
 
 
 def _logged(mean: Tensor, var: Tensor, shift: float = 0.0) -> Moments:
@@ -43,40 +41,16 @@ def _logged(mean: Tensor, var: Tensor, shift: float = 0.0) -> Moments:
     return Moments(value - 0.5 * log_var, log_var)
 
 
-@rule(
-    *spellings("log1p"),
-    name="log1p",
-    fidelity=APPROXIMATE,
-    samples=_steady,
-    error=0.05,
-    pointwise=True,
-)
-def log1p(input: Moments) -> Moments:
-    """As `log(1 + x)`.
-
-    Assumes: see `log`.
-
-    Source: `log`.
-    """
-    return in_float32(lambda x: _logged(*x, 1.0), input)
+@pointwise("log1p", fidelity=APPROXIMATE, samples=_steady, error=0.05)
+def log1p(mean: Tensor, var: Tensor) -> Moments:
+    """As `log(1 + x)`."""
+    return _logged(mean, var, 1.0)
 
 
 def _register(name: str, base: float) -> None:
-    @rule(
-        *spellings(name),
-        name=name,
-        fidelity=APPROXIMATE,
-        samples=_steady,
-        error=0.05,
-        pointwise=True,
-    )
+    @rule_of(name, fidelity=APPROXIMATE, samples=_steady, error=0.05, pointwise=True)
     def logarithm(input: Moments) -> Moments:
-        """As `log(x) / log(base)`.
-
-        Assumes: see `log`.
-
-        Source: `log`.
-        """
+        """As `log(x) / log(base)`."""
         out, unit = log(input), math.log(base)
         return Moments(out.mean / unit, out.var / unit**2)
 
@@ -93,7 +67,7 @@ def _pairs(draw: Draw) -> Iterable[Sample]:
     yield Sample(same, same)
 
 
-@rule(*spellings("logaddexp"), name="logaddexp", fidelity=EXACT, samples=_pairs, error=1e-3)
+@rule_of("logaddexp", samples=_pairs, error=1e-3)
 def logaddexp(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """E = m_big + E[softplus(d)], Var = Var[softplus(d)] + v_big (1 - 2 E[sigmoid(d)]).
 
@@ -111,7 +85,7 @@ def logaddexp(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     spread = torch.zeros_like(mean, dtype=dtype) + var_of(input) + var_of(other)
     gap = (mean_of(input) - mean_of(other)).to(dtype)
     return in_float32(
-        lambda _: _summed(mean, gap, spread, var_of(input), var_of(other)), Moments(mean, spread)
+        lambda *_: _summed(mean, gap, spread, var_of(input), var_of(other)), Moments(mean, spread)
     )
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import bilinear
-from howsure.moments.rule import EXACT, Target, rule, spellings
+from howsure.moments.rule import EXACT, Target, rule, rule_of
 from howsure.moments.rules.powers import square
 from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments
@@ -36,7 +36,7 @@ def _stacks(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 1, 2, 4), draw.moments(2, 4, 3))
 
 
-@rule(*spellings("matmul", inplace=False), name="matmul", fidelity=EXACT, samples=_stacks)
+@rule_of("matmul", inplace=False, samples=_stacks)
 def matmul(input: Operand, other: Operand) -> Moments:
     """E = m1 @ m2, Var = m1**2 @ v2 + v1 @ m2**2 + v1 @ v2.
 
@@ -54,43 +54,22 @@ def matmul(input: Operand, other: Operand) -> Moments:
     samples=lambda draw: [Sample(draw.moments(3, 4), draw.constant(2, 3))],
 )
 def rmatmul(self: Operand, other: Operand) -> Moments:
-    """`other @ self`.
-
-    Assumes: see `matmul`.
-
-    Source: `matmul`.
-    """
+    """As `matmul(other, self)`."""
     return bilinear(torch.matmul, other, self)
 
 
 def _matrix_product(target: Target, input: Operand, mat2: Operand) -> Moments:
-    """E = m1 @ m2, Var = m1**2 @ v2 + v1 @ m2**2 + v1 @ v2.
-
-    Assumes: see `matmul`.
-
-    Source: `matmul`.
-    """
+    """As `matmul` of matrices, or of batches of them."""
     return bilinear(target, input, mat2)
 
 
 for _name, _shapes in (("mm", ((3, 4), (4, 2))), ("bmm", ((2, 3, 4), (2, 4, 2)))):
-    rule(
-        *spellings(_name, inplace=False),
-        name=_name,
-        fidelity=EXACT,
-        samples=_products(*_shapes),
-        takes_target=True,
-    )(_matrix_product)
+    rule_of(_name, inplace=False, samples=_products(*_shapes), takes_target=True)(_matrix_product)
 
 
-@rule(*spellings("mv", inplace=False), name="mv", fidelity=EXACT, samples=_products((3, 4), (4,)))
+@rule_of("mv", inplace=False, samples=_products((3, 4), (4,)))
 def mv(input: Operand, vec: Operand) -> Moments:
-    """As `matmul` of a matrix and a vector.
-
-    Assumes: see `matmul`.
-
-    Source: `matmul`.
-    """
+    """As `matmul` of a matrix and a vector."""
     return bilinear(torch.mv, input, vec)
 
 
@@ -100,14 +79,9 @@ def _vectors(draw: Draw) -> Iterable[Sample]:
     yield Sample(twice, twice)
 
 
-@rule(*spellings("dot", "vdot", inplace=False), name="dot", fidelity=EXACT, samples=_vectors)
+@rule_of("dot", "vdot", inplace=False, samples=_vectors)
 def dot(input: Operand, other: Operand) -> Moments:
-    """As `matmul` of two vectors; `dot(x, x)` is the sum of squares.
-
-    Assumes: different tensors are independent; exact then.
-
-    Source: `matmul`, `square`.
-    """
+    """As `matmul` of two vectors; `dot(x, x)` is the sum of squares."""
     if input is not other:
         return bilinear(torch.dot, input, other)
     assert isinstance(input, Moments)
@@ -120,23 +94,13 @@ def _inner_products(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(4), draw.moments(4))
 
 
-@rule(*spellings("inner", inplace=False), name="inner", fidelity=EXACT, samples=_inner_products)
+@rule_of("inner", inplace=False, samples=_inner_products)
 def inner(input: Operand, other: Operand) -> Moments:
-    """As `matmul` with the other operand transposed.
-
-    Assumes: see `matmul`.
-
-    Source: `matmul`.
-    """
+    """As `matmul` with the other operand transposed."""
     return bilinear(torch.inner, input, other)
 
 
-@rule(
-    *spellings("outer", "ger", inplace=False),
-    name="outer",
-    fidelity=EXACT,
-    samples=_products((3,), (4,)),
-)
+@rule_of("outer", "ger", inplace=False, samples=_products((3,), (4,)))
 def outer(input: Operand, vec2: Operand) -> Moments:
     """E = m1 m2, Var = m1**2 v2 + m2**2 v1 + v1 v2 of every pair.
 
@@ -153,18 +117,11 @@ def _contractions(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), draw.constant(4, 2), 1)
 
 
-@rule(
-    *spellings("tensordot", inplace=False), name="tensordot", fidelity=EXACT, samples=_contractions
-)
+@rule_of("tensordot", inplace=False, samples=_contractions)
 def tensordot(
     a: Operand, b: Operand, dims: Any = 2, *more: Any, out: None = None, **kwargs: Any
 ) -> Moments:
-    """As `matmul` over the contracted dimensions.
-
-    Assumes: see `matmul`.
-
-    Source: `matmul`.
-    """
+    """As `matmul` over the contracted dimensions."""
     # Exported programs pass the two lists of dimensions apart.
     arguments = (dims, *more)
     contract = torch.ops.aten.tensordot.default if more or kwargs else torch.tensordot

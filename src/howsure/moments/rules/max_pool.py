@@ -13,11 +13,10 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import composite
-from howsure.moments.rule import APPROXIMATE, Target, rule, spellings
+from howsure.moments.rule import APPROXIMATE, Target, rule_of
 from howsure.moments.rules.average_pool import adaptive_windows, output_sizes, per_dim
 from howsure.moments.rules.extrema import larger
-from howsure.moments.rules.max_pool_in_slabs import pooled_in_slabs
-from howsure.moments.rules.windows import Window, padded, taps
+from howsure.moments.rules.max_pool_in_slabs import Window, padded, pooled_in_slabs, taps
 from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments
 from howsure.values.trees import is_traced
@@ -35,14 +34,7 @@ def _windows(dims: int) -> Samples:
 
 
 def _register(name: str, dims: int) -> None:
-    @rule(
-        *spellings(name),
-        name=name,
-        fidelity=APPROXIMATE,
-        samples=_windows(dims),
-        error=0.2,
-        pools=True,
-    )
+    @rule_of(name, fidelity=APPROXIMATE, samples=_windows(dims), error=0.2, pools=True)
     def max_pool(
         input: Moments,
         kernel_size: int | Sequence[int],
@@ -143,12 +135,7 @@ def _register_adaptive(pool: Target, dims: int) -> None:
     def adaptive_max_pool(
         input: Tensor, output_size: int | Sequence[int | None], return_indices: bool = False
     ) -> Tensor:
-        """`amax` of each window.
-
-        Assumes: independent elements; windows that overlap are correlated.
-
-        Source: `amax`.
-        """
+        """As `amax` of each window; windows that overlap are correlated."""
         if return_indices:
             raise NoRuleError("The indices of a max pool are not Gaussian; pool without them.")
         sizes = output_sizes(output_size, input.shape[-dims:])

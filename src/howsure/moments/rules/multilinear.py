@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.rule import rule_of
 from howsure.moments.rules.arithmetic import mean_of, var_of
 from howsure.moments.rules.powers import square
 from howsure.moments.samples import Draw, Sample
@@ -134,13 +134,7 @@ def _only_reorders(equation: str, *operands: object) -> bool:
     return "," not in inputs and set(inputs) == set(output)
 
 
-@rule(
-    *spellings("einsum", inplace=False),
-    name="einsum",
-    fidelity=EXACT,
-    samples=_equations,
-    views=_only_reorders,
-)
+@rule_of("einsum", inplace=False, samples=_equations, views=_only_reorders)
 def einsum(equation: str, *operands: Any, path: object = None) -> Moments:
     """Var = sum over sets S of operands of einsum(einsum(means not in S)**2, variances in S).
 
@@ -160,7 +154,7 @@ def _pairs(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 3), draw.moments(2, 4), draw.moments(2, 3, 4))
 
 
-@rule(*spellings("bilinear", inplace=False), name="bilinear", fidelity=EXACT, samples=_pairs)
+@rule_of("bilinear", inplace=False, samples=_pairs)
 def bilinear_layer(
     input1: Moments | Tensor,  # (*batch, in1)
     input2: Moments | Tensor,  # (*batch, in2)

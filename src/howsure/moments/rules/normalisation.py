@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.rule import APPROXIMATE, rule, spellings
+from howsure.moments.rule import APPROXIMATE, rule, rule_of
 from howsure.moments.rules.batch_norm import batch_norm
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
@@ -82,9 +82,9 @@ def _rows(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 32, mean=2.0), (32,), weight=draw.constant(32))
 
 
-@rule(
-    *spellings("layer_norm", first=F.layer_norm),
-    name="layer_norm",
+@rule_of(
+    "layer_norm",
+    first=F.layer_norm,
     fidelity=APPROXIMATE,
     samples=_rows,
     error=0.1,
@@ -118,9 +118,9 @@ def _channels(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 24, std=0.4), 2)
 
 
-@rule(
-    *spellings("group_norm", first=F.group_norm),
-    name="group_norm",
+@rule_of(
+    "group_norm",
+    first=F.group_norm,
     fidelity=APPROXIMATE,
     samples=_channels,
     error=0.1,
@@ -134,12 +134,7 @@ def group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Moments:
-    """As `layer_norm` over each group of channels.
-
-    Assumes: see `layer_norm`.
-
-    Source: `layer_norm`.
-    """
+    """As `layer_norm` over each group of channels."""
     normal = normalise_groups(input, num_groups, eps)[0]
     return affine(normal, weight, bias, input, trailing=input.mean.dim() - 2)
 
@@ -178,12 +173,7 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Moments:
-    """As `layer_norm` over each channel; as `batch_norm` with running statistics.
-
-    Assumes: see `layer_norm`.
-
-    Source: `layer_norm`.
-    """
+    """As `layer_norm` over each channel; as `batch_norm` with running statistics."""
     if not use_input_stats:
         statistics = running_mean, running_var
         return batch_norm(input, *statistics, weight, bias, False, momentum, eps)
@@ -207,11 +197,6 @@ def _images_aten(draw: Draw) -> Iterable[Sample]:
     normalises=True,
 )
 def instance_norm_aten(input: Moments, *args: object) -> Moments:
-    """As `instance_norm`, with the argument order of exported programs.
-
-    Assumes: see `layer_norm`.
-
-    Source: `instance_norm`.
-    """
+    """As `instance_norm`, with the argument order of exported programs."""
     weight, bias, running_mean, running_var, *options = args
     return instance_norm(input, running_mean, running_var, weight, bias, *options[:3])

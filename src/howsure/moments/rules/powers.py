@@ -9,28 +9,22 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments.families import bounded, in_float32
+from howsure.moments.families import bounded, in_float32, pointwise
 from howsure.moments.numerics.normal import roots
-from howsure.moments.rule import APPROXIMATE, EXACT, Target, rule, spellings
-from howsure.moments.samples import Draw, Sample, one_of_each_shape
+from howsure.moments.rule import APPROXIMATE, EXACT, Target, rule, rule_of
+from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 from howsure.values.trees import has_values
 
 
-@rule(
-    *spellings("square"), name="square", fidelity=EXACT, samples=one_of_each_shape, pointwise=True
-)
-def square(input: Moments) -> Moments:
+@pointwise("square")
+def square(mean: Tensor, var: Tensor) -> Moments:
     """E = mean**2 + var, Var = 2 var**2 + 4 mean**2 var.
 
     Assumes: independent elements; exact.
 
     Source: moments of the noncentral chi-square distribution.
     """
-    return in_float32(lambda x: _squared(*x), input)
-
-
-def _squared(mean: Tensor, var: Tensor) -> Moments:
     power = mean.square()
     return Moments(power + var, 4 * power * var + 2 * var.square())
 
@@ -94,15 +88,8 @@ def _scaled(centre: Tensor, relative: Tensor) -> Tensor:
     return bounded(bounded(bounded(relative) * centre) * centre)
 
 
-@rule(
-    *spellings("reciprocal"),
-    name="reciprocal",
-    fidelity=APPROXIMATE,
-    samples=_narrow,
-    error=0.05,
-    pointwise=True,
-)
-def reciprocal(input: Moments) -> Moments:
+@pointwise("reciprocal", fidelity=APPROXIMATE, samples=_narrow, error=0.05)
+def reciprocal(mean: Tensor, var: Tensor) -> Moments:
     """E = (1 + k) / mean, Var = (1 + k)**2 k / mean**2 with k = var / mean**2.
 
     Assumes: independent elements, taken as log-normal: 1/x of a Gaussian has no finite moments.
@@ -110,10 +97,6 @@ def reciprocal(input: Moments) -> Moments:
 
     Source: moments of the inverse of a log-normal variable.
     """
-    return in_float32(lambda x: _inverted(*x), input)
-
-
-def _inverted(mean: Tensor, var: Tensor) -> Moments:
     inverse = bounded(1 / mean)
     relative = bounded(bounded(var * inverse) * inverse)
     centre = bounded(inverse * (1 + relative))
@@ -123,48 +106,36 @@ def _inverted(mean: Tensor, var: Tensor) -> Moments:
 def _log_normal(name: str, exponent: float) -> None:
     """Registers a fixed power of a positive variable."""
 
-    @rule(
-        *spellings(name),
-        name=name,
-        fidelity=APPROXIMATE,
-        samples=_narrow,
-        error=0.05,
-        pointwise=True,
-    )
-    def power(input: Moments) -> Moments:
+    @pointwise(name, fidelity=APPROXIMATE, samples=_narrow, error=0.05)
+    def power(mean: Tensor, var: Tensor) -> Moments:
         """E = mean**p e^{(p**2 - p) l / 2}, Var = E**2 expm1(p**2 l), l = log(1 + var / mean**2).
 
         Assumes: independent elements, taken as log-normal; good for mean / std above 5.
 
         Source: moments of the log-normal distribution.
         """
-        return in_float32(lambda x: _powered(*x, exponent), input)
+        return _powered(mean, var, exponent)
 
 
 _log_normal("sqrt", 0.5)
 _log_normal("rsqrt", -0.5)
 
 
-@rule(*spellings("exp"), name="exp", fidelity=EXACT, samples=_moderate, pointwise=True)
-def exp(input: Moments) -> Moments:
+@pointwise("exp", samples=_moderate)
+def exp(mean: Tensor, var: Tensor) -> Moments:
     """E = e^{mean + var/2}, Var = E**2 (e^var - 1); cut off at the largest finite number.
 
     Assumes: independent elements; exact.
 
     Source: moments of the log-normal distribution.
     """
-    return in_float32(lambda x: _exponential(*x, torch.exp), input)
+    return _exponential(mean, var, torch.exp)
 
 
-@rule(*spellings("exp2"), name="exp2", fidelity=EXACT, samples=_moderate, pointwise=True)
-def exp2(input: Moments) -> Moments:
-    """As `exp(x log 2)`.
-
-    Assumes: independent elements; exact.
-
-    Source: `exp`.
-    """
-    return in_float32(lambda x: _exponential(*x, torch.exp2, math.log(2)), input)
+@pointwise("exp2", samples=_moderate)
+def exp2(mean: Tensor, var: Tensor) -> Moments:
+    """As `exp(x log 2)`."""
+    return _exponential(mean, var, torch.exp2, math.log(2))
 
 
 def _exponential(mean: Tensor, var: Tensor, plain: Target, rate: float | Tensor = 1.0) -> Moments:
@@ -174,21 +145,12 @@ def _exponential(mean: Tensor, var: Tensor, plain: Target, rate: float | Tensor 
     return Moments(centre, _scaled(bounded(plain(mean + lift)), -torch.expm1(-lift * rate)))
 
 
-@rule(*spellings("expm1"), name="expm1", fidelity=EXACT, samples=_moderate, pointwise=True)
-def expm1(input: Moments) -> Moments:
-    """As `exp(x) - 1`.
-
-    Assumes: independent elements; exact.
-
-    Source: `exp`.
-    """
-
-    def formula(x: tuple[Tensor, Tensor]) -> Moments:
-        # expm1 keeps the digits of a small result that e^x - 1 loses.
-        centre = bounded(torch.expm1(x[0] + 0.5 * x[1]))
-        return Moments(centre, _exponential(*x, torch.exp).var)
-
-    return in_float32(formula, input)
+@pointwise("expm1", samples=_moderate)
+def expm1(mean: Tensor, var: Tensor) -> Moments:
+    """As `exp(x) - 1`."""
+    # expm1 keeps the digits of a small result that e^x - 1 loses.
+    centre = bounded(torch.expm1(mean + 0.5 * var))
+    return Moments(centre, _exponential(mean, var, torch.exp).var)
 
 
 def _exponents(draw: Draw) -> Iterable[Sample]:
@@ -201,14 +163,7 @@ def _exponents(draw: Draw) -> Iterable[Sample]:
     yield Sample(positive, torch.tensor([1.0, 2.0, 0.5, 2.0]))
 
 
-@rule(
-    *spellings("pow"),
-    name="pow",
-    fidelity=APPROXIMATE,
-    samples=_exponents,
-    error=0.05,
-    pointwise=True,
-)
+@rule_of("pow", fidelity=APPROXIMATE, samples=_exponents, error=0.05, pointwise=True)
 def power(input: Moments | Tensor | float, exponent: Moments | Tensor | float) -> Moments:
     """Var = sum_k v**k / k! E[d^k x^p]**2 for p = 0, 1, 2, ...; else the log-normal form of `sqrt`.
 
@@ -234,10 +189,10 @@ def power(input: Moments | Tensor | float, exponent: Moments | Tensor | float) -
     if exponent == 2:
         return square(input)
     if exponent > 0 and float(exponent).is_integer():
-        return in_float32(lambda x: _natural_power(*x, int(exponent)), input)
+        return in_float32(lambda m, v: _natural_power(m, v, int(exponent)), input)
     if exponent == -1:
         return reciprocal(input)
-    return in_float32(lambda x: _powered(*x, float(exponent)), input)
+    return in_float32(lambda m, v: _powered(m, v, float(exponent)), input)
 
 
 def _powers(input: Moments, exponent: Tensor) -> Moments:
@@ -262,15 +217,10 @@ def _powers(input: Moments, exponent: Tensor) -> Moments:
     pointwise=True,
 )
 def rpow(self: Moments, other: float | Tensor) -> Moments:
-    """`base ** x` as `exp(x log base)`.
-
-    Assumes: independent elements and a positive constant base; exact.
-
-    Source: `exp`.
-    """
+    """As `exp(x log base)`, for a positive constant base."""
     base = torch.as_tensor(other, dtype=self.var.dtype, device=self.var.device)
     if has_values(base) and not bool((base > 0).all()):
         raise NoRuleError("`base ** x` has a rule for a positive constant base only.")
     known = base if isinstance(other, Tensor) else other
-    out = in_float32(lambda x: _exponential(*x, lambda u: known**u, base.log()), self)
+    out = in_float32(lambda m, v: _exponential(m, v, lambda u: known**u, base.log()), self)
     return Moments(out.mean, out.var.expand(out.mean.shape))

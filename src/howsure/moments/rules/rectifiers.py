@@ -12,29 +12,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.families import in_float32
+from howsure.moments.families import in_float32, pointwise
 from howsure.moments.numerics.blocks import in_blocks
 from howsure.moments.numerics.normal import plus_product, ratio, roots, unit_tail
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.rule import rule_of
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 
 
-@rule(
-    *spellings("relu", first=F.relu),
-    name="relu",
-    fidelity=EXACT,
-    samples=one_of_each_shape,
-    pointwise=True,
-)
-def relu(input: Moments, inplace: bool = False) -> Moments:
+@pointwise("relu", first=F.relu)
+def relu(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
     """E = std m(a), Var = var [Phi(a) - m(a) m(-a)].
 
     Assumes: independent elements; exact.
 
     Source: Frey & Hinton 1999; Loquercio et al. 2020, Eq. 6 and 7.
     """
-    return in_float32(lambda x: leaky(*x, 0.0), input)
+    return leaky(mean, var, 0.0)
 
 
 def leaky(mean: Tensor, var: Tensor, slope: float | Tensor) -> Moments:
@@ -71,21 +65,17 @@ def _slopes(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), negative_slope=-0.5)
 
 
-@rule(
-    *spellings("leaky_relu", first=F.leaky_relu),
-    name="leaky_relu",
-    fidelity=EXACT,
-    samples=_slopes,
-    pointwise=True,
-)
-def leaky_relu(input: Moments, negative_slope: float = 0.01, inplace: bool = False) -> Moments:
+@pointwise("leaky_relu", first=F.leaky_relu, samples=_slopes)
+def leaky_relu(
+    mean: Tensor, var: Tensor, negative_slope: float = 0.01, inplace: bool = False
+) -> Moments:
     """E = std [m(a) - k m(-a)], Var = var [R(a) + k**2 R(-a) + 2 k m(a) m(-a)], slope k.
 
     Assumes: independent elements; exact for any slope.
 
     Source: Frey & Hinton 1999.
     """
-    return in_float32(lambda x: leaky(*x, float(negative_slope)), input)
+    return leaky(mean, var, float(negative_slope))
 
 
 def _channel_slopes(draw: Draw) -> Iterable[Sample]:
@@ -93,34 +83,23 @@ def _channel_slopes(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(5), draw.positive(1))
 
 
-@rule(*spellings("prelu"), name="prelu", fidelity=EXACT, samples=_channel_slopes, pointwise=True)
+@rule_of("prelu", samples=_channel_slopes, pointwise=True)
 def prelu(
     input: Moments,  # (batch, channels, *)
     weight: Tensor,  # (channels,) or (1,)
 ) -> Moments:
-    """As `leaky_relu`, with one slope for each channel.
-
-    Assumes: independent elements; exact.
-
-    Source: Frey & Hinton 1999.
-    """
+    """As `leaky_relu`, with one slope for each channel."""
     trailing = max(input.mean.dim() - 2, 0) if weight.numel() > 1 else 0
     slope = weight.to(input.var.dtype).reshape(weight.shape + (1,) * trailing)
-    return in_float32(lambda x: leaky(*x, slope), input)
+    return in_float32(lambda mean, var: leaky(mean, var, slope), input)
 
 
-@rule(
-    *spellings("abs", "absolute"),
-    name="abs",
-    fidelity=EXACT,
-    samples=one_of_each_shape,
-    pointwise=True,
-)
-def absolute(input: Moments) -> Moments:
+@pointwise("abs", "absolute")
+def absolute(mean: Tensor, var: Tensor) -> Moments:
     """E = std [m(a) + m(-a)], Var = var [1 - 4 m(a) m(-a)].
 
     Assumes: independent elements; exact.
 
     Source: folded normal distribution, Leone, Nelson & Nottingham 1961.
     """
-    return in_float32(lambda x: leaky(*x, -1.0), input)
+    return leaky(mean, var, -1.0)

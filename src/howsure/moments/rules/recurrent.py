@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.families import composite
-from howsure.moments.rule import APPROXIMATE, spellings
+from howsure.moments.families import composite_of
+from howsure.moments.rule import APPROXIMATE
 from howsure.moments.samples import Draw, Sample, Samples
 
 State = tuple[Tensor, ...]
@@ -175,13 +175,7 @@ def _sequences(gates: int) -> Samples:
     return samples
 
 
-@composite(
-    *spellings("lstm", inplace=False),
-    name="lstm",
-    samples=_sequences(4),
-    fidelity=APPROXIMATE,
-    error=0.1,
-)
+@composite_of("lstm", inplace=False, samples=_sequences(4), fidelity=APPROXIMATE, error=0.1)
 def lstm(*args: object) -> tuple[Tensor, Tensor, Tensor]:
     """i, f, o = sigmoid, g = tanh of linear maps; c' = f c + i g, h' = o tanh(c').
 
@@ -193,13 +187,7 @@ def lstm(*args: object) -> tuple[Tensor, Tensor, Tensor]:
     return out, h, c
 
 
-@composite(
-    *spellings("gru", inplace=False),
-    name="gru",
-    samples=_sequences(3),
-    fidelity=APPROXIMATE,
-    error=0.1,
-)
+@composite_of("gru", inplace=False, samples=_sequences(3), fidelity=APPROXIMATE, error=0.1)
 def gru(*args: object) -> tuple[Tensor, Tensor]:
     """r, z = sigmoid, n = tanh(x_n + r h_n); h' = n + z (h - n) by `lerp`.
 
@@ -212,13 +200,7 @@ def gru(*args: object) -> tuple[Tensor, Tensor]:
 
 
 def _register_plain(name: str, activation: Callable[[Tensor], Tensor]) -> None:
-    @composite(
-        *spellings(name, inplace=False),
-        name=name,
-        samples=_sequences(1),
-        fidelity=APPROXIMATE,
-        error=0.1,
-    )
+    @composite_of(name, inplace=False, samples=_sequences(1), fidelity=APPROXIMATE, error=0.1)
     def plain(*args: object) -> tuple[Tensor, Tensor]:
         """h' = activation(W x + U h + b).
 

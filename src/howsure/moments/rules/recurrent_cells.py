@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.families import composite
-from howsure.moments.rule import APPROXIMATE, spellings
+from howsure.moments.families import composite_of
+from howsure.moments.rule import APPROXIMATE
 from howsure.moments.rules.recurrent import Layer, gru_step, lstm_step, plain_step
 from howsure.moments.samples import Draw, Sample, Samples
 
@@ -28,12 +28,8 @@ def _steps(gates: int, state_noise: bool) -> Samples:
     return samples
 
 
-@composite(
-    *spellings("lstm_cell", inplace=False),
-    name="lstm_cell",
-    samples=_steps(4, state_noise=True),
-    fidelity=APPROXIMATE,
-    error=0.1,
+@composite_of(
+    "lstm_cell", inplace=False, samples=_steps(4, state_noise=True), fidelity=APPROXIMATE, error=0.1
 )
 def lstm_cell(
     input: Tensor,  # (batch, in)
@@ -43,23 +39,14 @@ def lstm_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """i, f, o = sigmoid, g = tanh of linear maps; c' = f c + i g, h' = o tanh(c').
-
-    Assumes: independent gates, although all read the same input and state.
-
-    Source: `lstm`.
-    """
+    """As `lstm`, for one step."""
     layer = Layer(w_ih, w_hh, b_ih, b_hh)
     h, c = lstm_step(F.linear(input, w_ih, b_ih), tuple(hx), layer)
     return h, c
 
 
-@composite(
-    *spellings("gru_cell", inplace=False),
-    name="gru_cell",
-    samples=_steps(3, state_noise=False),
-    fidelity=APPROXIMATE,
-    error=0.1,
+@composite_of(
+    "gru_cell", inplace=False, samples=_steps(3, state_noise=False), fidelity=APPROXIMATE, error=0.1
 )
 def gru_cell(
     input: Tensor,  # (batch, in)
@@ -69,22 +56,12 @@ def gru_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
 ) -> Tensor:
-    """r, z = sigmoid, n = tanh(x_n + r h_n); h' = n + z (h - n) by `lerp`.
-
-    Assumes: independent gates, although all read the same input and state.
-
-    Source: `gru`.
-    """
+    """As `gru`, for one step."""
     return gru_step(F.linear(input, w_ih, b_ih), (hx,), Layer(w_ih, w_hh, b_ih, b_hh))[0]
 
 
 def _register_plain(name: str, activation: Callable[[Tensor], Tensor]) -> None:
-    @composite(
-        *spellings(name, inplace=False),
-        name=name,
-        samples=_steps(1, state_noise=False),
-        error=1e-3,
-    )
+    @composite_of(name, inplace=False, samples=_steps(1, state_noise=False), error=1e-3)
     def plain_cell(
         input: Tensor,  # (batch, in)
         hx: Tensor,  # (batch, hidden)
@@ -93,12 +70,7 @@ def _register_plain(name: str, activation: Callable[[Tensor], Tensor]) -> None:
         b_ih: Tensor | None = None,
         b_hh: Tensor | None = None,
     ) -> Tensor:
-        """h' = activation(W x + U h + b).
-
-        Assumes: independent input and state; exact then.
-
-        Source: `rnn_tanh`.
-        """
+        """As `rnn_tanh`, for one step of the activation."""
         layer = Layer(w_ih, w_hh, b_ih, b_hh)
         return plain_step(activation)(F.linear(input, w_ih, b_ih), (hx,), layer)[0]
 

@@ -7,31 +7,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.moments.families import refuse
-from howsure.moments.rule import Target, spellings
+from howsure.moments.rule import Target
+from howsure.moments.spellings import spellings
 
 
-def _methods(*names: str) -> tuple[Target, ...]:
-    return tuple(getattr(Tensor, name) for name in names if hasattr(Tensor, name))
+def _methods(names: str) -> tuple[Target, ...]:
+    """The methods of tensors with these names, as far as torch has them."""
+    return tuple(getattr(Tensor, name) for name in names.split() if hasattr(Tensor, name))
+
+
+def _operations(names: str, inplace: bool = False) -> tuple[Target, ...]:
+    """All spellings of the operations with these names."""
+    return spellings(*names.split(), inplace=inplace)
 
 
 refuse(
     *_methods(
-        "numpy",
-        "__array__",
-        "tolist",
-        "item",
-        "__float__",
-        "__int__",
-        "__index__",
-        "__complex__",
-        "__reversed__",
-        "__contains__",
-        "__dlpack__",
-        "__dlpack_device__",
-        "data_ptr",
-        "storage",
-        "untyped_storage",
-        "__format__",
+        "numpy __array__ tolist item __float__ __int__ __index__ __complex__ __reversed__ "
+        "__contains__ __dlpack__ __dlpack_device__ data_ptr storage untyped_storage __format__"
     ),
     torch.ops.aten.item.default,
     Tensor.__cuda_array_interface__.__get__,  # pyright: ignore[reportFunctionMemberAccess]
@@ -42,24 +35,15 @@ refuse(
 )
 refuse(
     *_methods("__bool__"),
-    *spellings("equal", "allclose", "isclose", "all", "any", inplace=False),
+    *_operations("equal allclose isclose all any"),
     name="branches",
     reason="A branch on a random value has no Gaussian answer. Branch on the shape or on a tensor "
     "without noise; where the branch only picks a numerically safer form, keep one form.",
 )
 refuse(
-    *spellings(
-        "gt",
-        "ge",
-        "lt",
-        "le",
-        "greater",
-        "greater_equal",
-        "less",
-        "less_equal",
-        "logical_not",
-        "logical_and",
-        "logical_or",
+    *_operations(
+        "gt ge lt le greater greater_equal less less_equal logical_not logical_and logical_or",
+        inplace=True,
     ),
     name="comparisons",
     reason="Whether a Gaussian exceeds a value is random, not a mask. Use `torch.relu`, "
@@ -68,50 +52,18 @@ refuse(
     can_fall_back=True,
 )
 refuse(
-    *spellings(
-        "sign",
-        "sgn",
-        "round",
-        "floor",
-        "ceil",
-        "trunc",
-        "frac",
-        "heaviside",
-        "floor_divide",
-        "remainder",
-        "fmod",
+    *_operations(
+        "sign sgn round floor ceil trunc frac heaviside floor_divide remainder fmod", inplace=True
     ),
     name="steps",
     reason="A step function has no useful first-order moments. Replace it in the model by a "
     "smooth or piecewise linear form, e.g. `torch.clamp`.",
 )
 refuse(
-    *spellings(
-        "sort",
-        "argsort",
-        "topk",
-        "argmax",
-        "argmin",
-        "kthvalue",
-        "median",
-        "nanmedian",
-        "mode",
-        "unique",
-        "nonzero",
-        "msort",
-        "quantile",
-        "nanquantile",
-        "cummax",
-        "cummin",
-        "argwhere",
-        "aminmax",
-        "bincount",
-        "histc",
-        "searchsorted",
-        "bucketize",
-        "multinomial",
-        "bernoulli",
-        inplace=False,
+    *_operations(
+        "sort argsort topk argmax argmin kthvalue median nanmedian mode unique nonzero msort "
+        "quantile nanquantile cummax cummin argwhere aminmax bincount histc searchsorted "
+        "bucketize multinomial bernoulli"
     ),
     name="order",
     reason="The order of random values is random itself. Take `.mean` of `propagate`'s result "
@@ -121,15 +73,8 @@ refuse(
 )
 refuse(
     *_methods(
-        "backward",
-        "register_hook",
-        "retain_grad",
-        "requires_grad_",
-        "set_",
-        "resize_",
-        "share_memory_",
-        "pin_memory",
-        "to_sparse",
+        "backward register_hook retain_grad requires_grad_ set_ resize_ share_memory_ "
+        "pin_memory to_sparse"
     ),
     *(getattr(Tensor, name).__set__ for name in ("data", "grad", "requires_grad", "real", "imag")),
     name="tensor management",
@@ -154,7 +99,7 @@ refuse(
     *dict.fromkeys(
         (
             *_transforms(),
-            *spellings("stft", "istft", "view_as_complex", "polar", inplace=False),
+            *_operations("stft istft view_as_complex polar"),
             torch.complex,
         )
     ),

@@ -1,4 +1,4 @@
-"""Division by a root mean square or a length, without subtracting the mean."""
+"""Division by the size of the data, without subtracting the mean: of vectors, or of neighbours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import APPROXIMATE, rule, spellings
+from howsure.moments.rule import APPROXIMATE, rule, rule_of
 from howsure.moments.rules.normalisation import affine, count, divide, last
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
@@ -21,14 +21,7 @@ def _no_shift(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 32, mean=2.0), (32,))
 
 
-@rule(
-    *spellings("rms_norm"),
-    name="rms_norm",
-    fidelity=APPROXIMATE,
-    samples=_no_shift,
-    error=0.1,
-    normalises=True,
-)
+@rule_of("rms_norm", fidelity=APPROXIMATE, samples=_no_shift, error=0.1, normalises=True)
 def rms_norm(
     input: Moments,  # (*batch, *normalized_shape)
     normalized_shape: Sequence[int],
@@ -85,3 +78,48 @@ def normalize(
         torch.where(certain, short.mean, unit.mean).to(input.mean.dtype),
         torch.where(certain, short.var, unit.var),
     )
+
+
+def _images(draw: Draw) -> list[Sample]:
+    image = draw.moments(2, 6, 3, 3, std=0.5)
+    return [Sample(image, 3), Sample(image, 2, 0.5, 0.75, 2.0), Sample(image, size=5, alpha=0.1)]
+
+
+@rule(
+    F.local_response_norm,
+    name="local_response_norm",
+    fidelity=APPROXIMATE,
+    samples=_images,
+    error=0.15,
+)
+def local_response_norm(
+    input: Moments,  # (batch, channels, *)
+    size: int,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    k: float = 1.0,
+) -> Moments:
+    """d = k + alpha / size sum_window (m**2 + v), E = m d**-beta, Var = J**2 v.
+
+    J_ij = d_i**-beta (delta_ij - t_i m_i m_j) with t = 2 alpha beta / (size d).
+
+    Assumes: independent elements, and a sum of squares near its expectation.
+
+    Source: our own, as `layer_norm`.
+    """
+    mean, var = input.mean.to(input.var.dtype), input.var
+    power = mean.square()
+    level = k + alpha * _over_channels(power + var, size) / size
+    pull = 2 * alpha * beta / (size * level)
+    # The square of a sum, multiplied out: rounding may leave a small negative number.
+    spread = var * (1 - 2 * pull * power)
+    spread = (spread + pull.square() * power * _over_channels(power * var, size)).clamp(min=0)
+    out = mean * level.pow(-beta)
+    return Moments(out.to(input.mean.dtype), spread * level.pow(-2 * beta))
+
+
+def _over_channels(x: Tensor, size: int) -> Tensor:
+    """The sum over the `size` channels around each channel, as torch counts them."""
+    flat = x.reshape(x.shape[0], 1, x.shape[1], -1)
+    padded = F.pad(flat, (0, 0, size // 2, (size - 1) // 2))
+    return F.avg_pool2d(padded, (size, 1), stride=1, divisor_override=1).reshape(x.shape)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from howsure.moments.rule import APPROXIMATE, EXACT, rule, spellings
+from howsure.moments.rule import APPROXIMATE, EXACT, rule_of
 from howsure.moments.rules.reductions import mean as mean_rule
 from howsure.moments.rules.vector_norm import divisible, root_of_squares
 from howsure.moments.samples import Draw, Sample
@@ -62,7 +62,7 @@ def _quadratic_form(
     return Moments(level, first_order + 2 * trace.clamp(min=0) * scale**2)
 
 
-@rule(*spellings("var", inplace=False), name="var", fidelity=EXACT, samples=_dimensions)
+@rule_of("var", inplace=False, samples=_dimensions)
 def var(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """E = [sum c**2 + (1 - 1/n) sum v] / k, Var = [4 sum c**2 v + 2 tr((M V)**2)] / k**2.
 
@@ -76,13 +76,7 @@ def var(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     return Moments(form.mean.to(input.mean.dtype), form.var)
 
 
-@rule(
-    *spellings("std", inplace=False),
-    name="std",
-    fidelity=APPROXIMATE,
-    samples=_dimensions,
-    error=0.05,
-)
+@rule_of("std", inplace=False, fidelity=APPROXIMATE, samples=_dimensions, error=0.05)
 def std(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Moments of the root of `var`, whose distribution is matched by a gamma distribution.
 
@@ -103,7 +97,7 @@ def std(input: Moments, *args: Any, **kwargs: Any) -> Moments:
 
 
 def _with_mean(name: str, spread: Callable[..., Moments], **options: Any) -> None:
-    @rule(*spellings(name, inplace=False), name=name, samples=_dimensions, **options)
+    @rule_of(name, inplace=False, samples=_dimensions, **options)
     def both(input: Moments, *args: Any, **kwargs: Any) -> tuple[Moments, Moments]:
         """The sample variance (or its root) and the mean of the same elements.
 

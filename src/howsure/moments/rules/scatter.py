@@ -10,8 +10,9 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import EXACT, STRUCTURAL, Fidelity, Kind, Target, rule, spellings
+from howsure.moments.rule import EXACT, STRUCTURAL, Fidelity, Kind, Target, rule, rule_of
 from howsure.moments.samples import Draw, Sample, Samples
+from howsure.moments.spellings import spellings
 from howsure.moments.value import Moments, variance_dtype
 
 
@@ -53,13 +54,13 @@ def _register(
     rule(*spellings(*names), name=names[0], fidelity=fidelity, samples=samples, kind=kind)(write)
 
 
-def pairs(*middle: object, source: tuple[int, ...]) -> Samples:
-    """Calls `op(input, *middle, source)` with Gaussians and constants in both places."""
+def pairs(*middle: object, source: tuple[int, ...], behind: tuple[object, ...] = ()) -> Samples:
+    """Calls `op(input, *middle, source, *behind)` with Gaussians and constants in both places."""
 
     def samples(draw: Draw) -> Iterable[Sample]:
-        yield Sample(draw.moments(3, 4), *middle, draw.moments(*source))
-        yield Sample(draw.moments(3, 4), *middle, draw.constant(*source))
-        yield Sample(draw.constant(3, 4), *middle, draw.moments(*source))
+        yield Sample(draw.moments(3, 4), *middle, draw.moments(*source), *behind)
+        yield Sample(draw.moments(3, 4), *middle, draw.constant(*source), *behind)
+        yield Sample(draw.constant(3, 4), *middle, draw.moments(*source), *behind)
 
     return samples
 
@@ -71,7 +72,7 @@ def _fills(*middle: object) -> Samples:
     ]
 
 
-_COLUMNS, _ROWS = torch.tensor([2, 0]), torch.tensor([[2, 0, 1, 1], [0, 1, 2, 0]])
+_COLUMNS, ROWS = torch.tensor([2, 0]), torch.tensor([[2, 0, 1, 1], [0, 1, 2, 0]])
 _MASK = torch.tensor([True, False, True, False])
 _register(torch.masked_fill, {0: "input", 2: "value"}, _fills(_MASK), "masked_fill")
 _register(torch.index_fill, {0: "input", 3: "value"}, _fills(1, _COLUMNS), "index_fill")
@@ -102,19 +103,10 @@ _register(
 _register(
     torch.scatter_add,
     {0: "input", 3: "src"},
-    pairs(0, _ROWS, source=(2, 4)),
+    pairs(0, ROWS, source=(2, 4)),
     "scatter_add",
     fidelity=EXACT,
 )
-
-
-def _slices(*where: object, source: tuple[int, ...]) -> Samples:
-    def samples(draw: Draw) -> Iterable[Sample]:
-        yield Sample(draw.moments(3, 4), draw.moments(*source), *where)
-        yield Sample(draw.moments(3, 4), draw.constant(*source), *where)
-        yield Sample(draw.constant(3, 4), draw.moments(*source), *where)
-
-    return samples
 
 
 for _name, _where, _source in (
@@ -122,18 +114,16 @@ for _name, _where, _source in (
     ("select_scatter", (1, 2), (3,)),
     ("diagonal_scatter", (), (3,)),
 ):
-    _register(
-        getattr(torch, _name), {0: "input", 1: "src"}, _slices(*_where, source=_source), _name
-    )
+    _samples = pairs(source=_source, behind=_where)
+    _register(getattr(torch, _name), {0: "input", 1: "src"}, _samples, _name)
 
 
 def _scatters(draw: Draw) -> Iterable[Sample]:
-    distinct = torch.tensor([[2, 0, 1, 1], [0, 1, 2, 0]])
-    yield from pairs(0, distinct, source=(2, 4))(draw)
-    yield Sample(draw.moments(3, 4), 0, distinct, value=0.5)
+    yield from pairs(0, ROWS, source=(2, 4))(draw)
+    yield Sample(draw.moments(3, 4), 0, ROWS, value=0.5)
 
 
-@rule(*spellings("scatter"), name="scatter", fidelity=EXACT, samples=_scatters)
+@rule_of("scatter", samples=_scatters)
 def scatter(
     input: Moments | Tensor, dim: int, index: Tensor, *args: object, **kwargs: object
 ) -> Moments:
@@ -150,3 +140,45 @@ def scatter(
         args, kwargs = (), {**kwargs, "value": args[0]}
     op = torch.scatter if reduce is None else torch.scatter_add
     return placed(op, {0: "input", 3: "src", 4: "value"}, input, dim, index, *args, **kwargs)
+
+
+def _choices(draw: Draw) -> Iterable[Sample]:
+    yield Sample(_MASK, draw.moments(3, 4), draw.moments(3, 4))
+    yield Sample(_MASK, draw.moments(3, 4), 0.0)
+    yield Sample(_MASK, draw.constant(4), draw.moments(3, 1))
+
+
+@rule(
+    torch.where,
+    *(getattr(torch.ops.aten.where, name) for name in ("self", "ScalarOther", "ScalarSelf")),
+    name="where",
+    fidelity=STRUCTURAL,
+    samples=_choices,
+    kind=Kind.ASSIGNMENT,
+)
+def where(condition: Tensor, *args: object, **kwargs: object) -> Moments:
+    """Mean and variance of the branch that a constant condition chooses.
+
+    Assumes: a constant condition.
+
+    Source: definition.
+    """
+    if isinstance(condition, Moments):
+        raise NoRuleError(
+            "A random condition makes a mixture, which is not Gaussian; compute the condition "
+            "from a tensor without noise."
+        )
+    return placed(torch.where, {1: "input", 2: "other"}, condition, *args, **kwargs)
+
+
+@rule(
+    Tensor.where,
+    name="where (method)",
+    fidelity=STRUCTURAL,
+    samples=lambda draw: [Sample(draw.moments(3, 4), _MASK, draw.moments(4))],
+    kind=Kind.ASSIGNMENT,
+)
+def where_method(*args: object, **kwargs: object) -> Moments:
+    """As `where(condition, self, other)`."""
+    self, condition, *other = args
+    return where(condition, self, *other, **kwargs)

@@ -11,22 +11,20 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import EXACT, Kind, rule, spellings
-from howsure.moments.rules.scatter import noise_of, pairs, placed
+from howsure.moments.rule import EXACT, Kind, rule, rule_of
+from howsure.moments.rules.scatter import ROWS, noise_of, pairs, placed
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
-
-_ROWS = torch.tensor([[2, 0, 1, 1], [0, 1, 2, 0]])
 
 
 def _reductions(draw: Draw) -> Iterable[Sample]:
     for reduce in ("sum", "mean"):
         for include_self in (True, False):
             source = draw.moments(2, 4)
-            yield Sample(draw.moments(3, 4), 0, _ROWS, source, reduce, include_self=include_self)
+            yield Sample(draw.moments(3, 4), 0, ROWS, source, reduce, include_self=include_self)
 
 
-@rule(*spellings("scatter_reduce"), name="scatter_reduce", fidelity=EXACT, samples=_reductions)
+@rule_of("scatter_reduce", samples=_reductions)
 def scatter_reduce(
     input: Moments | Tensor,
     dim: int,
@@ -61,7 +59,7 @@ def _additions(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), 1, torch.tensor([2, 0]), draw.moments(3, 2), alpha=-0.5)
 
 
-@rule(*spellings("index_add"), name="index_add", fidelity=EXACT, samples=_additions)
+@rule_of("index_add", samples=_additions)
 def index_add(
     input: Moments | Tensor,
     dim: int,
@@ -70,12 +68,7 @@ def index_add(
     *,
     alpha: float = 1,
 ) -> Moments:
-    """Var = v + alpha**2 v_source at the indexed places.
-
-    Assumes: a constant index and independent elements; exact then.
-
-    Source: `add`.
-    """
+    """As `add`, at the indexed places."""
     mean = torch.index_add(select(input, "mean"), dim, index, select(source, "mean"), alpha=alpha)
     start, more = (noise_of(x, variance_dtype(mean.dtype)) for x in (input, source))
     return Moments(mean, torch.index_add(start, dim, index, more, alpha=alpha**2))
@@ -102,11 +95,6 @@ def fold(
     padding: Any = 0,
     stride: Any = 1,
 ) -> Moments:
-    """Var = sum of the variances that meet in a pixel.
-
-    Assumes: independent elements; exact then.
-
-    Source: `sum`.
-    """
+    """As `sum` of what meets in a pixel."""
     options = output_size, kernel_size, dilation, padding, stride
     return Moments(F.fold(input.mean, *options), F.fold(input.var, *options))

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select, structural, zip_moments
-from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, rule_of
 from howsure.moments.samples import Draw, Sample
+from howsure.moments.spellings import spellings
 from howsure.moments.value import Moments, as_moments
 
 
@@ -83,10 +84,10 @@ structural(
 )
 
 
-@rule(
-    *spellings("view", inplace=False),
-    torch.ops.aten._unsafe_view.default,
-    name="view",
+@rule_of(
+    "view",
+    also=(torch.ops.aten._unsafe_view.default,),
+    inplace=False,
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(2, 3, 4), (4, 6))],
     kind=Kind.STRUCTURAL,
@@ -201,9 +202,9 @@ def _tensor_lists(draw: Draw) -> Iterable[Sample]:
 
 for _name in ("cat", "stack", "hstack", "vstack", "dstack"):
     _also = {"cat": ("concat", "concatenate"), "vstack": ("row_stack",)}.get(_name, ())
-    rule(
-        *spellings(_name, *_also),
-        name=_name,
+    rule_of(
+        _name,
+        *_also,
         fidelity=STRUCTURAL,
         samples=_tensor_lists,
         kind=Kind.STRUCTURAL,
@@ -220,13 +221,8 @@ def _borders(draw: Draw) -> Iterable[Sample]:
         yield Sample(image, (1, 2, 2, 1), mode=mode)
 
 
-@rule(
-    *spellings("pad", first=F.pad),
-    name="pad",
-    fidelity=STRUCTURAL,
-    samples=_borders,
-    kind=Kind.STRUCTURAL,
-    views=False,
+@rule_of(
+    "pad", first=F.pad, fidelity=STRUCTURAL, samples=_borders, kind=Kind.STRUCTURAL, views=False
 )
 def pad(
     input: Moments, pad: Sequence[int], mode: str = "constant", value: float | None = None
@@ -238,3 +234,44 @@ def pad(
     Source: definition.
     """
     return Moments(F.pad(input.mean, tuple(pad), mode, value), F.pad(input.var, tuple(pad), mode))
+
+
+def _together(target: Target, *tensors: Any, **kwargs: object) -> object:
+    """The same operation on means and on variances, tensor by tensor.
+
+    Assumes: nothing. Copies of one element are fully correlated, which later rules ignore.
+
+    Source: definition.
+    """
+    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    means = target(*select(tensors, "mean"), **kwargs)
+    variances = target(*(as_moments(item).var for item in given), **kwargs)
+    return tuple(
+        _paired(item, mean, var) for item, mean, var in zip(given, means, variances, strict=True)
+    )
+
+
+def _paired(item: Moments | Tensor, mean: Tensor, var: Tensor) -> Moments | Tensor:
+    return Moments(mean, var) if isinstance(item, Moments) else mean
+
+
+def _two_shapes(draw: Draw) -> Iterable[Sample]:
+    yield Sample(draw.moments(3, 1), draw.moments(4))
+    yield Sample(draw.moments(3, 1), draw.constant(4))
+
+
+def _two_axes(draw: Draw) -> Iterable[Sample]:
+    yield Sample(draw.moments(3), draw.moments(4), indexing="ij")
+    yield Sample(draw.constant(3), draw.moments(4), indexing="xy")
+
+
+for _name, _samples in (("broadcast_tensors", _two_shapes), ("meshgrid", _two_axes)):
+    rule_of(
+        _name,
+        inplace=False,
+        fidelity=STRUCTURAL,
+        samples=_samples,
+        kind=Kind.STRUCTURAL,
+        takes_target=True,
+        views_each=True,
+    )(_together)

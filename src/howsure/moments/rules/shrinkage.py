@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.families import in_float32
+from howsure.moments.families import pointwise
 from howsure.moments.numerics.normal import cdf, rectify, standardise
-from howsure.moments.rule import EXACT, rule, spellings
+from howsure.moments.rule import rule_of
 from howsure.moments.rules.rectifiers import leaky_relu
 from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
@@ -32,8 +32,8 @@ def _difference(upper: Moments, lower: Moments) -> Moments:
     return Moments(upper.mean - lower.mean, upper.var + lower.var + cross)
 
 
-@rule(*spellings("softshrink"), name="softshrink", fidelity=EXACT, samples=_lambdas, pointwise=True)
-def softshrink(input: Moments, lambd: float = 0.5) -> Moments:
+@pointwise("softshrink", samples=_lambdas)
+def softshrink(mean: Tensor, var: Tensor, lambd: float = 0.5) -> Moments:
     """E = std [m(a) - m(b)], Var = var [R(a) + R(b) + 2 m(a) m(b)].
 
     a = (mean - lambd) / std and b = (-mean - lambd) / std.
@@ -42,17 +42,13 @@ def softshrink(input: Moments, lambd: float = 0.5) -> Moments:
 
     Source: Frey & Hinton 1999, for the two rectifiers of which one is always 0.
     """
-    return in_float32(lambda x: _softshrunk(*x, lambd), input)
-
-
-def _softshrunk(mean: Tensor, var: Tensor, limit: float) -> Moments:
-    a, std, sure = standardise(mean - limit, var)
-    b, _, surely = standardise(-mean - limit, var)
+    a, std, sure = standardise(mean - lambd, var)
+    b, _, surely = standardise(-mean - lambd, var)
     certain = sure | surely
     above, below = rectify(a), rectify(b)
     upper = Moments(std * above.mean, var * above.var)
     out = _difference(upper, Moments(std * below.mean, var * below.var))
-    plain = F.softshrink(mean, limit)
+    plain = F.softshrink(mean, lambd)
     moved = torch.where(plain != 0, var, torch.zeros_like(var))
     return Moments(torch.where(certain, plain, out.mean), torch.where(certain, moved, out.var))
 
@@ -80,16 +76,14 @@ def _levels(draw: Draw) -> Iterable[Sample]:
         yield Sample(draw.moments(3, 4), threshold, value)
 
 
-@rule(
-    *spellings("threshold", first=F.threshold),
-    name="threshold",
-    fidelity=EXACT,
-    samples=_levels,
-    # What the oracle's grid sees of a step.
-    error=1e-3,
-    pointwise=True,
-)
-def threshold(input: Moments, threshold: float, value: float, inplace: bool = False) -> Moments:
+# What the oracle's grid sees of a step.
+_STEP_ERROR = 1e-3
+
+
+@pointwise("threshold", first=F.threshold, samples=_levels, error=_STEP_ERROR)
+def threshold(
+    mean: Tensor, var: Tensor, threshold: float, value: float, inplace: bool = False
+) -> Moments:
     """Var = var R(a) + d**2 Phi(a) Phi(-a) + 2 d std m(a) Phi(-a), d = threshold - value.
 
     E = value + std m(a) + d Phi(a) with a = (mean - threshold) / std.
@@ -98,36 +92,23 @@ def threshold(input: Moments, threshold: float, value: float, inplace: bool = Fa
 
     Source: Frey & Hinton 1999, with a step of height d.
     """
-    return in_float32(lambda x: _cut_off(*x, threshold, value), input)
+    return _cut_off(mean, var, threshold, value)
 
 
-@rule(
-    *spellings("hardshrink"),
-    name="hardshrink",
-    fidelity=EXACT,
-    samples=_lambdas,
-    error=1e-3,
-    pointwise=True,
-)
-def hardshrink(input: Moments, lambd: float = 0.5) -> Moments:
+@pointwise("hardshrink", samples=_lambdas, error=_STEP_ERROR)
+def hardshrink(mean: Tensor, var: Tensor, lambd: float = 0.5) -> Moments:
     """Var = Var[U] + Var[L] + 2 E[U] E[L], U and L as `threshold(x, lambd, 0)` of x and -x.
 
     Assumes: independent elements; exact.
 
     Source: `threshold`.
     """
-
-    def formula(x: tuple[Tensor, Tensor]) -> Moments:
-        mean, var = x
-        return _difference(_cut_off(mean, var, lambd, 0.0), _cut_off(-mean, var, lambd, 0.0))
-
-    return in_float32(formula, input)
+    return _difference(_cut_off(mean, var, lambd, 0.0), _cut_off(-mean, var, lambd, 0.0))
 
 
-@rule(
-    *spellings("rrelu", first=F.rrelu),
-    name="rrelu",
-    fidelity=EXACT,
+@rule_of(
+    "rrelu",
+    first=F.rrelu,
     samples=lambda draw: [Sample(draw.moments(7)), Sample(draw.moments(3, 4), 0.1, 0.7)],
 )
 def rrelu(
@@ -137,12 +118,7 @@ def rrelu(
     training: bool = False,
     inplace: object = False,
 ) -> Moments:
-    """As `leaky_relu` with the slope (lower + upper) / 2, in eval mode.
-
-    Assumes: independent elements and eval mode; exact.
-
-    Source: `leaky_relu`.
-    """
+    """As `leaky_relu` with the slope (lower + upper) / 2, in eval mode."""
     if training:
         raise NoRuleError("`rrelu` in train mode draws random slopes. Call `model.eval()`.")
     return leaky_relu(input, (lower + upper) / 2)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import APPROXIMATE, Target, rule, spellings
+from howsure.moments.rule import APPROXIMATE, Target, rule, rule_of
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
@@ -92,13 +92,7 @@ def _default_dim(tensor: Tensor) -> int:
     return 0 if tensor.dim() in (0, 1, 3) else 1
 
 
-@rule(
-    *spellings("softmax", first=F.softmax),
-    name="softmax",
-    fidelity=APPROXIMATE,
-    samples=_logits,
-    error=0.15,
-)
+@rule_of("softmax", first=F.softmax, fidelity=APPROXIMATE, samples=_logits, error=0.15)
 def softmax(
     input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:
@@ -127,22 +121,11 @@ def _aten_arguments(
     return 3, dtype
 
 
-@rule(
-    *spellings("log_softmax", first=F.log_softmax),
-    name="log_softmax",
-    fidelity=APPROXIMATE,
-    samples=_logits,
-    error=0.15,
-)
+@rule_of("log_softmax", first=F.log_softmax, fidelity=APPROXIMATE, samples=_logits, error=0.15)
 def log_softmax(
     input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:
-    """Leave-one-out: log p_i = logsigmoid(x_i - log sum_{j != i} e^{x_j}), by quadrature.
-
-    Assumes: see `softmax`.
-
-    Source: `softmax`.
-    """
+    """As `softmax`, for log p_i = logsigmoid(x_i - log sum_{j != i} e^{x_j})."""
     _stacklevel, dtype = _aten_arguments(_stacklevel, dtype)
     out = _through(F.logsigmoid, input, dim, dtype)
     axis = _default_dim(out.mean) if dim is None else dim
@@ -151,9 +134,8 @@ def log_softmax(
     return Moments(torch.where(certain, exact, out.mean), out.var)
 
 
-@rule(
-    *spellings("logsumexp"),
-    name="logsumexp",
+@rule_of(
+    "logsumexp",
     fidelity=APPROXIMATE,
     error=0.15,
     samples=lambda draw: [Sample(draw.moments(4, 5, std=0.5), 1)],
@@ -182,10 +164,5 @@ def logsumexp(input: Moments, dim: int | tuple[int, ...], keepdim: bool = False)
 def softmin(
     input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:
-    """As `softmax(-x)`.
-
-    Assumes: see `softmax`.
-
-    Source: `softmax`.
-    """
+    """As `softmax(-x)`."""
     return softmax(Moments(-input.mean, input.var), dim, dtype=dtype)

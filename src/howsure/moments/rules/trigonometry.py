@@ -7,32 +7,33 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from howsure.moments.families import bounded, elementwise, in_float32
-from howsure.moments.rule import EXACT, Target, rule, spellings
-from howsure.moments.samples import Draw, Sample, one_of_each_shape
+from howsure.moments.families import bounded, elementwise, pointwise
+from howsure.moments.rule import Target
+from howsure.moments.samples import Draw, Sample
+from howsure.moments.spellings import spellings
 from howsure.moments.value import Moments
 
 
-@rule(*spellings("sin"), name="sin", fidelity=EXACT, samples=one_of_each_shape, pointwise=True)
-def sin(input: Moments) -> Moments:
+@pointwise("sin")
+def sin(mean: Tensor, var: Tensor) -> Moments:
     """E = e^{-v/2} sin m, Var = 1/2 (1 - e^-v) (1 - e^-v + 2 e^-v cos(m)**2).
 
     Assumes: independent elements; exact.
 
     Source: characteristic function of the normal distribution.
     """
-    return in_float32(lambda x: _damped(x[1], torch.sin(x[0]), torch.cos(x[0])), input)
+    return _damped(var, torch.sin(mean), torch.cos(mean))
 
 
-@rule(*spellings("cos"), name="cos", fidelity=EXACT, samples=one_of_each_shape, pointwise=True)
-def cos(input: Moments) -> Moments:
+@pointwise("cos")
+def cos(mean: Tensor, var: Tensor) -> Moments:
     """E = e^{-v/2} cos m, Var = 1/2 (1 - e^-v) (1 - e^-v + 2 e^-v sin(m)**2).
 
     Assumes: independent elements; exact.
 
     Source: characteristic function of the normal distribution.
     """
-    return in_float32(lambda x: _damped(x[1], torch.cos(x[0]), torch.sin(x[0])), input)
+    return _damped(var, torch.cos(mean), torch.sin(mean))
 
 
 def _damped(var: Tensor, value: Tensor, slope: Tensor) -> Moments:
@@ -46,8 +47,8 @@ def _narrow(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(7, mean=2.0, std=0.2))
 
 
-@rule(*spellings("sinh"), name="sinh", fidelity=EXACT, samples=_narrow, pointwise=True)
-def sinh(input: Moments) -> Moments:
+@pointwise("sinh", samples=_narrow)
+def sinh(mean: Tensor, var: Tensor) -> Moments:
     """E = e^{v/2} sinh m, Var = g + g**2 / 2 + g (1 + g) sinh(m)**2 with g = e^v - 1.
 
     Cut off at the largest number.
@@ -56,11 +57,11 @@ def sinh(input: Moments) -> Moments:
 
     Source: moment generating function of the normal distribution.
     """
-    return in_float32(lambda x: _grown(*x, torch.sinh, 1.0), input)
+    return _grown(mean, var, torch.sinh, 1.0)
 
 
-@rule(*spellings("cosh"), name="cosh", fidelity=EXACT, samples=_narrow, pointwise=True)
-def cosh(input: Moments) -> Moments:
+@pointwise("cosh", samples=_narrow)
+def cosh(mean: Tensor, var: Tensor) -> Moments:
     """E = e^{v/2} cosh m, Var = g**2 / 2 + g (1 + g) sinh(m)**2 with g = e^v - 1.
 
     Cut off at the largest number.
@@ -69,7 +70,7 @@ def cosh(input: Moments) -> Moments:
 
     Source: moment generating function of the normal distribution.
     """
-    return in_float32(lambda x: _grown(*x, torch.cosh, 0.0), input)
+    return _grown(mean, var, torch.cosh, 0.0)
 
 
 def _grown(mean: Tensor, var: Tensor, function: Target, offset: float) -> Moments:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import APPROXIMATE, rule, spellings
+from howsure.moments.rule import APPROXIMATE, rule, rule_of
 from howsure.moments.rules.rectifiers import absolute
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
@@ -108,11 +108,14 @@ def _norms(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 6), p=1, dim=-1, keepdim=True)
 
 
-@rule(
-    *spellings("norm", "frobenius_norm", inplace=False),
-    torch.linalg.norm,
-    torch.ops.aten.linalg_norm.default,
-    name="norm",
+@rule_of(
+    "norm",
+    "frobenius_norm",
+    also=(
+        torch.linalg.norm,
+        torch.ops.aten.linalg_norm.default,
+    ),
+    inplace=False,
     samples=_norms,
     fidelity=APPROXIMATE,
     error=0.05,
@@ -126,12 +129,7 @@ def norm(
     dtype: torch.dtype | None = None,
     **kwargs: object,
 ) -> Moments:
-    """As `vector_norm`; the Frobenius norm is the 2-norm of all elements.
-
-    Assumes: see `vector_norm`.
-
-    Source: `vector_norm`.
-    """
+    """As `vector_norm`; the Frobenius norm is the 2-norm of all elements."""
     p = kwargs.get("ord", p)
     if isinstance(p, str) and p != "fro":
         raise NoRuleError(f"There is no rule for the {p} norm; use the Frobenius norm.")

@@ -1,4 +1,4 @@
-"""Whether numbers are finite: the mean tells, and the answer is not random."""
+"""Questions that the mean answers: shapes and devices, and whether numbers are finite."""
 
 from __future__ import annotations
 
@@ -9,10 +9,30 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import value_only
-from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, spellings
+from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, rule_of
 from howsure.moments.samples import Sample
+from howsure.moments.spellings import spellings
 from howsure.moments.value import Moments
 
+_ATTRIBUTES = (
+    "shape ndim dtype device layout names is_cuda is_cpu is_mps is_meta is_quantized is_sparse "
+    "is_nested is_mkldnn is_xpu is_leaf requires_grad grad_fn grad itemsize nbytes output_nr "
+    "is_vulkan is_ipu is_sparse_csr is_xla is_ort is_mtia is_maia name"
+)
+_METHODS = (
+    "dim ndimension size numel nelement stride is_contiguous element_size storage_offset "
+    "is_floating_point is_complex is_signed get_device __len__ is_inference dim_order "
+    "is_same_size is_pinned is_shared is_conj is_neg has_names"
+)
+
+value_only(
+    *(getattr(Tensor, name).__get__ for name in _ATTRIBUTES.split() if hasattr(Tensor, name)),
+    *(getattr(Tensor, name) for name in _METHODS.split() if hasattr(Tensor, name)),
+    *(getattr(torch, name) for name in _METHODS.split() if hasattr(torch, name)),
+    torch.ops.aten.sym_size.int,
+    torch.ops.aten.size.int,
+    name="metadata",
+)
 value_only(
     *spellings("isnan", "isinf", "isfinite", "isposinf", "isneginf", inplace=False),
     name="finiteness",
@@ -42,9 +62,8 @@ def equality(target: Target, input: object, other: object) -> Tensor:
     )
 
 
-@rule(
-    *spellings("nan_to_num"),
-    name="nan_to_num",
+@rule_of(
+    "nan_to_num",
     fidelity=STRUCTURAL,
     samples=lambda draw: [Sample(draw.moments(3, 4))],
     kind=Kind.GATHER,
