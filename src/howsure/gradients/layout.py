@@ -156,6 +156,8 @@ def _folded(setup: Setup, x: Any, plain: Sequence[Tensor]) -> Verdict | None:
     if not has_rows(x, setup.batch_dim or 0):
         return None
     sources = Sources.of(setup, x, "folded")
+    if not sources.names:
+        return next((Verdict("folded", axes) for axes in _candidates(setup, x, plain)), None)
     images = any(t.dim() == 4 and t[0, 0].numel() >= _LARGE_IMAGE for t in tensors_of(x))
     for axes in _candidates(setup, x, plain):
         for channels_last in (True, False) if images else (False,):

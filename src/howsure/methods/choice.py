@@ -14,7 +14,7 @@ from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import MOST_OUTPUTS, Sources
 from howsure.methods import gradients, noise_sampling
 from howsure.methods.gradients import sampling_for
-from howsure.methods.method import Method, from_one_state
+from howsure.methods.method import Method, from_one_state, nothing_unsure
 from howsure.setup import Setup
 
 # A network is small if it does not do more than so much work for an input (operations), and its
@@ -43,10 +43,7 @@ def _choice(setup: Setup, x: Any) -> Choice:
     own_dropout = setup.placement.kind == "existing"
     has_model = setup.rate is not None or own_dropout or setup.is_fitted
     if setup.noise is None and not has_model:
-        raise ValueError(
-            "There is nothing to be unsure about: give the sensor's `noise`, or fit the model's "
-            "own uncertainty with `.fit(loader)`."
-        )
+        raise nothing_unsure(setup)
     method, setup, reason = _chosen(setup, x)
     note = f'method "{method}": {reason}.'
     if not has_model:

@@ -25,7 +25,7 @@ from howsure.masks.local_error import LastLinear
 from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.classified import certain, classified
 from howsure.methods.draws import Sampled
-from howsure.methods.method import Method
+from howsure.methods.method import Method, check_unsure
 from howsure.methods.passes import check_classes
 from howsure.prediction import Prediction
 from howsure.setup import Setup
@@ -54,6 +54,8 @@ def predict(setup: Setup, x: Any) -> Prediction:
         require_gradients(setup, verdict)
     elif verdict.reason is not None:
         return _sampled(setup, x, verdict)
+    if setup.noise is None and model is None:
+        check_unsure(setup, verdict, Sources.of(setup, x, verdict.layout))
     local = None if model is None else model.local_error
     found = examined_as(verdict, setup, x, watch=watch, features=local is not None)
     if found.logits is not None:

@@ -20,7 +20,7 @@ from howsure.gradients.layout import RANDOM, TOGETHER, Verdict, layout_of
 from howsure.gradients.sources import Sources
 from howsure.methods.classified import certain, judged_at, with_temperature
 from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at, stand_alone
-from howsure.methods.method import Method
+from howsure.methods.method import Method, check_unsure
 from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass, own_random_numbers
 from howsure.methods.pixels import with_model_var
@@ -69,6 +69,7 @@ def _layout(setup: Setup, x: Any) -> Verdict:
 def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
     verdict = setup.once(_layout, x)
     sources = Sources.of(setup, x, verdict.layout)
+    check_unsure(setup, verdict, sources)
     calls = verdict.calls(setup, x, sources)
     classes = Pass(setup, x)
     calls.finish = lambda out: classes.with_entropy(out if judged is None else judged.cooled(out))
