@@ -155,7 +155,7 @@ def nothing_unsure(setup: Setup) -> ValueError:
     """The error for a setup without anything random, with what to do."""
     has_dropout = any(isinstance(module, _DROPOUTS) for module in modules_of(setup.model))
     own = (
-        " The model's own dropout layers are off in eval mode: `placement=\"existing\"` counts them, "
+        ' The model\'s own dropout layers are off in eval mode: `placement="existing"` counts them, '
         "at their own rates."
     )
     return ValueError(

@@ -19,7 +19,7 @@ from howsure.gradients.calls import Calls
 from howsure.gradients.layout import RANDOM, TOGETHER, Verdict, layout_of
 from howsure.gradients.sources import Sources
 from howsure.methods.classified import certain, judged_at, with_temperature
-from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at, stand_alone
+from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at, stand_alone, unchanged
 from howsure.methods.method import Method, check_unsure
 from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass, own_random_numbers
@@ -90,6 +90,7 @@ def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
             f"Some inputs did not reach the tolerance of {setup.tolerance:g} with "
             f"{MOST_SAMPLES} samples; `std_error` says what they reached."
         )
+    notes += unchanged(calls, sources, found.var, samples)
     return replace(_prediction(setup, calls, found, plain), notes=tuple(notes))
 
 
