@@ -17,7 +17,7 @@ def network(*, dropout: bool) -> nn.Module:
 
 @pytest.mark.parametrize("method", ["auto", "gradients", "noise_sampling", "linear"])
 def test_own_dropout_layers_are_off_in_eval_mode_and_the_error_says_how_to_count_them(method):
-    with pytest.raises(ValueError, match=r'nothing to be unsure.*`placement="existing"` counts'):
+    with pytest.raises(ValueError, match=r'nothing to be unsure.*give `placement="existing"`'):
         hs.Uncertain(network(dropout=True), None, method)(X)
     with pytest.raises(ValueError, match=r"nothing to be unsure.*`\.fit\(loader\)`\.$"):
         hs.Uncertain(network(dropout=False), None, method)(X)

@@ -155,8 +155,8 @@ def nothing_unsure(setup: Setup) -> ValueError:
     """The error for a setup without anything random, with what to do."""
     has_dropout = any(isinstance(module, _DROPOUTS) for module in modules_of(setup.model))
     own = (
-        ' The model\'s own dropout layers are off in eval mode: `placement="existing"` counts them, '
-        "at their own rates."
+        " The model's own dropout layers are off in eval mode; to count them, at their own rates, "
+        'give `placement="existing"`.'
     )
     return ValueError(
         "There is nothing to be unsure about: give the sensor's `noise`, or fit the model's own "
