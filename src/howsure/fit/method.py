@@ -176,8 +176,8 @@ def _batches(
     setup: Setup, loader: Iterable[object], search: Search | PosteriorSearch | TemperatureSearch
 ) -> Batches:
     """The held-out data as it is used; a warning for what would spoil a fit."""
-    warn_if_training_data(loader, search.training_data)
     batches = list(pairs_of(loader, model=setup.model))
+    warn_if_training_data(setup, loader, batches, search.training_data)
     for x, _ in batches:
         _check_inputs(setup, x)
     if search.inputs == "clean":

@@ -60,9 +60,9 @@ Some = tuple[Rows, int]
 Lines = Sequence[tuple[Tensor, Tensor]]
 
 HIDES = (
-    "the model hides its gradient (no_grad, detach, rounding, or a backward pass of its own), or is "
-    "too rough for it, as a logarithm near 0 is: outputs change with the noise and their gradients "
-    "do not tell how"
+    "the model hides its gradient (no_grad, detach, rounding, or a backward pass of its own), or "
+    "is too rough for it, as a logarithm near 0 is: outputs change with the noise and their "
+    "gradients do not tell how"
 )
 STEPWISE = (
     "the outputs are flat, have steps or are rough: their variance is not that of their gradients"
