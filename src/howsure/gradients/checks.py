@@ -47,8 +47,8 @@ LINES = ((0.3, 8), (1.0, 32), (1.0, 128))
 HIDDEN = 0.03
 # The variance by gradients differs from that of samples by so many standard errors.
 ERRORS = 4.0
-# Samples whose variance is so many times that by gradients have crossed a step. Gradients whose
-# variance is so many times that of samples are rough: a few points have nearly all of it.
+# Samples of so many times the variance by gradients have crossed a step; the other way round, a few
+# points have nearly all of it.
 JUMP = 3.0
 
 # Number of the stream of plain samples; those of the blocks of points count from 0.
@@ -64,13 +64,12 @@ HIDES = (
     "is too rough for it, as a logarithm near 0 is: outputs change with the noise and their "
     "gradients do not tell how"
 )
-STEPWISE = (
-    "the outputs are flat, have steps or are rough: their variance is not that of their gradients"
-)
+STEPWISE = "the outputs are flat, rough or have steps: their variance is not that of gradients"
 TOO_MANY = (
     "rows influence each other, so that a call is one input, and its outputs are too many for a "
     "backward pass each"
 )
+ROWS_OF_CLASSES = "a call is one input, and it has several rows of classes"
 
 
 def verdict_of(setup: Setup, x: Any) -> Verdict:
@@ -108,6 +107,8 @@ def _doubt(calls: Calls, sources: Sources) -> str | None:
     if calls.layout == "whole" and plain.shape[1] > MOST_OUTPUTS:
         return TOO_MANY
     if calls.setup.task == "classification":
+        if calls.layout == "whole" and not calls.has_one_row:
+            return ROWS_OF_CLASSES
         calls.columns = varying(plain)
     check_outputs(plain.shape[1] if calls.columns is None else calls.columns.shape[1])
     blocks, samples = _size(calls, sources, count)

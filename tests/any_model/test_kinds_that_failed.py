@@ -1,0 +1,72 @@
+"""Models of users that `fit` or a prediction failed on, or got wrong."""
+
+import pytest
+import torch
+from torch import nn
+
+import howsure as hs
+
+X = torch.randn(80, 30, generator=torch.Generator().manual_seed(0))
+NOISE = torch.randn(80, generator=torch.Generator().manual_seed(1))
+
+
+class OneNumber(nn.Module):
+    """Outputs of shape (batch,)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(30, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, x):
+        return self.layers(x)[:, 0]
+
+
+class Detached(OneNumber):
+    """Its gradients cannot be used."""
+
+    def forward(self, x):
+        return super().forward(x.detach())
+
+
+@pytest.mark.parametrize("search", ["closed_form", "grid"])
+@pytest.mark.parametrize("method", ["gradients", "noise_sampling", "sampled_adf"])
+def test_a_rate_is_found_for_outputs_of_one_number_without_an_axis(method, search):
+    net = OneNumber().eval()
+    sure = hs.Uncertain(net, 0.01, method)
+    held_out = [(X, net(X).detach() + 0.1 * NOISE)]
+    sure.fit(held_out, model="dropout", search=search, samples=20, show_progress=False)
+    p = sure(X[:3])
+    assert 0.05 < sure.setup.rate < 0.6 and p.std.shape == (3,) and bool((p.model_var > 0).all())
+
+
+def test_a_network_that_hides_its_gradient_is_fitted_by_a_grid():
+    net = Detached().eval()
+    sure = hs.Uncertain(net, 0.01, "gradients")
+    options = {"model": "dropout", "samples": 20, "show_progress": False}
+    found = sure.fit([(X, net(X).detach() + 0.1 * NOISE)], **options)
+    assert len(found.nll) > 5 and sure.setup.rate > 0
+    with pytest.raises(ValueError, match=r'no closed form here.*Use `search="grid"`'):
+        sure.fit([(X, net(X).detach())], search="closed_form", **options)
+
+
+class SharedStatistics(nn.Module):
+    """Classes by statistics of the batch, with which the rows influence each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        norm = nn.BatchNorm1d(16, track_running_stats=False)
+        self.layers = nn.Sequential(nn.Linear(30, 16), norm, nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("batch_dim", [0, None])
+@pytest.mark.parametrize("method", ["auto", "gradients"])
+def test_rows_of_classes_that_influence_each_other_have_a_softmax_each(method, batch_dim):
+    net = SharedStatistics().eval()
+    p = hs.Uncertain(net, 1e-4, method, task="classification", batch_dim=batch_dim)(X[:6])
+    assert torch.allclose(p.mean, net(X[:6]).softmax(1), atol=0.01)
+    assert any("several rows of classes" in note for note in p.notes)
