@@ -70,3 +70,54 @@ def test_rows_of_classes_that_influence_each_other_have_a_softmax_each(method, b
     p = hs.Uncertain(net, 1e-4, method, task="classification", batch_dim=batch_dim)(X[:6])
     assert torch.allclose(p.mean, net(X[:6]).softmax(1), atol=0.01)
     assert any("several rows of classes" in note for note in p.notes)
+
+
+class Category(nn.Module):
+    """A class of objects and one noisy number, with whose kinks outputs are flat here and there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.names = nn.Embedding(10, 8)
+        self.layers = nn.Sequential(nn.Linear(9, 32), nn.ReLU(), nn.Linear(32, 2))
+
+    def forward(self, name, x):
+        return self.layers(torch.cat([self.names(name), x], 1))
+
+
+def test_a_loaded_wrapper_samples_where_the_first_inputs_are_flat_over_their_noise(tmp_path):
+    net = Category().eval()
+    torch.manual_seed(0)
+    x = torch.randint(0, 10, (64,)), torch.randn(64, 1)
+    sure = hs.Uncertain(net, (None, 0.01))
+    sure.fit([(x, net(*x).detach() + 0.02 * torch.randn(64, 2))], show_progress=False)
+    sure.save(tmp_path / "sure.pt")
+    sampled = 0
+    for start in range(0, 60, 5):
+        some = [each[start : start + 5] for each in x]
+        own, again = sure(*some), hs.Uncertain.load(tmp_path / "sure.pt", net)(*some)
+        assert torch.allclose(again.std, own.std, rtol=0.1)
+        assert torch.allclose(again.budget().variances.sum(0), again.total_var, rtol=1e-4)
+        sampled += any("5 of 5 inputs were sampled" in note for note in again.notes)
+    assert sampled
+
+
+def test_an_output_that_no_unit_reaches_is_fitted():
+    class Both(nn.Linear):
+        def forward(self, x):
+            return x[:, :2], super().forward(x)
+
+    sure = hs.Uncertain(Both(30, 2).eval(), 0.01, output=0)
+    sure.fit([(X, X[:, :2] + 0.1 * NOISE[:, None])], show_progress=False)
+    assert torch.allclose(sure(X[:4]).std, torch.full((4, 2), 0.1), rtol=0.3)
+
+
+def test_a_model_without_layers_is_told_what_can_be_fitted():
+    class Length(nn.Module):
+        def forward(self, x):
+            return x.norm(dim=1, keepdim=True)
+
+    sure, held_out = hs.Uncertain(Length().eval(), 0.01), [(X, X.norm(dim=1, keepdim=True) + 0.1)]
+    with pytest.raises(ValueError, match=r"no layer with weights.*`fit\(loader, model=None\)`"):
+        sure.fit(held_out, show_progress=False)
+    assert sure.fit(held_out, model=None, show_progress=False)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.calls import Calls, tensors_of
-from howsure.gradients.checks import verdict_of
+from howsure.gradients.checks import STEPWISE, verdict_of
 from howsure.gradients.classes import varying
 from howsure.gradients.estimate import Estimate, estimate, is_precise
 from howsure.gradients.layout import Verdict, layout_of, require_gradients
@@ -35,8 +35,7 @@ from howsure.values.trees import is_traced
 
 # Points unless `samples` says otherwise: two blocks of one source, one of noise at masks.
 POINTS = 8
-# Directions of the noise below which inner products average little: 8 points leave a std 12 to 30 %
-# off, no less than as many samples.
+# Directions of the noise below which 8 points leave a std 12 to 30 % off, as 8 samples do.
 FEW_DIMENSIONS = 6
 # Points for the mean alone begin with this block.
 _FURTHER = 500_000
@@ -54,9 +53,10 @@ def predict(setup: Setup, x: Any) -> Prediction:
     model = setup.variance_model
     watch = model is not None and model.posterior is not None
     verdict = (setup.watching(x) if watch else setup).once(verdict_of, x)
-    if model is not None:
+    # `fit` has seen the units' gradients; steps over the noise are a matter of these inputs.
+    if model is not None and verdict.reason != STEPWISE:
         require_gradients(setup, verdict)
-    elif verdict.reason is not None:
+    elif model is None and verdict.reason is not None:
         return _sampled(setup, x, verdict)
     if setup.noise is None and model is None:
         check_unsure(setup, verdict, Sources.of(setup, x, verdict.layout))
@@ -184,7 +184,7 @@ def examined_as(
         calls.columns = varying(plain)
     points = setup.samples or POINTS
     found = estimate(calls, sources, points, setup.tolerance, setup.chunk)
-    own = variances_of(found, Sampled(calls, sources))
+    own = variances_of(found, Sampled(calls, sources), every=verdict.reason is not None)
     own, about_rows = _judged(setup, plain, found, own)
     notes = (*notes, *own.notes, *about_rows, *_unreached(setup, found), *_few(setup, x))
     if has_classes:
