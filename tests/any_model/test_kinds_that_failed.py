@@ -121,3 +121,26 @@ def test_a_model_without_layers_is_told_what_can_be_fitted():
     with pytest.raises(ValueError, match=r"no layer with weights.*`fit\(loader, model=None\)`"):
         sure.fit(held_out, show_progress=False)
     assert sure.fit(held_out, model=None, show_progress=False)
+
+
+def test_a_spectrum_is_told_how_it_has_a_variance():
+    class Spectrum(nn.Module):
+        def forward(self, x):
+            return torch.fft.rfft(x)[:, :4]
+
+    with pytest.raises(TypeError, match=r"a tensor of complex64.*`torch\.view_as_real`"):
+        hs.Uncertain(Spectrum().eval(), 0.01)(X[:4])
+    p = hs.Uncertain(Spectrum().eval(), 0.01, output=torch.view_as_real)(X[:4])
+    assert torch.allclose(p.std[:, 1:], torch.full((4, 3, 2), (0.01 * 30 / 2) ** 0.5), rtol=0.15)
+
+
+@pytest.mark.parametrize("method", ["gradients", "noise_sampling", "linear"])
+def test_complex_numbers_beside_others_have_no_std_of_0(method):
+    class Both(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            return {"spectrum": torch.fft.rfft(y), "y": y}
+
+    p = hs.Uncertain(Both(30, 4).eval(), 0.01, method)(X[:4])
+    assert bool(p.std["spectrum"].isnan().all()) and bool((p.std["y"] > 0).all())
+    assert p[1:3].std["spectrum"].shape == (2, 3)
