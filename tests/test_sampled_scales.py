@@ -57,3 +57,14 @@ def test_constants_and_inputs_without_noise_have_no_note(method):
     for noise in (0.01, 0.0, hs.noise.std(torch.tensor([[0.1], [0.0]]))):
         notes = hs.Uncertain(Signs().eval(), noise, method)(steady).notes
         assert not any("samples changed" in note for note in notes)
+
+
+@pytest.mark.parametrize("method", ["noise_sampling", "auto"])
+def test_noise_that_is_lost_in_the_rounding_of_its_inputs_has_a_note(method):
+    net, east = nn.Linear(1, 1).eval(), torch.tensor([[500_000.0], [6_000_000.0]])  # metres
+    p = hs.Uncertain(net, hs.noise.std(0.1), method)(east)
+    assert any("rounding of the inputs in float32" in note for note in p.notes)
+    exact = hs.Uncertain(net.double(), hs.noise.std(0.1), method)(east.double())
+    assert not any("rounding" in note for note in exact.notes)
+    near = hs.Uncertain(net.float(), hs.noise.std(0.1), method)(east / 1000)
+    assert not any("rounding" in note for note in near.notes)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from howsure.gradients.calls import ALL, Calls, Rows
 from howsure.gradients.points import draw
-from howsure.gradients.sources import Sources
+from howsure.gradients.sources import Sources, leaf
 from howsure.gradients.variances import Replaced
 from howsure.masks import draw_uniforms, masks
 from howsure.methods.monte_carlo import Samples
@@ -79,6 +79,26 @@ def _have_noise(calls: Calls, sources: Sources) -> Tensor:  # (rows,)
     tensors = Parts(calls.x).tensors
     moved = [(each[0] != calls.base(tensors[n])).flatten(1).any(1) for n, each in drawn.items()]
     return torch.stack(moved).any(0)
+
+
+LOST = (
+    "The noise is not larger than the rounding of the inputs in {dtype}, so that samples do not "
+    "have it as it is: take float64, or inputs that are closer to 0."
+)
+# A rounding of so many std of the noise makes a std 12 % too large.
+_ROUNDING = 0.5
+
+
+def lost_in_rounding(calls: Calls, sources: Sources) -> tuple[str, ...]:
+    """A note where an input plus its noise is another number than that of its type."""
+    tensors = Parts(calls.x).tensors
+    for source, z in zip(sources.inputs, sources.alone(1, 0), strict=False):
+        x = calls.base(tensors[source.number])
+        noise = source.root.apply(leaf(z, len(x), calls.x), ALL)[0]
+        gap = ((x + noise).to(x.dtype) - x).to(noise.dtype) - noise
+        if bool(gap.square().mean() > _ROUNDING**2 * noise.square().mean()):
+            return (LOST.format(dtype=str(x.dtype).removeprefix("torch.")),)
+    return ()
 
 
 def few_at(calls: Calls, sources: Sources, samples: int, rows: Rows = ALL) -> Samples:
