@@ -144,3 +144,9 @@ def test_complex_numbers_beside_others_have_no_std_of_0(method):
     p = hs.Uncertain(Both(30, 4).eval(), 0.01, method)(X[:4])
     assert bool(p.std["spectrum"].isnan().all()) and bool((p.std["y"] > 0).all())
     assert p[1:3].std["spectrum"].shape == (2, 3)
+
+
+def test_targets_that_the_model_made_itself_are_refused():
+    net = OneNumber().eval()
+    with pytest.raises(ValueError, match=r"are the model's own predictions.*give the true values"):
+        hs.Uncertain(net, 0.01).fit([(X, net(X).detach())], show_progress=False)
