@@ -157,6 +157,7 @@ def test_without_a_compiler_it_runs_as_before():
     code = """
         import warnings, torch, howsure as hs
         from howsure.deploy.compiling import Compiled
+        from howsure.methods import METHODS
         sure = hs.Uncertain(torch.nn.Linear(2, 1).eval(), 0.1, "adf")
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")

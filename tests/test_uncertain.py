@@ -1,6 +1,7 @@
 """The wrapper: fitting, saving, errors, threads."""
 
 import threading
+import warnings
 
 import pytest
 import torch
@@ -126,6 +127,19 @@ def test_training_data_is_warned_about(trained, held_out):
     with pytest.warns(UserWarning, match="training data"):
         sure.fit(DataLoader(one, 60), training_data=two, **options)
     sure.fit(DataLoader(one, 60), training_data=Subset(held_out, range(60, 120)), **options)
+
+
+def test_a_copy_of_the_training_data_is_warned_about(trained, held_out):
+    net, _ = trained
+    x, y = (each.clone() for each in held_out.tensors)
+    for training in (x.numpy(), [(x, y)], TensorDataset(x, y), DataLoader(held_out, 8)):
+        with pytest.warns(UserWarning, match="shares inputs with the training data"):
+            sure = hs.Uncertain(net, 0.01)
+            sure.fit([(x[:60].clone(), y[:60])], training_data=training, show_progress=False)
+    others = [(x + 1, y), (x[:5], y[:5])]  # 5 of 60 may be alike by chance
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hs.Uncertain(net, 0.01).fit([(x[:60], y[:60])], training_data=others, show_progress=False)
 
 
 def test_clean_images_for_a_noisy_deployment_are_warned_about():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -20,7 +21,15 @@ from howsure.masks import (
     find_sites,
 )
 from howsure.moments.rule import Rule, Target
-from howsure.noise import NoiseLike, Root, is_correlated, is_number, roots_of, variance_of
+from howsure.noise import (
+    NoiseLike,
+    Root,
+    dimensions_of,
+    is_correlated,
+    is_number,
+    roots_of,
+    variance_of,
+)
 from howsure.values.settings import SETTINGS, PredictionKind, Task, check_setting
 from howsure.values.trees import (
     as_call,
@@ -181,6 +190,18 @@ class Setup:
     def has_correlated_noise(self) -> bool:
         """Whether elements of any input vary together."""
         return not self._has_one_number and is_correlated(self.noise)
+
+    def noise_dimensions(self, x: Any) -> float:
+        """How many directions correlated noise is worth; infinite if nothing is correlated.
+
+        Inside a trace, where nothing can be drawn, infinite if no call has found it.
+        """
+        if not self.has_correlated_noise:
+            return math.inf
+        key = ("dimensions", id(self.noise), self.batch_dim, shapes_of(x))
+        if key not in self._facts and not is_traced():
+            self.keep(key, dimensions_of(self.noise, x, self.batch_dim))
+        return self._facts.get(key, math.inf)
 
     def variance(self, x: Any) -> Any:
         """The noise variance of an input, in the structure that `propagate` takes; a copy."""

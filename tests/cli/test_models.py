@@ -35,6 +35,7 @@ def built(**options):
     [
         ("nothing", "give `package.module:factory`"),
         ("no.such:thing", "There is no module `no.such`"),
+        ("nets.py:thing", "Leave out `.py`: `nets:thing`"),
         ("project_model:nothing", "has no `nothing`"),
         ("project_model:number", "is a int"),
         ("project_model:broken", "`project_model:broken` failed: ZeroDivisionError: by zero"),

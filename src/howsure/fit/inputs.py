@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from howsure.setup import Setup
 from howsure.values.arrays import as_tensors
@@ -16,6 +17,8 @@ from howsure.values.trees import map_leaves, shapes_of
 
 # Held-out rows that are also training rows, as a share, from which they are not held out.
 _SHARED = 0.2
+# Training data whose rows can be compared at little cost.
+_IN_MEMORY = (Tensor, np.ndarray, list, tuple, TensorDataset)
 
 
 def repeatable(options: dict[str, object]) -> dict[str, object]:
@@ -64,6 +67,21 @@ def unseen_inputs(
         shared |= known & _fingerprints(x)
         yield x
     _refuse_shared_inputs(len(shared), len(known))
+
+
+def are_copies(inputs: object, held_out: Sequence[tuple[object, Tensor]], setup: Setup) -> bool:
+    """Whether held-out rows are equal to training rows, where these are in memory.
+
+    A data set that reads files may take as long as a training epoch, and is not read for it.
+    """
+    data = getattr(inputs, "dataset", inputs)  # of a loader, or of a part of a data set
+    if not isinstance(getattr(data, "dataset", data), _IN_MEMORY):
+        return False
+    known, shared = set().union(*(_fingerprints(x) for x, _ in held_out)), set[int]()
+    for batch in batches_of(inputs):
+        x = as_tensors(batch, setup.model) if isinstance(setup.model, nn.Module) else batch
+        shared |= known & _fingerprints(x)
+    return len(shared) > _SHARED * len(known)
 
 
 def check_same_kind(given: object, held_out: object, axis: int | None) -> None:

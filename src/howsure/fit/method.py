@@ -176,8 +176,8 @@ def _batches(
     setup: Setup, loader: Iterable[object], search: Search | PosteriorSearch | TemperatureSearch
 ) -> Batches:
     """The held-out data as it is used; a warning for what would spoil a fit."""
-    warn_if_training_data(loader, search.training_data)
     batches = list(pairs_of(loader, model=setup.model))
+    warn_if_training_data(setup, loader, batches, search.training_data)
     for x, _ in batches:
         _check_inputs(setup, x)
     if search.inputs == "clean":
@@ -203,6 +203,8 @@ def _fit_dropout(
     batches = _batches(setup, loader, search)
     own = method or _method_for_fit(setup, batches)
     in_closed_form = _closed_form(own, search, classification=setup.task == "classification")
+    if in_closed_form and not _wants_closed_form(search):
+        in_closed_form = _at_a_rate(setup).once(verdict_of, batches[0][0]).reason is None
     while True:
         if in_closed_form:
             changed, fit = search_closed_form(setup, own, batches, search)
@@ -226,18 +228,31 @@ def _method_for_fit(setup: Setup, batches: Batches) -> Method:
     Where it would sample because the network is small, gradients find the rate all the same: over
     many inputs their errors average.
     """
-    with_rate, x = setup if setup.rate is not None else setup.with_(rate=0.1), batches[0][0]
+    with_rate, x = _at_a_rate(setup), batches[0][0]
     method = choose(with_rate, x)[0]
     if outputs_of(with_rate, x) > MOST_OUTPUTS:
         return method
     return gradients.METHOD if with_rate.once(verdict_of, x).reason is None else method
 
 
+def _at_a_rate(setup: Setup) -> Setup:
+    """With dropout at any rate, to see what the model is like with masks."""
+    return setup if setup.rate is not None else setup.with_(rate=0.1)
+
+
+# Options that a grid has no room for.
+_CLOSED_FORM_ONLY = ("per_layer", "fit_noise")
+
+
+def _wants_closed_form(search: Search) -> bool:
+    return search.search == "closed_form" or any(getattr(search, n) for n in _CLOSED_FORM_ONLY)
+
+
 def _closed_form(method: Method, search: Search, *, classification: bool) -> bool:
-    only = [option for option in ("per_layer", "fit_noise") if getattr(search, option)]
+    only = [option for option in _CLOSED_FORM_ONLY if getattr(search, option)]
     if search.search == "grid" and only:
         raise ValueError(f'`{only[0]}` needs `search="closed_form"`; a grid has no room for it.')
-    wanted = search.search == "closed_form" or bool(only)
+    wanted = _wants_closed_form(search)
     if wanted and not method.in_closed_form:
         known = [each.name for each in METHODS.values() if each.in_closed_form]
         raise ValueError(

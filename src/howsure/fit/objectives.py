@@ -117,7 +117,7 @@ def check_outputs(var: Tensor | None) -> None:
     """One clear sentence if an output has no variance for any input; of shape (inputs, ...)."""
     if var is None:
         return
-    is_dead = (var.flatten(1) == 0).all(0)
+    is_dead = (var.reshape(len(var), -1) == 0).all(0)
     if bool(is_dead.all()):
         raise ValueError(
             "The total variance is 0 at every rate, so no likelihood is defined; give the "

@@ -96,15 +96,20 @@ def terms_of(setup: Setup, method: Method, batch: HeldOut) -> Terms:
     found = gradients.METHOD(own, batch.x)
     if found.sources is None:
         raise ValueError(f'The rate has no closed form here: {found.notes[0]} Use `search="grid"`.')
-    mean, data = found.mean.flatten(1), found.data_var.flatten(1)
+    mean, data = _rows(found.mean), _rows(found.data_var)
     if batch.diagonal is not None:
-        mean = mean + (batch.diagonal.mean - batch.plain).flatten(1)
-        data = batch.diagonal.data_var.flatten(1)
+        mean = mean + _rows(batch.diagonal.mean - batch.plain)
+        data = _rows(batch.diagonal.data_var)
     error = _squared_error(mean.reshape(batch.plain.shape), batch.target)
     odds, by_site = _by_site(setup, batch.x, found.sources)
     # A call that is one input has all its outputs in one row.
     by_site = by_site.reshape(len(by_site), *data.shape)
-    return Terms(error.flatten(1).double(), data.double(), by_site, odds)
+    return Terms(_rows(error).double(), data.double(), by_site, odds)
+
+
+def _rows(values: Tensor) -> Tensor:  # (inputs, outputs)
+    """One row for each input; a single number for each is one output."""
+    return values.reshape(len(values), -1)
 
 
 def points_for(setup: Setup, x: object) -> int:

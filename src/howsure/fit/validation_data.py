@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from howsure.fit.inputs import are_copies
 from howsure.noise import is_correlated
 from howsure.setup import Setup
 from howsure.values.arrays import as_tensors
@@ -63,11 +64,14 @@ def _described(batch: object) -> str:
     )
 
 
-def warn_if_training_data(loader: object, training_data: object) -> None:
-    """Warns if the held-out data is the training data, as far as that can be seen."""
+def warn_if_training_data(
+    setup: Setup, loader: object, pairs: list[tuple[object, Tensor]], training_data: object
+) -> None:
+    """Warns if the held-out data, read as `pairs`, is the training data or a copy of it."""
     held_out, training = _data_set(loader), _data_set(training_data)
     marked = getattr(held_out, "train", None) is True
-    if marked or (training is not None and _overlap(held_out, training)):
+    known = training is not None and _overlap(held_out, training)
+    if marked or known or are_copies(training_data, pairs, setup):
         warnings.warn(
             "The held-out data shares inputs with the training data. Errors on training data are "
             "too small, so the rate will be, too; fit on data that the model has not seen.",

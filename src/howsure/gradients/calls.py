@@ -70,6 +70,13 @@ class Calls:
                 f"classes); this one returns {shapes}. Choose it with `output=`."
             )
 
+    @property
+    def has_one_row(self) -> bool:
+        """Whether all outputs are the logits of one row, (classes,) or (1, classes)."""
+        assert self.parts is not None
+        shapes = [out.shape for out in self.parts.tensors]
+        return all(shape.numel() == shape[-1] for shape in shapes if len(shape))
+
     def base(self, tensor: Tensor) -> Tensor:
         """An input or its variance with the rows in front."""
         return tensor.unsqueeze(0) if self.layout == "whole" else _in_front(tensor, self.axis)

@@ -47,7 +47,8 @@ LINES = ((0.3, 8), (1.0, 32), (1.0, 128))
 HIDDEN = 0.03
 # The variance by gradients differs from that of samples by so many standard errors.
 ERRORS = 4.0
-# Samples whose variance is so many times that by gradients have crossed a step.
+# Samples of so many times the variance by gradients have crossed a step; the other way round, a few
+# points have nearly all of it.
 JUMP = 3.0
 
 # Number of the stream of plain samples; those of the blocks of points count from 0.
@@ -59,14 +60,16 @@ Some = tuple[Rows, int]
 Lines = Sequence[tuple[Tensor, Tensor]]
 
 HIDES = (
-    "the model hides its gradient (no_grad, detach, rounding, or a backward pass of its own): "
-    "outputs change with the noise and their gradients do not tell how"
+    "the model hides its gradient (no_grad, detach, rounding, or a backward pass of its own), or "
+    "is too rough for it, as a logarithm near 0 is: outputs change with the noise and their "
+    "gradients do not tell how"
 )
-STEPWISE = "the outputs are flat or have steps: their variance is not that of their gradients"
+STEPWISE = "the outputs are flat, rough or have steps: their variance is not that of gradients"
 TOO_MANY = (
     "rows influence each other, so that a call is one input, and its outputs are too many for a "
     "backward pass each"
 )
+ROWS_OF_CLASSES = "a call is one input, and it has several rows of classes"
 
 
 def verdict_of(setup: Setup, x: Any) -> Verdict:
@@ -104,6 +107,8 @@ def _doubt(calls: Calls, sources: Sources) -> str | None:
     if calls.layout == "whole" and plain.shape[1] > MOST_OUTPUTS:
         return TOO_MANY
     if calls.setup.task == "classification":
+        if calls.layout == "whole" and not calls.has_one_row:
+            return ROWS_OF_CLASSES
         calls.columns = varying(plain)
     check_outputs(plain.shape[1] if calls.columns is None else calls.columns.shape[1])
     blocks, samples = _size(calls, sources, count)
@@ -270,7 +275,8 @@ def _disagrees(values: Tensor, variances: Tensor) -> bool:  # (samples or blocks
     compared = variances / unit, deviations / unit, (rounded / unit)[None]
     # A step that few samples cross makes their variance large and its own error too.
     jumps = spread > JUMP * variances.mean(0)
-    apart = (jumps | _differs(*compared)) & seen
+    rough = variances.mean(0) > JUMP * spread
+    apart = (jumps | rough | _differs(*compared)) & seen
     together = [
         (torch.where(seen, each, 0.0).sum(1) / seen.sum(0).clamp(min=1)) for each in compared
     ]

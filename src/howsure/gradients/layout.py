@@ -117,11 +117,7 @@ def _layout(setup: Setup, x: Any) -> Verdict:
         calls = Calls(setup, x, "whole")
         plain, again = calls.plain(), calls.plain()
     if not plain:
-        kind = type(calls.parts.template).__name__ if calls.parts else "nothing"
-        raise TypeError(
-            f"The model returns no floating-point tensor, so nothing has a variance. It returns a "
-            f"{kind}; choose a part of that with `output=`, such as an attribute or a function."
-        )
+        raise _nothing_to_vary(calls.parts)
     if not _same(plain, again):
         return Verdict("whole", reason=RANDOM, random=True)
     if setup.batch_dim is None:
@@ -130,6 +126,19 @@ def _layout(setup: Setup, x: Any) -> Verdict:
         return Verdict("folded")
     found = _folded(setup, x, plain) or _looped(setup, x, plain)
     return found or Verdict("whole", note=TOGETHER.format(axis=setup.batch_dim))
+
+
+def _nothing_to_vary(parts: Parts | None) -> TypeError:
+    """The error for outputs that have no variance, with what to do."""
+    found = parts.template if parts else None
+    kind, such = f"a {type(found).__name__}", "such as an attribute or a function"
+    if isinstance(found, Tensor):
+        kind = f"a tensor of {str(found.dtype).removeprefix('torch.')}"
+        such = "such as `torch.view_as_real`" if found.is_complex() else "such as what it rounds"
+    return TypeError(
+        "The model returns no floating-point tensor, so nothing has a variance. It returns "
+        f"{kind}; choose a part of that with `output=`, {such}."
+    )
 
 
 def _same(one: Sequence[Tensor], two: Sequence[Tensor]) -> bool:
@@ -156,6 +165,8 @@ def _folded(setup: Setup, x: Any, plain: Sequence[Tensor]) -> Verdict | None:
     if not has_rows(x, setup.batch_dim or 0):
         return None
     sources = Sources.of(setup, x, "folded")
+    if not sources.names:
+        return next((Verdict("folded", axes) for axes in _candidates(setup, x, plain)), None)
     images = any(t.dim() == 4 and t[0, 0].numel() >= _LARGE_IMAGE for t in tensors_of(x))
     for axes in _candidates(setup, x, plain):
         for channels_last in (True, False) if images else (False,):

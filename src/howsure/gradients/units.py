@@ -26,6 +26,9 @@ def gradients_of_units(calls: Calls, sources: Sources) -> Tensor:  # (rows, outp
         leaves = [leaf(z, calls.count, calls.x).requires_grad_() for z in sources.still(1)]
         outputs = calls.at(1, {}, [1 + each for each in leaves], ALL)
         check_outputs(outputs.shape[2])
+        if not outputs.requires_grad:  # No unit reaches them.
+            masks = sum(each[0, 0].numel() for each in leaves)
+            return outputs.new_zeros(*outputs.shape[1:], masks)
         columns = [
             torch.autograd.grad(
                 outputs[0, :, k].sum(), leaves, retain_graph=True, materialize_grads=True

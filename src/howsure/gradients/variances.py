@@ -90,8 +90,8 @@ class PlainPasses(Protocol):
         ...
 
 
-def variances_of(found: Estimate, passes: PlainPasses) -> Variances:
-    """The variances of an estimate.
+def variances_of(found: Estimate, passes: PlainPasses, *, every: bool = False) -> Variances:
+    """The variances of an estimate; of `every` row by sampling, if asked for.
 
     Where gradients at different points contradict each other an inner product, and with it an
     estimate, can be negative by chance: a part that is counts as 0. Rows of which nothing is left,
@@ -105,6 +105,8 @@ def variances_of(found: Estimate, passes: PlainPasses) -> Variances:
     error = _error_of_std(found.standard_error, total)
     notes = ()
     rows = _doubtful(found, total, passes)
+    if every:
+        rows = torch.arange(len(total), device=total.device)
     if len(rows):
         new = passes.replaced(rows)
         data, model = data.index_copy(0, rows, new.data), model.index_copy(0, rows, new.model)

@@ -169,6 +169,11 @@ def _nothing_to_drop(met: Met, placement: Placement) -> str:
         return f"No layer matches {list(placement.only)}; the layers that can be dropped: {names}."
     if placement.kind == "existing":
         return 'The model has no dropout of its own; use the placement "after".'
+    if not met.layers:
+        return (
+            "The model has no layer with weights, so there is nothing to drop; "
+            "`fit(loader, model=None)` finds a constant variance beside the sensor's."
+        )
     return (
         "The model has no layer whose output another layer uses, so there is nothing to drop; "
         'use the placement "before" to drop the inputs of its layers.'

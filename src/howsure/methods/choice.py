@@ -13,8 +13,8 @@ from howsure.gradients.calls import Calls
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import MOST_OUTPUTS, Sources
 from howsure.methods import gradients, noise_sampling
-from howsure.methods.gradients import sampling_for
-from howsure.methods.method import Method, from_one_state
+from howsure.methods.gradients import FEW_DIMENSIONS, sampling_for
+from howsure.methods.method import Method, from_one_state, nothing_unsure
 from howsure.setup import Setup
 
 # A network is small if it does not do more than so much work for an input (operations), and its
@@ -43,10 +43,7 @@ def _choice(setup: Setup, x: Any) -> Choice:
     own_dropout = setup.placement.kind == "existing"
     has_model = setup.rate is not None or own_dropout or setup.is_fitted
     if setup.noise is None and not has_model:
-        raise ValueError(
-            "There is nothing to be unsure about: give the sensor's `noise`, or fit the model's "
-            "own uncertainty with `.fit(loader)`."
-        )
+        raise nothing_unsure(setup)
     method, setup, reason = _chosen(setup, x)
     note = f'method "{method}": {reason}.'
     if not has_model:
@@ -61,18 +58,22 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
         return noise_sampling.METHOD, setup, "it has the temperature that `fit` found for images"
     sampling = sampling_for(setup)
     outputs, work, elements = setup.once(_size, x)
-    is_small = work <= SMALL_WORK and elements <= FEW_ELEMENTS
+    directions = setup.noise_dimensions(x)
+    has_few = directions < FEW_DIMENSIONS
+    is_small = work <= SMALL_WORK and (elements <= FEW_ELEMENTS or has_few)
     # `fit` has counted the outputs: without any noise they cannot be told from rows here.
     if setup.is_fitted:
-        if is_small and setup.samples is None and setup.tolerance is None:
+        if (is_small or has_few) and setup.samples is None and setup.tolerance is None:
             setup = setup.with_(samples=SMALL_POINTS)
         return gradients.METHOD, setup, "it has what `fit` found about the model itself"
     if outputs > MOST_OUTPUTS and not _has_classes(setup, x):
         return sampling, setup, f"{outputs} outputs are too many for a backward pass each"
-    if sampling.draws_noise and is_small:
-        if setup.samples is None and setup.tolerance is None:
+    if sampling.draws_noise and (is_small or has_few):
+        if is_small and setup.samples is None and setup.tolerance is None:
             setup = setup.with_(samples=SMALL_SAMPLES)
         how = f"{elements} noisy numbers and a small network: samples as one batch are cheaper"
+        if has_few:
+            how = f"noise of about {directions:.1f} directions: samples are cheaper than points"
         return sampling, setup, how
     plural = "s" if outputs > 1 else ""
     return gradients.METHOD, setup, f"{outputs} output{plural} with a backward pass each"

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from howsure.gradients.calls import ALL, Calls, Rows
 from howsure.gradients.points import draw
-from howsure.gradients.sources import Sources
+from howsure.gradients.sources import Sources, leaf
 from howsure.gradients.variances import Replaced
 from howsure.masks import draw_uniforms, masks
 from howsure.methods.monte_carlo import Samples
 from howsure.setup import Setup
-from howsure.values.trees import Parts
+from howsure.values.trees import Parts, is_traced
 
 # As many as one needs for a std within 5 %; and where a tolerance gives up.
 SAMPLES = 200
@@ -43,11 +43,62 @@ def sampled_at(calls: Calls, sources: Sources, samples: int, rows: Rows = ALL) -
     units = samples // size
     done = total.are_precise(setup.tolerance)
     while not bool(done.all()) and units * size < MOST_SAMPLES:
-        more = _units(calls, sources, range(units, 2 * units), total.centre, rows)
+        more = _units(calls, sources, range(units, 2 * units), total, rows)
         total = total.where(~done, total + more)
         units *= 2
         done = done | total.are_precise(setup.tolerance)
     return total
+
+
+UNCHANGED = (
+    "None of {samples} noisy samples changed some outputs of {count} of {total} inputs: their std "
+    "of 0 does not know of steps that are rarer than that."
+)
+
+
+def unchanged(
+    calls: Calls, sources: Sources, variance: Tensor, samples: int
+) -> tuple[str, ...]:  # variance: (rows, outputs)
+    """A note where outputs of noisy rows have no variance, unless they are constants."""
+    still = variance == 0
+    if is_traced() or not sources.names or not bool(still.any()):
+        return ()
+    # What never changes for any input does not depend on it, unless that is all there is.
+    rows = (still & ~still.all(0)).any(1) | still.all(1)
+    if not sources.active:
+        rows = rows & _have_noise(calls, sources)
+    count = int(rows.sum())
+    if not count:
+        return ()
+    return (UNCHANGED.format(samples=samples, count=count, total=len(rows)),)
+
+
+def _have_noise(calls: Calls, sources: Sources) -> Tensor:  # (rows,)
+    """Whether any input of a row has noise."""
+    drawn = _drawn(calls, sources, range(1), ALL).noisy
+    tensors = Parts(calls.x).tensors
+    moved = [(each[0] != calls.base(tensors[n])).flatten(1).any(1) for n, each in drawn.items()]
+    return torch.stack(moved).any(0)
+
+
+LOST = (
+    "The noise is not larger than the rounding of the inputs in {dtype}, so that samples do not "
+    "have it as it is: take float64, or inputs that are closer to 0."
+)
+# A rounding of so many std of the noise makes a std 12 % too large.
+_ROUNDING = 0.5
+
+
+def lost_in_rounding(calls: Calls, sources: Sources) -> tuple[str, ...]:
+    """A note where an input plus its noise is another number than that of its type."""
+    tensors = Parts(calls.x).tensors
+    for source, z in zip(sources.inputs, sources.alone(1, 0), strict=False):
+        x = calls.base(tensors[source.number])
+        noise = source.root.apply(leaf(z, len(x), calls.x), ALL)[0]
+        gap = ((x + noise).to(x.dtype) - x).to(noise.dtype) - noise
+        if bool(gap.square().mean() > _ROUNDING**2 * noise.square().mean()):
+            return (LOST.format(dtype=str(x.dtype).removeprefix("torch.")),)
+    return ()
 
 
 def few_at(calls: Calls, sources: Sources, samples: int, rows: Rows = ALL) -> Samples:
@@ -63,7 +114,7 @@ def _at_once(calls: Calls, sources: Sources) -> int:
 
 
 def _units(
-    calls: Calls, sources: Sources, units: range, centre: Tensor | None, rows: Rows
+    calls: Calls, sources: Sources, units: range, first: Samples | None, rows: Rows
 ) -> Samples:
     """The sums of some units: single samples, or pairs that share a mask."""
     size = 2 if sources.active else 1
@@ -72,8 +123,7 @@ def _units(
     for start in range(0, len(units), at_once):
         some = units[start : start + at_once]
         values = _values(calls, sources, some, rows)
-        found = Samples.of(values.unflatten(0, (-1, size)), centre)
-        centre = found.centre
+        found = Samples.of(values.unflatten(0, (-1, size)), first or total)
         total = found if total is None else total + found
     assert total is not None
     return total

@@ -14,15 +14,17 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from howsure.gradients.layout import RANDOM, layout_of
+from howsure.gradients.layout import RANDOM, Verdict, layout_of
+from howsure.gradients.sources import Sources
 from howsure.methods.passes import one_at_a_time
 from howsure.methods.state import renewed, restored
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.trees import is_traced
+from howsure.values.trees import is_traced, modules_of
 
 Predict = Callable[[Setup, Any], Prediction]
 T = TypeVar("T")
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 MethodName = Literal[
     "auto",
@@ -147,6 +149,28 @@ class Method:
     def __repr__(self) -> str:
         """The name, in one line."""
         return f"Method({self.name})"
+
+
+def nothing_unsure(setup: Setup) -> ValueError:
+    """The error for a setup without anything random, with what to do."""
+    has_dropout = any(isinstance(module, _DROPOUTS) for module in modules_of(setup.model))
+    own = (
+        " The model's own dropout layers are off in eval mode; to count them, at their own rates, "
+        'give `placement="existing"`.'
+    )
+    return ValueError(
+        "There is nothing to be unsure about: give the sensor's `noise`, or fit the model's own "
+        f"uncertainty with `.fit(loader)`.{own if has_dropout else ''}"
+    )
+
+
+def check_unsure(setup: Setup, verdict: Verdict, sources: Sources) -> None:
+    """An error if neither inputs nor units nor the model itself vary, and no constant is set."""
+    varies = sources.names or verdict.random or setup.rate is not None or setup.is_fitted
+    if varies or is_traced() or bool(torch.as_tensor(setup.residual_var).any()):
+        return
+    if setup.placement.kind != "existing":
+        raise nothing_unsure(setup)
 
 
 def from_one_state(predict: Callable[[Setup, Any], T], setup: Setup, x: Any) -> T:

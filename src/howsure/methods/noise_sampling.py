@@ -19,8 +19,15 @@ from howsure.gradients.calls import Calls
 from howsure.gradients.layout import RANDOM, TOGETHER, Verdict, layout_of
 from howsure.gradients.sources import Sources
 from howsure.methods.classified import certain, judged_at, with_temperature
-from howsure.methods.draws import MOST_SAMPLES, SAMPLES, sampled_at, stand_alone
-from howsure.methods.method import Method
+from howsure.methods.draws import (
+    MOST_SAMPLES,
+    SAMPLES,
+    lost_in_rounding,
+    sampled_at,
+    stand_alone,
+    unchanged,
+)
+from howsure.methods.method import Method, check_unsure
 from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass, own_random_numbers
 from howsure.methods.pixels import with_model_var
@@ -66,9 +73,19 @@ def _layout(setup: Setup, x: Any) -> Verdict:
     return verdict if are_alone else Verdict("whole", note=TOGETHER.format(axis=setup.batch_dim))
 
 
+def _lost(setup: Setup, x: Any) -> tuple[str, ...]:
+    """What to say about noise that is smaller than the rounding of inputs like these."""
+    verdict = setup.once(_layout, x)
+    if is_traced():
+        return ()
+    sources = Sources.of(setup, x, verdict.layout)
+    return lost_in_rounding(verdict.calls(setup, x, sources), sources)
+
+
 def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
     verdict = setup.once(_layout, x)
     sources = Sources.of(setup, x, verdict.layout)
+    check_unsure(setup, verdict, sources)
     calls = verdict.calls(setup, x, sources)
     classes = Pass(setup, x)
     calls.finish = lambda out: classes.with_entropy(out if judged is None else judged.cooled(out))
@@ -89,6 +106,8 @@ def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
             f"Some inputs did not reach the tolerance of {setup.tolerance:g} with "
             f"{MOST_SAMPLES} samples; `std_error` says what they reached."
         )
+    notes += unchanged(calls, sources, found.var, samples)
+    notes += setup.once(_lost, x)
     return replace(_prediction(setup, calls, found, plain), notes=tuple(notes))
 
 

@@ -17,6 +17,7 @@ from howsure.noise.image_patterns import rows as rows
 from howsure.noise.inputs import NoiseLike as NoiseLike
 from howsure.noise.inputs import as_noise as as_noise
 from howsure.noise.inputs import described as described
+from howsure.noise.inputs import dimensions_of as dimensions_of
 from howsure.noise.inputs import from_config as from_config
 from howsure.noise.inputs import is_correlated as is_correlated
 from howsure.noise.inputs import is_number as is_number

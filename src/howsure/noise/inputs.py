@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeGuard
@@ -79,6 +80,22 @@ def roots_of(
 
     _walk(noise, x, leaf, "x")
     return found
+
+
+def dimensions_of(noise: object, x: object, batch_dim: int | None = 0) -> float:
+    """How many independent directions of equal size the noise is worth; see `Root.dimensions`.
+
+    At inputs of 0, so that it does not depend on what a batch holds; infinite without any noise.
+    """
+    found: list[float] = []
+
+    def leaf(own: Noise | None, item: Any, _: str) -> None:
+        if own is not None and item.numel():
+            still = torch.zeros_like(item.detach())
+            found.append(own.root(still, batch_dim).dimensions(still))
+
+    _walk(noise, x, leaf, "x")
+    return sum(found) if found else math.inf
 
 
 def _root(noise: Noise, x: Tensor, batch_dim: int | None, whole: bool) -> Root:

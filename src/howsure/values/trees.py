@@ -159,12 +159,19 @@ class Parts:
         )
 
     def varied(self, values: Sequence[object]) -> Any:
-        """The same for variances: what is no floating-point tensor, such as an index, has none."""
+        """The same for variances: what is no floating-point tensor, such as an index, has none.
+
+        That of complex numbers is not known: NaN.
+        """
         if isinstance(self.template, _Slot):
             return values[self.template.index]
-        return map_leaves(
-            lambda leaf: values[leaf.index] if isinstance(leaf, _Slot) else 0.0, self.template
-        )
+
+        def varied(leaf: object) -> object:
+            if isinstance(leaf, Tensor) and leaf.is_complex():
+                return torch.full_like(leaf.real, torch.nan)
+            return values[leaf.index] if isinstance(leaf, _Slot) else 0.0
+
+        return map_leaves(varied, self.template)
 
     def filler(self) -> Callable[[Sequence[object]], Any]:
         """`filled` for many calls: what has no tensors is looked at only once."""

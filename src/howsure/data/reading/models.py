@@ -99,9 +99,10 @@ def _found(name: str) -> object:
         module = import_module(path)
     except ModuleNotFoundError as error:
         if error.name is not None and path.startswith(error.name):
+            hint = f" Leave out `.py`: `{path[:-3]}:{attribute}`." if path.endswith(".py") else ""
             raise ValueError(
                 f"There is no module `{path}`; it is looked for in the current folder and among "
-                "the installed packages."
+                f"the installed packages.{hint}"
             ) from error
         raise ValueError(f"`{path}` needs `{error.name}`, which is not installed.") from error
     except Exception as error:
