@@ -16,7 +16,7 @@ from howsure.values.batches import batched
 from howsure.values.brief import number_range
 from howsure.values.budget import Budget
 from howsure.values.running import progress
-from howsure.values.trees import Parts, map_leaves
+from howsure.values.trees import Parts, later, map_leaves
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,9 +51,9 @@ class Prediction:
     notes: tuple[str, ...] = ()
     logits: Prediction | None = None
     expected_entropy: Tensor | None = None
-    covariance: Tensor | None = None
-    sources: Budget | None = None
-    linear_share: Tensor | None = None
+    covariance: Tensor | None = later(None)
+    sources: Budget | None = later(None)
+    linear_share: Tensor | None = later(None)
     std_error: Any = None
     novelty: Any = None
     joint_novelty: Tensor | None = None
@@ -287,7 +287,9 @@ def predict_all(
 ) -> Prediction:
     """The predictions of a wrapped model, or of several, for all batches."""
     batches = [loader] if isinstance(loader, Tensor | np.ndarray) else batched(loader)
-    found = [wrapped(*as_args(each)) for each in progress(batches, show_progress, "predict")]
+    shown = progress(batches, show_progress, "predict")
+    # Each by itself first: what a prediction can still compute takes more room than the results.
+    found = [concatenated([wrapped(*as_args(each))]) for each in shown]
     if not found:
         raise ValueError("The loader is empty; there is nothing to predict.")
     return concatenated(found)

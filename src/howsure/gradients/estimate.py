@@ -46,41 +46,53 @@ class Estimate:
     blocks: int
     dtype: torch.dtype
 
+    def _each(self, sums: Tensor) -> Tensor:  # (rows, ...)
+        """The average over the blocks of every row."""
+        count = self.sums.variance.count
+        if isinstance(count, Tensor):
+            count = count.reshape(-1, *(1,) * (sums.dim() - 1))
+        return sums / count
+
     @property
-    def count(self) -> Tensor:
-        """Blocks of every row, (rows, 1)."""
-        return self.sums.variance.count
+    def data_var(self) -> Tensor:
+        """(rows, outputs)."""
+        return self._each(self.sums.data_var)
+
+    @property
+    def model_var(self) -> Tensor:
+        """(rows, outputs)."""
+        return self._each(self.sums.model_var)
 
     @property
     def data_covariance(self) -> Tensor:
         """(rows, outputs, outputs)."""
-        return self.sums.data.sum(1) / self.count[:, :, None]
+        return self._each(self.sums.data.sum(1))
 
     @property
     def model_covariance(self) -> Tensor:
         """(rows, outputs, outputs)."""
-        return self.sums.model.sum(1) / self.count[:, :, None]
+        return self._each(self.sums.model.sum(1))
 
     @property
     def by_source(self) -> Tensor:
         """(sources, rows, outputs)."""
-        return (self.sums.by_source / self.count[:, :, None]).movedim(1, 0)
+        return self._each(self.sums.by_source).movedim(1, 0)
 
     @property
     def elements(self) -> list[Tensor]:
         """Of each noisy input, (rows, outputs, elements)."""
-        return [each / self.count[:, :, None] for each in self.sums.elements]
+        return [self._each(each) for each in self.sums.elements]
 
     @property
     def watched(self) -> Tensor:
         """Mean gradients with respect to the watched multipliers, (rows, outputs, masks)."""
-        return self.sums.watched / (self.count * self.sources.design.points)[:, :, None]
+        return self._each(self.sums.watched) / self.sources.design.points
 
     @property
     def linear_share(self) -> Tensor:
         """The first-order share of the variance, between 0 and 1; 1 where there is none."""
         total = self.sums.variance.mean
-        share = self.sums.linear / (self.count * total)
+        share = self._each(self.sums.linear) / total
         return torch.where(total > 0, share.clamp(0, 1), 1.0)
 
     @property
@@ -91,8 +103,8 @@ class Estimate:
         """
         if self.blocks >= FEWEST_BLOCKS:
             return self.sums.variance.standard_error
-        blocks, inside = self.count, self.sums.gaps / self.count
-        between = self.sums.variance.squares
+        blocks, between = self.sums.variance.count, self.sums.variance.squares
+        inside = self._each(self.sums.gaps)
         return ((between + _INSIDE * inside) / (blocks * (blocks - 1 + _INSIDE))).sqrt()
 
     def halves(self) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -145,7 +157,7 @@ def estimate(
 
 def is_precise(variance: Running, tolerance: float) -> Tensor:  # (rows,)
     """Whether a row's largest standard error, with its own uncertainty, is below the tolerance."""
-    doubt = 1 + 1 / (2 * (variance.count - 1)).sqrt()
+    doubt = 1 + 1 / (2 * (variance.count - 1)) ** 0.5
     # The relative error of a std is half that of its variance.
     reached = variance.standard_error * doubt <= 2 * tolerance * variance.mean
     # No number of points makes a std of what is not finite.

@@ -15,6 +15,7 @@ from howsure.methods.activations import read
 from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
+from howsure.values.trees import Later, changed
 
 if TYPE_CHECKING:
     from howsure.methods.gradients import Examined
@@ -30,7 +31,7 @@ def classified(setup: Setup, x: Any, seen: Examined) -> Prediction:
     # Noise shifts the logits, and where they lie decides how much the softmax lets through: they
     # vary around their mean, whatever is predicted.
     covariances = [found.data_covariance, found.model_covariance]
-    if own.notes:  # Some rows were sampled.
+    if own.has_samples:
         kept = zip(covariances, (own.data, own.model), strict=True)
         covariances = [with_variances(*each) for each in kept]
     estimates = [(means[0], *covariances), *_halves(found, means)]
@@ -43,7 +44,7 @@ def classified(setup: Setup, x: Any, seen: Examined) -> Prediction:
     probabilities = classes.mean if is_mean else _divided(plain, t).softmax(1)
     centre = _divided(_among(plain, columns, means[0]) if is_mean else plain, t)
     cooled = own if t is None else own.scaled(t[:, None] ** -2)
-    logits = replace(_logits(setup, cooled, centre, columns), notes=seen.notes)
+    logits = changed(_logits(setup, cooled, centre, columns), notes=seen.notes)
     prediction = Prediction(
         probabilities,
         classes.data_var + setup.residual_var,
@@ -131,9 +132,9 @@ def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None
         centre,
         data,
         model,
-        covariance=own.covariance if whole else None,
-        sources=own.budget if whole else None,
-        linear_share=everywhere(own.linear_share),
+        covariance=Later(lambda: own.covariance) if whole else None,
+        sources=Later(lambda: own.budget) if whole else None,
+        linear_share=Later(lambda: everywhere(own.linear_share)),
         std_error=error,
     )
 

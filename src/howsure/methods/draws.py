@@ -195,7 +195,7 @@ class Sampled:
         data, total, error = (each[own] for each in (found.data_var, found.var, found.std_error))
         if not self.sources.inputs:
             data = torch.zeros_like(total)
-        return Replaced(data, total - data, error)
+        return Replaced(rows, data, total - data, error)
 
     def _places(self, rows: Tensor) -> tuple[Rows, Rows]:
         """The rows that run, and which of those are meant: all run if none can be left out."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +17,8 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+T = TypeVar("T")
+
 
 def map_leaves(function: Callable[..., object], tree: object, *others: object) -> Any:
     """The same structure with `function` applied to every leaf, and to those of others like it."""
@@ -29,7 +28,7 @@ def map_leaves(function: Callable[..., object], tree: object, *others: object) -
     def mapped(leaf: object, *beside: Any) -> object:
         if isinstance(leaf, Mapping) and not dataclasses.is_dataclass(leaf):
             columns = {key: [each[key] for each in (leaf, *beside)] for key in leaf}
-            return _like(leaf, {key: map_leaves(function, *col) for key, col in columns.items()})
+            return like(leaf, {key: map_leaves(function, *col) for key, col in columns.items()})
         if isinstance(leaf, tuple) and hasattr(leaf, "_fields"):  # torch 2.6: a `PackedSequence`
             parts = [map_leaves(function, *col) for col in zip(leaf, *beside, strict=True)]
             return type(leaf)(*parts)
@@ -43,7 +42,7 @@ def map_leaves(function: Callable[..., object], tree: object, *others: object) -
     return pytree.tree_map(mapped, tree, *others)
 
 
-def _like(mapping: Mapping[object, object], items: dict[object, object]) -> object:
+def like(mapping: Mapping[object, object], items: dict[object, object]) -> object:
     """The items in a mapping of a class that torch does not know; a dict if that takes none."""
     constructor: Any = type(mapping)
     try:
@@ -142,7 +141,7 @@ class Parts:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
         self.tensors.append(leaf)
-        return _Slot(len(self.tensors) - 1)
+        return Slot(len(self.tensors) - 1)
 
     def has_other_tensors(self) -> bool:
         """Whether there are tensors besides: indices, masks."""
@@ -152,75 +151,26 @@ class Parts:
 
     def filled(self, values: Sequence[object]) -> Any:
         """The structure with `values` in place of its floating-point tensors."""
-        if isinstance(self.template, _Slot):
+        if isinstance(self.template, Slot):
             return values[self.template.index]
         return map_leaves(
-            lambda leaf: values[leaf.index] if isinstance(leaf, _Slot) else leaf, self.template
+            lambda leaf: values[leaf.index] if isinstance(leaf, Slot) else leaf, self.template
         )
 
     def varied(self, values: Sequence[object]) -> Any:
         """The same for variances: what is no floating-point tensor, such as an index, has none."""
-        if isinstance(self.template, _Slot):
+        if isinstance(self.template, Slot):
             return values[self.template.index]
         return map_leaves(
-            lambda leaf: values[leaf.index] if isinstance(leaf, _Slot) else 0.0, self.template
+            lambda leaf: values[leaf.index] if isinstance(leaf, Slot) else 0.0, self.template
         )
 
-    def filler(self) -> Callable[[Sequence[object]], Any]:
-        """`filled` for many calls: what has no tensors is looked at only once."""
-        found = _filler(self.template)
-        return found if found is not None else lambda values: self.template
 
-
-def _filler(template: object) -> Callable[[Sequence[object]], object] | None:
-    """Puts values into a template; `None` if it has no place for any."""
-    if isinstance(template, _Slot):
-        return operator.itemgetter(template.index)
-    if dataclasses.is_dataclass(template) and not isinstance(template, type):
-        fields = [(f.name, getattr(template, f.name)) for f in dataclasses.fields(template)]
-        parts = {name: part for name, each in fields if (part := _filler(each)) is not None}
-        filled = functools.partial(dataclasses.replace, template)
-        return (
-            (lambda values: filled(**{n: p(values) for n, p in parts.items()})) if parts else None
-        )
-    leaves, spec = pytree.tree_flatten(template)
-    if spec.is_leaf() and isinstance(template, Mapping):
-        found = {key: part for key, each in template.items() if (part := _filler(each)) is not None}
-        rest = dict(template)
-        return (
-            (lambda values: _like(template, rest | {k: p(values) for k, p in found.items()}))
-            if found
-            else None
-        )
-    if spec.is_leaf():
-        return None
-    own = [_filler(leaf) for leaf in leaves]
-    if not any(own):
-        return None
-    pairs = list(zip(own, leaves, strict=True))
-    return lambda values: spec.unflatten([p(values) if p else leaf for p, leaf in pairs])
-
-
-class _Slot:
+class Slot:
     """Marks where a tensor was."""
 
     def __init__(self, index: int) -> None:
         self.index = index
-
-
-def paths(tree: object) -> list[str]:
-    """Where each floating-point tensor is in a structure: `.pose.0`; nothing for a single one."""
-    leaves = pytree.tree_leaves_with_path(tree)
-    found = [path for path, leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    count = len(Parts(tree).tensors)
-    if len(found) != count:  # A dataclass: torch does not know its fields.
-        return [f".{index}" for index in range(count)] if count > 1 else [""]
-    return ["".join(f".{word(key)}" for key in path) for path in found]
-
-
-def word(key: Any) -> str:
-    """A key of a path without brackets and quotes."""
-    return re.sub(r"\W", "", pytree.keystr((key,)))
 
 
 def modules_of(model: Any) -> list[nn.Module]:
@@ -285,3 +235,58 @@ def is_traced() -> bool:
 def outside_traces() -> AbstractContextManager[object]:
     """Operations on constants are done at once, and a trace sees what comes out."""
     return _disable_current_modes()
+
+
+class Later:
+    """A value that is computed when it is first asked for; for fields that are `later`.
+
+    What it is computed from must be nobody else's to change.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make: Callable[[], Any] | None = make
+        self._value: Any = None
+
+    def __call__(self) -> Any:
+        """The value; from then on, what it was computed from is not kept."""
+        make = self._make
+        if make is not None:
+            with torch.inference_mode(False):
+                self._value = make()
+            self._make = None
+        return self._value
+
+    def __getstate__(self) -> dict[str, object]:
+        """What a copy has: the value."""
+        return {"_make": None, "_value": self()}
+
+
+class _LaterField:
+    def __init__(self, *default: object) -> None:
+        self.default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:  # The dataclass asks for the default.
+            if not self.default:
+                raise AttributeError(self.name)
+            return self.default[0]
+        value = instance.__dict__[self.name]
+        return value() if type(value) is Later else value
+
+    def __set__(self, instance: Any, value: object) -> None:
+        instance.__dict__[self.name] = value
+
+
+def later(*default: object) -> Any:
+    """A field of a dataclass that takes a value or a `Later`, and gives the value."""
+    return _LaterField(*default)
+
+
+def changed(whole: T, **changes: object) -> T:
+    """`dataclasses.replace` that computes nothing: what comes later still does."""
+    new = object.__new__(type(whole))
+    new.__dict__.update(whole.__dict__, **changes)
+    return new
