@@ -16,9 +16,10 @@ from howsure.values.batches import batched
 from howsure.values.brief import number_range
 from howsure.values.budget import Budget
 from howsure.values.running import progress
-from howsure.values.trees import Parts, later, map_leaves
+from howsure.values.trees import Parts, map_leaves, may_be_later
 
 
+@may_be_later("covariance", "sources", "linear_share")
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """A prediction and how sure it is; fields have the structure of the model's output.
@@ -51,9 +52,9 @@ class Prediction:
     notes: tuple[str, ...] = ()
     logits: Prediction | None = None
     expected_entropy: Tensor | None = None
-    covariance: Tensor | None = later(None)
-    sources: Budget | None = later(None)
-    linear_share: Tensor | None = later(None)
+    covariance: Tensor | None = None
+    sources: Budget | None = None
+    linear_share: Tensor | None = None
     std_error: Any = None
     novelty: Any = None
     joint_novelty: Tensor | None = None

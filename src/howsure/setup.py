@@ -30,6 +30,7 @@ from howsure.values.trees import (
     modules_of,
     selected,
     shapes_of,
+    state_of,
     way_of,
     weights_of,
 )
@@ -152,9 +153,7 @@ class Setup:
 
         `without` names an axis whose length does not matter.
         """
-        weights = weights_of(self.model)
-        versions = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights)
-        model = (id(self.model), hash((versions, way_of(self.model))), repr(self.output))
+        model = (id(self.model), state_of(self.model), repr(self.output))
         random = (id(self.noise), self.rate is None, self.placement)
         return (*model, *random, self.task, self.batch_dim, shapes_of(x, without))
 

@@ -26,6 +26,7 @@ class Calls:
     """Runs a setup's model at points that differ in some inputs and in the dropout masks.
 
     Attributes:
+        tensors: The floating-point tensors of the input.
         count: How many rows the input has; 1 if it is taken as a whole.
         parts: The structure of the model's output, once it was called.
         columns: The outputs of every row that count, (rows, outputs); `None` for all.
@@ -43,6 +44,7 @@ class Calls:
     ) -> None:
         self.setup = setup
         self.x = x
+        self.tensors = Parts(x).tensors
         self.layout: Layout = layout
         self.sites = sites
         self.axes = axes
@@ -70,9 +72,11 @@ class Calls:
                 f"classes); this one returns {shapes}. Choose it with `output=`."
             )
 
-    def base(self, tensor: Tensor) -> Tensor:
-        """An input or its variance with the rows in front."""
-        return tensor.unsqueeze(0) if self.layout == "whole" else _in_front(tensor, self.axis)
+    def base(self, number: int, rows: Rows) -> Tensor:
+        """Some rows of a floating-point input, in front; the whole input, if it is one."""
+        tensor = self.tensors[number].detach()
+        own = tensor.unsqueeze(0) if self.layout == "whole" else _in_front(tensor, self.axis)
+        return own if rows is ALL else own[rows]
 
     def plain(self) -> tuple[Tensor, ...]:
         """What the model itself says: one call with copies of the inputs."""

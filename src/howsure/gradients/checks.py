@@ -140,7 +140,7 @@ def _is_silent(calls: Calls, sources: Sources, points: Sequence[Tensor], some: S
         return False
     rows, count = some
     pairs = zip(sources.inputs, points, strict=True)
-    return not any(bool(n.root.apply(leaf(z, count, calls.x), rows).any()) for n, z in pairs)
+    return not any(bool(n.root.apply(leaf(z, count, calls), rows).any()) for n, z in pairs)
 
 
 def _is_hidden(

@@ -28,7 +28,7 @@ from howsure.gradients.calls import (
 )
 from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
 from howsure.setup import Setup
-from howsure.values.trees import Parts, finite, is_traced
+from howsure.values.trees import finite, is_traced
 
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8
@@ -238,14 +238,13 @@ def _looped(setup: Setup, x: Any, plain: Sequence[Tensor]) -> Verdict | None:
 
 def _has_own_rows(calls: Calls, sources: Sources, plain: Sequence[Tensor]) -> bool:
     """Whether rows of one call are independent: noise on some leaves the outputs of others."""
-    tensors = Parts(calls.x).tensors
-    own = [calls.base(tensors[noisy.number]).shape[0] for noisy in sources.inputs]
+    own = [len(calls.base(noisy.number, ALL)) for noisy in sources.inputs]
     if any(rows != calls.count for rows in own):
         return False
     points = [z[:1] for z in sources.drawn(range(1))]
     alone = calls.flat(plain, 1)[0]
     for quiet in _halves(calls.count):
-        leaves = [leaf(z, calls.count, calls.x).clone() for z in points]
+        leaves = [leaf(z, calls.count, calls).clone() for z in points]
         for each in leaves:
             each[:, quiet] = 0
         with torch.no_grad():
@@ -267,7 +266,7 @@ def _is_independent(
 ) -> bool:
     """Whether the gradient of the first row's outputs is 0 for all others."""
     with torch.inference_mode(False), torch.enable_grad():
-        leaves = [leaf(z, count, calls.x).requires_grad_() for z in points]
+        leaves = [leaf(z, count, calls).requires_grad_() for z in points]
         try:
             outputs = outputs_at(calls, sources, leaves, rows)
         except RuntimeError:  # It runs without gradients only; the checks of gradients will say so.

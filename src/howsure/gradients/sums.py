@@ -13,7 +13,7 @@ from torch import Tensor
 
 from howsure.gradients.points import Design, Forms, table_of
 from howsure.gradients.sources import Gradients
-from howsure.values.trees import Later, later
+from howsure.values.trees import Later, may_be_later
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +65,7 @@ def at_least(least: float, count: float | Tensor) -> float | Tensor:
     return count.clamp(min=least) if isinstance(count, Tensor) else max(least, count)
 
 
+@may_be_later("spread", "blocks", "means", "data", "model", "linear", "by_source", "watched")
 @dataclass(frozen=True, eq=False)
 class Sums:
     """What some blocks say about some rows; rows come first everywhere.
@@ -96,14 +97,14 @@ class Sums:
     model_var: Tensor
     gaps: Tensor
     elements: tuple[Tensor, ...]
-    spread: Running = later()
-    blocks: Tensor = later()
-    means: Tensor = later()
-    data: Tensor = later()
-    model: Tensor = later()
-    linear: Tensor = later()
-    by_source: Tensor = later()
-    watched: Tensor = later()
+    spread: Running
+    blocks: Tensor
+    means: Tensor
+    data: Tensor
+    model: Tensor
+    linear: Tensor
+    by_source: Tensor
+    watched: Tensor
 
     def _columns(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -14,9 +14,10 @@ from torch import Tensor
 from howsure.gradients.estimate import COMPARED, Estimate
 from howsure.gradients.sums import at_least
 from howsure.values.budget import Budget
-from howsure.values.trees import Later, changed, has_values, later
+from howsure.values.trees import Later, changed, has_values, may_be_later
 
 
+@may_be_later("covariance", "linear_share", "budget")
 @dataclass(frozen=True, eq=False)
 class Variances:
     """Variances of all rows and outputs, and where they come from.
@@ -35,9 +36,9 @@ class Variances:
     data: Tensor
     model: Tensor
     standard_error: Tensor
-    covariance: Tensor = later()
-    linear_share: Tensor = later()
-    budget: Budget = later()
+    covariance: Tensor
+    linear_share: Tensor
+    budget: Budget
     notes: tuple[str, ...] = ()
     has_samples: bool = False
 

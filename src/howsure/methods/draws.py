@@ -18,7 +18,6 @@ from howsure.gradients.variances import Replaced
 from howsure.masks import draw_uniforms, masks
 from howsure.methods.monte_carlo import Samples
 from howsure.setup import Setup
-from howsure.values.trees import Parts
 
 # As many as one needs for a std within 5 %; and where a tolerance gives up.
 SAMPLES = 200
@@ -134,7 +133,6 @@ def _values(
 def _drawn(calls: Calls, sources: Sources, units: range, rows: Rows) -> _Drawn:
     """What all samples of some units draw."""
     size = 2 if sources.active else 1
-    tensors = Parts(calls.x).tensors
     numbers = range(units[0] * size, (units[-1] + 1) * size)
     count = len(rows) if isinstance(rows, Tensor) else len(range(calls.count)[rows])
     own = 1 if calls.setup.shared_masks else count
@@ -147,7 +145,7 @@ def _drawn(calls: Calls, sources: Sources, units: range, rows: Rows) -> _Drawn:
     drawn = sources.remembered("samples", (sources.seed, numbers, *shapes), draw_all)
     noisy = {}
     for source, normals in zip(sources.inputs, drawn, strict=True):
-        x = calls.base(tensors[source.number])[rows]
+        x = calls.base(source.number, rows)
         z = normals.to(x.device, _wide(x))
         spread = z.expand(-1, len(x), *z.shape[2:])
         noisy[source.number] = (x + source.root.apply(spread, rows)).to(x.dtype)

@@ -196,25 +196,35 @@ def way_of(model: Any) -> int:
 
     Classes, plain attributes such as a switch, functions, and the keys of tables of hooks.
     """
-    found: list[Any] = []
+    return state_of(model)[0]
+
+
+def state_of(model: Any) -> tuple[int, int]:
+    """The way of a model, and where its weights are and how often they were written, as hashes."""
+    way: list[Any] = []
+    weights: list[Tensor | None] = []
     for module in modules_of(model):
-        found.append(type(module))
+        way.append(type(module))
         for name, value in module.__dict__.items():
             kind = type(value)
             if kind in _TABLES:
                 # Most of what a module has are empty tables of hooks.
                 if value:
-                    found.append((name, *value))
+                    way.append((name, *value))
             elif kind in _SWITCHES or isinstance(value, _SWITCHES):
-                found.append((name, value))
+                way.append((name, value))
             elif isinstance(value, dict):
-                found.append((name, *value))
+                way.append((name, *value))
             elif value is not None and callable(value):
-                found.append((name, id(value)))
-    return hash(tuple(found))
+                way.append((name, id(value)))
+        weights += [*module._parameters.values(), *module._buffers.values()]
+    written = [
+        (t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights if t is not None
+    ]
+    return hash(tuple(way)), hash(tuple(written))
 
 
-_TABLES = (dict, OrderedDict, set)
+_TABLES = frozenset((dict, OrderedDict, set))
 _SWITCHES = (bool, int, float, str)
 
 
@@ -238,7 +248,7 @@ def outside_traces() -> AbstractContextManager[object]:
 
 
 class Later:
-    """A value that is computed when it is first asked for; for fields that are `later`.
+    """A value that is computed when it is first asked for, in a field that `may_be_later`.
 
     What it is computed from must be nobody else's to change.
     """
@@ -262,27 +272,26 @@ class Later:
 
 
 class _LaterField:
-    def __init__(self, *default: object) -> None:
-        self.default = default
-
-    def __set_name__(self, owner: type, name: str) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        if instance is None:  # The dataclass asks for the default.
-            if not self.default:
-                raise AttributeError(self.name)
-            return self.default[0]
-        value = instance.__dict__[self.name]
+        value = self if instance is None else instance.__dict__[self.name]
         return value() if type(value) is Later else value
 
     def __set__(self, instance: Any, value: object) -> None:
         instance.__dict__[self.name] = value
 
 
-def later(*default: object) -> Any:
-    """A field of a dataclass that takes a value or a `Later`, and gives the value."""
-    return _LaterField(*default)
+def may_be_later(*names: str) -> Callable[[type[T]], type[T]]:
+    """A frozen dataclass some of whose fields take a value or a `Later`, and give the value."""
+
+    def with_fields(kind: type[T]) -> type[T]:
+        for name in names:
+            setattr(kind, name, _LaterField(name))
+        return kind
+
+    return with_fields
 
 
 def changed(whole: T, **changes: object) -> T:
