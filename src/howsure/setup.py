@@ -159,10 +159,9 @@ class Setup:
 
     def roots(self, x: Any, *, whole: bool = False) -> list[tuple[int, str, Root]]:
         """Number, name and square root of the noise of every noisy tensor; see `roots_of`."""
-        find = partial(roots_of, self.noise, x, self.batch_dim, whole=whole)
-        return self._of_noise(("roots", whole), x, find)
+        return roots_of(self.noise, x, self.batch_dim, whole=whole)
 
-    def _of_noise(self, name: Hashable, x: Any, find: Callable[[], Fact]) -> Fact:
+    def of_noise(self, name: Hashable, x: Any, find: Callable[[], Fact]) -> Fact:
         """What is found about the noise; remembered where it is a number, which nobody changes."""
         if is_traced() or not self._has_one_number:
             return find()
@@ -184,7 +183,7 @@ class Setup:
     def variance(self, x: Any) -> Any:
         """The noise variance of an input, in the structure that `propagate` takes; a copy."""
         find = partial(variance_of, self.noise, x, self.batch_dim)
-        return copied(self._of_noise("variance", x, find))
+        return copied(self.of_noise("variance", x, find))
 
     def sites(self, x: Any) -> tuple[Site, ...]:
         """The dropout sites for inputs shaped like `x`.
@@ -227,7 +226,7 @@ class Setup:
         model = in_python(self.model)
         if not torch.is_grad_enabled() or not isinstance(model, nn.Module):
             return model
-        if not any(tensor.is_inference() for tensor in weights_of(model)):
+        if not any(map(Tensor.is_inference, weights_of(model))):
             return model
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         copies = {name: tensor.clone() for name, tensor in tensors.items()}

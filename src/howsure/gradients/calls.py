@@ -197,10 +197,8 @@ class Calls:
         Variances and errors are `wide`: those of half precision are kept in float32.
         """
         assert self.parts is not None
-        types = [out.dtype for out in self.parts.tensors]
-        if wide:
-            types = [torch.promote_types(each, torch.float32) for each in types]
-        return [each.to(own) for each, own in zip(self._shaped(flat), types, strict=True)]
+        pairs = zip(self._shaped(flat), self.parts.tensors, strict=True)
+        return [each.to(_wide(out.dtype) if wide else out.dtype) for each, out in pairs]
 
     def _shaped(self, flat: Tensor) -> list[Tensor]:
         assert self.parts is not None
@@ -209,7 +207,8 @@ class Calls:
             columns = flat.split([out.numel() for out in tensors], 1)
             return [p.reshape(out.shape) for p, out in zip(columns, tensors, strict=True)]
         if len(tensors) == 1 and self._output_axis(0) == 0:
-            return [flat.reshape(flat.shape[0], *tensors[0].shape[1:])]
+            own = tensors[0].shape[1:]
+            return [flat if flat.shape[1:] == own else flat.reshape(flat.shape[0], *own)]
         found, start = [], 0
         for number, out in enumerate(tensors):
             axis = self._output_axis(number)
@@ -219,6 +218,10 @@ class Calls:
             found.append(column.movedim(0, axis) if axis else column)
             start += size
         return found
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _in_front(tensor: Tensor, axis: int) -> Tensor:

@@ -58,14 +58,20 @@ class Sources:
     @classmethod
     def of(cls, setup: Setup, x: Any, layout: Layout, *, watch: bool = False) -> Sources:
         """Those of a setup for an input; `watch` adds multipliers that do not vary."""
-        inputs = tuple(Noisy(*found) for found in setup.roots(x, whole=layout == "whole"))
+
+        def of_sensors() -> Sources:
+            roots = setup.roots(x, whole=layout == "whole")
+            return cls(tuple(Noisy(*found) for found in roots), (), (), setup.seed, setup._facts)
+
+        sensors = setup.of_noise(("sources", layout, setup.seed), x, of_sensors)
         if watch:
             sites = setup.watching(x).sites(x)
-            still = (0.0,) * len(sites)
-            return cls(inputs, sites, still, setup.seed, setup._facts, watched=True)
-        sites = setup.sites(x) if setup.has_masks(x) else ()
-        odds = tuple(rate / (1 - rate) for rate in setup.rates(sites)) if sites else ()
-        return cls(inputs, sites, odds, setup.seed, setup._facts)
+            return replace(sensors, sites=sites, odds=(0.0,) * len(sites), watched=True)
+        if not setup.has_masks(x):
+            return sensors
+        sites = setup.sites(x)
+        odds = tuple(rate / (1 - rate) for rate in setup.rates(sites))
+        return replace(sensors, sites=sites, odds=odds)
 
     def kinds(self) -> list[Sources]:
         """Sensors alone and masks alone, if there are both; else itself."""

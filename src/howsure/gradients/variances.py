@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from howsure.gradients.details import at_least
 from howsure.gradients.estimate import COMPARED, Estimate
-from howsure.gradients.sums import at_least
 from howsure.values.budget import Budget
 from howsure.values.trees import Later, changed, has_values, may_be_later
 
@@ -41,6 +41,11 @@ class Variances:
     budget: Budget
     notes: tuple[str, ...] = ()
     has_samples: bool = False
+
+    @property
+    def total(self) -> Tensor:
+        """Of both, (rows, outputs)."""
+        return self.data + self.model
 
     @classmethod
     def nothing(cls, plain: Tensor) -> Variances:  # (rows, outputs)
@@ -112,7 +117,7 @@ def variances_of(found: Estimate, by_samples: Replaced | None = None) -> Varianc
     estimate, can be negative by chance: a part that is counts as 0.
     """
     data, model = _kept(found, by_samples)
-    error = _error_of_std(found.standard_error, data + model)
+    error = _error_of_std(found.squared_error, data + model)
     if by_samples is not None:
         error = error.index_copy(0, by_samples.rows, by_samples.error)
     return Variances(
@@ -136,13 +141,13 @@ def _kept(found: Estimate, by_samples: Replaced | None) -> tuple[Tensor, Tensor]
 
 def are_usual(found: Estimate, own: Variances, plain: Tensor) -> bool:  # (rows, outputs)
     """Whether all rows pass all checks with room to spare; else they are looked at one by one."""
-    values, variance = found.sums.values, own.data + own.model
+    values, variance = found.sums.values, own.total
     if found.blocks >= COMPARED or plain.shape != variance.shape or not has_values(variance):
         return False
-    spread = values.squares / ((values.count - 1) * _step(_points(found)))
-    moved = (values.mean - plain).square() / SHIFT**2
-    largest = torch.maximum(spread, moved)
-    return bool(((largest < variance) & (variance < torch.inf)).all())
+    share = values.count / ((values.count - 1) * _step(_points(found)))
+    gap = values.mean - plain
+    together = torch.addcmul(values.var * share, gap, gap, value=SHIFT**-2)
+    return bool(((together < variance) & (variance < torch.inf)).all())
 
 
 def resampled(found: Estimate, own: Variances, passes: PlainPasses) -> Variances:
@@ -151,7 +156,7 @@ def resampled(found: Estimate, own: Variances, passes: PlainPasses) -> Variances
     These are rows of which nothing is left, or whose outputs vary far more than their gradients
     say; and those with an output that is flat at all points, and is not at further ones.
     """
-    rows = _doubtful(found, own.data + own.model, passes)
+    rows = _doubtful(found, own.total, passes)
     if not len(rows):
         return own
     more = "" if found.blocks >= COMPARED else MORE_POINTS
@@ -174,7 +179,7 @@ def _doubtful(found: Estimate, variance: Tensor, passes: PlainPasses) -> Tensor:
     values = found.sums.values
     rounding = (20 * torch.finfo(found.dtype).eps * values.mean).square()
     most = torch.maximum(_step(_points(found)) * variance, rounding) * (values.count - 1)
-    missed, flat = values.squares > most, variance == 0
+    missed, flat = values.var * values.count > most, variance == 0
     if found.blocks >= COMPARED:
         missed = missed | _disagrees(found, variance, rounding)
     if not has_values(variance):
@@ -224,18 +229,17 @@ def _disagrees(found: Estimate, variance: Tensor, rounding: Tensor) -> Tensor:
 
     The quadrature is made for functions that are smooth, or have few kinks, within the noise.
     """
-    spread = found.sums.spread
-    error = (found.standard_error.square() + spread.standard_error.square()).sqrt()
+    spread = found.sums.details.spread
+    error = (found.squared_error + spread.standard_error.square()).sqrt()
     # One in some 100,000 by chance: a quantile of Student's distribution, roughly.
     limit = 4.5 * (1 + 8 / at_least(1.0, spread.count - 1))
     is_far = (spread.mean - variance).abs() > limit * error + rounding
     return is_far & torch.as_tensor(spread.count >= COMPARED // 2, device=is_far.device)
 
 
-def _error_of_std(error: Tensor, variance: Tensor) -> Tensor:
+def _error_of_std(squared: Tensor, variance: Tensor) -> Tensor:
     """d std = d var / (2 std); where the variance is 0 and its error too, 0."""
-    std = variance.sqrt()
-    return error / (2 * torch.where(std > 0, std, 1.0))
+    return (squared / torch.where(variance > 0, variance, 1.0)).sqrt() / 2
 
 
 def _covariance(found: Estimate, kept: tuple[Tensor, Tensor]) -> Tensor:

@@ -15,7 +15,7 @@ from howsure.methods.activations import read
 from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
-from howsure.values.trees import Later, changed
+from howsure.values.trees import Later, as_is, changed
 
 if TYPE_CHECKING:
     from howsure.methods.gradients import Examined
@@ -132,8 +132,8 @@ def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None
         centre,
         data,
         model,
-        covariance=Later(lambda: own.covariance) if whole else None,
-        sources=Later(lambda: own.budget) if whole else None,
+        covariance=as_is(own, "covariance") if whole else None,
+        sources=as_is(own, "budget") if whole else None,
         linear_share=Later(lambda: everywhere(own.linear_share)),
         std_error=error,
     )

@@ -30,7 +30,7 @@ from howsure.methods.passes import check_classes
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.running import keep_freed_memory
-from howsure.values.trees import Later, changed, is_traced
+from howsure.values.trees import as_is, changed, is_traced
 
 # Points unless `samples` says otherwise: two blocks of one source, one of noise at masks.
 POINTS = 8
@@ -102,9 +102,9 @@ def _prediction(setup: Setup, seen: Examined, found: Modelled) -> Prediction:
         wide(own.data),
         wide(own.model),
         notes=seen.notes,
-        covariance=Later(lambda: own.covariance),
-        sources=Later(lambda: own.budget),
-        linear_share=Later(lambda: own.linear_share),
+        covariance=as_is(own, "covariance"),
+        sources=as_is(own, "budget"),
+        linear_share=as_is(own, "linear_share"),
         std_error=wide(own.standard_error),
         novelty=None if found.novelty is None else wide(found.novelty),
         joint_novelty=found.joint,
@@ -229,15 +229,15 @@ NOT_FINITE = (
     "noise: their std is NaN."
 )
 SHIFTED = (
-    "The noise moves the outputs of {count} of {total} inputs by more than {std} std on average: what "
-    "the network says for the reading itself is not what it says under its noise. "
+    "The noise moves the outputs of {count} of {total} inputs by more than {std} std on average: "
+    "what the network says for the reading itself is not what it says under its noise. "
     '`prediction="mean"` predicts the latter.'
 )
 
 
 def _judged(setup: Setup, plain: Tensor, found: Estimate, own: Variances) -> Variances:
     """The variances without those of rows that are not finite, and what to say about rows."""
-    mean, total = found.sums.values.mean, own.data + own.model
+    mean, total = found.sums.values.mean, own.total
     is_finite = plain.isfinite().all(1, keepdim=True) & total.isfinite().all(1, keepdim=True)
     factor = torch.where(is_finite, 1.0, torch.nan)
     if is_traced():

@@ -294,6 +294,11 @@ def may_be_later(*names: str) -> Callable[[type[T]], type[T]]:
     return with_fields
 
 
+def as_is(whole: object, name: str) -> Any:
+    """A field that `may_be_later`, for another such field: its value, or what computes it."""
+    return whole.__dict__[name]
+
+
 def changed(whole: T, **changes: object) -> T:
     """`dataclasses.replace` that computes nothing: what comes later still does."""
     new = object.__new__(type(whole))
