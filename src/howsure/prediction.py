@@ -104,8 +104,7 @@ class Prediction:
             import pandas
         except ImportError as error:
             raise ImportError("`to_pandas` needs pandas: `pip install pandas`.") from error
-        named = table_of(self.to_dict(level), len(self))
-        return pandas.DataFrame(named)
+        return pandas.DataFrame(table_of(self.to_dict(level), len(self)))
 
     def budget(self) -> Budget:
         """Where the variance comes from: each input, each dropped layer. Of the logits, if any."""
@@ -158,10 +157,7 @@ class Prediction:
 
     @property
     def entropy(self) -> Tensor:
-        """Entropy of the predicted class probabilities, in nats; of every pixel for dense classes.
-
-        Classes are on the second axis, (batch, classes, ...), as for the softmax.
-        """
+        """Entropy of the class probabilities, (batch, classes, ...), in nats; of every pixel."""
         self._check_classification()
         return entropy(self.mean, dim=1 if self.mean.dim() > 1 else 0)
 
@@ -289,8 +285,7 @@ def predict_all(
     """The predictions of a wrapped model, or of several, for all batches."""
     batches = [loader] if isinstance(loader, Tensor | np.ndarray) else batched(loader)
     shown = progress(batches, show_progress, "predict")
-    # Each by itself first: what a prediction can still compute takes more room than the results.
-    found = [concatenated([wrapped(*as_args(each))]) for each in shown]
+    found = [concatenated([wrapped(*as_args(each))]) for each in shown]  # without maps
     if not found:
         raise ValueError("The loader is empty; there is nothing to predict.")
     return concatenated(found)

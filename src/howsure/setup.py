@@ -137,8 +137,10 @@ class Setup:
         if is_traced():
             return self._facts[last] if last in self._facts else find(self, x)
         key = (find, self.kind_of(x))
-        fact = self._facts[key] if key in self._facts else find(self, x)
-        self.keep(key, fact)
+        fact = self._facts.get(key, last)
+        if fact is last:  # which is nobody's fact
+            fact = find(self, x)
+            self.keep(key, fact)
         self.keep(last, fact)
         return fact
 

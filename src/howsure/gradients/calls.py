@@ -13,7 +13,7 @@ from torch import Tensor
 
 from howsure.masks import DropoutMode, Site
 from howsure.setup import Setup
-from howsure.values.trees import Parts, copied, map_leaves
+from howsure.values.trees import Parts, Slot, copied, map_leaves
 
 # "folded": all points are rows of one batch. "looped": one call per point, whose rows are
 # independent. "whole": one call per point, which is one input with all its rows.
@@ -82,6 +82,11 @@ class Calls:
         """What the model itself says: one call with copies of the inputs."""
         self.parts = Parts(self.finish(self.setup.run(copied(self.x))))
         return tuple(self.parts.tensors)
+
+    @property
+    def returns_one_tensor(self) -> bool:
+        """Whether the model's output is a tensor and nothing else."""
+        return self.parts is not None and isinstance(self.parts.template, Slot)
 
     def outputs(self) -> int:
         """How many numbers an input has as outputs."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from howsure.gradients.points import Design, Forms, table_of
 from howsure.gradients.sources import Gradients
+
+if TYPE_CHECKING:
+    from howsure.gradients.sums import Told
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,27 +54,6 @@ class Running:
 def at_least(least: float, count: float | Tensor) -> float | Tensor:
     """The count, and no less."""
     return count.clamp(min=least) if isinstance(count, Tensor) else max(least, count)
-
-
-class Told:
-    """What the forms of a design say about some sources.
-
-    Attributes:
-        numbers: Of all pairs of outputs: covariance, its first-order part, by how much the halves
-            of a block differ and their sum, (blocks, rows, outputs * outputs, 4).
-        outputs: How many.
-        variance: Of every output, (blocks, rows, outputs); then the others.
-    """
-
-    def __init__(self, numbers: Tensor, outputs: int) -> None:
-        self.numbers, self.outputs = numbers, outputs
-        own = numbers if outputs == 1 else numbers[:, :, :: outputs + 1]
-        self.variance, self.linear, self.apart, self.both = own.unbind(3)
-
-    @property
-    def covariance(self) -> Tensor:
-        """(blocks, rows, outputs, outputs)."""
-        return self.numbers[..., 0].unflatten(2, (self.outputs, self.outputs))
 
 
 @dataclass(frozen=True, eq=False)

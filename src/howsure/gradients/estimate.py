@@ -110,9 +110,9 @@ class Estimate:
         """
         if self.blocks >= FEWEST_BLOCKS:
             return self.sums.variance.standard_error.square()
-        blocks, between = self.sums.variance.count, self.sums.variance.var
-        inside = self.sums.gaps * (_INSIDE / blocks**2)
-        return (between + inside) / (blocks - 1 + _INSIDE)
+        # All rows have as many blocks.
+        both = torch.add(self.sums.variance.var, self.sums.gaps, alpha=_INSIDE / self.blocks**2)
+        return both / (self.blocks - 1 + _INSIDE)
 
     def halves(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Mean, data and model covariance of the blocks of even and of odd number.

@@ -28,7 +28,7 @@ from howsure.gradients.calls import (
 )
 from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
 from howsure.setup import Setup
-from howsure.values.trees import finite, is_traced
+from howsure.values.trees import is_traced, map_leaves
 
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8
@@ -109,6 +109,17 @@ def layout_of(setup: Setup, x: Any) -> Verdict:
     if verdict.random:
         setup.keep(RANDOM, True)
     return verdict
+
+
+def finite(x: object) -> Any:
+    """The input with 0 in place of NaN and infinity, to find out about inputs of its kind."""
+
+    def leaf(item: object) -> object:
+        if not isinstance(item, Tensor) or not item.dtype.is_floating_point:
+            return item
+        return item if bool(item.isfinite().all()) else item.nan_to_num(0.0, 0.0, 0.0)
+
+    return map_leaves(leaf, x)
 
 
 def _layout(setup: Setup, x: Any) -> Verdict:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.gradients.variances import Variances, with_variances
+from howsure.gradients.covariances import with_variances
+from howsure.gradients.variances import Variances
 from howsure.masks.local_error import Nearby
 from howsure.masks.variance_model import Parts, VarianceModel
 from howsure.values.budget import CONSTANT, Budget

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from howsure.gradients.details import Details, Running, Told, details_of
+from howsure.gradients.details import Details, Running, details_of
 from howsure.gradients.points import Design, Forms, table_of
 from howsure.gradients.sources import Gradients
 from howsure.values.trees import Later, may_be_later
@@ -109,6 +109,27 @@ def sums_of(
     )
 
 
+class Told:
+    """What the forms of a design say about some sources.
+
+    Attributes:
+        numbers: Of all pairs of outputs: covariance, its first-order part, by how much the halves
+            of a block differ and their sum, (blocks, rows, outputs * outputs, 4).
+        outputs: How many.
+        variance: Of every output, (blocks, rows, outputs); then the others.
+    """
+
+    def __init__(self, numbers: Tensor, outputs: int) -> None:
+        self.numbers, self.outputs = numbers, outputs
+        own = numbers if outputs == 1 else numbers[:, :, :: outputs + 1]
+        self.variance, self.linear, self.apart, self.both = own.unbind(3)
+
+    @property
+    def covariance(self) -> Tensor:
+        """(blocks, rows, outputs, outputs)."""
+        return self.numbers[..., 0].unflatten(2, (self.outputs, self.outputs))
+
+
 def block_variances(found: Gradients, design: Design, inputs: int) -> Tensor:
     """The total variance by every block alone, (blocks, rows, outputs); no covariances."""
     parts = []
@@ -131,7 +152,7 @@ def _told(gradients: Tensor, forms: Forms) -> Told:
     """What the inner products of one source's gradients say."""
     blocks, rows, outputs, points, elements = gradients.shape
     flat = gradients.reshape(blocks * rows, outputs * points, elements)
-    gram = flat @ flat.mT
+    gram = torch.bmm(flat, flat.mT)
     if outputs > 1:
         gram = gram.reshape(-1, outputs, points, outputs, points).transpose(2, 3)
     table = table_of(forms, gradients.dtype, gradients.device)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from howsure.gradients.covariances import semi_definite
 from howsure.gradients.details import at_least
 from howsure.gradients.estimate import COMPARED, Estimate
 from howsure.values.budget import Budget
@@ -132,7 +134,7 @@ def variances_of(found: Estimate, by_samples: Replaced | None = None) -> Varianc
 
 def _kept(found: Estimate, by_samples: Replaced | None) -> tuple[Tensor, Tensor]:
     """Data and model variance; nobody else's tensors."""
-    data, model = found.data_var.clamp(min=0), found.model_var.clamp(min=0)
+    data, model = found.data_var.relu(), found.model_var.relu()
     if by_samples is None:
         return data, model
     rows, new = by_samples.rows, (by_samples.data, by_samples.model)
@@ -144,10 +146,10 @@ def are_usual(found: Estimate, own: Variances, plain: Tensor) -> bool:  # (rows,
     values, variance = found.sums.values, own.total
     if found.blocks >= COMPARED or plain.shape != variance.shape or not has_values(variance):
         return False
-    share = values.count / ((values.count - 1) * _step(_points(found)))
-    gap = values.mean - plain
-    together = torch.addcmul(values.var * share, gap, gap, value=SHIFT**-2)
-    return bool(((together < variance) & (variance < torch.inf)).all())
+    spread, gap = values.var / ((1 - 1 / values.count) * _step(_points(found))), values.mean - plain
+    room = variance - torch.addcmul(spread, gap, gap, value=SHIFT**-2)
+    least, most = room.aminmax()
+    return float(least) > 0 and float(most) < math.inf
 
 
 def resampled(found: Estimate, own: Variances, passes: PlainPasses) -> Variances:
@@ -239,7 +241,7 @@ def _disagrees(found: Estimate, variance: Tensor, rounding: Tensor) -> Tensor:
 
 def _error_of_std(squared: Tensor, variance: Tensor) -> Tensor:
     """d std = d var / (2 std); where the variance is 0 and its error too, 0."""
-    return (squared / torch.where(variance > 0, variance, 1.0)).sqrt() / 2
+    return (squared / (variance + variance.logical_not())).sqrt() / 2
 
 
 def _covariance(found: Estimate, kept: tuple[Tensor, Tensor]) -> Tensor:
@@ -250,27 +252,6 @@ def _covariance(found: Estimate, kept: tuple[Tensor, Tensor]) -> Tensor:
     eye = torch.eye(variance.shape[1], dtype=variance.dtype, device=variance.device)
     covariance = found.data_covariance + found.model_covariance
     return semi_definite(torch.where(eye > 0, torch.diag_embed(variance), covariance))
-
-
-def semi_definite(covariance: Tensor) -> Tensor:
-    """The nearest matrix without negative eigenvalues, with the same variances."""
-    # A row that is not finite has no eigenvalues; that it is not is said by its variances.
-    numbers = torch.where(covariance.isfinite(), covariance, 0.0)
-    values, vectors = torch.linalg.eigh((numbers + numbers.mT) / 2)
-    root = vectors * values.clamp(min=0).sqrt()[:, None, :]
-    mended = root @ root.mT
-    wanted = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
-    found = mended.diagonal(dim1=1, dim2=2)
-    scale = (wanted / torch.where(found > 0, found, 1.0)).sqrt()
-    return mended * scale[:, :, None] * scale[:, None, :]
-
-
-def with_variances(covariance: Tensor, variance: Tensor) -> Tensor:
-    """The covariance scaled to these variances; where it had none, outputs that vary alone."""
-    was = covariance.diagonal(dim1=1, dim2=2)
-    factor = torch.where(was > 0, variance / torch.where(was > 0, was, 1.0), 0.0).sqrt()
-    scaled = covariance * factor[:, :, None] * factor[:, None, :]
-    return scaled + torch.diag_embed(torch.where(was > 0, 0.0, variance))
 
 
 def _budget(found: Estimate, kept: tuple[Tensor, Tensor]) -> Budget:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.classes import Classes, Logits, through_softmax
+from howsure.gradients.covariances import with_variances
 from howsure.gradients.estimate import Estimate
-from howsure.gradients.variances import Variances, with_variances
+from howsure.gradients.variances import Variances
 from howsure.methods.activations import read
 from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction, entropy

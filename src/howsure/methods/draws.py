@@ -64,7 +64,7 @@ def _at_once(calls: Calls, sources: Sources) -> int:
 def _units(
     calls: Calls, sources: Sources, units: range, centre: Tensor | None, rows: Rows
 ) -> Samples:
-    """The sums of some units: single samples, or pairs that share a mask."""
+    """What some units say: single samples, or pairs that share a mask."""
     size = 2 if sources.active else 1
     at_once = _at_once(calls, sources)
     total: Samples | None = None

@@ -8,10 +8,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from howsure.gradients.details import at_least
+
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Sums over samples, about a centre near their mean.
+    """Means over samples, about a centre near their mean.
 
     Samples come in units that are independent of each other: single ones, or pairs that share
     their dropout masks. With a the average deviation of a unit from the centre, s its average
@@ -19,15 +21,15 @@ class Samples:
 
     Attributes:
         centre: The mean of the first chunk, (rows, outputs).
-        count: How many units, (rows, 1).
+        count: How many units; (rows, 1) where rows differ.
         size: Samples of a unit, 1 or 2.
-        sums: Of a, s, a squared, a s, s squared and w over the units, (6, rows, outputs).
+        means: Of a, s, a squared, a s, s squared and w over the units, (6, rows, outputs).
     """
 
     centre: Tensor
-    count: Tensor
+    count: float | Tensor
     size: int
-    sums: Tensor
+    means: Tensor
 
     @classmethod
     def of(cls, values: Tensor, centre: Tensor | None = None) -> Samples:
@@ -35,39 +37,37 @@ class Samples:
         wide = values if values.dtype == torch.float64 else values.float()
         middle = wide.mean((0, 1)) if centre is None else centre
         deviations = wide - middle
-        count = middle.new_full((len(middle), 1), float(len(wide)))
-        if wide.shape[1] > 1:
+        units, size = wide.shape[:2]
+        if size > 1:
             a, s = deviations.mean(1), deviations.square().mean(1)
-            within = deviations.var(1, correction=1)
+            squares, within = a.square(), deviations.var(1, correction=1)
         else:
             a = deviations[:, 0]
-            within = s = a.square()
-        sums = torch.stack([a, s, a.square(), a * s, s.square(), within]).sum(1)
-        return cls(middle, count, wide.shape[1], sums)
+            squares = within = s = a.square()
+        means = torch.stack([a, s, squares, a * s, s.square(), within]).mean(1)
+        return cls(middle, float(units), size, means)
 
     def __add__(self, other: Samples) -> Samples:
         """More units about the same centre."""
-        return replace(self, count=self.count + other.count, sums=self.sums + other.sums)
-
-    @cached_property
-    def _means(self) -> tuple[Tensor, ...]:
-        return (self.sums / self.count).unbind(0)
+        count = self.count + other.count
+        means = self.means + (other.count / count) * (other.means - self.means)
+        return replace(self, count=count, means=means)
 
     @property
     def mean(self) -> Tensor:
         """Of all samples."""
-        return self.centre + self._means[0]
+        return self.centre + self.means[0]
 
-    @cached_property
-    def _others(self) -> Tensor:
-        """How many units there are besides one, at least 1; (rows, 1)."""
-        return (self.count - 1).clamp(min=1)
+    @property
+    def _others(self) -> float | Tensor:
+        """How many units there are besides one, at least 1."""
+        return at_least(1.0, self.count - 1)
 
     @cached_property
     def var(self) -> Tensor:
         """Total variance of one sample, unbiased for single ones."""
-        a, s, *_ = self._means
-        return (s - a.square()).clamp(min=0) * (self.count / self._others)
+        a, s = self.means[0], self.means[1]
+        return torch.addcmul(s, a, a, value=-1).relu() * (self.count / self._others)
 
     @cached_property
     def _std(self) -> Tensor:
@@ -76,7 +76,7 @@ class Samples:
     @property
     def data_var(self) -> Tensor:
         """The variance at given masks: all of it, where samples come one by one."""
-        return torch.minimum(self._means[5], self.var) if self.size > 1 else self.var
+        return torch.minimum(self.means[5], self.var) if self.size > 1 else self.var
 
     @cached_property
     def std_error(self) -> Tensor:
@@ -84,10 +84,12 @@ class Samples:
 
         Those from the centre are s: the spread of s - 2 a mean(a).
         """
-        a, s, aa, product, ss, _ = self._means
-        shift = a * (a * (aa - a.square()) - (product - s * a))
-        spread = (ss - s.square() + 4 * shift).clamp(min=0) / self._others
-        return torch.where(self._std > 0, spread.sqrt() / (2 * self._std), 0.0)
+        a, s, aa, product, ss, _ = self.means.unbind(0)
+        square = a.square()
+        shift = torch.addcmul(square * (aa + s - square), a, product, value=-1)
+        spread = torch.addcmul(ss, s, s, value=-1).add(shift, alpha=4).relu()
+        per_unit = spread / (4 * self._others)
+        return (per_unit / (self.var + self.var.logical_not())).sqrt()
 
     def are_precise(self, tolerance: float) -> Tensor:  # (rows,)
         """Whether each row's largest relative standard error is below the tolerance."""
@@ -97,5 +99,5 @@ class Samples:
     def where(self, rows: Tensor, other: Samples) -> Samples:
         """The other's sums for these rows, (rows,), its own for the rest."""
         at = rows[:, None]
-        count = torch.where(at, other.count, self.count)
-        return replace(self, count=count, sums=torch.where(at, other.sums, self.sums))
+        count = torch.where(at, other.count, self.count).to(self.centre)
+        return replace(self, count=count, means=torch.where(at, other.means, self.means))

@@ -9,7 +9,6 @@ samples run as one batch, and are the same for every row.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -78,10 +77,11 @@ def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
             "`samples` is too small for a variance; use at least 2, or 4 with dropout."
         )
     with torch.no_grad(), own_random_numbers(setup.seed) if verdict.random else nullcontext():
-        # What is returned besides numbers is that of a plain pass.
-        own = calls.flat(calls.plain(), 1)[0]
         found = sampled_at(calls, sources, samples)
-        plain = own if setup.prediction == "network" and not verdict.random else None
+        is_plain = setup.prediction == "network" and not verdict.random
+        # What is returned besides numbers is that of a plain pass.
+        needs_pass = is_plain or not calls.returns_one_tensor
+        own = calls.flat(calls.plain(), 1)[0] if needs_pass else None
     notes = [] if verdict.note is None else [verdict.note]
     notes += [f"{RANDOM}; they are part of `data_var`."] if verdict.random else []
     if setup.tolerance is not None and not bool(found.are_precise(setup.tolerance).all()):
@@ -89,10 +89,12 @@ def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
             f"Some inputs did not reach the tolerance of {setup.tolerance:g} with "
             f"{MOST_SAMPLES} samples; `std_error` says what they reached."
         )
-    return replace(_prediction(setup, calls, found, plain), notes=tuple(notes))
+    return _prediction(setup, calls, found, own if is_plain else None, tuple(notes))
 
 
-def _prediction(setup: Setup, calls: Calls, found: Samples, plain: Tensor | None) -> Prediction:
+def _prediction(
+    setup: Setup, calls: Calls, found: Samples, plain: Tensor | None, notes: tuple[str, ...]
+) -> Prediction:
     """The prediction in the structure of the model's output."""
     assert calls.parts is not None
     mean = found.mean if plain is None else plain
@@ -100,19 +102,21 @@ def _prediction(setup: Setup, calls: Calls, found: Samples, plain: Tensor | None
     if found.size == 1 and setup.noise is None:
         data, model = model, data
 
-    means = calls.shaped(mean)
-    numbers = data + setup.residual_var, model, found.std_error
+    if isinstance(setup.residual_var, Tensor) or setup.residual_var:
+        data = data + setup.residual_var
+    means, numbers = calls.shaped(mean), (data, model, found.std_error)
     data_vars, model_vars, errors = (calls.shaped(each, wide=True) for each in numbers)
     if setup.task == "regression":
         values, in_place = calls.parts.filled(means), calls.parts.varied
         data_var, model_var = in_place(data_vars), in_place(model_vars)
-        return Prediction(values, data_var, model_var, std_error=in_place(errors))
+        return Prediction(values, data_var, model_var, notes, std_error=in_place(errors))
     logits = Prediction(means[1], data_vars[1], model_vars[1], std_error=errors[1])
     return Prediction(
         means[0],
         data_vars[0],
         model_vars[0],
-        logits=logits,
+        notes,
+        logits,
         expected_entropy=calls.shaped(found.mean)[2].squeeze(1),
         std_error=errors[0],
     )

@@ -96,17 +96,6 @@ def copied(x: object) -> Any:
     return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
 
 
-def finite(x: object) -> Any:
-    """The input with 0 in place of NaN and infinity, to find out about inputs of its kind."""
-
-    def leaf(item: object) -> object:
-        if not isinstance(item, Tensor) or not item.dtype.is_floating_point:
-            return item
-        return item if bool(item.isfinite().all()) else item.nan_to_num(0.0, 0.0, 0.0)
-
-    return map_leaves(leaf, x)
-
-
 def shapes_of(x: object, without: int | None = None) -> str:
     """Shapes and types of the tensors of an input, and everything in it that is no tensor."""
 
