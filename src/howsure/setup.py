@@ -255,10 +255,13 @@ class Setup:
 
     def check_eval_mode(self) -> None:
         """An error if a part of the model is in train mode."""
-        if not any(_is_training(module) for module in modules_of(self.model)):
+        training = [each for each in modules_of(self.model) if getattr(each, "training", False)]
+        # A list of networks is no layer: it has no mode of its own.
+        wrong = [each for each in training if not isinstance(each, nn.ModuleList)]
+        if not wrong:
             return
         named = self.model.named_modules() if isinstance(self.model, nn.Module) else ()
-        path, module = next(each for each in named if _is_training(each[1]))
+        path, module = next(each for each in named if any(each[1] is one for one in wrong))
         raise ValueError(
             f"`{path or type(module).__name__}` is in train mode; call `model.eval()` first. "
             "howsure switches dropout on by itself."
@@ -271,8 +274,3 @@ def check_options(options: Iterable[str]) -> None:
     public = [name for name in known if not name.startswith("_")]
     for name in set(options).difference(known):
         check_option(name, [*public, "method"], "Uncertain")
-
-
-def _is_training(module: nn.Module) -> bool:
-    # A list of networks is no layer: it has no mode of its own.
-    return getattr(module, "training", False) and not isinstance(module, nn.ModuleList)

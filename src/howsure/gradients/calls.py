@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -130,13 +129,12 @@ class Calls:
     ) -> Tensor:
         filled = self._input(points, noisy, rows)
         units = [None if mask is None else self._joined(mask) for mask in masks]
-        setup, mode = self.setup, None
         if any_of(units):
-            mode = DropoutMode(setup.model, self.sites, units)
-        with mode or nullcontext():
-            output = self.setup.run(filled)
-        if mode is not None:
+            with DropoutMode(self.setup.model, self.sites, units) as mode:
+                output = self.setup.run(filled)
             mode.check_all_used()
+        else:
+            output = self.setup.run(filled)
         found = Parts(self.finish(output))
         # What the plain call returned besides tensors is what users expect.
         self.parts = self.parts or found

@@ -12,7 +12,7 @@ from howsure.gradients.variances import Variances
 from howsure.masks.local_error import Nearby
 from howsure.masks.variance_model import Parts, VarianceModel
 from howsure.values.budget import CONSTANT, Budget
-from howsure.values.trees import Later, changed
+from howsure.values.trees import changed, later
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +67,8 @@ def modelled(
         data=data.to(own.data),
         model=rest.to(own.data),
         standard_error=own.standard_error * share.to(own.standard_error),
-        covariance=Later(covariance),
-        budget=Later(budget),
+        covariance=later(covariance),
+        budget=later(budget),
     )
     if m is None:
         return Modelled(variances)

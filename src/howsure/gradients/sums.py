@@ -14,7 +14,7 @@ from torch import Tensor
 from howsure.gradients.details import Details, Running, details_of
 from howsure.gradients.points import Design, Forms, table_of
 from howsure.gradients.sources import Gradients
-from howsure.values.trees import Later, may_be_later
+from howsure.values.trees import later, may_be_later
 
 # Numbers of gradients that may be kept until details are asked for: 256 kB.
 _KEPT = 2**16
@@ -95,7 +95,7 @@ def sums_of(
     sensors = [_told(each, design.data) for each in gradients[:inputs]]
     masks = [_told(each, design.model) for each in gradients[inputs:]]
     variance, gap = _total(_added(sensors), _added(masks))
-    details = Later(
+    details = later(
         lambda: details_of(found, gradients, sensors, masks, design, numbers, compare=compare)
     )
     if found.watched is not None or sum(each.numel() for each in gradients) > _KEPT:

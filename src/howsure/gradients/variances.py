@@ -16,7 +16,7 @@ from howsure.gradients.covariances import semi_definite
 from howsure.gradients.details import at_least
 from howsure.gradients.estimate import COMPARED, Estimate
 from howsure.values.budget import Budget
-from howsure.values.trees import Later, changed, has_values, may_be_later
+from howsure.values.trees import changed, has_values, later, may_be_later
 
 
 @may_be_later("covariance", "linear_share", "budget")
@@ -64,8 +64,8 @@ class Variances:
             data=own * self.data,
             model=own * self.model,
             standard_error=own.sqrt() * self.standard_error,
-            covariance=Later(lambda: own[:, :, None] * self.covariance),
-            budget=Later(lambda: self.budget.scaled(own)),
+            covariance=later(lambda: own[:, :, None] * self.covariance),
+            budget=later(lambda: self.budget.scaled(own)),
         )
 
     def with_constant(self, value: float | Tensor) -> Variances:
@@ -76,8 +76,8 @@ class Variances:
         return changed(
             self,
             data=self.data + constant,
-            covariance=Later(lambda: self.covariance + torch.diag_embed(constant)),
-            budget=Later(lambda: self.budget.with_constant(constant)),
+            covariance=later(lambda: self.covariance + torch.diag_embed(constant)),
+            budget=later(lambda: self.budget.with_constant(constant)),
         )
 
 
@@ -126,9 +126,9 @@ def variances_of(found: Estimate, by_samples: Replaced | None = None) -> Varianc
         data,
         model,
         error,
-        Later(lambda: _covariance(found, _kept(found, by_samples))),
-        Later(lambda: found.linear_share),
-        Later(lambda: _budget(found, _kept(found, by_samples))),
+        later(lambda: _covariance(found, _kept(found, by_samples))),
+        later(lambda: found.linear_share),
+        later(lambda: _budget(found, _kept(found, by_samples))),
     )
 
 

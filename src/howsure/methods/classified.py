@@ -16,7 +16,7 @@ from howsure.methods.activations import read
 from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
-from howsure.values.trees import Later, as_is, changed
+from howsure.values.trees import as_is, changed, later
 
 if TYPE_CHECKING:
     from howsure.methods.gradients import Examined
@@ -135,7 +135,7 @@ def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None
         model,
         covariance=as_is(own, "covariance") if whole else None,
         sources=as_is(own, "budget") if whole else None,
-        linear_share=Later(lambda: everywhere(own.linear_share)),
+        linear_share=later(lambda: everywhere(own.linear_share)),
         std_error=error,
     )
 

@@ -236,12 +236,7 @@ def outside_traces() -> AbstractContextManager[object]:
     return _disable_current_modes()
 
 
-class Later:
-    """A value that is computed when it is first asked for, in a field that `may_be_later`.
-
-    What it is computed from must be nobody else's to change.
-    """
-
+class _Later:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make: Callable[[], Any] | None = make
         self._value: Any = None
@@ -260,20 +255,28 @@ class Later:
         return {"_make": None, "_value": self()}
 
 
+def later(make: Callable[[], Any]) -> Any:
+    """A value that is computed when it is first asked for, in a field that `may_be_later`.
+
+    What it is computed from must be nobody else's to change.
+    """
+    return _Later(make)
+
+
 class _LaterField:
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __get__(self, instance: Any, owner: type) -> Any:
         value = self if instance is None else instance.__dict__[self.name]
-        return value() if type(value) is Later else value
+        return value() if type(value) is _Later else value
 
     def __set__(self, instance: Any, value: object) -> None:
         instance.__dict__[self.name] = value
 
 
 def may_be_later(*names: str) -> Callable[[type[T]], type[T]]:
-    """A frozen dataclass some of whose fields take a value or a `Later`, and give the value."""
+    """A frozen dataclass some of whose fields take what comes `later`, and give the values."""
 
     def with_fields(kind: type[T]) -> type[T]:
         for name in names:
