@@ -14,7 +14,7 @@ from torch import Tensor
 from howsure.gradients.details import Details, Running, details_of
 from howsure.gradients.points import Design, Forms, table_of
 from howsure.gradients.sources import Gradients
-from howsure.values.trees import later, may_be_later
+from howsure.values.trees import has_values, later, may_be_later
 
 # Numbers of gradients that may be kept until details are asked for: 256 kB.
 _KEPT = 2**16
@@ -98,7 +98,9 @@ def sums_of(
     details = later(
         lambda: details_of(found, gradients, sensors, masks, design, numbers, compare=compare)
     )
-    if found.watched is not None or sum(each.numel() for each in gradients) > _KEPT:
+    is_large = found.watched is not None or sum(each.numel() for each in gradients) > _KEPT
+    # A program is the same for every batch size.
+    if is_large and has_values(gap):
         details()
     values = found.values.to(gap.dtype)
     return Sums(
