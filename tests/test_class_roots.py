@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from howsure.gradients.classes import root_of
-from howsure.gradients.variances import semi_definite
+from howsure.gradients.covariances import semi_definite
 
 
 def covariances(outputs, rank):

@@ -15,10 +15,12 @@ from howsure.values.arrays import as_array, table_of
 from howsure.values.batches import batched
 from howsure.values.brief import number_range
 from howsure.values.budget import Budget
+from howsure.values.later import may_be_later
 from howsure.values.running import progress
 from howsure.values.trees import Parts, map_leaves
 
 
+@may_be_later("covariance", "sources", "linear_share")
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """A prediction and how sure it is; fields have the structure of the model's output.
@@ -103,8 +105,7 @@ class Prediction:
             import pandas
         except ImportError as error:
             raise ImportError("`to_pandas` needs pandas: `pip install pandas`.") from error
-        named = table_of(self.to_dict(level), len(self))
-        return pandas.DataFrame(named)
+        return pandas.DataFrame(table_of(self.to_dict(level), len(self)))
 
     def budget(self) -> Budget:
         """Where the variance comes from: each input, each dropped layer. Of the logits, if any."""
@@ -157,10 +158,7 @@ class Prediction:
 
     @property
     def entropy(self) -> Tensor:
-        """Entropy of the predicted class probabilities, in nats; of every pixel for dense classes.
-
-        Classes are on the second axis, (batch, classes, ...), as for the softmax.
-        """
+        """Entropy of the class probabilities, (batch, classes, ...), in nats; of every pixel."""
         self._check_classification()
         return entropy(self.mean, dim=1 if self.mean.dim() > 1 else 0)
 
@@ -287,7 +285,8 @@ def predict_all(
 ) -> Prediction:
     """The predictions of a wrapped model, or of several, for all batches."""
     batches = [loader] if isinstance(loader, Tensor | np.ndarray) else batched(loader)
-    found = [wrapped(*as_args(each)) for each in progress(batches, show_progress, "predict")]
+    shown = progress(batches, show_progress, "predict")
+    found = [concatenated([wrapped(*as_args(each))]) for each in shown]  # without maps
     if not found:
         raise ValueError("The loader is empty; there is nothing to predict.")
     return concatenated(found)

@@ -39,6 +39,7 @@ from howsure.values.trees import (
     modules_of,
     selected,
     shapes_of,
+    state_of,
     way_of,
     weights_of,
 )
@@ -145,8 +146,10 @@ class Setup:
         if is_traced():
             return self._facts[last] if last in self._facts else find(self, x)
         key = (find, self.kind_of(x))
-        fact = self._facts[key] if key in self._facts else find(self, x)
-        self.keep(key, fact)
+        fact = self._facts.get(key, last)
+        if fact is last:  # which is nobody's fact
+            fact = find(self, x)
+            self.keep(key, fact)
         self.keep(last, fact)
         return fact
 
@@ -161,18 +164,15 @@ class Setup:
 
         `without` names an axis whose length does not matter.
         """
-        weights = weights_of(self.model)
-        versions = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights)
-        model = (id(self.model), hash((versions, way_of(self.model))), repr(self.output))
+        model = (id(self.model), state_of(self.model), repr(self.output))
         random = (id(self.noise), self.rate is None, self.placement)
         return (*model, *random, self.task, self.batch_dim, shapes_of(x, without))
 
     def roots(self, x: Any, *, whole: bool = False) -> list[tuple[int, str, Root]]:
         """Number, name and square root of the noise of every noisy tensor; see `roots_of`."""
-        find = partial(roots_of, self.noise, x, self.batch_dim, whole=whole)
-        return self._of_noise(("roots", whole), x, find)
+        return roots_of(self.noise, x, self.batch_dim, whole=whole)
 
-    def _of_noise(self, name: Hashable, x: Any, find: Callable[[], Fact]) -> Fact:
+    def of_noise(self, name: Hashable, x: Any, find: Callable[[], Fact]) -> Fact:
         """What is found about the noise; remembered where it is a number, which nobody changes."""
         if is_traced() or not self._has_one_number:
             return find()
@@ -206,7 +206,7 @@ class Setup:
     def variance(self, x: Any) -> Any:
         """The noise variance of an input, in the structure that `propagate` takes; a copy."""
         find = partial(variance_of, self.noise, x, self.batch_dim)
-        return copied(self._of_noise("variance", x, find))
+        return copied(self.of_noise("variance", x, find))
 
     def sites(self, x: Any) -> tuple[Site, ...]:
         """The dropout sites for inputs shaped like `x`.
@@ -249,7 +249,7 @@ class Setup:
         model = in_python(self.model)
         if not torch.is_grad_enabled() or not isinstance(model, nn.Module):
             return model
-        if not any(tensor.is_inference() for tensor in weights_of(model)):
+        if not any(map(Tensor.is_inference, weights_of(model))):
             return model
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         copies = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -276,10 +276,13 @@ class Setup:
 
     def check_eval_mode(self) -> None:
         """An error if a part of the model is in train mode."""
-        if not any(_is_training(module) for module in modules_of(self.model)):
+        training = [each for each in modules_of(self.model) if getattr(each, "training", False)]
+        # A list of networks is no layer: it has no mode of its own.
+        wrong = [each for each in training if not isinstance(each, nn.ModuleList)]
+        if not wrong:
             return
         named = self.model.named_modules() if isinstance(self.model, nn.Module) else ()
-        path, module = next(each for each in named if _is_training(each[1]))
+        path, module = next(each for each in named if any(each[1] is one for one in wrong))
         raise ValueError(
             f"`{path or type(module).__name__}` is in train mode; call `model.eval()` first. "
             "howsure switches dropout on by itself."
@@ -292,8 +295,3 @@ def check_options(options: Iterable[str]) -> None:
     public = [name for name in known if not name.startswith("_")]
     for name in set(options).difference(known):
         check_option(name, [*public, "method"], "Uncertain")
-
-
-def _is_training(module: nn.Module) -> bool:
-    # A list of networks is no layer: it has no mode of its own.
-    return getattr(module, "training", False) and not isinstance(module, nn.ModuleList)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from howsure.masks import DropoutMode, Site
 from howsure.setup import Setup
-from howsure.values.trees import Parts, copied, map_leaves
+from howsure.values.trees import Parts, Slot, copied, map_leaves
 
 # "folded": all points are rows of one batch. "looped": one call per point, whose rows are
 # independent. "whole": one call per point, which is one input with all its rows.
@@ -26,6 +25,7 @@ class Calls:
     """Runs a setup's model at points that differ in some inputs and in the dropout masks.
 
     Attributes:
+        tensors: The floating-point tensors of the input.
         count: How many rows the input has; 1 if it is taken as a whole.
         parts: The structure of the model's output, once it was called.
         columns: The outputs of every row that count, (rows, outputs); `None` for all.
@@ -43,6 +43,7 @@ class Calls:
     ) -> None:
         self.setup = setup
         self.x = x
+        self.tensors = Parts(x).tensors
         self.layout: Layout = layout
         self.sites = sites
         self.axes = axes
@@ -77,14 +78,21 @@ class Calls:
         shapes = [out.shape for out in self.parts.tensors]
         return all(shape.numel() == shape[-1] for shape in shapes if len(shape))
 
-    def base(self, tensor: Tensor) -> Tensor:
-        """An input or its variance with the rows in front."""
-        return tensor.unsqueeze(0) if self.layout == "whole" else _in_front(tensor, self.axis)
+    def base(self, number: int, rows: Rows) -> Tensor:
+        """Some rows of a floating-point input, in front; the whole input, if it is one."""
+        tensor = self.tensors[number].detach()
+        own = tensor.unsqueeze(0) if self.layout == "whole" else _in_front(tensor, self.axis)
+        return own if rows is ALL else own[rows]
 
     def plain(self) -> tuple[Tensor, ...]:
         """What the model itself says: one call with copies of the inputs."""
         self.parts = Parts(self.finish(self.setup.run(copied(self.x))))
         return tuple(self.parts.tensors)
+
+    @property
+    def returns_one_tensor(self) -> bool:
+        """Whether the model's output is a tensor and nothing else."""
+        return self.parts is not None and isinstance(self.parts.template, Slot)
 
     def outputs(self) -> int:
         """How many numbers an input has as outputs."""
@@ -128,13 +136,12 @@ class Calls:
     ) -> Tensor:
         filled = self._input(points, noisy, rows)
         units = [None if mask is None else self._joined(mask) for mask in masks]
-        setup, mode = self.setup, None
         if any_of(units):
-            mode = DropoutMode(setup.model, self.sites, units)
-        with mode or nullcontext():
-            output = self.setup.run(filled)
-        if mode is not None:
+            with DropoutMode(self.setup.model, self.sites, units) as mode:
+                output = self.setup.run(filled)
             mode.check_all_used()
+        else:
+            output = self.setup.run(filled)
         found = Parts(self.finish(output))
         # What the plain call returned besides tensors is what users expect.
         self.parts = self.parts or found
@@ -200,10 +207,8 @@ class Calls:
         Variances and errors are `wide`: those of half precision are kept in float32.
         """
         assert self.parts is not None
-        types = [out.dtype for out in self.parts.tensors]
-        if wide:
-            types = [torch.promote_types(each, torch.float32) for each in types]
-        return [each.to(own) for each, own in zip(self._shaped(flat), types, strict=True)]
+        pairs = zip(self._shaped(flat), self.parts.tensors, strict=True)
+        return [each.to(_wide(out.dtype) if wide else out.dtype) for each, out in pairs]
 
     def _shaped(self, flat: Tensor) -> list[Tensor]:
         assert self.parts is not None
@@ -212,7 +217,8 @@ class Calls:
             columns = flat.split([out.numel() for out in tensors], 1)
             return [p.reshape(out.shape) for p, out in zip(columns, tensors, strict=True)]
         if len(tensors) == 1 and self._output_axis(0) == 0:
-            return [flat.reshape(flat.shape[0], *tensors[0].shape[1:])]
+            own = tensors[0].shape[1:]
+            return [flat if flat.shape[1:] == own else flat.reshape(flat.shape[0], *own)]
         found, start = [], 0
         for number, out in enumerate(tensors):
             axis = self._output_axis(number)
@@ -222,6 +228,10 @@ class Calls:
             found.append(column.movedim(0, axis) if axis else column)
             start += size
         return found
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _in_front(tensor: Tensor, axis: int) -> Tensor:

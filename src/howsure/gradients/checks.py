@@ -20,7 +20,7 @@ from torch import Tensor
 
 from howsure.gradients.calls import Calls, Rows, tensors_of
 from howsure.gradients.classes import varying
-from howsure.gradients.layout import Verdict, layout_of, some_rows
+from howsure.gradients.layout import Verdict, finite, layout_of, some_rows
 from howsure.gradients.sources import (
     MOST_OUTPUTS,
     Gradients,
@@ -32,7 +32,7 @@ from howsure.gradients.sources import (
 )
 from howsure.gradients.sums import block_variances
 from howsure.setup import Setup
-from howsure.values.trees import finite, is_traced
+from howsure.values.trees import is_traced
 
 # Blocks of points, and plain samples, that are compared.
 FEW = (4, 96)
@@ -145,7 +145,7 @@ def _is_silent(calls: Calls, sources: Sources, points: Sequence[Tensor], some: S
         return False
     rows, count = some
     pairs = zip(sources.inputs, points, strict=True)
-    return not any(bool(n.root.apply(leaf(z, count, calls.x), rows).any()) for n, z in pairs)
+    return not any(bool(n.root.apply(leaf(z, count, calls), rows).any()) for n, z in pairs)
 
 
 def _is_hidden(

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.calls import ALL, Calls, Rows
+from howsure.gradients.details import Running
 from howsure.gradients.points import FEW_ELEMENTS
 from howsure.gradients.sources import Sources, gradients_at
-from howsure.gradients.sums import Running, Sums, sums_of
+from howsure.gradients.sums import Sums, sums_of
 from howsure.values.trees import is_traced
 
 # Elements of sources that run at once: activations take some hundred times as much memory.
@@ -46,54 +47,72 @@ class Estimate:
     blocks: int
     dtype: torch.dtype
 
+    def _each(self, sums: Tensor) -> Tensor:  # (rows, ...)
+        """The average over the blocks of every row."""
+        count = self.sums.variance.count
+        if isinstance(count, Tensor):
+            count = count.reshape(-1, *(1,) * (sums.dim() - 1))
+        return sums / count
+
     @property
-    def count(self) -> Tensor:
-        """Blocks of every row, (rows, 1)."""
-        return self.sums.variance.count
+    def data_var(self) -> Tensor:
+        """(rows, outputs)."""
+        return self._of_kind(0)
+
+    @property
+    def model_var(self) -> Tensor:
+        """(rows, outputs)."""
+        return self._of_kind(1)
+
+    def _of_kind(self, number: int) -> Tensor:  # (rows, outputs)
+        kinds, mean = (self.sources.inputs, self.sources.active), self.sums.variance.mean
+        if not kinds[number]:
+            return torch.zeros_like(mean)
+        return self._each(self.sums.details.by_kind)[:, number] if kinds[1 - number] else mean
 
     @property
     def data_covariance(self) -> Tensor:
         """(rows, outputs, outputs)."""
-        return self.sums.data.sum(1) / self.count[:, :, None]
+        return self._each(self.sums.details.data.sum(1))
 
     @property
     def model_covariance(self) -> Tensor:
         """(rows, outputs, outputs)."""
-        return self.sums.model.sum(1) / self.count[:, :, None]
+        return self._each(self.sums.details.model.sum(1))
 
     @property
     def by_source(self) -> Tensor:
         """(sources, rows, outputs)."""
-        return (self.sums.by_source / self.count[:, :, None]).movedim(1, 0)
+        return self._each(self.sums.details.by_source).movedim(1, 0)
 
     @property
     def elements(self) -> list[Tensor]:
         """Of each noisy input, (rows, outputs, elements)."""
-        return [each / self.count[:, :, None] for each in self.sums.elements]
+        return [self._each(each) for each in self.sums.details.elements]
 
     @property
     def watched(self) -> Tensor:
         """Mean gradients with respect to the watched multipliers, (rows, outputs, masks)."""
-        return self.sums.watched / (self.count * self.sources.design.points)[:, :, None]
+        return self._each(self.sums.details.watched) / self.sources.design.points
 
     @property
     def linear_share(self) -> Tensor:
         """The first-order share of the variance, between 0 and 1; 1 where there is none."""
         total = self.sums.variance.mean
-        share = self.sums.linear / (self.count * total)
+        share = self._each(self.sums.details.linear) / total
         return torch.where(total > 0, share.clamp(0, 1), 1.0)
 
     @property
-    def standard_error(self) -> Tensor:
+    def squared_error(self) -> Tensor:
         """Of the total variance, (rows, outputs), by the spread of the blocks and inside them.
 
         Few blocks agree by chance too often.
         """
         if self.blocks >= FEWEST_BLOCKS:
-            return self.sums.variance.standard_error
-        blocks, inside = self.count, self.sums.gaps / self.count
-        between = self.sums.variance.squares
-        return ((between + _INSIDE * inside) / (blocks * (blocks - 1 + _INSIDE))).sqrt()
+            return self.sums.variance.standard_error.square()
+        # All rows have as many blocks.
+        both = torch.add(self.sums.variance.var, self.sums.gaps, alpha=_INSIDE / self.blocks**2)
+        return both / (self.blocks - 1 + _INSIDE)
 
     def halves(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Mean, data and model covariance of the blocks of even and of odd number.
@@ -103,7 +122,7 @@ class Estimate:
         """
         if self.blocks == 1:
             return []
-        sums, count = self.sums, self.sums.blocks.clamp(min=1)[:, :, None]
+        sums, count = self.sums.details, self.sums.details.blocks.clamp(min=1)[:, :, None]
         means, data, model = (
             (each.flatten(2) / count).reshape(each.shape).unbind(1)
             for each in (sums.means, sums.data, sums.model)
@@ -145,11 +164,11 @@ def estimate(
 
 def is_precise(variance: Running, tolerance: float) -> Tensor:  # (rows,)
     """Whether a row's largest standard error, with its own uncertainty, is below the tolerance."""
-    doubt = 1 + 1 / (2 * (variance.count - 1)).sqrt()
+    doubt = 1 + 1 / (2 * (variance.count - 1)) ** 0.5
     # The relative error of a std is half that of its variance.
     reached = variance.standard_error * doubt <= 2 * tolerance * variance.mean
     # No number of points makes a std of what is not finite.
-    return (reached | (variance.squares == 0) | ~variance.squares.isfinite()).all(1)
+    return (reached | (variance.var == 0) | ~variance.var.isfinite()).all(1)
 
 
 def _sums(

@@ -28,7 +28,7 @@ from howsure.gradients.calls import (
 )
 from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
 from howsure.setup import Setup
-from howsure.values.trees import Parts, finite, is_traced
+from howsure.values.trees import Parts, is_traced, map_leaves
 
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8
@@ -109,6 +109,17 @@ def layout_of(setup: Setup, x: Any) -> Verdict:
     if verdict.random:
         setup.keep(RANDOM, True)
     return verdict
+
+
+def finite(x: object) -> Any:
+    """The input with 0 in place of NaN and infinity, to find out about inputs of its kind."""
+
+    def leaf(item: object) -> object:
+        if not isinstance(item, Tensor) or not item.dtype.is_floating_point:
+            return item
+        return item if bool(item.isfinite().all()) else item.nan_to_num(0.0, 0.0, 0.0)
+
+    return map_leaves(leaf, x)
 
 
 def _layout(setup: Setup, x: Any) -> Verdict:
@@ -249,14 +260,13 @@ def _looped(setup: Setup, x: Any, plain: Sequence[Tensor]) -> Verdict | None:
 
 def _has_own_rows(calls: Calls, sources: Sources, plain: Sequence[Tensor]) -> bool:
     """Whether rows of one call are independent: noise on some leaves the outputs of others."""
-    tensors = Parts(calls.x).tensors
-    own = [calls.base(tensors[noisy.number]).shape[0] for noisy in sources.inputs]
+    own = [len(calls.base(noisy.number, ALL)) for noisy in sources.inputs]
     if any(rows != calls.count for rows in own):
         return False
     points = [z[:1] for z in sources.drawn(range(1))]
     alone = calls.flat(plain, 1)[0]
     for quiet in _halves(calls.count):
-        leaves = [leaf(z, calls.count, calls.x).clone() for z in points]
+        leaves = [leaf(z, calls.count, calls).clone() for z in points]
         for each in leaves:
             each[:, quiet] = 0
         with torch.no_grad():
@@ -278,7 +288,7 @@ def _is_independent(
 ) -> bool:
     """Whether the gradient of the first row's outputs is 0 for all others."""
     with torch.inference_mode(False), torch.enable_grad():
-        leaves = [leaf(z, count, calls.x).requires_grad_() for z in points]
+        leaves = [leaf(z, count, calls).requires_grad_() for z in points]
         try:
             outputs = outputs_at(calls, sources, leaves, rows)
         except RuntimeError:  # It runs without gradients only; the checks of gradients will say so.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from howsure.gradients.variances import Variances, with_variances
+from howsure.gradients.covariances import with_variances
+from howsure.gradients.variances import Variances
 from howsure.masks.local_error import Nearby
 from howsure.masks.variance_model import Parts, VarianceModel
 from howsure.values.budget import CONSTANT, Budget
+from howsure.values.later import changed, later
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,19 +51,24 @@ def modelled(
     parts = model.parts(mean, own.data, m, local)
     residual = parts.residual + parts.local
     data, rest = residual + parts.data, parts.masks + parts.growth
-    covariance = with_variances(own.covariance.double(), parts.data)
-    covariance = covariance + torch.diag_embed(residual)
-    if open_ is not None:
-        covariance = covariance + with_variances(open_, rest)
     std = (data + rest).sqrt()
     share = (parts.data / _positive(own.data)).sqrt() * parts.data.sqrt() / _positive(std)
-    variances = replace(
+
+    def covariance() -> Tensor:
+        sensors = with_variances(own.covariance.double(), parts.data)
+        total = sensors + torch.diag_embed(residual)
+        return (total if open_ is None else total + with_variances(open_, rest)).to(own.data)
+
+    def budget() -> Budget:
+        return _budget(own, parts, with_local=local is not None, with_masks=m is not None)
+
+    variances = changed(
         own,
         data=data.to(own.data),
         model=rest.to(own.data),
-        covariance=covariance.to(own.covariance),
         standard_error=own.standard_error * share.to(own.standard_error),
-        budget=_budget(own, parts, with_local=local is not None, with_masks=m is not None),
+        covariance=later(covariance),
+        budget=later(budget),
     )
     if m is None:
         return Modelled(variances)

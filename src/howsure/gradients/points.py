@@ -35,9 +35,11 @@ class Forms:
 def table_of(
     forms: Forms, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:  # (4, points * points) and (points, points)
-    """Variance, linear part and both halves, for inner products; and the first by itself."""
+    """The rows of `Told`, for inner products; and the form of the variance by itself."""
     with outside_traces(), torch.inference_mode(False):
-        stacked = torch.stack([forms.variance, forms.linear, *forms.halves]).to(device, dtype)
+        one, other = forms.halves
+        rows = [forms.variance, forms.linear, forms.apart * (one - other), one + other]
+        stacked = torch.stack(rows).to(device, dtype)
         return stacked.flatten(1), stacked[0]
 
 

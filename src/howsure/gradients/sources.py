@@ -18,7 +18,7 @@ from howsure.gradients.points import FEW_ELEMENTS, Design, design_for, draw
 from howsure.masks import Site
 from howsure.noise import Root
 from howsure.setup import Setup
-from howsure.values.trees import Parts, has_values, is_traced
+from howsure.values.trees import has_values, is_traced
 
 # Numbers that are kept from call to call: 4 MB.
 _REMEMBERED = 2**20
@@ -58,14 +58,20 @@ class Sources:
     @classmethod
     def of(cls, setup: Setup, x: Any, layout: Layout, *, watch: bool = False) -> Sources:
         """Those of a setup for an input; `watch` adds multipliers that do not vary."""
-        inputs = tuple(Noisy(*found) for found in setup.roots(x, whole=layout == "whole"))
+
+        def of_sensors() -> Sources:
+            roots = setup.roots(x, whole=layout == "whole")
+            return cls(tuple(Noisy(*found) for found in roots), (), (), setup.seed, setup._facts)
+
+        sensors = setup.of_noise(("sources", layout, setup.seed), x, of_sensors)
         if watch:
             sites = setup.watching(x).sites(x)
-            still = (0.0,) * len(sites)
-            return cls(inputs, sites, still, setup.seed, setup._facts, watched=True)
-        sites = setup.sites(x) if setup.has_masks(x) else ()
-        odds = tuple(rate / (1 - rate) for rate in setup.rates(sites)) if sites else ()
-        return cls(inputs, sites, odds, setup.seed, setup._facts)
+            return replace(sensors, sites=sites, odds=(0.0,) * len(sites), watched=True)
+        if not setup.has_masks(x):
+            return sensors
+        sites = setup.sites(x)
+        odds = tuple(rate / (1 - rate) for rate in setup.rates(sites))
+        return replace(sensors, sites=sites, odds=odds)
 
     def kinds(self) -> list[Sources]:
         """Sensors alone and masks alone, if there are both; else itself."""
@@ -149,12 +155,11 @@ class Sources:
         return [torch.zeros(points, 1, *site.units) for site in self.sites] if self.watched else []
 
 
-def leaf(z: Tensor, rows: int, x: Any) -> Tensor:  # (points, rows, *shape)
+def leaf(z: Tensor, rows: int, calls: Calls) -> Tensor:  # (points, rows, *shape)
     """The points of a source, (points, rows or 1, *shape), as a tensor to differentiate for."""
-    tensors = Parts(x).tensors
-    dtype = torch.float64 if tensors and tensors[0].dtype == torch.float64 else torch.float32
-    device = tensors[0].device if tensors else z.device
-    spread = z.to(device, dtype).expand(-1, rows, *z.shape[2:])
+    like = calls.tensors[0] if calls.tensors else z
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    spread = z.to(like.device, dtype).expand(-1, rows, *z.shape[2:])
     # What repeats in memory would tie a program to the batch size that it is written down for.
     return spread.clone() if is_traced() else spread.detach()
 
@@ -166,17 +171,17 @@ def outputs_at(
 
     Each of `leaves` is (points, rows, *shape).
     """
-    tensors = Parts(calls.x).tensors
     noisy = {}
     for source, z in zip(sources.inputs, leaves, strict=False):
-        x = calls.base(tensors[source.number])[rows].detach()
+        x = calls.base(source.number, rows)
         noisy[source.number] = (x + source.root.apply(z, rows)).to(x.dtype)
-    masks: list[Tensor | None] = [None] * len(sources.sites)
-    for site, z in zip(sources.active, leaves[len(sources.inputs) :], strict=False):
-        masks[site] = 1 + math.sqrt(sources.odds[site]) * z
+    own = leaves[len(sources.inputs) :]
     if sources.watched:
-        masks = [1 + z for z in leaves[len(sources.inputs) :]]
-    return calls.at(leaves[0].shape[0], noisy, masks, rows)
+        return calls.at(len(leaves[0]), noisy, [1 + z for z in own], rows)
+    masks: list[Tensor | None] = [None] * len(sources.sites)
+    for site, z in zip(sources.active, own, strict=False):
+        masks[site] = 1 + math.sqrt(sources.odds[site]) * z
+    return calls.at(len(leaves[0]), noisy, masks, rows)
 
 
 def values_at(
@@ -184,7 +189,7 @@ def values_at(
 ) -> Tensor:  # (points, rows, outputs)
     """Outputs of `count` rows at points, (points, rows or 1, *shape), without gradients."""
     with torch.no_grad():
-        return outputs_at(calls, sources, [leaf(z, count, calls.x) for z in points], rows)
+        return outputs_at(calls, sources, [leaf(z, count, calls) for z in points], rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,12 +220,11 @@ def gradients_at(
 
     `points` are those of every source, (points, rows, *shape), or the same for all `count` rows.
     """
-    tensors = Parts(calls.x).tensors
-    images = [x for x in (tensors[noisy.number] for noisy in sources.inputs) if x.dim() == 4]
+    images = [x for x in (calls.tensors[n.number] for n in sources.inputs) if x.dim() == 4]
     fast = fast_image_gradients(images) if images else nullcontext()
     with torch.inference_mode(False), torch.enable_grad():
         all_points = [*points, *sources.still(len(points[0]))]
-        leaves = [leaf(z, count, calls.x).requires_grad_() for z in all_points]
+        leaves = [leaf(z, count, calls).requires_grad_() for z in all_points]
         with fast:
             outputs = outputs_at(calls, sources, leaves, rows)
         check_outputs(outputs.shape[2])
@@ -243,16 +247,21 @@ def check_outputs(count: int) -> None:
 
 def _gradients(outputs: Tensor, k: int, leaves: Sequence[Tensor]) -> list[Tensor]:
     """The gradient of output k of every row: rows are independent, so one pass serves all."""
-    output = outputs[:, :, k]
-    if not output.requires_grad:
+    if not outputs.requires_grad:
         return [torch.zeros_like(each) for each in leaves]
-    is_last = k == outputs.shape[2] - 1
-    found = torch.autograd.grad(output.sum(), leaves, retain_graph=not is_last, allow_unused=True)
+    count = outputs.shape[2]
+    chosen = torch.ones_like(outputs)
+    if count > 1:
+        chosen = chosen * chosen.new_tensor([float(number == k) for number in range(count)])
+    found = torch.autograd.grad(
+        outputs, leaves, chosen, retain_graph=k < count - 1, allow_unused=True
+    )
     pairs = zip(found, leaves, strict=True)
     return [torch.zeros_like(own) if each is None else each for each, own in pairs]
 
 
 def _flat(gradients: Sequence[Tensor]) -> Tensor:
     """(outputs, points, rows, elements)."""
-    first = gradients[0]
-    return torch.stack(list(gradients)).reshape(len(gradients), *first.shape[:2], -1)
+    first, *others = gradients
+    stacked = torch.stack([first, *others]) if others else first[None]
+    return stacked.reshape(len(gradients), *first.shape[:2], math.prod(first.shape[2:]))

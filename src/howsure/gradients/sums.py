@@ -2,55 +2,26 @@
 
 from __future__ import annotations
 
-import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from howsure.gradients.details import Details, Running, details_of
 from howsure.gradients.points import Design, Forms, table_of
 from howsure.gradients.sources import Gradients
+from howsure.values.later import later, may_be_later
+from howsure.values.trees import has_values
+
+# Numbers of gradients that may be kept until details are asked for: 256 kB.
+_KEPT = 2**16
 
 
-@dataclass(frozen=True, eq=False)
-class Running:
-    """Mean and spread of some numbers, for every row and output.
-
-    Attributes:
-        count: How many numbers, (rows, 1).
-        mean: Their mean, (rows, outputs).
-        squares: Sum of squared deviations from it.
-    """
-
-    count: Tensor
-    mean: Tensor
-    squares: Tensor
-
-    @classmethod
-    def of(cls, numbers: Tensor) -> Running:  # (count, rows, outputs)
-        """All of these."""
-        many = len(numbers)
-        count = numbers.new_full((numbers.shape[1], 1), float(many))
-        if many == 1:
-            return cls(count, numbers[0], torch.zeros_like(numbers[0]))
-        variance, mean = torch.var_mean(numbers, 0, correction=0)
-        return cls(count, mean, variance * many)
-
-    def __add__(self, other: Running) -> Running:
-        """Those of both (Chan, Golub & LeVeque 1979)."""
-        count = self.count + other.count
-        share, gap = other.count / count.clamp(min=1), other.mean - self.mean
-        squares = self.squares + other.squares + gap.square() * share * self.count
-        return Running(count, self.mean + gap * share, squares)
-
-    @property
-    def standard_error(self) -> Tensor:
-        """Of the mean; infinite for a single number."""
-        degrees = (self.count - 1).clamp(min=0)
-        return (self.squares / (degrees * self.count)).sqrt().nan_to_num(nan=torch.inf)
-
-
+@may_be_later("details")
 @dataclass(frozen=True, eq=False)
 class Sums:
     """What some blocks say about some rows; rows come first everywhere.
@@ -58,60 +29,18 @@ class Sums:
     Attributes:
         variance: The blocks' total variances.
         values: The outputs at all points.
-        spread: The variances that outputs at equal places of two blocks show, which share nothing.
-        blocks: How many blocks of even and of odd number, (rows, 2).
-        means: Outputs averaged over a block, summed over blocks of even and of odd number,
-            (rows, 2, outputs).
-        data: Covariances that the noise causes, likewise, (rows, 2, outputs, outputs).
-        model: The same for the masks.
-        linear: Sum of the first-order variances, (rows, outputs).
         gaps: Sum of the squared errors that the halves of each block show, (rows, outputs).
-        by_source: Sum of the variances by source, (rows, sources, outputs).
-        watched: Sum over all points of the gradients with respect to watched multipliers, (rows,
-            outputs, masks); no masks if none are watched.
-        elements: Of each noisy input the sum of variances by element, (rows, outputs, elements).
+        details: What a prediction does not need by itself.
     """
 
     variance: Running
     values: Running
-    spread: Running
-    blocks: Tensor
-    means: Tensor
-    data: Tensor
-    model: Tensor
-    linear: Tensor
     gaps: Tensor
-    by_source: Tensor
-    watched: Tensor
-    elements: tuple[Tensor, ...]
-
-    def _tensors(self) -> tuple[Tensor, ...]:
-        halves = (self.blocks, self.means, self.data, self.model)
-        return (*halves, self.linear, self.gaps, self.by_source, self.watched, *self.elements)
-
-    @property
-    def _running(self) -> tuple[Running, Running, Running]:
-        return self.variance, self.values, self.spread
-
-    @classmethod
-    def _of(cls, running: Sequence[Running], tensors: Sequence[Tensor]) -> Sums:
-        variance, values, spread = running
-        blocks, means, data, model, linear, gaps, by_source, watched, *elements = tensors
-        sums = (blocks, means, data, model, linear, gaps, by_source, watched)
-        return cls(variance, values, spread, *sums, tuple(elements))
+    details: Details
 
     def __add__(self, other: Sums) -> Sums:
         """More blocks of the same rows."""
-        pairs = zip(self._tensors(), other._tensors(), strict=True)
-        running = [a + b for a, b in zip(self._running, other._running, strict=True)]
-        return Sums._of(running, [one + two for one, two in pairs])
-
-    def _by_row(self, function: Callable[[Tensor], Tensor]) -> Sums:
-        running = [
-            Running(function(each.count), function(each.mean), function(each.squares))
-            for each in self._running
-        ]
-        return Sums._of(running, [function(each) for each in self._tensors()])
+        return _merged(operator.add, self, other)
 
     def chosen(self, rows: Tensor) -> Sums:
         """Some of the rows."""
@@ -126,16 +55,33 @@ class Sums:
     @staticmethod
     def joined(parts: Sequence[Sums]) -> Sums:
         """All rows of several."""
-        if len(parts) == 1:
-            return parts[0]
+        return parts[0] if len(parts) == 1 else _merged(_joined, *parts)
 
-        def column(each: Sequence[Running]) -> Running:
-            names = ("count", "mean", "squares")
-            return Running(*(torch.cat([getattr(r, name) for r in each]) for name in names))
+    def _by_row(self, function: Callable[[Tensor], Tensor]) -> Sums:
+        def moved(each: Any) -> Any:
+            return each.by_row(function) if isinstance(each, Running) else function(each)
 
-        columns = zip(*(part._tensors() for part in parts), strict=True)
-        running = zip(*(part._running for part in parts), strict=True)
-        return Sums._of([column(each) for each in running], [torch.cat(each) for each in columns])
+        return _merged(moved, self)
+
+
+def _merged(function: Callable[..., Any], *parts: Any) -> Any:
+    """One of several: a function of every tensor and running mean of theirs."""
+    first = parts[0]
+    if isinstance(first, tuple):
+        return tuple(_merged(function, *each) for each in zip(*parts, strict=True))
+    if not isinstance(first, Sums | Details):
+        return function(*parts)
+    names = [field.name for field in fields(first)]
+    columns = {name: [getattr(part, name) for part in parts] for name in names}
+    return type(first)(**{name: _merged(function, *each) for name, each in columns.items()})
+
+
+def _joined(*parts: Any) -> Any:
+    """The rows of all; they have as many blocks."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat(parts)
+    var, mean = (torch.cat([getattr(part, name) for part in parts]) for name in ("var", "mean"))
+    return Running(parts[0].count, var, mean)
 
 
 def sums_of(
@@ -149,27 +95,42 @@ def sums_of(
     gradients = [_by_block(each, design.points) for each in found.by_source]
     sensors = [_told(each, design.data) for each in gradients[:inputs]]
     masks = [_told(each, design.model) for each in gradients[inputs:]]
-    data, model = _added(sensors), _added(masks)
-    total = _added([each for each in (data, model) if each is not None])
-    assert total is not None
-    gap = _total_gap((data, design.data.apart), (model, design.model.apart))
-    values = found.values.to(gap.dtype)
-    # Rows and outputs on one axis: for four axes an exported program would be tied to its strides.
-    by_block = values.reshape(len(numbers), design.points, math.prod(values.shape[1:]))
-    return Sums(
-        Running.of(total.variance),
-        Running.of(values),
-        _spread(by_block[: len(numbers) if compare else 0], values),
-        _parities(gap, numbers),
-        _by_parity(by_block.mean(1).reshape(len(numbers), *values.shape[1:]), numbers),
-        _covariance(data, total, numbers),
-        _covariance(model, total, numbers),
-        total.linear.sum(0),
-        gap.square().sum(0),
-        torch.stack([each.variance.sum(0) for each in (*sensors, *masks)], 1),
-        _watched(found),
-        tuple(_elements(each, design.data) for each in gradients[:inputs]),
+    variance, gap = _total(_added(sensors), _added(masks))
+    details = later(
+        lambda: details_of(found, gradients, sensors, masks, design, numbers, compare=compare)
     )
+    is_large = found.watched is not None or sum(each.numel() for each in gradients) > _KEPT
+    # A program is the same for every batch size.
+    if is_large and has_values(gap):
+        details()
+    values = found.values.to(gap.dtype)
+    return Sums(
+        Running(float(len(numbers)), *torch.var_mean(variance, 0, correction=0)),
+        Running(float(values.shape[0]), *torch.var_mean(values, 0, correction=0)),
+        gap.square().sum(0),
+        details,
+    )
+
+
+class Told:
+    """What the forms of a design say about some sources.
+
+    Attributes:
+        numbers: Of all pairs of outputs: covariance, its first-order part, by how much the halves
+            of a block differ and their sum, (blocks, rows, outputs * outputs, 4).
+        outputs: How many.
+        variance: Of every output, (blocks, rows, outputs); then the others.
+    """
+
+    def __init__(self, numbers: Tensor, outputs: int) -> None:
+        self.numbers, self.outputs = numbers, outputs
+        own = numbers if outputs == 1 else numbers[:, :, :: outputs + 1]
+        self.variance, self.linear, self.apart, self.both = own.unbind(3)
+
+    @property
+    def covariance(self) -> Tensor:
+        """(blocks, rows, outputs, outputs)."""
+        return self.numbers[..., 0].unflatten(2, (self.outputs, self.outputs))
 
 
 def block_variances(found: Gradients, design: Design, inputs: int) -> Tensor:
@@ -183,31 +144,6 @@ def block_variances(found: Gradients, design: Design, inputs: int) -> Tensor:
     return torch.stack(parts).sum(0)
 
 
-def _watched(found: Gradients) -> Tensor:  # (rows, outputs, masks)
-    if found.watched is None:
-        return found.values.new_zeros(*found.values.shape[1:], 0)
-    return found.watched.sum(1).transpose(0, 1)
-
-
-@dataclass(frozen=True, eq=False)
-class Told:
-    """What the forms of a design say.
-
-    Attributes:
-        covariance: Between all outputs, (blocks, rows, outputs, outputs).
-        variance: Its diagonal, (blocks, rows, outputs).
-        linear: The first-order part of that.
-        one: The same by one half of each block, up to a factor.
-        other: By the other half.
-    """
-
-    covariance: Tensor
-    variance: Tensor
-    linear: Tensor
-    one: Tensor
-    other: Tensor
-
-
 def _by_block(gradients: Tensor, points: int) -> Tensor:
     """(blocks, rows, outputs, points, elements), in single precision or better."""
     wide = gradients if gradients.dtype == torch.float64 else gradients.float()
@@ -217,81 +153,33 @@ def _by_block(gradients: Tensor, points: int) -> Tensor:
 
 def _told(gradients: Tensor, forms: Forms) -> Told:
     """What the inner products of one source's gradients say."""
-    blocks, rows, outputs, points, _ = gradients.shape
-    flat = gradients.reshape(blocks * rows, outputs * points, -1)
-    gram = (flat @ flat.mT).reshape(-1, outputs, points, outputs, points)
-    pairs = gram.transpose(2, 3).reshape(-1, points * points)
-    found = (table_of(forms, gradients.dtype, gradients.device)[0] @ pairs.mT).unbind(0)
-    # One form at a time: with a fifth axis an exported program would be tied to its strides.
-    if outputs == 1:
-        variances = [each.reshape(blocks, rows, 1) for each in found]
-        return Told(variances[0][..., None], *variances)
-    covariances = [each.reshape(blocks, rows, outputs, outputs) for each in found]
-    return Told(covariances[0], *(each.diagonal(dim1=2, dim2=3) for each in covariances))
+    blocks, rows, outputs, points, elements = gradients.shape
+    flat = gradients.reshape(blocks * rows, outputs * points, elements)
+    gram = torch.bmm(flat, flat.mT)
+    if outputs > 1:
+        gram = gram.reshape(-1, outputs, points, outputs, points).transpose(2, 3)
+    table = table_of(forms, gradients.dtype, gradients.device)[0]
+    numbers = F.linear(gram.reshape(-1, points * points), table)
+    return Told(numbers.reshape(blocks, rows, outputs * outputs, table.shape[0]), outputs)
 
 
 def _added(sources: Sequence[Told]) -> Told | None:
     """The sum over sources; `None` if there are none."""
-    names = [field.name for field in fields(Told)]
-    if not sources:
-        return None
-    total, *others = sources
+    if len(sources) < 2:
+        return sources[0] if sources else None
+    return Told(torch.stack([each.numbers for each in sources]).sum(0), sources[0].outputs)
+
+
+def _total(*kinds: Told | None) -> tuple[Tensor, Tensor]:  # (blocks, rows, outputs) each
+    """The variances by all blocks, and their errors."""
+    first, *others = [each for each in kinds if each is not None]
+    variance, gap = first.variance, _gap(first)
     for each in others:
-        total = Told(*(getattr(total, name) + getattr(each, name) for name in names))
-    return total
+        variance, gap = variance + each.variance, gap + _gap(each)
+    return variance, gap
 
 
-def _covariance(told: Told | None, like: Told, numbers: range) -> Tensor:
-    """Covariances by the parity of blocks; 0 without any source."""
-    if told is not None:
-        return _by_parity(told.covariance, numbers)
-    _, rows, *outputs = like.covariance.shape
-    return like.covariance.new_zeros(rows, 2, *outputs)
-
-
-def _total_gap(*kinds: tuple[Told | None, float]) -> Tensor:  # (blocks, rows, outputs)
-    first, *others = [_gap(told, apart) for told, apart in kinds if told is not None]
-    return sum(others, first)
-
-
-def _gap(told: Told, apart: float) -> Tensor:  # (blocks, rows, outputs)
+def _gap(told: Told) -> Tensor:
     """How far the halves of a block are apart: the error of a block."""
-    both = told.one + told.other
-    return apart * told.variance * (told.one - told.other) / torch.where(both > 0, both, 1.0)
-
-
-def _spread(by_block: Tensor, values: Tensor) -> Running:
-    """Half the squared difference of blocks, two by two, averaged over their points."""
-    pairs = len(by_block) // 2
-    if not pairs:
-        nothing = torch.zeros_like(values[0])
-        return Running(nothing[:, :1], nothing, nothing)
-    gap = by_block[0 : 2 * pairs : 2] - by_block[1 : 2 * pairs : 2]
-    return Running.of((gap.square().mean(1) / 2).unflatten(1, values.shape[1:]))
-
-
-def _elements(gradients: Tensor, forms: Forms) -> Tensor:
-    """The summands of the inner products, over all blocks: (rows, outputs, elements)."""
-    blocks, rows, outputs, points, elements = gradients.shape
-    flat = gradients.reshape(-1, points, elements)
-    form = table_of(forms, flat.dtype, flat.device)[1]
-    summands = (flat * torch.bmm(form.expand(flat.shape[0], -1, -1), flat)).sum(1)
-    return summands.reshape(blocks, -1).sum(0).reshape(rows, outputs, elements)
-
-
-def _by_parity(each: Tensor, numbers: range) -> Tensor:
-    """Sums over the blocks of even and of odd number: (rows, 2, ...)."""
-    if len(numbers) == 2 and numbers[0] % 2 == 0:
-        return each.transpose(0, 1)
-    nothing = torch.zeros_like(each[0])
-    halves = [each[(start - numbers[0]) % 2 :: 2] for start in (0, 1)]
-    return torch.stack([half.sum(0) if len(half) else nothing for half in halves], 1)
-
-
-def _parities(like: Tensor, numbers: range) -> Tensor:
-    """How many blocks have an even and an odd number, (rows, 2)."""
-    if len(numbers) % 2 == 0:
-        return like.new_full((like.shape[1], 2), len(numbers) / 2)
-    odd = sum(number % 2 for number in numbers)
-    counts = torch.tensor([len(numbers) - odd, odd], dtype=like.dtype, device=like.device)
-    return counts.expand(like.shape[1], 2)
+    # A block whose halves are both 0 has no gradient at all.
+    return told.variance * told.apart / told.both.clamp(min=torch.finfo(told.both.dtype).tiny)

@@ -23,7 +23,7 @@ def mask_gradients(setup: Setup, x: Any) -> Tensor:  # (rows, outputs, masks)
 def gradients_of_units(calls: Calls, sources: Sources) -> Tensor:  # (rows, outputs, masks)
     """The same for a model that is about to be called."""
     with torch.inference_mode(False), torch.enable_grad():
-        leaves = [leaf(z, calls.count, calls.x).requires_grad_() for z in sources.still(1)]
+        leaves = [leaf(z, calls.count, calls).requires_grad_() for z in sources.still(1)]
         outputs = calls.at(1, {}, [1 + each for each in leaves], ALL)
         check_outputs(outputs.shape[2])
         if not outputs.requires_grad:  # No unit reaches them.

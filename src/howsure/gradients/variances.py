@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from howsure.gradients.covariances import semi_definite
+from howsure.gradients.details import at_least
 from howsure.gradients.estimate import COMPARED, Estimate
 from howsure.values.budget import Budget
+from howsure.values.later import changed, later, may_be_later
 from howsure.values.trees import has_values
 
 
+@may_be_later("covariance", "linear_share", "budget")
 @dataclass(frozen=True, eq=False)
 class Variances:
     """Variances of all rows and outputs, and where they come from.
@@ -23,51 +28,57 @@ class Variances:
     Attributes:
         data: Data variance, (rows, outputs).
         model: Model variance.
-        covariance: Of the total, (rows, outputs, outputs).
         standard_error: Of the std.
+        covariance: Of the total, (rows, outputs, outputs).
         linear_share: The share of the variance that is first order.
         budget: The variance by source.
         notes: What a user should know.
+        has_samples: Whether some rows were sampled.
     """
 
     data: Tensor
     model: Tensor
-    covariance: Tensor
     standard_error: Tensor
+    covariance: Tensor
     linear_share: Tensor
     budget: Budget
     notes: tuple[str, ...] = ()
+    has_samples: bool = False
+
+    @property
+    def total(self) -> Tensor:
+        """Of both, (rows, outputs)."""
+        return self.data + self.model
 
     @classmethod
     def nothing(cls, plain: Tensor) -> Variances:  # (rows, outputs)
         """Without any source."""
         zero = torch.zeros_like(plain)
         budget = Budget((), (), plain.new_zeros(0, *plain.shape))
-        covariance = torch.diag_embed(zero)
-        return cls(zero, zero, covariance, zero, torch.ones_like(plain), budget)
+        return cls(zero, zero, zero, torch.diag_embed(zero), torch.ones_like(plain), budget)
 
     def scaled(self, factor: Tensor) -> Variances:  # (rows, 1)
         """Those of outputs whose variances are so many times as large."""
         own = factor.to(self.data)
-        return replace(
+        return changed(
             self,
             data=own * self.data,
             model=own * self.model,
-            covariance=own[:, :, None] * self.covariance,
             standard_error=own.sqrt() * self.standard_error,
-            budget=self.budget.scaled(own),
+            covariance=later(lambda: own[:, :, None] * self.covariance),
+            budget=later(lambda: self.budget.scaled(own)),
         )
 
     def with_constant(self, value: float | Tensor) -> Variances:
         """With a constant variance of every output as part of the data variance."""
         if not isinstance(value, Tensor) and value == 0:
             return self
-        constant = torch.as_tensor(value).to(self.data).expand_as(self.data)
-        return replace(
+        constant = torch.as_tensor(value).to(self.data).expand_as(self.data).clone()
+        return changed(
             self,
             data=self.data + constant,
-            covariance=self.covariance + torch.diag_embed(constant),
-            budget=self.budget.with_constant(constant),
+            covariance=later(lambda: self.covariance + torch.diag_embed(constant)),
+            budget=later(lambda: self.budget.with_constant(constant)),
         )
 
 
@@ -76,6 +87,8 @@ class Variances:
 # mirrored pairs count as a third of a degree of freedom each, which makes 10 times for 8 of them.
 # Points that share masks say less, however many they are.
 _QUANTILE, _FREEDOM, _WITH_MASKS = 4.26, 1 / 3, 8
+# A mean that the noise moves by so many std is worth a note.
+SHIFT = 10
 
 
 class PlainPasses(Protocol):
@@ -90,47 +103,73 @@ class PlainPasses(Protocol):
         ...
 
 
-def variances_of(found: Estimate, passes: PlainPasses, *, every: bool = False) -> Variances:
-    """The variances of an estimate; of `every` row by sampling, if asked for.
-
-    Where gradients at different points contradict each other an inner product, and with it an
-    estimate, can be negative by chance: a part that is counts as 0. Rows of which nothing is left,
-    or whose outputs vary far more than their gradients say, are sampled instead; so are those with
-    an output that is flat at all points, and is not at further ones.
-    """
-    covariances = found.data_covariance, found.model_covariance
-    raw = [each.diagonal(dim1=1, dim2=2) for each in covariances]
-    data, model = (each.clamp(min=0) for each in raw)
-    total = data + model
-    error = _error_of_std(found.standard_error, total)
-    notes = ()
-    rows = _doubtful(found, total, passes)
-    if every:
-        rows = torch.arange(len(total), device=total.device)
-    if len(rows):
-        new = passes.replaced(rows)
-        data, model = data.index_copy(0, rows, new.data), model.index_copy(0, rows, new.model)
-        total, error = data + model, error.index_copy(0, rows, new.error)
-        more = "" if found.blocks >= COMPARED else MORE_POINTS
-        notes = (RESAMPLED.format(count=len(rows), total=len(data)) + more,)
-    return Variances(
-        data,
-        model,
-        _with_variances(covariances, total),
-        error,
-        found.linear_share,
-        _budget(found, raw, (data, model)),
-        notes,
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class Replaced:
-    """Variances and the error of the std by sampling, (rows, outputs)."""
+    """Variances and the error of the std of some rows by sampling, (rows, outputs)."""
 
+    rows: Tensor
     data: Tensor
     model: Tensor
     error: Tensor
+
+
+def variances_of(found: Estimate, by_samples: Replaced | None = None) -> Variances:
+    """The variances of an estimate, and by samples of rows of which it says nothing.
+
+    Where gradients at different points contradict each other an inner product, and with it an
+    estimate, can be negative by chance: a part that is counts as 0.
+    """
+    data, model = _kept(found, by_samples)
+    error = _error_of_std(found.squared_error, data + model)
+    if by_samples is not None:
+        error = error.index_copy(0, by_samples.rows, by_samples.error)
+    return Variances(
+        data,
+        model,
+        error,
+        later(lambda: _covariance(found, _kept(found, by_samples))),
+        later(lambda: found.linear_share),
+        later(lambda: _budget(found, _kept(found, by_samples))),
+    )
+
+
+def _kept(found: Estimate, by_samples: Replaced | None) -> tuple[Tensor, Tensor]:
+    """Data and model variance; nobody else's tensors."""
+    data, model = found.data_var.relu(), found.model_var.relu()
+    if by_samples is None:
+        return data, model
+    rows, new = by_samples.rows, (by_samples.data, by_samples.model)
+    return data.index_copy(0, rows, new[0]), model.index_copy(0, rows, new[1])
+
+
+def are_usual(found: Estimate, own: Variances, plain: Tensor) -> bool:  # (rows, outputs)
+    """Whether all rows pass all checks with room to spare; else they are looked at one by one."""
+    values, variance = found.sums.values, own.total
+    if found.blocks >= COMPARED or plain.shape != variance.shape or not has_values(variance):
+        return False
+    spread, gap = values.var / ((1 - 1 / values.count) * _step(_points(found))), values.mean - plain
+    room = variance - torch.addcmul(spread, gap, gap, value=SHIFT**-2)
+    least, most = room.aminmax()
+    return float(least) > 0 and float(most) < math.inf
+
+
+def resampled(
+    found: Estimate, own: Variances, passes: PlainPasses, *, every: bool = False
+) -> Variances:
+    """The variances with samples in place of estimates that contradict the outputs.
+
+    These are rows of which nothing is left, or whose outputs vary far more than their gradients
+    say; and those with an output that is flat at all points, and is not at further ones. Or they
+    are `every` row, if asked for.
+    """
+    rows = _doubtful(found, own.total, passes)
+    if every:
+        rows = torch.arange(len(own.data), device=own.data.device)
+    if not len(rows):
+        return own
+    more = "" if found.blocks >= COMPARED else MORE_POINTS
+    note = RESAMPLED.format(count=len(rows), total=len(own.data)) + more
+    return changed(variances_of(found, passes.replaced(rows)), notes=(note,), has_samples=True)
 
 
 RESAMPLED = (
@@ -147,15 +186,8 @@ def _doubtful(found: Estimate, variance: Tensor, passes: PlainPasses) -> Tensor:
     """
     values = found.sums.values
     rounding = (20 * torch.finfo(found.dtype).eps * values.mean).square()
-    # All rows have as many points, unless a tolerance asks for more.
-    points = found.blocks * found.sources.design.points
-    if found.sources.active:
-        points = _WITH_MASKS
-    elif found.blocks >= COMPARED:
-        points = values.count
-    step = _step(points)
-    most = torch.maximum(step * variance, rounding) * (values.count - 1)
-    missed, flat = values.squares > most, variance == 0
+    most = torch.maximum(_step(_points(found)) * variance, rounding) * (values.count - 1)
+    missed, flat = values.var * values.count > most, variance == 0
     if found.blocks >= COMPARED:
         missed = missed | _disagrees(found, variance, rounding)
     if not has_values(variance):
@@ -167,6 +199,11 @@ def _doubtful(found: Estimate, variance: Tensor, passes: PlainPasses) -> Tensor:
         moves = passes.spread(rows) > rounding[rows]
         doubtful[rows] = (moves & flat[rows]).any(1)
     return doubtful.nonzero()[:, 0]
+
+
+def _points(found: Estimate) -> float | Tensor:
+    """How many points the outputs are compared at."""
+    return _WITH_MASKS if found.sources.active else found.sums.values.count
 
 
 def _step(points: float | Tensor) -> Any:
@@ -200,54 +237,34 @@ def _disagrees(found: Estimate, variance: Tensor, rounding: Tensor) -> Tensor:
 
     The quadrature is made for functions that are smooth, or have few kinks, within the noise.
     """
-    spread = found.sums.spread
-    error = (found.standard_error.square() + spread.standard_error.square()).sqrt()
+    spread = found.sums.details.spread
+    error = (found.squared_error + spread.standard_error.square()).sqrt()
     # One in some 100,000 by chance: a quantile of Student's distribution, roughly.
-    limit = 4.5 * (1 + 8 / (spread.count - 1).clamp(min=1))
+    limit = 4.5 * (1 + 8 / at_least(1.0, spread.count - 1))
     is_far = (spread.mean - variance).abs() > limit * error + rounding
-    return is_far & (spread.count >= COMPARED // 2)
+    return is_far & torch.as_tensor(spread.count >= COMPARED // 2, device=is_far.device)
 
 
-def _error_of_std(error: Tensor, variance: Tensor) -> Tensor:
+def _error_of_std(squared: Tensor, variance: Tensor) -> Tensor:
     """d std = d var / (2 std); where the variance is 0 and its error too, 0."""
-    std = variance.sqrt()
-    return torch.where(error > 0, error / (2 * torch.where(std > 0, std, 1.0)), 0.0)
+    return (squared / (variance + variance.logical_not())).sqrt() / 2
 
 
-def _with_variances(parts: tuple[Tensor, Tensor], variance: Tensor) -> Tensor:
-    """The nearest covariance matrix to the sum of two with these variances."""
+def _covariance(found: Estimate, kept: tuple[Tensor, Tensor]) -> Tensor:
+    """The nearest covariance matrix to that of the estimate with the variances that were kept."""
+    variance = kept[0] + kept[1]
     if variance.shape[1] == 1:
         return variance[:, :, None]
     eye = torch.eye(variance.shape[1], dtype=variance.dtype, device=variance.device)
-    return semi_definite(torch.where(eye > 0, torch.diag_embed(variance), parts[0] + parts[1]))
+    covariance = found.data_covariance + found.model_covariance
+    return semi_definite(torch.where(eye > 0, torch.diag_embed(variance), covariance))
 
 
-def semi_definite(covariance: Tensor) -> Tensor:
-    """The nearest matrix without negative eigenvalues, with the same variances."""
-    # A row that is not finite has no eigenvalues; that it is not is said by its variances.
-    numbers = torch.where(covariance.isfinite(), covariance, 0.0)
-    values, vectors = torch.linalg.eigh((numbers + numbers.mT) / 2)
-    root = vectors * values.clamp(min=0).sqrt()[:, None, :]
-    mended = root @ root.mT
-    wanted = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
-    found = mended.diagonal(dim1=1, dim2=2)
-    scale = (wanted / torch.where(found > 0, found, 1.0)).sqrt()
-    return mended * scale[:, :, None] * scale[:, None, :]
-
-
-def with_variances(covariance: Tensor, variance: Tensor) -> Tensor:
-    """The covariance scaled to these variances; where it had none, outputs that vary alone."""
-    was = covariance.diagonal(dim1=1, dim2=2)
-    factor = torch.where(was > 0, variance / torch.where(was > 0, was, 1.0), 0.0).sqrt()
-    scaled = covariance * factor[:, :, None] * factor[:, None, :]
-    return scaled + torch.diag_embed(torch.where(was > 0, 0.0, variance))
-
-
-def _budget(found: Estimate, raw: list[Tensor], kept: tuple[Tensor, Tensor]) -> Budget:
+def _budget(found: Estimate, kept: tuple[Tensor, Tensor]) -> Budget:
     """The variance by source; its parts add up to what was kept of data and model variance."""
     sources = found.sources
     inputs, masks = len(sources.inputs), len(sources.active)
-    data, model = (_Shared(was, now) for was, now in zip(raw, kept, strict=True))
+    data, model = _Shared(found.data_var, kept[0]), _Shared(found.model_var, kept[1])
     own = found.by_source
     rows = [data.part(each, inputs) for each in own[:inputs]]
     rows += [model.part(each, masks) for each in own[inputs:]]

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.classes import Classes, Logits, through_softmax
+from howsure.gradients.covariances import with_variances
 from howsure.gradients.estimate import Estimate
-from howsure.gradients.variances import Variances, with_variances
+from howsure.gradients.variances import Variances
 from howsure.methods.activations import read
 from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
+from howsure.values.later import as_is, changed, later
 
 if TYPE_CHECKING:
     from howsure.methods.gradients import Examined
@@ -30,7 +32,7 @@ def classified(setup: Setup, x: Any, seen: Examined) -> Prediction:
     # Noise shifts the logits, and where they lie decides how much the softmax lets through: they
     # vary around their mean, whatever is predicted.
     covariances = [found.data_covariance, found.model_covariance]
-    if own.notes:  # Some rows were sampled.
+    if own.has_samples:
         kept = zip(covariances, (own.data, own.model), strict=True)
         covariances = [with_variances(*each) for each in kept]
     estimates = [(means[0], *covariances), *_halves(found, means)]
@@ -43,7 +45,7 @@ def classified(setup: Setup, x: Any, seen: Examined) -> Prediction:
     probabilities = classes.mean if is_mean else _divided(plain, t).softmax(1)
     centre = _divided(_among(plain, columns, means[0]) if is_mean else plain, t)
     cooled = own if t is None else own.scaled(t[:, None] ** -2)
-    logits = replace(_logits(setup, cooled, centre, columns), notes=seen.notes)
+    logits = changed(_logits(setup, cooled, centre, columns), notes=seen.notes)
     prediction = Prediction(
         probabilities,
         classes.data_var + setup.residual_var,
@@ -131,15 +133,15 @@ def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None
         centre,
         data,
         model,
-        covariance=own.covariance if whole else None,
-        sources=own.budget if whole else None,
-        linear_share=everywhere(own.linear_share),
+        covariance=as_is(own, "covariance") if whole else None,
+        sources=as_is(own, "budget") if whole else None,
+        linear_share=later(lambda: everywhere(own.linear_share)),
         std_error=error,
     )
 
 
-# Logits are taken for Gaussian, which costs a tenth of a probability's std however many points there
-# are (ResNet-20 at 2 gray levels: 0.12 besides what chance does).
+# Logits are taken for Gaussian, which costs a tenth of a probability's std with any number of
+# points: 0.12 besides what chance does (ResNet-20 at 2 gray levels).
 _GAUSSIAN = 0.1
 
 

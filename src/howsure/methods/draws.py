@@ -18,7 +18,7 @@ from howsure.gradients.variances import Replaced
 from howsure.masks import draw_uniforms, masks
 from howsure.methods.monte_carlo import Samples
 from howsure.setup import Setup
-from howsure.values.trees import Parts, is_traced
+from howsure.values.trees import is_traced
 
 # As many as one needs for a std within 5 %; and where a tolerance gives up.
 SAMPLES = 200
@@ -76,8 +76,7 @@ def unchanged(
 def _have_noise(calls: Calls, sources: Sources) -> Tensor:  # (rows,)
     """Whether any input of a row has noise."""
     drawn = _drawn(calls, sources, range(1), ALL).noisy
-    tensors = Parts(calls.x).tensors
-    moved = [(each[0] != calls.base(tensors[n])).flatten(1).any(1) for n, each in drawn.items()]
+    moved = [(each[0] != calls.base(n, ALL)).flatten(1).any(1) for n, each in drawn.items()]
     return torch.stack(moved).any(0)
 
 
@@ -91,10 +90,9 @@ _ROUNDING = 0.5
 
 def lost_in_rounding(calls: Calls, sources: Sources) -> tuple[str, ...]:
     """A note where an input plus its noise is another number than that of its type."""
-    tensors = Parts(calls.x).tensors
     for source, z in zip(sources.inputs, sources.alone(1, 0), strict=False):
-        x = calls.base(tensors[source.number])
-        noise = source.root.apply(leaf(z, len(x), calls.x), ALL)[0]
+        x = calls.base(source.number, ALL)
+        noise = source.root.apply(leaf(z, len(x), calls), ALL)[0]
         gap = ((x + noise).to(x.dtype) - x).to(noise.dtype) - noise
         if bool(gap.square().mean() > _ROUNDING**2 * noise.square().mean()):
             return (LOST.format(dtype=str(x.dtype).removeprefix("torch.")),)
@@ -116,7 +114,7 @@ def _at_once(calls: Calls, sources: Sources) -> int:
 def _units(
     calls: Calls, sources: Sources, units: range, first: Samples | None, rows: Rows
 ) -> Samples:
-    """The sums of some units: single samples, or pairs that share a mask."""
+    """What some units say: single samples, or pairs that share a mask."""
     size = 2 if sources.active else 1
     at_once = _at_once(calls, sources)
     total: Samples | None = None
@@ -184,7 +182,6 @@ def _values(
 def _drawn(calls: Calls, sources: Sources, units: range, rows: Rows) -> _Drawn:
     """What all samples of some units draw."""
     size = 2 if sources.active else 1
-    tensors = Parts(calls.x).tensors
     numbers = range(units[0] * size, (units[-1] + 1) * size)
     count = len(rows) if isinstance(rows, Tensor) else len(range(calls.count)[rows])
     own = 1 if calls.setup.shared_masks else count
@@ -197,7 +194,7 @@ def _drawn(calls: Calls, sources: Sources, units: range, rows: Rows) -> _Drawn:
     drawn = sources.remembered("samples", (sources.seed, numbers, *shapes), draw_all)
     noisy = {}
     for source, normals in zip(sources.inputs, drawn, strict=True):
-        x = calls.base(tensors[source.number])[rows]
+        x = calls.base(source.number, rows)
         z = normals.to(x.device, _wide(x))
         spread = z.expand(-1, len(x), *z.shape[2:])
         noisy[source.number] = (x + source.root.apply(spread, rows)).to(x.dtype)
@@ -245,7 +242,7 @@ class Sampled:
         data, total, error = (each[own] for each in (found.data_var, found.var, found.std_error))
         if not self.sources.inputs:
             data = torch.zeros_like(total)
-        return Replaced(data, total - data, error)
+        return Replaced(rows, data, total - data, error)
 
     def _places(self, rows: Tensor) -> tuple[Rows, Rows]:
         """The rows that run, and which of those are meant: all run if none can be left out."""

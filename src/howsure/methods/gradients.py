@@ -21,7 +21,7 @@ from howsure.gradients.layout import Verdict, layout_of, require_gradients
 from howsure.gradients.modelled import Modelled, modelled
 from howsure.gradients.sources import Sources, values_at
 from howsure.gradients.units import gradients_of_units
-from howsure.gradients.variances import Variances, variances_of
+from howsure.gradients.variances import SHIFT, Variances, are_usual, resampled, variances_of
 from howsure.masks.local_error import LastLinear
 from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.classified import certain, classified
@@ -30,6 +30,7 @@ from howsure.methods.method import Method, check_unsure
 from howsure.methods.passes import check_classes
 from howsure.prediction import Prediction
 from howsure.setup import Setup
+from howsure.values.later import as_is, changed
 from howsure.values.running import keep_freed_memory
 from howsure.values.trees import is_traced
 
@@ -108,9 +109,9 @@ def _prediction(setup: Setup, seen: Examined, found: Modelled) -> Prediction:
         wide(own.data),
         wide(own.model),
         notes=seen.notes,
-        covariance=own.covariance,
-        sources=own.budget,
-        linear_share=own.linear_share,
+        covariance=as_is(own, "covariance"),
+        sources=as_is(own, "budget"),
+        linear_share=as_is(own, "linear_share"),
         std_error=wide(own.standard_error),
         novelty=None if found.novelty is None else wide(found.novelty),
         joint_novelty=found.joint,
@@ -184,9 +185,12 @@ def examined_as(
         calls.columns = varying(plain)
     points = setup.samples or POINTS
     found = estimate(calls, sources, points, setup.tolerance, setup.chunk)
-    own = variances_of(found, Sampled(calls, sources), every=verdict.reason is not None)
-    own, about_rows = _judged(setup, plain, found, own)
-    notes = (*notes, *own.notes, *about_rows, *_unreached(setup, found), *_few(setup, x))
+    own = variances_of(found)
+    every = verdict.reason is not None
+    if every or not are_usual(found, own, plain):
+        own = resampled(found, own, Sampled(calls, sources), every=every)
+        own = _judged(setup, plain, found, own)
+    notes = (*notes, *own.notes, *_unreached(setup, found), *_few(setup, x))
     if has_classes:
         logits = LogitsSeen(plain, found, _means(setup, calls, found))
         return Examined(calls, plain, own, None, notes, logits=logits)
@@ -233,33 +237,32 @@ NOT_FINITE = (
     "noise: their std is NaN."
 )
 SHIFTED = (
-    "The noise moves the outputs of {count} of {total} inputs by more than 10 std on average: what "
-    "the network says for the reading itself is not what it says under its noise. "
+    "The noise moves the outputs of {count} of {total} inputs by more than {std} std on average: "
+    "what the network says for the reading itself is not what it says under its noise. "
     '`prediction="mean"` predicts the latter.'
 )
 
 
-def _judged(
-    setup: Setup, plain: Tensor, found: Estimate, own: Variances
-) -> tuple[Variances, tuple[str, ...]]:
+def _judged(setup: Setup, plain: Tensor, found: Estimate, own: Variances) -> Variances:
     """The variances without those of rows that are not finite, and what to say about rows."""
-    mean, total = found.sums.values.mean, own.data + own.model
+    mean, total = found.sums.values.mean, own.total
     is_finite = plain.isfinite().all(1, keepdim=True) & total.isfinite().all(1, keepdim=True)
     factor = torch.where(is_finite, 1.0, torch.nan)
     if is_traced():
-        return own.scaled(factor), ()
-    notes = ()
+        return own.scaled(factor)
     broken = len(plain) - int(is_finite.sum())
     if broken:
-        own = own.scaled(factor)
-        notes = (NOT_FINITE.format(count=broken, total=len(plain)),)
+        note = NOT_FINITE.format(count=broken, total=len(plain))
+        own = changed(own.scaled(factor), notes=(*own.notes, note))
     # Some logits are no columns of the plain ones.
     if setup.prediction == "mean" or mean.shape != plain.shape:
-        return own, notes
+        return own
     gap, rounding = (mean - plain).abs(), 20 * torch.finfo(found.dtype).eps * plain.abs()
-    shifted = int((gap > 10 * total.sqrt() + rounding).any(1).sum())
-    more = (SHIFTED.format(count=shifted, total=len(plain)),) if shifted else ()
-    return own, (*notes, *more)
+    shifted = int((gap > SHIFT * total.sqrt() + rounding).any(1).sum())
+    if not shifted:
+        return own
+    note = SHIFTED.format(count=shifted, total=len(plain), std=SHIFT)
+    return changed(own, notes=(*own.notes, note))
 
 
 def _few(setup: Setup, x: Any) -> tuple[str, ...]:

@@ -8,10 +8,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from howsure.gradients.details import at_least
+
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Sums over samples, about a centre near their mean.
+    """Means over samples, about a centre near their mean.
 
     Samples come in units that are independent of each other: single ones, or pairs that share
     their dropout masks. With a the average deviation of a unit from the centre, s its average
@@ -21,16 +23,16 @@ class Samples:
         centre: The mean of the first chunk, (rows, outputs).
         scale: What deviations are divided by, a power of 2 near the largest: their fourth powers
             would leave the range of single precision at a std of 1e10, or of 1e-10.
-        count: How many units, (rows, 1).
+        count: How many units; (rows, 1) where rows differ.
         size: Samples of a unit, 1 or 2.
-        sums: Of a, s, a squared, a s, s squared and w over the units, (6, rows, outputs).
+        means: Of a, s, a squared, a s, s squared and w over the units, (6, rows, outputs).
     """
 
     centre: Tensor
     scale: Tensor
-    count: Tensor
+    count: float | Tensor
     size: int
-    sums: Tensor
+    means: Tensor
 
     @classmethod
     def of(cls, values: Tensor, first: Samples | None = None) -> Samples:
@@ -40,39 +42,37 @@ class Samples:
         deviations = wide - middle
         scale = _power_of_two(deviations.abs().amax((0, 1))) if first is None else first.scale
         deviations = deviations / scale
-        count = middle.new_full((len(middle), 1), float(len(wide)))
-        if wide.shape[1] > 1:
+        units, size = wide.shape[:2]
+        if size > 1:
             a, s = deviations.mean(1), deviations.square().mean(1)
-            within = deviations.var(1, correction=1)
+            squares, within = a.square(), deviations.var(1, correction=1)
         else:
             a = deviations[:, 0]
-            within = s = a.square()
-        sums = torch.stack([a, s, a.square(), a * s, s.square(), within]).sum(1)
-        return cls(middle, scale, count, wide.shape[1], sums)
+            squares = within = s = a.square()
+        means = torch.stack([a, s, squares, a * s, s.square(), within]).mean(1)
+        return cls(middle, scale, float(units), size, means)
 
     def __add__(self, other: Samples) -> Samples:
         """More units about the same centre."""
-        return replace(self, count=self.count + other.count, sums=self.sums + other.sums)
-
-    @cached_property
-    def _means(self) -> tuple[Tensor, ...]:
-        return (self.sums / self.count).unbind(0)
+        count = self.count + other.count
+        means = self.means + (other.count / count) * (other.means - self.means)
+        return replace(self, count=count, means=means)
 
     @property
     def mean(self) -> Tensor:
         """Of all samples."""
-        return self.centre + self.scale * self._means[0]
+        return self.centre + self.scale * self.means[0]
 
-    @cached_property
-    def _others(self) -> Tensor:
-        """How many units there are besides one, at least 1; (rows, 1)."""
-        return (self.count - 1).clamp(min=1)
+    @property
+    def _others(self) -> float | Tensor:
+        """How many units there are besides one, at least 1."""
+        return at_least(1.0, self.count - 1)
 
     @cached_property
     def _var(self) -> Tensor:
         """In squares of the scale."""
-        a, s, *_ = self._means
-        return (s - a.square()).clamp(min=0) * (self.count / self._others)
+        a, s = self.means[0], self.means[1]
+        return torch.addcmul(s, a, a, value=-1).relu() * (self.count / self._others)
 
     @property
     def var(self) -> Tensor:
@@ -82,7 +82,7 @@ class Samples:
     @property
     def data_var(self) -> Tensor:
         """The variance at given masks: all of it, where samples come one by one."""
-        own = torch.minimum(self._means[5], self._var) if self.size > 1 else self._var
+        own = torch.minimum(self.means[5], self._var) if self.size > 1 else self._var
         return own * self.scale.square()
 
     @cached_property
@@ -91,10 +91,12 @@ class Samples:
 
         Those from the centre are s: the spread of s - 2 a mean(a).
         """
-        a, s, aa, product, ss, _ = self._means
-        shift = a * (a * (aa - a.square()) - (product - s * a))
-        spread = (ss - s.square() + 4 * shift).clamp(min=0) / self._others
-        return torch.where(self._var > 0, spread.sqrt() / (2 * self._var), 0.0)
+        a, s, aa, product, ss, _ = self.means.unbind(0)
+        square = a.square()
+        shift = torch.addcmul(square * (aa + s - square), a, product, value=-1)
+        spread = torch.addcmul(ss, s, s, value=-1).add(shift, alpha=4).relu()
+        per_unit = spread / (4 * self._others)
+        return per_unit.sqrt() / (self._var + self._var.logical_not())
 
     @property
     def std_error(self) -> Tensor:
@@ -109,8 +111,8 @@ class Samples:
     def where(self, rows: Tensor, other: Samples) -> Samples:
         """The other's sums for these rows, (rows,), its own for the rest."""
         at = rows[:, None]
-        count = torch.where(at, other.count, self.count)
-        return replace(self, count=count, sums=torch.where(at, other.sums, self.sums))
+        count = torch.where(at, other.count, self.count).to(self.centre)
+        return replace(self, count=count, means=torch.where(at, other.means, self.means))
 
 
 def _power_of_two(size: Tensor) -> Tensor:

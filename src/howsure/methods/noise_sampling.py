@@ -64,22 +64,17 @@ def _classified(setup: Setup, x: Any) -> Prediction:
 def _layout(setup: Setup, x: Any) -> Verdict:
     """How the model can be run; with samples, too, that are rows of one batch, if they may be."""
     verdict = setup.once(layout_of, x)
-    if verdict.layout != "folded" or is_traced():
+    if is_traced():
         return verdict
     sources = Sources.of(setup, x, verdict.layout)
     calls = verdict.calls(setup, x, sources)
+    notes = [*lost_in_rounding(calls, sources), *([verdict.note] if verdict.note else [])]
     with torch.no_grad():
-        are_alone = not calls.count or stand_alone(calls, sources, setup.samples or SAMPLES)
-    return verdict if are_alone else Verdict("whole", note=TOGETHER.format(axis=setup.batch_dim))
-
-
-def _lost(setup: Setup, x: Any) -> tuple[str, ...]:
-    """What to say about noise that is smaller than the rounding of inputs like these."""
-    verdict = setup.once(_layout, x)
-    if is_traced():
-        return ()
-    sources = Sources.of(setup, x, verdict.layout)
-    return lost_in_rounding(verdict.calls(setup, x, sources), sources)
+        folded = verdict.layout == "folded" and calls.count > 0
+        if folded and not stand_alone(calls, sources, setup.samples or SAMPLES):
+            verdict = Verdict("whole")
+            notes.append(TOGETHER.format(axis=setup.batch_dim))
+    return replace(verdict, note=" ".join(notes) or None)
 
 
 def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
@@ -95,10 +90,11 @@ def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
             "`samples` is too small for a variance; use at least 2, or 4 with dropout."
         )
     with torch.no_grad(), own_random_numbers(setup.seed) if verdict.random else nullcontext():
-        # What is returned besides numbers is that of a plain pass.
-        own = calls.flat(calls.plain(), 1)[0]
         found = sampled_at(calls, sources, samples)
-        plain = own if setup.prediction == "network" and not verdict.random else None
+        is_plain = setup.prediction == "network" and not verdict.random
+        # What is returned besides numbers is that of a plain pass.
+        needs_pass = is_plain or not calls.returns_one_tensor
+        own = calls.flat(calls.plain(), 1)[0] if needs_pass else None
     notes = [] if verdict.note is None else [verdict.note]
     notes += [f"{RANDOM}; they are part of `data_var`."] if verdict.random else []
     if setup.tolerance is not None and not bool(found.are_precise(setup.tolerance).all()):
@@ -107,11 +103,12 @@ def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
             f"{MOST_SAMPLES} samples; `std_error` says what they reached."
         )
     notes += unchanged(calls, sources, found.var, samples)
-    notes += setup.once(_lost, x)
-    return replace(_prediction(setup, calls, found, plain), notes=tuple(notes))
+    return _prediction(setup, calls, found, own if is_plain else None, tuple(notes))
 
 
-def _prediction(setup: Setup, calls: Calls, found: Samples, plain: Tensor | None) -> Prediction:
+def _prediction(
+    setup: Setup, calls: Calls, found: Samples, plain: Tensor | None, notes: tuple[str, ...]
+) -> Prediction:
     """The prediction in the structure of the model's output."""
     assert calls.parts is not None
     mean = found.mean if plain is None else plain
@@ -119,19 +116,21 @@ def _prediction(setup: Setup, calls: Calls, found: Samples, plain: Tensor | None
     if found.size == 1 and setup.noise is None:
         data, model = model, data
 
-    means = calls.shaped(mean)
-    numbers = data + setup.residual_var, model, found.std_error
+    if isinstance(setup.residual_var, Tensor) or setup.residual_var:
+        data = data + setup.residual_var
+    means, numbers = calls.shaped(mean), (data, model, found.std_error)
     data_vars, model_vars, errors = (calls.shaped(each, wide=True) for each in numbers)
     if setup.task == "regression":
         values, in_place = calls.parts.filled(means), calls.parts.varied
         data_var, model_var = in_place(data_vars), in_place(model_vars)
-        return Prediction(values, data_var, model_var, std_error=in_place(errors))
+        return Prediction(values, data_var, model_var, notes, std_error=in_place(errors))
     logits = Prediction(means[1], data_vars[1], model_vars[1], std_error=errors[1])
     return Prediction(
         means[0],
         data_vars[0],
         model_vars[0],
-        logits=logits,
+        notes,
+        logits,
         expected_entropy=calls.shaped(found.mean)[2].squeeze(1),
         std_error=errors[0],
     )

@@ -18,7 +18,6 @@ from howsure.gradients.sources import Sources, leaf
 from howsure.masks import Site
 from howsure.masks.pixels import AtPixels, by_pixel
 from howsure.setup import Setup
-from howsure.values.trees import Parts
 
 # Novelty of a U-Net with 176 masks in fog, in multiples of that on known scenes: 1.4 with 8
 # directions, 2.1 with 16, 2.2 with 32, 2.6 with 64, 3.3 with one for each mask.
@@ -80,11 +79,11 @@ def _derivatives(calls: Calls, size: float = 1.0, count: int = DIRECTIONS) -> Te
     assert calls.parts is not None
     output = calls.parts.tensors[0]
     step = size * torch.finfo(output.dtype).eps ** (1 / 3)
-    elements = sum(tensor[:1].numel() for tensor in Parts(calls.x).tensors) * max(1, calls.count)
+    elements = sum(tensor[:1].numel() for tensor in calls.tensors) * max(1, calls.count)
     at_once = calls.setup.chunk or max(1, _ELEMENTS // max(1, elements))
     plain, signs = calls.flat((output,), 1), directions(calls.sites)
     found = []
     for some in torch.arange(count).split(at_once):
-        masks = [1 + step * leaf(each[some], calls.count, calls.x) for each in signs]
+        masks = [1 + step * leaf(each[some], calls.count, calls) for each in signs]
         found.append((calls.at(len(some), {}, masks) - plain) / step)
     return torch.cat(found).reshape(count, *output.shape)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from howsure.setup import Setup, check_options
 from howsure.values.arrays import as_tensors
 from howsure.values.brief import number_range
 from howsure.values.files import write_atomically
+from howsure.values.later import changed
 from howsure.values.settings import PredictionKind
 
 _FORMAT = 4
@@ -125,7 +125,7 @@ class Uncertain(nn.Module):
         method, setup, note = self.choice(x)
         result = self._compiled(setup, method, x) if self._compiled else method(setup, x)
         name, notes = result.method or method.name, (*note, *result.notes)
-        return replace(result, method=name, notes=notes, batch_dim=setup.batch_dim)
+        return changed(result, method=name, notes=notes, batch_dim=setup.batch_dim)
 
     @property
     def method(self) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from howsure.values.trees import Parts, map_leaves, paths
+from howsure.values.trees import Parts, map_leaves
 
 Columns = dict[str, np.ndarray]
 
@@ -94,3 +96,18 @@ def flat(columns: Columns) -> Columns:
 def joined(parts: list[Columns]) -> Columns:
     """The rows of all parts."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def paths(tree: object) -> list[str]:
+    """Where each floating-point tensor is in a structure: `.pose.0`; nothing for a single one."""
+    leaves = pytree.tree_leaves_with_path(tree)
+    found = [path for path, leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    count = len(Parts(tree).tensors)
+    if len(found) != count:  # A dataclass: torch does not know its fields.
+        return [f".{index}" for index in range(count)] if count > 1 else [""]
+    return ["".join(f".{word(key)}" for key in path) for path in found]
+
+
+def word(key: Any) -> str:
+    """A key of a path without brackets and quotes."""
+    return re.sub(r"\W", "", pytree.keystr((key,)))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,7 +26,7 @@ def map_leaves(function: Callable[..., object], tree: object, *others: object) -
     def mapped(leaf: object, *beside: Any) -> object:
         if isinstance(leaf, Mapping) and not dataclasses.is_dataclass(leaf):
             columns = {key: [each[key] for each in (leaf, *beside)] for key in leaf}
-            return _like(leaf, {key: map_leaves(function, *col) for key, col in columns.items()})
+            return like(leaf, {key: map_leaves(function, *col) for key, col in columns.items()})
         if isinstance(leaf, tuple) and hasattr(leaf, "_fields"):  # torch 2.6: a `PackedSequence`
             parts = [map_leaves(function, *col) for col in zip(leaf, *beside, strict=True)]
             return type(leaf)(*parts)
@@ -43,7 +40,7 @@ def map_leaves(function: Callable[..., object], tree: object, *others: object) -
     return pytree.tree_map(mapped, tree, *others)
 
 
-def _like(mapping: Mapping[object, object], items: dict[object, object]) -> object:
+def like(mapping: Mapping[object, object], items: dict[object, object]) -> object:
     """The items in a mapping of a class that torch does not know; a dict if that takes none."""
     constructor: Any = type(mapping)
     try:
@@ -97,17 +94,6 @@ def copied(x: object) -> Any:
     return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
 
 
-def finite(x: object) -> Any:
-    """The input with 0 in place of NaN and infinity, to find out about inputs of its kind."""
-
-    def leaf(item: object) -> object:
-        if not isinstance(item, Tensor) or not item.dtype.is_floating_point:
-            return item
-        return item if bool(item.isfinite().all()) else item.nan_to_num(0.0, 0.0, 0.0)
-
-    return map_leaves(leaf, x)
-
-
 def shapes_of(x: object, without: int | None = None) -> str:
     """Shapes and types of the tensors of an input, and everything in it that is no tensor."""
 
@@ -142,7 +128,7 @@ class Parts:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
         self.tensors.append(leaf)
-        return _Slot(len(self.tensors) - 1)
+        return Slot(len(self.tensors) - 1)
 
     def has_other_tensors(self) -> bool:
         """Whether there are tensors besides: indices, masks."""
@@ -152,10 +138,10 @@ class Parts:
 
     def filled(self, values: Sequence[object]) -> Any:
         """The structure with `values` in place of its floating-point tensors."""
-        if isinstance(self.template, _Slot):
+        if isinstance(self.template, Slot):
             return values[self.template.index]
         return map_leaves(
-            lambda leaf: values[leaf.index] if isinstance(leaf, _Slot) else leaf, self.template
+            lambda leaf: values[leaf.index] if isinstance(leaf, Slot) else leaf, self.template
         )
 
     def varied(self, values: Sequence[object]) -> Any:
@@ -163,71 +149,22 @@ class Parts:
 
         That of complex numbers is not known: NaN.
         """
-        if isinstance(self.template, _Slot):
+        if isinstance(self.template, Slot):
             return values[self.template.index]
 
         def varied(leaf: object) -> object:
             if isinstance(leaf, Tensor) and leaf.is_complex():
                 return torch.full_like(leaf.real, torch.nan)
-            return values[leaf.index] if isinstance(leaf, _Slot) else 0.0
+            return values[leaf.index] if isinstance(leaf, Slot) else 0.0
 
         return map_leaves(varied, self.template)
 
-    def filler(self) -> Callable[[Sequence[object]], Any]:
-        """`filled` for many calls: what has no tensors is looked at only once."""
-        found = _filler(self.template)
-        return found if found is not None else lambda values: self.template
 
-
-def _filler(template: object) -> Callable[[Sequence[object]], object] | None:
-    """Puts values into a template; `None` if it has no place for any."""
-    if isinstance(template, _Slot):
-        return operator.itemgetter(template.index)
-    if dataclasses.is_dataclass(template) and not isinstance(template, type):
-        fields = [(f.name, getattr(template, f.name)) for f in dataclasses.fields(template)]
-        parts = {name: part for name, each in fields if (part := _filler(each)) is not None}
-        filled = functools.partial(dataclasses.replace, template)
-        return (
-            (lambda values: filled(**{n: p(values) for n, p in parts.items()})) if parts else None
-        )
-    leaves, spec = pytree.tree_flatten(template)
-    if spec.is_leaf() and isinstance(template, Mapping):
-        found = {key: part for key, each in template.items() if (part := _filler(each)) is not None}
-        rest = dict(template)
-        return (
-            (lambda values: _like(template, rest | {k: p(values) for k, p in found.items()}))
-            if found
-            else None
-        )
-    if spec.is_leaf():
-        return None
-    own = [_filler(leaf) for leaf in leaves]
-    if not any(own):
-        return None
-    pairs = list(zip(own, leaves, strict=True))
-    return lambda values: spec.unflatten([p(values) if p else leaf for p, leaf in pairs])
-
-
-class _Slot:
+class Slot:
     """Marks where a tensor was."""
 
     def __init__(self, index: int) -> None:
         self.index = index
-
-
-def paths(tree: object) -> list[str]:
-    """Where each floating-point tensor is in a structure: `.pose.0`; nothing for a single one."""
-    leaves = pytree.tree_leaves_with_path(tree)
-    found = [path for path, leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    count = len(Parts(tree).tensors)
-    if len(found) != count:  # A dataclass: torch does not know its fields.
-        return [f".{index}" for index in range(count)] if count > 1 else [""]
-    return ["".join(f".{word(key)}" for key in path) for path in found]
-
-
-def word(key: Any) -> str:
-    """A key of a path without brackets and quotes."""
-    return re.sub(r"\W", "", pytree.keystr((key,)))
 
 
 def modules_of(model: Any) -> list[nn.Module]:
@@ -253,25 +190,35 @@ def way_of(model: Any) -> int:
 
     Classes, plain attributes such as a switch, functions, and the keys of tables of hooks.
     """
-    found: list[Any] = []
+    return state_of(model)[0]
+
+
+def state_of(model: Any) -> tuple[int, int]:
+    """The way of a model, and where its weights are and how often they were written, as hashes."""
+    way: list[Any] = []
+    weights: list[Tensor | None] = []
     for module in modules_of(model):
-        found.append(type(module))
+        way.append(type(module))
         for name, value in module.__dict__.items():
             kind = type(value)
             if kind in _TABLES:
                 # Most of what a module has are empty tables of hooks.
                 if value:
-                    found.append((name, *value))
+                    way.append((name, *value))
             elif kind in _SWITCHES or isinstance(value, _SWITCHES):
-                found.append((name, value))
+                way.append((name, value))
             elif isinstance(value, dict):
-                found.append((name, *value))
+                way.append((name, *value))
             elif value is not None and callable(value):
-                found.append((name, id(value)))
-    return hash(tuple(found))
+                way.append((name, id(value)))
+        weights += [*module._parameters.values(), *module._buffers.values()]
+    written = [
+        (t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights if t is not None
+    ]
+    return hash(tuple(way)), hash(tuple(written))
 
 
-_TABLES = (dict, OrderedDict, set)
+_TABLES = frozenset((dict, OrderedDict, set))
 _SWITCHES = (bool, int, float, str)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -24,7 +27,7 @@ from howsure.moments.numerics.quadrature import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.setup import Setup
 from howsure.values.running import keep_freed_memory
-from howsure.values.trees import Parts, map_leaves
+from howsure.values.trees import Parts, Slot, like, map_leaves
 
 Run = Callable[[object], Prediction]
 # The largest value that a number may have, and what is raised beyond.
@@ -144,7 +147,7 @@ def compiled_graph(
 
 def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, limits: Sequence[Limit]) -> Run:
     """Calls the program, whose last outputs are numbers that must not exceed their limits."""
-    filled = parts.filler()
+    filled = _filler(parts.template) or (lambda values: parts.template)
 
     def predict(x: object) -> Prediction:
         # Compiled code reads memory in the order it was compiled for.
@@ -157,6 +160,35 @@ def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, limits: Sequence
         return filled(outputs)
 
     return predict
+
+
+def _filler(template: object) -> Callable[[Sequence[object]], Any] | None:
+    """Puts values into a template, looked at only once; `None` if it has no place for any."""
+    if isinstance(template, Slot):
+        return operator.itemgetter(template.index)
+    if dataclasses.is_dataclass(template) and not isinstance(template, type):
+        fields = [(f.name, getattr(template, f.name)) for f in dataclasses.fields(template)]
+        parts = {name: part for name, each in fields if (part := _filler(each)) is not None}
+        filled = functools.partial(dataclasses.replace, template)
+        return (
+            (lambda values: filled(**{n: p(values) for n, p in parts.items()})) if parts else None
+        )
+    leaves, spec = pytree.tree_flatten(template)
+    if spec.is_leaf() and isinstance(template, Mapping):
+        found = {key: part for key, each in template.items() if (part := _filler(each)) is not None}
+        rest = dict(template)
+        return (
+            (lambda values: like(template, rest | {k: p(values) for k, p in found.items()}))
+            if found
+            else None
+        )
+    if spec.is_leaf():
+        return None
+    own = [_filler(leaf) for leaf in leaves]
+    if not any(own):
+        return None
+    pairs = list(zip(own, leaves, strict=True))
+    return lambda values: spec.unflatten([p(values) if p else leaf for p, leaf in pairs])
 
 
 def _check_floating(parts: Parts) -> None:

@@ -18,7 +18,8 @@ from howsure.gradients.checks import verdict_of
 from howsure.methods import Method
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.trees import Parts, paths, word
+from howsure.values.arrays import paths, word
+from howsure.values.trees import Parts
 
 if TYPE_CHECKING:
     from howsure.uncertain import Uncertain
