@@ -29,6 +29,9 @@ from howsure.setup import Setup
 from howsure.values.running import progress
 
 _EXPONENTS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0)
+# The sensor's std is known within a factor of two: the std of the logarithm of the factor on its
+# variance. Few inputs cannot tell a small variance with a large factor from a residual.
+_LOG_FACTOR_STD = math.log(4)
 _STRESSED = 100  # held-out inputs under each corruption that nobody asked for: one number is found
 
 
@@ -250,11 +253,10 @@ def _best(held_out: Judged, known: Known, search: PosteriorSearch) -> Tensor:  #
     given = (search.residual_var, search.noise_factor, *parts)
     fixed = torch.tensor([math.nan if g is None else g for g in given], dtype=torch.float64)
     terms = (torch.ones_like(held_out.m), held_out.data, held_out.m, held_out.local)
-    columns = torch.stack(terms, 2)
-    count = held_out.error.shape[1]
-    return torch.stack(
-        [best_weights(held_out.error[:, k], columns[:, k], fixed) for k in range(count)]
-    )
+    columns, errors = torch.stack(terms, 2), held_out.error
+    log_std = fixed.new_tensor([math.inf, _LOG_FACTOR_STD, math.inf, math.inf])
+    each = range(errors.shape[1])
+    return torch.stack([best_weights(errors[:, k], columns[:, k], fixed, log_std) for k in each])
 
 
 def _stressed(
