@@ -73,9 +73,7 @@ def _starts(scaled: Tensor) -> Tensor:
     return torch.cat([torch.full((1, count), 1 / count, dtype=scaled.dtype), alone]).log()
 
 
-def _descended(
-    error: Tensor, scaled: Tensor, base: Tensor, prior: _Prior, logs: Tensor
-) -> Tensor:
+def _descended(error: Tensor, scaled: Tensor, base: Tensor, prior: _Prior, logs: Tensor) -> Tensor:
     """Logarithms of the weights in the deepest valley that Newton's method finds, (terms,).
 
     It goes down from all starts together, (starts, terms). Where the likelihood curves the wrong
