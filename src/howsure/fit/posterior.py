@@ -28,8 +28,8 @@ from howsure.methods.gradients import POINTS
 from howsure.setup import Setup
 from howsure.values.running import progress
 
-# Corruptions are milder than what may come: they do not lower the usual exponent. They raise it to 2
-# at most: one that the masks do not see asks for any, and it would serve nothing else.
+# Corruptions are milder than what may come: they do not lower the usual exponent. They raise it to
+# at most 2: one that the masks do not see asks for any, and it would serve nothing else.
 _EXPONENTS = (EXPONENT, 1.75, 2.0)
 # The sensor's std is known within a factor of two: the std of the logarithm of the factor on its
 # variance. Few inputs cannot tell a small variance with a large factor from a residual.
