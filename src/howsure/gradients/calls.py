@@ -243,6 +243,19 @@ class NotRowsError(ValueError):
     """The output does not have one row for each row of the input."""
 
 
+def nothing_to_vary(parts: Parts | None) -> TypeError:
+    """The error for outputs that have no variance, with what to do."""
+    found = parts.template if parts else None
+    kind, such = f"a {type(found).__name__}", "such as an attribute or a function"
+    if isinstance(found, Tensor):
+        kind = f"a tensor of {str(found.dtype).removeprefix('torch.')}"
+        such = "such as `torch.view_as_real`" if found.is_complex() else "such as what it rounds"
+    return TypeError(
+        "The model returns no floating-point tensor, so nothing has a variance. It returns "
+        f"{kind}; choose a part of that with `output=`, {such}."
+    )
+
+
 def rows_of(x: Any, axis: int = 0) -> int:
     """The length of the batch axis of the first tensor of an input."""
     tensors = tensors_of(x)

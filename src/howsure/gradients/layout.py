@@ -23,12 +23,13 @@ from howsure.gradients.calls import (
     NotRowsError,
     Rows,
     has_rows,
+    nothing_to_vary,
     rows_of,
     tensors_of,
 )
 from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
 from howsure.setup import Setup
-from howsure.values.trees import Parts, is_traced, map_leaves
+from howsure.values.trees import is_traced, map_leaves
 
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8
@@ -128,7 +129,7 @@ def _layout(setup: Setup, x: Any) -> Verdict:
         calls = Calls(setup, x, "whole")
         plain, again = calls.plain(), calls.plain()
     if not plain:
-        raise _nothing_to_vary(calls.parts)
+        raise nothing_to_vary(calls.parts)
     if not _same(plain, again):
         return Verdict("whole", reason=RANDOM, random=True)
     if setup.batch_dim is None:
@@ -137,19 +138,6 @@ def _layout(setup: Setup, x: Any) -> Verdict:
         return Verdict("folded")
     found = _folded(setup, x, plain) or _looped(setup, x, plain)
     return found or Verdict("whole", note=TOGETHER.format(axis=setup.batch_dim))
-
-
-def _nothing_to_vary(parts: Parts | None) -> TypeError:
-    """The error for outputs that have no variance, with what to do."""
-    found = parts.template if parts else None
-    kind, such = f"a {type(found).__name__}", "such as an attribute or a function"
-    if isinstance(found, Tensor):
-        kind = f"a tensor of {str(found.dtype).removeprefix('torch.')}"
-        such = "such as `torch.view_as_real`" if found.is_complex() else "such as what it rounds"
-    return TypeError(
-        "The model returns no floating-point tensor, so nothing has a variance. It returns "
-        f"{kind}; choose a part of that with `output=`, {such}."
-    )
 
 
 def _same(one: Sequence[Tensor], two: Sequence[Tensor]) -> bool:

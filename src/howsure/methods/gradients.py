@@ -259,10 +259,8 @@ def _judged(setup: Setup, plain: Tensor, found: Estimate, own: Variances) -> Var
         return own
     gap, rounding = (mean - plain).abs(), 20 * torch.finfo(found.dtype).eps * plain.abs()
     shifted = int((gap > SHIFT * total.sqrt() + rounding).any(1).sum())
-    if not shifted:
-        return own
-    note = SHIFTED.format(count=shifted, total=len(plain), std=SHIFT)
-    return changed(own, notes=(*own.notes, note))
+    more = [SHIFTED.format(count=shifted, total=len(plain), std=SHIFT)] if shifted else []
+    return changed(own, notes=(*own.notes, *more))
 
 
 def _few(setup: Setup, x: Any) -> tuple[str, ...]:
@@ -281,8 +279,7 @@ def _unreached(setup: Setup, found: Estimate) -> tuple[str, ...]:
     if setup.tolerance is None or is_traced():
         return ()
     variance = found.sums.variance
-    missed = int((~is_precise(variance, setup.tolerance)).sum())
-    if not missed:
+    if not (missed := int((~is_precise(variance, setup.tolerance)).sum())):
         return ()
     points = found.blocks * found.sources.design.points
     return (
