@@ -74,50 +74,64 @@ def test_stress_keeps_shapes_and_is_the_same_every_time(kind, shape):
         assert once.shape == x.shape and torch.equal(once, change(x)) and not torch.equal(once, x)
 
 
-@pytest.mark.parametrize("harm", [0.3, 4.0])
-def test_stress_fits_the_exponent(net, harm):
+def shifted(harm):
+    return lambda x: x + torch.tensor([0.0, harm])
+
+
+@pytest.mark.parametrize("harms", [(0.3,), (4.0,), (0.3, 0.3, 4.0)])
+def test_stress_fits_the_exponent_to_all_corruptions_alike(net, harms):
     x, y = data(150, 1)
-
-    def shifted(x):
-        return x + torch.tensor([0.0, harm])
-
+    stress = [shifted(harm) for harm in harms]
     wrapped = hs.Uncertain(net, 0.001, samples=32)
-    fit = wrapped.fit([(x, y)], train_inputs=data(300, 0)[0], stress=[shifted])
+    fit = wrapped.fit([(x, y)], train_inputs=data(300, 0)[0], stress=stress)
 
     def cost(exponent):
         model = replace(fit.model, exponent=exponent)
         tried = hs.Uncertain(net, 0.001, samples=32)
         tried.setup = wrapped.setup.with_(variance_model=model)
-        total = 0.0
-        for inputs in (x, shifted(x)):
+        found = []
+        for inputs in (x, *(change(x) for change in stress)):
             p = tried(inputs)
             var = p.total_var.double().numpy()
-            total += -stats.norm.logpdf(y.numpy(), p.mean.numpy(), np.sqrt(var)).mean()
-        return total
+            found.append(-stats.norm.logpdf(y.numpy(), p.mean.numpy(), np.sqrt(var)).mean())
+        return found[0] + np.mean(found[1:])
 
-    costs = {exponent: cost(exponent) for exponent in (0.5, 1.0, 1.5, 2.0, 3.0)}
+    costs = {exponent: cost(exponent) for exponent in (1.0, 1.25, 1.5, 1.75, 2.0)}
     assert cost(fit.model.exponent) <= min(costs.values()) + 1e-4
-    assert max(costs.values()) > min(costs.values()) + 1e-2
+    assert max(costs.values()) > min(costs.values()) + 1e-3
 
 
-def test_of_several_corruptions_the_worst_decides(net):
+def test_errors_that_no_mask_sees_do_not_drive_the_exponent(net):
     x, y = data(150, 1)
 
-    def harmless(x):
-        return x + 0.01
+    def mistaken(x):  # All inputs are known, and the targets are those of others.
+        return x.roll(1, 0)
 
-    def harmful(x):
-        return x + torch.tensor([2.0, 0.0])
+    fit = hs.Uncertain(net, 0.001, samples=32).fit(
+        [(x, y)], train_inputs=data(300, 0)[0], stress=[mistaken, shifted(0.3)]
+    )
+    assert 1 <= fit.model.exponent <= 2
 
-    def exponent(*stress):
-        fit = hs.Uncertain(net, 0.001, samples=32).fit(
-            [(x, y)], train_inputs=data(300, 0)[0], stress=stress
-        )
-        return fit.model.exponent
 
-    alone = exponent(harmful)
-    assert alone != exponent(harmless)
-    assert exponent(harmless, harmless, harmless, harmful) == alone
+def test_few_inputs_do_not_contradict_the_sensor():
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 32)).eval()
+    x = torch.randn(50, 8, generator=generator)
+    y = model(x).detach() + 0.3 * torch.randn(50, 32, generator=generator)
+    wrapped = hs.Uncertain(model, 1e-6, samples=32)
+    factor = wrapped.fit([(x, y)]).model.noise_factor
+    assert float(factor.max()) < 4 and float(factor.min()) > 0.25
+    # What the sensor does not explain is left over.
+    assert float(wrapped(x).total_var.mean()) == pytest.approx(0.09, rel=0.3)
+
+
+def test_many_inputs_do(net):
+    x, y = data(2000, 1)
+    noise = 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(5))
+    wrapped = hs.Uncertain(net, 1e-4, samples=32)  # Its true variance is 0.01.
+    factor = wrapped.fit([(x + noise, y)], train_inputs=data(300, 0)[0]).model.noise_factor
+    assert 30 < float(factor) < 300
 
 
 def images(count, seed):

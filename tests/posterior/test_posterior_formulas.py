@@ -131,6 +131,27 @@ def test_weights_are_those_of_scipy():
     assert float(fixed[0]) == 0.5 and float(fixed[2]) == 0
 
 
+def test_a_weight_that_is_known_to_be_about_one_is_the_most_probable():
+    generator = torch.Generator().manual_seed(3)
+    terms = torch.rand(60, 2, generator=generator, dtype=torch.float64) / 100
+    terms[:, 0] = 1
+    error = torch.randn(60, generator=generator, dtype=torch.float64).square() * (
+        1 + 200 * terms[:, 1]
+    )
+    nothing = torch.full((2,), math.nan, dtype=torch.float64)
+    log_std = torch.tensor([math.inf, 2.0], dtype=torch.float64)
+    found = best_weights(error, terms, nothing, log_std)
+
+    def cost(logs):
+        v = terms.numpy() @ np.exp(logs)
+        return float(np.sum(0.5 * np.log(v) + error.numpy() / (2 * v)) + 0.5 * (logs[1] / 2) ** 2)
+
+    starts = ([0.0, 0.0], [0.0, 5.0])
+    best = min(optimize.minimize(cost, start).fun for start in starts)
+    assert cost(found.log().numpy()) <= best + 1e-5
+    assert abs(float(found[1].log())) < abs(float(best_weights(error, terms, nothing)[1].log()))
+
+
 def variance_model(**changes):
     one = torch.ones(1, dtype=torch.float64)
     values = {

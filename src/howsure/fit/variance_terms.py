@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,13 +19,17 @@ _LONGEST = 2.0
 _FLAT = 1e-7
 
 
-def best_weights(error: Tensor, terms: Tensor, fixed: Tensor) -> Tensor:
+def best_weights(
+    error: Tensor, terms: Tensor, fixed: Tensor, log_std: Tensor | None = None
+) -> Tensor:
     """Weights >= 0 that minimise the mean of 1/2 log v + e^2 / (2 v), v = sum_j w_j t_j.
 
     Args:
         error: Squared errors, (inputs,), in double precision.
         terms: (inputs, terms), not negative.
         fixed: Weights that are given, (terms,); NaN for those to find.
+        log_std: Where a weight is known to be about 1: the std of its logarithm, (terms,), which
+            makes the result the most probable one. Infinity where nothing is known, the default.
     """
     size = terms.mean(0)
     free = fixed.isnan() & (size > 0)
@@ -33,9 +38,32 @@ def best_weights(error: Tensor, terms: Tensor, fixed: Tensor) -> Tensor:
         return torch.where(fixed.isnan(), 0.0, fixed)
     scaled = terms[:, free] / size[free]
     level = math.log(max(float(error.mean()), torch.finfo(error.dtype).tiny))
-    weights = _descended(error, scaled, base, _starts(scaled) + level).exp()
+    precision = torch.zeros_like(size) if log_std is None else log_std**-2 / len(error)
+    prior = _Prior(size[free].log(), precision[free])
+    weights = _descended(error, scaled, base, prior, _starts(scaled) + level).exp()
     weights = torch.where(weights > _NOTHING * weights.sum(), weights, 0.0) / size[free]
     return torch.where(fixed.isnan(), 0.0, fixed).masked_scatter(free, weights)
+
+
+@dataclass(frozen=True, eq=False)
+class _Prior:
+    """What is known of the logarithms of the weights, in the units of the scaled terms.
+
+    Attributes:
+        centre: Where a weight is 1, (terms,).
+        precision: Inverse variance, for each input, (terms,); 0 where nothing is known.
+    """
+
+    centre: Tensor
+    precision: Tensor
+
+    def cost(self, logs: Tensor) -> Tensor:  # (starts, terms) -> (starts,)
+        """What it adds to the mean NLL."""
+        return 0.5 * ((logs - self.centre).square() @ self.precision)
+
+    def slopes(self, logs: Tensor) -> Tensor:
+        """Its slopes, (starts, terms)."""
+        return (logs - self.centre) * self.precision
 
 
 def _starts(scaled: Tensor) -> Tensor:
@@ -45,7 +73,7 @@ def _starts(scaled: Tensor) -> Tensor:
     return torch.cat([torch.full((1, count), 1 / count, dtype=scaled.dtype), alone]).log()
 
 
-def _descended(error: Tensor, scaled: Tensor, base: Tensor, logs: Tensor) -> Tensor:
+def _descended(error: Tensor, scaled: Tensor, base: Tensor, prior: _Prior, logs: Tensor) -> Tensor:
     """Logarithms of the weights in the deepest valley that Newton's method finds, (terms,).
 
     It goes down from all starts together, (starts, terms). Where the likelihood curves the wrong
@@ -54,11 +82,12 @@ def _descended(error: Tensor, scaled: Tensor, base: Tensor, logs: Tensor) -> Ten
 
     def at(tried: Tensor) -> Tensor:  # (starts,)
         loss = 0.5 * _log_and_ratio(error, base + tried.exp() @ scaled.mT).mean(1)
+        loss = loss + prior.cost(tried)
         return loss.nan_to_num(nan=math.inf, posinf=math.inf)
 
     loss = at(logs)
     for _ in range(_MOST_STEPS):
-        step, slope = _newton(error, scaled, base, logs)
+        step, slope = _newton(error, scaled, base, prior, logs)
         for _ in range(_HALVINGS):
             is_higher = ~(at(logs + step) < loss) & (slope > _FLAT)
             if not bool(is_higher.any()):
@@ -73,7 +102,7 @@ def _descended(error: Tensor, scaled: Tensor, base: Tensor, logs: Tensor) -> Ten
 
 
 def _newton(
-    error: Tensor, scaled: Tensor, base: Tensor, logs: Tensor
+    error: Tensor, scaled: Tensor, base: Tensor, prior: _Prior, logs: Tensor
 ) -> tuple[Tensor, Tensor]:  # (starts, terms), (starts,)
     """The steps in the logarithms of the weights, and the largest slope of each start."""
     weights = logs.exp()
@@ -82,7 +111,9 @@ def _newton(
     second = 0.5 * (2 * error / var - 1) / var.square() / len(error)
     slopes = weights * (first @ scaled)
     curvature = torch.einsum("sn,ni,nj->sij", second, scaled, scaled)
-    curvature = curvature * weights[:, :, None] * weights[:, None, :] + torch.diag_embed(slopes)
+    curvature = curvature * weights[:, :, None] * weights[:, None, :]
+    curvature = curvature + torch.diag_embed(slopes + prior.precision)
+    slopes = slopes + prior.slopes(logs)
     values, axes = torch.linalg.eigh(curvature.nan_to_num(0, 0, 0))
     along = (axes.mT @ slopes.nan_to_num(0, 0, 0)[:, :, None])[:, :, 0]
     down = -along / values.abs().clamp(min=torch.finfo(values.dtype).tiny)
