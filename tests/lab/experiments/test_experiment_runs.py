@@ -42,10 +42,11 @@ def tiny(monkeypatch):
     few = replace(TINY, noise_std=0.1, methods=("constant", "ours", "gradients"))
     small = recognition.Settings(ImageCounts(50, 40), recipe=PlainRecipe(1), effort=EFFORT)
     classes = ("constant", "gal", "gradients", "ensemble")
+    noisy = (*few.methods, "gradients_mean")
     settings = {
         steering.Settings: replace(TINY, methods=METHODS),
         recognition.Settings: replace(small, methods=classes),
-        sensitivity.SensitivitySettings: sensitivity.SensitivitySettings(few, few.methods),
+        sensitivity.SensitivitySettings: sensitivity.SensitivitySettings(few, noisy),
         uci.UciSettings: uci.UciSettings(recipe=PlainRecipe(3), effort=EFFORT),
     }
     for kind, value in settings.items():
@@ -176,6 +177,17 @@ def test_sensitivity_runs_in_both_directions(tiny, tmp_path):
     for line in same:
         first = real[line["method"]]["scores"]["0.01"]["nll"]
         assert line["scores"]["0.01"]["nll"] == pytest.approx(first)
+    assert (tmp_path / "compared.png").exists()
+
+
+def test_sensitivity_of_the_mean_under_noise_needs_no_sweep(tiny, tmp_path):
+    asked = ("--methods", "constant", "gradients_mean")
+    assert run("sensitivity", *asked, "--out", tmp_path) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [line["method"] for line in results["real"]] == ["constant", "gradients_mean"]
+    assert results["assumed"] == []
+    rmse = [line["scores"]["0.1"]["rmse"] for line in results["real"]]
+    assert rmse[0] != rmse[1], "the mean under noise is not what the network says"
     assert (tmp_path / "compared.png").exists()
 
 
