@@ -254,6 +254,18 @@ def test_constant_is_the_held_out_error(tmp_path):
     assert made.record["residual_var"] == pytest.approx(float(error), rel=1e-3)
 
 
+def test_the_papers_line_has_no_residual_variance(tmp_path):
+    # Errors that no rate explains, where `fit` adds one unless it is told not to.
+    bench = linear_bench()
+    noisy = replace(bench, validation=Pairs(bench.validation.x, 10 * bench.validation.y))
+    found = {
+        name: tuned(CONTENDERS[name], noisy, RunFolder(tmp_path, {}))
+        for name in ("ours", "ours_tau")
+    }
+    assert [made.record["residual_var"] > 0 for made in found.values()] == [False, True]
+    assert found["ours"].record["rate"] == EFFORT.rates[-1]
+
+
 def test_an_ensemble_needs_other_networks(tmp_path):
     bench = replace(linear_bench(), others=None)
     with pytest.raises(ValueError, match="several seeds"):
