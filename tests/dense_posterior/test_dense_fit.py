@@ -20,9 +20,15 @@ def test_fit_says_what_it_found(sure):
 
 
 def test_the_weights_are_at_least_as_good_as_a_constant(net):
-    wrapped = hs.Uncertain(net, 0.001, samples=20)
-    fit = wrapped.fit([data(20, 1)], growth=False, cap=False, show_progress=False)
+    plain = {"growth": False, "cap": False, "show_progress": False}
+    fit = hs.Uncertain(net).fit([data(20, 1)], **plain)
     assert fit.nll <= fit.constant_nll + 1e-6
+    # With noise the factor has a prior around 1: no worse than with the sensor as it was told.
+    free, told = (
+        hs.Uncertain(net, 0.001, samples=20).fit([data(20, 1)], noise_factor=factor, **plain)
+        for factor in (None, 1.0)
+    )
+    assert free.nll <= told.nll + 1e-6
 
 
 def test_the_prediction_is_the_formula(sure, net):

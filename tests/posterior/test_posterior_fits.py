@@ -96,7 +96,7 @@ def test_stress_fits_the_exponent_to_all_corruptions_alike(net, harms):
             found.append(-stats.norm.logpdf(y.numpy(), p.mean.numpy(), np.sqrt(var)).mean())
         return found[0] + np.mean(found[1:])
 
-    costs = {exponent: cost(exponent) for exponent in (1.0, 1.25, 1.5, 1.75, 2.0)}
+    costs = {exponent: cost(exponent) for exponent in (1.5, 1.75, 2.0)}
     assert cost(fit.model.exponent) <= min(costs.values()) + 1e-4
     assert max(costs.values()) > min(costs.values()) + 1e-3
 
@@ -110,7 +110,7 @@ def test_errors_that_no_mask_sees_do_not_drive_the_exponent(net):
     fit = hs.Uncertain(net, 0.001, samples=32).fit(
         [(x, y)], train_inputs=data(300, 0)[0], stress=[mistaken, shifted(0.3)]
     )
-    assert 1 <= fit.model.exponent <= 2
+    assert 1.5 <= fit.model.exponent <= 2
 
 
 def test_few_inputs_do_not_contradict_the_sensor():

@@ -28,9 +28,9 @@ from howsure.methods.gradients import POINTS
 from howsure.setup import Setup
 from howsure.values.running import progress
 
-# From what the linear model itself says up to its square: a corruption that the masks do not see
-# asks for any exponent, and a larger one would serve nothing else.
-_EXPONENTS = (1.0, 1.25, 1.5, 1.75, 2.0)
+# Corruptions are milder than what may come: they do not lower the usual exponent. They raise it to
+# at most 2: one that the masks do not see asks for any, and it would serve nothing else.
+_EXPONENTS = (EXPONENT, 1.75, 2.0)
 # The sensor's std is known within a factor of two: the std of the logarithm of the factor on its
 # variance. Few inputs cannot tell a small variance with a large factor from a residual.
 _LOG_FACTOR_STD = math.log(4)
