@@ -3,6 +3,7 @@
     python docs/make_results.py                     # writes the page anew
     python docs/make_results.py --add out/steering  # first takes over that run
     python docs/make_results.py --lines out/steering  # only its lines that are not there yet
+    python docs/make_results.py --lines out/steering --again gradients  # these in place of old ones
 
 Every number of the page comes from a file in results/, which has the command, the seeds, the
 settings, the versions and the date.
@@ -14,13 +15,12 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from howsure.values.files import write_atomically
-from howsure_lab.experiments.contenders import CONTENDERS
 from howsure_lab.experiments.folder import write_json
 from howsure_lab.experiments.reports import PICTURE
 
@@ -74,11 +74,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--add", type=Path, nargs="*", default=[], help="folders of runs")
     parser.add_argument("--lines", type=Path, nargs="*", default=[], help="folders of runs")
+    parser.add_argument("--again", nargs="*", default=[], help="methods whose lines give way")
     asked = parser.parse_args()
     for folder in asked.add:
         add(folder)
     for folder in asked.lines:
-        add_lines(folder)
+        add_lines(folder, asked.again)
     text = page(sorted(RESULTS.glob("*.json")))
     write_atomically(PAGE, lambda file: file.write(text), text=True)
     print(f"Wrote {PAGE.relative_to(ROOT)}")
@@ -94,10 +95,11 @@ def add(folder: Path) -> None:
         shutil.copyfile(figure, IMAGES / f"{results['name']}-{figure.name}")
 
 
-def add_lines(folder: Path) -> None:
+def add_lines(folder: Path, again: Sequence[str] = ()) -> None:
     """Puts a run's lines of new methods beside committed ones, and draws the picture of all.
 
-    What was committed stays as it is. A line says by `added` which run it comes from. Where
+    What was committed stays as it is, but for the methods that were run `again`. A line says by
+    `added` which run it comes from. Where
     networks were trained again, the constant variance of these is a line, too.
     """
     run = json.loads((folder / "results.json").read_text(encoding="utf-8"))
@@ -105,7 +107,7 @@ def add_lines(folder: Path) -> None:
     known = json.loads(path.read_text(encoding="utf-8"))
     if _settings(run) != _settings(known):
         raise ValueError(f"`{folder}` has other settings than `{path.name}`; use `--add`.")
-    merged = with_lines(known, run)
+    merged = with_lines(known, run, again)
     write_json(path, merged)
     module(run["task"]).draw(merged, IMAGES / f"{run['name']}-{PICTURE}")
     for figure in folder.glob("gallery.png"):
@@ -123,16 +125,23 @@ def _settings(run: dict[str, Any]) -> Any:
     return kept(run["settings"])
 
 
-def with_lines(known: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
-    """The committed results with the lines of a run that they do not have."""
+def with_lines(
+    known: dict[str, Any], run: dict[str, Any], again: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The committed results with the lines of a run that they do not have, or that are made again.
+
+    An addition whose lines were all replaced stays in the list, since lines say their place in it.
+    """
+    gone = {*_GONE, *again}
+    order = list(module(known["task"]).LABELS)
     about = {name: run[name] for name in ("command", "environment")}
     additions = [*known.get("additions", []), about]
     merged = {**known, "additions": additions}
     for key in (key for key in _LINES if key in known):
-        found = [line for line in known[key] if line["method"] not in _GONE]
+        found = [line for line in known[key] if line["method"] not in gone]
         new = _new_lines(found, run[key])
         found += [{**line, "added": len(additions) - 1} for line in new]
-        merged[key] = sorted(found, key=lambda line: _rank(line["method"]))
+        merged[key] = sorted(found, key=lambda line: _rank(line["method"], order))
     return merged
 
 
@@ -168,9 +177,8 @@ def _likelihoods(scores: dict[str, Any], name: str = "") -> Iterator[tuple[str, 
             yield name + key, value
 
 
-def _rank(method: str) -> float:
-    """The place of a method's line: as the contenders; the floor again before what is added."""
-    order = list(CONTENDERS)
+def _rank(method: str, order: Sequence[str]) -> float:
+    """The place of a method's line: as its label; the floor again before what is added."""
     first = order.index("gradients_dropout")
     return first - 0.5 if method == _AGAIN else order.index(method)
 
@@ -205,7 +213,8 @@ def section(run: dict[str, Any]) -> str:
     for index, addition in enumerate(run.get("additions", [])):
         lines = [line for key in _LINES for line in run.get(key, ()) if line.get("added") == index]
         names = dict.fromkeys(module(run["task"]).LABELS[line["method"]] for line in lines)
-        about.append(f"Added later, *{'*, *'.join(names)}*: {_made(addition)}\n")
+        if names:
+            about.append(f"Added later, *{'*, *'.join(names)}*: {_made(addition)}\n")
     tables = module(run["task"]).tables(run)
     inner = [table.replace("### ", "#### ") for table in tables]
     drawn = [IMAGES / f"{run['name']}-{figure}.png" for figure in FIGURES]

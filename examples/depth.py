@@ -10,14 +10,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 import howsure as hs
-from howsure.values.files import write_atomically
 from howsure_lab.depth import NOISE_STD, pairs, trained
+from howsure_lab.maps import GRAY, draw_maps
 
 BATCH = 10
-SHOWN = ("clear", "fog", "night")
+UNSURE = {"cmap": "magma", "vmin": 0, "vmax": 1}
 
 
 def main() -> None:
@@ -32,28 +30,21 @@ def main() -> None:
     sure = hs.Uncertain(net, hs.noise.std(NOISE_STD), samples=20)
     print(sure.fit(held_out, train_inputs=pairs(30, 0)[0].split(BATCH), show_progress=False))
 
-    figure = Figure(figsize=(11, 5.6), dpi=100, layout="constrained")
-    axes = figure.subplots(len(SHOWN), 5)
-    for row, name in zip(axes, SHOWN, strict=True):
+    rows = {}
+    for name in ("clear", "fog", "night"):
         x, y = pairs(6, 9000, name)
         p = sure(x)
         error = (p.mean - y).abs()
-        covered = (error < 1.96 * p.std).double().mean()
-        print(f"{name}: 95 % intervals cover {100 * covered:.0f} % of the pixels")
-        columns = {
-            "reading": (x.clamp(0, 1), {"cmap": "gray", "vmin": 0, "vmax": 1}),
-            "depth, m": (p.mean.exp(), {"cmap": "viridis_r", "vmin": 0, "vmax": 60}),
-            "error (log depth)": (error, {"cmap": "magma", "vmin": 0, "vmax": 1}),
-            "predicted std": (p.std, {"cmap": "magma", "vmin": 0, "vmax": 1}),
-            "novelty": (p.novelty, {"cmap": "cividis", "vmin": 0, "vmax": 10}),
+        covered = 100 * (error < 1.96 * p.std).double().mean()
+        print(f"{name}: 95 % intervals cover {covered:.0f} % of the pixels")
+        rows[f"{name}\n{covered:.0f} % of pixels in\ntheir 95 % interval"] = {
+            "reading": (x[2, 0].clamp(0, 1), GRAY),
+            "depth, m": (p.mean[2, 0].exp(), {"cmap": "viridis_r", "vmin": 0, "vmax": 60}),
+            "error (log depth)": (error[2, 0], UNSURE),
+            "predicted std": (p.std[2, 0], UNSURE),
+            "novelty": (p.novelty[2, 0], {"cmap": "cividis", "vmin": 0, "vmax": 10}),
         }
-        for ax, (title, (values, how)) in zip(row, columns.items(), strict=True):
-            drawn = ax.imshow(values[2, 0].numpy(), **how)
-            ax.set(xticks=[], yticks=[], title=title if name == "clear" else "")
-            if name == SHOWN[-1]:
-                figure.colorbar(drawn, ax=axes[:, list(columns).index(title)], location="bottom")
-        row[0].set_ylabel(f"{name}\n{100 * covered:.0f} % of pixels in\ntheir 95 % interval")
-    write_atomically(options.out, lambda file: figure.savefig(file, format="png"))
+    draw_maps(rows, options.out)
     print(f"Picture: {options.out}")
 
 

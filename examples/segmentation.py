@@ -10,16 +10,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import torch
-from matplotlib.figure import Figure
-
 import howsure as hs
 from howsure.prediction import entropy
-from howsure.values.files import write_atomically
 from howsure_lab.depth import NOISE_STD, labelled, trained_classes
+from howsure_lab.maps import GRAY, draw_maps
 
 BATCH = 10
-SHOWN = ("clear", "fog", "night")
+NATS = {"cmap": "magma", "vmin": 0, "vmax": 1.1}
 
 
 def main() -> None:
@@ -34,9 +31,8 @@ def main() -> None:
     sure = hs.Uncertain(net, hs.noise.std(NOISE_STD), task="classification", samples=20)
     print(sure.fit(held_out, train_inputs=labelled(100, 0)[0], show_progress=False))
 
-    figure = Figure(figsize=(11, 5.6), dpi=100, layout="constrained")
-    axes = figure.subplots(len(SHOWN), 5)
-    for row, name in zip(axes, SHOWN, strict=True):
+    rows = {}
+    for name in ("clear", "fog", "night"):
         x, y = labelled(6, 9000, name)
         p = sure(x)
         assert p.temperature is not None and p.joint_novelty is not None
@@ -47,21 +43,14 @@ def main() -> None:
             f"{100 * (1 - plain.amax(1).mean()):.0f} % unsure, at its temperature "
             f"{100 * (1 - p.mean.amax(1).mean()):.0f} %"
         )
-        classes = {"cmap": "viridis", "vmin": 0, "vmax": 2}
-        unsure = {"cmap": "magma", "vmin": 0, "vmax": 1.1}
-        columns = {
-            "reading": (x[:, 0].clamp(0, 1), {"cmap": "gray", "vmin": 0, "vmax": 1}),
-            "predicted class": (p.mean.argmax(1), classes),
-            "wrong": (wrong, {"cmap": "gray_r", "vmin": 0, "vmax": 1}),
-            "entropy of the network": (entropy(plain, dim=1), unsure),
-            "entropy after fit": (p.entropy, unsure),
+        rows[f"{name}\nnovelty {p.joint_novelty[2]:.1f}\nT {p.temperature[2]:.2f}"] = {
+            "reading": (x[2, 0].clamp(0, 1), GRAY),
+            "predicted class": (p.mean.argmax(1)[2], {"cmap": "viridis", "vmin": 0, "vmax": 2}),
+            "wrong": (wrong[2], {"cmap": "gray_r", "vmin": 0, "vmax": 1}),
+            "entropy of the network": (entropy(plain, dim=1)[2], NATS),
+            "entropy after fit": (p.entropy[2], NATS),
         }
-        for ax, (title, (values, how)) in zip(row, columns.items(), strict=True):
-            drawn = ax.imshow(torch.as_tensor(values)[2].numpy(), **how)
-            ax.set(xticks=[], yticks=[], title=title if name == "clear" else "")
-        row[0].set_ylabel(f"{name}\nnovelty {p.joint_novelty[2]:.1f}\nT {p.temperature[2]:.2f}")
-    figure.colorbar(drawn, ax=axes[:, 3:], location="right", shrink=0.6, label="nats")
-    write_atomically(options.out, lambda file: figure.savefig(file, format="png"))
+    draw_maps(rows, options.out)
     print(f"Picture: {options.out}")
 
 

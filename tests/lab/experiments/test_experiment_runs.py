@@ -42,10 +42,11 @@ def tiny(monkeypatch):
     few = replace(TINY, noise_std=0.1, methods=("constant", "ours", "gradients"))
     small = recognition.Settings(ImageCounts(50, 40), recipe=PlainRecipe(1), effort=EFFORT)
     classes = ("constant", "gal", "gradients", "ensemble")
+    noisy = (*few.methods, "gradients_mean")
     settings = {
         steering.Settings: replace(TINY, methods=METHODS),
         recognition.Settings: replace(small, methods=classes),
-        sensitivity.SensitivitySettings: sensitivity.SensitivitySettings(few, few.methods),
+        sensitivity.SensitivitySettings: sensitivity.SensitivitySettings(few, noisy),
         uci.UciSettings: uci.UciSettings(recipe=PlainRecipe(3), effort=EFFORT),
     }
     for kind, value in settings.items():
@@ -179,6 +180,17 @@ def test_sensitivity_runs_in_both_directions(tiny, tmp_path):
     assert (tmp_path / "compared.png").exists()
 
 
+def test_sensitivity_of_the_mean_under_noise_needs_no_sweep(tiny, tmp_path):
+    asked = ("--methods", "constant", "gradients_mean")
+    assert run("sensitivity", *asked, "--out", tmp_path) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [line["method"] for line in results["real"]] == ["constant", "gradients_mean"]
+    assert results["assumed"] == []
+    rmse = [line["scores"]["0.1"]["rmse"] for line in results["real"]]
+    assert rmse[0] != rmse[1], "the mean under noise is not what the network says"
+    assert (tmp_path / "compared.png").exists()
+
+
 def test_runtime_changes_nothing_but_the_samples(tiny, tmp_path):
     assert run("runtime", "--seeds", 2, "--out", tmp_path) == 0
     curves = json.loads((tmp_path / "results.json").read_text())["curves"]
@@ -240,6 +252,18 @@ def test_constant_is_the_held_out_error(tmp_path):
     made = tuned(CONTENDERS["constant"], bench, RunFolder(tmp_path, {}))
     error = (bench.model(bench.validation.x) - bench.validation.y).square().mean()
     assert made.record["residual_var"] == pytest.approx(float(error), rel=1e-3)
+
+
+def test_the_papers_line_has_no_residual_variance(tmp_path):
+    # Errors that no rate explains, where `fit` adds one unless it is told not to.
+    bench = linear_bench()
+    noisy = replace(bench, validation=Pairs(bench.validation.x, 10 * bench.validation.y))
+    found = {
+        name: tuned(CONTENDERS[name], noisy, RunFolder(tmp_path, {}))
+        for name in ("ours", "ours_tau")
+    }
+    assert [made.record["residual_var"] > 0 for made in found.values()] == [False, True]
+    assert found["ours"].record["rate"] == EFFORT.rates[-1]
 
 
 def test_an_ensemble_needs_other_networks(tmp_path):

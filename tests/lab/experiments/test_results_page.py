@@ -57,7 +57,8 @@ def known_and_run():
         return {"method": method, "seed": 0, "scores": {"clear": {"nll": nll}}, **others}
 
     settings = {"size": 64, "methods": ["constant"]}
-    known = {"settings": settings, "lines": [line("constant", 1.0), line("adjoint", 2.0)]}
+    known = {"task": "steering", "settings": settings}
+    known["lines"] = [line("constant", 1.0), line("adjoint", 2.0)]
     lines = [line("ensemble", 4.0), line("constant", 1.0), line("gradients", 3.0)]
     run = {"command": "again", "environment": {}, "settings": settings, "lines": lines}
     return known, run
@@ -84,6 +85,18 @@ def test_networks_that_were_trained_again_bring_their_floor():
     more = script().with_lines(merged, run)
     added = [line["method"] for line in more["lines"] if line.get("added") == 1]
     assert added == ["ensemble_gradients"] and len(more["lines"]) == len(merged["lines"]) + 1
+
+
+def test_lines_that_are_made_again_replace_the_committed_ones():
+    known, run = known_and_run()
+    merged = script().with_lines(known, run)
+    run["lines"][2]["scores"]["clear"]["nll"] = 2.5
+    kept = script().with_lines(merged, run)
+    assert kept["lines"] == merged["lines"]
+    anew = script().with_lines(merged, run, ["gradients"])
+    found = [(line["method"], line.get("added")) for line in anew["lines"]]
+    assert found == [("constant", None), ("gradients", 1), ("ensemble", 0)]
+    assert anew["lines"][1]["scores"] == {"clear": {"nll": 2.5}}
 
 
 def test_every_line_says_where_it_comes_from():

@@ -58,9 +58,10 @@ CONTENDERS = {
     "gast_untrained": Contender("Gast: ADF, untrained", "adf", fit=None),
     "gast": Contender("Gast: ADF, trained", "adf", fit=None, retrained="adf"),
     "kendall": Contender("Kendall: variance head", "heteroscedastic", retrained="head"),
-    "ours": Contender("the paper: sampled ADF", "sampled_adf"),
+    # Without a residual variance, which `fit` would add where the largest rate is not enough.
+    "ours": Contender("the paper: sampled ADF", "sampled_adf", fit_residual_var=False),
     "ours_tau": Contender("the paper + residual_var", "sampled_adf", fit_residual_var=True),
-    "noise_sampling": Contender("Monte Carlo", "noise_sampling"),
+    "noise_sampling": Contender("Monte Carlo", "noise_sampling", fit_residual_var=False),
     "gradients_dropout": Contender(
         "howsure: gradients + dropout rate",
         "gradients",

@@ -51,6 +51,12 @@ class Panel:
         return [value for value in self.values.get(name, ()) if value is not None]
 
 
+def covered(title: str, values: Mapping[str, Sequence[float]]) -> Panel:
+    """The panel of how many targets 95 % intervals cover."""
+    words = "coverage of 95 % intervals"
+    return Panel(title, words, values, 0.95, lower_is_better=False, whole=(0, 1.03))
+
+
 def draw_dots(panels: Sequence[Panel], path: Path, labels: Mapping[str, str] = LABELS) -> Path:
     """Writes the panels as PNG; every panel has the same rows, the first method on top."""
     methods = list(dict.fromkeys(name for panel in panels for name in panel.values))

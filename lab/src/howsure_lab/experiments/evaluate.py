@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsure import metrics
-from howsure_lab.experiments.contenders import CONTENDERS, Bench, Tuned, tuned
+from howsure_lab.experiments.contenders import CONTENDERS, Bench, Contender, Tuned, tuned
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.pairs import Pairs
 from howsure_lab.experiments.scores import regression_scores
@@ -18,10 +18,14 @@ _DIGITS = 6  # of kept predictions: enough for a figure
 
 
 def evaluated(
-    name: str, bench: Bench, tests: Mapping[str, Pairs], folder: RunFolder
+    name: str,
+    bench: Bench,
+    tests: Mapping[str, Pairs],
+    folder: RunFolder,
+    contenders: Mapping[str, Contender] = CONTENDERS,
 ) -> dict[str, object]:
     """Scores of a contender on every test set; the first one is the familiar condition."""
-    made = tuned(CONTENDERS[name], bench, folder)
+    made = tuned(contenders[name], bench, folder)
     started = time.perf_counter()
     found = {test: predicted(made, pairs, bench.effort.batch) for test, pairs in tests.items()}
     seconds = time.perf_counter() - started

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from howsure_lab.experiments import contenders
+from howsure_lab.experiments.dots import Panel, covered, draw_dots
 from howsure_lab.experiments.motion import calibrated
 from howsure_lab.experiments.motion.dense import dense_table
 from howsure_lab.experiments.motion.scores import MOTION
 from howsure_lab.experiments.tables import Column, method_table
 
 LABELS = {
+    calibrated.FLOOR_NAME: calibrated.FLOOR_LABEL,
     **contenders.LABELS,
     calibrated.NAME: calibrated.LABEL,
-    calibrated.FLOOR_NAME: calibrated.FLOOR_LABEL,
 }
 PAPER = {
     "gal": "5.99 / 56.7 / 6.96",
@@ -89,6 +91,22 @@ def _table(lines: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str
     for line in lines:
         runs.setdefault(line["method"], []).append(line["scores"]["all"])
     return method_table(runs, columns, labels=LABELS, paper=PAPER)
+
+
+def draw(results: Mapping[str, Any], path: Path) -> Path:
+    """Writes the picture of a run: NLL, coverage, rank and AUROC, by method."""
+    first, second, *_ = results["lines"][0]["scores"]["kinds"]
+    values: dict[str, dict[str, list[float]]] = {}
+    for line in results["lines"]:
+        for key, value in line["scores"]["all"].items():
+            values.setdefault(key, {}).setdefault(line["method"], []).append(value)
+    panels = [
+        Panel("Likelihood", "NLL", values["nll"]),
+        covered("Intervals", values["coverage"]),
+        Panel("Order", "rank correlation of std and error", values["rank"], 0.0, False),
+        Panel(f"{second} from {first}".capitalize(), "AUROC", values["auroc"], 0.5, False),
+    ]
+    return draw_dots(panels, path, LABELS)
 
 
 def _kinds_table(lines: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> str:

@@ -20,13 +20,13 @@ from howsure_lab.experiments.motion.dense import Field, compared
 from howsure_lab.experiments.motion.model import SMALL, FlowNetS, multi_scale_loss
 from howsure_lab.experiments.motion.objects import ObjectPairs
 from howsure_lab.experiments.motion.pictures import draw_arrows
-from howsure_lab.experiments.motion.report import tables
+from howsure_lab.experiments.motion.report import draw, tables
 from howsure_lab.experiments.motion.scores import object_scores, told_apart
 from howsure_lab.experiments.motion.videos import Objects, fold_of, read_objects, real_data
 from howsure_lab.experiments.options import Options
 from howsure_lab.experiments.pairs import Pairs
 from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
-from howsure_lab.experiments.reports import Step, finished, open_folder, write_results
+from howsure_lab.experiments.reports import PICTURE, Step, finished, open_folder, write_results
 
 _RATE = 0.1  # of dropout in the comparison of dense methods and in the figure
 _SAMPLED = 6  # objects for Monte Carlo
@@ -205,6 +205,7 @@ def run(options: Options) -> Path:
     dense, *lines = finished(work.steps(), folder, options)
     draw_arrows(work.field(), work.data(0).tests, folder.path / "arrows.png")
     results = {"settings": asdict(settings), "flow": flow, "dense": dense, "lines": lines}
+    draw(results, folder.path / PICTURE)
     return write_results(options, folder, results, tables(results))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure_lab.experiments.contenders import LABELS
-from howsure_lab.experiments.dots import Panel, draw_dots
+from howsure_lab.experiments.dots import Panel, covered, draw_dots
 from howsure_lab.experiments.figures import (
     draw_calibration,
     draw_sparsification,
@@ -79,17 +79,12 @@ def draw(results: Mapping[str, Any], path: Path) -> Path:
     lines = results["lines"]
     tests = list(lines[0]["scores"])
     nll = [Panel(_title(test), "NLL", _values(lines, test, "nll")) for test in tests]
-    covered = [_covered(_title(test), _values(lines, test, "coverage")) for test in tests]
+    coverage = [covered(_title(test), _values(lines, test, "coverage")) for test in tests]
     if len(tests) > 1:
-        return draw_dots([*nll, *covered], path)
+        return draw_dots([*nll, *coverage], path)
     rank = _values(lines, tests[0], "rank")
     ranked = Panel(_title(tests[0]), "rank correlation of std and error", rank, 0.0, False)
-    return draw_dots([*nll, *covered, ranked], path)
-
-
-def _covered(title: str, values: Mapping[str, Sequence[float]]) -> Panel:
-    words = "coverage of 95 % intervals"
-    return Panel(title, words, values, 0.95, lower_is_better=False, whole=(0, 1.03))
+    return draw_dots([*nll, *coverage, ranked], path)
 
 
 def _values(lines: Sequence[Mapping[str, Any]], test: str, key: str) -> dict[str, list[float]]:

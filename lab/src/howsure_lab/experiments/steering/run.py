@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from howsure_lab.experiments.contenders import (
     CONTENDERS,
     SINGLE,
     Bench,
+    Contender,
     Effort,
     member_seeds,
 )
@@ -94,6 +96,8 @@ class Settings:
 class SteeringRun:
     """The parts of a run; data and networks are made when a part needs them."""
 
+    contenders: ClassVar[Mapping[str, Contender]] = CONTENDERS
+
     def __init__(self, options: Options, settings: Settings, folder: RunFolder) -> None:
         self.options = options
         self.settings = settings
@@ -152,7 +156,7 @@ class SteeringRun:
 
     def method(self, name: str, seed: int) -> dict[str, Any]:
         """One line of the table for one seed."""
-        return evaluated(name, self.bench(seed), self.data.tests, self.folder)
+        return evaluated(name, self.bench(seed), self.data.tests, self.folder, self.contenders)
 
     def plain(self) -> dict[str, Any]:
         """The plain network on the whole test drive, or on the test scenes."""
@@ -176,7 +180,7 @@ class SteeringRun:
 
     def differs_by_seed(self, name: str, seed: int) -> bool:
         """Whether this seed has a result of its own: it is the first, or something was trained."""
-        return seed == 0 or self.options.data is None or bool(CONTENDERS[name].retrained)
+        return seed == 0 or self.options.data is None or bool(self.contenders[name].retrained)
 
 
 @torch.inference_mode()
