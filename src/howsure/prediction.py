@@ -15,9 +15,8 @@ from howsure.values.arrays import as_array, table_of
 from howsure.values.batches import batched
 from howsure.values.brief import number_range
 from howsure.values.budget import Budget
-from howsure.values.later import may_be_later
 from howsure.values.running import progress
-from howsure.values.trees import Parts, map_leaves
+from howsure.values.trees import Parts, map_leaves, may_be_later
 
 
 @may_be_later("covariance", "sources", "linear_share")

@@ -1,4 +1,6 @@
-"""A setup without anything random: an error with the remedy, and no note about rows."""
+"""A setup without anything random: a std of 0 with the remedy, and no note about rows."""
+
+import re
 
 import pytest
 import torch
@@ -15,12 +17,25 @@ def network(*, dropout: bool) -> nn.Module:
     return nn.Sequential(*layers[:2], *([nn.Dropout(0.2)] if dropout else []), layers[2]).eval()
 
 
-@pytest.mark.parametrize("method", ["auto", "gradients", "noise_sampling", "linear"])
-def test_own_dropout_layers_are_off_in_eval_mode_and_the_error_says_how_to_count_them(method):
-    with pytest.raises(ValueError, match=r'nothing to be unsure.*give `placement="existing"`'):
-        hs.Uncertain(network(dropout=True), None, method)(X)
-    with pytest.raises(ValueError, match=r"nothing to be unsure.*`\.fit\(loader\)`\.$"):
-        hs.Uncertain(network(dropout=False), None, method)(X)
+OWN = r'nothing to be unsure.*give `placement="existing"`'
+NONE = r"nothing to be unsure.*`\.fit\(loader\)`\.$"
+
+
+@pytest.mark.parametrize("method", ["gradients", "noise_sampling", "linear"])
+@pytest.mark.parametrize(("dropout", "words"), [(True, OWN), (False, NONE)])
+def test_own_dropout_layers_are_off_in_eval_mode_and_a_note_says_how_to_count_them(
+    method, dropout, words
+):
+    p = hs.Uncertain(network(dropout=dropout), None, method)(X)
+    assert bool((p.std == 0).all()) and p.std.shape == (6, 2)
+    (note,) = p.notes
+    assert re.search(words, note)
+
+
+@pytest.mark.parametrize(("dropout", "words"), [(True, OWN), (False, NONE)])
+def test_where_howsure_is_to_choose_there_must_be_something(dropout, words):
+    with pytest.raises(ValueError, match=words):
+        hs.Uncertain(network(dropout=dropout), None)(X)
 
 
 @pytest.mark.parametrize("method", ["auto", "gradients", "noise_sampling"])

@@ -12,7 +12,7 @@ from howsure.gradients.variances import Variances
 from howsure.masks.local_error import Nearby
 from howsure.masks.variance_model import Parts, VarianceModel
 from howsure.values.budget import CONSTANT, Budget
-from howsure.values.later import changed, later
+from howsure.values.trees import changed, later
 
 
 @dataclass(frozen=True, eq=False)

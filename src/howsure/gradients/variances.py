@@ -16,8 +16,7 @@ from howsure.gradients.covariances import semi_definite
 from howsure.gradients.details import at_least
 from howsure.gradients.estimate import COMPARED, Estimate
 from howsure.values.budget import Budget
-from howsure.values.later import changed, later, may_be_later
-from howsure.values.trees import has_values
+from howsure.values.trees import changed, has_values, later, may_be_later
 
 
 @may_be_later("covariance", "linear_share", "budget")

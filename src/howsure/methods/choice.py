@@ -43,7 +43,7 @@ def _choice(setup: Setup, x: Any) -> Choice:
     own_dropout = setup.placement.kind == "existing"
     has_model = setup.rate is not None or own_dropout or setup.is_fitted
     if setup.noise is None and not has_model:
-        raise nothing_unsure(setup)
+        raise ValueError(nothing_unsure(setup))
     method, setup, reason = _chosen(setup, x)
     note = f'method "{method}": {reason}.'
     if not has_model:

@@ -26,13 +26,12 @@ from howsure.masks.local_error import LastLinear
 from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.classified import certain, classified
 from howsure.methods.draws import Sampled
-from howsure.methods.method import Method, check_unsure
+from howsure.methods.method import Method, about_nothing
 from howsure.methods.passes import check_classes
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.later import as_is, changed
 from howsure.values.running import keep_freed_memory
-from howsure.values.trees import is_traced
+from howsure.values.trees import as_is, changed, is_traced
 
 # Points unless `samples` says otherwise: two blocks of one source, one of noise at masks.
 POINTS = 8
@@ -59,8 +58,6 @@ def predict(setup: Setup, x: Any) -> Prediction:
         require_gradients(setup, verdict)
     elif model is None and verdict.reason is not None:
         return _sampled(setup, x, verdict)
-    if setup.noise is None and model is None:
-        check_unsure(setup, verdict, Sources.of(setup, x, verdict.layout))
     local = None if model is None else model.local_error
     found = examined_as(verdict, setup, x, watch=watch, features=local is not None)
     if found.logits is not None:
@@ -176,6 +173,7 @@ def examined_as(
     plain, entering = plain_pass(calls, features=features)
     notes = () if verdict.note is None else (verdict.note,)
     if not sources.names or not calls.count:
+        notes += () if watch else about_nothing(setup, verdict, sources)
         z = gradients_of_units(calls, sources) if watch and calls.count else None
         return Examined(calls, plain, Variances.nothing(plain), z, notes, entering)
     has_classes = setup.task == "classification" and all(t.numel() for t in tensors_of(x))

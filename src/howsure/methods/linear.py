@@ -15,7 +15,7 @@ from howsure.gradients.sources import MOST_OUTPUTS, Sources, gradients_at, value
 from howsure.gradients.variances import note_doubt
 from howsure.methods import noise_sampling
 from howsure.methods.draws import Sampled
-from howsure.methods.method import Method, check_unsure
+from howsure.methods.method import Method, about_nothing
 from howsure.methods.passes import Pass, prediction, zeros_like_each
 from howsure.moments.value import variance_dtype
 from howsure.prediction import Prediction
@@ -44,7 +44,6 @@ def predict(setup: Setup, x: Any) -> Prediction:
     """
     verdict = setup.once(layout_of, x)
     sources = replace(Sources.of(setup, x, verdict.layout), sites=(), odds=())
-    check_unsure(setup, verdict, sources)
     calls = verdict.calls(setup, x, sources)
     run = Pass(setup, x)
     calls.finish = run.finished
@@ -68,6 +67,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     run.notes = (
         *(() if verdict.note is None else (verdict.note,)),
         *_curved(plain, variance, missed),
+        *about_nothing(setup, verdict, sources),
     )
     means = calls.shaped(plain)
     variances, errors = (calls.shaped(each, wide=True) for each in (variance, missed))

@@ -151,26 +151,25 @@ class Method:
         return f"Method({self.name})"
 
 
-def nothing_unsure(setup: Setup) -> ValueError:
-    """The error for a setup without anything random, with what to do."""
+def nothing_unsure(setup: Setup) -> str:
+    """What to say about a setup without anything random, and what to do."""
     has_dropout = any(isinstance(module, _DROPOUTS) for module in modules_of(setup.model))
     own = (
         " The model's own dropout layers are off in eval mode; to count them, at their own rates, "
         'give `placement="existing"`.'
     )
-    return ValueError(
+    return (
         "There is nothing to be unsure about: give the sensor's `noise`, or fit the model's own "
         f"uncertainty with `.fit(loader)`.{own if has_dropout else ''}"
     )
 
 
-def check_unsure(setup: Setup, verdict: Verdict, sources: Sources) -> None:
-    """An error if neither inputs nor units nor the model itself vary, and no constant is set."""
+def about_nothing(setup: Setup, verdict: Verdict, sources: Sources) -> tuple[str, ...]:
+    """A note if neither inputs nor units nor the model itself vary, and no constant is set."""
     varies = sources.names or verdict.random or setup.rate is not None or setup.is_fitted
     if varies or is_traced() or bool(torch.as_tensor(setup.residual_var).any()):
-        return
-    if setup.placement.kind != "existing":
-        raise nothing_unsure(setup)
+        return ()
+    return () if setup.placement.kind == "existing" else (nothing_unsure(setup),)
 
 
 def from_one_state(predict: Callable[[Setup, Any], T], setup: Setup, x: Any) -> T:

@@ -27,7 +27,7 @@ from howsure.methods.draws import (
     stand_alone,
     unchanged,
 )
-from howsure.methods.method import Method, check_unsure
+from howsure.methods.method import Method, about_nothing
 from howsure.methods.monte_carlo import Samples
 from howsure.methods.passes import Pass, own_random_numbers
 from howsure.methods.pixels import with_model_var
@@ -80,7 +80,6 @@ def _layout(setup: Setup, x: Any) -> Verdict:
 def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
     verdict = setup.once(_layout, x)
     sources = Sources.of(setup, x, verdict.layout)
-    check_unsure(setup, verdict, sources)
     calls = verdict.calls(setup, x, sources)
     classes = Pass(setup, x)
     calls.finish = lambda out: classes.with_entropy(out if judged is None else judged.cooled(out))
@@ -103,6 +102,7 @@ def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
             f"{MOST_SAMPLES} samples; `std_error` says what they reached."
         )
     notes += unchanged(calls, sources, found.var, samples)
+    notes += about_nothing(setup, verdict, sources)
     return _prediction(setup, calls, found, own if is_plain else None, tuple(notes))
 
 

@@ -27,8 +27,8 @@ from howsure.setup import Setup, check_options
 from howsure.values.arrays import as_tensors
 from howsure.values.brief import number_range
 from howsure.values.files import write_atomically
-from howsure.values.later import changed
 from howsure.values.settings import PredictionKind
+from howsure.values.trees import changed
 
 _FORMAT = 4
 

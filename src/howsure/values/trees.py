@@ -1,4 +1,4 @@
-"""Trees: nested inputs and outputs of tensors, models of modules; and tensors without values."""
+"""Trees of tensors and of modules; tensors without values; values that are computed when read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
+
+T = TypeVar("T")
 
 
 def map_leaves(function: Callable[..., object], tree: object, *others: object) -> Any:
@@ -239,3 +241,60 @@ def is_traced() -> bool:
 def outside_traces() -> AbstractContextManager[object]:
     """Operations on constants are done at once, and a trace sees what comes out."""
     return _disable_current_modes()
+
+
+class _Later:
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make: Callable[[], Any] | None = make
+        self._value: Any = None
+
+    def __call__(self) -> Any:
+        """The value; from then on, what it was computed from is not kept."""
+        if self._make is not None:
+            with torch.inference_mode(False):
+                self._value, self._make = self._make(), None
+        return self._value
+
+    def __getstate__(self) -> dict[str, object]:
+        """What a copy has: the value."""
+        return {"_make": None, "_value": self()}
+
+
+def later(make: Callable[[], Any]) -> Any:
+    """A value of a field that `may_be_later`, computed when it is first read from what is ours."""
+    return _Later(make)
+
+
+class _LaterField:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        value = self if instance is None else instance.__dict__[self.name]
+        return value() if type(value) is _Later else value
+
+    def __set__(self, instance: Any, value: object) -> None:
+        instance.__dict__[self.name] = value
+
+
+def may_be_later(*names: str) -> Callable[[type[T]], type[T]]:
+    """A frozen dataclass some of whose fields take what comes `later`, and give the values."""
+
+    def with_fields(kind: type[T]) -> type[T]:
+        for name in names:
+            setattr(kind, name, _LaterField(name))
+        return kind
+
+    return with_fields
+
+
+def as_is(whole: object, name: str) -> Any:
+    """A field that `may_be_later`, for another such field: its value, or what computes it."""
+    return whole.__dict__[name]
+
+
+def changed(whole: T, **changes: object) -> T:
+    """`dataclasses.replace` that computes nothing: what comes later still does."""
+    new = object.__new__(type(whole))
+    new.__dict__.update(whole.__dict__, **changes)
+    return new
