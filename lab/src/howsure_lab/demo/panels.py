@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _GRAY = "0.72"
 _WIDTH = 0.3
+_PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 _TICKS = (0.1, 0.3, 1, 3, 10, 30, 100)
 
 
@@ -22,12 +23,12 @@ def draw_coverage(ax: Axes, study: Study) -> Axes:
         for side, share, colour in zip((-0.5, 0.5), shares, (_GRAY, ORANGE), strict=True):
             place = column + side * _WIDTH
             ax.bar(place, 100 * share, _WIDTH, color=colour, edgecolor="black", linewidth=0.8)
-            ax.text(place, 100 * share + 2, f"{100 * share:.0f}", ha="center", fontsize=10)
+            ax.text(place, 100 * share + 5, f"{100 * share:.0f}", ha="center", bbox=_PAPER)
     ax.axhline(95, color="black", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
     ax.set(ylim=(0, 119), yticks=(0, 50, 95), ylabel="%")
     ax.set_title(
-        "Intervals that hold: true angles inside the 95 % interval, by howsure (orange) and by one "
-        "std for all (gray)",
+        "Intervals: true angles inside the 95 % interval, by howsure (orange) and by one std for "
+        "all (gray)",
         **_TITLE,
     )
     return _below_roads(ax, len(study.outcomes))
@@ -58,7 +59,7 @@ def draw_novelty(ax: Axes, study: Study) -> Axes:
     ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
     ax.set_title(
-        "Novelty that warns: roads above the line are newer than 95 % of the known ones", **_TITLE
+        "Novelty warns: roads above the line are newer than 95 % of the known ones", **_TITLE
     )
     return _below_roads(ax, len(study.outcomes))
 
