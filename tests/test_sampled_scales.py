@@ -68,3 +68,23 @@ def test_noise_that_is_lost_in_the_rounding_of_its_inputs_has_a_note(method):
     assert not any("rounding" in note for note in exact.notes)
     near = hs.Uncertain(net.float(), hs.noise.std(0.1), method)(east / 1000)
     assert not any("rounding" in note for note in near.notes)
+
+
+def test_rows_that_are_single_numbers_may_stand_still():
+    p = hs.Uncertain(nn.ReLU().eval(), 0.01, "noise_sampling")(torch.tensor([-10.0, 2.0, 3.0]))
+    assert p.std[0] == 0 and bool((p.std[1:] > 0.05).all())
+    assert any("None of 200 noisy samples" in note for note in p.notes)
+
+
+def test_what_is_lost_in_rounding_is_a_matter_of_each_call():
+    sure = hs.Uncertain(nn.Linear(3, 1).eval(), 1e-4, "noise_sampling")
+    near, far = torch.zeros(2, 3), torch.full((2, 3), 6e6)
+    for x, lost in ((near, False), (far, True), (near, False)):
+        assert any("rounding" in note for note in sure(x).notes) == lost
+
+
+def test_a_variance_below_single_precision_is_no_step():
+    line = nn.Linear(3, 1, bias=False).eval()
+    nn.init.constant_(line.weight, 1e-30)
+    p = hs.Uncertain(line, 1e-4, "noise_sampling")(torch.zeros(2, 3))
+    assert bool((p.std_error > 0).all()) and not any("None of" in note for note in p.notes)

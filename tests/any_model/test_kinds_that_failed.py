@@ -150,3 +150,26 @@ def test_targets_that_the_model_made_itself_are_refused():
     net = OneNumber().eval()
     with pytest.raises(ValueError, match=r"are the model's own predictions.*give the true values"):
         hs.Uncertain(net, 0.01).fit([(X, net(X).detach())], show_progress=False)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 3.0), (torch.float64, 1e-3)])
+def test_errors_far_below_the_size_of_the_targets_are_errors(dtype, error):
+    class Northing(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 5.3e6
+
+    net = Northing(30, 1).eval().to(dtype)
+    x, generator = X.to(dtype), torch.Generator().manual_seed(0)
+    y = net(x).detach() + error * torch.randn(len(x), 1, generator=generator, dtype=dtype)
+    sure = hs.Uncertain(net, 0.01, "gradients")
+    sure.fit([(x, y)], show_progress=False)
+    assert bool((sure(x[:3]).std > 0.3 * error).all())
+
+
+def test_comparing_with_training_data_draws_none_of_the_caller_s_numbers():
+    net, y = OneNumber().eval(), torch.randn(len(X))
+    known = torch.utils.data.TensorDataset(X + 1, y)
+    loader = torch.utils.data.DataLoader(known, batch_size=8, shuffle=True)
+    before = torch.get_rng_state()
+    hs.Uncertain(net, 0.01).fit([(X, y)], training_data=loader, show_progress=False)
+    assert torch.equal(torch.get_rng_state(), before)

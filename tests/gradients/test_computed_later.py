@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -106,3 +108,39 @@ def test_samples_take_a_plain_pass_only_if_it_tells_something(finish, options, p
     assert rows == passes
     if isinstance(mean, dict):
         assert torch.equal(mean["best"], NET(X).argmax(1))
+
+
+def fitted(dtype):
+    net, known = copy.deepcopy(NET).to(dtype), torch.randn(60, 20, dtype=dtype)
+    sure = hs.Uncertain(net, hs.noise.std(0.1), "gradients")
+    sure.fit([(known, net(known).detach() + 0.1 * torch.randn(60, 3, dtype=dtype))])
+    return sure
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_writing_into_a_fitted_prediction_does_not_reach_what_is_read_later(dtype):
+    sure = fitted(dtype)
+    p, wanted = sure(X.to(dtype)), sure(X.to(dtype)).covariance
+    p.model_var.zero_()
+    p.data_var.zero_()
+    torch.testing.assert_close(p.covariance, wanted, rtol=0, atol=0)
+
+
+def test_the_reader_s_precision_does_not_count():
+    p, wanted = predicted(), predicted().covariance
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = p.covariance
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+def test_threads_may_read_one_prediction():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(20):
+                p = predicted()
+                found = list(pool.map(lambda _, p=p: p.covariance, range(8)))
+                assert all(torch.equal(found[0], each) for each in found)
+    finally:
+        sys.setswitchinterval(before)

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from howsure.cli.options import add_common
 
-# In the order of a user's work; `howsure.cli.parser` finds each.
+# In the order of a user's work; `command` finds each.
 COMMANDS = (
     "init",
     "check",

@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from howsure.fit.inputs import unseen_inputs
-from howsure.fit.known_inputs import FOLDS, Batches, Judged, Known, folds_of
+from howsure.fit.known_inputs import (
+    FOLDS,
+    Batches,
+    Judged,
+    Known,
+    folds_of,
+    squared_error,
+)
 from howsure.fit.labelled import PIXELS
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, check_held_out, fit_judged
 from howsure.fit.stress import corruptions
@@ -157,10 +164,11 @@ class _Images:
                 f"{tuple(seen.output.shape)}."
             )
         mean, data = self._predicted(seen, x)
-        flat = seen.by_pixel(target.reshape(seen.output.shape).to(mean))
+        flat = seen.by_pixel(target.reshape(seen.output.shape).double())
         m = self._m(seen, number)
         nothing = torch.zeros_like(flat)
-        return Judged(mean, (flat - mean).square(), data, m, flat, nothing, nothing[..., :1])
+        error = squared_error(flat, mean.to(seen.output.dtype))
+        return Judged(mean, error, data, m, flat, nothing, nothing[..., :1])
 
     def _predicted(self, seen: AtPixels, x: object) -> tuple[Tensor, Tensor]:
         """What is predicted, and the sensor's variance."""

@@ -78,9 +78,10 @@ def are_copies(inputs: object, held_out: Sequence[tuple[object, Tensor]], setup:
     if not isinstance(getattr(data, "dataset", data), _IN_MEMORY):
         return False
     known, shared = set().union(*(_fingerprints(x) for x, _ in held_out)), set[int]()
-    for batch in batches_of(inputs):
-        x = as_tensors(batch, setup.model) if isinstance(setup.model, nn.Module) else batch
-        shared |= known & _fingerprints(x)
+    with torch.random.fork_rng(devices=[]):  # A loader that shuffles draws the caller's numbers.
+        for batch in batches_of(inputs):
+            x = as_tensors(batch, setup.model) if isinstance(setup.model, nn.Module) else batch
+            shared |= known & _fingerprints(x)
     return len(shared) > _SHARED * len(known)
 
 

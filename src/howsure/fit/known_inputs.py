@@ -53,13 +53,19 @@ class Judged:
         """All inputs of several batches; an error if there is none to learn from."""
         names = [each.name for each in fields(Judged)]
         found = Judged(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
-        rounding = 20 * torch.finfo(torch.float32).eps * found.mean.abs().amax()
-        if bool((found.error <= rounding.square()).all()):
+        if not bool(found.error.any()):
             raise ValueError(
                 "The held-out targets are the model's own predictions, up to rounding, so there is "
                 "no error to learn from; give the true values."
             )
         return found
+
+
+def squared_error(target: Tensor, mean: Tensor) -> Tensor:
+    """In double precision; 0 where a target is the prediction up to the rounding of its type."""
+    gap = (target.double() - mean.double()).abs()
+    rounding = 4 * torch.finfo(mean.dtype).eps * mean.double().abs()
+    return torch.where((gap <= rounding) & mean.isfinite(), 0.0, gap.square())
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +113,8 @@ class Known:
         if nearby is not None and found.features is not None:
             near = nearby.at(found.features)
         mean, data = found.mean.double(), found.own.data.double()
-        parts = (mean, (flat - mean).square(), data, m, flat, near.error, near.squared_distance)
+        error = squared_error(flat, found.mean)
+        parts = (mean, error, data, m, flat, near.error, near.squared_distance)
         return Judged(*parts)
 
     def _m(self, z: Tensor, number: int) -> Tensor:

@@ -64,8 +64,8 @@ def modelled(
 
     variances = changed(
         own,
-        data=data.to(own.data),
-        model=rest.to(own.data),
+        data=data.to(own.data, copy=True),  # which users may write into
+        model=rest.to(own.data, copy=True),
         standard_error=own.standard_error * share.to(own.standard_error),
         covariance=later(covariance),
         budget=later(budget),

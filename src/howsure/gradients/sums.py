@@ -98,7 +98,8 @@ def sums_of(
     details = later(
         lambda: details_of(found, gradients, sensors, masks, design, numbers, compare=compare)
     )
-    is_large = found.watched is not None or sum(each.numel() for each in gradients) > _KEPT
+    kept = sum(each.numel() for each in (*gradients, *(t.numbers for t in (*sensors, *masks))))
+    is_large = found.watched is not None or kept > _KEPT
     # A program is the same for every batch size.
     if is_large and has_values(gap):
         details()

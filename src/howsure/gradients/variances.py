@@ -164,9 +164,8 @@ def resampled(
     say; and those with an output that is flat at all points, and is not at further ones. Or they
     are `every` row, if asked for.
     """
-    rows = _doubtful(found, own.total, passes)
-    if every:
-        rows = torch.arange(len(own.data), device=own.data.device)
+    whole = torch.arange(len(own.data), device=own.data.device)
+    rows = whole if every else _doubtful(found, own.total, passes)
     if not len(rows):
         return own
     more = "" if found.blocks >= COMPARED else MORE_POINTS

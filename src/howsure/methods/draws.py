@@ -57,10 +57,9 @@ UNCHANGED = (
 
 
 def unchanged(
-    calls: Calls, sources: Sources, variance: Tensor, samples: int
-) -> tuple[str, ...]:  # variance: (rows, outputs)
-    """A note where outputs of noisy rows have no variance, unless they are constants."""
-    still = variance == 0
+    calls: Calls, sources: Sources, still: Tensor, samples: int
+) -> tuple[str, ...]:  # still: (rows, outputs)
+    """A note where outputs of noisy rows are the same in all samples, unless they are constants."""
     if is_traced() or not sources.names or not bool(still.any()):
         return ()
     # What never changes for any input does not depend on it, unless that is all there is.
@@ -75,9 +74,15 @@ def unchanged(
 
 def _have_noise(calls: Calls, sources: Sources) -> Tensor:  # (rows,)
     """Whether any input of a row has noise."""
-    drawn = _drawn(calls, sources, range(1), ALL).noisy
-    moved = [(each[0] != calls.base(n, ALL)).flatten(1).any(1) for n, each in drawn.items()]
-    return torch.stack(moved).any(0)
+    noises = [noise for _, noise in _one_draw(calls, sources)]
+    return torch.stack([each.reshape(len(each), -1).any(1) for each in noises]).any(0)
+
+
+def _one_draw(calls: Calls, sources: Sources) -> list[tuple[Tensor, Tensor]]:
+    """Every noisy input, (rows, *shape), with a draw of its noise."""
+    inputs = [calls.base(source.number, ALL) for source in sources.inputs]
+    each = zip(inputs, sources.inputs, sources.alone(1, 0), strict=False)
+    return [(x, source.root.apply(leaf(z, len(x), calls), ALL)[0]) for x, source, z in each]
 
 
 LOST = (
@@ -90,9 +95,7 @@ _ROUNDING = 0.5
 
 def lost_in_rounding(calls: Calls, sources: Sources) -> tuple[str, ...]:
     """A note where an input plus its noise is another number than that of its type."""
-    for source, z in zip(sources.inputs, sources.alone(1, 0), strict=False):
-        x = calls.base(source.number, ALL)
-        noise = source.root.apply(leaf(z, len(x), calls), ALL)[0]
+    for x, noise in _one_draw(calls, sources):
         gap = ((x + noise).to(x.dtype) - x).to(noise.dtype) - noise
         if bool(gap.square().mean() > _ROUNDING**2 * noise.square().mean()):
             return (LOST.format(dtype=str(x.dtype).removeprefix("torch.")),)

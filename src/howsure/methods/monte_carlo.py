@@ -85,6 +85,16 @@ class Samples:
         own = torch.minimum(self.means[5], self._var) if self.size > 1 else self._var
         return own * self.scale.square()
 
+    @property
+    def model_var(self) -> Tensor:
+        """What the masks cause: the rest."""
+        return self.var - self.data_var if self.size > 1 else torch.zeros_like(self.centre)
+
+    @property
+    def are_still(self) -> Tensor:  # (rows, outputs)
+        """Whether all samples are the same, however small a variance may be."""
+        return self._var == 0
+
     @cached_property
     def _relative_error(self) -> Tensor:
         """Of the total std, from the spread of the squared deviations from the mean.

@@ -9,7 +9,6 @@ samples run as one batch, and are the same for every row.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -64,17 +63,13 @@ def _classified(setup: Setup, x: Any) -> Prediction:
 def _layout(setup: Setup, x: Any) -> Verdict:
     """How the model can be run; with samples, too, that are rows of one batch, if they may be."""
     verdict = setup.once(layout_of, x)
-    if is_traced():
+    if verdict.layout != "folded" or is_traced():
         return verdict
     sources = Sources.of(setup, x, verdict.layout)
     calls = verdict.calls(setup, x, sources)
-    notes = [*lost_in_rounding(calls, sources), *([verdict.note] if verdict.note else [])]
     with torch.no_grad():
-        folded = verdict.layout == "folded" and calls.count > 0
-        if folded and not stand_alone(calls, sources, setup.samples or SAMPLES):
-            verdict = Verdict("whole")
-            notes.append(TOGETHER.format(axis=setup.batch_dim))
-    return replace(verdict, note=" ".join(notes) or None)
+        are_alone = not calls.count or stand_alone(calls, sources, setup.samples or SAMPLES)
+    return verdict if are_alone else Verdict("whole", note=TOGETHER.format(axis=setup.batch_dim))
 
 
 def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
@@ -101,7 +96,8 @@ def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
             f"Some inputs did not reach the tolerance of {setup.tolerance:g} with "
             f"{MOST_SAMPLES} samples; `std_error` says what they reached."
         )
-    notes += unchanged(calls, sources, found.var, samples)
+    notes += unchanged(calls, sources, found.are_still, samples)
+    notes += () if is_traced() else lost_in_rounding(calls, sources)
     notes += about_nothing(setup, verdict, sources)
     return _prediction(setup, calls, found, own if is_plain else None, tuple(notes))
 
@@ -112,7 +108,7 @@ def _prediction(
     """The prediction in the structure of the model's output."""
     assert calls.parts is not None
     mean = found.mean if plain is None else plain
-    data, model = found.data_var, found.var - found.data_var
+    data, model = found.data_var, found.model_var
     if found.size == 1 and setup.noise is None:
         data, model = model, data
 

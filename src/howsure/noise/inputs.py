@@ -85,14 +85,14 @@ def roots_of(
 def dimensions_of(noise: object, x: object, batch_dim: int | None = 0) -> float:
     """How many independent directions of equal size the noise is worth; see `Root.dimensions`.
 
-    At inputs of 0, so that it does not depend on what a batch holds; infinite without any noise.
+    At the first row, since noise may depend on the signal; infinite without any noise.
     """
     found: list[float] = []
 
     def leaf(own: Noise | None, item: Any, _: str) -> None:
         if own is not None and item.numel():
-            still = torch.zeros_like(item.detach())
-            found.append(own.root(still, batch_dim).dimensions(still))
+            first = item.detach()
+            found.append(own.root(first, batch_dim).dimensions(first))
 
     _walk(noise, x, leaf, "x")
     return sum(found) if found else math.inf

@@ -54,9 +54,8 @@ def like(mapping: Mapping[object, object], items: dict[object, object]) -> objec
 def as_call(x: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of `model(...)` for an input `x`.
 
-    A plain tuple is the positional arguments, a dict with string keys the keyword arguments;
-    anything else, lists and named tuples included, is the one positional argument. A model whose
-    one argument is itself a dict or a tuple takes `x = (argument,)`.
+    A plain tuple is the positional arguments, a dict with string keys the keyword arguments, and
+    anything else the one argument; one that is itself a dict or a tuple is given as `(argument,)`.
     """
     if type(x) is tuple:
         return x, {}
@@ -250,9 +249,10 @@ class _Later:
 
     def __call__(self) -> Any:
         """The value; from then on, what it was computed from is not kept."""
-        if self._make is not None:
-            with torch.inference_mode(False):
-                self._value, self._make = self._make(), None
+        if (make := self._make) is not None:  # Another thread may be as far.
+            with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+                self._value = make()
+            self._make = None
         return self._value
 
     def __getstate__(self) -> dict[str, object]:
@@ -270,7 +270,7 @@ class _LaterField:
         self.name = name
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        value = self if instance is None else instance.__dict__[self.name]
+        value = instance.__dict__[self.name] if instance is not None else self
         return value() if type(value) is _Later else value
 
     def __set__(self, instance: Any, value: object) -> None:
