@@ -23,7 +23,7 @@ import shift
 import shift_classes
 import uci
 from page import into_page
-from speed import store
+from speed import must_hold, store
 from speed.page import time_to_accuracy
 
 import scoring
@@ -79,12 +79,24 @@ def _dense() -> str:
     return shift.table([result("dense")["scores"]])
 
 
+def _costs() -> str:
+    """What the default and samples cost, as far as it was measured on one machine."""
+    lines = ["| pass | plain forwards | asked for |", "|---|---|---|"]
+    for row in must_hold.costs(RESULTS / "core"):
+        if row["figure"] is not None:
+            name = row["row"].removeprefix("plain forwards: ").replace(", batch 1", "")
+            missed = "" if row["reached"] else ", **missed**"
+            lines.append(f"| {name} | {row['figure']:.1f} | {row['target']}{missed} |")
+    return "\n".join(lines)
+
+
 # By page and mark.
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("gradients.md", "bounds"): lambda: accuracy_bounds.table(
         accuracy_bounds.rows(result("accuracy")["cases"])
     ),
     ("gradients.md", "accuracy"): lambda: accuracy.table(result("accuracy")["cases"]),
+    ("gradients.md", "costs"): _costs,
     ("gradients.md", "rates"): lambda: rate_search.table(result("rate_search")["cases"]),
     ("method.md", "by-default"): _by_default,
     ("model.md", "drive"): _drive,

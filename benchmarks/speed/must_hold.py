@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 def rows(folder: Path) -> list[Row]:
     """One row for each figure; `figure` is `None` where it was not measured."""
-    parts = (_ratios, _costs, _textbook, _growth, _exactness)
+    parts = (_ratios, costs, _textbook, _growth, _exactness)
     return [row for part in parts for row in part(folder)]
 
 
@@ -75,7 +75,7 @@ def _ratios(folder: Path) -> list[Row]:
     return found
 
 
-def _costs(folder: Path) -> list[Row]:
+def costs(folder: Path) -> list[Row]:
     """Of the default, and of samples as one batch."""
     cases = store.load(folder, "speed")
     wanted = {

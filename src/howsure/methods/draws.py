@@ -6,6 +6,7 @@ pairs that share one.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from howsure.gradients.sources import Sources, leaf
 from howsure.gradients.variances import Replaced
 from howsure.masks import draw_uniforms, masks
 from howsure.methods.monte_carlo import Samples
+from howsure.noise import number_of
 from howsure.setup import Setup
 from howsure.values.trees import is_traced
 
@@ -95,11 +97,25 @@ _ROUNDING = 0.5
 
 def lost_in_rounding(calls: Calls, sources: Sources) -> tuple[str, ...]:
     """A note where an input plus its noise is another number than that of its type."""
+    if _is_far_above_rounding(calls, sources):
+        return ()
     for x, noise in _one_draw(calls, sources):
         gap = ((x + noise).to(x.dtype) - x).to(noise.dtype) - noise
         if bool(gap.square().mean() > _ROUNDING**2 * noise.square().mean()):
             return (LOST.format(dtype=str(x.dtype).removeprefix("torch.")),)
     return ()
+
+
+def _is_far_above_rounding(calls: Calls, sources: Sources) -> bool:
+    """Whether numbers as large as the largest are closer than a std of the noise, if it is one."""
+    variance = number_of(calls.setup.noise)
+    if variance is None:
+        return False
+    std = math.sqrt(variance)
+    inputs = [calls.base(source.number, ALL) for source in sources.inputs]
+    return all(
+        not x.numel() or float(x.abs().amax()) * torch.finfo(x.dtype).eps < std for x in inputs
+    )
 
 
 def few_at(calls: Calls, sources: Sources, samples: int, rows: Rows = ALL) -> Samples:

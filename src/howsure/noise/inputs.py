@@ -146,9 +146,14 @@ def is_correlated(noise: object) -> bool:
 
 def is_number(noise: object) -> bool:
     """Whether a noise is none or one number, which neither depends on an input nor ever changes."""
-    if noise is None or type(noise) in (int, float):
-        return True
-    return type(noise) is Constant and isinstance(noise.var, float)
+    return noise is None or number_of(noise) is not None
+
+
+def number_of(noise: object) -> float | None:
+    """The variance of a noise that is one number."""
+    if isinstance(noise, int | float) and not isinstance(noise, bool):
+        return float(noise)
+    return noise.var if type(noise) is Constant and isinstance(noise.var, float) else None
 
 
 def scaled(noise: object, factor: float) -> NoiseLike:
