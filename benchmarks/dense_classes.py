@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parent / "results" / "dense_classes.json"
 PAGE = Path(__file__).parents[1] / "docs" / "model.md"
 BATCH = 10
 WAYS: dict[str, dict[str, Any] | None] = {
-    "soft-max": None,
+    "softmax": None,
     "constant temperature": {"model": None},
     "temperature by distance": {"train_inputs": True},
     "the same, cross-fitted": {},

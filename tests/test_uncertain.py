@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import howsure as hs
 from nets import FunctionalResNet, perceptron
@@ -116,32 +116,6 @@ def test_edges_are_warned_about(trained, held_out):
         sure.fit(loader, rates=(0.5, 0.7, 0.9), samples=5, show_progress=False)
 
 
-def test_training_data_is_warned_about(trained, held_out):
-    net, _ = trained
-    sure = hs.Uncertain(net, 0.01, "sampled_adf")
-    data = DataLoader(held_out, 120)
-    options = {"rates": RATES, "samples": 4, "show_progress": False}
-    with pytest.warns(UserWarning, match="training data"):
-        sure.fit(data, training_data=held_out, **options)
-    one, two = Subset(held_out, range(60)), Subset(held_out, range(50, 120))
-    with pytest.warns(UserWarning, match="training data"):
-        sure.fit(DataLoader(one, 60), training_data=two, **options)
-    sure.fit(DataLoader(one, 60), training_data=Subset(held_out, range(60, 120)), **options)
-
-
-def test_a_copy_of_the_training_data_is_warned_about(trained, held_out):
-    net, _ = trained
-    x, y = (each.clone() for each in held_out.tensors)
-    for training in (x.numpy(), [(x, y)], TensorDataset(x, y), DataLoader(held_out, 8)):
-        with pytest.warns(UserWarning, match="shares inputs with the training data"):
-            sure = hs.Uncertain(net, 0.01)
-            sure.fit([(x[:60].clone(), y[:60])], training_data=training, show_progress=False)
-    others = [(x + 1, y), (x[:5], y[:5])]  # 5 of 60 may be alike by chance
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        hs.Uncertain(net, 0.01).fit([(x[:60], y[:60])], training_data=others, show_progress=False)
-
-
 def test_clean_images_for_a_noisy_deployment_are_warned_about():
     net = FunctionalResNet()
     ramp = torch.linspace(0, 1, 32).expand(4, 3, 32, 32)
@@ -151,8 +125,6 @@ def test_clean_images_for_a_noisy_deployment_are_warned_about():
     with pytest.warns(UserWarning, match="look cleaner"):
         sure.fit([(ramp, target)], **options)
     noisy = ramp + 0.2 * torch.randn(ramp.shape)
-    import warnings
-
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*look cleaner")
         warnings.filterwarnings("ignore", message=".*that was tried")

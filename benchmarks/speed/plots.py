@@ -58,10 +58,6 @@ def _time_to_accuracy(cases: dict[str, Any], path: Path) -> None:
 
 def _curves(axes: Any, case: dict[str, Any], own: dict[str, Any]) -> None:
     """The methods on one network with one noise, and a star at what `auto` picks."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axes.set_xscale("log")
-    axes.set_yscale("log")
     for (method, errors), colour in zip(own["errors"].items(), _COLOURS, strict=False):
         costs = [time / case["plain_seconds"] for time in case["seconds"][method]]
         percent = [100 * max(error, _LEAST_ERROR) for error in errors]
@@ -74,6 +70,15 @@ def _curves(axes: Any, case: dict[str, Any], own: dict[str, Any]) -> None:
             place = case["settings"][method].index(own["auto_setting"])
             axes.plot(costs[place], percent[place], "*", color="black", ms=13, zorder=3)
     axes.plot([], [], "*", color="black", ms=11, label="picked by auto", lw=0)
+    _on_log_scales(axes)
+
+
+def _on_log_scales(axes: Any) -> None:
+    """Both axes logarithmic with plain numbers, and a line at 5 %."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.set_yscale("log")
     axes.axhline(5, color="black", lw=0.8, ls="--")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -122,8 +127,6 @@ _MARKS = {
 
 def _contest(axes: Any, ways: dict[str, dict[str, float]]) -> None:
     """All ways of one network; those that differ in the number of points are one line."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
     lines: dict[str, list[tuple[float, float]]] = {}
     for way, found in ways.items():
         who = next(start for start in _MARKS if way.startswith(start))
@@ -133,15 +136,7 @@ def _contest(axes: Any, ways: dict[str, dict[str, float]]) -> None:
         style, colour = _MARKS[next(start for start in _MARKS if label.startswith(start))]
         x, y = zip(*sorted(places), strict=True)
         axes.plot(x, y, style, color=_COLOURS[colour], ms=7, label=label, alpha=0.85)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.axhline(5, color="black", lw=0.8, ls="--")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
-    axes.tick_params(axis="x", rotation=45)
-    axes.grid(lw=0.3, alpha=0.6)
+    _on_log_scales(axes)
 
 
 def _growth(cases: dict[str, Any], path: Path) -> None:
