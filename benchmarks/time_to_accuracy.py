@@ -93,7 +93,7 @@ def calls_of(model: nn.Module, std: float) -> dict[str, dict[int, hs.Uncertain]]
         GRADIENTS: {points: made("gradients", samples=points) for points in POINTS},
         MONTE_CARLO: {samples: made("noise_sampling", samples=samples) for samples in SAMPLES},
         "linear": {0: made("linear")},
-        "adf": {0: made("adf")},
+        "ADF": {0: made("adf")},
     }
 
 

@@ -175,7 +175,7 @@ def some_results(folder):
     }
     add("textbook", "DroNet, batch 1", faster)
     one = {"seconds": [1, 2], "peak_bytes": [5, 5], "exponent": 1.0, "memory_exponent": 0.0}
-    methods = {"T samples": one, "T samples, chunk = 5": one}
+    methods = {"sampled ADF": one, "sampled ADF, chunk = 4": one}
     about = {"what": "samples T", "unit": "samples", "sizes": [10, 20], "methods": methods}
     add("growth", "samples", about)
     add("time_to_accuracy", "DroNet", a_race())
@@ -183,7 +183,7 @@ def some_results(folder):
 
 def a_race():
     """DroNet, where gradients are within 5 % after 5 forwards and Monte Carlo after 40."""
-    errors = {"gradients": [0.06, 0.02], "Monte Carlo": [0.3, 0.05], "linear": [0.1], "adf": [0.7]}
+    errors = {"gradients": [0.06, 0.02], "Monte Carlo": [0.3, 0.05], "linear": [0.1], "ADF": [0.7]}
     noise = {
         "errors": errors,
         "auto": "gradients",
@@ -193,12 +193,12 @@ def a_race():
     }
     return {
         "plain_seconds": 0.01,
-        "settings": {"gradients": [4, 8], "Monte Carlo": [20, 200], "linear": [0], "adf": [0]},
+        "settings": {"gradients": [4, 8], "Monte Carlo": [20, 200], "linear": [0], "ADF": [0]},
         "seconds": {
             "gradients": [0.06, 0.12],
             "Monte Carlo": [0.1, 0.4],
             "linear": [0.02],
-            "adf": [0.03],
+            "ADF": [0.03],
         },
         "noise": {"2 gray levels": noise},
     }
@@ -209,7 +209,7 @@ def test_figures_are_held_against_their_targets(tmp_path):
 
     some_results(tmp_path)
     rows = {row["row"]: row for row in must_hold.write(tmp_path)}
-    assert len(rows) == 12 + 14 + 3 + 4 + 5 + 3
+    assert len(rows) == 12 + 14 + 3 + 4 + 6 + 3
     assert rows["plain forwards: ADF, eager; DroNet, batch 1"]["reached"] is True
     assert rows["plain forwards: ADF, compiled; DroNet, batch 1"]["reached"] is False
     assert rows["plain forwards: gradients, 4 points, eager; DroNet, batch 1"]["reached"] is True
@@ -218,7 +218,7 @@ def test_figures_are_held_against_their_targets(tmp_path):
     for mode, reached in (("eager", False), ("compiled", True)):
         row = rows[f"times faster than the textbook, T = 20, {mode}; DroNet, batch 1"]
         assert row["reached"] is reached
-    assert rows["exponent of time over samples; T samples"]["figure"] == 1.0
+    assert rows["exponent of time over samples; sampled ADF"]["figure"] == 1.0
     assert rows["relative difference, compiled to eager"]["reached"] is True
     assert json.loads((tmp_path / "must_hold.json").read_text())["rows"] == list(rows.values())
 

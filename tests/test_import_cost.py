@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,12 @@ def test_the_public_names_are_those_that_dir_shows():
 def test_names_of_the_first_version_say_the_new_one(old, new):
     with pytest.raises(AttributeError, match=new):
         getattr(hs, old)
+
+
+def test_the_version_is_that_of_the_package():
+    root = Path(__file__).parents[1]
+    assert f'version = "{hs.__version__}"\n' in (root / "pyproject.toml").read_text()
+    assert f"version: {hs.__version__}\n" in (root / "CITATION.cff").read_text()
 
 
 def run_python(code, **options):

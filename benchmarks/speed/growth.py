@@ -16,7 +16,7 @@ from speed.memory import peak_bytes
 from speed.passes import NOISE, RATE, SAMPLES
 from speed.timing import exponent, fastest
 
-CHUNK = 5
+CHUNK = 4
 Call = Callable[[], Any]
 
 
@@ -50,11 +50,13 @@ def _dronet(outputs: int = 1) -> nn.Module:
 
 
 def _samples(count: int) -> dict[str, Call]:
-    x, options = torch.rand(1, 1, 200, 200), {"rate": RATE, "samples": count}
+    x, net, dropout = torch.rand(1, 1, 200, 200), _dronet(), {"rate": RATE}
     return {
-        "T samples": _predict(_dronet(), x, "sampled_adf", **options),
-        f"T samples, chunk = {CHUNK}": _predict(
-            _dronet(), x, "sampled_adf", chunk=CHUNK, **options
+        "gradients": _predict(net, x, "gradients", samples=count),
+        "Monte Carlo": _predict(net, x, "noise_sampling", samples=count),
+        "sampled ADF": _predict(net, x, "sampled_adf", samples=count, **dropout),
+        f"sampled ADF, chunk = {CHUNK}": _predict(
+            net, x, "sampled_adf", samples=count, chunk=CHUNK, **dropout
         ),
     }
 
@@ -104,7 +106,7 @@ def _outputs(count: int) -> dict[str, Call]:
 
 
 GROWTH = {
-    "samples": Growth("samples T (DroNet)", (10, 20, 40, 80), _samples, "samples"),
+    "samples": Growth("samples or points (DroNet)", (8, 16, 32, 64), _samples, "samples"),
     "batch": Growth("batch (DroNet)", (1, 2, 4, 8, 16), _batch, "inputs"),
     "resolution": Growth("resolution (ResNet-18)", (64, 96, 128, 192, 256), _resolution, "pixels"),
     "depth": Growth("depth (32 channels, 48 x 48)", (4, 8, 16, 32), _depth, "convolutions"),

@@ -36,7 +36,10 @@ _EXPONENT = 1.05
 _DIFFERENCE = 1e-5
 _HALF_DIFFERENCE = 0.01
 _MEMORY_EXPONENT = 0.1
-_LINEAR = {"samples": ("T samples",), "batch": ("ADF", "T = 20", "gradients")}
+_LINEAR = {
+    "samples": ("sampled ADF", "gradients"),
+    "batch": ("ADF", "T = 20", "gradients"),
+}
 Row = dict[str, Any]
 
 

@@ -90,7 +90,7 @@ def time_to_accuracy(cases: dict[str, Any]) -> str:
             cells = [number(each) if each else "never" for each in after]
             cells += [_percent(errors["gradients"][default])]
             cells += [number(case["seconds"]["gradients"][default] / plain)]
-            cells += [_percent(errors[method][0]) for method in ("linear", "adf")]
+            cells += [_percent(errors[method][0]) for method in ("linear", "ADF")]
             cells += [f"{own['auto']}, {own['auto_setting']}", "yes" if own["holds"] else "**no**"]
             rows.append([name, noise, *cells])
             name = ""

@@ -9,6 +9,16 @@ from speed import store
 
 # Colours that people who see few of them can tell apart (Okabe & Ito).
 _COLOURS = ("#0072B2", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#7F7F7F")
+# The same method has the same colour in every picture; the first of these that is in its name.
+_COLOUR_OF = {
+    "gradients": _COLOURS[0],
+    "Monte Carlo": _COLOURS[1],
+    "linear": _COLOURS[2],
+    "chunk": _COLOURS[5],
+    "sampled": _COLOURS[3],
+    "T = 20": _COLOURS[3],
+    "ADF": _COLOURS[4],
+}
 
 # Errors below that of Monte Carlo cannot be told from 0.
 _LEAST_ERROR = 0.003
@@ -58,11 +68,11 @@ def _time_to_accuracy(cases: dict[str, Any], path: Path) -> None:
 
 def _curves(axes: Any, case: dict[str, Any], own: dict[str, Any]) -> None:
     """The methods on one network with one noise, and a star at what `auto` picks."""
-    for (method, errors), colour in zip(own["errors"].items(), _COLOURS, strict=False):
+    for method, errors in own["errors"].items():
         costs = [time / case["plain_seconds"] for time in case["seconds"][method]]
         percent = [100 * max(error, _LEAST_ERROR) for error in errors]
         style = "o-" if len(costs) > 1 else "D"
-        axes.plot(costs, percent, style, color=colour, ms=5, label=method)
+        axes.plot(costs, percent, style, color=_COLOUR_OF[method], ms=5, label=method)
         if method == "gradients":
             for count, x, y in zip(case["settings"][method], costs, percent, strict=True):
                 axes.annotate(str(count), (x, y), (4, 4), textcoords="offset points", fontsize=7)
@@ -145,7 +155,8 @@ def _growth(cases: dict[str, Any], path: Path) -> None:
 
     figure, (panels,) = _figure(2.9 * len(cases), 3.6, len(cases))
     for axes, case in zip(panels, cases.values(), strict=True):
-        for colour, (method, own) in zip(_COLOURS, case["methods"].items(), strict=False):
+        for method, own in case["methods"].items():
+            colour = next(c for start, c in _COLOUR_OF.items() if start in method)
             label = f"{method}: {own['exponent']:.2f}"
             times = [1000 * each for each in own["seconds"]]
             axes.plot(case["sizes"], times, "o-", color=colour, label=label, ms=4)
@@ -153,6 +164,9 @@ def _growth(cases: dict[str, Any], path: Path) -> None:
         axes.set_yscale("log")
         axes.set_xticks(case["sizes"], [f"{size:,}" for size in case["sizes"]], rotation=45)
         axes.minorticks_off()
+        # A cost that does not grow is a flat line, not the noise of its clock.
+        low, high = axes.get_ylim()
+        axes.set_ylim(low / 2, high * 2)
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_title(case["what"], fontsize=10)

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from howsure import calibrate as calibrate
     from howsure import metrics as metrics
     from howsure import noise as noise
@@ -123,6 +124,8 @@ def __getattr__(name: str) -> Any:
         found = getattr(import_module(_HOMES[name]), name)
     elif name in _MODULES:
         found = import_module(_MODULES[name])
+    elif name == "__version__":
+        found = _version()
     elif name in _RENAMED:
         raise AttributeError(f"`howsure.{name}` is now {_RENAMED[name]}.")
     elif not name.startswith("_") and find_spec(f"howsure.{name}") is not None:
@@ -131,6 +134,15 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'howsure' has no attribute {name!r}")
     globals()[name] = found
     return found
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("howsure")
+    except PackageNotFoundError:  # run from its source
+        return "unknown"
 
 
 def __dir__() -> list[str]:

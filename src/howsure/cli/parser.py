@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points
 from types import ModuleType, SimpleNamespace
 from typing import NoReturn
 
+import howsure
 from howsure.cli.options import add_common
 
 # In the order of a user's work; `command` finds each.
@@ -58,7 +59,7 @@ def build_parser() -> Parser:
         epilog=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"howsure {_version()}")
+    parser.add_argument("--version", action="version", version=f"howsure {howsure.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name in COMMANDS:
         module = command(name)
@@ -90,13 +91,6 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     if found.command is None:
         raise UsageError(f"Name a command: {', '.join(COMMANDS)}; see `howsure --help`.")
     return found
-
-
-def _version() -> str:
-    try:
-        return version("howsure")
-    except PackageNotFoundError:  # run from its source
-        return "unknown"
 
 
 # The group of entry points under which another package offers commands.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import platform
-from importlib import metadata
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+import howsure
 from howsure.masks.novelty import quantile_at, share_below
 from howsure.masks.variance_model import VarianceModel
 from howsure.methods.temperature import TemperatureModel
@@ -33,7 +33,7 @@ _PER_LINE = 3
 def versions() -> dict[str, str]:
     """The versions on which numbers may depend."""
     return {
-        "howsure": metadata.version("howsure"),
+        "howsure": howsure.__version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),

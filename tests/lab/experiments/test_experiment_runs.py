@@ -46,14 +46,13 @@ def tiny(monkeypatch):
     settings = {
         steering.Settings: replace(TINY, methods=METHODS),
         recognition.Settings: replace(small, methods=classes),
-        sensitivity.SensitivitySettings: sensitivity.SensitivitySettings(few, noisy),
+        sensitivity.SensitivitySettings: sensitivity.SensitivitySettings(few, noisy, (0.001,)),
         uci.UciSettings: uci.UciSettings(recipe=PlainRecipe(3), effort=EFFORT),
     }
     for kind, value in settings.items():
         monkeypatch.setattr(kind, "of", staticmethod(lambda options, value=value: value))
     monkeypatch.setattr(runtime, "SAMPLES", (2, 5))
     monkeypatch.setattr(runtime, "_REPEATS", 1)
-    monkeypatch.setattr(sensitivity, "ASSUMED", (0.001, 0.01))
 
 
 def run(*arguments):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import zipfile
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import howsure
 from howsure.deploy.exporting.flat import Flat
 from howsure.errors import ExportError, missing_packages
 from howsure.noise import to_config
@@ -26,7 +26,7 @@ def metadata(flat: Flat, batch: int | None, units: str | None) -> dict[str, Any]
     sites = setup.sites(x) if setup.rate is not None else ()
     rates = setup.rates(sites) if sites else ()
     return {
-        "howsure": _version("howsure"),
+        "howsure": howsure.__version__,
         "torch": torch.__version__,
         "method": flat.method.name,
         "noise": _noise(setup.noise),
@@ -66,13 +66,6 @@ def _noise(noise: object) -> object:
         return to_config(noise)
     except TypeError:
         return repr(noise)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # run from its source
-        return "unknown"
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
