@@ -30,6 +30,25 @@ def test_missing_operations_come_first_with_the_remedy():
     assert "torch.nn.functional.max_pool2d` is the weakest rule" in text
 
 
+def test_a_model_that_takes_gradients_itself_is_looked_at_as_far_as_it_goes():
+    energy = nn.Linear(5, 1)
+
+    def force(x):
+        x = x.detach().requires_grad_(True)
+        with torch.enable_grad():
+            return torch.autograd.grad(energy(x).square().sum(), x)[0]
+
+    result = hs.check(force, torch.rand(3, 5))
+    missing = {row.operation: row.reason for row in result.missing}
+    assert set(missing) >= {"torch.autograd.grad", "the rest of the model"}
+    assert "not looked at" in missing["the rest of the model"]
+
+
+def test_an_error_of_the_model_itself_is_raised():
+    with pytest.raises(ValueError, match="its own"):
+        hs.check(lambda x: (_ for _ in ()).throw(ValueError("its own")), X)
+
+
 def test_the_table_lists_one_line_per_operation():
     lines = str(hs.check(nn.Sequential(nn.Flatten(), nn.Linear(768, 2), nn.ReLU()), X)).splitlines()
     assert lines[0].split() == ["operation", "calls", "rule", "fidelity", "first", "called", "in"]

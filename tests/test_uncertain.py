@@ -204,8 +204,10 @@ def test_auto_says_what_it_picked(trained):
     assert torch.equal(p.total_var, hs.Uncertain(wide, 0.01, "gradients")(y).total_var)
     assert "own uncertainty" not in hs.Uncertain(net, 0.01, rate=0.1)(x).notes[0]
     many = nn.Sequential(nn.Linear(x.shape[1], 8), nn.ReLU(), nn.Linear(8, 65)).eval()
-    assert hs.Uncertain(many, 0.01)(x).notes[0].startswith('method "noise_sampling": 65 outputs')
-    assert hs.Uncertain(many, rate=0.1)(x).notes[0].startswith('method "mc_dropout"')
+    assert (
+        hs.Uncertain(many, 0.01)(x).notes[0].startswith('"auto" chose "noise_sampling": 65 outputs')
+    )
+    assert hs.Uncertain(many, rate=0.1)(x).notes[0].startswith('"auto" chose "mc_dropout"')
     few = hs.Uncertain(many, 0.01, "gradients", output=lambda y: y[:, 3:4])(x)
     assert few.std.shape == (len(x), 1)
 

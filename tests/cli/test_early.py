@@ -21,6 +21,10 @@ REFUSED = {
     "inputs": (["fit", "a:b", "x.npy", "--train-inputs", "t.npy"], "(`--train-inputs`)"),
     "task": (["predict", "a:b", "x.npy", "--task", "clasification"], "invalid choice"),
     "prediction": (["predict", "a:b", "x.npy", "--prediction", "median"], "invalid choice"),
+    "samples": (["predict", "a:b", "x.npy", "--samples", "x"], "whole number of at least 1, not x"),
+    "tolerance": (["predict", "a:b", "x.npy", "--tolerance", "a"], "must be a positive number"),
+    "rates": (["fit", "a:b", "x.npy", "--rates", "a,b"], "must be numbers with commas"),
+    "size": (["fit", "a:b", "x.npy", "--image-size", "3,4,5"], "must be HEIGHT,WIDTH in pixels"),
     "settings' name": (["fit", "a:b", "x.npy", "--out", "s.txt"], "must end in `.json`"),
 }
 PROGRAM = """

@@ -153,7 +153,7 @@ def test_notes_are_kept_over_an_interruption(tmp_path):
     with pytest.raises(ValueError, match="the file ends"):
         predict_to_file(made, Breaks(data(), 40), tmp_path / "s.npz", **settings)
     summary = predict_to_file(made, data(), tmp_path / "s.npz", **settings)
-    assert any(note.startswith('method "noise_sampling"') for note in summary.notes)
+    assert any(note.startswith('"auto" chose "noise_sampling"') for note in summary.notes)
     assert len(summary.notes) <= 10
 
 

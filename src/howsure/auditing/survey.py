@@ -105,7 +105,15 @@ def survey(
     if noise_var is None:
         noise_var = map_leaves(_zero_if_floating, x)
     with torch.no_grad():
-        run(model, x, noise_var, surveyor)
+        try:
+            run(model, x, noise_var, surveyor)
+        except Exception as error:
+            # Without a gap the failure is the model's own. After one it may be that of the plain
+            # value that stood in, as where a model takes gradients of its own.
+            if not any(call.reason for call in surveyor.calls):
+                raise
+            reason = f"not looked at: after an operation without a rule the model failed ({error})"
+            surveyor.calls[OperationCall("the rest of the model", "", (), None, reason)] += 1
     return surveyor.calls
 
 

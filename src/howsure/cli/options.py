@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TypeVar
 
-Number = TypeVar("Number", int, float)
+Value = TypeVar("Value")
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -171,27 +171,36 @@ def add_batch(parser: argparse.ArgumentParser, default: int = 256) -> None:
     )
 
 
-def numbers(text: str) -> tuple[float, ...]:
-    """The numbers in a text that separates them by commas."""
-    return tuple(float(each) for each in text.split(","))
-
-
 def _checked(
-    convert: Callable[[str], Number], fits: Callable[[Number], bool], words: str
-) -> Callable[[str], Number]:
-    def parsed(text: str) -> Number:
-        value = convert(text)
-        if not fits(value):
+    convert: Callable[[str], Value], fits: Callable[[Value], bool], words: str
+) -> Callable[[str], Value]:
+    def parsed(text: str) -> Value:
+        try:
+            value = convert(text)
+        except ValueError:
+            value = None
+        if value is None or not fits(value):
             raise argparse.ArgumentTypeError(f"must be {words}, not {text}")
         return value
 
-    parsed.__name__ = words  # argparse's message for text that is no number
     return parsed
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(each) for each in text.split(","))
+
+
+def _height_and_width(text: str) -> tuple[int, int]:
+    height, *width = (int(each) for each in text.split(","))
+    (width,) = width or (height,)
+    return height, width
 
 
 count = _checked(int, lambda value: value >= 1, "a whole number of at least 1")
 at_least_0 = _checked(int, lambda value: value >= 0, "a whole number of at least 0")
 positive = _checked(float, lambda value: 0 < value < float("inf"), "a positive number")
+numbers = _checked(_numbers, bool, "numbers with commas between them")
+_size = _checked(_height_and_width, lambda sides: min(sides) >= 1, "HEIGHT,WIDTH in pixels")
 
 
 def _key(text: str) -> str | int:
@@ -204,13 +213,6 @@ def _axis(text: str) -> str | int:
     if text != "none" and not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be an axis such as 0, or none, not {text}")
     return text if text == "none" else int(text)
-
-
-def _size(text: str) -> tuple[int, int]:
-    sizes = [int(each) for each in text.split(",")]
-    if len(sizes) not in (1, 2) or min(sizes) < 1:
-        raise argparse.ArgumentTypeError(f"must be HEIGHT,WIDTH in pixels, not {text}")
-    return sizes[0], sizes[-1]
 
 
 def _json_object(text: str) -> dict[str, object]:

@@ -45,7 +45,7 @@ def _choice(setup: Setup, x: Any) -> Choice:
     if setup.noise is None and not has_model:
         raise ValueError(nothing_unsure(setup))
     method, setup, reason = _chosen(setup, x)
-    note = f'method "{method}": {reason}.'
+    note = f'"auto" chose "{method}": {reason}.'
     if not has_model:
         note += " The model's own uncertainty is not included; `.fit(loader)` finds it."
     return method, setup, (note,)
