@@ -21,11 +21,13 @@ from accuracy_measures import Truth, average, measures
 from operations import cost
 from page import into_page
 from real_networks import CASES, Case, images_of, linear_part, model_of, noise_var, truth
+from record import record
 from torch import Tensor, nn
 
 from howsure.masks import Placement
 from howsure.methods import METHODS
 from howsure.setup import Setup
+from howsure_lab.experiments.folder import write_json
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "accuracy.json"
@@ -150,11 +152,9 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write(results: dict[str, Any], images: int, samples: int) -> None:
-    """The results as JSON and as the tables of the page."""
-    RESULTS.parent.mkdir(exist_ok=True)
-    content = {"images": images, "samples": samples, "cases": results}
-    RESULTS.write_text(json.dumps(content, indent=1) + "\n")
+def write(results: dict[str, Any], made: dict[str, Any], images: int, samples: int) -> None:
+    """The results, and how each case was made, as JSON; and the tables of the page."""
+    write_json(RESULTS, {"images": images, "samples": samples, "made": made, "cases": results})
     into_page(PAGE, "accuracy", table(results))
     into_page(PAGE, "bounds", accuracy_bounds.table(accuracy_bounds.rows(results)))
 
@@ -170,7 +170,8 @@ def main() -> int:
     parser.add_argument("--methods", default="", help="methods whose label contains this")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="at most so many")
     given = parser.parse_args()
-    known = json.loads(RESULTS.read_text())["cases"] if RESULTS.exists() else {}
+    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}, "made": {}}
+    known, made = before["cases"], before["made"]
     if not given.must_hold:
         if given.data is None:
             parser.error("--data is needed to measure.")
@@ -181,7 +182,8 @@ def main() -> int:
             order = ["plain network", *methods_of(name)]
             known[name] = {label: rows[label] for label in order if label in rows}
             known = {each: known[each] for each in names() if each in known}
-            write(known, given.images, given.samples)
+            made[name] = record(list(range(given.seeds)))
+            write(known, made, given.images, given.samples)
     found = accuracy_bounds.rows(known)
     print(accuracy_bounds.report(found))
     return int(any(row.holds is False for row in found))

@@ -8,18 +8,18 @@ writes benchmarks/results/dense.json and the tables of docs/model.md. NLL withou
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from page import into_page
+from record import record
 from shift import Scores, oracle, scored, table
 
 import howsure as hs
 from howsure_lab.depth import CONDITIONS, NOISE_STD, pairs, trained
-from howsure_lab.experiments.environment import environment
+from howsure_lab.experiments.folder import write_json
 
 RESULTS = Path(__file__).parent / "results" / "dense.json"
 PAGE = Path(__file__).parents[1] / "docs" / "model.md"
@@ -86,8 +86,7 @@ def main() -> None:
     torch.set_num_threads(1)
     sures = fitted(asked.scenes, hs.noise.std(NOISE_STD))
     scores, novelty = judged(sures, asked.scenes)
-    result = {"options": vars(asked), "environment": environment(), "scores": scores}
-    RESULTS.write_text(json.dumps({**result, "novelty": novelty}, indent=1) + "\n")
+    write_json(RESULTS, {**record(), "scores": scores, "novelty": novelty})
     for name, content in (
         ("dense", table([scores])),
         ("dense-novelty", table_of_novelty(novelty, scores)),

@@ -8,20 +8,20 @@ writes benchmarks/results/dense_classes.json and a table of docs/model.md.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
 from page import into_page
+from record import record
 from torch import Tensor
 from torch.nn import functional as F
 
 import howsure as hs
 from howsure.metrics import auroc, ece
 from howsure_lab.depth import CONDITIONS, labelled, trained_classes
-from howsure_lab.experiments.environment import environment
+from howsure_lab.experiments.folder import write_json
 
 RESULTS = Path(__file__).parent / "results" / "dense_classes.json"
 PAGE = Path(__file__).parents[1] / "docs" / "model.md"
@@ -112,9 +112,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="networks, each with its own scenes")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    found = [study(asked.scenes, 100_000 * (seed + 1)) for seed in range(asked.seeds)]
-    result = {"options": vars(asked), "environment": environment(), "scores": found}
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    seeds = [100_000 * (each + 1) for each in range(asked.seeds)]
+    found = [study(asked.scenes, seed) for seed in seeds]
+    write_json(RESULTS, {**record(seeds), "scores": found})
     print(table(found))
     into_page(PAGE, "dense-classes", table(found))
 

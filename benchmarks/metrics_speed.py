@@ -3,14 +3,14 @@
 Writes benchmarks/results/metrics_speed.json: seconds of processor time per metric, and in all.
 """
 
-import json
-import platform
 import time
 from pathlib import Path
 
 import torch
+from record import record
 
 import howsure.metrics as M
+from howsure_lab.experiments.folder import write_json
 
 RESULT = Path(__file__).parent / "results" / "metrics_speed.json"
 
@@ -47,18 +47,10 @@ def main():
             start = time.process_time()
             metric(*data)
             seconds[metric.__name__] = round(time.process_time() - start, 4)
-    result = {
-        "command": "python benchmarks/metrics_speed.py",
-        "predictions": 1_000_000,
-        "seed": 0,
-        "torch": torch.__version__,
-        "processor": platform.machine(),
-        "seconds": seconds,
-        "total_seconds": round(sum(seconds.values()), 3),
-    }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
-    print(f"{len(seconds)} metrics, {result['total_seconds']} s in all -> {RESULT.name}")
+    total = round(sum(seconds.values()), 3)
+    result = {"predictions": 1_000_000, "seconds": seconds, "total_seconds": total}
+    write_json(RESULT, {**record(), **result})
+    print(f"{len(seconds)} metrics, {total} s in all -> {RESULT.name}")
 
 
 if __name__ == "__main__":

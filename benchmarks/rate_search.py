@@ -24,10 +24,12 @@ import torch
 from operations import operations_of
 from page import into_page
 from real_networks import images_of
+from record import record
 from torch import Tensor, nn
 
 import howsure as hs
 from howsure.fit import DEFAULT_RATES, Fit
+from howsure_lab.experiments.folder import write_json
 from howsure_lab.experiments.steering.model import load_weights
 
 HERE = Path(__file__).parent
@@ -172,14 +174,15 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=50, help="per rate of the grid")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     given = parser.parse_args()
-    known = json.loads(RESULTS.read_text())["cases"] if RESULTS.exists() else {}
+    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}, "made": {}}
+    known, made = before["cases"], before["made"]
     for name, case in CASES.items():
         if given.only in name:
             known[name] = compared(case(given.data), given.samples)
             print(table({name: known[name]}), flush=True)
             results = {each: known[each] for each in CASES if each in known}
-            content = {"samples": given.samples, "cases": results}
-            RESULTS.write_text(json.dumps(content, indent=1) + "\n")
+            made[name] = record()
+            write_json(RESULTS, {"samples": given.samples, "made": made, "cases": results})
             into_page(PAGE, "rates", table(results))
 
 

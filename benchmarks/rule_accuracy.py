@@ -6,14 +6,15 @@ benchmarks/results/rule_accuracy.json; `--quick` takes a tenth of the draws and 
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import torch
+from record import record
 from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
+from howsure_lab.experiments.folder import write_json
 from howsure_lab.released.formulas import released_rules
 
 ROOT = Path(__file__).parents[1]
@@ -299,9 +300,7 @@ def main():
             tables[title] = make(share)
             print(section(title, tables[title]), flush=True)
     if share == 1.0:
-        RESULT.parent.mkdir(exist_ok=True)
-        result = {"command": "python benchmarks/rule_accuracy.py", "torch": torch.__version__}
-        RESULT.write_text(json.dumps({**result, "tables": tables}, indent=2) + "\n")
+        write_json(RESULT, {**record(), "tables": tables})
         PAGE.write_text(page(tables))
 
 

@@ -7,7 +7,6 @@ Writes benchmarks/results/scoring.json.
 
 import argparse
 import json
-import platform
 import resource
 import subprocess
 import sys
@@ -18,10 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from page import into_page
+from record import record
 from torch import nn
 
 import howsure as hs
 from howsure.data.scoring import predict_to_file
+from howsure_lab.experiments.folder import write_json
 
 PAGE = Path(__file__).parents[1] / "docs" / "scoring.md"
 RESULT = Path(__file__).parent / "results" / "scoring.json"
@@ -130,17 +131,13 @@ def main():
         found[name] = in_own_process(name)
         print(name, json.dumps(found[name]), flush=True)
     result = {
-        "command": "python benchmarks/scoring.py",
+        **record(),
         "model": "MLP 32-128-128-2, ReLU, float32, one thread, eager; noise and dropout; T = 20, "
         "gradients at 16 points",
         "rows": ROWS,
         "cases": found,
-        "torch": torch.__version__,
-        "processor": platform.machine(),
-        "seed": 0,
     }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    write_json(RESULT, result)
     into_page(PAGE, "scoring", table(result))
 
 

@@ -24,12 +24,13 @@ import shift_classes
 import torch
 import uci
 from page import into_page
+from record import record
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import howsure as hs
 from howsure_lab.demo.conditions import BATCH, CONDITIONS, Roads
-from howsure_lab.experiments.environment import environment
+from howsure_lab.experiments.folder import write_json
 from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
 from howsure_lab.experiments.steering.data import Counts, rendered_data, split_drives
 from howsure_lab.experiments.steering.model import SMALL, DroNet, load_trained, load_weights
@@ -198,13 +199,13 @@ def main() -> int:
     found = studies.get(asked.study, roads)(asked)
     is_cifar = asked.study == "cifar"
     known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    others = ("data", "study", "resume", "peer_python")
-    options = {k: v for k, v in vars(asked).items() if k not in others}
-    known[asked.study] = {"options": options, "environment": environment(), "scores": found}
+    first = {"drive": 0, "cifar": 0}.get(asked.study, FIRST_SEED)
+    seeds = [first + each for each in range(len(found))]
+    known[asked.study] = {**record(seeds), "scores": found}
     if is_cifar:
         known[asked.study]["must_hold"] = shift_classes.must_hold(found)
         print(json.dumps(known[asked.study]["must_hold"], indent=1))
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    write_json(RESULTS, known)
     shown(asked.study, shift_classes.table(found) if is_cifar else table(found))
     return 0
 

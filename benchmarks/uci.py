@@ -17,13 +17,14 @@ from statistics import mean, median
 from typing import Any
 
 import torch
+from record import record
 from torch import Tensor, nn
 from uci_networks import Recipe, dropout_samples, networks
 from uci_splits import Table, all_tables
 
 import howsure as hs
 from howsure.fit.variance_terms import best_weights, nll
-from howsure_lab.experiments.environment import environment
+from howsure.values.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "uci.json"
 OURS, RIVAL = "posterior, `train=`", "five networks"
@@ -151,8 +152,8 @@ def study(asked: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
                 warnings.simplefilter("ignore")
                 found[name] = judged(tables, asked.peer_python)
             print(f"{name}: {len(tables)} splits", flush=True)
-            written = {"environment": environment(), "found": found}
-            RESULTS.write_text(json.dumps(written, indent=None) + "\n")
+            text = json.dumps({**record(), "found": found}) + "\n"
+            write_atomically(RESULTS, lambda file, text=text: file.write(text), text=True)
     return found
 
 

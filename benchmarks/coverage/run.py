@@ -11,6 +11,7 @@ the environment.
 from __future__ import annotations
 
 import argparse
+import datetime
 import functools
 import hashlib
 import importlib
@@ -132,7 +133,8 @@ def save(out: Path, cases: list[Case], known: dict[str, dict[str, Any]]) -> None
     keys = {case.key for case in cases}
     # Models of libraries that this run did not load stay; those that a zoo no longer has go.
     tried = [row for key, row in known.items() if key in keys or row["library"] not in libraries]
-    content = {"command": COMMAND, "versions": versions, "models": tried}
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    content = {"command": COMMAND, "seed": 0, "date": today, "versions": versions, "models": tried}
     (out / "coverage.json").write_text(json.dumps(content, indent=1) + "\n")
     rows = tried + [not_run(case).as_dict() for case in cases if case.key not in known]
     (out / "coverage.md").write_text(table.markdown(rows, versions, COMMAND))

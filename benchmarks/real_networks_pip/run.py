@@ -34,6 +34,7 @@ from page import written
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks/results/real_networks_pip.json"
+COMMAND = "python benchmarks/real_networks_pip/run.py"
 STEPS = ["predict", "check", "budget", "fit", "export"]
 PAGE = ROOT / "docs/real_networks.md"
 sys.path.append(str(ROOT / "benchmarks/coverage"))
@@ -123,7 +124,8 @@ def save(known: dict[str, Any]) -> None:
     }
     rows = {case.name: known[case.name] for case in CASES if case.name in known}
     skipped = [case.name for case in CASES if case.name not in known]
-    results = {"environment": environment, "networks": rows, "not_run": skipped}
+    made = {"command": COMMAND, "seed": 0, "environment": environment}
+    results = {**made, "networks": rows, "not_run": skipped}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 

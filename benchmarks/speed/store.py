@@ -42,6 +42,7 @@ class Results:
         self.cases[name] = {"date": self.date, "quick": quick, "result": _rounded(result)}
         content = {
             "command": self.command,
+            "seed": 0,  # of the weights; those of inputs and points are fixed, too
             "environment": self.environment,
             "cases": self.cases,
         }
