@@ -4,7 +4,7 @@
 mean over seeds, with the digits of the tables. A condition that is the only one has no name.
 
     {steering gradients night nll ±}                mean ± standard deviation over seeds
-    {steering gradients night nll .3 seed=0}        three digits, of one seed
+    {steering gradients night nll seed=0 .3}        of one seed, with three digits
     {steering gradients night,fog coverage %}       87 and 68 %
     {steering gradients night,fog nll range}        lowest to highest; also `to`, as they stand
     {motion-real gradients coverage lowest}         of the seeds, or of several figures
@@ -33,10 +33,9 @@ Figures = dict[tuple[str, ...], dict[int, float]]
 
 _LOOKUP = re.compile(r"\{([^{}]+)\}")
 _ITEM = re.compile(r"^- .+(?:\n  .+)*", re.MULTILINE)
-_WIDTH = 100
 _DIGITS = {column.key: column.digits for column in (*REGRESSION, *CLASSIFICATION)}
-_LISTS = ("lines", "real", "assumed", "curves")
-_LABELS = ("method", "policy", "data", "case")
+_LISTS = ("lines", "curves", "real", "assumed", "dense")  # the last three are part of a name
+_LABELS = ("method", "policy", "data", "case", "part")
 _NO_FIGURES = (*_LABELS, "fit", "seed", "split", "assumed", "added")
 _UNNAMED = ("scores", "all", "kinds", "points")
 # What the tables compute from a metric: its name, the metric, the formula.
@@ -50,7 +49,7 @@ _CHOICES: dict[str, Callable[[Sequence[float]], list[float]]] = {
     "range": lambda values: [min(values), max(values)],
     "span": lambda values: [max(values) - min(values)],
 }
-_OPTION = re.compile(rf"±|%|\.\d|seed=\d+|to|below|{'|'.join(_CHOICES)}")
+_OPTION = re.compile(rf"±|%|\.\d|to|below|{'|'.join(_CHOICES)}")
 
 
 def filled(text: str, known: Figures) -> str:
@@ -61,7 +60,7 @@ def filled(text: str, known: Figures) -> str:
 
 def _wrapped(item: str) -> str:
     words = " ".join(item.split())
-    return textwrap.fill(words, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return textwrap.fill(words, 100, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def figures(results: Mapping[str, Any]) -> Figures:
@@ -72,11 +71,13 @@ def figures(results: Mapping[str, Any]) -> Figures:
     parts = [(name, line) for name in _LISTS for line in results.get(name, ())]
     for part, line in sorted(parts, key=lambda each: each[1].get("added", -1)):
         words = [results["name"], *(_word(line[key]) for key in _LABELS if key in line)]
-        words += [part] if part in ("real", "assumed") else []
+        words += [part] if part in _LISTS[2:] else []
         words += [f"{line['assumed']:g}"] if "assumed" in line else []
         scores = {key: value for key, value in line.items() if key not in _NO_FIGURES}
+        seed = line.get("seed", line.get("split", 0))
         for key, value in _numbers(scores, tuple(words)):
-            found.setdefault(key, {})[line.get("seed", line.get("split", 0))] = value
+            found.setdefault(key, {})[seed] = value
+            found[(*key, f"seed={seed}")] = {seed: value}
     return found
 
 
@@ -91,13 +92,12 @@ def _numbers(value: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
         for key, each in value.items():
             yield from _numbers(each, words if only or key in _UNNAMED else (*words, _word(key)))
     elif isinstance(value, list):
-        for each in value:
-            if isinstance(each, Mapping):
-                yield from _numbers(each, (*words, str(each["samples"])))
-    elif isinstance(value, int | float):
-        yield words, value
+        for point in value:
+            yield from _numbers(point, (*words, str(point["samples"])))
+    elif not isinstance(value, str):
+        yield words, math.nan if value is None else value
         for name, metric, formula in _DERIVED:
-            if words[-1] == metric:
+            if words[-1] == metric and value is not None:
                 yield (*words[:-1], name), formula(value)
 
 
@@ -107,7 +107,7 @@ def figure(lookup: str, known: Figures) -> str:
     file, *rest = [word for word in lookup.split() if not _OPTION.fullmatch(word)] or [""]
     try:
         names = product([file], *(word.split(",") for word in rest))
-        found = [_of_seed(_values(name, known), options) for name in names]
+        found = [list(_values(name, known).values()) for name in names]
     except ValueError as error:
         raise ValueError(f"`{{{lookup}}}` stands for no figure: {error}") from None
     if "below" in options:
@@ -128,6 +128,8 @@ def _values(name: tuple[str, ...], known: Figures) -> dict[int, float]:
             return {key: one[key] - other[key] if sign == "-" else one[key] / mean for key in one}
     if name not in known:
         raise ValueError(_instead(name, known))
+    if any(map(math.isnan, known[name].values())):
+        raise ValueError(f"`{' '.join(name)}` is not finite in every seed.")
     return known[name]
 
 
@@ -137,14 +139,6 @@ def _instead(name: tuple[str, ...], known: Figures) -> str:
     there = dict.fromkeys(key[right] for key in known if key[:right] == name[:right] != key)
     after = f"after `{' '.join(name[:right])}`" if right else "of files"
     return f"{after} there is only {', '.join(f'`{word}`' for word in there) or 'the end'}."
-
-
-def _of_seed(values: Mapping[int, float], options: Sequence[str]) -> list[float]:
-    """The values of all seeds, or of the one that is asked for."""
-    seed = next((int(option[5:]) for option in options if option.startswith("seed=")), None)
-    if seed is not None and seed not in values:
-        raise ValueError(f"there is no seed {seed}, only {', '.join(map(str, values))}.")
-    return [*values.values()] if seed is None else [values[seed]]
 
 
 def _text(found: Sequence[Sequence[float]], options: Sequence[str], metric: str) -> str:
