@@ -6,7 +6,8 @@
     python docs/make_results.py --lines out/steering --again gradients  # these in place of old ones
 
 Every number of the page comes from a file in results/, which has the command, the seeds, the
-settings, the versions and the date.
+settings, the versions and the date. What results/reading.md says of them are lookups, such as
+`{steering gradients night nll}`, which `result_figures.py` explains and fills in.
 """
 
 from __future__ import annotations
@@ -24,11 +25,16 @@ from howsure.values.files import write_atomically
 from howsure_lab.experiments.folder import write_json
 from howsure_lab.experiments.reports import PICTURE
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from result_figures import Figures, figures, filled
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 IMAGES = ROOT / "docs" / "img"
 PAGE = ROOT / "docs" / "results.md"
 READING = RESULTS / "reading.md"
+SHIFT = ROOT / "benchmarks" / "results" / "shift.json"
 
 TITLES = {
     "steering": "Steering (Table I)",
@@ -191,14 +197,25 @@ def module(task: str) -> Any:
 def page(files: list[Path]) -> str:
     """The whole page: one part per task, real data and full runs first."""
     runs = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    reading = READING.read_text(encoding="utf-8") if READING.is_file() else ""
-    parts = [HEAD, reading]
+    parts = [HEAD, filled(READING.read_text(encoding="utf-8"), known(runs))]
     for task, title in TITLES.items():
         found = [run for run in runs if run["task"] == task]
         if found:
             parts.append(f"## {title}\n")
             parts += [section(run) for run in sorted(found, key=_order)]
     return "\n".join(part for part in parts if part)
+
+
+def known(runs: Sequence[dict[str, Any]]) -> Figures:
+    """The figures of all runs and of the benchmark that the reading compares them with."""
+    shift = json.loads(SHIFT.read_text(encoding="utf-8"))
+    lines = [
+        {"data": data, "seed": seed, "scores": scores}
+        for data, part in shift.items()
+        for seed, scores in enumerate(part["scores"])
+    ]
+    every = [*runs, {"name": "shift", "lines": lines}]
+    return {key: values for run in every for key, values in figures(run).items()}
 
 
 def _order(run: dict[str, Any]) -> tuple[bool, bool]:
