@@ -41,7 +41,7 @@ REFERENCE = 0.01
 REAL = (REFERENCE, 0.05, 0.1)
 # Beside the reference itself, which the first part has.
 ASSUMED = (0.0001, 0.001, 0.05, 0.1)
-_FEW_ASSUMED = (0.001, 0.1)
+_FEW_ASSUMED = (0.1,)
 PAPER = {
     "gal": ".67 / .35 / .03",
     "gast": ".74 / .37 / .04",
