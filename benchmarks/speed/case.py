@@ -11,8 +11,8 @@ from speed.networks import BATCHES, NETWORKS
 from speed.passes import COMPILED, FOLDED, KINDS, PLAIN, Made, folded, plain
 from speed.timing import fastest, seconds
 
-# Seconds that a single call may take: by batch size, and where a figure must be measured.
-_LONGEST = {1: 6.0, 8: 6.0, 64: 3.0}
+# Seconds that a single call may take, and where a figure must be measured.
+_LONGEST = 6.0
 _LONGEST_NEEDED = 40.0
 _LONGEST_PLAIN = 1.5
 
@@ -60,7 +60,7 @@ def _made(network: str, batch: int, *, quick: bool, compile_all: bool) -> Made:
     single = own.made(one_output=True) if own.single else model
     one_pass = 0.0
     for name, kind in KINDS.items():
-        longest = _LONGEST_NEEDED if name in wanted else _LONGEST[batch]
+        longest = _LONGEST_NEEDED if name in wanted else _LONGEST
         expected = max(kind.forwards * forward, kind.passes * one_pass)
         if expected > longest:
             made.left_out[name] = f"about {expected:.0f} s a call"

@@ -83,4 +83,5 @@ NETWORKS = {
     "MLP": Network(Perceptron, (16,), ("4",)),
     "LSTM": Network(Recurrent, (20, 6), ("lstm",)),
 }
-BATCHES = (1, 8, 64)
+# Of images; how time grows with larger ones is in growth.py.
+BATCHES = (1, 8)
