@@ -244,7 +244,7 @@ def test_page_has_figures_targets_and_what_was_left_out(tmp_path):
 def test_every_case_is_listed():
     command = [sys.executable, str(BENCHMARKS / "run.py"), "--list", "--only"]
     found = subprocess.run([*command, "DroNet", "growth"], capture_output=True, text=True)
-    assert found.returncode == 0 and "speed: DroNet, batch 64" in found.stdout, found.stderr
+    assert found.returncode == 0 and "speed: DroNet, batch 8" in found.stdout, found.stderr
     assert "growth: outputs" in found.stdout and "MLP" not in found.stdout
     nothing = subprocess.run([*command, "nothing"], capture_output=True, text=True)
     assert nothing.returncode == 2 and "No case has" in nothing.stdout
