@@ -124,8 +124,8 @@ def classes_were_asked_for() -> str:
         f"an ECE on corruptions of at most {100 * ece['most']:.0f} % (found "
         f"{100 * ece['found']:.1f} %) and an AUROC of unknown inputs of {1 - digits['most']:.2f} "
         f"by novelty (found {1 - digits['found']:.3f} and {1 - noise['found']:.3f}) hold; by "
-        f"entropy digits reach {entropy:.3f}. On corruptions, a ratio of {ratio['most']:.3f} to the "
-        f"NLL of a constant temperature **does not hold**: it is {ratio['found']:.3f}"
+        f"entropy digits reach {entropy:.3f}. On corruptions, a ratio of {ratio['most']:.3f} to "
+        f"the NLL of a constant temperature **does not hold**: it is {ratio['found']:.3f}"
     )
 
 
