@@ -1,0 +1,164 @@
+"""What docs/model.md says of its tables is what the committed results give."""
+
+from statistics import mean, median
+
+import pytest
+
+from claims import ROOT, Claims, coverage, covered, each_page, listed, of_tables, result, words_of
+
+FIVE = "five networks"
+# Of the drive, as a sentence names them.
+CONDITIONS = {
+    "clean": "on clean frames",
+    "dark": "in the dark",
+    "fog": "in fog",
+    "blur": "blurred",
+    "low contrast": "with little contrast",
+    "noise": "with noise",
+    "occlusion": "with occlusions",
+}
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """The benchmarks are scripts beside the package."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+
+def drive_is_covered() -> str:
+    scores = result("shift")["drive"]["scores"]
+    ours, constant, dropout = (
+        f"{min(by.values()):.0f} to {max(by.values()):.0f} %"
+        for by in (
+            covered(scores, name) for name in ("posterior", "constant", "dropout + residual_var")
+        )
+    )
+    return (
+        f"cover {ours} under every condition, where those of a constant cover {constant} and those "
+        f"of dropout {dropout}"
+    )
+
+
+def drive_by_likelihood() -> str:
+    (scores,) = result("shift")["drive"]["scores"]
+    behind = {
+        name: scores["posterior"][name]["nll"] - scores["dropout + residual_var"][name]["nll"]
+        for name in CONDITIONS
+    }
+    shifted = [each["nll"] for name, each in scores["posterior"].items() if name != "clean"]
+    ahead = listed(words for name, words in CONDITIONS.items() if behind[name] < 0)
+    not_ahead = listed(
+        f"{words} by {behind[name]:.2f}" for name, words in CONDITIONS.items() if behind[name] > 0
+    )
+    return (
+        f"By NLL the posterior is ahead of dropout {ahead}; dropout is ahead {not_ahead}. The "
+        f"posterior's mean NLL over the six conditions is {mean(shifted):.2f}"
+    )
+
+
+def gaps_are_covered_better() -> str:
+    from uci import OURS
+
+    gaps = of_tables("gaps")
+    ours, five = (f"{coverage(gaps, name):.0f} %" for name in (OURS, FIVE))
+    medians = listed(
+        f"{median(row[name]['nll'] - row['constant']['nll'] for row in gaps):.3f}"
+        for name in (OURS, FIVE)
+    )
+    return (
+        f"In the gaps the intervals of `train=` cover {ours}, those of five networks {five}, at a "
+        f"median NLL of {medians}"
+    )
+
+
+def gaps_of_energy_rule() -> str:
+    from uci import OURS
+
+    energy, others = of_tables("gaps energy"), of_tables("gaps", without="energy")
+    most = max(coverage(energy, method) for method in energy[0])
+    ours, five = (coverage(others, name) for name in (OURS, FIVE))
+    return (
+        f"no method covers more than {most:.0f} % there; in the {len(others)} other gaps `train=` "
+        f"covers {ours:.0f} %, five networks {five:.0f} %"
+    )
+
+
+def some_splits_of_energy_are_worse() -> str:
+    from uci import OURS
+
+    gains = [row[OURS]["nll"] - row["constant"]["nll"] for row in of_tables("splits energy")]
+    worse = [gain for gain in gains if gain > 0]
+    return (
+        f"median is {median(gains):.2f}, and {len(worse)} of {len(gains)} splits are worse than a "
+        f"constant by {min(worse):.1f} to {max(worse):.1f}"
+    )
+
+
+def wine_is_better_with_other_means() -> str:
+    from uci import OURS
+
+    rows = of_tables("splits wine")
+    wins = [
+        sum(row[name]["nll"] < row[OURS]["nll"] for row in rows) for name in ("MC dropout", FIVE)
+    ]
+    return f"are better in {wins[0]} and {wins[1]} of {len(rows)} splits"
+
+
+def classes_were_asked_for() -> str:
+    found = result("shift")["cifar"]
+    *held, digits, noise = (
+        found["must_hold"][name]
+        for name in (
+            "clean NLL above a constant temperature",
+            "ECE on corruptions",
+            "1 - AUROC of digits",
+            "1 - AUROC of noise",
+        )
+    )
+    ratio = found["must_hold"]["NLL on corruptions, ratio"]
+    assert all(each["holds"] for each in (*held, digits, noise)) and not ratio["holds"]
+    clean, ece = held
+    entropy = mean(seed["by distance"]["digits"]["auroc_entropy"] for seed in found["scores"])
+    return (
+        f"clean NLL within {clean['most']} of a constant temperature (found {clean['found']:.3f}), "
+        f"an ECE on corruptions of at most {100 * ece['most']:.0f} % (found "
+        f"{100 * ece['found']:.1f} %) and an AUROC of unknown inputs of {1 - digits['most']:.2f} "
+        f"by novelty (found {1 - digits['found']:.3f} and {1 - noise['found']:.3f}) hold; by "
+        f"entropy digits reach {entropy:.3f}. On corruptions, a ratio of {ratio['most']:.3f} to "
+        f"the NLL of a constant temperature **does not hold**: it is {ratio['found']:.3f}"
+    )
+
+
+def gain_on_corruptions_differs() -> str:
+    scores = result("shift")["cifar"]["scores"]
+
+    def change(corruption: str) -> str:
+        ways = ("temperature", "by distance")
+        before, after = (mean(seed[way][corruption]["nll"] for seed in scores) for way in ways)
+        return f"{before:.2f} to {after:.2f}"
+
+    return (
+        f"NLL {change('motion')} for motion blur and {change('zoom')} for zoomed images, "
+        f"{change('rotated')} for rotated ones, and a loss where all images are darker "
+        f"(gamma, {change('gamma')})"
+    )
+
+
+CLAIMS: Claims = {
+    claim: ["docs/model.md"]
+    for claim in (
+        drive_is_covered,
+        drive_by_likelihood,
+        gaps_are_covered_better,
+        gaps_of_energy_rule,
+        some_splits_of_energy_are_worse,
+        wine_is_better_with_other_means,
+        classes_were_asked_for,
+        gain_on_corruptions_differs,
+    )
+}
+
+
+@each_page(CLAIMS)
+def test_claim_is_what_the_results_give(claim, page):
+    assert claim() in words_of(page)
