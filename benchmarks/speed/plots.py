@@ -159,7 +159,8 @@ def _growth(cases: dict[str, Any], path: Path) -> None:
             colour = next(c for start, c in _COLOUR_OF.items() if start in method)
             label = f"{method}: {own['exponent']:.2f}"
             times = [1000 * each for each in own["seconds"]]
-            axes.plot(case["sizes"], times, "o-", color=colour, label=label, ms=4)
+            front = 3 if method == "gradients" else 2
+            axes.plot(case["sizes"], times, "o-", color=colour, label=label, ms=4, zorder=front)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xticks(case["sizes"], [f"{size:,}" for size in case["sizes"]], rotation=45)
