@@ -169,8 +169,8 @@ def _verdict(found: dict[str, Any], seconds: dict[str, list[float]]) -> dict[str
         method: time_to(PRECISE, seconds[method], found["errors"][method])
         for method in (GRADIENTS, MONTE_CARLO)
     }
-    ours, theirs = (math.inf if t is None else t for t in reached.values())
-    return {"seconds_to_precise": reached, "holds": ours < theirs or found["auto"] == MONTE_CARLO}
+    times = {method: math.inf if time is None else time for method, time in reached.items()}
+    return {"seconds_to_precise": reached, "holds": times[found["auto"]] == min(times.values())}
 
 
 def time_to(error: float, seconds: list[float], errors: list[float]) -> float | None:
