@@ -19,7 +19,7 @@ LITERAL = {
         "95 % intervals",
     ),
     "asked for beforehand": ("not 0.35",),
-    "versions": ("committed with 0.1", "default of 0.2", "adjoint of 0.1"),
+    "versions": ("committed with 0.1", "default of 0.2"),
     "from runs that no committed file has": ("masks at the same rate give -0.61 to -0.84",),
 }
 

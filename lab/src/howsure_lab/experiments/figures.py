@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which colour-blind readers can tell apart; lines differ in style too.
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#999999")
 STYLES = ("-", "--", "-.", ":")
+_OWN = "gradients"
 
 
 def new_figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Figure, Any]:
@@ -45,6 +46,14 @@ def style_of(index: int) -> dict[str, Any]:
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": STYLES[index % len(STYLES)],
     }
+
+
+def styles_of(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Colours and lines of methods; that of the library itself is black and thick."""
+    others = [name for name in methods if name != _OWN]
+    styles = {name: style_of(index) for index, name in enumerate([_OWN, *others])}
+    styles[_OWN]["linewidth"] = 2.5
+    return styles
 
 
 def with_legend(ax: Axes) -> Axes:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from howsure_lab.experiments.contenders import CONTENDERS, LABELS, tuned, with_samples
-from howsure_lab.experiments.figures import new_figure, save, style_of
+from howsure_lab.experiments.figures import new_figure, save, styles_of
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.options import Options
 from howsure_lab.experiments.reports import Step, finished, open_folder, write_results
@@ -122,15 +122,17 @@ def tables(results: Mapping[str, Any]) -> list[str]:
 def draw(curves: Sequence[Mapping[str, object]], path: Path) -> None:
     """NLL and time against T; single-pass methods as horizontal lines and points."""
     figure, axes = new_figure(1, 2, width=11, height=4.2)
-    for index, (name, points) in enumerate(_by_method(curves).items()):
+    by_method = _by_method(curves)
+    styles = styles_of(by_method)
+    for name, points in by_method.items():
         # Without training, ADF's variance is far too small: its NLL would hide all else.
         if name == "gast_untrained":
             continue
-        style = {"label": LABELS[name], **style_of(index)}
+        style = {"label": LABELS[name], **styles[name]}
         for ax, key in ((axes[0, 0], "nll"), (axes[0, 1], "ratio")):
             values = [_mean(seeds, key) for seeds in points]
             if len(points) == 1:
-                ax.axhline(values[0], linewidth=1, **style)
+                ax.axhline(values[0], **{"linewidth": 1, **style})
             else:
                 ax.plot([seeds[0]["samples"] for seeds in points], values, marker="o", **style)
             ax.set(xscale="log", xlabel="samples T")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from howsure_lab.experiments import contenders
 from howsure_lab.experiments.contenders import CONTENDERS, WITH_RESIDUAL, Bench, Effort
 from howsure_lab.experiments.evaluate import evaluated
-from howsure_lab.experiments.figures import new_figure, save, style_of
+from howsure_lab.experiments.figures import new_figure, save, styles_of
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.options import Options
 from howsure_lab.experiments.pairs import Pairs
@@ -173,10 +173,7 @@ def draw(results: Mapping[str, Any], path: Path) -> Path:
         score = -line["scores"][f"{REFERENCE:g}"]["nll"]
         assumed.setdefault(line["method"], {}).setdefault(line["assumed"], []).append(score)
     figure, axes = new_figure(1, 2, width=11, height=4.2)
-    # The first style, black, is that of the library's own line.
-    others = [name for name in real if name != _OWN]
-    styles = {name: style_of(index) for index, name in enumerate([_OWN, *others])}
-    styles[_OWN]["linewidth"] = 2.5
+    styles = styles_of(real)
     _draw_curves(axes[0, 0], real, styles)
     _draw_curves(axes[0, 1], assumed, styles)
     assumption = f"assumed variance; real {REFERENCE:g}"
