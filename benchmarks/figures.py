@@ -80,9 +80,9 @@ def _dense() -> str:
 
 
 def _costs() -> str:
-    """What the default and samples cost, as far as it was measured on one machine."""
+    """What the default and samples cost."""
     lines = ["| pass | plain forwards | asked for |", "|---|---|---|"]
-    for row in must_hold.costs(RESULTS / "core"):
+    for row in must_hold.costs(RESULTS):
         if row["figure"] is not None:
             name = row["row"].removeprefix("plain forwards: ").replace(", batch 1", "")
             missed = "" if row["reached"] else ", **missed**"

@@ -103,8 +103,8 @@ def draw(results: Mapping[str, Any], path: Path) -> Path:
     panels = [
         Panel("Likelihood", "NLL", values["nll"]),
         covered("Intervals", values["coverage"]),
-        Panel("Order", "rank correlation of std and error", values["rank"], 0.0, False),
-        Panel(f"{second} from {first}".capitalize(), "AUROC", values["auroc"], 0.5, False),
+        Panel("Ranking", "rank correlation of std and error", values["rank"], 0.0, False),
+        Panel("Kinds", f"AUROC, {second}\nfrom {first}", values["auroc"], 0.5, False),
     ]
     return draw_dots(panels, path, LABELS)
 
