@@ -104,7 +104,7 @@ def test_variances_are_those_of_the_cooled_probabilities(net):
     draws = torch.stack([(net(x + 0.3 * torch.randn_like(x)) / t).softmax(1) for _ in range(3000)])
     expected = draws.std(0)
     ratio = p.std[expected > 0.02] / expected[expected > 0.02]
-    assert float(ratio.log().mean().exp()) == pytest.approx(1, abs=0.03)
+    assert float(ratio.log().mean().exp()) == pytest.approx(1, abs=0.08)  # 200 samples
     torch.testing.assert_close(p.mean, draws.mean(0), rtol=0, atol=0.1)
 
 

@@ -82,7 +82,7 @@ def test_a_fitted_posterior_is_exported(tmp_path, name, suffix):
     with torch.no_grad():
         target = network(held_out)
         sure.fit([(held_out, target + 0.1 * torch.randn_like(target))])
-    x, path = torch.rand(3, *shape), tmp_path / f"fitted.{suffix}"
+    x, path = torch.randn(3, *shape), tmp_path / f"fitted.{suffix}"
     expected = sure(x)
     export(sure, x, path)
     # The wrapper works as before: the trace has left nothing behind.

@@ -138,6 +138,7 @@ def test_parser_help_and_completion_do_not_need_torch():
         found = importlib.util.find_spec("howsure")
         empty = types.ModuleType("howsure")
         empty.__path__ = list(found.submodule_search_locations)
+        empty.__version__ = "any"
         sys.modules["howsure"] = empty
         from howsure.cli import main
         assert main(["--help"]) == main(["predict", "--help"]) == main(["completion", "bash"]) == 0

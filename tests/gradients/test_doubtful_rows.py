@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import howsure as hs
+from howsure.gradients.points import draw
 
 torch.manual_seed(0)
 NET = nn.Sequential(nn.Linear(100, 32), nn.ReLU(), nn.Linear(32, 3)).eval()
@@ -100,3 +101,17 @@ def test_a_step_that_only_later_inputs_reach_is_found_by_many_points():
     p = sure(near)
     assert any("were sampled" in note for note in p.notes)
     torch.testing.assert_close(p.std, torch.full_like(p.std, 0.0337), rtol=0.15, atol=0)
+
+
+def test_noise_is_not_that_of_inputs_drawn_with_a_small_seed():
+    """`torch.manual_seed(1); x = torch.rand(...)` and its noise came from the same numbers."""
+    pairs = torch.tensor([[1.0]])
+    drawn = [
+        draw(pairs, (400,), range(3), seed, source) for seed in range(3) for source in range(3)
+    ]
+    noise = torch.cat(drawn).flatten(1)  # (27, 400)
+    streams = [torch.Generator().manual_seed(seed) for seed in range(200)]
+    inputs = torch.stack([torch.randn(400, generator=each) for each in streams])
+    both = torch.corrcoef(torch.cat([noise, inputs]))[: len(noise)]
+    both[:, : len(noise)].fill_diagonal_(0)
+    assert float(both.abs().max()) < 0.3

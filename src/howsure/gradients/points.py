@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -142,6 +143,10 @@ def draw(
 
 
 def _generator(seed: int, source: int, block: int) -> torch.Generator:
-    """Streams that differ by source and block; large odd strides keep nearby seeds apart."""
-    mixed = seed * 1_000_003 + source * 7_919 + block * 2_147_483_647 + 1
-    return torch.Generator().manual_seed(mixed % 2**63)
+    """Streams that differ by source and block, and from those of `torch.manual_seed(0)`, 1, ...
+
+    An input that was drawn at random from the same stream as its noise would be correlated with it.
+    torch's generator takes 32 bits of a seed.
+    """
+    text = f"howsure {seed} {source} {block}"
+    return torch.Generator().manual_seed(zlib.crc32(text.encode()))
