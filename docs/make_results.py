@@ -105,8 +105,8 @@ def add_lines(folder: Path, again: Sequence[str] = ()) -> None:
     """Puts a run's lines of new methods beside committed ones, and draws the picture of all.
 
     What was committed stays as it is, but for the methods that were run `again`. A line says by
-    `added` which run it comes from. Where
-    networks were trained again, the constant variance of these is a line, too.
+    `added` which run it comes from. Where networks were trained again, the constant variance of
+    these is a line, too.
     """
     run = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     path = RESULTS / f"{run['name']}.json"
