@@ -24,8 +24,8 @@ from real_networks import CASES, Case, images_of, linear_part, model_of, noise_v
 from record import record
 from torch import Tensor, nn
 
-from howsure.masks import Placement
 from howsure.methods import METHODS
+from howsure.multipliers import Placement
 from howsure.setup import Setup
 from howsure_lab.experiments.folder import write_json
 

@@ -23,8 +23,8 @@ from uci_networks import Recipe, dropout_samples, networks
 from uci_splits import Table, all_tables
 
 import howsure as hs
+from howsure.files import write_atomically
 from howsure.fit.variance_terms import best_weights, nll
-from howsure.values.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "uci.json"
 OURS, RIVAL = "posterior, `train=`", "five networks"

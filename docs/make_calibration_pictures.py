@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import howsure as hs
 from howsure.calibrate import AffineVariance, Conformal, IsotonicQuantiles, VarianceScale
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 
 # From the palette of Okabe and Ito; line styles and markers tell the curves apart without colour.
 STYLES = {

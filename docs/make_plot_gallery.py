@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 import howsure as hs
 from howsure import plots
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 from howsure_lab.digits.data import held_out_digits, sense
 from howsure_lab.digits.model import load_trained
 

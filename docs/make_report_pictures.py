@@ -21,7 +21,7 @@ from PIL import Image
 
 import howsure as hs
 from howsure import report
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 from howsure_lab.digits.data import held_out_digits, sense
 from howsure_lab.digits.model import load_trained
 

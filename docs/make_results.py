@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 from howsure_lab.experiments.folder import write_json
 from howsure_lab.experiments.reports import PICTURE
 

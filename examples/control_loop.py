@@ -24,7 +24,7 @@ from torch import nn
 
 import howsure as hs
 from howsure.deploy.gate import Gate
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 from howsure_lab.experiments.pairs import Pairs
 from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
 from howsure_lab.experiments.quadrotor.collection import Amount, collect

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 
 SIDE, STRIDE, OBJECTS = 64, 4, 3
 NOISE = hs.noise.std(0.06)

@@ -23,7 +23,7 @@ from filterpy.kalman import KalmanFilter
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 
 PIXELS = 64
 BRIGHT, DARK = 0.05, 0.20  # std of the camera's noise; the lamp's brightness is 1

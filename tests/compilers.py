@@ -2,7 +2,7 @@
 
 import pytest
 
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 
 def has_cpp_compiler():
@@ -43,7 +43,7 @@ CASES = {
 
 def assert_same(found, expected):
     """Equal to 1e-5; a variance of samples that hardly differ is no better than their means."""
-    one, two = Parts(found).tensors, Parts(expected).tensors
+    one, two = TensorTree(found).tensors, TensorTree(expected).tensors
     assert len(one) == len(two)
     rounding = 1e-7 * max(float(tensor.abs().max()) for tensor in two)
     for a, b in zip(one, two, strict=True):

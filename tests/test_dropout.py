@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure.masks import (
+from howsure.multipliers import (
     DropoutMode,
     Placement,
     check_rates,

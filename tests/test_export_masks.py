@@ -64,7 +64,7 @@ def test_masks_of_the_seed_give_the_wrapper_itself(method, tmp_path):
     x = torch.rand(3, 3)
     done = export(sure, x, tmp_path / "net.pt2", masks="inputs")
     (site,) = sure.setup.sites(x)
-    (uniforms,) = hs.masks.draw_uniforms([site], 6, 4)
+    (uniforms,) = hs.multipliers.draw_uniforms([site], 6, 4)
     found, expected = torch.export.load(done.path).module()(x, uniforms), sure(x)
     for name in done.outputs:
         torch.testing.assert_close(found[name], getattr(expected, name), rtol=1e-5, atol=1e-9)

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from howsure import Uncertain
 from howsure.fit.training import train_heteroscedastic
-from howsure.masks import DropoutMode, draw_uniforms, find_sites, masks
-from howsure.masks.sites import Placement
 from howsure.methods.variance_head import add_variance_head, gaussian_loss, logit_loss
+from howsure.multipliers import DropoutMode, draw_uniforms, find_sites, masks
+from howsure.multipliers.sites import Placement
 from nets import FunctionalResNet, TwoSensors
 
 

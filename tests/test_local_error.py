@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import howsure as hs
 from howsure.fit import local_error as fitting
-from howsure.masks.local_error import NEIGHBOURS, LastLinear, LocalError
+from howsure.posterior.local_error import NEIGHBOURS, LastLinear, LocalError
 
 
 def table(count, seed, outputs=1):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.masks import DropoutMode, Placement, find_sites
+from howsure.multipliers import DropoutMode, Placement, find_sites
 
 torch.manual_seed(0)
 

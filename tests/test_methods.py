@@ -88,7 +88,7 @@ def test_no_noise_is_mc_dropout_bit_for_bit():
 
 def test_the_paper_by_a_plain_loop():
     """Eq. 16 written out: T propagations, one mask each."""
-    from howsure.masks import DropoutMode, Placement, draw_uniforms, find_sites, masks
+    from howsure.multipliers import DropoutMode, Placement, draw_uniforms, find_sites, masks
 
     net = FunctionalResNet()
     sites = find_sites(net, X, Placement())

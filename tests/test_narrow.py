@@ -11,7 +11,7 @@ from howsure.deploy.compiling import program
 from howsure.deploy.compiling.tracing import traced
 from howsure.methods import METHODS
 from howsure.moments.numerics.quadrature import expectation, widths_noted
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 # Warnings of torch's own about its own compiler.
 pytestmark = [
@@ -157,5 +157,5 @@ def test_wide_gaussians_are_compiled_once(made):
 
 
 def assert_near(found, expected):
-    for one, two in zip(Parts(found).tensors, Parts(expected).tensors, strict=True):
+    for one, two in zip(TensorTree(found).tensors, TensorTree(expected).tensors, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5 * float(two.abs().max()))

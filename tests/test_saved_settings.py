@@ -7,12 +7,13 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.masks import Placement, VarianceModel
-from howsure.masks.local_error import LocalError
-from howsure.masks.posterior import MaskPosterior
 from howsure.methods.saved_settings import loaded_settings, names_of_settings, saved_settings
 from howsure.methods.temperature import Distances, LayerGaussian, TemperatureModel
 from howsure.moments.rule import find
+from howsure.multipliers import Placement
+from howsure.posterior.laplace import MaskPosterior
+from howsure.posterior.local_error import LocalError
+from howsure.posterior.variance_model import VarianceModel
 from howsure.setup import Setup
 from nets import perceptron
 
@@ -168,8 +169,8 @@ def fitted(width):
 
 @pytest.mark.parametrize("exact", [8192, 10], ids=["exact", "sketched"])
 def test_settings_of_another_network_are_refused(tmp_path, monkeypatch, exact):
-    monkeypatch.setattr("howsure.masks.posterior.EXACT", exact)
-    monkeypatch.setattr("howsure.masks.posterior.SKETCHED", 8)
+    monkeypatch.setattr("howsure.posterior.laplace.EXACT", exact)
+    monkeypatch.setattr("howsure.posterior.laplace.SKETCHED", 8)
     fitted(16).save(tmp_path / "sure.pt")
     other = fitted(24).model
     sure = hs.Uncertain.load(tmp_path / "sure.pt", other)

@@ -10,13 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import howsure as hs
 from howsure.deploy.compiling.tracing import traced
-from howsure.masks import Site
 from howsure.methods.passes import usual_chunk
 from howsure.moments.numerics.blocks import in_blocks, squared
 from howsure.moments.numerics.normal import unit_tail
 from howsure.moments.rules import packed_kernels
 from howsure.moments.value import Moments
-from howsure.values.running import keep_freed_memory
+from howsure.multipliers import Site
+from howsure.progress import keep_freed_memory
 from nets import perceptron, small_image_net
 
 

@@ -10,7 +10,7 @@ from compilers import CASES, assert_same, needs_compiler, without_compiler_warni
 from howsure.deploy.compiling.program import compiled_method
 from howsure.deploy.compiling.tracing import traced
 from howsure.methods import METHODS
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 from nets import small_image_net
 
 pytestmark = without_compiler_warnings
@@ -21,7 +21,7 @@ def assert_traced(sure, method, x, other):
     structure = []
 
     def flat(tensor):
-        structure.append(Parts(method(sure.setup, tensor)))
+        structure.append(TensorTree(method(sure.setup, tensor)))
         return structure[-1].tensors
 
     graph = traced(flat, [x])

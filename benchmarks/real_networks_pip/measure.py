@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import howsure as hs
 from howsure.auditing.measures import spearman
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 # Pairs of input and output that are compared, at most: ranks of more say nothing new.
 _PAIRS = 4000
@@ -34,7 +34,7 @@ def measured(case: Case, chosen: Sequence[str]) -> Iterator[dict[str, Any]]:
         "package": case.package,
         "random_weights": case.random,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "inputs": [list(each.shape) for each in Parts(x).tensors],
+        "inputs": [list(each.shape) for each in TensorTree(x).tensors],
         "noise_std": case.noise_std,
         "samples": case.samples,
         "remark": case.remark,
@@ -61,7 +61,7 @@ def exportable(case: Case, model: nn.Module, x: Any) -> tuple[hs.Uncertain, str]
     """
     with torch.no_grad():
         output = output_of(case)(call(model, case, x))
-    rows = len(Parts(x).tensors[0])
+    rows = len(TensorTree(x).tensors[0])
     single = isinstance(output, Tensor)
     options, by = dict(case.options), "all outputs"
     if not single or output.numel() > _FEW * rows:
@@ -81,7 +81,7 @@ def noise_of(case: Case, x: Any) -> Any:
 
 def _one_number(output: Any, rows: int) -> Tensor:
     """The number in the middle of the first output, for each input; the edge may be constant."""
-    first = Parts(output).tensors[0].reshape(rows, -1)
+    first = TensorTree(output).tensors[0].reshape(rows, -1)
     middle = first.shape[1] // 2
     return first[:, middle : middle + 1]
 
@@ -142,14 +142,14 @@ def seconds(work: Callable[[], Any]) -> float:
 
 def flat(output: Any, rows: int) -> Tensor:
     """All outputs of an input in a row, (inputs, outputs)."""
-    return torch.cat([t.detach().reshape(rows, -1) for t in Parts(output).tensors], 1).double()
+    return torch.cat([t.detach().reshape(rows, -1) for t in TensorTree(output).tensors], 1).double()
 
 
 def truth(case: Case, model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
     """Stds of two independent halves of Monte Carlo: the plain network with sampled noise."""
     generator = torch.Generator().manual_seed(1)
     picked = output_of(case)
-    inputs = Parts(x)
+    inputs = TensorTree(x)
     rows = len(inputs.tensors[0])
     halves = []
     for _ in range(2):
@@ -212,7 +212,7 @@ def exported(case: Case, sure: hs.Uncertain, x: Any) -> dict[str, Any]:
 def fitted(case: Case, sure: hs.Uncertain, x: Any) -> dict[str, Any]:
     """`fit` on the network's own outputs for noisy inputs, with errors added to them."""
     generator = torch.Generator().manual_seed(2)
-    inputs, batches = Parts(x), []
+    inputs, batches = TensorTree(x), []
     rows = len(inputs.tensors[0])
     target = call(sure, case, x).mean
     for _ in range(-(-_HELD_OUT // rows)):

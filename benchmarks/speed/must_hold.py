@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 from speed import store
 from speed.against import TEXTBOOK
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 from speed import peer_page, plots, store
 from speed.case import names as case_names
 from speed.passes import FOLDED, KINDS, PLAIN

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 
 STATED, REAL = 0.05, 0.1  # std of the sensor's noise
 LEVEL = 0.9

@@ -18,11 +18,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import howsure as hs
+from howsure.files import write_atomically
 from howsure.moments.families import elementwise
 from howsure.moments.rule import unregister
 from howsure.moments.value import Moments
 from howsure.testing import check_rule
-from howsure.values.files import write_atomically
 
 NOISE_STD = 0.3  # of the distance, km
 

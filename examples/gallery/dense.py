@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 
 SIDE = 32
 NOISE_STD = torch.full((SIDE, SIDE), 0.05)

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 
 NOISE = hs.noise.per_channel(stds=[0.02, 0.02, 0.05, 0.05, 0.1, 0.1])
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import howsure as hs
 from howsure import plots
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 from howsure_lab.digits.data import held_out_digits
 from howsure_lab.digits.model import load_trained
 from howsure_lab.experiments.recognition.cifar import read_cifar

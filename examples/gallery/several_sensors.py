@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 
 BEACONS = {"a": (0.0, 0.0), "b": (6.0, 0.0), "c": (3.0, 4.0)}
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#999999")

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 from howsure_lab.experiments.steering.model import load_trained
 from howsure_lab.experiments.steering.render import render
 from howsure_lab.experiments.steering.scenes import draw_scenes, steering

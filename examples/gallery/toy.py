@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 
 NOISE_STD = 0.1
 STRETCHES = ((-3.0, -1.0), (0.6, 2.6))

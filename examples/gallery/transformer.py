@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import howsure as hs
 from howsure import plots
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 from howsure_lab.digits.data import load_digits, sense, split
 
 NOISE_STD = 0.1

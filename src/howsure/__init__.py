@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from howsure.errors import NoRuleError as NoRuleError
     from howsure.fit.training import train_adf as train_adf
     from howsure.fit.training import train_heteroscedastic as train_heteroscedastic
-    from howsure.masks import Placement as Placement
     from howsure.methods.variance_head import add_variance_head as add_variance_head
     from howsure.moments.propagate import propagate as propagate
     from howsure.moments.rule import Fidelity as Fidelity
     from howsure.moments.rule import rule as rule
     from howsure.moments.value import Moments as Moments
+    from howsure.multipliers import Placement as Placement
     from howsure.prediction import Prediction as Prediction
     from howsure.uncertain import Ensemble as Ensemble
     from howsure.uncertain import Uncertain as Uncertain
@@ -45,7 +45,7 @@ _HOMES = {
     "Gate": "howsure.deploy.gate",
     "Moments": "howsure.moments.value",
     "NoRuleError": "howsure.errors",
-    "Placement": "howsure.masks",
+    "Placement": "howsure.multipliers",
     "Prediction": "howsure.prediction",
     "Uncertain": "howsure.uncertain",
     "add_variance_head": "howsure.methods.variance_head",
@@ -75,14 +75,14 @@ _MODULES = {
 # Names of version 0.1, and what takes their place.
 _RENAMED = {
     "compat": "`howsure_lab.released`, in the package beside this one (`pip install ./lab`)",
-    "dropout": "`howsure.masks`",
+    "dropout": "`howsure.multipliers`",
     "experiments": "`howsure_lab.experiments`, in the package beside this one",
     "reading": "`howsure.data.reading`",
     "registry": "`howsure.moments.rule`",
     "rules": "`howsure.moments.rules`",
     "score": "`howsure.predict_to_file`",
     "scoring": "`howsure.data.scoring`",
-    "structure": "`howsure.values.trees`",
+    "structure": "`howsure.trees`",
     "tune": "`howsure.fit`",
 }
 

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.values.arrays import as_array, table_of
+from howsure.arrays import as_array, table_of
+from howsure.progress import progress
+from howsure.trees import TensorTree, map_leaves, may_be_later
 from howsure.values.batches import batched
 from howsure.values.brief import number_range
 from howsure.values.budget import Budget
-from howsure.values.running import progress
-from howsure.values.trees import Parts, map_leaves, may_be_later
 
 
 @may_be_later("covariance", "sources", "linear_share")
@@ -64,8 +64,8 @@ class Prediction:
 
     def __repr__(self) -> str:
         """Shape, method and range of the std: `Prediction(8 x 2, gradients, std 0.02 to 0.11)`."""
-        shapes = [" x ".join(map(str, t.shape)) or "1" for t in Parts(self.mean).tensors]
-        std = number_range(Parts(self.std).tensors)
+        shapes = [" x ".join(map(str, t.shape)) or "1" for t in TensorTree(self.mean).tensors]
+        std = number_range(TensorTree(self.std).tensors)
         words = [", ".join(shapes), *([self.method] if self.method else []), f"std {std}"]
         return f"{type(self).__name__}({', '.join(words)})"
 
@@ -192,7 +192,7 @@ _BY_ROW = ("expected_entropy", "covariance", "linear_share", "joint_novelty", "t
 
 def rows_of(prediction: Prediction) -> int:
     """The number of inputs; an error where the outputs do not tell it."""
-    axis, outputs = prediction.batch_dim, Parts(prediction.mean).tensors
+    axis, outputs = prediction.batch_dim, TensorTree(prediction.mean).tensors
     if axis is None:
         raise TypeError("This prediction is that of one input (`batch_dim=None`): it has no rows.")
     lengths = {out.shape[axis] if out.dim() > axis else None for out in outputs}

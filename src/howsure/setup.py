@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from howsure.errors import check_option
-from howsure.masks import (
+from howsure.moments.rule import Rule, Target
+from howsure.multipliers import (
     NothingToDropError,
     Placement,
     Site,
-    VarianceModel,
     check_rates,
     find_sites,
 )
-from howsure.moments.rule import Rule, Target
 from howsure.noise import (
     NoiseLike,
     Root,
@@ -30,19 +29,20 @@ from howsure.noise import (
     roots_of,
     variance_of,
 )
-from howsure.values.settings import SETTINGS, PredictionKind, Task, check_setting
-from howsure.values.trees import (
+from howsure.posterior.variance_model import VarianceModel
+from howsure.trees import (
     as_call,
-    copied,
-    in_python,
-    is_traced,
+    clone_tensors,
+    is_tracing,
+    model_fingerprint,
     modules_of,
-    selected,
-    shapes_of,
-    state_of,
-    way_of,
+    select_output,
+    shape_key,
+    structure_hash,
+    unwrap_compiled,
     weights_of,
 )
+from howsure.values.settings import SETTINGS, PredictionKind, Task, check_setting
 
 if TYPE_CHECKING:
     from howsure.methods.temperature import TemperatureModel
@@ -143,7 +143,7 @@ class Setup:
         Inside a trace, where there are no values to look at, it is what it said last.
         """
         last = ("last", find)
-        if is_traced():
+        if is_tracing():
             return self._facts[last] if last in self._facts else find(self, x)
         key = (find, self.kind_of(x))
         fact = self._facts.get(key, last)
@@ -164,9 +164,9 @@ class Setup:
 
         `without` names an axis whose length does not matter.
         """
-        model = (id(self.model), state_of(self.model), repr(self.output))
+        model = (id(self.model), model_fingerprint(self.model), repr(self.output))
         random = (id(self.noise), self.rate is None, self.placement)
-        return (*model, *random, self.task, self.batch_dim, shapes_of(x, without))
+        return (*model, *random, self.task, self.batch_dim, shape_key(x, without))
 
     def roots(self, x: Any, *, whole: bool = False) -> list[tuple[int, str, Root]]:
         """Number, name and square root of the noise of every noisy tensor; see `roots_of`."""
@@ -174,9 +174,9 @@ class Setup:
 
     def of_noise(self, name: Hashable, x: Any, find: Callable[[], Fact]) -> Fact:
         """What is found about the noise; remembered where it is a number, which nobody changes."""
-        if is_traced() or not self._has_one_number:
+        if is_tracing() or not self._has_one_number:
             return find()
-        key = (name, self.noise, self.batch_dim, shapes_of(x))
+        key = (name, self.noise, self.batch_dim, shape_key(x))
         if key not in self._facts:
             with torch.inference_mode(False):
                 self.keep(key, find())
@@ -198,15 +198,15 @@ class Setup:
         """
         if not self.has_correlated_noise:
             return math.inf
-        key = ("dimensions", id(self.noise), self.batch_dim, shapes_of(x))
-        if key not in self._facts and not is_traced():
+        key = ("dimensions", id(self.noise), self.batch_dim, shape_key(x))
+        if key not in self._facts and not is_tracing():
             self.keep(key, dimensions_of(self.noise, x, self.batch_dim))
         return self._facts.get(key, math.inf)
 
     def variance(self, x: Any) -> Any:
         """The noise variance of an input, in the structure that `propagate` takes; a copy."""
         find = partial(variance_of, self.noise, x, self.batch_dim)
-        return copied(self.of_noise("variance", x, find))
+        return clone_tensors(self.of_noise("variance", x, find))
 
     def sites(self, x: Any) -> tuple[Site, ...]:
         """The dropout sites for inputs shaped like `x`.
@@ -214,9 +214,9 @@ class Setup:
         The dry run is made once for each way that the model may take: shapes, arguments that are
         no tensors, and all of the model but its weights.
         """
-        key = (way_of(self.model), self.placement, shapes_of(x, without=self.batch_dim))
+        key = (structure_hash(self.model), self.placement, shape_key(x, without=self.batch_dim))
         if key not in self._facts:
-            own = find_sites(self.model, copied(x), self.placement, batch_dim=self.batch_dim)
+            own = find_sites(self.model, clone_tensors(x), self.placement, batch_dim=self.batch_dim)
             self.keep(key, own)
         return self._facts[key]
 
@@ -239,14 +239,14 @@ class Setup:
     def run(self, x: Any) -> Any:
         """What the model returns for an input, or the part of it that was asked for."""
         args, kwargs = as_call(x)
-        return selected(self._callable()(*args, **kwargs), self.output)
+        return select_output(self._callable()(*args, **kwargs), self.output)
 
     def _callable(self) -> Callable[..., Any]:
         """The model in Python, with copies of weights that were made in inference mode.
 
         Autograd cannot keep weights of inference mode for a backward pass.
         """
-        model = in_python(self.model)
+        model = unwrap_compiled(self.model)
         if not torch.is_grad_enabled() or not isinstance(model, nn.Module):
             return model
         if not any(map(Tensor.is_inference, weights_of(model))):

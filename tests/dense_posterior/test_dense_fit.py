@@ -5,9 +5,9 @@ from dense_networks import SIDE, Dense, data, images
 
 import howsure as hs
 from howsure.fit import PosteriorFit
-from howsure.masks.pixels import PixelGram, m_at_pixels
 from howsure.methods.pixel_head import at_pixels
 from howsure.methods.pixels import gradients_at_pixels
+from howsure.posterior.pixels import PixelGram, m_at_pixels
 
 
 def test_fit_says_what_it_found(sure):

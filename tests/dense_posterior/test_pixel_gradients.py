@@ -8,10 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure.masks.pixels import PixelGram, m_at_pixels
-from howsure.masks.posterior import gram_of
 from howsure.methods.pixel_directions import DIRECTIONS, along_directions, directions
 from howsure.methods.pixel_head import at_pixels, head_of
+from howsure.posterior.laplace import gram_of
+from howsure.posterior.pixels import PixelGram, m_at_pixels
 
 
 def written_into(out):

@@ -11,7 +11,7 @@ from torch import nn
 
 import howsure as hs
 from howsure.gradients import sums
-from howsure.values.trees import as_is, changed
+from howsure.trees import as_is, changed
 
 torch.manual_seed(0)
 NET = nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 3)).eval()

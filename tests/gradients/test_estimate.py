@@ -10,13 +10,13 @@ from howsure.gradients.estimate import estimate
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources
 from howsure.setup import Setup
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 ZOO = zoo()
 
 
 def flat(tree):
-    return torch.cat([t.reshape(t.shape[0], -1) for t in Parts(tree).tensors], 1)
+    return torch.cat([t.reshape(t.shape[0], -1) for t in TensorTree(tree).tensors], 1)
 
 
 def gradients(net, noise=0.01, **options):

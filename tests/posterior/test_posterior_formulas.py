@@ -12,9 +12,9 @@ from waves import data, trained
 import howsure as hs
 from howsure.fit.variance_terms import best_weights
 from howsure.gradients.units import mask_gradients
-from howsure.masks import posterior as posteriors
-from howsure.masks.posterior import Gram, gram_of
-from howsure.masks.variance_model import VarianceModel
+from howsure.multipliers import posterior as posteriors
+from howsure.posterior.laplace import Gram, gram_of
+from howsure.posterior.variance_model import VarianceModel
 
 
 def conv_net():

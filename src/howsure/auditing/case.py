@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from howsure.auditing.inputs import any_noise, first_rows, full_variance, rows_of
-from howsure.masks import DropoutMode, Site, draw_uniforms, masks
 from howsure.methods.passes import Pass, no_gradients
+from howsure.multipliers import DropoutMode, Site, draw_uniforms, masks
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.trees import Parts, batch_size, map_leaves
+from howsure.trees import TensorTree, batch_size, map_leaves
 
 # Pairs of input and output that are compared; of dense outputs a random choice is.
 MOST_PAIRS = 2048
@@ -56,7 +56,7 @@ class Case:
 
     def pieces(self) -> Iterator[tuple[Setup, object]]:
         """The inputs in pieces that fit the memory of every method, each with its setup."""
-        elements = sum(tensor.numel() for tensor in Parts(self.x).tensors)
+        elements = sum(tensor.numel() for tensor in TensorTree(self.x).tensors)
         rows = max(1, _ELEMENTS * self.inputs // max(1, elements))
         for start in range(0, self.inputs, rows):
             some = slice(start, start + rows)
@@ -69,7 +69,7 @@ class Case:
 
     def compared(self, prediction: Prediction, name: str) -> Tensor:  # (batch, chosen)
         """A field of a prediction at the compared outputs."""
-        return self.picked(Parts(getattr(prediction, name)).tensors).detach()
+        return self.picked(TensorTree(getattr(prediction, name)).tensors).detach()
 
 
 def case_of(setup: Setup, x: object, seed: int) -> Case:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from howsure.prediction import as_args
-from howsure.values.trees import batch_size, map_leaves
+from howsure.trees import batch_size, map_leaves
 
 
 def as_input(

@@ -19,8 +19,8 @@ from howsure.auditing.truth import Clock
 from howsure.methods.passes import Pass, no_gradients
 from howsure.moments.carrier import Gaussian
 from howsure.noise import sample_of
-from howsure.values.running import progress
-from howsure.values.trees import Parts
+from howsure.progress import progress
+from howsure.trees import TensorTree
 
 # Monte Carlo passes; the std of each element is known to 5 %, of a layer much better.
 PASSES, LEAST = 200, 20
@@ -99,7 +99,7 @@ class Watch:
 
     def _named(self, path: str, output: object) -> Iterator[tuple[str, Tensor]]:
         self.calls[path] = self.calls.get(path, 0) + 1
-        tensors = Parts(output).tensors
+        tensors = TensorTree(output).tensors
         call = path if self.calls[path] == 1 else f"{path}#{self.calls[path]}"
         for index, tensor in enumerate(tensors):
             yield (call if len(tensors) == 1 else f"{call}[{index}]"), tensor

@@ -32,11 +32,11 @@ from howsure.auditing.measures import (
 from howsure.auditing.result import Audit, AuditRow
 from howsure.auditing.truth import LEAST, Clock, Spread, Truth, monte_carlo
 from howsure.auditing.verdict import Yardstick, recommend, sentences
-from howsure.masks import Placement, as_placement
 from howsure.methods.passes import Pass, no_gradients
+from howsure.multipliers import Placement, as_placement
 from howsure.noise import NoiseLike
+from howsure.progress import progress
 from howsure.setup import Setup
-from howsure.values.running import progress
 
 # Shares of the time limit by which each stage ends; Monte Carlo has the rest.
 _METHODS, _COST, _LAYERS = 0.4, 0.5, 0.6

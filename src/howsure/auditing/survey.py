@@ -18,8 +18,8 @@ from howsure.moments.propagate import run
 from howsure.moments.rule import Rule, Target, find
 from howsure.moments.spellings import operation_name
 from howsure.moments.value import Args, Kwargs, certain, input_moments
-from howsure.values.call_site import CallSites
-from howsure.values.trees import copied, map_leaves
+from howsure.operations import CallSites
+from howsure.trees import clone_tensors, map_leaves
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Surveyor(RuleInterpreter):
 
     def _plain(self, func: Target, args: Args, kwargs: Kwargs) -> object:
         """The operation on the means, as a Gaussian without variance."""
-        means, options = copied(select((unwrap(args), unwrap(kwargs)), "mean"))
+        means, options = clone_tensors(select((unwrap(args), unwrap(kwargs)), "mean"))
         result = map_leaves(self._certain, func(*means, **options))
         in_place = works_in_place(find(func, self.overrides), func, args, kwargs)
         if in_place and isinstance(args[0], Gaussian) and isinstance(result, Gaussian):

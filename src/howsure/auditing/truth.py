@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from howsure.auditing.case import Case
-from howsure.masks import DropoutMode, draw_uniforms, masks
 from howsure.methods.passes import Pass, no_gradients
+from howsure.multipliers import DropoutMode, draw_uniforms, masks
 from howsure.noise import sample_of
-from howsure.values.running import progress
+from howsure.progress import progress
 
 # 2,000 passes know a std to 1.6 %, 100 to 7 %.
 TARGET, LEAST = 2000, 100

@@ -14,7 +14,7 @@ from howsure.calibrate.held_out import HeldOut, held_out, mean_and_var
 from howsure.calibrate.loader import Labels
 from howsure.calibrate.scores import GroupedScores, Label
 from howsure.prediction import Prediction
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +92,7 @@ class Conformal(Calibrator):
             q = q.reshape(-1, *[1] * len(self.shape))
         # An infinite score covers everything, also where the std is 0.
         reach = torch.where(torch.isinf(q), q, q * var.sqrt())
-        fill = Parts(prediction.mean).filled
+        fill = TensorTree(prediction.mean).filled
         return fill([mean - reach]), fill([mean + reach])
 
 

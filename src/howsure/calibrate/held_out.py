@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from howsure.calibrate.calibrated import refuse_calibrated_intervals
 from howsure.prediction import Prediction
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def mean_and_var(prediction: Prediction) -> tuple[Tensor, Tensor]:
 
 def one_tensor(tree: object, name: str) -> Tensor:
     """The one floating-point tensor of a nested output."""
-    tensors = Parts(tree).tensors
+    tensors = TensorTree(tree).tensors
     if len(tensors) != 1:
         raise ValueError(
             f"`{name}` has {len(tensors)} floating-point tensors; a calibrator takes one. For a "

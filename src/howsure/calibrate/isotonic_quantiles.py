@@ -13,7 +13,7 @@ from howsure.calibrate.calibrated import CalibratedPrediction, with_intervals
 from howsure.calibrate.held_out import held_out, mean_and_var
 from howsure.calibrate.rescale import aligned
 from howsure.prediction import Prediction
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,7 +69,7 @@ class IsotonicQuantiles(Calibrator):
         """Below which a share p of targets lies: mean + std * (p-quantile of z)."""
         mean, var = mean_and_var(prediction)
         reach = aligned(mean, self._score(p))
-        return Parts(prediction.mean).filled([mean + var.sqrt() * reach])
+        return TensorTree(prediction.mean).filled([mean + var.sqrt() * reach])
 
     def cdf(
         self,

@@ -12,7 +12,7 @@ from howsure.calibrate.calibrated import refuse_calibrated_intervals
 from howsure.calibrate.held_out import one_tensor
 from howsure.fit.validation_data import pairs_of
 from howsure.prediction import Prediction
-from howsure.values.trees import as_call
+from howsure.trees import as_call
 
 Labels = Tensor | Sequence[int] | Sequence[str]
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from howsure.calibrate.held_out import check_new, one_tensor
 from howsure.prediction import Prediction
+from howsure.trees import TensorTree
 from howsure.values.budget import CONSTANT, Budget
-from howsure.values.trees import Parts
 
 
 def rescaled(prediction: Prediction, scale: Tensor, residual_var: Tensor) -> Prediction:
@@ -52,7 +52,7 @@ def aligned(mean: Tensor, value: Tensor) -> Tensor:
 
 
 def _mapped(tree: object, factor: Tensor, extra: Tensor) -> object:
-    parts = Parts(tree)
+    parts = TensorTree(tree)
     return parts.filled([tensor * factor + extra for tensor in parts.tensors])
 
 
@@ -62,7 +62,7 @@ def _std_error(before: Prediction, after: Prediction, factor: Tensor) -> object:
         return None
     stds = [one_tensor(each.std, "std") for each in (before, after)]
     grown = torch.where(stds[1] > 0, factor * stds[0] / stds[1], factor.sqrt())
-    parts = Parts(before.std_error)
+    parts = TensorTree(before.std_error)
     return parts.filled([error * grown for error in parts.tensors])
 
 

@@ -17,11 +17,11 @@ from howsure.cli.settings import read_settings
 from howsure.data.reading import Choice, Data, Group, Limits, Preparation, load_model, open_data
 from howsure.data.reading.models import Model
 from howsure.data.reading.source import Inputs, Source
-from howsure.masks import Placement, as_placement
-from howsure.masks.sites import PLACEMENTS
 from howsure.methods import METHODS, RENAMED, check_method
+from howsure.multipliers import Placement, as_placement
+from howsure.multipliers.sites import PLACEMENTS
+from howsure.trees import TensorTree, as_call, map_leaves
 from howsure.uncertain import Uncertain
-from howsure.values.trees import Parts, as_call, map_leaves
 
 _PLAIN = ("samples", "tolerance", "output", "task", "prediction", "residual_var", "seed")
 
@@ -205,7 +205,7 @@ def _random(shapes: Sequence[str], count: int, dtype: torch.dtype) -> Inputs:
 def _output(sure: Uncertain, x: object) -> Tensor | None:
     """The part of the model's output that counts, if it is one tensor."""
     with torch.no_grad():
-        tensors = Parts(sure.setup.run(x)).tensors
+        tensors = TensorTree(sure.setup.run(x)).tensors
     return tensors[0] if len(tensors) == 1 else None
 
 

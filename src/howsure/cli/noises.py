@@ -13,8 +13,8 @@ from torch import Tensor
 
 from howsure import noise as noises
 from howsure.data.reading.npy import open_npy
+from howsure.files import write_atomically
 from howsure.noise import Noise
-from howsure.values.files import write_atomically
 
 _FORMAT = "howsure noise 1"
 

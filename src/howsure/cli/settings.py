@@ -8,11 +8,11 @@ from pathlib import Path
 from torch import nn
 
 from howsure.cli.result import plain
+from howsure.files import write_atomically
 from howsure.fit import Found
 from howsure.noise.values import encode
 from howsure.report import decoded
 from howsure.uncertain import Uncertain
-from howsure.values.files import write_atomically
 
 _FORMAT = "howsure settings 1"
 # Numbers that a text may hold: 20 MB.

@@ -10,12 +10,12 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from howsure.masks import VarianceModel
-from howsure.masks.novelty import quantile_at
 from howsure.methods.temperature import TemperatureModel
 from howsure.moments.value import Moments
+from howsure.posterior.novelty import quantile_at
+from howsure.posterior.variance_model import VarianceModel
+from howsure.trees import has_values
 from howsure.values.brief import brief
-from howsure.values.trees import has_values
 
 By = Literal["std", "variance", "novelty"]
 

@@ -30,18 +30,18 @@ from howsure.fit.stress import corruptions
 from howsure.gradients.checks import STEPWISE
 from howsure.gradients.layout import layout_of, why_no_gradients
 from howsure.gradients.sources import MOST_OUTPUTS
-from howsure.masks.novelty import quantiles_of
-from howsure.masks.pixels import AtPixels, PixelGram, m_at_pixels
-from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
-from howsure.masks.variance_model import ALL_LAYERS, KNOWN, VarianceModel
 from howsure.methods import Method, noise_sampling
 from howsure.methods.choice import outputs_of
 from howsure.methods.pixel_directions import has_derivatives
 from howsure.methods.pixel_head import NoPixelHeadError, head_of
 from howsure.methods.pixels import gradients_at_pixels
+from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW
+from howsure.posterior.novelty import quantiles_of
+from howsure.posterior.pixels import AtPixels, PixelGram, m_at_pixels
+from howsure.posterior.variance_model import ALL_LAYERS, KNOWN, VarianceModel
+from howsure.progress import progress
 from howsure.setup import Setup
-from howsure.values.running import progress
-from howsure.values.trees import copied
+from howsure.trees import clone_tensors
 
 # Two images in each of the five folds.
 FEWEST_IMAGES = 10
@@ -61,7 +61,7 @@ def why_not_dense(setup: Setup, x: object) -> str | None:
     if reason is not None:
         return reason
     with torch.no_grad():
-        output = setup.run(copied(x))
+        output = setup.run(clone_tensors(x))
     has_pixels = isinstance(output, Tensor) and output.dim() > 2 and setup.batch_dim == 0
     if has_pixels:
         return None if has_derivatives(setup, x) else STEPWISE

@@ -19,8 +19,8 @@ from howsure.fit.objectives import (
 )
 from howsure.fit.search import Fit, Search
 from howsure.methods import Method
+from howsure.progress import progress
 from howsure.setup import Setup
-from howsure.values.running import progress
 
 Batches = list[tuple[Any, Tensor]]
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from howsure.arrays import as_tensors
 from howsure.setup import Setup
-from howsure.values.arrays import as_tensors
+from howsure.trees import map_leaves, shape_key
 from howsure.values.batches import BATCH, batched
-from howsure.values.trees import map_leaves, shapes_of
 
 # Held-out rows that are also training rows, as a share, from which they are not held out.
 _SHARED = 0.2
@@ -87,7 +87,7 @@ def are_copies(inputs: object, held_out: Sequence[tuple[object, Tensor]], setup:
 
 def check_same_kind(given: object, held_out: object, axis: int | None) -> None:
     """An error if unlabelled inputs have other shapes than the held-out ones."""
-    found, wanted = shapes_of(given, without=axis), shapes_of(held_out, without=axis)
+    found, wanted = shape_key(given, without=axis), shape_key(held_out, without=axis)
     if found != wanted:
         raise ValueError(
             f"The training inputs are {found} for each input, and the held-out inputs are "

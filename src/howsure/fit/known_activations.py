@@ -15,7 +15,6 @@ from torch import Tensor
 from howsure.fit.inputs import check_finite, unseen_inputs
 from howsure.fit.known_inputs import FEWEST, FOLDS, Batches, folds_of
 from howsure.fit.options import KnownOptions
-from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW
 from howsure.methods.activations import Activations, read
 from howsure.methods.method import from_one_state
 from howsure.methods.temperature import (
@@ -25,9 +24,10 @@ from howsure.methods.temperature import (
     direction,
     narrow,
 )
+from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW
+from howsure.progress import progress
 from howsure.setup import Setup
-from howsure.values.running import progress
-from howsure.values.trees import map_leaves
+from howsure.trees import map_leaves
 
 # Neighbours that are kept, drawn at random from all known inputs.
 MOST_NEIGHBOURS = 8192

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from howsure.fit.inputs import check_finite, unseen_inputs
 from howsure.gradients.units import mask_gradients
-from howsure.masks.local_error import LocalError, Nearby
-from howsure.masks.posterior import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
 from howsure.methods.gradients import examined
+from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
+from howsure.posterior.local_error import LocalError, Nearby
+from howsure.progress import progress
 from howsure.setup import Setup
-from howsure.values.running import progress
 
 FEWEST = 50
 FOLDS = 5

@@ -15,8 +15,8 @@ from howsure.fit.validation_data import pairs_of, rows_in_front
 from howsure.gradients.calls import tensors_of
 from howsure.gradients.layout import layout_of, require_gradients
 from howsure.gradients.sources import Sources
-from howsure.masks.local_error import NEIGHBOURS, LocalError
 from howsure.methods.gradients import plain_pass
+from howsure.posterior.local_error import NEIGHBOURS, LocalError
 from howsure.setup import Setup
 from howsure.values.batches import BATCH, batched
 

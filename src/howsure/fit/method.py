@@ -37,7 +37,7 @@ from howsure.methods import METHODS, Method, choose, gradients, method_of
 from howsure.methods.choice import outputs_of
 from howsure.noise import sample_of
 from howsure.setup import Setup
-from howsure.values.trees import Parts, copied
+from howsure.trees import TensorTree, clone_tensors
 
 ModelPart = Literal["auto", "posterior", "temperature", "dropout"]
 Found = Fit | PosteriorFit | TemperatureFit
@@ -192,7 +192,7 @@ def _check_inputs(setup: Setup, x: object) -> None:
     if all(bool(each.isfinite().all()) for each in floats):
         return
     with torch.no_grad():
-        predicted = Parts(setup.run(copied(x))).tensors
+        predicted = TensorTree(setup.run(clone_tensors(x))).tensors
     check_finite(predicted, "predictions of held-out inputs")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.prediction import Prediction
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ OBJECTIVES: dict[str, Callable[[Prediction, Tensor], Scored]] = {
 
 
 def _one_tensor(prediction: Prediction) -> tuple[Tensor, Tensor]:
-    means, variances = Parts(prediction.mean).tensors, Parts(prediction.total_var).tensors
+    means, variances = TensorTree(prediction.mean).tensors, TensorTree(prediction.total_var).tensors
     if len(means) != 1:
         raise ValueError(
             f"The model has {len(means)} outputs; wrap it so that it returns the one to fit on."

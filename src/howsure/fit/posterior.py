@@ -21,12 +21,12 @@ from howsure.fit.options import KnownOptions, check_count
 from howsure.fit.stress import Stress, corruptions
 from howsure.fit.terms import points_for
 from howsure.fit.variance_terms import best_weights, nll
-from howsure.masks.local_error import NEIGHBOURS, Nearby
-from howsure.masks.novelty import TOLD, quantiles_of
-from howsure.masks.variance_model import EXPONENT, KNOWN, VarianceModel
 from howsure.methods.gradients import POINTS
+from howsure.posterior.local_error import NEIGHBOURS, Nearby
+from howsure.posterior.novelty import TOLD, quantiles_of
+from howsure.posterior.variance_model import EXPONENT, KNOWN, VarianceModel
+from howsure.progress import progress
 from howsure.setup import Setup
-from howsure.values.running import progress
 
 # Corruptions are milder than what may come: they do not lower the usual exponent. They raise it to
 # at most 2: one that the masks do not see asks for any, and it would serve nothing else.

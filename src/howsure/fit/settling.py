@@ -20,8 +20,8 @@ from howsure.fit.optimum import Optimum, optimum, optimum_at
 from howsure.fit.search import Search
 from howsure.fit.terms import HeldOut, Terms, rate_of, terms_of
 from howsure.methods import Method
+from howsure.progress import progress
 from howsure.setup import Setup
-from howsure.values.running import progress
 
 FIRST = 0.02  # odds of the first pass: small, and yet not lost in rounding
 LEAST = 1e-5  # A site without any noise would have no slope.

@@ -26,7 +26,6 @@ from howsure.fit.options import check_count
 from howsure.fit.stress import Stress, corruptions
 from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
 from howsure.gradients.layout import RANDOM, layout_of
-from howsure.masks.variance_model import KNOWN
 from howsure.methods.method import from_one_state
 from howsure.methods.temperature import (
     GROWTH,
@@ -35,8 +34,9 @@ from howsure.methods.temperature import (
     grows_from,
     quantiles_of_novelty,
 )
+from howsure.posterior.variance_model import KNOWN
+from howsure.progress import progress
 from howsure.setup import Setup
-from howsure.values.running import progress
 
 _RATES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 # Beyond, the likelihood has no minimum that data could show.

@@ -7,8 +7,8 @@ from typing import Any
 
 from howsure.fit.options import KnownOptions
 from howsure.fit.stress import Stress
-from howsure.masks.novelty import TOLD, quantile_at
 from howsure.methods.temperature import TemperatureModel
+from howsure.posterior.novelty import TOLD, quantile_at
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,15 +18,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from howsure.fit.validation_data import pairs_of
-from howsure.masks import DropoutMode, as_placement, check_rates, draw_uniforms, find_sites, masks
 from howsure.methods.variance_head import HeteroscedasticModel, gaussian_loss, logit_loss
 from howsure.metrics.scores import gaussian_nll
 from howsure.moments.batch_statistics import batch_statistics
 from howsure.moments.propagate import propagate
+from howsure.multipliers import (
+    DropoutMode,
+    as_placement,
+    check_rates,
+    draw_uniforms,
+    find_sites,
+    masks,
+)
 from howsure.noise import is_correlated, variance_of
-from howsure.values.running import in_eval_mode, progress
+from howsure.progress import in_eval_mode, progress
+from howsure.trees import TensorTree, as_call, batch_size
 from howsure.values.settings import TASKS
-from howsure.values.trees import Parts, as_call, batch_size
 
 _DRAWS = 10  # of the logits, per training step of a classifier with a variance head
 
@@ -121,7 +128,7 @@ def train_heteroscedastic(
     """Trains a model with a variance head by its likelihood; returns the loss of every step.
 
     Batch norm keeps the statistics of the trained network; dropout at `rate` is applied where
-    `howsure.masks` puts it.
+    `howsure.multipliers` puts it.
 
     Args:
         model: From `add_variance_head`; changed in place.
@@ -197,7 +204,7 @@ def _finite(loss: Tensor, step: int) -> float:
 
 
 def _only(output: object) -> Tensor:
-    tensors = Parts(output).tensors
+    tensors = TensorTree(output).tensors
     if len(tensors) != 1:
         raise ValueError(
             f"The model has {len(tensors)} outputs; wrap it so that it returns the one to train."

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from howsure.arrays import as_tensors
 from howsure.fit.inputs import are_copies
 from howsure.noise import is_correlated
 from howsure.setup import Setup
-from howsure.values.arrays import as_tensors
 from howsure.values.batches import batched, batches
 
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from howsure.masks import DropoutMode, Site
+from howsure.multipliers import DropoutMode, Site
 from howsure.setup import Setup
-from howsure.values.trees import Parts, Slot, copied, map_leaves
+from howsure.trees import Slot, TensorTree, clone_tensors, map_leaves
 
 # "folded": all points are rows of one batch. "looped": one call per point, whose rows are
 # independent. "whole": one call per point, which is one input with all its rows.
@@ -43,14 +43,14 @@ class Calls:
     ) -> None:
         self.setup = setup
         self.x = x
-        self.tensors = Parts(x).tensors
+        self.tensors = TensorTree(x).tensors
         self.layout: Layout = layout
         self.sites = sites
         self.axes = axes
         self.channels_last = channels_last
         self.axis = setup.batch_dim or 0
         self.count = 1 if layout == "whole" else rows_of(x, self.axis)
-        self.parts: Parts | None = None
+        self.parts: TensorTree | None = None
         self.columns: Tensor | None = None
         self.finish: Callable[[Any], Any] = lambda output: output
 
@@ -86,7 +86,7 @@ class Calls:
 
     def plain(self) -> tuple[Tensor, ...]:
         """What the model itself says: one call with copies of the inputs."""
-        self.parts = Parts(self.finish(self.setup.run(copied(self.x))))
+        self.parts = TensorTree(self.finish(self.setup.run(clone_tensors(self.x))))
         return tuple(self.parts.tensors)
 
     @property
@@ -142,7 +142,7 @@ class Calls:
             mode.check_all_used()
         else:
             output = self.setup.run(filled)
-        found = Parts(self.finish(output))
+        found = TensorTree(self.finish(output))
         # What the plain call returned besides tensors is what users expect.
         self.parts = self.parts or found
         flat = self.flat(found.tensors, points)
@@ -243,7 +243,7 @@ class NotRowsError(ValueError):
     """The output does not have one row for each row of the input."""
 
 
-def nothing_to_vary(parts: Parts | None) -> TypeError:
+def nothing_to_vary(parts: TensorTree | None) -> TypeError:
     """The error for outputs that have no variance, with what to do."""
     found = parts.template if parts else None
     kind, such = f"a {type(found).__name__}", "such as an attribute or a function"

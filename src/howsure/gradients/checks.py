@@ -32,7 +32,7 @@ from howsure.gradients.sources import (
 )
 from howsure.gradients.sums import block_variances
 from howsure.setup import Setup
-from howsure.values.trees import is_traced
+from howsure.trees import is_tracing
 
 # Blocks of points, and plain samples, that are compared.
 FEW = (4, 96)
@@ -78,7 +78,7 @@ def verdict_of(setup: Setup, x: Any) -> Verdict:
     What holds for rows of one batch holds for any number of them.
     """
     verdict = setup.once(layout_of, x)
-    if is_traced() or verdict.reason is not None:
+    if is_tracing() or verdict.reason is not None:
         return verdict
     axis = setup.batch_dim if verdict.layout == "folded" else None
     key = ("doubt", setup.kind_of(x, without=axis))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.sources import MOST_OUTPUTS
-from howsure.values.trees import is_traced, outside_traces
+from howsure.trees import is_tracing, outside_tracing
 
 DRAWS = 2000
 # Of more classes than have a backward pass each, the largest logits vary, the others stay.
@@ -95,7 +95,7 @@ def _drawn(
 
 def _pieces(logits: Tensor) -> list[slice]:
     """As many rows at once as fit into memory; all of them inside a trace."""
-    if is_traced():
+    if is_tracing():
         return [slice(None)]
     rows = max(1, _ELEMENTS // (DRAWS * max(1, logits.shape[1])))
     return [slice(start, start + rows) for start in range(0, max(1, len(logits)), rows)]
@@ -103,7 +103,7 @@ def _pieces(logits: Tensor) -> list[slice]:
 
 def _normals(outputs: int, seed: int) -> Tensor:  # (3, draws, outputs)
     """Two sets of draws for the noise and one for the masks, each with its mirror image."""
-    with outside_traces():
+    with outside_tracing():
         generator = torch.Generator().manual_seed(seed)
         half = torch.randn(3, DRAWS // 4, outputs, generator=generator)
         return torch.cat([half, -half], 1)

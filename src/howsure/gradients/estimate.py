@@ -16,7 +16,7 @@ from howsure.gradients.details import Running
 from howsure.gradients.points import FEW_ELEMENTS
 from howsure.gradients.sources import Sources, gradients_at
 from howsure.gradients.sums import Sums, sums_of
-from howsure.values.trees import is_traced
+from howsure.trees import is_tracing
 
 # Elements of sources that run at once: activations take some hundred times as much memory.
 _ELEMENTS = 2**19
@@ -200,7 +200,7 @@ def _sums(
 def _sizes(calls: Calls, sources: Sources, blocks: int, chunk: int | None) -> tuple[int, int]:
     """How many blocks run at once, and how many rows; all of them inside a trace."""
     size = sources.design.points
-    if is_traced():
+    if is_tracing():
         return max(1, chunk // size) if chunk else blocks, calls.count
     block = max(1, sources.elements) * size
     at_once = max(1, min(blocks, chunk // size if chunk else _ELEMENTS // block))

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from howsure.values.call_site import Operations
-from howsure.values.trees import has_values, is_traced
+from howsure.operations import Operations
+from howsure.trees import has_values, is_tracing
 
 _FEW_CHANNELS = 4
 # The product has a row for each number of a kernel's window, the gradient one for each output
@@ -33,7 +33,7 @@ _DTYPES = (torch.float32, torch.float64)
 def fast_image_gradients(images: Iterable[Tensor]) -> AbstractContextManager[Any]:
     """A mode for forward passes; one without effect where no image gains from it."""
     gains = any(x.shape[1] <= _FEW_CHANNELS for x in images)
-    if not gains or is_traced() or _hooks_of_saved_tensors is None:
+    if not gains or is_tracing() or _hooks_of_saved_tensors is None:
         return nullcontext()
     return _ImageGradients()
 

@@ -29,7 +29,7 @@ from howsure.gradients.calls import (
 )
 from howsure.gradients.sources import Sources, leaf, outputs_at, values_at
 from howsure.setup import Setup
-from howsure.values.trees import is_traced, map_leaves
+from howsure.trees import is_tracing, map_leaves
 
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8
@@ -104,7 +104,7 @@ def why_no_gradients(setup: Setup, verdict: Verdict) -> str | None:
 
 def layout_of(setup: Setup, x: Any) -> Verdict:
     """How the model can be run for inputs like these; ask `setup.once(layout_of, x)`."""
-    if is_traced():
+    if is_tracing():
         return Verdict("folded")
     verdict = _layout(setup, finite(x))
     if verdict.random:

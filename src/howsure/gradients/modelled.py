@@ -9,10 +9,10 @@ from torch import Tensor
 
 from howsure.gradients.covariances import with_variances
 from howsure.gradients.variances import Variances
-from howsure.masks.local_error import Nearby
-from howsure.masks.variance_model import Parts, VarianceModel
+from howsure.posterior.local_error import Nearby
+from howsure.posterior.variance_model import Parts, VarianceModel
+from howsure.trees import changed, later
 from howsure.values.budget import CONSTANT, Budget
-from howsure.values.trees import changed, later
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from howsure.gradients.quadrature import POINTS, RHO, half_forms, linear_form, variance_form
-from howsure.values.trees import outside_traces
+from howsure.trees import outside_tracing
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ def table_of(
     forms: Forms, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:  # (4, points * points) and (points, points)
     """The rows of `Told`, for inner products; and the form of the variance by itself."""
-    with outside_traces(), torch.inference_mode(False):
+    with outside_tracing(), torch.inference_mode(False):
         one, other = forms.halves
         rows = [forms.variance, forms.linear, forms.apart * (one - other), one + other]
         stacked = torch.stack(rows).to(device, dtype)
@@ -80,7 +80,7 @@ def design_for(*, noise: bool, masks: bool, few: bool = False) -> Design:
     noise: gradients with respect to the masks are averaged over the block of noise. The masks are
     two pairs of mirror images themselves. `few` says that they have few elements.
     """
-    with outside_traces(), torch.inference_mode(False):
+    with outside_tracing(), torch.inference_mode(False):
         return _design(noise=noise, masks=masks, few=few)
 
 
@@ -134,7 +134,7 @@ def draw(
 
     A block is the same whichever blocks are drawn with it, and for every row of a batch.
     """
-    with outside_traces():
+    with outside_tracing():
         drawn = [
             torch.randn(mixing.shape[1], *shape, generator=_generator(seed, source, block))
             for block in blocks

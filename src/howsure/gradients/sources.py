@@ -15,10 +15,10 @@ from torch import Tensor
 from howsure.gradients.calls import Calls, Layout, Rows
 from howsure.gradients.image_gradients import fast_image_gradients
 from howsure.gradients.points import FEW_ELEMENTS, Design, design_for, draw
-from howsure.masks import Site
+from howsure.multipliers import Site
 from howsure.noise import Root
 from howsure.setup import Setup
-from howsure.values.trees import has_values, is_traced
+from howsure.trees import has_values, is_tracing
 
 # Numbers that are kept from call to call: 4 MB.
 _REMEMBERED = 2**20
@@ -161,7 +161,7 @@ def leaf(z: Tensor, rows: int, calls: Calls) -> Tensor:  # (points, rows, *shape
     dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
     spread = z.to(like.device, dtype).expand(-1, rows, *z.shape[2:])
     # What repeats in memory would tie a program to the batch size that it is written down for.
-    return spread.clone() if is_traced() else spread.detach()
+    return spread.clone() if is_tracing() else spread.detach()
 
 
 def outputs_at(

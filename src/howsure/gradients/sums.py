@@ -14,7 +14,7 @@ from torch import Tensor
 from howsure.gradients.details import Details, Running, details_of
 from howsure.gradients.points import Design, Forms, table_of
 from howsure.gradients.sources import Gradients
-from howsure.values.trees import has_values, later, may_be_later
+from howsure.trees import has_values, later, may_be_later
 
 # Numbers of gradients that may be kept until details are asked for: 256 kB.
 _KEPT = 2**16

@@ -15,8 +15,8 @@ from torch import Tensor
 from howsure.gradients.covariances import semi_definite
 from howsure.gradients.details import at_least
 from howsure.gradients.estimate import COMPARED, Estimate
+from howsure.trees import changed, has_values, later, may_be_later
 from howsure.values.budget import Budget
-from howsure.values.trees import changed, has_values, later, may_be_later
 
 
 @may_be_later("covariance", "linear_share", "budget")

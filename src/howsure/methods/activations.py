@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.masks.layers import Weights, base_name, spatial_dims
+from howsure.multipliers.layers import Weights, base_name, spatial_dims
+from howsure.operations import CallSites, Operations
 from howsure.setup import Setup
-from howsure.values.call_site import CallSites, Operations
-from howsure.values.trees import Parts, copied
+from howsure.trees import TensorTree, clone_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +41,14 @@ def read(setup: Setup, x: Any, wanted: Collection[str] | None = None) -> Activat
     reader = _Reader(setup.model, wanted)
     # Random numbers that the model draws are not its caller's.
     with torch.no_grad(), torch.random.fork_rng(devices=[]), reader:
-        output = setup.run(copied(x))
+        output = setup.run(clone_tensors(x))
     averaged = frozenset(reader.averaged)
     return Activations(logits_of(output), reader.inputs, reader.outputs, averaged)
 
 
 def logits_of(output: Any) -> Tensor:
     """The one tensor of logits in a model's output; an error if it has others."""
-    tensors = Parts(output).tensors
+    tensors = TensorTree(output).tensors
     shapes = [tuple(each.shape) for each in tensors]
     if len(shapes) != 1 or len(shapes[0]) not in (2, 4):
         raise TypeError(

@@ -16,7 +16,7 @@ from howsure.methods.activations import read
 from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
-from howsure.values.trees import as_is, changed, later
+from howsure.trees import as_is, changed, later
 
 if TYPE_CHECKING:
     from howsure.methods.gradients import Examined

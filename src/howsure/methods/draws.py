@@ -16,11 +16,11 @@ from howsure.gradients.calls import ALL, Calls, Rows
 from howsure.gradients.points import draw
 from howsure.gradients.sources import Sources, leaf
 from howsure.gradients.variances import Replaced
-from howsure.masks import draw_uniforms, masks
 from howsure.methods.monte_carlo import Samples
+from howsure.multipliers import draw_uniforms, masks
 from howsure.noise import number_of
 from howsure.setup import Setup
-from howsure.values.trees import is_traced
+from howsure.trees import is_tracing
 
 # As many as one needs for a std within 5 %; and where a tolerance gives up.
 SAMPLES = 200
@@ -62,7 +62,7 @@ def unchanged(
     calls: Calls, sources: Sources, still: Tensor, samples: int
 ) -> tuple[str, ...]:  # still: (rows, outputs)
     """A note where outputs of noisy rows are the same in all samples, unless they are constants."""
-    if is_traced() or not sources.names or not bool(still.any()):
+    if is_tracing() or not sources.names or not bool(still.any()):
         return ()
     # What never changes for any input does not depend on it, unless that is all there is.
     rows = (still & ~still.all(0)).any(1) | still.all(1)

@@ -21,7 +21,7 @@ from howsure.methods.method import Method
 from howsure.methods.variance_head import HeteroscedasticModel
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 
 def predict(setup: Setup, x: Any) -> Prediction:
@@ -58,7 +58,7 @@ def mixture(members: Sequence[Prediction]) -> Prediction:
     if not members:
         raise ValueError("An ensemble needs at least one member.")
     centres = _stacked(members, "mean")
-    parts = Parts(members[0].mean)
+    parts = TensorTree(members[0].mean)
     logits = [member.logits for member in members if member.logits is not None]
     entropies = [m.expected_entropy for m in members if m.expected_entropy is not None]
     within = [var.mean(0) for var in _stacked(members, "model_var")]
@@ -90,12 +90,12 @@ def _mean(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def _refilled(like: Any, values: list[Tensor]) -> Any:
-    return Parts(like).filled(values)
+    return TensorTree(like).filled(values)
 
 
 def _stacked(members: Sequence[Prediction], name: str) -> list[Tensor]:
     """One tensor for each output, the members in front; an error if their outputs differ."""
-    columns = [Parts(getattr(member, name)).tensors for member in members]
+    columns = [TensorTree(getattr(member, name)).tensors for member in members]
     first = _shapes(members[0].mean)
     for index, member in enumerate(members):
         if _shapes(member.mean) != first:
@@ -108,7 +108,7 @@ def _stacked(members: Sequence[Prediction], name: str) -> list[Tensor]:
 
 def _shapes(output: Any) -> tuple[str, str]:
     """The structure of an output, and the shapes of its tensors in words."""
-    parts = Parts(output)
+    parts = TensorTree(output)
     shapes = [tuple(tensor.shape) for tensor in parts.tensors]
     return str(parts.filled(shapes)), f"shape {shapes[0]}" if len(shapes) == 1 else f"{shapes}"
 

@@ -22,16 +22,16 @@ from howsure.gradients.modelled import Modelled, modelled
 from howsure.gradients.sources import Sources, values_at
 from howsure.gradients.units import gradients_of_units
 from howsure.gradients.variances import SHIFT, Variances, are_usual, resampled, variances_of
-from howsure.masks.local_error import LastLinear
 from howsure.methods import mc_dropout, noise_sampling
 from howsure.methods.classified import certain, classified
 from howsure.methods.draws import Sampled
 from howsure.methods.method import Method, about_nothing
 from howsure.methods.passes import check_classes
+from howsure.posterior.local_error import LastLinear
 from howsure.prediction import Prediction
+from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
-from howsure.values.running import keep_freed_memory
-from howsure.values.trees import as_is, changed, is_traced
+from howsure.trees import as_is, changed, is_tracing
 
 # Points unless `samples` says otherwise: two blocks of one source, one of noise at masks.
 POINTS = 8
@@ -246,7 +246,7 @@ def _judged(setup: Setup, plain: Tensor, found: Estimate, own: Variances) -> Var
     mean, total = found.sums.values.mean, own.total
     is_finite = plain.isfinite().all(1, keepdim=True) & total.isfinite().all(1, keepdim=True)
     factor = torch.where(is_finite, 1.0, torch.nan)
-    if is_traced():
+    if is_tracing():
         return own.scaled(factor)
     broken = len(plain) - int(is_finite.sum())
     if broken:
@@ -263,7 +263,7 @@ def _judged(setup: Setup, plain: Tensor, found: Estimate, own: Variances) -> Var
 
 def _few(setup: Setup, x: Any) -> tuple[str, ...]:
     """A note where the usual number of points is too small for the noise."""
-    directions = math.inf if is_traced() else setup.noise_dimensions(x)
+    directions = math.inf if is_tracing() else setup.noise_dimensions(x)
     if setup.samples or setup.tolerance or directions >= FEW_DIMENSIONS:
         return ()
     return (
@@ -274,7 +274,7 @@ def _few(setup: Setup, x: Any) -> tuple[str, ...]:
 
 def _unreached(setup: Setup, found: Estimate) -> tuple[str, ...]:
     """A note where the tolerance was not reached."""
-    if setup.tolerance is None or is_traced():
+    if setup.tolerance is None or is_tracing():
         return ()
     variance = found.sums.variance
     if not (missed := int((~is_precise(variance, setup.tolerance)).sum())):

@@ -30,7 +30,7 @@ from howsure.moments.rule import find
 from howsure.moments.value import Moments
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.trees import Parts, as_call, copied
+from howsure.trees import TensorTree, as_call, clone_tensors
 
 _UNUSED_NOISE = (
     'method "heteroscedastic": `noise` is not used; the data variance is the one that the head '
@@ -72,11 +72,11 @@ def _has_dropout(setup: Setup, x: Any) -> bool:
 
 def _one_pass(run: Pass) -> tuple[Tensor, ...]:
     """Means and then variances; for classification of (probabilities, logits)."""
-    args, kwargs = as_call(copied(run.x))
+    args, kwargs = as_call(clone_tensors(run.x))
     mean, log_var = run.setup.model(*args, **kwargs)
-    run.parts = Parts(mean)
+    run.parts = TensorTree(mean)
     means = run.parts.tensors
-    variances = [each.exp() for each in Parts(log_var).tensors]
+    variances = [each.exp() for each in TensorTree(log_var).tensors]
     if run.setup.task == "regression":
         return (*means, *variances)
     if len(means) != 1:

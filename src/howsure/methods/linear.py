@@ -20,7 +20,7 @@ from howsure.methods.passes import Pass, prediction, zeros_like_each
 from howsure.moments.value import variance_dtype
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.trees import has_values
+from howsure.trees import has_values
 
 # One backward pass per output: beyond this, sampling is cheaper.
 _MOST_OUTPUTS = 256

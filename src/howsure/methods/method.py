@@ -20,7 +20,7 @@ from howsure.methods.passes import one_at_a_time
 from howsure.methods.state import renewed, restored
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.trees import is_traced, modules_of
+from howsure.trees import is_tracing, modules_of
 
 Predict = Callable[[Setup, Any], Prediction]
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class Method:
     def __call__(self, setup: Setup, x: Any) -> Prediction:
         """The prediction; the model and the caller's random numbers stay as they were."""
         self.check(setup)
-        found = self.predict(setup, x) if is_traced() else self._careful(setup, x)
+        found = self.predict(setup, x) if is_tracing() else self._careful(setup, x)
         if not setup.rules or self.has_rules:
             return found
         return replace(found, notes=(*found.notes, UNUSED_RULES))
@@ -167,7 +167,7 @@ def nothing_unsure(setup: Setup) -> str:
 def about_nothing(setup: Setup, verdict: Verdict, sources: Sources) -> tuple[str, ...]:
     """A note if neither inputs nor units nor the model itself vary, and no constant is set."""
     varies = sources.names or verdict.random or setup.rate is not None or setup.is_fitted
-    if varies or is_traced() or bool(torch.as_tensor(setup.residual_var).any()):
+    if varies or is_tracing() or bool(torch.as_tensor(setup.residual_var).any()):
         return ()
     return () if setup.placement.kind == "existing" else (nothing_unsure(setup),)
 

@@ -32,9 +32,9 @@ from howsure.methods.passes import Pass, own_random_numbers
 from howsure.methods.pixels import with_model_var
 from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction
+from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
-from howsure.values.running import keep_freed_memory
-from howsure.values.trees import is_traced
+from howsure.trees import is_tracing
 
 
 @torch.inference_mode(False)
@@ -63,7 +63,7 @@ def _classified(setup: Setup, x: Any) -> Prediction:
 def _layout(setup: Setup, x: Any) -> Verdict:
     """How the model can be run; with samples, too, that are rows of one batch, if they may be."""
     verdict = setup.once(layout_of, x)
-    if verdict.layout != "folded" or is_traced():
+    if verdict.layout != "folded" or is_tracing():
         return verdict
     sources = Sources.of(setup, x, verdict.layout)
     calls = verdict.calls(setup, x, sources)
@@ -97,7 +97,7 @@ def _sampled(setup: Setup, x: Any, judged: Judged | None = None) -> Prediction:
             f"{MOST_SAMPLES} samples; `std_error` says what they reached."
         )
     notes += unchanged(calls, sources, found.are_still, samples)
-    notes += () if is_traced() else lost_in_rounding(calls, sources)
+    notes += () if is_tracing() else lost_in_rounding(calls, sources)
     notes += about_nothing(setup, verdict, sources)
     return _prediction(setup, calls, found, own if is_plain else None, tuple(notes))
 

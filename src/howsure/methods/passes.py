@@ -19,17 +19,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.masks import DropoutMode, Site, draw_uniforms, masks
 from howsure.moments.interpreter import RuleInterpreter
 from howsure.moments.numerics.blocks import layers_of_variances_in
 from howsure.moments.prefix import Prefix, PrefixInterpreter
 from howsure.moments.propagate import Propagated, outcome, python_only, run
 from howsure.moments.value import variance_dtype
+from howsure.multipliers import DropoutMode, Site, draw_uniforms, masks
+from howsure.operations import CallSites
 from howsure.prediction import Prediction, entropy
+from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
-from howsure.values.call_site import CallSites
-from howsure.values.running import keep_freed_memory
-from howsure.values.trees import Parts, batch_size, copied, has_values, selected
+from howsure.trees import TensorTree, batch_size, clone_tensors, has_values, select_output
 
 DIAGONAL = (
     "The noise is correlated, and moment propagation carries variances alone: `data_var` is that "
@@ -49,13 +49,13 @@ class Pass:
         self.setup = setup
         self.x = x
         self.notes: tuple[str, ...] = ()
-        self.parts: Parts | None = None
+        self.parts: TensorTree | None = None
 
     def plain(self) -> tuple[Tensor, ...]:
         """The outputs of the plain network, which may write into its copy of the inputs."""
         with python_only():
-            output = self.finished(self.setup.run(copied(self.x)))
-        self.parts = Parts(output)
+            output = self.finished(self.setup.run(clone_tensors(self.x)))
+        self.parts = TensorTree(output)
         return tuple(self.parts.tensors)
 
     def settle(self) -> None:
@@ -68,10 +68,10 @@ class Pass:
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """The means and the variances of the outputs."""
         result = self.propagated(prefix)
-        self.parts = Parts(result.mean)
+        self.parts = TensorTree(result.mean)
         if self.setup.task == "classification":
             check_classes(self.parts.tensors[1])
-        return tuple(self.parts.tensors), tuple(Parts(result.var).tensors)
+        return tuple(self.parts.tensors), tuple(TensorTree(result.var).tensors)
 
     def propagated(self, prefix: Prefix | None = None) -> Propagated:
         """The moments of the output in its own structure; a prefix spares repeated work."""
@@ -79,8 +79,8 @@ class Pass:
         known = (setup.rules, CallSites(setup.model), setup.fallback)
         interpreter = PrefixInterpreter(*known, prefix) if prefix else RuleInterpreter(*known)
         with layers_of_variances_in(setup.variance_dtype):
-            output = run(setup.model, copied(self.x), setup.variance(self.x), interpreter)
-        chosen = selected(output, setup.output)
+            output = run(setup.model, clone_tensors(self.x), setup.variance(self.x), interpreter)
+        chosen = select_output(output, setup.output)
         result = outcome(self.finished(chosen), interpreter.notes)
         correlated = (DIAGONAL,) if setup.has_correlated_noise else ()
         self.notes = (*correlated, *result.notes)
@@ -183,7 +183,7 @@ def sampled(
 def usual_chunk(sites: Sequence[Site], x: Any) -> int:
     """How many samples of a batch run at once: few calls for small models, no heaps for large."""
     batch = batch_size(x)
-    inputs = sum(tensor.numel() for tensor in Parts(x).tensors) // max(batch, 1)
+    inputs = sum(tensor.numel() for tensor in TensorTree(x).tensors) // max(batch, 1)
     largest = max(inputs, *(math.prod(site.units) for site in sites), 1)
     return max(1, max(_ROWS, _ELEMENTS // largest) // max(batch, 1))
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from howsure.gradients.calls import Calls
 from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import Sources, leaf
-from howsure.masks import Site
-from howsure.masks.pixels import AtPixels, by_pixel
+from howsure.multipliers import Site
+from howsure.posterior.pixels import AtPixels, by_pixel
 from howsure.setup import Setup
 
 # Novelty of a U-Net with 176 masks in fog, in multiples of that on known scenes: 1.4 with 8

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from howsure.gradients.calls import rows_of
-from howsure.masks.pixels import AtPixels, by_pixel, from_pixels
-from howsure.masks.posterior import EXACT
+from howsure.posterior.laplace import EXACT
+from howsure.posterior.pixels import AtPixels, by_pixel, from_pixels
 from howsure.setup import Setup
-from howsure.values.trees import copied, in_python
+from howsure.trees import clone_tensors, unwrap_compiled
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # A step of the multipliers, and how far the output's change may be from what its derivative says,
@@ -63,14 +63,14 @@ def _called(setup: Setup, x: Any) -> tuple[list[tuple[str, int]], Tensor]:
                     called.append((name, output.numel()))
 
                 hooks.enter_context(_hooked(module, hook))
-        output = setup.run(copied(x))
+        output = setup.run(clone_tensors(x))
     if not isinstance(output, Tensor) or not output.dtype.is_floating_point:
         raise NoPixelHeadError("the model does not return one tensor; choose it with `output=`")
     return called, output
 
 
 def _model(setup: Setup) -> nn.Module:
-    model = in_python(setup.model)
+    model = unwrap_compiled(setup.model)
     return model if isinstance(model, nn.Module) else nn.Module()
 
 
@@ -112,7 +112,7 @@ def at_pixels(setup: Setup, x: Any, head: str) -> AtPixels:
 
     # Leaving `no_grad` restores the mode that the hook has changed.
     with torch.inference_mode(False), torch.no_grad(), _hooked(layer, hook):
-        output = setup.run(copied(x))
+        output = setup.run(clone_tensors(x))
     if len(seen) != 1:
         raise NoPixelHeadError(f"its last layer `{head}` is called {len(seen)} times")
     weight, (inputs, leaf) = layer.weight.detach().flatten(1), seen[0]
@@ -204,6 +204,6 @@ def _multiplied(setup: Setup, x: Any, head: str, factors: Tensor) -> Tensor:
     handle = layer.register_forward_pre_hook(lambda _, inputs: (inputs[0] * factors,))
     try:
         with torch.no_grad():
-            return setup.run(copied(x))
+            return setup.run(clone_tensors(x))
     finally:
         handle.remove()

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.masks.pixels import AtPixels, m_at_pixels
-from howsure.masks.variance_model import ALL_LAYERS, Parts, VarianceModel
 from howsure.methods.pixel_directions import along_directions
 from howsure.methods.pixel_head import at_pixels
+from howsure.posterior.pixels import AtPixels, m_at_pixels
+from howsure.posterior.variance_model import ALL_LAYERS, Parts, VarianceModel
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.values.budget import CONSTANT, Budget

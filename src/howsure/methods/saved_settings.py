@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from howsure import noise as noises
-from howsure.masks import Placement, VarianceModel
 from howsure.methods import METHODS, Method
 from howsure.methods.temperature import TemperatureModel
+from howsure.multipliers import Placement
+from howsure.posterior.variance_model import VarianceModel
 from howsure.setup import Setup
 
 # What a field holds that is no plain value, as a dict with one of these names.

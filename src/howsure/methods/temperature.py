@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.masks.novelty import quantiles_of
-from howsure.masks.posterior import count_sketch
-from howsure.masks.variance_model import KNOWN
 from howsure.methods.activations import Activations, read
+from howsure.posterior.laplace import count_sketch
+from howsure.posterior.novelty import quantiles_of
+from howsure.posterior.variance_model import KNOWN
 from howsure.setup import Setup
 
 NEIGHBOUR = 6

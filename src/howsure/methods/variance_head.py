@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from howsure.masks.exploring import Explorer
-from howsure.masks.layers import Weights, spatial_dims
-from howsure.values.call_site import Operations
-from howsure.values.running import in_eval_mode
-from howsure.values.trees import Parts, as_call, in_python
+from howsure.multipliers.exploring import Explorer
+from howsure.multipliers.layers import Weights, spatial_dims
+from howsure.operations import Operations
+from howsure.progress import in_eval_mode
+from howsure.trees import TensorTree, as_call, unwrap_compiled
 
 # The variance never falls below this share of the initial one: a network that fits a target
 # exactly would otherwise gain without end by shrinking it.
@@ -49,7 +49,7 @@ class HeteroscedasticModel(nn.Module):
         """The mean, and the logarithm of the variance: log(floor + exp(head))."""
         with _Watch(self.network) as watch:
             mean = self.network(*args, **kwargs)
-        parts = Parts(mean)
+        parts = TensorTree(mean)
         log_vars = [
             self._floored(head(watch.features[layer])).reshape(like.shape)
             for layer, head, like in zip(self.layers, self.heads, parts.tensors, strict=True)
@@ -106,8 +106,8 @@ def _output_layers(model: nn.Module, x: Any) -> tuple[str, ...]:
     explorer = Explorer(model)
     args, kwargs = as_call(x)
     with torch.no_grad(), explorer:
-        output = in_python(model)(*args, **kwargs)
-    tensors = Parts(output).tensors
+        output = unwrap_compiled(model)(*args, **kwargs)
+    tensors = TensorTree(output).tensors
     if not tensors:
         raise ValueError("The model returns no floating-point tensor, so there is no variance.")
     return tuple(_source(explorer, tensor, model) for tensor in tensors)

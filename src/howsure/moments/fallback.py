@@ -22,7 +22,7 @@ from howsure.moments.carrier import Gaussian
 from howsure.moments.rule import Target
 from howsure.moments.spellings import operation_name
 from howsure.moments.value import Args, Kwargs, Moments, variance_dtype
-from howsure.values.trees import has_values
+from howsure.trees import has_values
 
 Fallback = Callable[[Target, Args, Kwargs], object]
 

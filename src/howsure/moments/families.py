@@ -28,7 +28,7 @@ from howsure.moments.rule import (
 from howsure.moments.samples import Draw, Sample, Samples, one_of_each_shape
 from howsure.moments.spellings import spellings
 from howsure.moments.value import HALF_PRECISION, Moments
-from howsure.values.trees import map_leaves
+from howsure.trees import map_leaves
 
 
 def bilinear(

@@ -15,8 +15,8 @@ from howsure.moments.families import select
 from howsure.moments.rule import Rule, Target, find
 from howsure.moments.spellings import operation_name
 from howsure.moments.value import Args, Kwargs, Moments, certain
-from howsure.values.call_site import CallSites
-from howsure.values.trees import map_leaves
+from howsure.operations import CallSites
+from howsure.trees import map_leaves
 
 
 class RuleInterpreter:

@@ -12,7 +12,7 @@ from howsure.moments.carrier import Gaussian
 from howsure.moments.interpreter import RuleInterpreter
 from howsure.moments.rule import Rule, Target
 from howsure.moments.value import Args, Kwargs, Moments
-from howsure.values.call_site import CallSites
+from howsure.operations import CallSites
 
 # Elements of means and variances that are kept, a quarter of a gigabyte of float32, or a few times
 # the largest result, which takes as much while it is computed; what comes after is repeated.

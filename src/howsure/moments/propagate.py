@@ -17,9 +17,9 @@ from howsure.moments.carrier import Gaussian
 from howsure.moments.interpreter import RuleInterpreter
 from howsure.moments.rule import Rule, Target
 from howsure.moments.value import Moments, noisy, variance_dtype
-from howsure.values.call_site import CallSites
-from howsure.values.running import keep_freed_memory
-from howsure.values.trees import as_call, is_traced, map_leaves
+from howsure.operations import CallSites
+from howsure.progress import keep_freed_memory
+from howsure.trees import as_call, is_tracing, map_leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,7 @@ def python_only() -> Iterator[None]:
     done, and what `torch.compile` made runs uncompiled.
     """
     checked = torch.distributions.Distribution._validate_args
-    compiled = "torch._dynamo" in sys.modules and not is_traced()
+    compiled = "torch._dynamo" in sys.modules and not is_tracing()
     stance = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
     torch.distributions.Distribution.set_default_validate_args(False)
     try:

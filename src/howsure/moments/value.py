@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.values.trees import has_values
+from howsure.trees import has_values
 
 HALF_PRECISION = (torch.float16, torch.bfloat16)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from howsure.noise.base import Noise
 from howsure.noise.values import Value, as_value, check, like
-from howsure.values.trees import has_values
+from howsure.trees import has_values
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.values.trees import has_values
+from howsure.trees import has_values
 
 # A parameter of a noise. A number stays a number: it has no device and no dtype to convert.
 Value = float | Tensor

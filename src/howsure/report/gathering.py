@@ -14,6 +14,7 @@ from howsure.fit import Fit
 from howsure.fit.validation_data import pairs_of
 from howsure.noise import sample_of
 from howsure.prediction import Prediction, concatenated
+from howsure.progress import progress
 from howsure.report import classification, regression
 from howsure.report.cases import cases_of
 from howsure.report.levels import Levels, scaled
@@ -23,9 +24,8 @@ from howsure.report.pictures import as_images
 from howsure.report.rate_search import rate_search
 from howsure.report.settings import code_of, facts, settings_of
 from howsure.report.values import Report, Share, View
+from howsure.trees import as_call
 from howsure.uncertain import Uncertain
-from howsure.values.running import progress
-from howsure.values.trees import as_call
 
 _DEFAULTS = Options()
 

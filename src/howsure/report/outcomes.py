@@ -11,7 +11,7 @@ from torch import Tensor
 
 from howsure.fit.objectives import check_targets
 from howsure.prediction import Prediction, entropy
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 # Up to so many outputs can be looked at one by one.
 _SEPARATE = 6
@@ -94,7 +94,7 @@ def _as_outputs(tensor: Tensor) -> Tensor:  # (inputs, outputs, elements)
 
 
 def _only_tensor(tree: object) -> Any:
-    tensors = Parts(tree).tensors
+    tensors = TensorTree(tree).tensors
     return tensors[0] if tensors else tree
 
 

@@ -12,10 +12,10 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from howsure.files import write_atomically
 from howsure.report import fragments
 from howsure.report.audit_tables import audit
 from howsure.report.values import Chart, Report, View
-from howsure.values.files import write_atomically
 
 # What could end the script element, or a line of it, inside a JSON string.
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 import howsure
-from howsure.masks.novelty import quantile_at, share_below
-from howsure.masks.variance_model import VarianceModel
 from howsure.methods.temperature import TemperatureModel
 from howsure.noise import to_config
 from howsure.noise.constant import Constant
 from howsure.noise.values import decode_tensor, encode
+from howsure.posterior.novelty import quantile_at, share_below
+from howsure.posterior.variance_model import VarianceModel
 from howsure.prediction import Prediction
 from howsure.report.options import Options
 from howsure.report.readings import percent
+from howsure.trees import TensorTree
 from howsure.uncertain import Uncertain
-from howsure.values.trees import Parts
 
 # Settings that `Uncertain.get_extra_state` leaves out because they change the cost and not, or
 # hardly, the result.
@@ -206,7 +206,7 @@ def _residual_var(value: float | Tensor) -> str:
 
 def _own_error(found: Prediction) -> str:
     """How far more points or samples would move the std, by the method's own account."""
-    errors, stds = Parts(found.std_error).tensors, Parts(found.std).tensors
+    errors, stds = TensorTree(found.std_error).tensors, TensorTree(found.std).tensors
     if not errors or not bool(stds[0].any()):
         return ""
     relative = (errors[0] / stds[0])[stds[0] > 0]

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from howsure.prediction import Prediction
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 Array = NDArray[np.float64]
 
@@ -175,7 +175,7 @@ def _row(prediction: Prediction, count: int, row: int | None) -> tuple[Array, Ar
 
 
 def _one(tree: object) -> Array:
-    tensors = Parts(tree).tensors
+    tensors = TensorTree(tree).tensors
     if len(tensors) != 1:
         raise ValueError(
             f"The prediction has {len(tensors)} tensors; choose one with `Uncertain(..., "

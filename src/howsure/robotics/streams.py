@@ -13,9 +13,9 @@ from torch import Tensor
 
 from howsure.calibrate.conformal import normalised_scores
 from howsure.calibrate.held_out import held_out, mean_and_var
+from howsure.files import write_atomically
 from howsure.prediction import Prediction
-from howsure.values.files import write_atomically
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 _FORMAT = "howsure adaptive conformal 1"
 
@@ -86,7 +86,7 @@ class AdaptiveConformal:
         q = self._quantile(tuple(mean.shape[1:])).to(mean)
         # An infinite score covers everything, also where the std is 0.
         reach = torch.where(torch.isinf(q), q, q * var.sqrt())
-        fill = Parts(prediction.mean).filled
+        fill = TensorTree(prediction.mean).filled
         return fill([mean - reach]), fill([mean + reach])
 
     def update(self, prediction: Prediction, target: Tensor) -> AdaptiveConformal:

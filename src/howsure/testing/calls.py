@@ -13,7 +13,7 @@ from howsure.moments.interpreter import RuleInterpreter
 from howsure.moments.rule import Rule, Target
 from howsure.moments.samples import Sample
 from howsure.moments.value import Moments, variance_dtype
-from howsure.values.call_site import CallSites
+from howsure.operations import CallSites
 
 
 class Call:

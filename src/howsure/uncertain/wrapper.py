@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from howsure import calibrate as calibration
+from howsure.arrays import as_tensors
 from howsure.deploy.compiling import Compiled
+from howsure.files import write_atomically
 from howsure.fit import Found, ModelPart, fit_method
-from howsure.masks import Placement, as_placement, describe
 from howsure.methods import Choice, Method, MethodName, choose, method_of
 from howsure.methods.saved_settings import (
     loaded_settings,
@@ -21,14 +22,13 @@ from howsure.methods.saved_settings import (
     saved_method,
     saved_settings,
 )
+from howsure.multipliers import Placement, as_placement, describe
 from howsure.noise import NoiseLike, described
 from howsure.prediction import Prediction, predict_all
 from howsure.setup import Setup, check_options
-from howsure.values.arrays import as_tensors
+from howsure.trees import changed
 from howsure.values.brief import number_range
-from howsure.values.files import write_atomically
 from howsure.values.settings import PredictionKind
-from howsure.values.trees import changed
 
 _FORMAT = 4
 

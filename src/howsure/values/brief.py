@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from howsure.values.trees import has_values
+from howsure.trees import has_values
 
 
 def brief(value: object) -> str:

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from howsure.values.files import unsealed
+from howsure.files import unsealed
 from howsure_lab.experiments.options import Options
 from howsure_lab.experiments.plain_training import PlainRecipe
 from howsure_lab.experiments.quadrotor import run as quadrotor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 from howsure_lab.demo.panels import draw_coverage, draw_novelty
 from howsure_lab.demo.road import draw_key, draw_road
 from howsure_lab.demo.study import Study

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure import metrics
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

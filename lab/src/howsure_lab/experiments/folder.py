@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from howsure.values.files import sealed, unsealed, write_atomically
+from howsure.files import sealed, unsealed, write_atomically
 
 
 class RunFolder:

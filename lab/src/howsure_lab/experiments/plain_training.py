@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from howsure.values.running import progress
+from howsure.progress import progress
 from howsure_lab.experiments.pairs import Pairs
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from howsure.values.running import progress
+from howsure.progress import progress
 from howsure_lab.experiments.environment import environment
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.options import Options

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> Result:
     """The tables and the verdict."""
     from howsure.auditing import audit
     from howsure.cli.building import case_of, shows_progress
-    from howsure.values.files import write_atomically
+    from howsure.files import write_atomically
 
     case = case_of(arguments)
     setup = case.sure.setup

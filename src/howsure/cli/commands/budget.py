@@ -81,7 +81,7 @@ def _budget(sure: Uncertain, x: object) -> Budget:
 def _write_heatmap(path: Path, budget: Budget) -> None:
     import numpy as np
 
-    from howsure.values.files import write_atomically
+    from howsure.files import write_atomically
 
     if path.suffix != ".npz":
         raise ValueError(f"`--heatmap {path}` must end in `.npz`.")

@@ -6,7 +6,7 @@ import shutil
 from importlib import resources
 from pathlib import Path
 
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 
 FILES = ("README.md", "model.py", "make_data.py")
 

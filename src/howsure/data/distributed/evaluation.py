@@ -15,8 +15,8 @@ from howsure.data.distributed.sharing import sharded, this_share
 from howsure.fit.validation_data import pairs_of
 from howsure.metrics import Accumulator, Metric
 from howsure.prediction import Prediction
+from howsure.trees import TensorTree, as_call
 from howsure.uncertain import Uncertain
-from howsure.values.trees import Parts, as_call
 
 Asked = Metric[..., object] | Accumulator[object]
 State = dict[str, Tensor]
@@ -91,7 +91,7 @@ def _arguments(metric: Metric[..., object], prediction: Prediction, target: Tens
 
 
 def _one(tree: object) -> Tensor:
-    tensors = Parts(tree).tensors
+    tensors = TensorTree(tree).tensors
     if len(tensors) != 1:
         raise ValueError(
             f"The model has {len(tensors)} outputs; wrap it so that it returns the one to evaluate."

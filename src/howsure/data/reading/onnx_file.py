@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from howsure.data.reading.programs import Program
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, ValueInfoProto
@@ -162,7 +162,7 @@ def check_against_runtime(module: nn.Module, model: ModelProto, path: Path) -> N
         _warn_unchecked(path, (str(error).splitlines() or [type(error).__name__])[0])
         return
     with torch.no_grad():
-        found = Parts(module(*feed.values())).tensors
+        found = TensorTree(module(*feed.values())).tensors
     if not _agree(found, expected):
         raise ValueError(
             f"`{path}`: `onnx2torch` made a network whose outputs differ from those that "

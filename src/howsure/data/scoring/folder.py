@@ -19,7 +19,7 @@ import numpy as np
 
 from howsure.data.scoring.plan import Span
 from howsure.data.scoring.shard import Shard
-from howsure.values.files import sealed, unsealed, write_atomically
+from howsure.files import sealed, unsealed, write_atomically
 
 Manifest = dict[str, object]
 

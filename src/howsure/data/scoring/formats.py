@@ -10,10 +10,10 @@ from typing import IO
 
 import numpy as np
 
+from howsure.arrays import Columns, flat
 from howsure.data.scoring.folder import WorkFolder
 from howsure.data.scoring.plan import Span
 from howsure.data.scoring.shard import NOTES, Shard, first_notes
-from howsure.values.arrays import Columns, flat
 
 MOST_TABLE_COLUMNS = 2000
 

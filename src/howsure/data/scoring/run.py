@@ -17,9 +17,9 @@ from howsure.data.scoring.plan import Plan, Span
 from howsure.data.scoring.ray_engine import on_ray
 from howsure.data.scoring.shard import Scorer, Shard
 from howsure.data.scoring.sources import as_source
+from howsure.progress import progress
 from howsure.uncertain import Uncertain
 from howsure.values.contents import contents_of
-from howsure.values.running import progress
 
 # From a scorer, spans and an address to their shards, in any order.
 ENGINES: dict[str, Callable[[Scorer, list[Span], str | None], Iterator[Shard]]] = {

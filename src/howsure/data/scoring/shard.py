@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from howsure.arrays import Columns, columns_of, joined
 from howsure.data.reading.source import Source
 from howsure.data.scoring.digest import digest
 from howsure.data.scoring.plan import Span, cut
+from howsure.trees import as_call, map_leaves
 from howsure.uncertain import Uncertain
-from howsure.values.arrays import Columns, columns_of, joined
-from howsure.values.trees import as_call, map_leaves
 
 NOTES, INPUTS = "__notes__", "__inputs__"  # the members of a file that are no columns
 _MOST_NOTES = 10  # a note that counts something is another one in every batch

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from howsure.data.reading.source import Inputs, Source
 from howsure.data.scoring.digest import digest
-from howsure.values.trees import map_leaves
+from howsure.trees import map_leaves
 
 _PROBED = 32  # items by which a data set is recognised
 

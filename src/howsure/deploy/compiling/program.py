@@ -25,9 +25,9 @@ from howsure.methods.gradients import POINTS
 from howsure.methods.state import untouched
 from howsure.moments.numerics.quadrature import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
+from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
-from howsure.values.running import keep_freed_memory
-from howsure.values.trees import Parts, Slot, like, map_leaves
+from howsure.trees import Slot, TensorTree, like, map_leaves
 
 Run = Callable[[object], Prediction]
 # The largest value that a number may have, and what is raised beyond.
@@ -102,7 +102,7 @@ def _rows(x: object, rows: slice) -> object:
 
 def _in_one_program(setup: Setup, method: Method, x: object, *, assume_narrow: bool) -> Run:
     leaves, spec = pytree.tree_flatten(x)
-    found: list[Parts] = []
+    found: list[TensorTree] = []
     checks: dict[Limit, Tensor] = {}
 
     def flat(*tensors: Tensor) -> list[Tensor]:
@@ -111,7 +111,7 @@ def _in_one_program(setup: Setup, method: Method, x: object, *, assume_narrow: b
             widths_noted() if assume_narrow else nullcontext([]) as widths,
             doubts_noted() as doubts,
         ):
-            found.append(Parts(method(setup, filled)))
+            found.append(TensorTree(method(setup, filled)))
         noted = {(NARROW, TooWideError): widths, (0.0, DoubtfulError): doubts}
         checks.clear()
         checks.update({limit: torch.stack(each).max() for limit, each in noted.items() if each})
@@ -145,7 +145,9 @@ def compiled_graph(
     return run
 
 
-def _runner(run: Callable[..., Sequence[Tensor]], parts: Parts, limits: Sequence[Limit]) -> Run:
+def _runner(
+    run: Callable[..., Sequence[Tensor]], parts: TensorTree, limits: Sequence[Limit]
+) -> Run:
     """Calls the program, whose last outputs are numbers that must not exceed their limits."""
     filled = _filler(parts.template) or (lambda values: parts.template)
 
@@ -191,7 +193,7 @@ def _filler(template: object) -> Callable[[Sequence[object]], Any] | None:
     return lambda values: spec.unflatten([p(values) if p else leaf for p, leaf in pairs])
 
 
-def _check_floating(parts: Parts) -> None:
+def _check_floating(parts: TensorTree) -> None:
     """A tensor that is not floating point would keep the value it had in the trace."""
     left: list[Tensor] = []
     map_leaves(lambda leaf: left.append(leaf) if isinstance(leaf, Tensor) else None, parts.template)

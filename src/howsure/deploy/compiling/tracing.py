@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from howsure.deploy.compiling.backward import DECOMPOSITIONS
-from howsure.values.trees import outside_traces
+from howsure.trees import outside_tracing
 
 
 class _RealDraws(TorchFunctionMode):
@@ -37,7 +37,7 @@ class _RealDraws(TorchFunctionMode):
         kwargs = kwargs or {}
         if kwargs.get("generator") is None:
             return func(*args, **kwargs)
-        with outside_traces():
+        with outside_tracing():
             return func(*args, **kwargs)
 
 

@@ -16,7 +16,7 @@ from howsure.deploy.exporting.flat import flatten
 from howsure.deploy.exporting.graphs import program
 from howsure.deploy.exporting.metadata import metadata
 from howsure.errors import ExportError
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 
 if TYPE_CHECKING:
     from howsure.uncertain import Uncertain

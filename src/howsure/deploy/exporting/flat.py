@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from howsure.arrays import paths, word
 from howsure.calibrate.calibrated import CalibratedPrediction
 from howsure.deploy.exporting.mask_inputs import MaskInput, mask_inputs, with_masks
 from howsure.errors import ExportError
@@ -18,8 +19,7 @@ from howsure.gradients.checks import verdict_of
 from howsure.methods import Method
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.values.arrays import paths, word
-from howsure.values.trees import Parts
+from howsure.trees import TensorTree
 
 if TYPE_CHECKING:
     from howsure.uncertain import Uncertain
@@ -152,7 +152,7 @@ def _check_gradients(setup: Setup, example: object) -> None:
 
 def flat_outputs(prediction: Prediction) -> list[Tensor]:
     """Means, data variances and model variances of all outputs."""
-    return [leaf for field in FIELDS for leaf in Parts(getattr(prediction, field)).tensors]
+    return [leaf for field in FIELDS for leaf in TensorTree(getattr(prediction, field)).tensors]
 
 
 def _input_names(example: object) -> list[str]:

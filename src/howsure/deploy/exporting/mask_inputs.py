@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from howsure.errors import ExportError
-from howsure.masks import draw_uniforms
 from howsure.methods import METHODS, Method
 from howsure.methods.passes import SAMPLES
+from howsure.multipliers import draw_uniforms
 from howsure.setup import Setup
-from howsure.values.trees import batch_size
+from howsure.trees import batch_size
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
-from howsure.values.trees import has_values, is_traced
+from howsure.trees import has_values, is_tracing
 
 # 120 kB of float32: a handful of temporaries fit into the cache, and calling an operation costs
 # less than running it. Beyond 128 kB the C library may fetch every temporary from the system.
@@ -34,7 +34,7 @@ def in_blocks(function: Elementwise, *inputs: Tensor, size: int = _BLOCK) -> tup
     """
     if torch.is_grad_enabled():
         return function(*inputs)
-    if is_traced():
+    if is_tracing():
         return _in_trace(function, inputs)
     found = outside_vmap(lambda *whole: _blockwise(function, whole, size), *inputs)
     return function(*inputs) if found is None else found
@@ -175,7 +175,7 @@ def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 def laid_out(image: Tensor) -> Tensor:
     """An image or a kernel with its channels last, as torch's convolutions are fastest."""
-    if image.dim() != 4 or is_traced() or not has_values(image):
+    if image.dim() != 4 or is_tracing() or not has_values(image):
         return image
     # `contiguous` would leave an image of one channel as it is.
     return image.to(memory_format=torch.channels_last)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from howsure.values.trees import is_traced
+from howsure.trees import is_tracing
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
@@ -113,7 +113,7 @@ def unit_tail(
     """The tail beyond |a|, constant beyond `furthest`: where it counts for nothing in a sum."""
     if furthest is None:
         furthest = _NEGLIGIBLE if a.dtype == torch.float32 else _NEGLIGIBLE_IN_FLOAT64
-    if not (torch.is_grad_enabled() or is_traced()) and a.dtype == torch.float32:
+    if not (torch.is_grad_enabled() or is_tracing()) and a.dtype == torch.float32:
         return _overwriting(a, furthest)
     t = a.abs().clamp(max=furthest)
     h = _h_by_fraction(t) if t.dtype == torch.float32 else _h_exactly(t)
@@ -128,7 +128,7 @@ def in_deviations(difference: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
     Two paddings of -inf are equally large; their difference is not a number.
     """
     difference = difference.to(spread.dtype)
-    if not (torch.is_grad_enabled() or is_traced()):
+    if not (torch.is_grad_enabled() or is_tracing()):
         std = spread.sqrt()
         return torch.nan_to_num_(difference / std, nan=0.0), std
     std, divisor = roots(spread)
@@ -139,7 +139,7 @@ def in_deviations(difference: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
 
 def plus_product(value: Tensor, left: Tensor, right: Tensor, factor: int = 1) -> Tensor:
     """value + factor left right; a value of one's own is overwritten where no graph needs it."""
-    if torch.is_grad_enabled() or is_traced():  # `vmap` has no rule for `addcmul_` (torch 2.13).
+    if torch.is_grad_enabled() or is_tracing():  # `vmap` has no rule for `addcmul_` (torch 2.13).
         product = left * right
         return value + product if factor == 1 else value + factor * product
     return value.addcmul_(left, right, value=factor)

@@ -16,7 +16,7 @@ from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
 
 from howsure.moments.numerics.blocks import in_blocks
 from howsure.moments.value import Moments
-from howsure.values.trees import has_values
+from howsure.trees import has_values
 
 # Gauss-Legendre quadrature, 20 nodes on each piece. Pieces meet at z0 = -a, where x = mean + std z
 # crosses 0 and activations curve most: a kink at 0 costs no accuracy. In the variable t with

@@ -19,7 +19,7 @@ from howsure.moments.numerics.blocks import laid_out, outside_vmap, precision_fo
 from howsure.moments.rule import Rule, register, unregister
 from howsure.moments.rules.packed_kernels import packed_kernels
 from howsure.moments.value import Moments
-from howsure.values.trees import has_values, is_traced
+from howsure.trees import has_values, is_tracing
 
 
 def in_channels_last(general: Rule) -> Rule:
@@ -78,7 +78,7 @@ def _convolved(image: Tensor, kernel: Tensor, bias: Tensor | None, *args: Any, *
 
     # A single image has no batch axis: what `vmap` puts in front would be taken for it.
     constant = has_values(kernel) and (bias is None or has_values(bias)) and image.dim() == 4
-    outside = constant and not (torch.is_grad_enabled() or is_traced())
+    outside = constant and not (torch.is_grad_enabled() or is_tracing())
     found = _as_one_batch(convolve, image) if outside else None
     return convolve(laid_out(image)) if found is None else found
 

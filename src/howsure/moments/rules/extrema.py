@@ -15,7 +15,7 @@ from howsure.moments.numerics.normal import cdf, in_deviations, plus_product, un
 from howsure.moments.rule import APPROXIMATE, Rule, rule_of
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, Refused, certain
-from howsure.values.trees import is_traced
+from howsure.trees import is_tracing
 
 
 def _pairs(draw: Draw) -> Iterable[Sample]:
@@ -73,7 +73,7 @@ def larger_of_two(
 
 def _leading(var1: Tensor, var2: Tensor, step: Tensor) -> Tensor:
     """The variance of the larger mean; compilers make slow code of `lerp`, torch of `where`."""
-    if is_traced():
+    if is_tracing():
         return torch.where(step > 0, var1, var2)
     return torch.lerp(var2, var1, step)
 

@@ -19,7 +19,7 @@ from howsure.moments.rules.extrema import larger
 from howsure.moments.rules.max_pool_in_slabs import Window, padded, pooled_in_slabs, taps
 from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments
-from howsure.values.trees import is_traced
+from howsure.trees import is_tracing
 
 
 def _windows(dims: int) -> Samples:
@@ -66,7 +66,7 @@ def _pooled(x: Moments, windows: list[Window], pads: Sequence[int], ceil_mode: b
         partial(_max_along, window=window, padding=pad, ceil_mode=ceil_mode)
         for window, pad in zip(windows, pads, strict=True)
     ]
-    if is_traced() and x.mean.dim() > len(windows):
+    if is_tracing() and x.mean.dim() > len(windows):
         return _pooled_densely(x, along_axis)
     for axis, largest in enumerate(along_axis, start=-len(windows)):
         x = largest(x, axis)

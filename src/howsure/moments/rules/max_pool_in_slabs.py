@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from howsure.moments.numerics.blocks import outside_vmap
 from howsure.moments.rules.extrema import larger_of_two
 from howsure.moments.value import Moments
-from howsure.values.trees import is_traced
+from howsure.trees import is_tracing
 
 
 class Window(NamedTuple):
@@ -80,7 +80,7 @@ def pooled_in_slabs(
     padding: Sequence[int],
 ) -> Moments | None:
     """Moments of a max pool; `None` where derivatives may be asked for, and inside a trace."""
-    if torch.is_grad_enabled() or is_traced() or input.mean.dtype != input.var.dtype:
+    if torch.is_grad_enabled() or is_tracing() or input.mean.dtype != input.var.dtype:
         return None
     sides = [side for pad in reversed(padding) for side in (pad, pad)]
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from howsure.moments.numerics.blocks import squared
+from howsure.trees import has_values
 from howsure.values.bits import same_bits
-from howsure.values.trees import has_values
 
 # Elements: for smaller kernels the call itself takes longer than it saves.
 _LARGE = 2**15

@@ -14,7 +14,7 @@ from howsure.moments.numerics.normal import roots
 from howsure.moments.rule import APPROXIMATE, EXACT, Target, rule, rule_of
 from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
-from howsure.values.trees import has_values
+from howsure.trees import has_values
 
 
 @pointwise("square")

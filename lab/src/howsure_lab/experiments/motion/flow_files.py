@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 
 _TAG = b"PIEH"  # 202021.25 as a little-endian float
 _HEADER = 12  # bytes

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 from howsure_lab.experiments.figures import COLOURS, new_figure
 from howsure_lab.experiments.quadrotor.policies import LABELS
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from howsure import metrics
-from howsure.values.files import write_atomically
+from howsure.files import write_atomically
 from howsure_lab.experiments.environment import environment
 from howsure_lab.experiments.folder import write_json
 from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from howsure.masks.exploring import IN_FRONT, Dropout, Layer, Met, Rows, rows_in, watched
-from howsure.masks.layers import DROPOUTS, is_recurrent, spatial_dims
+from howsure.multipliers.exploring import IN_FRONT, Dropout, Layer, Met, Rows, rows_in, watched
+from howsure.multipliers.layers import DROPOUTS, is_recurrent, spatial_dims
 
 PLACEMENTS = ("auto", "after", "before", "existing")
 

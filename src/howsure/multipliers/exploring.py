@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.masks.layers import (
+from howsure.multipliers.layers import (
     DROPOUTS,
     Weights,
     base_name,
@@ -18,8 +18,8 @@ from howsure.masks.layers import (
     is_recurrent,
     spatial_dims,
 )
-from howsure.values.call_site import CallSites, Operations
-from howsure.values.trees import as_call, batch_size, in_python, is_traced, map_leaves
+from howsure.operations import CallSites, Operations
+from howsure.trees import as_call, batch_size, is_tracing, map_leaves, unwrap_compiled
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def watched(model: Callable[..., object], x: object) -> Met:
     args, kwargs = as_call(x)
     # A model that draws random numbers leaves those of its caller as they were.
     with torch.no_grad(), torch.random.fork_rng(devices=[]), explorer:
-        in_python(model)(*args, **kwargs)
+        unwrap_compiled(model)(*args, **kwargs)
     return explorer.met
 
 
@@ -194,7 +194,7 @@ def rows_in(model: Callable[..., object], x: object, met: Met, batch_dim: int | 
     if batch_dim is None:
         return [Rows(None)] * len(met.tensors())
     usual = [Rows(batch_dim if hint is None else hint) for hint in met.hints()]
-    if is_traced():
+    if is_tracing():
         return usual
     try:
         few = _of_few_rows(model, x, batch_dim)

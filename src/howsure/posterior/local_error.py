@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.masks.layers import is_linear
-from howsure.values.call_site import Operations
+from howsure.multipliers.layers import is_linear
+from howsure.operations import Operations
 
 NEIGHBOURS = 30
 # Width of the kernel, as a share of the median distance to the last neighbour; chosen on splits of

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.masks.exploring import IN_FRONT
-from howsure.masks.layers import DROPOUTS, Weights, base_name, is_recurrent
-from howsure.masks.sites import Site
-from howsure.values.call_site import CallSites, Operations
+from howsure.multipliers.exploring import IN_FRONT
+from howsure.multipliers.layers import DROPOUTS, Weights, base_name, is_recurrent
+from howsure.multipliers.sites import Site
+from howsure.operations import CallSites, Operations
 
 
 class DropoutMode(Operations):

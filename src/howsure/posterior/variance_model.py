@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.masks.local_error import LocalError, Nearby
-from howsure.masks.posterior import MaskPosterior
+from howsure.posterior.laplace import MaskPosterior
+from howsure.posterior.local_error import LocalError, Nearby
 
 # The quantile of the held-out inputs from which the variance grows, and that is a novelty of 1.
 KNOWN = 0.75

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from howsure.moments import rules as _rules  # noqa: F401  (fills the table)
 from howsure.moments.rule import find
-from howsure.values.trees import in_python
+from howsure.trees import unwrap_compiled
 
 _CONVOLUTIONS = {
     f"{kind}{dims}d": dims for kind in ("conv", "conv_transpose") for dims in (1, 2, 3)
@@ -70,7 +70,7 @@ class Weights:
     """The parameters of a model, by identity: names the layer that an operation belongs to."""
 
     def __init__(self, model: Callable[..., object]) -> None:
-        model = in_python(model)
+        model = unwrap_compiled(model)
         named = model.named_parameters() if isinstance(model, nn.Module) else ()
         self.names = {id(parameter): name for name, parameter in named}
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.values.trees import outside_traces
+from howsure.trees import outside_tracing
 
 # Multipliers up to which the matrix is exact: 512 MB in double precision. More are sketched.
 EXACT = 8192
@@ -122,7 +122,7 @@ def count_sketch(z: Tensor, size: int) -> Tensor:
     Every number is added, with a random sign, to one of the sums: inner products stay right on
     average.
     """
-    with outside_traces():
+    with outside_tracing():
         generator = torch.Generator().manual_seed(z.shape[-1])
         place = torch.randint(size, (z.shape[-1],), generator=generator)
         sign = 2.0 * torch.randint(2, (z.shape[-1],), generator=generator) - 1

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from howsure.values.trees import Parts, map_leaves
+from howsure.trees import TensorTree, map_leaves
 
 Columns = dict[str, np.ndarray]
 
@@ -54,7 +54,7 @@ def columns_of(named: Mapping[str, object], rows: int) -> Columns:
     found = {
         f"{name}{path}": as_array(tensor)
         for name, tree in named.items()
-        for path, tensor in zip(paths(tree), Parts(tree).tensors, strict=True)
+        for path, tensor in zip(paths(tree), TensorTree(tree).tensors, strict=True)
     }
     _check_rows(found, rows)
     return found
@@ -102,7 +102,7 @@ def paths(tree: object) -> list[str]:
     """Where each floating-point tensor is in a structure: `.pose.0`; nothing for a single one."""
     leaves = pytree.tree_leaves_with_path(tree)
     found = [path for path, leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    count = len(Parts(tree).tensors)
+    count = len(TensorTree(tree).tensors)
     if len(found) != count:  # A dataclass: torch does not know its fields.
         return [f".{index}" for index in range(count)] if count > 1 else [""]
     return ["".join(f".{word(key)}" for key in path) for path in found]

@@ -21,7 +21,7 @@ from operator import add
 import torch
 from torch import Tensor
 
-from howsure.masks.posterior import Gram, MaskPosterior
+from howsure.posterior.laplace import Gram, MaskPosterior
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,7 +64,7 @@ def as_call(x: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (x,), {}
 
 
-def in_python(model: Callable[..., object]) -> Callable[..., object]:
+def unwrap_compiled(model: Callable[..., object]) -> Callable[..., object]:
     """The module that `torch.compile` was given, or the model itself.
 
     A compiled module would be compiled anew for every shape and mode, and shows no single calls.
@@ -72,7 +72,7 @@ def in_python(model: Callable[..., object]) -> Callable[..., object]:
     return getattr(model, "_orig_mod", model)
 
 
-def selected(output: Any, choice: Any) -> Any:
+def select_output(output: Any, choice: Any) -> Any:
     """A part of a model's output: by key, index, attribute or function; `None` is all of it."""
     if choice is None:
         return output
@@ -90,12 +90,12 @@ def selected(output: Any, choice: Any) -> Any:
         ) from None
 
 
-def copied(x: object) -> Any:
+def clone_tensors(x: object) -> Any:
     """The input with copies of its tensors: a model may write into those."""
     return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
 
 
-def shapes_of(x: object, without: int | None = None) -> str:
+def shape_key(x: object, without: int | None = None) -> str:
     """Shapes and types of the tensors of an input, and everything in it that is no tensor."""
 
     def described(item: object) -> object:
@@ -118,7 +118,7 @@ def batch_size(x: object, axis: int = 0) -> int:
     return tensors[0].shape[axis]
 
 
-class Parts:
+class TensorTree:
     """The floating-point tensors of a nested output, and how to put others in their place."""
 
     def __init__(self, output: object) -> None:
@@ -186,15 +186,15 @@ def weights_of(model: Any) -> list[Tensor]:
     return [tensor for table in tables for tensor in table.values() if tensor is not None]
 
 
-def way_of(model: Any) -> int:
+def structure_hash(model: Any) -> int:
     """What may decide which layers a model calls, apart from the values of tensors.
 
     Classes, plain attributes such as a switch, functions, and the keys of tables of hooks.
     """
-    return state_of(model)[0]
+    return model_fingerprint(model)[0]
 
 
-def state_of(model: Any) -> tuple[int, int]:
+def model_fingerprint(model: Any) -> tuple[int, int]:
     """The way of a model, and where its weights are and how often they were written, as hashes."""
     way: list[Any] = []
     weights: list[Tensor | None] = []
@@ -227,17 +227,17 @@ def has_values(tensor: Tensor) -> bool:
     """Whether the values can be looked at: not inside `vmap`, `torch.export` or `torch.compile`."""
     return (
         type(tensor) in (Tensor, torch.nn.Parameter)
-        and not is_traced()
+        and not is_tracing()
         and not is_functorch_wrapped_tensor(tensor)
     )
 
 
-def is_traced() -> bool:
+def is_tracing() -> bool:
     """Whether operations are being written down: `torch.export`, `torch.compile`, `make_fx`."""
     return torch.compiler.is_compiling() or get_proxy_mode() is not None
 
 
-def outside_traces() -> AbstractContextManager[object]:
+def outside_tracing() -> AbstractContextManager[object]:
     """Operations on constants are done at once, and a trace sees what comes out."""
     return _disable_current_modes()
 

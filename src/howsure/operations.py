@@ -13,14 +13,14 @@ from functools import cached_property
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from howsure.values.trees import in_python
+from howsure.trees import unwrap_compiled
 
 
 class CallSites:
     """Names the module of `model` that is running."""
 
     def __init__(self, model: Callable[..., object]) -> None:
-        self.model = in_python(model)
+        self.model = unwrap_compiled(model)
 
     @cached_property
     def paths(self) -> dict[int, str]:
