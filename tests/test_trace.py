@@ -26,7 +26,7 @@ def assert_traced(sure, method, x, other):
 
     graph = traced(flat, [x])
     for values in (x, other):
-        assert_same(structure[-1].filled(graph(values)), sure(values))
+        assert_same(structure[-1].unflatten(graph(values)), sure(values))
 
 
 @pytest.mark.parametrize("case, batch", [*((case, 3) for case in CASES), ("gradients", 1)])

@@ -158,7 +158,7 @@ def truth(case: Case, model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
             centre = flat(picked(call(model, case, x)), rows)
             for _ in range(case.samples // 2):
                 noisy = with_noise(inputs.tensors, case.noise_std, generator)
-                moved = flat(picked(call(model, case, inputs.filled(noisy))), rows) - centre
+                moved = flat(picked(call(model, case, inputs.unflatten(noisy))), rows) - centre
                 total, square = total + moved, square + moved.square()
         count = case.samples // 2
         var = (square - total.square() / count) / (count - 1)
@@ -216,7 +216,7 @@ def fitted(case: Case, sure: hs.Uncertain, x: Any) -> dict[str, Any]:
     rows = len(inputs.tensors[0])
     target = call(sure, case, x).mean
     for _ in range(-(-_HELD_OUT // rows)):
-        given = inputs.filled(with_noise(inputs.tensors, case.noise_std, generator))
+        given = inputs.unflatten(with_noise(inputs.tensors, case.noise_std, generator))
         (wrong,) = with_noise([target], 0.1 * float(target.std()), generator)
         batches.append(({case.keyword: given} if case.keyword else given, wrong))
     before = sure.setup

@@ -13,6 +13,7 @@ from functools import cached_property
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from howsure.isolation import ORIGINAL
 from howsure.trees import unwrap_compiled
 
 
@@ -34,8 +35,10 @@ class CallSites:
         frame = sys._getframe(1)
         while frame is not None:
             owner = frame.f_locals.get("self")
-            if isinstance(owner, nn.Module) and id(owner) in self.paths:
-                return self.paths[id(owner)]
+            if isinstance(owner, nn.Module):
+                owner = owner.__dict__.get(ORIGINAL, owner)
+                if id(owner) in self.paths:
+                    return self.paths[id(owner)]
             frame = frame.f_back
         return None
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from howsure.arrays import as_array, table_of
+from howsure.deferred import may_be_later
 from howsure.progress import progress
-from howsure.trees import TensorTree, map_leaves, may_be_later
+from howsure.trees import TensorTree, map_leaves
 from howsure.values.batches import batched
 from howsure.values.brief import number_range
 from howsure.values.budget import Budget

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from howsure.errors import check_option
+from howsure.isolation import isolated, model_fingerprint, modules_of, structure_hash
 from howsure.moments.rule import Rule, Target
 from howsure.multipliers import (
     NothingToDropError,
@@ -34,13 +35,9 @@ from howsure.trees import (
     as_call,
     clone_tensors,
     is_tracing,
-    model_fingerprint,
-    modules_of,
     select_output,
     shape_key,
-    structure_hash,
     unwrap_compiled,
-    weights_of,
 )
 from howsure.values.settings import SETTINGS, PredictionKind, Task, check_setting
 
@@ -238,22 +235,8 @@ class Setup:
 
     def run(self, x: Any) -> Any:
         """What the model returns for an input, or the part of it that was asked for."""
-        args, kwargs = as_call(x)
-        return select_output(self._callable()(*args, **kwargs), self.output)
-
-    def _callable(self) -> Callable[..., Any]:
-        """The model in Python, with copies of weights that were made in inference mode.
-
-        Autograd cannot keep weights of inference mode for a backward pass.
-        """
-        model = unwrap_compiled(self.model)
-        if not torch.is_grad_enabled() or not isinstance(model, nn.Module):
-            return model
-        if not any(map(Tensor.is_inference, weights_of(model))):
-            return model
-        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        copies = {name: tensor.clone() for name, tensor in tensors.items()}
-        return lambda *args, **kwargs: torch.func.functional_call(model, copies, args, kwargs)
+        args, kwargs = as_call(x, self.model)
+        return select_output(isolated(unwrap_compiled(self.model))(*args, **kwargs), self.output)
 
     def has_masks(self, x: Any) -> bool:
         """Whether units are dropped: a rate is set, or the model's own dropout is to be used."""

@@ -1,12 +1,13 @@
-"""Trees of tensors and of modules; tensors without values; values that are computed when read."""
+"""Nested structures of tensors: maps over them, arguments and outputs of a model, traces."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,32 +18,34 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-T = TypeVar("T")
-
 
 def map_leaves(function: Callable[..., object], tree: object, *others: object) -> Any:
     """The same structure with `function` applied to every leaf, and to those of others like it."""
     if isinstance(tree, Tensor):  # By far the most usual, and walking a tree takes its time.
         return function(tree, *others)
 
-    def mapped(leaf: object, *beside: Any) -> object:
-        if isinstance(leaf, Mapping) and not dataclasses.is_dataclass(leaf):
-            columns = {key: [each[key] for each in (leaf, *beside)] for key in leaf}
-            return like(leaf, {key: map_leaves(function, *col) for key, col in columns.items()})
-        if isinstance(leaf, tuple) and hasattr(leaf, "_fields"):  # torch 2.6: a `PackedSequence`
-            parts = [map_leaves(function, *col) for col in zip(leaf, *beside, strict=True)]
-            return type(leaf)(*parts)
-        if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
-            return function(leaf, *beside)
-        names = [field.name for field in dataclasses.fields(leaf) if field.init]
-        columns = {name: [getattr(each, name) for each in (leaf, *beside)] for name in names}
-        changes = {name: map_leaves(function, *column) for name, column in columns.items()}
-        return dataclasses.replace(leaf, **changes)
+    def visit(*nodes: Any) -> object:
+        """Descends into what torch takes for a leaf: other mappings, and dataclasses."""
+        node = nodes[0]
+        if isinstance(node, Mapping) and not dataclasses.is_dataclass(node):
+            items = {key: map_leaves(function, *(other[key] for other in nodes)) for key in node}
+            return rebuild_mapping(node, items)
+        if isinstance(node, tuple) and hasattr(node, "_fields"):  # torch 2.6: a `PackedSequence`
+            return type(node)(
+                *(map_leaves(function, *column) for column in zip(*nodes, strict=True))
+            )
+        if not dataclasses.is_dataclass(node) or isinstance(node, type):
+            return function(*nodes)
+        names = [field.name for field in dataclasses.fields(node) if field.init]
+        changes = {
+            name: map_leaves(function, *(getattr(other, name) for other in nodes)) for name in names
+        }
+        return dataclasses.replace(node, **changes)
 
-    return pytree.tree_map(mapped, tree, *others)
+    return pytree.tree_map(visit, tree, *others)
 
 
-def like(mapping: Mapping[object, object], items: dict[object, object]) -> object:
+def rebuild_mapping(mapping: Mapping[object, object], items: dict[object, object]) -> object:
     """The items in a mapping of a class that torch does not know; a dict if that takes none."""
     constructor: Any = type(mapping)
     try:
@@ -51,23 +54,37 @@ def like(mapping: Mapping[object, object], items: dict[object, object]) -> objec
         return items
 
 
-def as_call(x: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def as_call(
+    x: object, model: Callable[..., object] | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of `model(...)` for an input `x`.
 
-    A plain tuple is the positional arguments, a dict with string keys the keyword arguments, and
-    anything else the one argument; one that is itself a dict or a tuple is given as `(argument,)`.
+    A plain tuple is the positional arguments, and anything else the one argument. A dict whose keys
+    are names of the model's parameters is its keyword arguments, else the one argument.
     """
     if type(x) is tuple:
         return x, {}
-    if isinstance(x, dict) and all(isinstance(key, str) for key in x):
-        return (), x
-    return (x,), {}
+    if not isinstance(x, dict) or not all(isinstance(key, str) for key in x):
+        return (x,), {}
+    is_call = model is None or _takes_keywords(unwrap_compiled(model), frozenset(x))
+    return ((), x) if is_call else ((x,), {})
+
+
+def _takes_keywords(model: Callable[..., object], names: frozenset[str]) -> bool:
+    function = type(model).forward if isinstance(model, nn.Module) else model
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # A builtin, or a scripted module, does not say.
+        return True
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return True
+    return names <= {parameter.name for parameter in parameters}
 
 
 def unwrap_compiled(model: Callable[..., object]) -> Callable[..., object]:
     """The module that `torch.compile` was given, or the model itself.
 
-    A compiled module would be compiled anew for every shape and mode, and shows no single calls.
+    A compiled module would be compiled anew for every shape and mode, and hides its operations.
     """
     return getattr(model, "_orig_mod", model)
 
@@ -95,70 +112,97 @@ def clone_tensors(x: object) -> Any:
     return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
 
 
-def shape_key(x: object, without: int | None = None) -> str:
-    """Shapes and types of the tensors of an input, and everything in it that is no tensor."""
+def tensors_of(x: object) -> list[Tensor]:
+    """All tensors of a structure, in order."""
+    if isinstance(x, Tensor):
+        return [x]
+    tensors: list[Tensor] = []
+    map_leaves(lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None, x)
+    return tensors
 
-    def described(item: object) -> object:
+
+def floats_of(x: object) -> list[Tensor]:
+    """All floating-point tensors of a structure, in order."""
+    return [tensor for tensor in tensors_of(x) if tensor.dtype.is_floating_point]
+
+
+def shape_key(x: object, without: int | None = None) -> object:
+    """Shapes, types and devices of the tensors of an input, and what in it is no tensor.
+
+    `without` names a dimension whose length does not matter.
+    """
+    if isinstance(x, Tensor) and without is None:
+        return x.shape, x.dtype, x.device
+
+    def describe(item: object) -> object:
         if not isinstance(item, Tensor):
             return repr(item)
         shape = list(item.shape)
         if without is not None and item.dim() > without:
             del shape[without]
-        place = () if item.device.type == "cpu" else (str(item.device),)
-        return (tuple(shape), str(item.dtype), *place)
+        return tuple(shape), str(item.dtype), str(item.device)
 
-    return str(map_leaves(described, x))
+    return str(map_leaves(describe, x))
 
 
-def batch_size(x: object, axis: int = 0) -> int:
-    """The length of an axis of the first tensor of an input, tokens and indices included."""
-    tensors = [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
-    if not tensors or tensors[0].dim() <= axis:
-        raise ValueError("The input has no batch axis; give inputs of shape (batch, ...).")
-    return tensors[0].shape[axis]
+def batch_size(x: object, dim: int = 0) -> int:
+    """The length of a dimension of the first tensor of an input, tokens and indices included."""
+    tensors = tensors_of(x)
+    if not tensors or tensors[0].dim() <= dim:
+        raise ValueError("The input has no batch dimension; give inputs of shape (batch, ...).")
+    return tensors[0].shape[dim]
 
 
 class TensorTree:
-    """The floating-point tensors of a nested output, and how to put others in their place."""
+    """A nested structure, its floating-point tensors, and how to put others in their place.
 
-    def __init__(self, output: object) -> None:
+    Attributes:
+        tensors: The floating-point tensors, in order.
+        template: The structure with a `Slot` for each of them.
+    """
+
+    def __init__(self, tree: object) -> None:
         self.tensors: list[Tensor] = []
-        self.template = map_leaves(self._taken, output)
+        self.template = map_leaves(self._take, tree)
 
-    def _taken(self, leaf: object) -> object:
+    def _take(self, leaf: object) -> object:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
         self.tensors.append(leaf)
         return Slot(len(self.tensors) - 1)
 
+    @functools.cached_property
+    def is_tensor(self) -> bool:
+        """Whether the structure is one floating-point tensor and nothing else."""
+        return isinstance(self.template, Slot)
+
+    @functools.cached_property
     def has_other_tensors(self) -> bool:
         """Whether there are tensors besides: indices, masks."""
-        found: list[bool] = []
-        map_leaves(lambda leaf: found.append(isinstance(leaf, Tensor)), self.template)
-        return any(found)
+        return not self.is_tensor and bool(tensors_of(self.template))
 
-    def filled(self, values: Sequence[object]) -> Any:
+    def unflatten(self, values: Sequence[object]) -> Any:
         """The structure with `values` in place of its floating-point tensors."""
-        if isinstance(self.template, Slot):
-            return values[self.template.index]
+        if self.is_tensor:
+            return values[0]
         return map_leaves(
             lambda leaf: values[leaf.index] if isinstance(leaf, Slot) else leaf, self.template
         )
 
-    def varied(self, values: Sequence[object]) -> Any:
+    def unflatten_variance(self, variances: Sequence[object]) -> Any:
         """The same for variances: what is no floating-point tensor, such as an index, has none.
 
         That of complex numbers is not known: NaN.
         """
-        if isinstance(self.template, Slot):
-            return values[self.template.index]
+        if self.is_tensor:
+            return variances[0]
 
-        def varied(leaf: object) -> object:
+        def variance(leaf: object) -> object:
             if isinstance(leaf, Tensor) and leaf.is_complex():
                 return torch.full_like(leaf.real, torch.nan)
-            return values[leaf.index] if isinstance(leaf, Slot) else 0.0
+            return variances[leaf.index] if isinstance(leaf, Slot) else 0.0
 
-        return map_leaves(varied, self.template)
+        return map_leaves(variance, self.template)
 
 
 class Slot:
@@ -166,61 +210,6 @@ class Slot:
 
     def __init__(self, index: int) -> None:
         self.index = index
-
-
-def modules_of(model: Any) -> list[nn.Module]:
-    """A module and all below it, each once, in no order that matters; sooner than `modules()`."""
-    found: dict[int, nn.Module] = {}
-    waiting: list[nn.Module | None] = [model] if isinstance(model, nn.Module) else []
-    while waiting:
-        module = waiting.pop()
-        if module is not None and id(module) not in found:
-            found[id(module)] = module
-            waiting.extend(module._modules.values())
-    return list(found.values())
-
-
-def weights_of(model: Any) -> list[Tensor]:
-    """All parameters and buffers of a model; what is shared comes more than once."""
-    tables = [table for m in modules_of(model) for table in (m._parameters, m._buffers)]
-    return [tensor for table in tables for tensor in table.values() if tensor is not None]
-
-
-def structure_hash(model: Any) -> int:
-    """What may decide which layers a model calls, apart from the values of tensors.
-
-    Classes, plain attributes such as a switch, functions, and the keys of tables of hooks.
-    """
-    return model_fingerprint(model)[0]
-
-
-def model_fingerprint(model: Any) -> tuple[int, int]:
-    """The way of a model, and where its weights are and how often they were written, as hashes."""
-    way: list[Any] = []
-    weights: list[Tensor | None] = []
-    for module in modules_of(model):
-        way.append(type(module))
-        for name, value in module.__dict__.items():
-            kind = type(value)
-            if kind in _TABLES:
-                # Most of what a module has are empty tables of hooks.
-                if value:
-                    way.append((name, *value))
-            elif kind in _SWITCHES or isinstance(value, _SWITCHES):
-                way.append((name, value))
-            elif isinstance(value, dict):
-                way.append((name, *value))
-            elif value is not None and callable(value):
-                way.append((name, id(value)))
-        weights += [*module._parameters.values(), *module._buffers.values()]
-    written = [
-        (t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights if t is not None
-    ]
-    return hash(tuple(way)), hash(tuple(written))
-
-
-_TABLES = frozenset((dict, OrderedDict, set))
-_SWITCHES = (bool, int, float, str)
 
 
 def has_values(tensor: Tensor) -> bool:
@@ -240,61 +229,3 @@ def is_tracing() -> bool:
 def outside_tracing() -> AbstractContextManager[object]:
     """Operations on constants are done at once, and a trace sees what comes out."""
     return _disable_current_modes()
-
-
-class _Later:
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make: Callable[[], Any] | None = make
-        self._value: Any = None
-
-    def __call__(self) -> Any:
-        """The value; from then on, what it was computed from is not kept."""
-        if (make := self._make) is not None:  # Another thread may be as far.
-            with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
-                self._value = make()
-            self._make = None
-        return self._value
-
-    def __getstate__(self) -> dict[str, object]:
-        """What a copy has: the value."""
-        return {"_make": None, "_value": self()}
-
-
-def later(make: Callable[[], Any]) -> Any:
-    """A value of a field that `may_be_later`, computed when it is first read from what is ours."""
-    return _Later(make)
-
-
-class _LaterField:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        value = instance.__dict__[self.name] if instance is not None else self
-        return value() if type(value) is _Later else value
-
-    def __set__(self, instance: Any, value: object) -> None:
-        instance.__dict__[self.name] = value
-
-
-def may_be_later(*names: str) -> Callable[[type[T]], type[T]]:
-    """A frozen dataclass some of whose fields take what comes `later`, and give the values."""
-
-    def with_fields(kind: type[T]) -> type[T]:
-        for name in names:
-            setattr(kind, name, _LaterField(name))
-        return kind
-
-    return with_fields
-
-
-def as_is(whole: object, name: str) -> Any:
-    """A field that `may_be_later`, for another such field: its value, or what computes it."""
-    return whole.__dict__[name]
-
-
-def changed(whole: T, **changes: object) -> T:
-    """`dataclasses.replace` that computes nothing: what comes later still does."""
-    new = object.__new__(type(whole))
-    new.__dict__.update(whole.__dict__, **changes)
-    return new

@@ -92,7 +92,7 @@ class Conformal(Calibrator):
             q = q.reshape(-1, *[1] * len(self.shape))
         # An infinite score covers everything, also where the std is 0.
         reach = torch.where(torch.isinf(q), q, q * var.sqrt())
-        fill = TensorTree(prediction.mean).filled
+        fill = TensorTree(prediction.mean).unflatten
         return fill([mean - reach]), fill([mean + reach])
 
 

@@ -69,7 +69,7 @@ class IsotonicQuantiles(Calibrator):
         """Below which a share p of targets lies: mean + std * (p-quantile of z)."""
         mean, var = mean_and_var(prediction)
         reach = aligned(mean, self._score(p))
-        return TensorTree(prediction.mean).filled([mean + var.sqrt() * reach])
+        return TensorTree(prediction.mean).unflatten([mean + var.sqrt() * reach])
 
     def cdf(
         self,

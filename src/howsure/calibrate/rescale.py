@@ -53,7 +53,7 @@ def aligned(mean: Tensor, value: Tensor) -> Tensor:
 
 def _mapped(tree: object, factor: Tensor, extra: Tensor) -> object:
     parts = TensorTree(tree)
-    return parts.filled([tensor * factor + extra for tensor in parts.tensors])
+    return parts.unflatten([tensor * factor + extra for tensor in parts.tensors])
 
 
 def _std_error(before: Prediction, after: Prediction, factor: Tensor) -> object:
@@ -63,7 +63,7 @@ def _std_error(before: Prediction, after: Prediction, factor: Tensor) -> object:
     stds = [one_tensor(each.std, "std") for each in (before, after)]
     grown = torch.where(stds[1] > 0, factor * stds[0] / stds[1], factor.sqrt())
     parts = TensorTree(before.std_error)
-    return parts.filled([error * grown for error in parts.tensors])
+    return parts.unflatten([error * grown for error in parts.tensors])
 
 
 def _with_extras(prediction: Prediction, factor: Tensor, extra: Tensor) -> Prediction:

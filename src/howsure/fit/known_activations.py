@@ -16,7 +16,6 @@ from howsure.fit.inputs import check_finite, unseen_inputs
 from howsure.fit.known_inputs import FEWEST, FOLDS, Batches, folds_of
 from howsure.fit.options import KnownOptions
 from howsure.methods.activations import Activations, read
-from howsure.methods.method import from_one_state
 from howsure.methods.temperature import (
     MOST_NUMBERS,
     Distances,
@@ -92,7 +91,7 @@ NO_HEAD = (
 
 def activations(setup: Setup, x: object, wanted: Sequence[str] | None = None) -> Activations:
     """What one plain pass shows; the model stays as it was."""
-    return from_one_state(lambda own, inputs: read(own, inputs, wanted), setup, x)
+    return read(setup, x, wanted)
 
 
 def _rows(x: object, kept: slice | Tensor) -> object:

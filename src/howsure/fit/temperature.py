@@ -26,7 +26,6 @@ from howsure.fit.options import check_count
 from howsure.fit.stress import Stress, corruptions
 from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
 from howsure.gradients.layout import RANDOM, layout_of
-from howsure.methods.method import from_one_state
 from howsure.methods.temperature import (
     GROWTH,
     Distances,
@@ -113,7 +112,7 @@ def why_no_temperature(setup: Setup, x: object, *, growth: bool = True) -> str |
     if setup.batch_dim != 0:
         return f"`batch_dim` is {setup.batch_dim}, and inputs must be along axis 0"
     # Two passes of its own: those that look into layers draw the same numbers.
-    if from_one_state(lambda own, at: own.once(layout_of, at), setup, x).random:
+    if setup.once(layout_of, x).random:
         return RANDOM
     try:
         if growth:

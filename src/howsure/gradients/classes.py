@@ -105,7 +105,7 @@ def _normals(outputs: int, seed: int) -> Tensor:  # (3, draws, outputs)
     """Two sets of draws for the noise and one for the masks, each with its mirror image."""
     with outside_tracing():
         generator = torch.Generator().manual_seed(seed)
-        half = torch.randn(3, DRAWS // 4, outputs, generator=generator)
+        half = torch.randn(3, DRAWS // 4, outputs, generator=generator, dtype=torch.float32)
         return torch.cat([half, -half], 1)
 
 

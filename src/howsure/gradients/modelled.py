@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.deferred import changed, later
 from howsure.gradients.covariances import with_variances
 from howsure.gradients.variances import Variances
 from howsure.posterior.local_error import Nearby
 from howsure.posterior.variance_model import Parts, VarianceModel
-from howsure.trees import changed, later
 from howsure.values.budget import CONSTANT, Budget
 
 

@@ -136,7 +136,12 @@ def draw(
     """
     with outside_tracing():
         drawn = [
-            torch.randn(mixing.shape[1], *shape, generator=_generator(seed, source, block))
+            torch.randn(
+                mixing.shape[1],
+                *shape,
+                generator=_generator(seed, source, block),
+                dtype=torch.float32,
+            )
             for block in blocks
         ]
         return torch.einsum("pn,bn...->bp...", mixing.float(), torch.stack(drawn))

@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from howsure.deferred import later, may_be_later
 from howsure.gradients.details import Details, Running, details_of
 from howsure.gradients.points import Design, Forms, table_of
 from howsure.gradients.sources import Gradients
-from howsure.trees import has_values, later, may_be_later
+from howsure.trees import has_values
 
 # Numbers of gradients that may be kept until details are asked for: 256 kB.
 _KEPT = 2**16

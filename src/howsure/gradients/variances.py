@@ -12,10 +12,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from howsure.gradients.covariances import semi_definite
+from howsure.deferred import changed, later, may_be_later
+from howsure.gradients.covariances import semi_definite, with_variances
 from howsure.gradients.details import at_least
 from howsure.gradients.estimate import COMPARED, Estimate
-from howsure.trees import changed, has_values, later, may_be_later
+from howsure.trees import has_values
 from howsure.values.budget import Budget
 
 
@@ -106,12 +107,18 @@ class PlainPasses(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Replaced:
-    """Variances and the error of the std of some rows by sampling, (rows, outputs)."""
+    """Variances and the error of the std of some rows by sampling, (rows, outputs).
+
+    `covariance` is that of all outputs, (rows, outputs, outputs), `linear_share` the share of the
+    variance that is first order.
+    """
 
     rows: Tensor
     data: Tensor
     model: Tensor
     error: Tensor
+    covariance: Tensor
+    linear_share: Tensor
 
 
 def variances_of(found: Estimate, by_samples: Replaced | None = None) -> Variances:
@@ -129,10 +136,26 @@ def variances_of(found: Estimate, by_samples: Replaced | None = None) -> Varianc
         data,
         model,
         error,
-        later(lambda: _covariance(found, _kept(found, by_samples))),
-        later(lambda: found.linear_share),
+        later(lambda: _with_sampled_covariance(found, by_samples)),
+        later(lambda: _with_sampled_share(found, by_samples)),
         later(lambda: _budget(found, _kept(found, by_samples))),
     )
+
+
+def _with_sampled_covariance(found: Estimate, by_samples: Replaced | None) -> Tensor:
+    covariance = _covariance(found, _kept(found, by_samples))
+    if by_samples is None or covariance.shape[1] == 1:
+        return covariance
+    variance = by_samples.data + by_samples.model
+    sampled = with_variances(by_samples.covariance.to(covariance), variance.to(covariance))
+    return covariance.index_copy(0, by_samples.rows, sampled)
+
+
+def _with_sampled_share(found: Estimate, by_samples: Replaced | None) -> Tensor:
+    share = found.linear_share
+    if by_samples is None:
+        return share
+    return share.index_copy(0, by_samples.rows, by_samples.linear_share.to(share))
 
 
 def _kept(found: Estimate, by_samples: Replaced | None) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from howsure.gradients.layout import layout_of
 from howsure.gradients.sources import MOST_OUTPUTS, Sources
 from howsure.methods import gradients, noise_sampling
 from howsure.methods.gradients import FEW_DIMENSIONS, sampling_for
-from howsure.methods.method import Method, from_one_state, nothing_unsure
+from howsure.methods.method import Method, nothing_unsure
 from howsure.setup import Setup
 
 # A network is small if it does not do more than so much work for an input (operations), and its
@@ -32,19 +32,16 @@ SMALL_POINTS = 64
 Choice = tuple[Method, Setup, tuple[str, ...]]
 
 
+@torch.inference_mode(False)
 def choose(setup: Setup, x: Any) -> Choice:
     """The method, the setup for it, and a note that says what was picked and why."""
-    method, chosen, note = from_one_state(_choice, setup, x)
-    return method, chosen.with_(model=setup.model), note  # which stays as it was
-
-
-@torch.inference_mode(False)
-def _choice(setup: Setup, x: Any) -> Choice:
     own_dropout = setup.placement.kind == "existing"
     has_model = setup.rate is not None or own_dropout or setup.is_fitted
     if setup.noise is None and not has_model:
         raise ValueError(nothing_unsure(setup))
     method, setup, reason = _chosen(setup, x)
+    if setup.prediction is None:  # The same number, whatever is chosen.
+        setup = setup.with_(prediction="network")
     note = f'"auto" chose "{method}": {reason}.'
     if not has_model:
         note += " The model's own uncertainty is not included; `.fit(loader)` finds it."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from howsure.deferred import as_is, changed, later
 from howsure.gradients.classes import Classes, Logits, through_softmax
 from howsure.gradients.covariances import with_variances
 from howsure.gradients.estimate import Estimate
@@ -16,7 +17,6 @@ from howsure.methods.activations import read
 from howsure.methods.temperature import Judged
 from howsure.prediction import Prediction, entropy
 from howsure.setup import Setup
-from howsure.trees import as_is, changed, later
 
 if TYPE_CHECKING:
     from howsure.methods.gradients import Examined

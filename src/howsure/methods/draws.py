@@ -36,9 +36,18 @@ _ELEMENTS = 2**20
 _ALONE = torch.ones(1, 1, dtype=torch.float64)
 
 
-def sampled_at(calls: Calls, sources: Sources, samples: int, rows: Rows = ALL) -> Samples:
-    """The given number of samples of some rows, or as many as each needs for the tolerance."""
-    setup, total = calls.setup, few_at(calls, sources, samples, rows)
+def sampled_at(
+    calls: Calls,
+    sources: Sources,
+    samples: int,
+    rows: Rows = ALL,
+    outputs: list[Tensor] | None = None,
+) -> Samples:
+    """The given number of samples of some rows, or as many as each needs for the tolerance.
+
+    The outputs of the given number are added to the list, if there is one.
+    """
+    setup, total = calls.setup, few_at(calls, sources, samples, rows, outputs)
     if setup.tolerance is None:
         return total
     size = total.size
@@ -118,10 +127,16 @@ def _is_far_above_rounding(calls: Calls, sources: Sources) -> bool:
     )
 
 
-def few_at(calls: Calls, sources: Sources, samples: int, rows: Rows = ALL) -> Samples:
+def few_at(
+    calls: Calls,
+    sources: Sources,
+    samples: int,
+    rows: Rows = ALL,
+    outputs: list[Tensor] | None = None,
+) -> Samples:
     """The given number of samples of some rows, whatever the tolerance."""
     units = samples // (2 if sources.active else 1)
-    return _units(calls, sources, range(units), None, rows)
+    return _units(calls, sources, range(units), None, rows, outputs)
 
 
 def _at_once(calls: Calls, sources: Sources) -> int:
@@ -131,7 +146,12 @@ def _at_once(calls: Calls, sources: Sources) -> int:
 
 
 def _units(
-    calls: Calls, sources: Sources, units: range, first: Samples | None, rows: Rows
+    calls: Calls,
+    sources: Sources,
+    units: range,
+    first: Samples | None,
+    rows: Rows,
+    outputs: list[Tensor] | None = None,
 ) -> Samples:
     """What some units say: single samples, or pairs that share a mask."""
     size = 2 if sources.active else 1
@@ -140,6 +160,8 @@ def _units(
     for start in range(0, len(units), at_once):
         some = units[start : start + at_once]
         values = _values(calls, sources, some, rows)
+        if outputs is not None:
+            outputs.append(values)
         found = Samples.of(values.unflatten(0, (-1, size)), first or total)
         total = found if total is None else total + found
     assert total is not None
@@ -204,15 +226,8 @@ def _drawn(calls: Calls, sources: Sources, units: range, rows: Rows) -> _Drawn:
     numbers = range(units[0] * size, (units[-1] + 1) * size)
     count = len(rows) if isinstance(rows, Tensor) else len(range(calls.count)[rows])
     own = 1 if calls.setup.shared_masks else count
-    shapes = [(own, *source.root.shape) for source in sources.inputs]
-
-    def draw_all() -> list[Tensor]:
-        each = enumerate(shapes)
-        return [draw(_ALONE, shape, numbers, sources.seed + 77, i)[:, 0] for i, shape in each]
-
-    drawn = sources.remembered("samples", (sources.seed, numbers, *shapes), draw_all)
     noisy = {}
-    for source, normals in zip(sources.inputs, drawn, strict=True):
+    for source, normals in zip(sources.inputs, _normals(sources, numbers, own), strict=True):
         x = calls.base(source.number, rows)
         z = normals.to(x.device, _wide(x))
         spread = z.expand(-1, len(x), *z.shape[2:])
@@ -222,6 +237,17 @@ def _drawn(calls: Calls, sources: Sources, units: range, rows: Rows) -> _Drawn:
         for mask in _masks(calls.setup, sources, units, size, count)
     ]
     return _Drawn(len(numbers), noisy, shared)
+
+
+def _normals(sources: Sources, numbers: range, rows: int) -> list[Tensor]:
+    """Standard normal numbers of every noisy input for these samples, (samples, rows, *shape)."""
+    shapes = [(rows, *source.root.shape) for source in sources.inputs]
+
+    def draw_all() -> list[Tensor]:
+        each = enumerate(shapes)
+        return [draw(_ALONE, shape, numbers, sources.seed + 77, i)[:, 0] for i, shape in each]
+
+    return sources.remembered("samples", (sources.seed, numbers, *shapes), draw_all)
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -256,12 +282,34 @@ class Sampled:
     def replaced(self, rows: Tensor) -> Replaced:
         """The variances by sampling."""
         chosen, own = self._places(rows)
+        outputs: list[Tensor] = []
         with torch.no_grad():
-            found = sampled_at(self.calls, self.sources, SAMPLES, chosen)
+            found = sampled_at(self.calls, self.sources, SAMPLES, chosen, outputs)
+            values = torch.cat(outputs).to(found.var.dtype)[:, own]
+            deviations = values - values.mean(0)
+            covariance = torch.einsum("nrk,nrl->rkl", deviations, deviations) / (len(values) - 1)
+            share = self._linear_share(deviations)
         data, total, error = (each[own] for each in (found.data_var, found.var, found.std_error))
         if not self.sources.inputs:
             data = torch.zeros_like(total)
-        return Replaced(rows, data, total - data, error)
+        return Replaced(rows, data, total - data, error, covariance, share)
+
+    def _linear_share(self, deviations: Tensor) -> Tensor:  # (samples, rows, outputs)
+        """c_1 / Var with c_1 = |E[F(Z) Z]|^2, from products of different samples.
+
+        Not known where dropout is sampled too, or every row has draws of its own: NaN.
+        """
+        samples, rows, outputs = deviations.shape
+        if self.sources.active or not self.calls.setup.shared_masks:
+            return deviations.new_full((rows, outputs), torch.nan)
+        first = same = torch.zeros_like(deviations[0])
+        for normals in _normals(self.sources, range(samples), 1):
+            z = normals.flatten(1).to(deviations)
+            first = first + torch.einsum("nrk,nd->rkd", deviations, z).square().sum(2)
+            same = same + torch.einsum("nrk,n->rk", deviations.square(), z.square().sum(1))
+        variance = deviations.square().sum(0) * samples
+        share = (first - same) / torch.where(variance > 0, variance, 1.0)
+        return torch.where(variance > 0, share.clamp(0, 1), 1.0)
 
     def _places(self, rows: Tensor) -> tuple[Rows, Rows]:
         """The rows that run, and which of those are meant: all run if none can be left out."""

@@ -64,7 +64,7 @@ def mixture(members: Sequence[Prediction]) -> Prediction:
     within = [var.mean(0) for var in _stacked(members, "model_var")]
     model_vars = [v + c.var(0, correction=0) for v, c in zip(within, centres, strict=True)]
     return Prediction(
-        parts.filled([centre.mean(0) for centre in centres]),
+        parts.unflatten([centre.mean(0) for centre in centres]),
         _refilled(members[0].data_var, [v.mean(0) for v in _stacked(members, "data_var")]),
         _refilled(members[0].model_var, model_vars),
         tuple(dict.fromkeys(note for member in members for note in member.notes)),
@@ -90,7 +90,7 @@ def _mean(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def _refilled(like: Any, values: list[Tensor]) -> Any:
-    return TensorTree(like).filled(values)
+    return TensorTree(like).unflatten(values)
 
 
 def _stacked(members: Sequence[Prediction], name: str) -> list[Tensor]:
@@ -110,7 +110,7 @@ def _shapes(output: Any) -> tuple[str, str]:
     """The structure of an output, and the shapes of its tensors in words."""
     parts = TensorTree(output)
     shapes = [tuple(tensor.shape) for tensor in parts.tensors]
-    return str(parts.filled(shapes)), f"shape {shapes[0]}" if len(shapes) == 1 else f"{shapes}"
+    return str(parts.unflatten(shapes)), f"shape {shapes[0]}" if len(shapes) == 1 else f"{shapes}"
 
 
 def _covariance(members: Sequence[Prediction]) -> Tensor | None:

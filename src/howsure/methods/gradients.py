@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure.deferred import as_is, changed
 from howsure.gradients.calls import Calls, tensors_of
 from howsure.gradients.checks import STEPWISE, verdict_of
 from howsure.gradients.classes import varying
@@ -31,7 +32,7 @@ from howsure.posterior.local_error import LastLinear
 from howsure.prediction import Prediction
 from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
-from howsure.trees import as_is, changed, is_tracing
+from howsure.trees import is_tracing
 
 # Points unless `samples` says otherwise: two blocks of one source, one of noise at masks.
 POINTS = 8
@@ -81,7 +82,8 @@ def _sampled(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
     """The prediction by sampling, with the reason."""
     # Which knows of temperatures.
     method = sampling_for(setup) if setup.temperature_model is None else noise_sampling.METHOD
-    found = method.predict(setup.with_(samples=None), x)
+    prediction = setup.prediction or "network"
+    found = method.predict(setup.with_(samples=None, prediction=prediction), x)
     reason = f'"gradients" cannot be used, so "{method}" was: {verdict.reason}.'
     return replace(found, method=method.name, notes=(reason, *found.notes))
 
@@ -96,7 +98,7 @@ def _prediction(setup: Setup, seen: Examined, found: Modelled) -> Prediction:
     calls = seen.calls
     assert calls.parts is not None
     own = found.variances.with_constant(setup.residual_var)
-    fill, varied = calls.parts.filled, calls.parts.varied
+    fill, varied = calls.parts.unflatten, calls.parts.unflatten_variance
 
     def wide(flat: Tensor) -> Any:
         return varied(calls.shaped(flat, wide=True))

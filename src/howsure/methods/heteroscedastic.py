@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
+from howsure.isolation import isolated
 from howsure.methods.method import Method
 from howsure.methods.passes import (
     Pass,
@@ -73,7 +74,7 @@ def _has_dropout(setup: Setup, x: Any) -> bool:
 def _one_pass(run: Pass) -> tuple[Tensor, ...]:
     """Means and then variances; for classification of (probabilities, logits)."""
     args, kwargs = as_call(clone_tensors(run.x))
-    mean, log_var = run.setup.model(*args, **kwargs)
+    mean, log_var = isolated(run.setup.model)(*args, **kwargs)
     run.parts = TensorTree(mean)
     means = run.parts.tensors
     variances = [each.exp() for each in TensorTree(log_var).tensors]

@@ -73,7 +73,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     variances, errors = (calls.shaped(each, wide=True) for each in (variance, missed))
     found = prediction(setup, run, means, variances, zeros_like_each(variances))
     assert run.parts is not None
-    stated = run.parts.varied(errors) if setup.task == "regression" else errors[0]
+    stated = run.parts.unflatten_variance(errors) if setup.task == "regression" else errors[0]
     return replace(found, std_error=stated)
 
 

@@ -74,7 +74,7 @@ def _std_error(run: Pass, outputs: Sequence[Tensor]) -> Any:
         Samples.of(wide.flatten(2).unsqueeze(1)).std_error.reshape(output.shape[1:])
         for output, wide in zip(outputs, _at_least_3d(outputs), strict=True)
     ]
-    return errors[0] if run.setup.task == "classification" else run.parts.varied(errors)
+    return errors[0] if run.setup.task == "classification" else run.parts.unflatten_variance(errors)
 
 
 METHOD = Method(

@@ -1,29 +1,26 @@
 """What a method is: its name, its function, what it can do, and how it is called.
 
 Everyone else asks a `Method` what it can do, and compares no names. It leaves nothing behind: every
-pass starts from the state in which the caller left the model, and the model's state and torch's
-random numbers stay the caller's.
+pass runs on a copy of what the model could write, and random numbers stay the caller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from howsure.gradients.layout import RANDOM, Verdict, layout_of
+from howsure.gradients.layout import DRAWS, RANDOM, Verdict, layout_of
 from howsure.gradients.sources import Sources
-from howsure.methods.passes import one_at_a_time
-from howsure.methods.state import renewed, restored
+from howsure.isolation import modules_of, random_state_kept
 from howsure.prediction import Prediction
 from howsure.setup import Setup
-from howsure.trees import is_tracing, modules_of
+from howsure.trees import is_tracing
 
 Predict = Callable[[Setup, Any], Prediction]
-T = TypeVar("T")
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 MethodName = Literal[
@@ -99,32 +96,33 @@ class Method:
             )
 
     def __call__(self, setup: Setup, x: Any) -> Prediction:
-        """The prediction; the model and the caller's random numbers stay as they were."""
+        """The prediction; the caller's random numbers stay as they were."""
         self.check(setup)
-        found = self.predict(setup, x) if is_tracing() else self._careful(setup, x)
+        if is_tracing():
+            prediction = self.predict(setup, x)
+        elif setup._facts.get(DRAWS, True):  # or not known yet
+            with random_state_kept():
+                prediction = self._checked(setup, x)
+        else:
+            prediction = self._checked(setup, x)
         if not setup.rules or self.has_rules:
-            return found
-        return replace(found, notes=(*found.notes, UNUSED_RULES))
+            return prediction
+        return replace(prediction, notes=(*prediction.notes, UNUSED_RULES))
 
-    def _careful(self, setup: Setup, x: Any) -> Prediction:
+    def _checked(self, setup: Setup, x: Any) -> Prediction:
         """The prediction; an error if the model is random and the method cannot deal with it."""
         if self.may_draw:
-            return from_one_state(self.predict, setup, x)
+            return self.predict(setup, x)
         numbers = torch.get_rng_state()
-        try:
-            found = from_one_state(self.predict, setup, x)
-        except BaseException:
-            torch.set_rng_state(numbers)
-            raise
-        drawn = "draws" in setup._facts or not torch.equal(numbers, torch.get_rng_state())
+        prediction = self.predict(setup, x)
+        has_drawn = "draws" in setup._facts or not torch.equal(numbers, torch.get_rng_state())
         # Another thread may have drawn them.
-        if drawn and from_one_state(lambda own, at: own.once(layout_of, at), setup, x).random:
-            torch.set_rng_state(numbers)
+        if has_drawn and setup.once(layout_of, x).random:
             raise ValueError(
                 f'The method "{self}" takes the model for a fixed function, but {RANDOM}. Use '
                 '`method="noise_sampling"`, which samples these as well, or switch them off.'
             )
-        return found
+        return prediction
 
     def check(self, setup: Setup) -> None:
         """An error if the method has no room for what `fit` found."""
@@ -170,33 +168,3 @@ def about_nothing(setup: Setup, verdict: Verdict, sources: Sources) -> tuple[str
     if varies or is_tracing() or bool(torch.as_tensor(setup.residual_var).any()):
         return ()
     return () if setup.placement.kind == "existing" else (nothing_unsure(setup),)
-
-
-def from_one_state(predict: Callable[[Setup, Any], T], setup: Setup, x: Any) -> T:
-    """The prediction with every pass from the same state of the model."""
-    model, key = setup.model, ("state", id(setup.model))
-    # The members of a list are predicted one by one.
-    if not isinstance(model, nn.Module) or isinstance(
-        model, (torch.jit.ScriptModule, nn.ModuleList)
-    ):
-        return predict(setup, x)
-    # A model that has no state on the first call has none later: looking takes as long as a small
-    # network.
-    if _serves_many(setup, key):
-        return predict(setup, x)
-    with one_at_a_time:
-        twin = setup._facts.get(key)
-        if twin is None:
-            with restored(model) as state:
-                found = predict(setup, x)
-                has_changed = state.restore()
-            twin = renewed(model) if has_changed else None
-            setup.keep(key, twin)
-            if not has_changed:
-                return found
-        return predict(setup.with_(model=twin), x)
-
-
-def _serves_many(setup: Setup, key: Hashable) -> bool:
-    """Whether several threads may run the model: it neither writes to itself nor draws numbers."""
-    return setup._facts.get(key, key) is None and RANDOM not in setup._facts

@@ -117,7 +117,7 @@ def _prediction(
     means, numbers = calls.shaped(mean), (data, model, found.std_error)
     data_vars, model_vars, errors = (calls.shaped(each, wide=True) for each in numbers)
     if setup.task == "regression":
-        values, in_place = calls.parts.filled(means), calls.parts.varied
+        values, in_place = calls.parts.unflatten(means), calls.parts.unflatten_variance
         data_var, model_var = in_place(data_vars), in_place(model_vars)
         return Prediction(values, data_var, model_var, notes, std_error=in_place(errors))
     logits = Prediction(means[1], data_vars[1], model_vars[1], std_error=errors[1])

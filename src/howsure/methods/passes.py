@@ -8,7 +8,6 @@ connections broadcast by themselves. A `Prefix` keeps it for the next chunks.
 from __future__ import annotations
 
 import math
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
+from howsure.isolation import one_at_a_time
 from howsure.moments.interpreter import RuleInterpreter
 from howsure.moments.numerics.blocks import layers_of_variances_in
 from howsure.moments.prefix import Prefix, PrefixInterpreter
@@ -35,8 +35,6 @@ DIAGONAL = (
     "The noise is correlated, and moment propagation carries variances alone: `data_var` is that "
     'of independent noise of the same variance. Use `method="gradients"` or "noise_sampling".'
 )
-# A model that writes to itself, or draws random numbers, serves one thread at a time.
-one_at_a_time = threading.RLock()
 
 
 class Pass:
@@ -60,7 +58,7 @@ class Pass:
 
     def settle(self) -> None:
         """Indices and masks become those of a plain pass: those of samples live inside `vmap`."""
-        if self.parts is not None and self.parts.has_other_tensors():
+        if self.parts is not None and self.parts.has_other_tensors:
             self.plain()
 
     def gaussian(
@@ -249,8 +247,8 @@ def prediction(
     assert run.parts is not None
     noisy = [var + setup.residual_var for var in data_vars]
     if setup.task == "regression":
-        variances = [run.parts.varied(each) for each in (noisy, model_vars)]
-        return Prediction(run.parts.filled(means), *variances, notes=run.notes)
+        variances = [run.parts.unflatten_variance(each) for each in (noisy, model_vars)]
+        return Prediction(run.parts.unflatten(means), *variances, notes=run.notes)
     logits = Prediction(means[1], noisy[1], model_vars[1], run.notes)
     per_sample = means[0][None] if samples is None else samples
     expected = entropy(per_sample, dim=2 if per_sample.dim() > 2 else 1).mean(0)

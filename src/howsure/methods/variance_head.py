@@ -54,7 +54,7 @@ class HeteroscedasticModel(nn.Module):
             self._floored(head(watch.features[layer])).reshape(like.shape)
             for layer, head, like in zip(self.layers, self.heads, parts.tensors, strict=True)
         ]
-        return mean, parts.filled(log_vars)
+        return mean, parts.unflatten(log_vars)
 
     def _floored(self, log_var: Tensor) -> Tensor:
         return torch.logaddexp(log_var, torch.full_like(log_var, self.log_floor))

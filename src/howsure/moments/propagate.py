@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from howsure.errors import NoRuleError
+from howsure.isolation import isolated
 from howsure.moments import rules as _rules  # noqa: F401  (fills the table)
 from howsure.moments.carrier import Gaussian
 from howsure.moments.interpreter import RuleInterpreter
@@ -76,7 +77,7 @@ def run(
     """The model's output, with carriers where it is random."""
     _refuse_train_mode(model)
     keep_freed_memory()
-    args, kwargs = as_call(x)
+    args, kwargs = as_call(x, model)
     if type(x) is tuple and not isinstance(noise_var, tuple | list) and noise_var is not None:
         raise TypeError(
             f"`x` has {len(x)} positional inputs, so `noise_var` must be a tuple of {len(x)} "
@@ -91,7 +92,7 @@ def run(
         args = (noisy(args[0], noise_var, interpreter.enter),)
     try:
         with python_only():
-            return model(*args, **kwargs)
+            return isolated(model)(*args, **kwargs)
     except NoRuleError:
         raise
     except (RuntimeError, BufferError) as error:

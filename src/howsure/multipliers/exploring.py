@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure.isolation import isolated, random_state_kept
 from howsure.multipliers.layers import (
     DROPOUTS,
     Weights,
@@ -178,10 +179,10 @@ class Explorer(Operations):
 def watched(model: Callable[..., object], x: object) -> Met:
     """What a plain pass meets."""
     explorer = Explorer(model)
-    args, kwargs = as_call(x)
+    args, kwargs = as_call(x, model)
     # A model that draws random numbers leaves those of its caller as they were.
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), explorer:
-        unwrap_compiled(model)(*args, **kwargs)
+    with torch.no_grad(), random_state_kept(), explorer:
+        isolated(unwrap_compiled(model))(*args, **kwargs)
     return explorer.met
 
 

@@ -214,7 +214,7 @@ def draw_uniforms(
     for index, site in enumerate(sites):
         generator = torch.Generator().manual_seed(_site_seed(seed, index))
         shape = site.units if batch is None else (batch, *site.units)
-        rows = [torch.rand(shape, generator=generator) for _ in range(samples)]
+        rows = [torch.rand(shape, generator=generator, dtype=torch.float32) for _ in range(samples)]
         drawn.append(torch.stack(rows))
     return drawn
 

@@ -86,7 +86,7 @@ class AdaptiveConformal:
         q = self._quantile(tuple(mean.shape[1:])).to(mean)
         # An infinite score covers everything, also where the std is 0.
         reach = torch.where(torch.isinf(q), q, q * var.sqrt())
-        fill = TensorTree(prediction.mean).filled
+        fill = TensorTree(prediction.mean).unflatten
         return fill([mean - reach]), fill([mean + reach])
 
     def update(self, prediction: Prediction, target: Tensor) -> AdaptiveConformal:

@@ -22,12 +22,11 @@ from howsure.gradients.sources import Sources
 from howsure.gradients.variances import doubts_noted
 from howsure.methods import Method
 from howsure.methods.gradients import POINTS
-from howsure.methods.state import untouched
 from howsure.moments.numerics.quadrature import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
-from howsure.trees import Slot, TensorTree, like, map_leaves
+from howsure.trees import Slot, TensorTree, map_leaves, rebuild_mapping
 
 Run = Callable[[object], Prediction]
 # The largest value that a number may have, and what is raised beyond.
@@ -117,8 +116,7 @@ def _in_one_program(setup: Setup, method: Method, x: object, *, assume_narrow: b
         checks.update({limit: torch.stack(each).max() for limit, each in noted.items() if each})
         return [*found[-1].tensors, *checks.values()]
 
-    with untouched(setup.model):
-        graph = traced(flat, tensors_of(leaves), COMPILED)
+    graph = traced(flat, tensors_of(leaves), COMPILED)
     _check_floating(found[-1])
     run = compiled_graph(graph, tensors_of(leaves))
     return _runner(run, found[-1], list(checks))
@@ -180,7 +178,11 @@ def _filler(template: object) -> Callable[[Sequence[object]], Any] | None:
         found = {key: part for key, each in template.items() if (part := _filler(each)) is not None}
         rest = dict(template)
         return (
-            (lambda values: like(template, rest | {k: p(values) for k, p in found.items()}))
+            (
+                lambda values: rebuild_mapping(
+                    template, rest | {k: p(values) for k, p in found.items()}
+                )
+            )
             if found
             else None
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from howsure.calibrate.calibrated import CalibratedPrediction
 from howsure.deploy.exporting.mask_inputs import MaskInput, mask_inputs, with_masks
 from howsure.errors import ExportError
 from howsure.gradients.checks import verdict_of
-from howsure.methods import Method
+from howsure.methods import Method, gradients
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.trees import TensorTree
@@ -102,6 +103,7 @@ def flatten(uncertain: Uncertain, example: object, *, masks_as_inputs: bool = Fa
     method, setup = _choice(uncertain, example)
     uncertain = copy.copy(uncertain)
     uncertain.setup = setup  # with the number of points that "auto" takes
+    uncertain.method = method
     masks = mask_inputs(uncertain.setup, method, example) if masks_as_inputs else ()
     tensors = [spec.leaves[place].detach() for place in spec.places]
     return Flat(
@@ -125,6 +127,13 @@ def _batch_axes(tensors: Sequence[Tensor]) -> list[int | None]:
 def _choice(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
     """The method and the setup for it; an error if a file cannot do the same."""
     method, setup, _ = uncertain.choice(example)
+    if method.draws_noise and uncertain.method == "auto" and not setup.is_fitted:
+        warnings.warn(
+            f'"auto" takes "{method}" here, which draws new noise in every call; the file has '
+            f'"{gradients.METHOD}" instead, the same variance by other means.',
+            stacklevel=4,
+        )
+        method, setup = gradients.METHOD, setup.with_(samples=None)
     if method.draws_noise:
         raise ExportError(
             f'The method "{method}" draws new noise in every call, which a file cannot do; use '

@@ -14,7 +14,6 @@ from howsure.deploy.exporting.any_batch import BatchSizeMattersError, for_any_ba
 from howsure.deploy.exporting.flat import Flat
 from howsure.errors import ExportError, NoRuleError
 from howsure.methods.mc_dropout import MOST_SAMPLES
-from howsure.methods.state import untouched
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +62,7 @@ def _trace(flat: Flat, tensors: Sequence[Tensor]) -> GraphModule:
     # All samples, and all rows, at once: a file has one graph, not pieces.
     setup = setup.with_(chunk=setup.chunk or setup.samples or MOST_SAMPLES)
     try:
-        with untouched(setup.model):
-            return traced(lambda *inputs: flat.predict(setup, inputs), tensors)
+        return traced(lambda *inputs: flat.predict(setup, inputs), tensors)
     except (NoRuleError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         raise ExportError(
             f'The method "{flat.method}" of this model cannot be written down as a graph, most '
