@@ -125,6 +125,8 @@ class _Copier:
             return False
         if not kind.__module__.startswith("torch.") or "forward" in module.__dict__:
             return True
+        if module._forward_pre_hooks or module._forward_hooks:  # as pruning has, which sets weights
+            return True
         weights = (*module._parameters.values(), *module._buffers.values())
         return self.with_gradients and any(w is not None and w.is_inference() for w in weights)
 
@@ -180,7 +182,8 @@ class _Copier:
 
     def _copy_of(self, value: Any, kind: type) -> Any:
         if isinstance(value, Tensor):
-            return value.detach().clone().requires_grad_(value.requires_grad)
+            twin = value.detach().clone()
+            return twin.requires_grad_() if value.requires_grad else twin
         if kind in (dict, OrderedDict):
             self.copies[id(value)] = value, (twin := kind())
             twin.update((key, self.copy(item)) for key, item in value.items())
