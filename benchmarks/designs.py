@@ -19,7 +19,7 @@ from accuracy_measures import rank_correlation
 from real_networks import CASES, Case, images_of, model_of, noise_var
 from torch import Tensor, nn
 
-from howsure.gradients.quadrature import EVEN, ODD, RHO
+from howsure.estimators.designs import EVEN, ODD, RHO
 
 # Of h at 0, RHO and 1 of the odd part, at RHO and 1 of the even one, and of the outputs' own
 # variances of both parts: all rows are exact for linear and quadratic functions.

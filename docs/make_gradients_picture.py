@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from howsure.gradients.quadrature import EVEN, ODD, RHO
+from howsure.estimators.designs import EVEN, ODD, RHO
 
 OUT = Path(__file__).parent / "img" / "gradients_identity.png"
 # Rectifiers relu(z + t), and colours that people who see few of them can tell apart.

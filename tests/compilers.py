@@ -1,7 +1,10 @@
 """What tests of compiled predictions share: cases, comparisons, and which need a compiler."""
 
+from dataclasses import replace
+
 import pytest
 
+from howsure.prediction import Details, Prediction
 from howsure.trees import TensorTree
 
 
@@ -41,9 +44,18 @@ CASES = {
 }
 
 
+def _evaluated(prediction):
+    """With the details as values, those of the logits as well."""
+    if not isinstance(prediction, Prediction):
+        return prediction
+    logits = _evaluated(prediction.logits)
+    details = Details(prediction.covariance, prediction.linear_share, prediction.sources)
+    return replace(prediction, details=details, logits=logits)
+
+
 def assert_same(found, expected):
     """Equal to 1e-5; a variance of samples that hardly differ is no better than their means."""
-    one, two = TensorTree(found).tensors, TensorTree(expected).tensors
+    one, two = TensorTree(_evaluated(found)).tensors, TensorTree(_evaluated(expected)).tensors
     assert len(one) == len(two)
     rounding = 1e-7 * max(float(tensor.abs().max()) for tensor in two)
     for a, b in zip(one, two, strict=True):

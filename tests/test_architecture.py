@@ -28,7 +28,7 @@ def test_howsure_does_not_import_the_laboratory():
 _OTHER_MEANINGS = {
     "adf": {"values/settings.py"},  # the old name of a prediction, which is refused
     "constant": {
-        "values/budget.py",
+        "prediction.py",
         "calibrate/rescale.py",  # a kind of source
         "noise/constant.py",
         "cli/commands/noise.py",  # a kind of noise

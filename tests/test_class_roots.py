@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from howsure.gradients.classes import root_of
-from howsure.gradients.covariances import semi_definite
+from howsure.estimators.softmax import root_of
+from howsure.estimators.variances import semi_definite
 
 
 def covariances(outputs, rank):

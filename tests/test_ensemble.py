@@ -7,6 +7,7 @@ from torch import nn
 from howsure import Prediction, Uncertain
 from howsure.methods.ensemble import mixture
 from howsure.methods.variance_head import add_variance_head
+from howsure.prediction import Details
 from howsure.uncertain import Ensemble
 from nets import TwoSensors
 
@@ -114,7 +115,7 @@ def test_structured_outputs():
 def test_covariances_combine_as_variances_do():
     means, cov = inputs(2, 5, 3), torch.eye(3).expand(2, 5, 3, 3) * 0.5
     members = [
-        Prediction(m, torch.full_like(m, 0.5), torch.zeros_like(m), covariance=c)
+        Prediction(m, torch.full_like(m, 0.5), torch.zeros_like(m), details=Details(c))
         for m, c in zip(means, cov, strict=True)
     ]
     p = mixture(members)

@@ -12,7 +12,7 @@ from howsure.auditing.result import Audit, Recommendation
 from howsure.fit import Fit
 from howsure.methods import METHODS
 from howsure.noise.identified import CameraFit, Identified
-from howsure.values.budget import Budget
+from howsure.prediction import Budget
 
 
 def net():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,139 @@ import torch
 from torch import Tensor
 
 from howsure.arrays import as_array, table_of
-from howsure.deferred import may_be_later
 from howsure.progress import progress
 from howsure.trees import TensorTree, map_leaves
 from howsure.values.batches import batched
 from howsure.values.brief import number_range
-from howsure.values.budget import Budget
+
+CONSTANT = "constant"
 
 
-@may_be_later("covariance", "sources", "linear_share")
+@dataclass(frozen=True, eq=False, repr=False)
+class Budget:
+    """The variance of every output by source.
+
+    Attributes:
+        names: The sources: inputs, dropped layers, the residual variance.
+        kinds: What each is: "input", "dropout", "constant".
+        variances: Variance by source, (sources, batch, outputs); outputs are flat, in the order
+            of the model's output.
+        elements: For each input with independent noise the variance by element, (batch, outputs,
+            *input's shape).
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    variances: Tensor
+    elements: dict[str, Tensor] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """The largest sources and their shares, in one line."""
+        rows = self.table()
+        words = [f"{name} {100 * share:.0f} %" for name, _, _, share in rows[:3]]
+        more = [f"{len(rows) - 3} more"] if len(rows) > 3 else []
+        return f"Budget({', '.join([*words, *more])})"
+
+    @staticmethod
+    def joined(parts: Sequence[Budget], *, maps: bool = False) -> Budget:
+        """The budget of all batches; the maps by element, which can be large, only if asked for."""
+        first = parts[0]
+        names = first.elements if maps else ()
+        elements = {name: torch.cat([part.elements[name] for part in parts]) for name in names}
+        variances = torch.cat([part.variances for part in parts], 1)
+        return Budget(first.names, first.kinds, variances, elements)
+
+    def of_rows(self, chosen: Tensor, rows: int) -> Budget | None:
+        """The budget of some inputs; `None` if it is not by input."""
+        if self.variances.shape[1] != rows:
+            return None
+        chosen = chosen.to(self.variances.device)
+        elements = {name: each.index_select(0, chosen) for name, each in self.elements.items()}
+        variances = self.variances.index_select(1, chosen)
+        return Budget(self.names, self.kinds, variances, elements)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Budget:
+        """The budget with a function applied to all its tensors."""
+        elements = {name: change(each) for name, each in self.elements.items()}
+        return Budget(self.names, self.kinds, change(self.variances), elements)
+
+    def scaled(self, factor: Tensor) -> Budget:  # (batch, 1)
+        """The budget of outputs whose variances are so many times as large."""
+        elements = {
+            name: each * factor.reshape(-1, *(1,) * (each.dim() - 1))
+            for name, each in self.elements.items()
+        }
+        return Budget(self.names, self.kinds, factor * self.variances, elements)
+
+    def with_constant(self, constant: Tensor) -> Budget:
+        """The budget with a constant variance of every output, (batch, outputs)."""
+        variances = torch.cat([self.variances, constant[None].to(self.variances)])
+        names, kinds = (*self.names, CONSTANT), (*self.kinds, "constant")
+        return Budget(names, kinds, variances, self.elements)
+
+    @property
+    def total(self) -> Tensor:
+        """The sum over all sources: the prediction's total variance, (batch, outputs)."""
+        return self.variances.sum(0)
+
+    @property
+    def shares(self) -> Tensor:
+        """Each source's share of the total, (sources, batch, outputs); they sum to 1."""
+        total = self.total
+        return self.variances / torch.where(total > 0, total, torch.ones_like(total))
+
+    def share(self, name: str) -> Tensor:
+        """One source's share, (batch, outputs)."""
+        if name not in self.names:
+            raise ValueError(f"The budget has no source {name!r}; it has {list(self.names)}.")
+        return self.shares[self.names.index(name)]
+
+    def heatmap(self, name: str | None = None) -> Tensor:
+        """Variance by element of an input, (batch, outputs, *input's shape): which pixels."""
+        if not self.elements:
+            raise ValueError(
+                "There is no heat map: no input has noise that is independent between elements, or "
+                "the budget is that of a whole loader; predict one batch by itself."
+            )
+        chosen = next(iter(self.elements)) if name is None else name
+        if chosen not in self.elements:
+            raise ValueError(f"The budget has no input {chosen!r}; it has {list(self.elements)}.")
+        return self.elements[chosen]
+
+    def table(self) -> list[tuple[str, str, float, float]]:
+        """Name, kind, average variance and average share of every source, largest first."""
+        variances, shares = (t.flatten(1).mean(1).tolist() for t in (self.variances, self.shares))
+        rows = zip(self.names, self.kinds, variances, shares, strict=True)
+        return sorted(rows, key=lambda row: -row[3])
+
+    def __str__(self) -> str:
+        """The table in text, with the total below."""
+        rows = [(n, k, f"{v:.3g}", f"{100 * s:.1f} %") for n, k, v, s in self.table()]
+        shares = float(self.shares.sum(0).mean())
+        rows.append(("total", "", f"{float(self.total.mean()):.3g}", f"{100 * shares:.1f} %"))
+        header = ("source", "kind", "variance", "share")
+        widths = [max(len(row[i]) for row in (header, *rows)) for i in range(4)]
+        return "\n".join(
+            f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}".rstrip()
+            for a, b, c, d in (header, *rows)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Details:
+    """What a prediction knows besides its variances, where a method has it.
+
+    Attributes:
+        covariance: Between the outputs of each input, (batch, outputs, outputs).
+        linear_share: The share of the variance that is first order, (batch, outputs).
+        budget: The variance by source.
+    """
+
+    covariance: Tensor | None = None
+    linear_share: Tensor | None = None
+    budget: Budget | None = None
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """A prediction and how sure it is; fields have the structure of the model's output.
@@ -32,10 +157,6 @@ class Prediction:
         notes: What a user should know about how it was computed.
         logits: For classification, the prediction before the softmax.
         expected_entropy: For classification, the average entropy of the samples.
-        covariance: Covariance between the outputs of each input, where a method has it.
-        sources: Variance by source, where a method has it; `budget()` returns it.
-        linear_share: Share of the variance that is first order in the noise, between 0 and 1, flat:
-            near 1 a linearised network would do as well.
         std_error: Standard error of `std`, where a method knows it: how far more points or samples
             would move it.
         novelty: How unlike the known inputs this one is, where `fit` has found that out: above 1
@@ -45,6 +166,7 @@ class Prediction:
             a temperature.
         method: The method that made the prediction.
         batch_dim: The axis of the outputs that counts the inputs; `None` if the call was one.
+        details: Covariance, linear share and budget; or what computes them when they are read.
     """
 
     mean: Any
@@ -53,15 +175,43 @@ class Prediction:
     notes: tuple[str, ...] = ()
     logits: Prediction | None = None
     expected_entropy: Tensor | None = None
-    covariance: Tensor | None = None
-    sources: Budget | None = None
-    linear_share: Tensor | None = None
     std_error: Any = None
     novelty: Any = None
     joint_novelty: Tensor | None = None
     temperature: Tensor | None = None
     method: str = ""
     batch_dim: int | None = 0
+    details: Details | Callable[[], Details] | None = None
+
+    @cached_property
+    def _details(self) -> Details:
+        if not callable(self.details):
+            return self.details or Details()
+        with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+            return self.details()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy has: values in place of what computes them."""
+        state = {name: value for name, value in vars(self).items() if name != "_details"}
+        return {**state, "details": None if self.details is None else self._details}
+
+    @property
+    def covariance(self) -> Tensor | None:
+        """Covariance between the outputs of each input, where a method has it."""
+        return self._details.covariance
+
+    @property
+    def linear_share(self) -> Tensor | None:
+        """Share of the variance that is first order in the noise, between 0 and 1, flat.
+
+        Near 1 a linearised network would do as well.
+        """
+        return self._details.linear_share
+
+    @property
+    def sources(self) -> Budget | None:
+        """Variance by source, where a method has it; `budget()` returns it."""
+        return self._details.budget
 
     def __repr__(self) -> str:
         """Shape, method and range of the std: `Prediction(8 x 2, gradients, std 0.02 to 0.11)`."""
@@ -188,7 +338,8 @@ def _root(leaf: Any) -> Any:
 
 # Fields in the structure of the model's output, and those with a row for each input in front.
 _NESTED = ("mean", "data_var", "model_var", "std_error", "novelty")
-_BY_ROW = ("expected_entropy", "covariance", "linear_share", "joint_novelty", "temperature")
+_BY_ROW = ("expected_entropy", "joint_novelty", "temperature")
+_DETAILS_BY_ROW = ("covariance", "linear_share")
 
 
 def rows_of(prediction: Prediction) -> int:
@@ -222,12 +373,16 @@ def of_rows(prediction: Prediction, index: Any) -> Prediction:
         value = getattr(prediction, name)
         return None if value is None or len(value) != rows else taken(value, 0)
 
-    sources, logits = prediction.sources, prediction.logits
+    budget, logits = prediction.sources, prediction.logits
+    details = Details(
+        **{name: by_row(name) for name in _DETAILS_BY_ROW},
+        budget=None if budget is None else budget.of_rows(chosen, rows),
+    )
     return replace(
         prediction,
         **{name: map_leaves(taken, getattr(prediction, name)) for name in _NESTED},
         **{name: by_row(name) for name in _BY_ROW},
-        sources=None if sources is None else sources.of_rows(chosen, rows),
+        details=details,
         logits=None if logits is None else of_rows(logits, index),
     )
 
@@ -238,11 +393,15 @@ def mapped(prediction: Prediction, change: Callable[[Tensor], Tensor]) -> Predic
     def leaf(value: Any) -> Any:
         return change(value) if isinstance(value, Tensor) else value
 
-    sources, logits = prediction.sources, prediction.logits
+    budget, logits = prediction.sources, prediction.logits
+    details = Details(
+        **{name: map_leaves(leaf, getattr(prediction, name)) for name in _DETAILS_BY_ROW},
+        budget=None if budget is None else budget.mapped(change),
+    )
     return replace(
         prediction,
         **{name: map_leaves(leaf, getattr(prediction, name)) for name in (*_NESTED, *_BY_ROW)},
-        sources=None if sources is None else sources.mapped(change),
+        details=details,
         logits=None if logits is None else mapped(logits, change),
     )
 
@@ -270,7 +429,10 @@ def concatenated(batches: Sequence[Prediction], *, maps: bool = False) -> Predic
         **{name: _of_all(batches, name, torch.cat) for name in _BY_ROW},
         notes=tuple(dict.fromkeys(note for batch in batches for note in batch.notes)),
         logits=_of_all(batches, "logits", lambda parts: concatenated(parts, maps=maps)),
-        sources=_of_all(batches, "sources", lambda parts: Budget.joined(parts, maps=maps)),
+        details=Details(
+            **{name: _of_all(batches, name, torch.cat) for name in _DETAILS_BY_ROW},
+            budget=_of_all(batches, "sources", lambda parts: Budget.joined(parts, maps=maps)),
+        ),
     )
 
 

@@ -101,7 +101,7 @@ def test_a_loaded_wrapper_samples_where_the_first_inputs_are_flat_over_their_noi
             own, again = sure(*some), hs.Uncertain.load(tmp_path / "sure.pt", net)(*some)
             assert torch.allclose(again.std, own.std, rtol=0.1)
             assert torch.allclose(again.budget().variances.sum(0), again.total_var, rtol=1e-4)
-            sampled += any("5 of 5 inputs were sampled" in note for note in again.notes)
+            sampled += any("of 5 inputs were sampled" in note for note in again.notes)
     assert sampled
 
 

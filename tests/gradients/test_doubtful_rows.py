@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.gradients.points import draw
+from howsure.estimators.designs import draw
 
 torch.manual_seed(0)
 NET = nn.Sequential(nn.Linear(100, 32), nn.ReLU(), nn.Linear(32, 3)).eval()

@@ -9,7 +9,7 @@ from torch import nn
 
 import howsure as hs
 from compilers import needs_compiler
-from howsure.methods.draws import Sampled
+from howsure.methods import sampling
 
 WIDTH = 80
 
@@ -63,13 +63,13 @@ def test_a_std_of_0_is_not_believed(deviations):
 @pytest.fixture
 def looked(monkeypatch):
     """The numbers of rows that further passes looked at."""
-    counts, own = [], Sampled.spread
+    counts, own = [], sampling.spread_of_rows
 
-    def spread(self, rows):
+    def spread(problem, rows):
         counts.append(len(rows))
-        return own(self, rows)
+        return own(problem, rows)
 
-    monkeypatch.setattr(Sampled, "spread", spread)
+    monkeypatch.setattr(sampling, "spread_of_rows", spread)
     return counts
 
 

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import howsure as hs
-from howsure.gradients import sources
-from howsure.gradients.image_gradients import fast_image_gradients
+from howsure import problem
+from howsure.estimators.image_gradients import fast_image_gradients
 from old_torch import TORCH
 
 IMAGE = torch.rand(3, 3, 13, 11, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -220,7 +220,7 @@ def test_predictions_are_the_same(name, kind, monkeypatch):
     model, x, options = NETS[name](), torch.rand(2, 3, 16, 16), OPTIONS[kind]
     x = x.double() if name == "double" else x
     found = hs.Uncertain(model, 0.01, "gradients", **options)(x)
-    monkeypatch.setattr(sources, "fast_image_gradients", lambda inputs: nullcontext())
+    monkeypatch.setattr(problem, "fast_image_gradients", lambda inputs: nullcontext())
     expected = hs.Uncertain(model, 0.01, "gradients", **options)(x)
     assert found.notes == expected.notes and found.method == "gradients"
     for one, two in ((found.mean, expected.mean), (found.total_var, expected.total_var)):

@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal, norm
 
-from howsure.gradients.points import design_for, draw
-from howsure.gradients.quadrature import RHO, linear_form, variance_form
+from howsure.estimators.designs import RHO, design, draw, linear_form, variance_form
 
 CORRELATIONS = torch.tensor(
     [[1, -1, RHO, -RHO], [-1, 1, -RHO, RHO], [RHO, -RHO, 1, -1], [-RHO, RHO, -1, 1]],
@@ -56,26 +55,26 @@ def test_rectifiers_are_right_to_a_percent(t):
 
 
 def test_points_have_their_correlations():
-    design = design_for(noise=True, masks=False)
-    torch.testing.assert_close(design.noise @ design.noise.T, CORRELATIONS, atol=1e-6, rtol=0)
-    z = draw(design.noise, (20_000,), range(3), 0, 0).reshape(12, -1).double()
+    block = design(noise=True, multipliers=False)
+    torch.testing.assert_close(block.noise @ block.noise.T, CORRELATIONS, atol=1e-6, rtol=0)
+    z = draw(block.noise, (20_000,), range(3), 0, 0).reshape(12, -1).double()
     found = z @ z.T / z.shape[1]
     torch.testing.assert_close(found[:4, :4], CORRELATIONS, atol=0.04, rtol=0)
     torch.testing.assert_close(found[:4, 4:], torch.zeros(4, 8).double(), atol=0.04, rtol=0)
 
 
 def test_blocks_and_sources_have_streams_of_their_own():
-    design = design_for(noise=True, masks=False)
-    several = draw(design.noise, (5,), range(2, 5), 7, 1)
-    assert torch.equal(several[1], draw(design.noise, (5,), range(3, 4), 7, 1)[0])
-    assert not torch.equal(several[1], draw(design.noise, (5,), range(3, 4), 8, 1)[0])
-    assert not torch.equal(several[1], draw(design.noise, (5,), range(3, 4), 7, 2)[0])
+    block = design(noise=True, multipliers=False)
+    several = draw(block.noise, (5,), range(2, 5), 7, 1)
+    assert torch.equal(several[1], draw(block.noise, (5,), range(3, 4), 7, 1)[0])
+    assert not torch.equal(several[1], draw(block.noise, (5,), range(3, 4), 8, 1)[0])
+    assert not torch.equal(several[1], draw(block.noise, (5,), range(3, 4), 7, 2)[0])
 
 
 def test_with_noise_and_masks_four_points_share_a_mask():
-    design = design_for(noise=True, masks=True)
-    assert design.points == 16
-    masks, noise = design.masks @ design.masks.T, design.noise @ design.noise.T
+    block = design(noise=True, multipliers=True)
+    assert block.points == 16
+    masks, noise = block.multipliers @ block.multipliers.T, block.noise @ block.noise.T
     for group in range(4):
         own = slice(4 * group, 4 * group + 4)
         torch.testing.assert_close(masks[own, own], torch.ones(4, 4).double())

@@ -7,7 +7,7 @@ from correlations import KINDS
 from torch import nn
 
 import howsure as hs
-from howsure.gradients.checks import STEPWISE
+from howsure.methods.gradients import CONTRADICTED
 from howsure.methods.passes import DIAGONAL
 
 DRAWS = 20_000
@@ -81,7 +81,7 @@ def test_std_is_that_of_independent_draws(kind, name):
     is_kinked = (kind, name) in TOO_KINKED
     if is_kinked:
         # By the luck of the points it is sampled from the start, or says that it is not precise.
-        told = STEPWISE in found.notes[0] or "did not reach the tolerance" in found.notes[-1]
+        told = CONTRADICTED in found.notes[0] or "did not reach the tolerance" in found.notes[-1]
         assert told, found.notes
     else:
         assert found.method == "gradients"

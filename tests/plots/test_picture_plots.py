@@ -12,7 +12,7 @@ from scipy import stats
 from howsure import plots
 from howsure.plots.images import picture
 from howsure.plots.theme import LIGHT
-from howsure.values.budget import Budget
+from howsure.prediction import Budget
 from plots.reading import drawn, legend_texts, line
 
 

@@ -13,7 +13,7 @@ from waves import data, trained
 import howsure as hs
 from howsure.fit import PosteriorFit
 from howsure.fit.stress import IMAGES, TABLES
-from howsure.gradients.units import mask_gradients
+from howsure.methods.gradients import gradients_at_input
 
 
 def test_without_noise_the_network_alone_is_judged(net):
@@ -62,7 +62,7 @@ def test_cross_fitting_judges_no_input_by_a_posterior_that_has_seen_it(net):
     fit = wrapped.fit([(x[:30], y[:30]), (x[30:], y[30:])])
     assert isinstance(fit, PosteriorFit) and fit.cross_fitted and fit.known == 60
     assert "five folds" in str(fit)
-    naive = wrapped.setup.variance_model.posterior.m(mask_gradients(wrapped.setup, x))
+    naive = wrapped.setup.variance_model.posterior.m(gradients_at_input(wrapped.setup, x))
     assert float(wrapped.setup.variance_model.known) > float(naive.quantile(0.75))
 
 

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import howsure as hs
+from howsure.prediction import Details
 from howsure.robotics import CORRELATION_FLOOR, VAR_FLOOR, Measurement, measurement
 
 
 def predicted(mean, var, covariance=None):
     mean, var = (torch.as_tensor(t, dtype=torch.float32) for t in (mean, var))
-    return hs.Prediction(mean, var, torch.zeros_like(var), covariance=covariance)
+    return hs.Prediction(mean, var, torch.zeros_like(var), details=Details(covariance))
 
 
 def random_covariance(d, seed=0):

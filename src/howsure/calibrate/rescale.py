@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from howsure.calibrate.held_out import check_new, one_tensor
-from howsure.prediction import Prediction
+from howsure.prediction import CONSTANT, Budget, Details, Prediction
 from howsure.trees import TensorTree
-from howsure.values.budget import CONSTANT, Budget
 
 
 def rescaled(prediction: Prediction, scale: Tensor, residual_var: Tensor) -> Prediction:
@@ -69,13 +68,10 @@ def _std_error(before: Prediction, after: Prediction, factor: Tensor) -> object:
 def _with_extras(prediction: Prediction, factor: Tensor, extra: Tensor) -> Prediction:
     """Covariance and budget rescaled; `factor` and `extra` are one number per flat output."""
     covariance, sources, root = prediction.covariance, prediction.sources, factor.sqrt()
-    return replace(
-        prediction,
-        covariance=None
-        if covariance is None
-        else covariance * root[:, None] * root + torch.diag(extra),
-        sources=None if sources is None else _budget(sources, factor, extra),
-    )
+    if covariance is not None:
+        covariance = covariance * root[:, None] * root + torch.diag(extra)
+    budget = None if sources is None else _budget(sources, factor, extra)
+    return replace(prediction, details=Details(covariance, prediction.linear_share, budget))
 
 
 def _budget(budget: Budget, factor: Tensor, extra: Tensor) -> Budget:

@@ -27,11 +27,9 @@ from howsure.fit.known_inputs import (
 from howsure.fit.labelled import PIXELS
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, check_held_out, fit_judged
 from howsure.fit.stress import corruptions
-from howsure.gradients.checks import STEPWISE
-from howsure.gradients.layout import layout_of, why_no_gradients
-from howsure.gradients.sources import MOST_OUTPUTS
 from howsure.methods import Method, noise_sampling
 from howsure.methods.choice import outputs_of
+from howsure.methods.gradients import CONTRADICTED, ROWS_MIXED
 from howsure.methods.pixel_directions import has_derivatives
 from howsure.methods.pixel_head import NoPixelHeadError, head_of
 from howsure.methods.pixels import gradients_at_pixels
@@ -39,6 +37,8 @@ from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW
 from howsure.posterior.novelty import quantiles_of
 from howsure.posterior.pixels import AtPixels, PixelGram, m_at_pixels
 from howsure.posterior.variance_model import ALL_LAYERS, KNOWN, VarianceModel
+from howsure.probe import RANDOM, probe_model
+from howsure.problem import MOST_OUTPUTS
 from howsure.progress import progress
 from howsure.setup import Setup
 from howsure.trees import clone_tensors
@@ -56,15 +56,16 @@ def is_dense(setup: Setup, method: Method | None, x: object, search: PosteriorSe
 
 def why_not_dense(setup: Setup, x: object) -> str | None:
     """Why dense outputs have no posterior over masks; `None` if they have one."""
-    verdict = setup.watching(x).once(layout_of, x)
-    reason = why_no_gradients(setup, verdict)
-    if reason is not None:
-        return reason
+    probe = setup.watching(x).once(probe_model, x)
+    if probe.is_random:
+        return RANDOM
+    if probe.mixes_rows:
+        return ROWS_MIXED
     with torch.no_grad():
         output = setup.run(clone_tensors(x))
     has_pixels = isinstance(output, Tensor) and output.dim() > 2 and setup.batch_dim == 0
     if has_pixels:
-        return None if has_derivatives(setup, x) else STEPWISE
+        return None if has_derivatives(setup, x) else CONTRADICTED
     return (
         f"{outputs_of(setup.watching(x), x)} outputs are too many for a backward pass each, and "
         "they are not maps (batch, channels, height, width) or (batch, height, width); choose some "

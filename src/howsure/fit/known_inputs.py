@@ -14,8 +14,12 @@ import torch
 from torch import Tensor
 
 from howsure.fit.inputs import check_finite, unseen_inputs
-from howsure.gradients.units import mask_gradients
-from howsure.methods.gradients import examined
+from howsure.methods.gradients import (
+    NoGradientsError,
+    cannot_use,
+    examine,
+    gradients_at_input,
+)
 from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
 from howsure.posterior.local_error import LocalError, Nearby
 from howsure.progress import progress
@@ -98,7 +102,10 @@ class Known:
         """A held-out batch, each row by a posterior that has not seen it."""
         nearby = self.local_error
         watch = self.posterior is not None
-        found = examined(setup, x, watch=watch, features=nearby is not None)
+        try:
+            found = examine(setup, x, watch=watch, features=nearby is not None)
+        except NoGradientsError as error:
+            raise cannot_use(str(error)) from error
         flat = target.reshape(len(found.mean), -1).double()
         if flat.shape != found.mean.shape:
             raise ValueError(
@@ -107,12 +114,12 @@ class Known:
             )
         m = torch.zeros_like(flat)
         if self.posterior is not None:
-            assert found.z is not None
-            m = self._m(found.z, number)
+            assert found.slopes is not None
+            m = self._m(found.slopes, number)
         near = Nearby(torch.zeros_like(flat), torch.zeros_like(flat[:, :1]))
         if nearby is not None and found.features is not None:
             near = nearby.at(found.features)
-        mean, data = found.mean.double(), found.own.data.double()
+        mean, data = found.mean.double(), found.variances.data.double()
         error = squared_error(flat, found.mean)
         parts = (mean, error, data, m, flat, near.error, near.squared_distance)
         return Judged(*parts)
@@ -141,7 +148,7 @@ def _sum(grams: Sequence[Gram]) -> Gram:
 def _by_fold(setup: Setup, batches: Batches, show: bool) -> list[Gram]:
     grams: list[Gram] = []
     for number, (x, _) in enumerate(progress(batches, show, "masks")):
-        z = mask_gradients(setup, x)
+        z = gradients_at_input(setup, x)
         if not grams:
             whole = Gram()
             whole.add(z)
@@ -155,7 +162,7 @@ def _by_fold(setup: Setup, batches: Batches, show: bool) -> list[Gram]:
 def _from_training(setup: Setup, batches: Batches, inputs: object, show: bool) -> Gram:
     gram, unseen = Gram(), unseen_inputs(inputs, batches, setup)
     for x in progress(unseen, show, "masks"):
-        z = mask_gradients(setup, x)
+        z = gradients_at_input(setup, x)
         check_finite([z], "gradients at training inputs")
         gram.add(z)
     if gram.count < FEWEST:

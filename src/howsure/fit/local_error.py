@@ -12,12 +12,12 @@ from torch.utils.data import Dataset
 from howsure.fit.inputs import check_finite, check_same_kind
 from howsure.fit.known_inputs import Batches
 from howsure.fit.validation_data import pairs_of, rows_in_front
-from howsure.gradients.calls import tensors_of
-from howsure.gradients.layout import layout_of, require_gradients
-from howsure.gradients.sources import Sources
-from howsure.methods.gradients import plain_pass
+from howsure.methods.gradients import NoGradientsError, cannot_use, check_probe, plain_pass
 from howsure.posterior.local_error import NEIGHBOURS, LocalError
+from howsure.probe import probe_model
+from howsure.problem import Problem, Sources
 from howsure.setup import Setup
+from howsure.trees import tensors_of
 from howsure.values.batches import BATCH, batched
 
 # Rows that are kept; a random choice of them, the same for the same data, where there are more.
@@ -81,10 +81,13 @@ def _sampled(setup: Setup, held_out: Batches, train: Iterable[object]) -> tuple[
 def _residuals(setup: Setup, x: object, target: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """What enters the last linear layer, and the squared residuals, of a batch."""
     check_finite((*tensors_of(x), target), f"{kind} rows")
-    verdict = setup.watching(x).once(layout_of, x)
-    require_gradients(setup, verdict)
-    calls = verdict.calls(setup, x, Sources.of(setup, x, verdict.layout, watch=True))
-    mean, features = plain_pass(calls, features=True)
+    probe = setup.watching(x).once(probe_model, x)
+    try:
+        check_probe(setup, probe, watch=True)
+    except NoGradientsError as error:
+        raise cannot_use(str(error)) from error
+    problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=True))
+    mean, features = plain_pass(problem, features=True)
     assert features is not None
     if target.numel() != mean.numel() or len(target) != len(mean):
         raise ValueError(

@@ -29,15 +29,13 @@ from howsure.fit.validation_data import (
     warn_if_clean,
     warn_if_training_data,
 )
-from howsure.gradients.calls import tensors_of
-from howsure.gradients.checks import verdict_of
-from howsure.gradients.layout import why_no_gradients
-from howsure.gradients.sources import MOST_OUTPUTS
 from howsure.methods import METHODS, Method, choose, gradients, method_of
 from howsure.methods.choice import outputs_of
+from howsure.methods.gradients import cannot_use, why_no_gradients
 from howsure.noise import sample_of
+from howsure.problem import MOST_OUTPUTS
 from howsure.setup import Setup
-from howsure.trees import TensorTree, clone_tensors
+from howsure.trees import TensorTree, clone_tensors, tensors_of
 
 ModelPart = Literal["auto", "posterior", "temperature", "dropout"]
 Found = Fit | PosteriorFit | TemperatureFit
@@ -88,6 +86,9 @@ def fit_method(
     batches = _batches(setup, loader, search)
     if is_dense(setup, own, batches[0][0], search):
         return fit_dense(setup, batches, search)
+    reason = why_no_gradients(setup, batches[0][0], watch=model is not None)
+    if reason is not None:
+        raise cannot_use(reason)
     axis = setup.batch_dim or 0
     return fit_posterior(setup, [(x, rows_in_front(y, axis)) for x, y in batches], search)
 
@@ -129,7 +130,7 @@ def _why_no_posterior(setup: Setup, method: Method | None, x: object) -> str | N
         can_be_dense = method is None or method.has_dense_posterior
         reason = f"{outputs} outputs are too many for a backward pass each"
         return why_not_dense(setup, x) if can_be_dense else reason
-    return why_no_gradients(setup, watching.once(verdict_of, x))
+    return why_no_gradients(setup, x, watch=True)
 
 
 def _part(setup: Setup, model: str | None) -> ModelPart:
@@ -204,7 +205,7 @@ def _fit_dropout(
     own = method or _method_for_fit(setup, batches)
     in_closed_form = _closed_form(own, search, classification=setup.task == "classification")
     if in_closed_form and not _wants_closed_form(search):
-        in_closed_form = _at_a_rate(setup).once(verdict_of, batches[0][0]).reason is None
+        in_closed_form = why_no_gradients(_at_a_rate(setup), batches[0][0]) is None
     while True:
         if in_closed_form:
             changed, fit = search_closed_form(setup, own, batches, search)
@@ -232,7 +233,7 @@ def _method_for_fit(setup: Setup, batches: Batches) -> Method:
     method = choose(with_rate, x)[0]
     if outputs_of(with_rate, x) > MOST_OUTPUTS:
         return method
-    return gradients.METHOD if with_rate.once(verdict_of, x).reason is None else method
+    return gradients.METHOD if why_no_gradients(with_rate, x) is None else method
 
 
 def _at_a_rate(setup: Setup) -> Setup:

@@ -25,7 +25,6 @@ from howsure.fit.labelled import PIXELS, Labelled, check_labels
 from howsure.fit.options import check_count
 from howsure.fit.stress import Stress, corruptions
 from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
-from howsure.gradients.layout import RANDOM, layout_of
 from howsure.methods.temperature import (
     GROWTH,
     Distances,
@@ -34,6 +33,7 @@ from howsure.methods.temperature import (
     quantiles_of_novelty,
 )
 from howsure.posterior.variance_model import KNOWN
+from howsure.probe import RANDOM, probe_model
 from howsure.progress import progress
 from howsure.setup import Setup
 
@@ -112,7 +112,7 @@ def why_no_temperature(setup: Setup, x: object, *, growth: bool = True) -> str |
     if setup.batch_dim != 0:
         return f"`batch_dim` is {setup.batch_dim}, and inputs must be along axis 0"
     # Two passes of its own: those that look into layers draw the same numbers.
-    if setup.once(layout_of, x).random:
+    if setup.once(probe_model, x).is_random:
         return RANDOM
     try:
         if growth:

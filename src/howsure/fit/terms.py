@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from howsure.fit.objectives import check_targets, gaussian
-from howsure.gradients.layout import layout_of
-from howsure.gradients.sources import Sources
 from howsure.methods import Method, adf, gradients
 from howsure.methods.passes import Pass, no_gradients
-from howsure.prediction import Prediction
+from howsure.prediction import Budget, Prediction
+from howsure.probe import probe_model
+from howsure.problem import Sources
 from howsure.setup import Setup
-from howsure.values.budget import Budget
 
 # Random numbers that an input should see at least, and blocks of points at the most.
 _ELEMENTS = 2**10
@@ -114,7 +113,7 @@ def _rows(values: Tensor) -> Tensor:  # (inputs, outputs)
 
 def points_for(setup: Setup, x: object) -> int:
     """One block for large networks; more where inner products average over few summands."""
-    sources = Sources.of(setup, x, setup.once(layout_of, x).layout)
+    sources = Sources.of(setup, x, setup.once(probe_model, x).layout)
     blocks = max(1, min(_MOST_BLOCKS, _ELEMENTS // max(1, sources.elements)))
     return blocks * sources.design.points
 

@@ -21,17 +21,17 @@ from howsure.methods.method import MethodName as MethodName
 
 # In the order in which an audit compares them.
 METHODS: dict[str, Method] = {
-    module.METHOD.name: module.METHOD
-    for module in (
-        adf,
-        linear,
-        gradients,
-        mc_dropout,
-        noise_sampling,
-        sampled_adf,
-        constant,
-        heteroscedastic,
-        ensemble,
+    method.name: method
+    for method in (
+        adf.METHOD,
+        linear.METHOD,
+        gradients.METHOD,
+        mc_dropout.METHOD,
+        noise_sampling.METHOD,
+        sampled_adf.METHOD,
+        constant.METHOD,
+        heteroscedastic.METHOD,
+        ensemble.METHOD,
     )
 }
 

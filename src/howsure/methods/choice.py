@@ -9,13 +9,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from howsure.gradients.calls import Calls
-from howsure.gradients.layout import layout_of
-from howsure.gradients.sources import MOST_OUTPUTS, Sources
 from howsure.methods import gradients, noise_sampling
 from howsure.methods.gradients import FEW_DIMENSIONS, sampling_for
 from howsure.methods.method import Method, nothing_unsure
+from howsure.probe import probe_model
+from howsure.problem import MOST_OUTPUTS, Problem
 from howsure.setup import Setup
+from howsure.trees import TensorTree, clone_tensors
 
 # A network is small if it does not do more than so much work for an input (operations), and its
 # noise has few dimensions: inner products over few of them average little, so that gradients need
@@ -53,7 +53,7 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
         return noise_sampling.METHOD, setup, "it has what `fit` found about every pixel"
     if setup.temperature_model is not None and setup.temperature_model.dense:
         return noise_sampling.METHOD, setup, "it has the temperature that `fit` found for images"
-    sampling = sampling_for(setup)
+    sampler = sampling_for(setup)
     outputs, work, elements = setup.once(_size, x)
     directions = setup.noise_dimensions(x)
     has_few = directions < FEW_DIMENSIONS
@@ -64,43 +64,40 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
             setup = setup.with_(samples=SMALL_POINTS)
         return gradients.METHOD, setup, "it has what `fit` found about the model itself"
     if outputs > MOST_OUTPUTS and not _has_classes(setup, x):
-        return sampling, setup, f"{outputs} outputs are too many for a backward pass each"
-    if sampling.draws_noise and (is_small or has_few):
+        return sampler, setup, f"{outputs} outputs are too many for a backward pass each"
+    if sampler.draws_noise and (is_small or has_few):
         if is_small and setup.samples is None and setup.tolerance is None:
             setup = setup.with_(samples=SMALL_SAMPLES)
         how = f"{elements} noisy numbers and a small network: samples as one batch are cheaper"
         if has_few:
             how = f"noise of about {directions:.1f} directions: samples are cheaper than points"
-        return sampling, setup, how
+        return sampler, setup, how
     plural = "s" if outputs > 1 else ""
     return gradients.METHOD, setup, f"{outputs} output{plural} with a backward pass each"
 
 
 def outputs_of(setup: Setup, x: Any) -> int:
     """How many numbers the model returns for an input."""
-    return setup.once(_size, x)[0]
+    return setup.once(probe_model, x).outputs
 
 
 def _has_classes(setup: Setup, x: Any) -> bool:
     """Whether the outputs are one row of logits for each input."""
     if setup.task != "classification":
         return False
-    calls = Calls(setup, x, "whole")
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        calls.plain()
-    return calls.parts is not None and [t.dim() for t in calls.parts.tensors] == [2]
+        tensors = TensorTree(setup.run(clone_tensors(x))).tensors
+    return [t.dim() for t in tensors] == [2]
 
 
 def _size(setup: Setup, x: Any) -> tuple[int, int, int]:
     """Outputs per input, operations per input, and noisy numbers per input."""
-    verdict = setup.once(layout_of, x)
-    sources = Sources.of(setup, x, verdict.layout)
-    calls = verdict.calls(setup, x, sources)
-    quiet = torch.random.fork_rng(devices=[])
-    with quiet, torch.no_grad(), _Work() as work:
-        plain = calls.plain()
-    each = work.total // max(1, calls.count)
-    return calls.flat(plain, 1).shape[2], max(each, _parameters(setup)), sources.elements
+    probe = setup.once(probe_model, x)
+    problem = Problem(setup, x, probe)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _Work() as work:
+        problem.plain()
+    work_per_row = work.total // max(1, problem.rows)
+    return probe.outputs, max(work_per_row, _parameters(setup)), problem.elements
 
 
 class _Work(TorchDispatchMode):

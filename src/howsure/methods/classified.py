@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from howsure.deferred import as_is, changed, later
-from howsure.gradients.classes import Classes, Logits, through_softmax
-from howsure.gradients.covariances import with_variances
-from howsure.gradients.estimate import Estimate
-from howsure.gradients.variances import Variances
+from howsure.estimators.gradients import Estimate
+from howsure.estimators.softmax import Classes, Logits, through_softmax
+from howsure.estimators.variances import Variances
 from howsure.methods.activations import read
 from howsure.methods.temperature import Judged
-from howsure.prediction import Prediction, entropy
+from howsure.prediction import Details, Prediction, entropy
 from howsure.setup import Setup
+from howsure.trees import is_tracing
 
 if TYPE_CHECKING:
-    from howsure.methods.gradients import Examined
+    from howsure.methods.gradients import Outcome
 
 
-def classified(setup: Setup, x: Any, seen: Examined) -> Prediction:
+def classified(setup: Setup, x: Any, seen: Outcome) -> Prediction:
     """Class probabilities, from the covariance of the logits; and the logits themselves."""
     assert seen.logits is not None
     plain, found, means = seen.logits.plain, seen.logits.estimate, seen.logits.means
-    own, columns = seen.own, seen.calls.columns
+    own, columns = seen.variances, seen.problem.columns
     judged = judged_at(setup, x)
     t = None if judged is None else judged.temperature
     # Noise shifts the logits, and where they lie decides how much the softmax lets through: they
     # vary around their mean, whatever is predicted.
-    covariances = [found.data_covariance, found.model_covariance]
-    if own.has_samples:
-        kept = zip(covariances, (own.data, own.model), strict=True)
-        covariances = [with_variances(*each) for each in kept]
+    covariances = list(found.covariances())
     estimates = [(means[0], *covariances), *_halves(found, means)]
     at_t = [
         _at_temperature(_among(plain, columns, mean), data, model, t)
@@ -44,8 +41,8 @@ def classified(setup: Setup, x: Any, seen: Examined) -> Prediction:
     is_mean = setup.prediction == "mean"
     probabilities = classes.mean if is_mean else _divided(plain, t).softmax(1)
     centre = _divided(_among(plain, columns, means[0]) if is_mean else plain, t)
-    cooled = own if t is None else own.scaled(t[:, None] ** -2)
-    logits = changed(_logits(setup, cooled, centre, columns), notes=seen.notes)
+    cooled = own if t is None else own.scale(t[:, None] ** -2)
+    logits = replace(_logits(setup, cooled, centre, columns), notes=seen.notes)
     prediction = Prediction(
         probabilities,
         classes.data_var + setup.residual_var,
@@ -68,7 +65,7 @@ def certain(setup: Setup, x: Any) -> Prediction:
         probabilities,
         nothing + setup.residual_var,
         nothing,
-        logits=_logits(setup, Variances.nothing(plain), centre, None),
+        logits=_logits(setup, Variances.zero(plain), centre, None),
         expected_entropy=entropy(probabilities, dim=1),
         std_error=nothing,
     )
@@ -127,16 +124,20 @@ def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None
             return flat
         return torch.zeros_like(centre).to(flat).scatter(1, columns, flat)
 
-    own, whole = own.with_constant(setup.residual_var), columns is None
+    own, whole = own.add_constant(setup.residual_var), columns is None
     data, model, error = (everywhere(f) for f in (own.data, own.model, own.standard_error))
+
+    def details() -> Details:
+        was = own.details()
+        share = everywhere(was.linear_share)
+        return replace(was, linear_share=share) if whole else Details(linear_share=share)
+
     return Prediction(
         centre,
         data,
         model,
-        covariance=as_is(own, "covariance") if whole else None,
-        sources=as_is(own, "budget") if whole else None,
-        linear_share=later(lambda: everywhere(own.linear_share)),
         std_error=error,
+        details=details() if is_tracing() else functools.cache(details),
     )
 
 

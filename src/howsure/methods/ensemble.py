@@ -19,7 +19,7 @@ from howsure.methods import constant, heteroscedastic
 from howsure.methods.choice import choose
 from howsure.methods.method import Method
 from howsure.methods.variance_head import HeteroscedasticModel
-from howsure.prediction import Prediction
+from howsure.prediction import Details, Prediction
 from howsure.setup import Setup
 from howsure.trees import TensorTree
 
@@ -70,7 +70,7 @@ def mixture(members: Sequence[Prediction]) -> Prediction:
         tuple(dict.fromkeys(note for member in members for note in member.notes)),
         mixture(logits) if len(logits) == len(members) else None,
         torch.stack(entropies).mean(0) if len(entropies) == len(members) else None,
-        _covariance(members),
+        details=Details(_covariance(members)),
         novelty=_novelty(members),
         joint_novelty=_mean([member.joint_novelty for member in members]),
         temperature=_mean([member.temperature for member in members]),

@@ -1,11 +1,12 @@
 """The default: the variance from the network's own gradients at a few noisy points.
 
-Any differentiable network, without rules (docs/gradients.md). The assumptions are checked on the
-first call for a model; where they do not hold, the method samples and says why.
+Any differentiable network, without rules (docs/gradients.md). Every call judges every row by what
+its passes show; rows whose gradients cannot be relied on are sampled, with a note that says why.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,28 +14,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.deferred import as_is, changed
-from howsure.gradients.calls import Calls, tensors_of
-from howsure.gradients.checks import STEPWISE, verdict_of
-from howsure.gradients.classes import varying
-from howsure.gradients.estimate import Estimate, estimate, is_precise
-from howsure.gradients.layout import Verdict, layout_of, require_gradients
-from howsure.gradients.modelled import Modelled, modelled
-from howsure.gradients.sources import Sources, values_at
-from howsure.gradients.units import gradients_of_units
-from howsure.gradients.variances import SHIFT, Variances, are_usual, resampled, variances_of
-from howsure.methods import mc_dropout, noise_sampling
+from howsure.estimators.gradients import (
+    ALL,
+    COMPARED,
+    Estimate,
+    contradicts_on_lines,
+    contradicts_on_short_lines,
+    differentiate,
+    estimate,
+    is_precise,
+)
+from howsure.estimators.softmax import varying
+from howsure.estimators.variances import (
+    SHIFT,
+    UNEXPLAINED,
+    Doubts,
+    Variances,
+    doubts,
+    note_doubt,
+)
+from howsure.methods import mc_dropout, noise_sampling, sampling
 from howsure.methods.classified import certain, classified
-from howsure.methods.draws import Sampled
-from howsure.methods.method import Method, about_nothing
+from howsure.methods.method import Method, note_on_nothing
+from howsure.methods.modelled import Modelled, modelled
 from howsure.methods.passes import check_classes
+from howsure.methods.sampling import SampledRows, sample_rows
 from howsure.posterior.local_error import LastLinear
-from howsure.prediction import Prediction
+from howsure.prediction import Details, Prediction
+from howsure.probe import RANDOM, finite, notes_on, probe_model
+from howsure.problem import MOST_OUTPUTS, Layout, Probe, Problem, Sources, check_outputs
 from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
-from howsure.trees import is_tracing
+from howsure.trees import has_values, is_tracing, tensors_of
 
-# Points unless `samples` says otherwise: two blocks of one source, one of noise at masks.
+# Points unless `samples` says otherwise: two blocks of one source, one of noise at multipliers.
 POINTS = 8
 # Directions of the noise below which 8 points leave a std 12 to 30 % off, as 8 samples do.
 FEW_DIMENSIONS = 6
@@ -44,48 +57,110 @@ _FURTHER = 500_000
 # softmax lets through, and half of the error of a probability's std was that of their mean.
 _FURTHER_SHARE, _FURTHER_SHARE_OF_CLASSES = 1, 3
 
+# A model hides its gradients if it does so for such a share of the rows.
+_CONTRADICTED_ROWS = 0.1
+
+CONTRADICTED = (
+    "the model hides its gradient (no_grad, detach, rounding, or a backward pass of its own), has "
+    "steps, or is too rough for it, as a logarithm near 0 is: outputs change with the noise "
+    "otherwise than their gradients say"
+)
+TOO_MANY = (
+    "rows influence each other, so that a call is one input, and its outputs are too many for a "
+    "backward pass each"
+)
+ROWS_OF_CLASSES = "a call is one input, and it has several rows of classes"
+ROWS_MIXED = "the rows of a batch influence each other (`batch_dim=None` if a call is one input)"
+RESAMPLED = (
+    "{count} of {total} inputs were sampled: the gradients at their points contradict each other "
+    "or the outputs."
+)
+MORE_POINTS = " More points, by `tolerance=0.05` or `samples=64`, may need no sampling."
+NOT_FINITE = (
+    "{count} of {total} inputs have outputs that are NaN or infinite, as they are or under the "
+    "noise: their std is NaN."
+)
+SHIFTED = (
+    "The noise moves the outputs of {count} of {total} inputs by more than {std} std on average: "
+    "what the network says for the reading itself is not what it says under its noise. "
+    '`prediction="mean"` predicts the latter.'
+)
+
+
+class NoGradientsError(ValueError):
+    """The gradients of a model cannot be used; the message says why."""
+
 
 @torch.inference_mode(False)
 def predict(setup: Setup, x: Any) -> Prediction:
     """The prediction with data and model variance, covariance, budget and standard error."""
     keep_freed_memory()
-    if _is_certain(setup, x):
-        return certain(setup, x)
     model = setup.variance_model
-    watch = model is not None and model.posterior is not None
-    verdict = (setup.watching(x) if watch else setup).once(verdict_of, x)
-    # `fit` has seen the units' gradients; steps over the noise are a matter of these inputs.
-    if model is not None and verdict.reason != STEPWISE:
-        require_gradients(setup, verdict)
-    elif model is None and verdict.reason is not None:
-        return _sampled(setup, x, verdict)
-    local = None if model is None else model.local_error
-    found = examined_as(verdict, setup, x, watch=watch, features=local is not None)
-    if found.logits is not None:
-        return classified(setup, x, found)
-    own = Modelled(found.own)
+    try:
+        probe = setup.once(probe_model, x)
+        if _is_certain(setup, x, probe):
+            return certain(setup, x)
+        local = None if model is None else model.local_error
+        watch = model is not None and model.posterior is not None
+        outcome = examine(setup, x, watch=watch, features=local is not None)
+    except NoGradientsError as error:
+        if model is not None:
+            raise cannot_use(str(error)) from error
+        return _sample_all(setup, x, str(error))
+    if outcome.logits is not None:
+        prediction = classified(setup, x, outcome)
+        if outcome.sampled is not None:
+            prediction = sampling.replace_class_rows(prediction, setup, x, outcome.sampled.rows)
+        return _labelled(prediction, outcome)
+    result = Modelled(outcome.variances)
     if model is not None:
-        near = None if local is None or found.features is None else local.at(found.features)
-        own = modelled(found.own, found.mean, found.z, model, near)
-    return _prediction(setup, found, own)
+        near = None if local is None or outcome.features is None else local.at(outcome.features)
+        result = modelled(outcome.variances, outcome.mean, outcome.slopes, model, near)
+    problem = outcome.problem
+    variances = result.variances.add_constant(setup.residual_var)
+    prediction = Prediction(
+        problem.unflatten(outcome.mean),
+        problem.unflatten_variance(variances.data),
+        problem.unflatten_variance(variances.model),
+        notes=outcome.notes,
+        std_error=problem.unflatten_variance(variances.standard_error),
+        novelty=None if result.novelty is None else problem.unflatten_variance(result.novelty),
+        joint_novelty=result.joint,
+        details=variances.details() if is_tracing() else functools.cache(variances.details),
+    )
+    return _labelled(prediction, outcome)
 
 
-def _is_certain(setup: Setup, x: Any) -> bool:
+def _labelled(prediction: Prediction, outcome: Outcome) -> Prediction:
+    """With the name of the method that sampled, and why, where it was all sampled."""
+    setup, sampled = outcome.problem.setup, outcome.sampled
+    if sampled is None or len(sampled.rows) < outcome.problem.rows or setup.variance_model:
+        return prediction
+    method = sampling_for(setup)
+    note = f'"gradients" cannot be used, so "{method}" was: {CONTRADICTED}.'
+
+    def details() -> Details:  # Gradients that say nothing about any row say nothing about sources.
+        return replace(prediction._details, budget=None)
+
+    notes = (note, *prediction.notes)
+    return replace(prediction, method=method.name, notes=notes, details=details)
+
+
+def _is_certain(setup: Setup, x: Any, probe: Probe) -> bool:
     """Whether nothing is random but the class itself."""
     if setup.task == "regression" or setup.noise is not None:
         return False
-    verdict = setup.once(layout_of, x)
-    return not verdict.random and not Sources.of(setup, x, verdict.layout).names
+    return not probe.is_random and not Sources.of(setup, x, probe.layout).all
 
 
-def _sampled(setup: Setup, x: Any, verdict: Verdict) -> Prediction:
+def _sample_all(setup: Setup, x: Any, reason: str) -> Prediction:
     """The prediction by sampling, with the reason."""
     # Which knows of temperatures.
     method = sampling_for(setup) if setup.temperature_model is None else noise_sampling.METHOD
     prediction = setup.prediction or "network"
-    found = method.predict(setup.with_(samples=None, prediction=prediction), x)
-    reason = f'"gradients" cannot be used, so "{method}" was: {verdict.reason}.'
-    return replace(found, method=method.name, notes=(reason, *found.notes))
+    result = method.predict(setup.with_(samples=None, prediction=prediction), x)
+    note = f'"gradients" cannot be used, so "{method}" was: {reason}.'
+    return replace(result, method=method.name, notes=(note, *result.notes))
 
 
 def sampling_for(setup: Setup) -> Method:
@@ -93,32 +168,16 @@ def sampling_for(setup: Setup) -> Method:
     return mc_dropout.METHOD if setup.noise is None else noise_sampling.METHOD
 
 
-def _prediction(setup: Setup, seen: Examined, found: Modelled) -> Prediction:
-    """The prediction in the structure of the model's output; all tensors are (rows, outputs)."""
-    calls = seen.calls
-    assert calls.parts is not None
-    own = found.variances.with_constant(setup.residual_var)
-    fill, varied = calls.parts.unflatten, calls.parts.unflatten_variance
-
-    def wide(flat: Tensor) -> Any:
-        return varied(calls.shaped(flat, wide=True))
-
-    return Prediction(
-        fill(calls.shaped(seen.mean)),
-        wide(own.data),
-        wide(own.model),
-        notes=seen.notes,
-        covariance=as_is(own, "covariance"),
-        sources=as_is(own, "budget"),
-        linear_share=as_is(own, "linear_share"),
-        std_error=wide(own.standard_error),
-        novelty=None if found.novelty is None else wide(found.novelty),
-        joint_novelty=found.joint,
+def cannot_use(reason: str) -> ValueError:
+    """The error where a variance model cannot be fitted to, or used on, inputs of a kind."""
+    return ValueError(
+        f"What `fit` finds needs the network's gradients, which cannot be used: {reason}. Fit "
+        'with `model="dropout"`.'
     )
 
 
 @dataclass(frozen=True, eq=False)
-class LogitsSeen:
+class Logits:
     """What class probabilities are made of: the logits themselves, the estimate and their means.
 
     Attributes:
@@ -133,137 +192,285 @@ class LogitsSeen:
 
 
 @dataclass(frozen=True, eq=False)
-class Examined:
+class Outcome:
     """What the gradients say about some inputs, before it becomes a prediction.
 
     Attributes:
-        calls: The model at these inputs.
+        problem: The model at these inputs.
         mean: Predictions, (rows, outputs).
-        own: Variances by all that is random.
-        z: Mean gradients with respect to a multiplier at every unit, (rows, outputs, masks).
+        variances: By all that is random.
+        slopes: Mean gradients with respect to a multiplier at every unit, (rows, outputs, units).
         notes: What a user should know.
         features: What enters the last linear layer, (rows, units), if asked for.
         logits: More about the outputs, where they are the logits of classes.
+        sampled: The rows about which the gradients say nothing, by samples.
     """
 
-    calls: Calls
+    problem: Problem
     mean: Tensor
-    own: Variances
-    z: Tensor | None
+    variances: Variances
+    slopes: Tensor | None
     notes: tuple[str, ...]
     features: Tensor | None = None
-    logits: LogitsSeen | None = None
+    logits: Logits | None = None
+    sampled: SampledRows | None = None
 
 
 @torch.inference_mode(False)
-def examined(setup: Setup, x: Any, *, watch: bool, features: bool = False) -> Examined:
-    """Predictions with what the sensors and, if watched, the units do to them.
-
-    An error if the model's gradients cannot be relied on.
-    """
-    verdict = (setup.watching(x) if watch else setup).once(verdict_of, x)
-    require_gradients(setup, verdict)
-    return examined_as(verdict, setup, x, watch=watch, features=features)
-
-
-def examined_as(
-    verdict: Verdict, setup: Setup, x: Any, *, watch: bool, features: bool = False
-) -> Examined:
-    """The same for a model of which is known how it can be run."""
-    sources = Sources.of(setup, x, verdict.layout, watch=watch)
-    calls = Calls(setup, x, verdict.layout, sources.sites, verdict.axes, verdict.channels_last)
-    plain, entering = plain_pass(calls, features=features)
-    notes = () if verdict.note is None else (verdict.note,)
-    if not sources.names or not calls.count:
-        notes += () if watch else about_nothing(setup, verdict, sources)
-        z = gradients_of_units(calls, sources) if watch and calls.count else None
-        return Examined(calls, plain, Variances.nothing(plain), z, notes, entering)
+def examine(setup: Setup, x: Any, *, watch: bool, features: bool = False) -> Outcome:
+    """Predictions with what the sensors and, if watched, the units do to them."""
+    probe = (setup.watching(x) if watch else setup).once(probe_model, x)
+    check_probe(setup, probe, watch=watch)
+    problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=watch))
+    sources = problem.sources
     has_classes = setup.task == "classification" and all(t.numel() for t in tensors_of(x))
+    plain, entering = _plain_pass(problem, features=features, has_classes=has_classes)
+    notes = notes_on(probe, setup)
+    if not sources.all or not problem.rows:
+        if plain is None:
+            with torch.no_grad():
+                plain = problem.plain()
+        notes += () if watch else note_on_nothing(setup, probe, sources)
+        slopes = unit_gradients(problem) if watch and problem.rows else None
+        return Outcome(problem, plain, Variances.zero(plain), slopes, notes, entering)
+    try:
+        estimated = estimate(
+            problem, setup.samples or POINTS, tolerance=setup.tolerance, chunk=setup.chunk
+        )
+    # The plain pass has worked: it is the gradients that fail.
+    except (RuntimeError, TypeError) as error:
+        if is_tracing():
+            raise
+        reason = str(error).splitlines()[0]
+        raise NoGradientsError(f"the backward pass failed ({reason})") from error
+    plain = estimated.plain if plain is None else plain
+    variances, sampled = judge_rows(problem, estimated)
+    variances, about_rows = _notes(problem, plain, estimated, variances, sampled)
+    notes += about_rows + _note_tolerance(setup, estimated) + _note_few_directions(setup, x)
     if has_classes:
-        calls.check_logits()
+        logits = Logits(plain, estimated, _means(problem, estimated, sampled))
+        return Outcome(problem, plain, variances, None, notes, None, logits, sampled)
+    mean = plain if setup.prediction != "mean" else _means(problem, estimated, sampled)[0]
+    slopes = estimated.watched if watch else None
+    return Outcome(problem, mean, variances, slopes, notes, entering, sampled=sampled)
+
+
+def check_probe(setup: Setup, probe: Probe, *, watch: bool = False) -> None:
+    """An error if the model as a whole has no gradients that could be used."""
+    if probe.is_random:
+        raise NoGradientsError(RANDOM)
+    is_single = probe.layout is Layout.SINGLE
+    if watch and is_single and setup.batch_dim is not None:
+        raise NoGradientsError(ROWS_MIXED)
+    if is_single and probe.outputs > MOST_OUTPUTS and setup.task != "classification":
+        raise NoGradientsError(TOO_MANY)
+
+
+def _plain_pass(
+    problem: Problem, *, features: bool, has_classes: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """What the model itself says, (rows, outputs), and what enters its last linear layer.
+
+    A pass of its own where it is needed before the points run, or where the model returns more than
+    numbers; else F(0) is one more point.
+    """
+    probe = problem.probe
+    many_classes = has_classes and probe.outputs > MOST_OUTPUTS
+    plain = entering = None
+    if features or many_classes or not probe.returns_floats_only:
+        plain, entering = plain_pass(problem, features=features)
+    outputs = probe.outputs if plain is None else plain.shape[1]
+    if has_classes:
+        if plain is None:
+            with torch.no_grad():
+                plain = problem.plain()
+        _check_logits(problem)
         check_classes(plain)
-        calls.columns = varying(plain)
-    points = setup.samples or POINTS
-    found = estimate(calls, sources, points, setup.tolerance, setup.chunk)
-    own = variances_of(found)
-    every = verdict.reason is not None
-    if every or not are_usual(found, own, plain):
-        own = resampled(found, own, Sampled(calls, sources), every=every)
-        own = _judged(setup, plain, found, own)
-    notes = (*notes, *own.notes, *_unreached(setup, found), *_few(setup, x))
-    if has_classes:
-        logits = LogitsSeen(plain, found, _means(setup, calls, found))
-        return Examined(calls, plain, own, None, notes, logits=logits)
-    mean = plain if setup.prediction != "mean" else _means(setup, calls, found)[0]
-    return Examined(calls, mean, own, found.watched if watch else None, notes, entering)
+        problem.columns = varying(plain)
+        outputs = plain.shape[1] if problem.columns is None else problem.columns.shape[1]
+    if problem.sources.all:
+        check_outputs(outputs)
+    return plain, entering
 
 
 @torch.no_grad()
-def plain_pass(calls: Calls, *, features: bool) -> tuple[Tensor, Tensor | None]:
+def plain_pass(problem: Problem, *, features: bool) -> tuple[Tensor, Tensor | None]:
     """What the model itself says, (rows, outputs), and what enters its last linear layer."""
     if not features:
-        return calls.flat(calls.plain(), 1)[0], None
+        return problem.plain(), None
     with LastLinear() as last:
-        outputs = calls.plain()
-    return calls.flat(outputs, 1)[0], last.rows(calls.count)
+        outputs = problem.plain()
+    return outputs, last.rows(problem.rows)
 
 
-def _means(setup: Setup, calls: Calls, found: Estimate) -> Tensor:  # (3, rows, outputs)
+def _check_logits(problem: Problem) -> None:
+    """An error if the outputs are not one row of logits for each input."""
+    assert problem.structure is not None
+    shapes = [tuple(out.shape) for out in problem.structure.tensors]
+    has_one_row = all(math.prod(shape) == shape[-1] for shape in shapes if shape)
+    if problem.probe.layout is Layout.SINGLE and not has_one_row:
+        raise NoGradientsError(ROWS_OF_CLASSES)
+    if len(shapes) != 1 or len(shapes[0]) != 2:
+        raise TypeError(
+            "Classification needs a model that returns one tensor of logits, (batch, "
+            f"classes); this one returns {shapes}. Choose it with `output=`."
+        )
+
+
+def judge_rows(problem: Problem, estimated: Estimate) -> tuple[Variances, SampledRows | None]:
+    """The variances, with samples in place of estimates that contradict the outputs; and those.
+
+    Those are rows whose outputs change otherwise than their gradients say; and those with an output
+    that is flat at all points, and is not at further ones. A trace can only tell that there may be
+    some.
+    """
+    variances = Variances.of(estimated, problem.sources.all)
+    doubt = doubts(estimated, variances.total, multipliers=bool(problem.sources.active))
+    doubtful = _doubtful_rows(problem, estimated, doubt)
+    if not len(doubtful):
+        return variances, None
+    sampled = sample_rows(problem, doubtful)
+    return variances.replace_rows(doubtful, sampled.variances), sampled
+
+
+def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Doubts) -> Tensor:
+    """The rows whose gradients cannot be relied on."""
+    if not has_values(doubt.flat):
+        note_doubt(doubt.any)
+        return torch.zeros(0, dtype=torch.long)
+    if not bool(doubt.any.any()):
+        return torch.zeros(0, dtype=torch.long, device=doubt.flat.device)
+    doubtful = doubt.contradicted.any(1)
+    rows = (doubt.suspected.any(1) & ~doubtful).nonzero()[:, 0]
+    if len(rows):
+        doubtful[rows] = contradicts_on_lines(problem, rows, UNEXPLAINED).any(1)
+    rows = (doubt.rough.any(1) & ~doubtful).nonzero()[:, 0]
+    if len(rows):
+        is_hidden = contradicts_on_short_lines(problem, estimated.derivatives, rows)
+        doubtful[rows] = is_hidden.any(1)
+    rows = (doubt.flat.any(1) & ~doubtful).nonzero()[:, 0]
+    if len(rows):
+        spread = sampling.spread_of_rows(problem, rows)
+        doubtful[rows] = doubt.contradicted_by(spread, rows).any(1)
+    return doubtful.nonzero()[:, 0]
+
+
+def why_no_gradients(setup: Setup, x: Any, *, watch: bool = False) -> str | None:
+    """Why the gradients at some inputs cannot be relied on; `None` if they can.
+
+    With `watch`, those with respect to a multiplier at every unit as well.
+    """
+    x = finite(x)
+    if watch and setup.noise is not None:  # The noise would drown what the multipliers do.
+        reason = why_no_gradients(setup.with_(noise=None), x, watch=True)
+        return why_no_gradients(setup.with_(rate=None), x) if reason is None else reason
+    varied = setup.watching(x) if watch else setup
+    probe = varied.once(probe_model, x)
+    try:
+        check_probe(setup, probe, watch=watch)
+        problem = Problem(varied, x, probe)
+        if not problem.sources.all or not problem.rows:
+            return None
+        _plain_pass(problem, features=False, has_classes=setup.task == "classification")
+        estimated = estimate(problem, POINTS)
+    except NoGradientsError as error:
+        return str(error)
+    # The plain pass has worked: it is the gradients that fail.
+    except (RuntimeError, TypeError) as error:
+        return f"the backward pass failed ({str(error).splitlines()[0]})"
+    variance = Variances.of(estimated, problem.sources.all).total
+    doubt = doubts(estimated, variance, multipliers=bool(problem.sources.active))
+    rows = _doubtful_rows(problem, estimated, doubt)
+    return CONTRADICTED if len(rows) > _CONTRADICTED_ROWS * problem.rows else None
+
+
+def unit_gradients(problem: Problem) -> Tensor:  # (rows, outputs, units)
+    """Gradients at the input itself with respect to a multiplier of 1 at every unit."""
+    sites = problem.sources.sites
+    zeros = [torch.zeros(1, problem.rows, *site.units) for site in sites]
+    numbers = [z.to(problem.device, problem.wide) for z in zeros]
+    bare = replace(problem.sources, inputs=())
+    alone = Problem(problem.setup, problem.x, problem.probe, bare)
+    alone.structure, alone.columns = problem.structure, problem.columns
+    check_outputs(problem.probe.outputs)
+    gradients = differentiate(alone, numbers, ALL).gradients
+    return torch.cat(gradients, 3)[:, 0].transpose(0, 1)
+
+
+def gradients_at_input(setup: Setup, x: Any) -> Tensor:  # (rows, outputs, units)
+    """One plain pass with a multiplier of 1 at every unit, a backward pass for each output."""
+    probe = setup.watching(x).once(probe_model, x)
+    sources = Sources.of(setup, x, probe.layout, watch=True)
+    return unit_gradients(Problem(setup, x, probe, sources))
+
+
+def _means(
+    problem: Problem, estimated: Estimate, sampled: SampledRows | None
+) -> Tensor:  # (3, rows, outputs)
     """E[f(x + noise)] by the points, and further ones without gradients: by all and two halves.
+
+    Of sampled rows, that of the samples.
 
     The mean is off by the even orders, which pairs of mirror images do not cancel; a forward pass
     is the cheaper way to average them.
     """
-    sources, values = found.sources, found.sums.values
-    size, pair = sources.design.points, 2
+    setup, size, pair = problem.setup, problem.design.points, 2
     has_classes = setup.task == "classification"
     share = _FURTHER_SHARE_OF_CLASSES if has_classes else _FURTHER_SHARE
-    further = sources.drawn(range(_FURTHER, _FURTHER + share * found.blocks * size // pair))
-    chosen = torch.arange(len(further[0])).reshape(-1, size)[:, :pair].flatten()
-    parts = [
-        values_at(calls, sources, [z[some] for z in further], slice(None), calls.count)
-        for some in chosen.split(setup.chunk or 2 * size)
-    ]
-    more = torch.cat(parts).to(values.mean.dtype)
-    share = len(more) / (len(more) + values.count * 1.0)
-    own = [values.mean, *(mean for mean, _, _ in found.halves())]
-    others = [more.mean(0), *(half.mean(0) for half in more.tensor_split(2))]
-    means = [a + share * (b - a) for a, b in zip(own, others, strict=False)]
-    return torch.stack(means).to(calls.dtype)
+    blocks = range(_FURTHER, _FURTHER + share * estimated.most_blocks * size // pair)
+    points = problem.points(blocks)
+    chosen = torch.arange(len(points[0])).reshape(-1, size)[:, :pair].flatten()
+    with torch.no_grad():
+        parts = [
+            problem([z[some] for z in points]) for some in chosen.split(setup.chunk or 2 * size)
+        ]
+    further = torch.cat(parts).to(estimated.mean.dtype)
+    share = len(further) / (len(further) + estimated.points)
+    by_points = [estimated.mean, *(mean for mean, _, _ in estimated.halves())]
+    others = [further.mean(0), *(half.mean(0) for half in further.tensor_split(2))]
+    means = [a + share * (b - a) for a, b in zip(by_points, others, strict=False)]
+    if sampled is not None:
+        means = [mean.index_copy(0, sampled.rows, sampled.mean.to(mean)) for mean in means]
+    return torch.stack(means).to(problem.dtype)
 
 
-NOT_FINITE = (
-    "{count} of {total} inputs have outputs that are NaN or infinite, as they are or under the "
-    "noise: their std is NaN."
-)
-SHIFTED = (
-    "The noise moves the outputs of {count} of {total} inputs by more than {std} std on average: "
-    "what the network says for the reading itself is not what it says under its noise. "
-    '`prediction="mean"` predicts the latter.'
-)
-
-
-def _judged(setup: Setup, plain: Tensor, found: Estimate, own: Variances) -> Variances:
+def _notes(
+    problem: Problem,
+    plain: Tensor,
+    estimated: Estimate,
+    variances: Variances,
+    sampled: SampledRows | None,
+) -> tuple[Variances, tuple[str, ...]]:
     """The variances without those of rows that are not finite, and what to say about rows."""
-    mean, total = found.sums.values.mean, own.total
-    is_finite = plain.isfinite().all(1, keepdim=True) & total.isfinite().all(1, keepdim=True)
-    factor = torch.where(is_finite, 1.0, torch.nan)
+    total, mean = variances.total, estimated.mean
+    rows = len(total)
     if is_tracing():
-        return own.scaled(factor)
-    broken = len(plain) - int(is_finite.sum())
-    if broken:
-        note = NOT_FINITE.format(count=broken, total=len(plain))
-        own = changed(own.scaled(factor), notes=(*own.notes, note))
+        is_finite = plain.isfinite().all(1, keepdim=True) & total.isfinite().all(1, keepdim=True)
+        return variances.scale(torch.where(is_finite, 1.0, torch.nan)), ()
+    notes = []
+    if sampled is not None:
+        more = "" if estimated.most_blocks >= COMPARED else MORE_POINTS
+        notes.append(RESAMPLED.format(count=len(sampled.rows), total=rows) + more)
+        notes += sampling.note_unchanged(problem, total == 0, sampling.LOOK)
     # Some logits are no columns of the plain ones.
-    if setup.prediction == "mean" or mean.shape != plain.shape:
-        return own
-    gap, rounding = (mean - plain).abs(), 20 * torch.finfo(found.dtype).eps * plain.abs()
-    shifted = int((gap > SHIFT * total.sqrt() + rounding).any(1).sum())
-    more = [SHIFTED.format(count=shifted, total=len(plain), std=SHIFT)] if shifted else []
-    return changed(own, notes=(*own.notes, *more))
+    is_comparable = problem.setup.prediction != "mean" and mean.shape == plain.shape
+    gap = (mean - plain).abs() if is_comparable else torch.zeros_like(total)
+    rounding = 20 * torch.finfo(estimated.dtype).eps * mean.abs()
+    room = SHIFT * total.sqrt() + rounding - gap
+    # One look at all rows; it is NaN where anything is not finite.
+    least = float((room + 0 * plain.sum(1, keepdim=True)).min()) if rows else 0.0
+    if least >= 0 and least < math.inf:
+        return variances, tuple(notes)
+    is_finite = plain.isfinite().all(1, keepdim=True) & total.isfinite().all(1, keepdim=True)
+    if broken := rows - int(is_finite.sum()):
+        notes.append(NOT_FINITE.format(count=broken, total=rows))
+        variances = variances.scale(torch.where(is_finite, 1.0, torch.nan))
+    if shifted := int((room < 0).any(1).sum()):
+        notes.append(SHIFTED.format(count=shifted, total=rows, std=SHIFT))
+    return variances, tuple(notes)
 
 
-def _few(setup: Setup, x: Any) -> tuple[str, ...]:
+def _note_few_directions(setup: Setup, x: Any) -> tuple[str, ...]:
     """A note where the usual number of points is too small for the noise."""
     directions = math.inf if is_tracing() else setup.noise_dimensions(x)
     if setup.samples or setup.tolerance or directions >= FEW_DIMENSIONS:
@@ -274,14 +481,14 @@ def _few(setup: Setup, x: Any) -> tuple[str, ...]:
     )
 
 
-def _unreached(setup: Setup, found: Estimate) -> tuple[str, ...]:
+def _note_tolerance(setup: Setup, estimated: Estimate) -> tuple[str, ...]:
     """A note where the tolerance was not reached."""
     if setup.tolerance is None or is_tracing():
         return ()
-    variance = found.sums.variance
+    variance = estimated.sums.variance
     if not (missed := int((~is_precise(variance, setup.tolerance)).sum())):
         return ()
-    points = found.blocks * found.sources.design.points
+    points = estimated.most_blocks * estimated.design.points
     return (
         f"{missed} of {len(variance.mean)} inputs did not reach the tolerance of "
         f"{setup.tolerance:g} with {points} points; `std_error` says what they reached.",

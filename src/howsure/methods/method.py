@@ -13,10 +13,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from howsure.gradients.layout import DRAWS, RANDOM, Verdict, layout_of
-from howsure.gradients.sources import Sources
 from howsure.isolation import modules_of, random_state_kept
 from howsure.prediction import Prediction
+from howsure.probe import DRAWS, RANDOM, probe_model
+from howsure.problem import Probe, Sources
 from howsure.setup import Setup
 from howsure.trees import is_tracing
 
@@ -117,7 +117,7 @@ class Method:
         prediction = self.predict(setup, x)
         has_drawn = "draws" in setup._facts or not torch.equal(numbers, torch.get_rng_state())
         # Another thread may have drawn them.
-        if has_drawn and setup.once(layout_of, x).random:
+        if has_drawn and setup.once(probe_model, x).is_random:
             raise ValueError(
                 f'The method "{self}" takes the model for a fixed function, but {RANDOM}. Use '
                 '`method="noise_sampling"`, which samples these as well, or switch them off.'
@@ -162,9 +162,9 @@ def nothing_unsure(setup: Setup) -> str:
     )
 
 
-def about_nothing(setup: Setup, verdict: Verdict, sources: Sources) -> tuple[str, ...]:
+def note_on_nothing(setup: Setup, probe: Probe, sources: Sources) -> tuple[str, ...]:
     """A note if neither inputs nor units nor the model itself vary, and no constant is set."""
-    varies = sources.names or verdict.random or setup.rate is not None or setup.is_fitted
+    varies = sources.all or probe.is_random or setup.rate is not None or setup.is_fitted
     if varies or is_tracing() or bool(torch.as_tensor(setup.residual_var).any()):
         return ()
     return () if setup.placement.kind == "existing" else (nothing_unsure(setup),)

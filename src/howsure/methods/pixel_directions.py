@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.gradients.calls import Calls
-from howsure.gradients.layout import layout_of
-from howsure.gradients.sources import Sources, leaf
 from howsure.multipliers import Site
 from howsure.posterior.pixels import AtPixels, by_pixel
+from howsure.probe import probe_model
+from howsure.problem import Problem, Sources
 from howsure.setup import Setup
 
 # Novelty of a U-Net with 176 masks in fog, in multiples of that on known scenes: 1.4 with 8
@@ -32,31 +31,38 @@ _ELEMENTS = 2**18
 @torch.inference_mode(False)
 def along_directions(setup: Setup, x: Any) -> AtPixels:
     """The derivatives of every pixel along fixed directions of the masks of all layers."""
-    calls = _watched(setup, x)
+    problem = _watched(setup, x)
     with torch.no_grad():
-        output = calls.plain()[0]
-        found = _derivatives(calls)  # (directions, inputs, *output)
+        plain = problem.plain()
+        found = _derivatives(problem, plain)  # (directions, inputs, *output)
+    output = _output(problem)
     first, count = place_of(output)
     along = torch.stack([by_pixel(each, count, channels_first=first) for each in found], 3)
     ones = along.new_ones(count, DIRECTIONS)
-    masks = sum(math.prod(site.units) for site in calls.sites)
+    masks = sum(math.prod(site.units) for site in problem.sources.sites)
     return AtPixels(output, along, torch.ones_like(along[..., 0]), ones, first, masks)
 
 
 @torch.inference_mode(False)
 def has_derivatives(setup: Setup, x: Any) -> bool:
     """Whether steps of two lengths tell the same derivatives: steps of a staircase do not."""
-    calls = _watched(setup, x)
+    problem = _watched(setup, x)
     with torch.no_grad():
-        calls.plain()
-        short, long = (_derivatives(calls, size, _CHECKED) for size in (1.0, 2.0))
+        plain = problem.plain()
+        short, long = (_derivatives(problem, plain, size, _CHECKED) for size in (1.0, 2.0))
     return bool(short.any()) and bool((short - long).norm() <= _DIFFERENCE * short.norm())
 
 
-def _watched(setup: Setup, x: Any) -> Calls:
+def _watched(setup: Setup, x: Any) -> Problem:
     """The model with a multiplier at every unit."""
-    verdict = setup.watching(x).once(layout_of, x)
-    return verdict.calls(setup, x, Sources.of(setup, x, verdict.layout, watch=True))
+    probe = setup.watching(x).once(probe_model, x)
+    return Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=True))
+
+
+def _output(problem: Problem) -> Tensor:
+    """The first tensor of the plain output."""
+    assert problem.structure is not None
+    return problem.structure.tensors[0]
 
 
 def place_of(output: Tensor) -> tuple[bool, int]:
@@ -74,16 +80,17 @@ def directions(sites: Sequence[Site]) -> list[Tensor]:  # (directions, 1, *units
     return [2.0 * torch.randint(2, shape, generator=generator) - 1 for shape in shapes]
 
 
-def _derivatives(calls: Calls, size: float = 1.0, count: int = DIRECTIONS) -> Tensor:
+def _derivatives(
+    problem: Problem, plain: Tensor, size: float = 1.0, count: int = DIRECTIONS
+) -> Tensor:
     """Differences of outputs; the step is so small that curvature counts as little as rounding."""
-    assert calls.parts is not None
-    output = calls.parts.tensors[0]
+    output = _output(problem)
     step = size * torch.finfo(output.dtype).eps ** (1 / 3)
-    elements = sum(tensor[:1].numel() for tensor in calls.tensors) * max(1, calls.count)
-    at_once = calls.setup.chunk or max(1, _ELEMENTS // max(1, elements))
-    plain, signs = calls.flat((output,), 1), directions(calls.sites)
-    found = []
+    elements = sum(tensor[:1].numel() for tensor in problem.tensors) * max(1, problem.rows)
+    at_once = problem.setup.chunk or max(1, _ELEMENTS // max(1, elements))
+    signs = [s.to(problem.device, problem.wide) for s in directions(problem.sources.sites)]
+    differences = []
     for some in torch.arange(count).split(at_once):
-        masks = [1 + step * leaf(each[some], calls.count, calls) for each in signs]
-        found.append((calls.at(len(some), {}, masks) - plain) / step)
-    return torch.cat(found).reshape(count, *output.shape)
+        multipliers = [1 + step * s[some].expand(-1, problem.rows, *s.shape[2:]) for s in signs]
+        differences.append((problem.run(len(some), {}, multipliers) - plain) / step)
+    return torch.cat(differences).reshape(count, *output.shape)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from howsure.gradients.calls import rows_of
 from howsure.posterior.laplace import EXACT
 from howsure.posterior.pixels import AtPixels, by_pixel, from_pixels
+from howsure.problem import rows_of
 from howsure.setup import Setup
 from howsure.trees import clone_tensors, unwrap_compiled
 

@@ -12,9 +12,8 @@ from howsure.methods.pixel_directions import along_directions
 from howsure.methods.pixel_head import at_pixels
 from howsure.posterior.pixels import AtPixels, m_at_pixels
 from howsure.posterior.variance_model import ALL_LAYERS, Parts, VarianceModel
-from howsure.prediction import Prediction
+from howsure.prediction import CONSTANT, Budget, Details, Prediction
 from howsure.setup import Setup
-from howsure.values.budget import CONSTANT, Budget
 
 
 def with_model_var(setup: Setup, x: Any, sampled: Prediction | None) -> Prediction:
@@ -78,14 +77,15 @@ def _prediction(seen: AtPixels, parts: Parts, error: Tensor) -> Prediction:
 
     sources = [shaped(p) for p in (parts.data, parts.residual, parts.masks, parts.growth)]
     kinds = ("input", CONSTANT, "masks", "novelty")
+    budget = Budget(("noise", *kinds[1:]), kinds, torch.stack(sources).flatten(2))
     return Prediction(
         seen.output,
         sources[0] + sources[1],
         sources[2] + sources[3],
-        sources=Budget(("noise", *kinds[1:]), kinds, torch.stack(sources).flatten(2)),
         std_error=shaped(error),
         novelty=shaped(parts.novelty),
         joint_novelty=parts.joint.to(seen.output.dtype),
+        details=Details(budget=budget),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from howsure.plots.canvas import label, legend, prepared
 from howsure.plots.theme import SMALL, Theme
 from howsure.plots.values import Array
-from howsure.values.budget import Budget
+from howsure.prediction import Budget
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from torch import nn
 
 from howsure import calibrate as calibration
 from howsure.arrays import as_tensors
-from howsure.deferred import changed
 from howsure.deploy.compiling import Compiled
 from howsure.files import write_atomically
 from howsure.fit import Found, ModelPart, fit_method
@@ -125,7 +125,7 @@ class Uncertain(nn.Module):
         method, setup, note = self.choice(x)
         result = self._compiled(setup, method, x) if self._compiled else method(setup, x)
         name, notes = result.method or method.name, (*note, *result.notes)
-        return changed(result, method=name, notes=notes, batch_dim=setup.batch_dim)
+        return replace(result, method=name, notes=notes, batch_dim=setup.batch_dim)
 
     @property
     def method(self) -> str:

@@ -10,8 +10,8 @@ from howsure.cli.options import add_batch, add_data, add_method, add_model, add_
 from howsure.cli.result import Result
 
 if TYPE_CHECKING:
+    from howsure.prediction import Budget
     from howsure.uncertain import Uncertain
-    from howsure.values.budget import Budget
 
 HELP = "where the variance comes from"
 EXAMPLES = """
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> Result:
 
     from howsure.cli.building import case_of, check_unsure
     from howsure.methods import gradients
-    from howsure.values.budget import Budget
+    from howsure.prediction import Budget
 
     case = case_of(arguments)
     check_unsure(case.sure)

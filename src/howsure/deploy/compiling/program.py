@@ -16,14 +16,13 @@ from torch.utils import _pytree as pytree
 
 from howsure.deploy.compiling.backward import COMPILED
 from howsure.deploy.compiling.tracing import traced
-from howsure.gradients.calls import Calls, has_rows
-from howsure.gradients.checks import verdict_of
-from howsure.gradients.sources import Sources
-from howsure.gradients.variances import doubts_noted
+from howsure.estimators.variances import note_doubts
 from howsure.methods import Method
-from howsure.methods.gradients import POINTS
+from howsure.methods.gradients import POINTS, why_no_gradients
 from howsure.moments.numerics.quadrature import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
+from howsure.probe import probe_model
+from howsure.problem import Layout, Sources, has_rows, rows_of
 from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
 from howsure.trees import Slot, TensorTree, map_leaves, rebuild_mapping
@@ -67,7 +66,7 @@ def compiled_method(setup: Setup, method: Method, x: object, *, may_assume: bool
     run = _in_one_program(setup, method, _rows(x, slice(0, rows)), assume_narrow=narrow)
 
     def in_parts(x: object) -> Prediction:
-        parts = [slice(s, s + rows) for s in range(0, Calls(setup, x, "folded").count, rows)]
+        parts = [slice(s, s + rows) for s in range(0, rows_of(x), rows)]
         return concatenated([run(_rows(x, part)) for part in parts], maps=True)
 
     return in_parts
@@ -78,14 +77,15 @@ def _rows_at_once(setup: Setup, x: object) -> int | None:
 
     Checks that gradients are what eager takes, too.
     """
-    verdict = setup.once(verdict_of, x)
-    if verdict.reason is not None:
-        raise NotCompilableError(f'"gradients" cannot be used: {verdict.reason}')
+    reason = why_no_gradients(setup, x)
+    if reason is not None:
+        raise NotCompilableError(f'"gradients" cannot be used: {reason}')
     if setup.tolerance is not None:
         raise NotCompilableError("with a `tolerance`, inputs take as many points as each needs")
-    if verdict.layout != "folded" or setup.batch_dim != 0 or not has_rows(x, 0):
+    probe = setup.once(probe_model, x)
+    if probe.layout is not Layout.BATCHED or setup.batch_dim != 0 or not has_rows(x, 0):
         return None
-    sources, count = Sources.of(setup, x, verdict.layout), Calls(setup, x, "folded").count
+    sources, count = Sources.of(setup, x, probe.layout), rows_of(x)
     points = max(setup.samples or POINTS, sources.design.points)
     fitting = max(1, _ELEMENTS // max(1, points * sources.elements))
     rows = next(size for size in range(min(fitting, count), 0, -1) if count % size == 0)
@@ -108,7 +108,7 @@ def _in_one_program(setup: Setup, method: Method, x: object, *, assume_narrow: b
         filled = pytree.tree_unflatten(_with(leaves, tensors), spec)
         with (
             widths_noted() if assume_narrow else nullcontext([]) as widths,
-            doubts_noted() as doubts,
+            note_doubts() as doubts,
         ):
             found.append(TensorTree(method(setup, filled)))
         noted = {(NARROW, TooWideError): widths, (0.0, DoubtfulError): doubts}

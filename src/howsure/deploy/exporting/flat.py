@@ -16,7 +16,6 @@ from howsure.arrays import paths, word
 from howsure.calibrate.calibrated import CalibratedPrediction
 from howsure.deploy.exporting.mask_inputs import MaskInput, mask_inputs, with_masks
 from howsure.errors import ExportError
-from howsure.gradients.checks import verdict_of
 from howsure.methods import Method, gradients
 from howsure.prediction import Prediction
 from howsure.setup import Setup
@@ -67,7 +66,7 @@ class Flat:
         if self.masks:
             setup = with_masks(setup, x, self.masks, tensors[count:])
         found = self.method(setup, x)
-        result = replace(found, covariance=None, sources=None, linear_share=None, std_error=None)
+        result = replace(found, details=None, std_error=None)
         for calibrator in self.uncertain.calibrators:
             result = calibrator(result)
         return flat_outputs(result)
@@ -151,7 +150,7 @@ def _check_gradients(setup: Setup, example: object) -> None:
             "With a `tolerance`, every input takes as many points as it needs; in a file, all take "
             "the same number. Give it with `samples=` and `tolerance=None`."
         )
-    reason = setup.once(verdict_of, example).reason
+    reason = gradients.why_no_gradients(setup, example)
     if reason is not None:
         raise ExportError(
             f'"gradients" cannot be used for this model, and sampling cannot be exported: {reason}.'

@@ -13,7 +13,7 @@ from howsure.deploy.compiling.tracing import traced
 from howsure.deploy.exporting.any_batch import BatchSizeMattersError, for_any_batch
 from howsure.deploy.exporting.flat import Flat
 from howsure.errors import ExportError, NoRuleError
-from howsure.methods.mc_dropout import MOST_SAMPLES
+from howsure.estimators.sampling import MOST_SAMPLES
 
 
 @dataclass(frozen=True, eq=False)

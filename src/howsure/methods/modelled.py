@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.deferred import changed, later
-from howsure.gradients.covariances import with_variances
-from howsure.gradients.variances import Variances
+from howsure.estimators.variances import Variances, with_variances
 from howsure.posterior.local_error import Nearby
 from howsure.posterior.variance_model import Parts, VarianceModel
-from howsure.values.budget import CONSTANT, Budget
+from howsure.prediction import CONSTANT, Budget, Details
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,30 +52,32 @@ def modelled(
     std = (data + rest).sqrt()
     share = (parts.data / _positive(own.data)).sqrt() * parts.data.sqrt() / _positive(std)
 
-    def covariance() -> Tensor:
-        sensors = with_variances(own.covariance.double(), parts.data)
-        total = sensors + torch.diag_embed(residual)
-        return (total if open_ is None else total + with_variances(open_, rest)).to(own.data)
+    def details() -> Details:
+        was = own.details()
+        assert was.covariance is not None and was.budget is not None
+        total = with_variances(was.covariance.double(), parts.data) + torch.diag_embed(residual)
+        covariance = total if open_ is None else total + with_variances(open_, rest)
+        budget = _budget(
+            was.budget, own, parts, with_local=local is not None, with_masks=m is not None
+        )
+        return Details(covariance.to(own.data), was.linear_share, budget)
 
-    def budget() -> Budget:
-        return _budget(own, parts, with_local=local is not None, with_masks=m is not None)
-
-    variances = changed(
-        own,
-        data=data.to(own.data, copy=True),  # which users may write into
-        model=rest.to(own.data, copy=True),
-        standard_error=own.standard_error * share.to(own.standard_error),
-        covariance=later(covariance),
-        budget=later(budget),
+    variances = Variances(
+        data.to(own.data, copy=True),  # which users may write into
+        rest.to(own.data, copy=True),
+        own.standard_error * share.to(own.standard_error),
+        details,
     )
     if m is None:
         return Modelled(variances)
     return Modelled(variances, parts.novelty.to(own.data), parts.joint.to(own.data))
 
 
-def _budget(own: Variances, parts: Parts, *, with_local: bool, with_masks: bool) -> Budget:
+def _budget(
+    was: Budget, own: Variances, parts: Parts, *, with_local: bool, with_masks: bool
+) -> Budget:
     """The sensors' shares in proportion, then residual, errors nearby, masks and growth."""
-    was, factor = own.budget, (parts.data / _positive(own.data)).to(own.data)
+    factor = (parts.data / _positive(own.data)).to(own.data)
     names, kinds = [*was.names, CONSTANT], [*was.kinds, CONSTANT]
     rows = [*(factor * was.variances), parts.residual.to(own.data)]
     if with_local:

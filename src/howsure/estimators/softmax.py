@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.gradients.sources import MOST_OUTPUTS
 from howsure.trees import is_tracing, outside_tracing
 
 DRAWS = 2000
 # Of more classes than have a backward pass each, the largest logits vary, the others stay.
-LARGEST = 10
+MOST_OUTPUTS, LARGEST = 64, 10
 _ELEMENTS = 2**24
 # What is left of a logit's variance, given others, is rounding if it is such a share of it.
 _LEFT = 1e-3

@@ -1,23 +1,31 @@
-"""Mean, variance and standard error of outputs that arrive in chunks of samples."""
+"""Mean, variance and standard error from samples that arrive in chunks.
+
+Samples come in units that are independent of each other: single ones, or pairs that share their
+dropout masks, so that the law of total variance splits into data and model variance.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from howsure.gradients.details import at_least
+from howsure.estimators.gradients import at_least
+from howsure.trees import is_tracing
+
+# Where a tolerance gives up.
+MOST_SAMPLES = 2**16
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Means over samples, about a centre near their mean.
 
-    Samples come in units that are independent of each other: single ones, or pairs that share
-    their dropout masks. With a the average deviation of a unit from the centre, s its average
-    squared deviation, and w half the squared difference of a pair, the variance at given masks:
+    With a the average deviation of a unit from the centre, s its average squared deviation, and w
+    half the squared difference of a pair, the variance at given masks:
 
     Attributes:
         centre: The mean of the first chunk, (rows, outputs).
@@ -40,7 +48,7 @@ class Samples:
         wide = values if values.dtype == torch.float64 else values.float()
         middle = wide.mean((0, 1)) if first is None else first.centre
         deviations = wide - middle
-        scale = _power_of_two(deviations.abs().amax((0, 1))) if first is None else first.scale
+        scale = _scale(deviations) if first is None else first.scale
         deviations = deviations / scale
         units, size = wide.shape[:2]
         if size > 1:
@@ -82,8 +90,8 @@ class Samples:
     @property
     def data_var(self) -> Tensor:
         """The variance at given masks: all of it, where samples come one by one."""
-        own = torch.minimum(self.means[5], self._var) if self.size > 1 else self._var
-        return own * self.scale.square()
+        within = torch.minimum(self.means[5], self._var) if self.size > 1 else self._var
+        return within * self.scale.square()
 
     @property
     def model_var(self) -> Tensor:
@@ -125,8 +133,53 @@ class Samples:
         return replace(self, count=count, means=torch.where(at, other.means, self.means))
 
 
-def _power_of_two(size: Tensor) -> Tensor:
-    """The next one above each number; 1 for 0 and for what is not finite."""
+def _scale(deviations: Tensor) -> Tensor:  # (units, size, rows, outputs)
+    """The next power of two above the largest; 1 for 0, for what is not finite, and in a trace."""
+    size = deviations.abs().amax((0, 1))
+    if is_tracing():  # ONNX knows no exponents.
+        return torch.ones_like(size)
     power = torch.frexp(size).exponent
-    known = (size > 0) & size.isfinite()
-    return torch.ldexp(torch.ones_like(size), torch.where(known, power, 0))
+    is_usable = (size > 0) & size.isfinite()
+    return torch.ldexp(torch.ones_like(size), torch.where(is_usable, power, 0))
+
+
+def sample(
+    draw: Callable[[range], Tensor],
+    samples: int,
+    *,
+    size: int = 1,
+    at_once: int,
+    tolerance: float | None = None,
+    most: int = MOST_SAMPLES,
+) -> Samples:
+    """The given number of samples, or as many as each row needs for the tolerance.
+
+    Args:
+        draw: The outputs of all samples of some units, (units * size, rows, outputs).
+        samples: How many.
+        size: Samples of a unit.
+        at_once: How many units run together.
+        tolerance: Largest relative standard error of any std; `None` takes `samples` as they are.
+        most: Where a tolerance gives up.
+    """
+
+    def run(units: range, first: Samples | None) -> Samples:
+        total: Samples | None = None
+        for start in range(0, len(units), at_once):
+            values = draw(units[start : start + at_once])
+            chunk = Samples.of(values.unflatten(0, (-1, size)), first or total)
+            total = chunk if total is None else total + chunk
+        assert total is not None
+        return total
+
+    units = samples // size
+    total = run(range(units), None)
+    if tolerance is None:
+        return total
+    done = total.are_precise(tolerance)
+    while not bool(done.all()) and units * size < most:
+        more = run(range(units, 2 * units), total)
+        total = total.where(~done, total + more)
+        units *= 2
+        done = done | total.are_precise(tolerance)
+    return total

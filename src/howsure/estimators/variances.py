@@ -1,0 +1,318 @@
+"""From an estimate to variances: not negative, with parts that add up, and judged row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from howsure.estimators.gradients import COMPARED, Estimate, at_least
+from howsure.prediction import Budget, Details
+from howsure.trees import has_values
+
+# Outputs at the points that vary by so much more than their gradients say have a step between them:
+# a quantile of the chi-square distribution, one in 100,000 (Wilson & Hilferty 1931). Points in
+# mirrored pairs count as a third of a degree of freedom each, which makes 10 times for 8 of them.
+# Points that share multipliers say less, however many they are.
+_QUANTILE, _FREEDOM, _WITH_MULTIPLIERS = 4.26, 1 / 3, 8
+# What slopes leave unexplained of the change over a pair of mirror images is an error of quadrature
+# as long as it is not larger than the variation of the slopes (squares, summed over the pairs: 0.5
+# times in 99 of 100 rows of 13 kinds of networks, 3.3 times at most), or a small share of the
+# change. In the direction of what they explain it is a quarter of that, by chance.
+_VARIATION, _ALONG, UNEXPLAINED = 2.0, 0.5, 0.05**2
+# Slopes that vary by such a share of what they explain (squares) tell little about it.
+_ROUGH = 0.25
+# Where outputs vary less than the gradients say by such a factor, further samples are looked at;
+# some of them have to confirm half of it.
+_LESS, _CONFIRMED = 12.0, 3.0
+# Rounding of half precision.
+_COARSE = 1e-4
+# Gaussian multipliers for dropped units cost so much of their std (ResNet-20: 0.06 to 0.12, an MLP
+# 0.03).
+_BERNOULLI = 0.07
+# A mean that the noise moves by so many std is worth a note.
+SHIFT = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A sensor or a layer whose units vary: its name, kind and the shape of a row's numbers.
+
+    Only independent elements have a variance each.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    is_independent: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Variances:
+    """Variances of all rows and outputs, (rows, outputs), and where they come from.
+
+    Attributes:
+        data: Data variance.
+        model: Model variance.
+        standard_error: Of the std.
+        details: Covariance, linear share and budget, computed when they are asked for.
+    """
+
+    data: Tensor
+    model: Tensor
+    standard_error: Tensor
+    details: Callable[[], Details]
+
+    @property
+    def total(self) -> Tensor:
+        """Of both."""
+        return self.data + self.model
+
+    @classmethod
+    def zero(cls, plain: Tensor) -> Variances:  # (rows, outputs)
+        """Without any source."""
+        zero = torch.zeros_like(plain)
+        budget = Budget((), (), plain.new_zeros(0, *plain.shape))
+        details = Details(torch.diag_embed(zero), torch.ones_like(plain), budget)
+        return cls(zero, zero, zero, lambda: details)
+
+    @classmethod
+    def of(cls, estimate: Estimate, sources: Sequence[Source]) -> Variances:
+        """Those of an estimate.
+
+        Where gradients at different points contradict each other an inner product, and with it an
+        estimate, can be negative by chance: a part that is counts as 0.
+        """
+        data, model = estimate.data_var.relu(), estimate.model_var.relu()
+        squared = estimate.squared_error
+        if len(sources) > estimate.inputs:
+            squared = squared + (2 * _BERNOULLI * model).square()
+        # d std = d var / (2 std); where the variance is 0 and its error too, 0.
+        total = data + model
+        error = (squared / (total + total.logical_not())).sqrt() / 2
+
+        def details() -> Details:
+            kept = estimate.data_var.relu(), estimate.model_var.relu()
+            covariance = _covariance(estimate, kept[0] + kept[1])
+            return Details(covariance, estimate.linear_share, _budget(estimate, kept, sources))
+
+        return cls(data, model, error, details)
+
+    def scale(self, factor: Tensor) -> Variances:  # (rows, 1)
+        """Those of outputs whose variances are so many times as large."""
+        factor = factor.to(self.data)
+
+        def details() -> Details:
+            was = self.details()
+            assert was.covariance is not None and was.budget is not None
+            covariance = factor[:, :, None] * was.covariance
+            return replace(was, covariance=covariance, budget=was.budget.scaled(factor))
+
+        return Variances(
+            factor * self.data, factor * self.model, factor.sqrt() * self.standard_error, details
+        )
+
+    def add_constant(self, value: float | Tensor) -> Variances:
+        """With a constant variance of every output as part of the data variance."""
+        if not isinstance(value, Tensor) and value == 0:
+            return self
+        constant = torch.as_tensor(value).to(self.data).expand_as(self.data).clone()
+
+        def details() -> Details:
+            was = self.details()
+            assert was.covariance is not None and was.budget is not None
+            covariance = was.covariance + torch.diag_embed(constant)
+            return replace(was, covariance=covariance, budget=was.budget.with_constant(constant))
+
+        return replace(self, data=self.data + constant, details=details)
+
+    def replace_rows(self, rows: Tensor, sampled: Variances) -> Variances:
+        """With others, such as samples have given, for some rows."""
+
+        def put(whole: Tensor, part: Tensor) -> Tensor:
+            return whole.index_copy(0, rows, part.to(whole))
+
+        data, model = put(self.data, sampled.data), put(self.model, sampled.model)
+        kept = data.clone(), model.clone()
+
+        def details() -> Details:
+            was, new = self.details(), sampled.details()
+            assert was.covariance is not None and was.budget is not None
+            assert new.covariance is not None
+            assert was.linear_share is not None and new.linear_share is not None
+            return Details(
+                put(was.covariance, new.covariance),
+                put(was.linear_share, new.linear_share),
+                _rescale(was.budget, *kept),
+            )
+
+        error = put(self.standard_error, sampled.standard_error)
+        return Variances(data, model, error, details)
+
+
+def _covariance(estimate: Estimate, variance: Tensor) -> Tensor:
+    """The nearest covariance matrix to that of the estimate with the variances that were kept."""
+    if variance.shape[1] == 1:
+        return variance[:, :, None]
+    eye = torch.eye(variance.shape[1], dtype=variance.dtype, device=variance.device)
+    data, model = estimate.covariances()
+    return semi_definite(torch.where(eye > 0, torch.diag_embed(variance), data + model))
+
+
+def _budget(estimate: Estimate, kept: tuple[Tensor, Tensor], sources: Sequence[Source]) -> Budget:
+    """The variance by source; its parts add up to what was kept of data and model variance."""
+    maps = {
+        source.name: variances.reshape(*variances.shape[:2], *source.shape)
+        for source, variances in zip(sources, estimate.by_element(), strict=False)
+        if source.is_independent
+    }
+    names = tuple(source.name for source in sources)
+    kinds = tuple(source.kind for source in sources)
+    return _rescale(Budget(names, kinds, torch.stack(estimate.by_source), maps), *kept)
+
+
+def _rescale(budget: Budget, data: Tensor, model: Tensor) -> Budget:
+    """The budget with parts that add up to these variances of the sensors and of the units.
+
+    Where a sum was not positive its parts are meaningless: equal ones take their place.
+    """
+    variances, maps = budget.variances.clone(), dict(budget.elements)
+    for kind, total in (("input", data), ("dropout", model)):
+        numbers = [i for i, known in enumerate(budget.kinds) if known == kind]
+        if not numbers:
+            continue
+        was = variances[numbers].sum(0)
+        is_positive = was > 0
+        factor = torch.where(was == total, 1.0, total / torch.where(is_positive, was, 1.0))
+        for i in numbers:
+            equal = total / len(numbers)
+            variances[i] = torch.where(is_positive, variances[i] * factor, equal)
+            if (elements := maps.get(budget.names[i])) is not None:
+                wide = (*was.shape, *(1,) * (elements.dim() - 2))
+                equal = equal.reshape(wide) / max(1, elements[0, 0].numel())
+                scaled = elements * factor.reshape(wide)
+                maps[budget.names[i]] = torch.where(is_positive.reshape(wide), scaled, equal)
+    return replace(budget, variances=variances, elements=maps)
+
+
+def semi_definite(covariance: Tensor) -> Tensor:
+    """The nearest matrix without negative eigenvalues, with the same variances."""
+    # A row that is not finite has no eigenvalues; that it is not is said by its variances.
+    numbers = torch.where(covariance.isfinite(), covariance, 0.0)
+    values, vectors = torch.linalg.eigh((numbers + numbers.mT) / 2)
+    root = vectors * values.clamp(min=0).sqrt()[:, None, :]
+    mended = root @ root.mT
+    wanted = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
+    reached = mended.diagonal(dim1=1, dim2=2)
+    scale = (wanted / torch.where(reached > 0, reached, 1.0)).sqrt()
+    return mended * scale[:, :, None] * scale[:, None, :]
+
+
+def with_variances(covariance: Tensor, variance: Tensor) -> Tensor:
+    """The covariance scaled to these variances; where it had none, outputs that vary alone."""
+    was = covariance.diagonal(dim1=1, dim2=2)
+    factor = torch.where(was > 0, variance / torch.where(was > 0, was, 1.0), 0.0).sqrt()
+    scaled = covariance * factor[:, :, None] * factor[:, None, :]
+    return scaled + torch.diag_embed(torch.where(was > 0, 0.0, variance))
+
+
+@dataclass(frozen=True, eq=False)
+class Doubts:
+    """What speaks against the gradients of an output of a row, (rows, outputs) each.
+
+    Attributes:
+        contradicted: The outputs at the points contradict the gradients there.
+        suspected: They may: slopes between the points will tell.
+        rough: The slopes vary too much to tell: short lines will.
+        flat: There is no variance at all, or far more than the outputs show: samples will tell.
+        rounding: Variances below are those of rounding.
+        variance: As the gradients have it.
+    """
+
+    contradicted: Tensor
+    suspected: Tensor
+    rough: Tensor
+    flat: Tensor
+    rounding: Tensor
+    variance: Tensor
+
+    @property
+    def any(self) -> Tensor:
+        """Whether anything does."""
+        return self.contradicted | self.suspected | self.rough | self.flat
+
+    def contradicted_by(self, spread: Tensor, rows: Tensor) -> Tensor:
+        """Whether the variance of samples of some rows, (rows, outputs), is another one."""
+        variance = self.variance[rows]
+        is_other = (variance == 0) | (variance > _CONFIRMED * spread)
+        return self.flat[rows] & (spread > self.rounding[rows]) & is_other
+
+
+def doubts(estimate: Estimate, variance: Tensor, *, multipliers: bool) -> Doubts:
+    """Judges every row by what its pass has shown."""
+    eps, size = torch.finfo(estimate.dtype).eps, estimate.mean.abs()
+    if eps > _COARSE:  # What is rounded inside the network is as large as its largest output.
+        size = size.amax(1, keepdim=True).expand_as(size)
+    rounding = (20 * eps * size).square()
+    points = _WITH_MULTIPLIERS if multipliers else estimate.points
+    spread = estimate.values_var * (estimate.points / (estimate.points - 1))
+    contradicted = spread > torch.maximum(_most_spread(points) * variance, rounding)
+    _, change, explained, unexplained, variation = estimate.sums.changes.unbind(3)
+    least = UNEXPLAINED * change + (2 * estimate.points * rounding)[..., None]
+    # The sum over pairs of what is explained times what is not.
+    product = (change - unexplained - explained) / 2
+    along = product.square() / (explained + explained.logical_not())
+    suspected = (unexplained > _VARIATION * variation + least) | (
+        along > _ALONG * variation + least
+    )
+    if suspected.shape[2] > 1:  # Multipliers with noise of their own are on no line.
+        by_multipliers = unexplained[..., 1] > 2 * _VARIATION * variation[..., 1] + least[..., 1]
+        contradicted = contradicted | by_multipliers
+    if estimate.most_blocks >= COMPARED:
+        contradicted = contradicted | _disagrees(estimate, variance, rounding)
+    flat = (variance == 0) | ((variance > _LESS * spread) & (variance > rounding))
+    rough = (variation > _ROUGH * explained).any(2) & (variance > rounding)
+    return Doubts(contradicted, suspected[..., 0], rough, flat, rounding, variance)
+
+
+def _most_spread(points: float | Tensor) -> float | Tensor:
+    width = 2 / (9 * _FREEDOM * points)
+    return (1 - width + _QUANTILE * width**0.5) ** 3
+
+
+def _disagrees(estimate: Estimate, variance: Tensor, rounding: Tensor) -> Tensor:
+    """Whether the outputs at the points have another variance than their gradients say.
+
+    The quadrature is made for functions that are smooth, or have few kinks, within the noise.
+    """
+    spread = estimate.sums.spread
+    error = (estimate.squared_error + spread.standard_error.square()).sqrt()
+    # One in some 100,000 by chance: a quantile of Student's distribution, roughly.
+    limit = 4.5 * (1 + 8 / at_least(1.0, spread.count - 1))
+    is_far = (spread.mean - variance).abs() > limit * error + rounding
+    return is_far & torch.as_tensor(spread.count >= COMPARED // 2, device=is_far.device)
+
+
+_traced_doubts: ContextVar[list[Tensor] | None] = ContextVar("doubts", default=None)
+
+
+@contextmanager
+def note_doubts() -> Iterator[list[Tensor]]:
+    """Inside, traces add numbers to the list that are not 0 where rows have to be looked at."""
+    numbers: list[Tensor] = []
+    token = _traced_doubts.set(numbers)
+    try:
+        yield numbers
+    finally:
+        _traced_doubts.reset(token)
+
+
+def note_doubt(doubtful: Tensor) -> None:
+    """Adds to the list, if there is one, whether any of these rows and outputs are doubtful."""
+    numbers = _traced_doubts.get()
+    if numbers is not None and doubtful.numel() and not has_values(doubtful):
+        numbers.append(doubtful.to(torch.float32).max())

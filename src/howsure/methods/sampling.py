@@ -1,0 +1,337 @@
+"""Samples of a problem: noisy inputs, dropout masks, or both, all of them run as one batch.
+
+Where both are random, pairs of passes share a mask, so that the law of total variance splits:
+data_var = E[variance at a given mask] = E[(a - b)**2 / 2], model_var = the rest. The draws come
+from the seed alone, and are the same for every row.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.estimators.gradients import ALL, Rows
+from howsure.estimators.sampling import MOST_SAMPLES, Samples, sample
+from howsure.estimators.variances import Variances, with_variances
+from howsure.methods.classified import judged_at
+from howsure.methods.method import note_on_nothing
+from howsure.methods.passes import Pass, own_random_numbers
+from howsure.methods.temperature import Judged
+from howsure.noise import number_of
+from howsure.prediction import Details, Prediction
+from howsure.probe import RANDOM, notes_on, probe_model
+from howsure.problem import Layout, Probe, Problem
+from howsure.setup import Setup
+from howsure.trees import is_tracing
+
+# As many as one needs for a std within 5 %.
+SAMPLES = 200
+# As many as show that an output is not flat: a part of it that one sample in ten reaches is missed
+# once in 350 times.
+LOOK = 56
+# Samples of which a row is compared with a call of its own.
+_COMPARED = 16
+# Elements of inputs that run at once.
+_ELEMENTS = 2**20
+# A rounding of so many std of the noise makes a std 12 % too large.
+_ROUNDING = 0.5
+
+UNCHANGED = (
+    "None of {samples} noisy samples changed some outputs of {count} of {total} inputs: their std "
+    "of 0 does not know of steps that are rarer than that."
+)
+LOST = (
+    "The noise is not larger than the rounding of the inputs in {dtype}, so that samples do not "
+    "have it as it is: take float64, or inputs that are closer to 0."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class SampledRows:
+    """Some rows, given as indices, with their variances and mean by sampling."""
+
+    rows: Tensor
+    variances: Variances
+    mean: Tensor
+
+
+def sample_rows(problem: Problem, rows: Tensor) -> SampledRows:
+    """The variances of some rows, given as indices, by sampling."""
+    chosen, places = _places(problem, rows)
+    values: list[Tensor] = []
+    with torch.no_grad():
+        samples = _sample(problem, SAMPLES, chosen, values)
+        outputs = torch.cat(values).to(samples.var.dtype)[:, places]
+    total, error = samples.var[places], samples.std_error[places]
+    data = samples.data_var[places] if problem.sources.inputs else torch.zeros_like(total)
+
+    def details() -> Details:
+        deviations = outputs - outputs.mean(0)
+        covariance = torch.einsum("nrk,nrl->rkl", deviations, deviations) / (len(outputs) - 1)
+        covariance = with_variances(covariance, total)
+        return Details(covariance, _linear_share(problem, deviations))
+
+    variances = Variances(data, total - data, error, details)
+    return SampledRows(rows, variances, samples.mean[places])
+
+
+def replace_class_rows(prediction: Prediction, setup: Setup, x: Any, rows: Tensor) -> Prediction:
+    """Class probabilities with those of samples for some rows, given as indices."""
+    judged = judged_at(setup, x)
+    problem = _problem_of_classes(setup, x, setup.once(probe_model, x), judged)
+    chosen, places = _places(problem, rows)
+    with torch.no_grad():
+        found = _sample(problem, SAMPLES, chosen)
+    sampled = _prediction(problem, found, found.mean, (), is_biased=False)
+
+    def put(name: str, whole: Prediction, part: Prediction) -> Tensor:
+        value: Tensor = getattr(whole, name)
+        return value.index_copy(0, rows, getattr(part, name)[places].to(value))
+
+    names = ["data_var", "model_var", "std_error"]
+    names += ["mean"] if setup.prediction == "mean" else []
+    assert prediction.logits is not None and sampled.logits is not None
+    pairs = (prediction.logits, sampled.logits)
+    logits = replace(prediction.logits, **{name: put(name, *pairs) for name in names})
+    names.append("expected_entropy")
+    changes = {name: put(name, prediction, sampled) for name in names}
+    return replace(prediction, **changes, logits=logits)
+
+
+def spread_of_rows(problem: Problem, rows: Tensor) -> Tensor:  # (rows, outputs)
+    """The variance of the outputs of some rows over a few further points."""
+    chosen, places = _places(problem, rows)
+    count = len(rows) if problem.may_choose_rows else problem.rows
+    with torch.no_grad():
+        values = problem(problem.independent_points(LOOK, count), chosen)
+    wide = values if values.dtype == torch.float64 else values.float()
+    return wide.var(0)[places]
+
+
+def _places(problem: Problem, rows: Tensor) -> tuple[Rows, Rows]:
+    """The rows that run, and which of those are meant: all run if none can be left out."""
+    return (rows, ALL) if problem.may_choose_rows else (ALL, rows)
+
+
+def _linear_share(problem: Problem, deviations: Tensor) -> Tensor:  # (samples, rows, outputs)
+    """c_1 / Var with c_1 = |E[F(Z) Z]|^2, from products of different samples.
+
+    Not known where dropout is sampled too, or every row has draws of its own: NaN.
+    """
+    samples, rows, outputs = deviations.shape
+    if problem.sources.active or not problem.shares_points:
+        return deviations.new_full((rows, outputs), torch.nan)
+    first = same = torch.zeros_like(deviations[0])
+    for normals in problem.normals(range(samples)):
+        z = normals.flatten(1).to(deviations)
+        first = first + torch.einsum("nrk,nd->rkd", deviations, z).square().sum(2)
+        same = same + torch.einsum("nrk,n->rk", deviations.square(), z.square().sum(1))
+    variance = deviations.square().sum(0) * samples
+    share = (first - same) / torch.where(variance > 0, variance, 1.0)
+    return torch.where(variance > 0, share.clamp(0, 1), 1.0)
+
+
+def _sample(
+    problem: Problem, samples: int, rows: Rows = ALL, outputs: list[Tensor] | None = None
+) -> Samples:
+    """Samples of some rows; the outputs of the given number are added to the list."""
+
+    def draw(units: range) -> Tensor:
+        draws = problem.draw(units, rows)
+        values = problem.run(draws.count, draws.noisy, draws.masks, rows)
+        if outputs is not None and units[0] * problem.unit_size < samples:
+            outputs.append(values)
+        return values
+
+    return sample(
+        draw,
+        samples,
+        size=problem.unit_size,
+        at_once=_at_once(problem),
+        tolerance=problem.setup.tolerance,
+    )
+
+
+def _at_once(problem: Problem) -> int:
+    """How many units run as one batch."""
+    elements = sum(t.numel() for t in problem.tensors)
+    elements = max(1, elements, problem.elements * problem.rows)
+    return max(1, (problem.setup.chunk or _ELEMENTS // elements) // problem.unit_size)
+
+
+def predict_by_sampling(
+    setup: Setup, x: Any, judged: Judged | None = None, *, is_biased: bool = False
+) -> Prediction:
+    """The prediction; `is_biased` divides the variance by the number of samples, as the paper."""
+    probe = setup.once(_probe, x)
+    if setup.task == "classification":
+        problem = _problem_of_classes(setup, x, probe, judged)
+    else:
+        problem = Problem(setup, x, probe)
+    samples = setup.samples or SAMPLES
+    if samples < 2 * problem.unit_size:
+        raise ValueError(
+            "`samples` is too small for a variance; use at least 2, or 4 with dropout."
+        )
+    is_random = probe.is_random
+    if is_random:
+        setup.keep("draws", True)  # Who asked for the samples decides what that means.
+    varies = bool(problem.sources.all) or is_random
+    is_plain = setup.prediction == "network" and not is_random
+    with torch.no_grad(), own_random_numbers(setup.seed) if is_random else nullcontext():
+        found = _sample(problem, samples if varies else 2 * problem.unit_size)
+        assert problem.structure is not None
+        # What is returned besides numbers is that of a plain pass.
+        needs_pass = is_plain or not problem.structure.is_tensor
+        plain = problem.plain() if needs_pass else None
+    notes = [*notes_on(probe, setup)]
+    if is_random:
+        notes.append(f"{RANDOM}; they are part of `data_var`.")
+    if setup.tolerance is not None and not bool(found.are_precise(setup.tolerance).all()):
+        notes.append(
+            f"Some inputs did not reach the tolerance of {setup.tolerance:g} with "
+            f"{MOST_SAMPLES} samples; `std_error` says what they reached."
+        )
+    if not is_tracing():
+        notes += note_unchanged(problem, found.are_still, samples)
+        notes += _note_rounding(problem)
+        notes += note_on_nothing(setup, probe, problem.sources)
+    mean = plain if is_plain and plain is not None else found.mean
+    return _prediction(problem, found, mean, tuple(notes), is_biased=is_biased)
+
+
+def _problem_of_classes(setup: Setup, x: Any, probe: Probe, judged: Judged | None) -> Problem:
+    """The model with the softmax of its logits, at their temperature, and the entropy."""
+    problem, classes = Problem(setup, x, probe), Pass(setup, x)
+    problem.finish = lambda out: classes.with_entropy(out if judged is None else judged.cooled(out))
+    return problem
+
+
+def _probe(setup: Setup, x: Any) -> Probe:
+    """How the model can be run; with samples, too, that are rows of one batch, if they may be."""
+    probe = setup.once(probe_model, x)
+    if probe.layout is not Layout.BATCHED or is_tracing():
+        return probe
+    problem = Problem(setup, x, probe)
+    with torch.no_grad():
+        if not problem.rows or _stand_alone(problem, setup.samples or SAMPLES):
+            return probe
+    return replace(probe, layout=Layout.SINGLE, mixes_rows=True)
+
+
+def _stand_alone(problem: Problem, samples: int) -> bool:
+    """Whether rows among samples have the outputs that they have in a call of their own.
+
+    A branch on the largest number of a batch, say, is taken by a batch of many samples where a row
+    by itself seldom takes it, if ever.
+    """
+    units = max(1, min(samples // problem.unit_size, _at_once(problem)))
+    draws = problem.draw(range(units))
+    # A model may write into its input, which is compared afterwards.
+    copies = {number: x.clone() for number, x in draws.noisy.items()}
+    together = problem.run(draws.count, copies, draws.masks)
+    spread = together.var(0, correction=0).sqrt()
+    eps = torch.finfo(together.dtype).eps
+    for number in range(0, draws.count, -(-draws.count // _COMPARED)):
+        row = number % problem.rows
+        one = draws.only(number, row)
+        try:
+            alone = problem.run(1, one.noisy, one.masks, slice(row, row + 1))[0, 0]
+        except Exception:  # A model that cannot do with one row may fail in any way.
+            return True
+        values = together[number, row]
+        if alone.shape == values.shape:
+            gap, large = (alone - values).abs(), 200 * eps * values.abs().max()
+            if bool((gap > torch.maximum(0.01 * spread[row], large)).any()):
+                return False
+    return True
+
+
+def note_unchanged(
+    problem: Problem, still: Tensor, samples: int
+) -> tuple[str, ...]:  # still: (rows, outputs)
+    """A note where outputs of noisy rows are the same in all samples, unless they are constants."""
+    sources = problem.sources
+    if not sources.all or not bool(still.any()):
+        return ()
+    # What never changes for any input does not depend on it, unless that is all there is.
+    rows = (still & ~still.all(0)).any(1) | still.all(1)
+    if not sources.active:
+        noises = [noise.reshape(len(noise), -1).any(1) for _, noise in _one_draw(problem)]
+        rows = rows & torch.stack(noises).any(0)
+    count = int(rows.sum())
+    return (UNCHANGED.format(samples=samples, count=count, total=len(rows)),) if count else ()
+
+
+def _one_draw(problem: Problem) -> list[tuple[Tensor, Tensor]]:
+    """Every noisy input, (rows, *shape), with a draw of its noise."""
+    pairs = []
+    for source, normals in zip(problem.sources.inputs, problem.normals(range(1)), strict=True):
+        x = problem.input_rows(source.number, ALL)
+        z = normals.to(x.device, problem.wide).expand(-1, len(x), *normals.shape[2:])
+        pairs.append((x, source.root.apply(z, ALL)[0]))
+    return pairs
+
+
+def _note_rounding(problem: Problem) -> tuple[str, ...]:
+    """A note where an input plus its noise is another number than that of its type."""
+    if _is_far_above_rounding(problem):
+        return ()
+    for x, noise in _one_draw(problem):
+        gap = ((x + noise).to(x.dtype) - x).to(noise.dtype) - noise
+        if bool(gap.square().mean() > _ROUNDING**2 * noise.square().mean()):
+            return (LOST.format(dtype=str(x.dtype).removeprefix("torch.")),)
+    return ()
+
+
+def _is_far_above_rounding(problem: Problem) -> bool:
+    """Whether numbers as large as the largest are closer than a std of the noise, if it is one."""
+    variance = number_of(problem.setup.noise)
+    if variance is None:
+        return not problem.sources.inputs
+    std = math.sqrt(variance)
+    inputs = [problem.input_rows(source.number, ALL) for source in problem.sources.inputs]
+    return all(
+        not x.numel() or float(x.abs().amax()) * torch.finfo(x.dtype).eps < std for x in inputs
+    )
+
+
+def _prediction(
+    problem: Problem, found: Samples, mean: Tensor, notes: tuple[str, ...], *, is_biased: bool
+) -> Prediction:
+    """The prediction in the structure of the model's output."""
+    setup = problem.setup
+    data, model = found.data_var, found.model_var
+    if found.size == 1 and setup.noise is None:
+        data, model = model, data
+        if is_biased:
+            model = model * (1 - 1 / found.count)
+    if isinstance(setup.residual_var, Tensor) or setup.residual_var:
+        data = data + setup.residual_var
+    if setup.task == "regression":
+        return Prediction(
+            problem.unflatten(mean),
+            problem.unflatten_variance(data),
+            problem.unflatten_variance(model),
+            notes,
+            std_error=problem.unflatten_variance(found.std_error),
+        )
+    means = problem.split(mean)
+    data_vars, model_vars, errors = (
+        problem.split(flat, wide=True) for flat in (data, model, found.std_error)
+    )
+    logits = Prediction(means[1], data_vars[1], model_vars[1], std_error=errors[1])
+    return Prediction(
+        means[0],
+        data_vars[0],
+        model_vars[0],
+        notes,
+        logits,
+        expected_entropy=problem.split(found.mean)[2].squeeze(1),
+        std_error=errors[0],
+    )

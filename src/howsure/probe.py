@@ -1,0 +1,286 @@
+"""How a model can be run, found out on the user's own network and input.
+
+- The same input gives the same output: two plain passes.
+- Points may run as rows of one batch: the rows of such a pass have the outputs that they have in a
+  call for each point, and the gradient of one row's outputs does not reach other rows.
+- If not, rows of one call may still be independent: noise on some leaves the outputs of others as
+  they are. If not that either, a call is one input.
+
+Whether the gradients of a row can be relied on is no matter of the model: each call judges its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.estimators.gradients import ALL, Rows
+from howsure.isolation import random_state, random_state_kept
+from howsure.problem import (
+    Layout,
+    NotRowsError,
+    Probe,
+    Problem,
+    Sources,
+    has_rows,
+    rows_of,
+)
+from howsure.setup import Setup
+from howsure.trees import Slot, TensorTree, is_tracing, map_leaves, tensors_of
+
+# Rows that are looked at; fewer of large inputs.
+_ROWS = 8
+_ELEMENTS = 2**17
+# Pixels from which channels last pay (ResNet-18, forward and backward pass of 8 points: 1.18 times
+# the time at 32 x 32, 1.07 at 128 x 128, 0.79 at 224 x 224).
+_LARGE_IMAGE = 2**15
+# Points at which rows in one batch are compared with rows in calls of their own.
+_POINTS = 4
+# Name of the fact whether a model draws random numbers, of torch, numpy or Python.
+DRAWS = "draws from generators"
+# Outputs of other rows that noise moves by so small a share of what it moves a row's own are those
+# of rounding, or of a solver that takes its steps for all rows together.
+_SHARE = 1e-3
+
+RANDOM = "the model draws random numbers: the same input gave two different outputs"
+MIXES_ROWS = (
+    "The rows of a batch influence each other, or are not on the axis `batch_dim={axis}`: the "
+    "whole call was taken as one input. Say so with `batch_dim=None`, or give rows one by one."
+)
+
+
+def notes_on(probe: Probe, setup: Setup) -> tuple[str, ...]:
+    """What a user should know about how the model was run."""
+    return (MIXES_ROWS.format(axis=setup.batch_dim),) if probe.mixes_rows else ()
+
+
+def probe_model(setup: Setup, x: Any) -> Probe:
+    """How the model can be run for inputs like these; ask `setup.once(probe_model, x)`."""
+    if is_tracing():
+        return Probe(Layout.BATCHED)
+    x = finite(x)
+    # A model that draws random numbers leaves those of its caller as they were.
+    with torch.no_grad(), random_state_kept():
+        problem, before = Problem(setup, x, Probe(Layout.SINGLE), Sources(())), random_state()
+        output = TensorTree(setup.run(_copy(x)))
+        plain, again = output.tensors, TensorTree(setup.run(_copy(x))).tensors
+        setup.keep(DRAWS, random_state() != before)
+    if not plain:
+        raise nothing_to_vary(output)
+    found = _layout(setup, x, plain, again)
+    problem = Problem(setup, x, found, Sources(()))
+    try:
+        outputs = problem.flatten(plain, 1).shape[2]
+    except NotRowsError:  # Rows are elsewhere; nothing varies, or a call will say so.
+        outputs = sum(out.numel() for out in plain)
+    only_floats = [True]
+
+    def check(leaf: Any) -> None:
+        only_floats[0] &= leaf is None or isinstance(leaf, Slot)
+
+    map_leaves(check, output.template)
+    return replace(found, outputs=outputs, returns_floats_only=only_floats[0])
+
+
+def _copy(x: Any) -> Any:
+    return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
+
+
+def finite(x: object) -> Any:
+    """The input with 0 in place of NaN and infinity, to find out about inputs of its kind."""
+
+    def leaf(item: object) -> object:
+        if not isinstance(item, Tensor) or not item.dtype.is_floating_point:
+            return item
+        return item if bool(item.isfinite().all()) else item.nan_to_num(0.0, 0.0, 0.0)
+
+    return map_leaves(leaf, x)
+
+
+def some_rows(problem: Problem) -> tuple[Rows, int]:
+    """The first rows; few where inputs are large, all where none can be left out."""
+    if not problem.may_choose_rows:
+        return ALL, problem.rows
+    elements = sum(t.numel() for t in tensors_of(problem.x)) // max(1, problem.rows)
+    count = min(problem.rows, max(1, min(_ROWS, _ELEMENTS // max(1, elements))))
+    return slice(0, count), count
+
+
+def _layout(setup: Setup, x: Any, plain: Sequence[Tensor], again: Sequence[Tensor]) -> Probe:
+    is_same = len(plain) == len(again) and all(map(_close, plain, again))
+    if not is_same:
+        return Probe(Layout.SINGLE, is_random=True)
+    if setup.batch_dim is None:
+        return Probe(Layout.SINGLE)
+    if rows_of(x, setup.batch_dim) == 0:
+        return Probe(Layout.BATCHED)
+    found = _as_batch(setup, x, plain) or _call_by_call(setup, x, plain)
+    return found or Probe(Layout.SINGLE, mixes_rows=True)
+
+
+def _close(one: Tensor, two: Tensor, among: Tensor | None = None) -> bool:
+    """Equal but for the rounding of numbers as large as the largest among some; NaN included."""
+    if one.shape != two.shape:
+        return False
+    values = one if among is None else among
+    size = float(values.abs().nan_to_num(0, 0, 0).max()) if values.numel() else 0.0
+    eps = torch.finfo(one.dtype).eps
+    return torch.allclose(one, two, rtol=200 * eps, atol=200 * eps * size, equal_nan=True)
+
+
+def _as_batch(setup: Setup, x: Any, plain: Sequence[Tensor]) -> Probe | None:
+    """All points as one batch, if rows have the outputs that they have by themselves."""
+    if not has_rows(x, setup.batch_dim or 0):
+        return None
+    sources = Sources.of(setup, x, Layout.BATCHED)
+    if not sources.all:
+        axes = next(iter(_output_axes(setup, x, plain)), None)
+        return None if axes is None else Probe(Layout.BATCHED, axes)
+    images = any(t.dim() == 4 and t[0, 0].numel() >= _LARGE_IMAGE for t in tensors_of(x))
+    for axes in _output_axes(setup, x, plain):
+        for channels_last in (True, False) if images else (False,):
+            probe = Probe(Layout.BATCHED, axes, channels_last)
+            if _runs_as_batch(Problem(setup, x, probe, sources), plain):
+                return probe
+    return None
+
+
+def _output_axes(setup: Setup, x: Any, plain: Sequence[Tensor]) -> list[tuple[int, ...]]:
+    """The axes of the outputs that may count the rows: the declared one, else one that is as long.
+
+    Which it is, the check of independence decides.
+    """
+    first = setup.batch_dim or 0
+    rows = tensors_of(x)[0].shape[first]
+    usual = tuple(first if out.dim() > first else 0 for out in plain)
+    long = [[a for a, size in enumerate(out.shape) if size == rows] for out in plain]
+    if any(not axes for axes in long):
+        return []
+    pairs = list(zip(long, usual, strict=True))
+    other = tuple(next((a for a in axes if a != u), axes[0]) for axes, u in pairs)
+    fitting = tuple(u if u in axes else axes[0] for axes, u in pairs)
+    return list(dict.fromkeys((fitting, other)))
+
+
+def _runs_as_batch(problem: Problem, plain: Sequence[Tensor]) -> bool:
+    """Whether rows of one batch have the outputs that they have with noise of their own.
+
+    Noisy points as one batch against one call for each: a model whose rows share anything, be it a
+    statistic, a branch or a number of the first row, gives itself away.
+    """
+    try:
+        rows, count = some_rows(problem)
+        # All points of a call are one batch; four of them, and the plain one, run by themselves.
+        points = problem.points(range(2), plain=True)
+        size = problem.design.points
+        chosen = [0, *range(1, 1 + size, max(1, size // _POINTS))]
+        some = [z[chosen][:, rows] for z in points]
+        looped = replace(problem.probe, layout=Layout.LOOPED, channels_last=False)
+        one_by_one = Problem(problem.setup, problem.x, looped, problem.sources)
+        with torch.no_grad():
+            together = problem([z[:, rows] for z in points], rows)[chosen]
+            alone = one_by_one([z[chosen] for z in points])[:, rows]
+        same = alone.shape[2] == problem.flatten(plain, 1).shape[2] and _close(alone, together)
+        same = same and _stands_alone(problem, some, together)
+        return same and _is_independent(problem, some, rows, count)
+    # A model that expects its own batch size can fail in any way.
+    except Exception:
+        return False
+
+
+def _stands_alone(problem: Problem, points: Sequence[Tensor], together: Tensor) -> bool:
+    """Whether a row at a point has the outputs among all that it has in a call of its own.
+
+    A branch on the largest number of a batch is taken by all rows of it, or by none.
+    """
+    for point in range(len(together)):
+        row = point % together.shape[1]
+        one = [z[point : point + 1, row : row + 1] for z in points]
+        try:
+            with torch.no_grad():
+                alone = problem(one, slice(row, row + 1))
+        except Exception:  # A model that cannot do with one row may fail in any way.
+            return True
+        if alone.shape[2] != together.shape[2]:
+            return True
+        gap = (together[point, row] - alone[0, 0]).abs().nan_to_num(0.0)
+        std = together[:, row].var(0, correction=0).sqrt().nan_to_num(0.0)
+        is_same = _close(together[point : point + 1, row : row + 1], alone, together)
+        if not is_same and bool((gap > _SHARE * std).any()):
+            return False
+    return True
+
+
+def _call_by_call(setup: Setup, x: Any, plain: Sequence[Tensor]) -> Probe | None:
+    """One call per point, if its rows are independent and every noisy input has them where said."""
+    try:
+        sources = Sources.of(setup, x, Layout.LOOPED)
+        for axes in _output_axes(setup, x, plain):
+            probe = Probe(Layout.LOOPED, axes)
+            if _has_independent_rows(Problem(setup, x, probe, sources), plain):
+                return probe
+    # Inputs or multipliers that have their rows elsewhere can fail in the model in these ways.
+    except (NotRowsError, IndexError, ValueError, RuntimeError):
+        pass
+    return None
+
+
+def _has_independent_rows(problem: Problem, plain: Sequence[Tensor]) -> bool:
+    """Whether rows of one call are independent: noise on some leaves the outputs of others."""
+    lengths = [len(problem.input_rows(s.number, ALL)) for s in problem.sources.inputs]
+    if any(length != problem.rows for length in lengths):
+        return False
+    points = [z[:1] for z in problem.points(range(1))]
+    alone = problem.flatten(plain, 1)[0]
+    # Halves of the rows, such that of any two rows there is one that has only the first.
+    numbers = torch.arange(problem.rows)
+    bits = [numbers >> bit & 1 for bit in range((problem.rows - 1).bit_length())]
+    for quiet in [(bit == which).nonzero()[:, 0] for bit in bits for which in (0, 1)]:
+        noisy = [z.clone() for z in points]
+        for z in noisy:
+            z[:, quiet] = 0
+        with torch.no_grad():
+            beside_noise = problem(noisy)[0]
+        if not _close(alone[quiet], beside_noise[quiet]):
+            return False
+    return _is_independent(problem, points, ALL, problem.rows)
+
+
+def _is_independent(problem: Problem, points: Sequence[Tensor], rows: Rows, count: int) -> bool:
+    """Whether the gradient of the first row's outputs is 0 for all others."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves = [z.detach().clone().requires_grad_() for z in points]
+        try:
+            outputs = problem(leaves, rows)
+        except RuntimeError:  # It runs without gradients only; a call will say so.
+            return True
+        if outputs.shape[:2] != leaves[0].shape[:2]:
+            return False
+        if not outputs.requires_grad or not count:
+            return True
+        first = outputs[0, 0]
+        weights = torch.linspace(1, 2, len(first), dtype=first.dtype, device=first.device)
+        try:
+            gradients = torch.autograd.grad((weights * first).sum(), leaves, allow_unused=True)
+        except RuntimeError:  # There is no backward pass; a call will say so.
+            return True
+    reached = [g.flatten(0, 1) for g in gradients if g is not None]
+    others = sum(float(g[1:].square().sum()) for g in reached)
+    return others <= _SHARE**2 * sum(float(g[0].square().sum()) for g in reached)
+
+
+def nothing_to_vary(output: TensorTree) -> TypeError:
+    """The error for outputs that have no variance, with what to do."""
+    value = output.template
+    kind, such = f"a {type(value).__name__}", "such as an attribute or a function"
+    if isinstance(value, Tensor):
+        kind = f"a tensor of {str(value.dtype).removeprefix('torch.')}"
+        such = "such as `torch.view_as_real`" if value.is_complex() else "such as what it rounds"
+    return TypeError(
+        "The model returns no floating-point tensor, so nothing has a variance. It returns "
+        f"{kind}; choose a part of that with `output=`, {such}."
+    )

@@ -1,0 +1,602 @@
+"""A model at one input as a function of standard normal numbers.
+
+The only place that knows nested inputs and outputs, several sensors, batch axes, devices and
+multipliers inside the network. What an estimator sees is F(z): outputs, (points, rows, outputs),
+for the random numbers of every source, (points, rows, *shape).
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsure.estimators.designs import FEW_ELEMENTS, Design, design, draw
+from howsure.estimators.gradients import ALL, Rows
+from howsure.estimators.image_gradients import fast_image_gradients
+from howsure.estimators.softmax import MOST_OUTPUTS as MOST_OUTPUTS
+from howsure.estimators.variances import Source
+from howsure.multipliers import DropoutMode, Site, draw_uniforms, masks
+from howsure.noise import Root
+from howsure.setup import Setup
+from howsure.trees import (
+    TensorTree,
+    clone_tensors,
+    has_values,
+    is_tracing,
+    map_leaves,
+    tensors_of,
+)
+
+# Numbers that are kept from call to call: 4 MB.
+_KEPT = 2**20
+# Streams of random numbers: multipliers from here on, so that a sensor more leaves them alone.
+_MULTIPLIERS = 1000
+# Samples share no numbers: each is made of its own.
+_ONE = torch.ones(1, 1, dtype=torch.float64)
+# Points that share nothing are a block of their own.
+_INDEPENDENT = range(1000, 1001)
+# What is added to the seed of points for that of samples.
+_SAMPLES = 77
+
+
+class Layout(enum.Enum):
+    """How a model runs at many points."""
+
+    BATCHED = "all points are rows of one batch"
+    LOOPED = "one call for each point, whose rows are independent"
+    SINGLE = "one call for each point, which is one input with all its rows"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a look at the model says about all inputs of one shape.
+
+    Attributes:
+        layout: How it runs at many points.
+        output_axes: The axis of each output that counts the rows.
+        channels_last: Whether images are laid out with their channels last.
+        is_random: Whether the same input gives different outputs.
+        mixes_rows: Whether rows influence each other although there is a batch axis.
+        outputs: How many numbers a row has as outputs.
+        returns_floats_only: Whether the output is made of floating-point tensors alone.
+    """
+
+    layout: Layout
+    output_axes: tuple[int, ...] = ()
+    channels_last: bool = False
+    is_random: bool = False
+    mixes_rows: bool = False
+    outputs: int = 0
+    returns_floats_only: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyInput:
+    """An input with sensor noise: its number among the floating-point tensors, name and noise."""
+
+    number: int
+    name: str
+    root: Root
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """All that is random: noisy inputs, and the sites of multipliers with their variances.
+
+    Attributes:
+        inputs: The noisy inputs.
+        sites: All sites.
+        odds: The variance p / (1 - p) of each site's multipliers; 0 where nothing is dropped.
+        is_watched: Whether gradients with respect to a multiplier of 1 at every site are wanted.
+    """
+
+    inputs: tuple[NoisyInput, ...]
+    sites: tuple[Site, ...] = ()
+    odds: tuple[float, ...] = ()
+    is_watched: bool = False
+
+    @classmethod
+    def of(cls, setup: Setup, x: Any, layout: Layout, *, watch: bool = False) -> Sources:
+        """Those of a setup for an input; `watch` adds multipliers that do not vary."""
+        is_single = layout is Layout.SINGLE
+
+        def sensors() -> Sources:
+            return cls(tuple(NoisyInput(*root) for root in setup.roots(x, whole=is_single)))
+
+        sources = setup.of_noise(("sources", is_single), x, sensors)
+        if watch:
+            sites = setup.watching(x).sites(x)
+            return replace(sources, sites=sites, odds=(0.0,) * len(sites), is_watched=True)
+        if not setup.has_masks(x):
+            return sources
+        sites = setup.sites(x)
+        odds = tuple(rate / (1 - rate) for rate in setup.rates(sites))
+        return replace(sources, sites=sites, odds=odds)
+
+    @cached_property
+    def active(self) -> tuple[int, ...]:
+        """The numbers of the sites whose units vary."""
+        return tuple(index for index, odds in enumerate(self.odds) if odds > 0)
+
+    @cached_property
+    def all(self) -> tuple[Source, ...]:
+        """Sensors first, then layers whose units vary."""
+        sensors = [
+            Source(noisy.name, "input", tuple(noisy.root.shape), noisy.root.is_diagonal)
+            for noisy in self.inputs
+        ]
+        sites = [self.sites[number] for number in self.active]
+        return (*sensors, *(Source(s.name, "dropout", tuple(s.units)) for s in sites))
+
+    @cached_property
+    def streams(self) -> tuple[int, ...]:
+        """The number of every source's stream of random numbers."""
+        return (*range(len(self.inputs)), *(_MULTIPLIERS + site for site in self.active))
+
+    @cached_property
+    def elements(self) -> int:
+        """How many random numbers a row has."""
+        return sum(math.prod(source.shape) for source in self.all)
+
+    @cached_property
+    def design(self) -> Design:
+        """The points of a block."""
+        few = self.elements <= FEW_ELEMENTS
+        return design(noise=bool(self.inputs), multipliers=bool(self.active), few=few)
+
+
+class NotRowsError(ValueError):
+    """The output does not have one row for each row of the input."""
+
+
+class Problem:
+    """The model at an input, with its noise and multipliers, as F(z).
+
+    Attributes:
+        setup: The model and its settings.
+        x: The input, in the user's structure.
+        probe: How the model can be run.
+        sources: What is random.
+        tensors: The floating-point tensors of the input.
+        rows: How many rows the input has; 1 if a call is one input.
+        structure: That of the model's output, once it was called.
+        columns: The outputs of every row that count, (rows, outputs); `None` for all.
+        finish: What is done to the model's output.
+    """
+
+    def __init__(self, setup: Setup, x: Any, probe: Probe, sources: Sources | None = None) -> None:
+        self.setup = setup
+        self.x = x
+        self.probe = probe
+        self.sources = Sources.of(setup, x, probe.layout) if sources is None else sources
+        self.tensors = [x] if type(x) is Tensor and x.is_floating_point() else TensorTree(x).tensors
+        self.axis = setup.batch_dim or 0
+        self.rows = 1 if probe.layout is Layout.SINGLE else rows_of(x, self.axis)
+        self.structure: TensorTree | None = None
+        self.columns: Tensor | None = None
+        self.finish: Callable[[Any], Any] | None = None
+
+    # What estimators ask.
+
+    @property
+    def design(self) -> Design:
+        """The points of a block."""
+        return self.sources.design
+
+    @property
+    def inputs(self) -> int:
+        """How many sources are sensors."""
+        return len(self.sources.inputs)
+
+    @property
+    def watched(self) -> int:
+        """How many sites have multipliers of 1 whose gradients are wanted."""
+        return len(self.sources.sites) if self.sources.is_watched else 0
+
+    @property
+    def elements(self) -> int:
+        """Random numbers of a row."""
+        return self.sources.elements
+
+    @property
+    def may_choose_rows(self) -> bool:
+        """Whether a call may leave rows out."""
+        return self.probe.layout is Layout.BATCHED
+
+    @property
+    def shares_points(self) -> bool:
+        """Whether all rows have the same random numbers."""
+        return self.setup.shared_masks
+
+    def __call__(self, z: Sequence[Tensor], rows: Rows = ALL) -> Tensor:
+        """The outputs, (points, rows, outputs), at z of every source, (points, rows, *shape)."""
+        sources = self.sources
+        noisy = {}
+        for source, normals in zip(sources.inputs, z, strict=False):
+            x = self.input_rows(source.number, rows)
+            noisy[source.number] = (x + source.root.apply(normals, rows)).to(x.dtype)
+        others = z[len(sources.inputs) :]
+        if sources.is_watched:
+            return self.run(len(z[0]), noisy, [1 + normals for normals in others], rows)
+        multipliers: list[Tensor | None] = [None] * len(sources.sites)
+        for site, normals in zip(sources.active, others, strict=False):
+            multipliers[site] = 1 + math.sqrt(sources.odds[site]) * normals
+        return self.run(len(z[0]), noisy, multipliers, rows)
+
+    def points(
+        self, blocks: range, rows: int | None = None, first: int = 0, *, plain: bool = False
+    ) -> list[Tensor]:
+        """z of every source for some blocks, (points, rows, *shape), with z = 0 in front if asked.
+
+        All rows have the same; or every row from the first has its own.
+        """
+        rows = self.rows if rows is None else rows
+        drawn = 1 if self.shares_points else rows
+        sources, layout = self.sources, self.sources.design
+        # Rows of one pass have a stream together.
+        seed = self.setup.seed + 104_729 * first
+
+        def draw_all() -> list[Tensor]:
+            mixings = [layout.noise] * self.inputs + [layout.multipliers] * len(sources.active)
+            sites = sources.sites if sources.is_watched else ()
+            count = len(blocks) * layout.points
+            numbers = [
+                draw(mixing, (drawn, *source.shape), blocks, seed, stream).flatten(0, 1)
+                for mixing, source, stream in zip(
+                    mixings, sources.all, sources.streams, strict=True
+                )
+            ]
+            # Nothing is added to watched multipliers.
+            numbers += [torch.zeros(count, drawn, *site.units) for site in sites]
+            if plain:
+                numbers = [torch.cat([torch.zeros_like(n[:1]), n]) for n in numbers]
+            return [number.to(self.device, self.wide) for number in numbers]
+
+        key = (seed, blocks, drawn, plain, self.device, self.wide, self._shapes)
+        return [self._spread(z, rows) for z in self._remember("points", key, draw_all)]
+
+    def independent_points(self, count: int, rows: int) -> list[Tensor]:
+        """z of every source at points that share nothing, (points, rows, *shape)."""
+        drawn = 1 if self.shares_points else rows
+        pairs = zip(self.sources.all, self.sources.streams, strict=True)
+        normals = [
+            draw(_ONE, (count, drawn, *source.shape), _INDEPENDENT, self.setup.seed, stream)[0, 0]
+            for source, stream in pairs
+        ]
+        sites = self.sources.sites if self.sources.is_watched else ()
+        normals += [torch.zeros(count, drawn, *site.units) for site in sites]
+        return [self._spread(z.to(self.device, self.wide), rows) for z in normals]
+
+    @property
+    def _shapes(self) -> tuple[object, ...]:
+        watched = [site.units for site in self.sources.sites] if self.sources.is_watched else ()
+        return (*(source.shape for source in self.sources.all), *self.sources.streams, *watched)
+
+    def zeros(self) -> list[Tensor]:
+        """The plain point alone, (1, rows, *shape) of every source."""
+        return [z[:1] for z in self.points(range(1), plain=True)]
+
+    @staticmethod
+    def _spread(z: Tensor, rows: int) -> Tensor:
+        """The same numbers for all rows."""
+        if z.shape[1] == rows:
+            return z
+        spread = z.expand(-1, rows, *z.shape[2:])
+        # What repeats in memory would tie a program to the batch size that it is written down for.
+        return spread.clone() if is_tracing() else spread
+
+    def _remember(self, name: str, key: Any, make: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """What `make` gives for this key; looked up if it was the last one.
+
+        Every call begins with the same points, and to draw them takes as long as a small network.
+        Stand-ins inside a trace are not kept: the calls after it need numbers.
+        """
+        facts = self.setup._facts
+        last, numbers = facts.get(name, (None, []))
+        if last == key:
+            return numbers
+        numbers = make()
+        are_small = sum(each.numel() for each in numbers) <= _KEPT
+        if are_small and all(has_values(each) for each in numbers):
+            facts[name] = (key, numbers)
+        return numbers
+
+    @property
+    def device(self) -> torch.device:
+        """Of the input."""
+        return self.tensors[0].device if self.tensors else torch.device("cpu")
+
+    @property
+    def wide(self) -> torch.dtype:
+        """In which random numbers and variances are computed: that of the input, or float32."""
+        return wide_type(self.tensors[0].dtype) if self.tensors else torch.float32
+
+    # Samples.
+
+    def draw(self, units: range, rows: Rows = ALL) -> Draws:
+        """Noisy inputs and dropout masks for some units: single samples, or pairs with one mask."""
+        size = self.unit_size
+        numbers = range(units[0] * size, (units[-1] + 1) * size)
+        count = len(rows) if isinstance(rows, Tensor) else len(range(self.rows)[rows])
+        noisy = {}
+        for source, normals in zip(self.sources.inputs, self.normals(numbers, count), strict=True):
+            x = self.input_rows(source.number, rows)
+            z = normals.to(x.device, wide_type(x.dtype)).expand(-1, len(x), *normals.shape[2:])
+            noisy[source.number] = (x + source.root.apply(z, rows)).to(x.dtype)
+        dropped = [
+            None if mask is None else mask.expand(-1, count, *mask.shape[2:])
+            for mask in self._masks(units, size, count)
+        ]
+        return Draws(len(numbers), noisy, dropped)
+
+    @property
+    def unit_size(self) -> int:
+        """Samples that share a mask: two, where both the noise and the masks are random."""
+        return 2 if self.sources.active and self.sources.inputs else 1
+
+    def normals(self, numbers: range, rows: int = 1) -> list[Tensor]:
+        """Standard normal numbers of every noisy input for these samples, (samples, rows, *shape).
+
+        The same for all rows, unless they have their own.
+        """
+        drawn = 1 if self.setup.shared_masks else rows
+        shapes = [(drawn, *source.root.shape) for source in self.sources.inputs]
+        seed = self.setup.seed + _SAMPLES
+
+        def draw_all() -> list[Tensor]:
+            return [draw(_ONE, shape, numbers, seed, i)[:, 0] for i, shape in enumerate(shapes)]
+
+        return self._remember("samples", (seed, numbers, *shapes), draw_all)
+
+    def _masks(self, units: range, size: int, rows: int) -> list[Tensor | None]:
+        """The masks of every site, (samples, rows or 1, *units); samples of a unit share theirs."""
+        if not self.sources.active:
+            return []
+        setup, sites = self.setup, self.sources.sites
+        if setup.uniforms is not None:
+            uniforms = [u.unsqueeze(1) if setup.shared_masks else u for u in setup.uniforms]
+        else:
+            drawn = 1 if setup.shared_masks else rows
+            uniforms = draw_uniforms(sites, units[-1] + 1, setup.seed, batch=drawn)
+        some = [u[units[0] : units[-1] + 1] for u in uniforms]
+        dropped = masks(some, setup.rates(sites))
+        return [None if m is None else m.repeat_interleave(size, 0) for m in dropped]
+
+    # The model.
+
+    def plain(self) -> Tensor:  # (rows, outputs)
+        """What the model itself says: one call with copies of the inputs."""
+        self.structure = TensorTree(self._finished(self.setup.run(clone_tensors(self.x))))
+        return self.flatten(self.structure.tensors, 1)[0]
+
+    def run(
+        self,
+        points: int,
+        noisy: Mapping[int, Tensor],
+        multipliers: Sequence[Tensor | None] = (),
+        rows: Rows = ALL,
+    ) -> Tensor:
+        """The outputs at some points, flat: (points, rows, outputs).
+
+        Args:
+            points: How many.
+            noisy: Floating-point inputs by number, (points, rows, *row's shape).
+            multipliers: Those of the sites, (points, rows, *units).
+            rows: The rows that are run; only a batched call can leave rows out.
+        """
+        if self.probe.layout is Layout.BATCHED:
+            return self._call(points, noisy, multipliers, rows)
+        parts = [
+            self._call(
+                1,
+                {number: x[p : p + 1] for number, x in noisy.items()},
+                [None if m is None else m[p : p + 1] for m in multipliers],
+                rows,
+            )
+            for p in range(points)
+        ]
+        return torch.cat(parts)
+
+    def _call(
+        self,
+        points: int,
+        noisy: Mapping[int, Tensor],
+        multipliers: Sequence[Tensor | None],
+        rows: Rows,
+    ) -> Tensor:
+        x = self._assemble(points, noisy, rows)
+        with self._fast_gradients():
+            if any(m is not None for m in multipliers):
+                units = [None if m is None else self._join(m) for m in multipliers]
+                with DropoutMode(self.setup.model, self.sources.sites, units) as mode:
+                    output = self.setup.run(x)
+                mode.check_all_used()
+            else:
+                output = self.setup.run(x)
+        structure = TensorTree(self._finished(output))
+        # What a plain call returned besides tensors is what users expect.
+        self.structure = self.structure or structure
+        flat = self.flatten(structure.tensors, points)
+        if self.columns is None:
+            return flat
+        return flat.gather(2, self.columns[rows].expand(points, -1, -1))
+
+    def _finished(self, output: Any) -> Any:
+        return output if self.finish is None else self.finish(output)
+
+    def _fast_gradients(self) -> Any:
+        if not torch.is_grad_enabled():
+            return nullcontext()
+        inputs = (self.tensors[source.number] for source in self.sources.inputs)
+        images = [x for x in inputs if x.dim() == 4]
+        return fast_image_gradients(images) if images else nullcontext()
+
+    def input_rows(self, number: int, rows: Rows) -> Tensor:
+        """Some rows of a floating-point input, in front; the whole input, if a call is one."""
+        tensor = self.tensors[number].detach()
+        if self.probe.layout is Layout.SINGLE:
+            return tensor.unsqueeze(0)
+        tensor = _to_front(tensor, self.axis)
+        return tensor if rows is ALL else tensor[rows]
+
+    def _assemble(self, points: int, noisy: Mapping[int, Tensor], rows: Rows) -> Any:
+        """The input with noisy tensors in place of its own, and copies of all others."""
+        is_batched = self.probe.layout is Layout.BATCHED
+        number = -1
+
+        def leaf(item: Any) -> Any:
+            nonlocal number
+            if not isinstance(item, Tensor):
+                return item
+            number += item.dtype.is_floating_point
+            if item.dtype.is_floating_point and number in noisy:
+                own = self._move_back(self._join(noisy[number]))
+                # Some models look at the memory itself: it is no piece of a larger one.
+                return own if is_batched else own.clone()
+            if not is_batched or item.dim() == 0:
+                return item.clone()
+            own = _to_front(item, self.axis)[rows]
+            return self._move_back(own.repeat(points, *(1,) * (own.dim() - 1)))
+
+        return map_leaves(leaf, self.x)
+
+    def _join(self, tensor: Tensor) -> Tensor:
+        """Points and rows on one axis; the whole input, if a call is one."""
+        return tensor[0, 0] if self.probe.layout is Layout.SINGLE else tensor.flatten(0, 1)
+
+    def _move_back(self, tensor: Tensor) -> Tensor:
+        """The batch axis where the model expects it."""
+        if self.probe.layout is Layout.SINGLE:
+            return tensor
+        # The order in memory in which convolutions of a processor are fastest.
+        if tensor.dim() == 4 and self.axis == 0 and self.probe.channels_last:
+            tensor = tensor.contiguous(memory_format=torch.channels_last)
+        return tensor.movedim(0, self.axis) if self.axis else tensor
+
+    # Flat outputs, and back.
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of all outputs together: the widest."""
+        assert self.structure is not None
+        first, *others = (out.dtype for out in self.structure.tensors)
+        return functools.reduce(torch.promote_types, others, first)
+
+    def flatten(self, outputs: Sequence[Tensor], points: int) -> Tensor:
+        """Outputs as (points, rows, outputs)."""
+        if self.probe.layout is Layout.SINGLE:
+            return torch.cat([out.reshape(1, 1, -1) for out in outputs], 2)
+        columns = []
+        for number, out in enumerate(outputs):
+            axis = self._output_axis(number)
+            if out.dim() <= axis or out.shape[axis] % points:
+                raise NotRowsError(
+                    f"An output of shape {tuple(out.shape)} does not have a row for each input."
+                )
+            rows = _to_front(out, axis)
+            size = rows.shape[0] // points, math.prod(rows.shape[1:])
+            columns.append(rows.reshape(points, *size))
+        return columns[0] if len(columns) == 1 else torch.cat(columns, 2)
+
+    def _output_axis(self, number: int) -> int:
+        axes = self.probe.output_axes
+        return axes[number] if number < len(axes) else self.axis
+
+    def unflatten(self, flat: Tensor) -> Any:  # (rows, outputs)
+        """Predictions in the structure of the model's output."""
+        assert self.structure is not None
+        return self.structure.unflatten(self.split(flat))
+
+    def unflatten_variance(self, flat: Tensor) -> Any:  # (rows, outputs)
+        """Variances, or errors, likewise; those of half precision are kept in float32."""
+        assert self.structure is not None
+        return self.structure.unflatten_variance(self.split(flat, wide=True))
+
+    def split(self, flat: Tensor, *, wide: bool = False) -> list[Tensor]:  # (rows, outputs)
+        """Flat outputs in the shapes and types of the model's."""
+        assert self.structure is not None
+        tensors = self.structure.tensors
+        types = [wide_type(out.dtype) if wide else out.dtype for out in tensors]
+        return [p.to(dtype) for p, dtype in zip(self._parts(flat), types, strict=True)]
+
+    def _parts(self, flat: Tensor) -> Sequence[Tensor]:
+        assert self.structure is not None
+        tensors = self.structure.tensors
+        if self.probe.layout is Layout.SINGLE:
+            columns = flat.split([out.numel() for out in tensors], 1)
+            return [p.reshape(out.shape) for p, out in zip(columns, tensors, strict=True)]
+        if len(tensors) == 1 and self._output_axis(0) == 0:
+            shape = tensors[0].shape[1:]
+            return [flat if flat.shape[1:] == shape else flat.reshape(flat.shape[0], *shape)]
+        parts, start = [], 0
+        for number, out in enumerate(tensors):
+            axis = self._output_axis(number)
+            shape = (*out.shape[:axis], *out.shape[axis + 1 :])
+            size = math.prod(shape)
+            column = flat[:, start : start + size].reshape(flat.shape[0], *shape)
+            parts.append(column.movedim(0, axis) if axis else column)
+            start += size
+        return parts
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Noisy inputs by number and masks of the sites, (samples, rows, ...) each."""
+
+    count: int
+    noisy: dict[int, Tensor]
+    masks: list[Tensor | None]
+
+    def only(self, sample: int, row: int) -> Draws:
+        """One row of one sample."""
+        at = slice(sample, sample + 1), slice(row, row + 1)
+        noisy = {number: x[at] for number, x in self.noisy.items()}
+        return Draws(1, noisy, [None if mask is None else mask[at] for mask in self.masks])
+
+
+def wide_type(dtype: torch.dtype) -> torch.dtype:
+    """In which numbers of this type are computed with: float64, or float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _to_front(tensor: Tensor, axis: int) -> Tensor:
+    """The tensor with this axis first."""
+    return tensor.movedim(axis, 0) if axis else tensor
+
+
+def rows_of(x: Any, axis: int = 0) -> int:
+    """The length of the batch axis of the first tensor of an input."""
+    tensors = [x] if type(x) is Tensor else tensors_of(x)
+    if not tensors or tensors[0].dim() <= axis:
+        raise ValueError(
+            f"The input has no batch axis {axis}; give inputs of shape (batch, ...), or say with "
+            "`batch_dim=None` that a call is one input."
+        )
+    return tensors[0].shape[axis]
+
+
+def has_rows(x: Any, axis: int) -> bool:
+    """Whether every tensor of an input has the declared batch axis, all of one length."""
+    tensors = [tensor for tensor in tensors_of(x) if tensor.dim() > 0]
+    if not tensors or any(tensor.dim() <= axis for tensor in tensors):
+        return False
+    return len({tensor.shape[axis] for tensor in tensors}) == 1
+
+
+def check_outputs(count: int) -> None:
+    """An error where a backward pass for each output is too many."""
+    if count > MOST_OUTPUTS:
+        raise ValueError(
+            f"The model has {count} outputs per input, and this method needs a backward pass for "
+            f"each; it does up to {MOST_OUTPUTS}. Choose some with `output=lambda y: y[:, :8]`, or "
+            'sample with `method="noise_sampling"`.'
+        )
