@@ -109,7 +109,7 @@ def single_index(u: Tensor) -> Tensor:
 
 
 def waves(u: Tensor) -> Tensor:
-    return torch.sin(2 * u[:, :3] + u[:, 3:6])
+    return torch.sin(2.5 * u[:, :3])
 
 
 def gentle(u: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def gentle(u: Tensor) -> Tensor:
 
 
 def exponential(u: Tensor) -> Tensor:
-    return torch.exp(0.7 * u[:, :3] + 0.4 * torch.sin(2 * u[:, 3:6]))
+    return torch.exp(1.5 * u[:, :3] + 0.4 * torch.sin(2 * u[:, 3:6]))
 
 
 def heading(u: Tensor) -> Tensor:
