@@ -11,7 +11,13 @@ from typing import Any
 from howsure_lab.experiments.environment import environment
 
 # Options with a place on one machine, and the word that stands for it.
-_PLACES = {"--data": "PATH", "--peer-python": "PYTHON", "--out": "FOLDER"}
+_PLACES = {
+    "--data": "PATH",
+    "--peer-python": "PYTHON",
+    "--out": "FOLDER",
+    "--truth": "FILE",
+    "--rows": "FILE",
+}
 
 
 def record(seed: int | Sequence[int] = 0) -> dict[str, Any]:
