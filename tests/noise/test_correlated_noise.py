@@ -6,7 +6,7 @@ import torch
 from correlations import CORRELATION, KERNEL, KINDS, STD, matrix_of
 
 from howsure import noise
-from howsure.noise.inputs import roots_of
+from howsure.noise import roots_of
 
 SHAPE = (3, 4, 5)
 X = torch.linspace(-1, 1, 120, dtype=torch.float64).reshape(2, *SHAPE)

@@ -10,7 +10,7 @@ from torch import nn
 
 import howsure as hs
 from howsure import noise
-from howsure.noise.inputs import roots_of
+from howsure.noise import roots_of
 
 Pair = namedtuple("Pair", ["image", "imu"])
 

@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from howsure.noise.base import Noise
-from howsure.noise.constant import Constant
-from howsure.noise.image_patterns import Blurred, CommonMode, Rows, kernel_of
-from howsure.noise.pairs import REACH, Layout, pair_sums
-from howsure.noise.share import CHANCE, Share, by_chance, share_of
+from howsure.noise.correlation import Blurred, CommonMode, Rows, kernel_of
+from howsure.noise.sensors import Constant
+
+# A share as many standard deviations above 0 is not there by chance (6e-5); one below a hundredth
+# is of no consequence.
+_CHANCE, _NEGLIGIBLE = 4.0, 0.01
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of the variance, or a correlation: its value, and how well it is known.
+
+    Attributes:
+        value: The estimate.
+        error: Its standard error for Gaussian noise.
+        chance: As much is there by chance.
+    """
+
+    value: float
+    error: float
+    chance: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is neither chance nor too small to matter."""
+        return abs(self.value) > max(_NEGLIGIBLE, self.chance)
+
+    def in_percent(self) -> str:
+        """The share and its error."""
+        return f"{100 * self.value:.2g} +- {100 * self.error:.1g} %"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -25,13 +50,13 @@ class Structure:
         channels: The share that is an offset of each channel; `None` if there is one channel.
         rows: The share that is an offset of each row of an image; `None` for vectors.
         columns: Likewise of each column.
-        neighbours: Correlation of neighbours in what is left, along the last axis, and for images
-            along the one before; empty for a handful of elements.
-        kernel: White noise through this kernel of norm 1 has what is left; `None` if neighbours do
-            not correlate.
+        neighbours: Correlation of neighbors in the remaining noise, along the last axis, and for
+            images along the one before; empty for a handful of elements.
+        kernel: White noise through this kernel of norm 1 is the remaining noise; `None` if
+            neighbors do not correlate.
         parts: The noises for a std of 1, each with its share.
         offset_norm: Root mean square correlation of all pairs of elements by clear offsets.
-        neighbour_norm: Root of the sum of squared correlations of an element's neighbours, with
+        neighbour_norm: Root of the sum of squared correlations of an element's neighbors, with
             itself; 1 if they do not correlate.
     """
 
@@ -70,35 +95,35 @@ class Structure:
 
     def offsets(self) -> dict[str, Share]:
         """The shares of the variance that are known, by their attributes."""
-        found = {name: getattr(self, name) for name in _WHAT}
-        return {name: share for name, share in found.items() if share is not None}
+        shares = {name: getattr(self, name) for name in _PLACES}
+        return {name: share for name, share in shares.items() if share is not None}
 
     def numbers(self) -> dict[str, float]:
         """Shares and correlations with their standard errors."""
-        found = {f"{name}_share": share for name, share in self.offsets().items()}
+        shares = {f"{name}_share": share for name, share in self.offsets().items()}
         names = ("horizontal_correlation", "vertical_correlation")
-        found |= zip(names, self.neighbours, strict=False)
-        values = {name: share.value for name, share in found.items()}
-        return values | {f"{name}_error": share.error for name, share in found.items()}
+        shares |= zip(names, self.neighbours, strict=False)
+        values = {name: share.value for name, share in shares.items()}
+        return values | {f"{name}_error": share.error for name, share in shares.items()}
 
     def in_words(self) -> str:
-        """The reading in a sentence, with what to use."""
-        words = [
-            f"{share.in_percent()} of the variance is common to {_WHAT[name]}"
+        """The structure in a sentence, with the noise to use."""
+        clauses = [
+            f"{share.in_percent()} of the variance is common to {_PLACES[name]}"
             for name, share in self.offsets().items()
             if share.is_clear
         ]
         if self.kernel is not None:
-            found = " and ".join(f"{each.value:.2f}" for each in self.neighbours)
-            ways = " (horizontally and vertically)" if len(self.neighbours) == 2 else ""
-            words.append(f"neighbours correlate by {found}{ways}")
-        if not words:
+            values = " and ".join(f"{share.value:.2f}" for share in self.neighbours)
+            axes = " (horizontally and vertically)" if len(self.neighbours) == 2 else ""
+            clauses.append(f"neighbours correlate by {values}{axes}")
+        if not clauses:
             return "elements vary independently, as far as these frames can tell"
         names = " + ".join(_NAMES[type(part)] for part, _ in self.parts)
-        return f"{'; '.join(words)}: use the noise `correlated`, {names}"
+        return f"{'; '.join(clauses)}: use the noise `correlated`, {names}"
 
 
-_WHAT = {
+_PLACES = {
     "common": "the whole frame",
     "channels": "each channel",
     "rows": "each row",
@@ -112,154 +137,209 @@ _NAMES: dict[type[Noise], str] = {
 }
 
 
-def structure_of(residuals: Tensor, valid: Tensor, freedom: float) -> Structure | None:
+# Elements up to so many steps apart are neighbors; what those further apart share is an offset.
+_REACH = 3
+# Shorter axes have too few pairs beyond the neighbors: they count as channels.
+_SHORTEST = 4 * (_REACH + 1)
+# The middle of larger images says enough, in less time.
+_LONGEST = 256
+
+
+def structure_of(
+    residuals: Tensor,  # (frames, *shape)
+    valid: Tensor,  # (*shape)
+    freedom: float,
+) -> Structure | None:
     """What the elements of repeated frames have in common; `None` if no element is valid.
 
     Pairs of elements by distance: those far apart share the offset of a frame, those far apart in
-    one row also that of the row, and neighbours whatever mixes neighbours.
+    one row also that of the row, and neighbors whatever mixes neighbors.
 
     Args:
-        residuals: Frames without their mean, of unbiased variance, (frames, *shape).
-        valid: Which elements count, (*shape).
+        residuals: Frames without their mean, of unbiased variance.
+        valid: Which elements count.
         freedom: Degrees of freedom of a variance over the frames.
     """
-    layout = Layout.of(tuple(valid.shape))
-    drawn, counts = (pair_sums(layout.planes(each)) for each in (residuals * valid, valid[None]))
-    found = {name: drawn[name] / (counts[name] * len(residuals)).clamp(min=1) for name in drawn}
-    total = found["near"][REACH, REACH]
-    if not bool(total > 0):
+    axes = range(-valid.dim(), 0)
+    spatial = tuple(axis for axis in axes if axis >= -2 and valid.shape[axis] >= _SHORTEST)
+    folded = tuple(axis for axis in axes if axis not in spatial)
+    sums = _pair_sums(_planes(residuals * valid, spatial))
+    counted = _planes(valid[None], spatial)
+    counts = _pair_sums(counted)
+    covariances = {
+        name: torch.where(counts[name] > 0.5, sums[name] / (counts[name] * len(residuals)), 0.0)
+        for name in sums
+    }
+    var = covariances["near"][_REACH, _REACH]
+    if not bool(var > 0):
         return None
-    relative = {name: each / total for name, each in found.items()}
-    return _Reading(layout, relative, freedom, float(counts["elements"])).structure()
+    pairs = {name: covariance / var for name, covariance in covariances.items()}
+    elements = float(counted.sum())
+    _, channels, height, width = counted.shape
 
+    # The correlations of neighbors without any offset, by steps down and to the right.
+    offset = float(pairs["far"]) if spatial else 0.0
+    local = pairs["near"] - offset
+    if height > 1:
+        local[_REACH] -= pairs["row"] - offset
+        local[:, _REACH] -= pairs["column"] - offset
+    local = local / local[_REACH, _REACH].clamp(min=torch.finfo(local.dtype).tiny)
 
-@dataclass(frozen=True, eq=False)
-class _Reading:
-    """The covariances of pairs in units of the variance, and what they say."""
+    def line_share(name: str, count: int, along: Tensor, across: Tensor) -> Share:
+        """What the elements of a row, or of a column, have in common besides."""
+        lines = count * channels
+        mean = _correlated_count(along) * lines / elements
+        line_freedom = freedom * lines / _correlated_count(across)
+        value = float(pairs[name]) - offset
+        return _share(value, mean * _chance_bound(line_freedom), line_freedom)
 
-    layout: Layout
-    pairs: dict[str, Tensor]
-    freedom: float
-    elements: float  # valid ones, of all channels
+    across, down = local[_REACH], local[:, _REACH]
+    lines: tuple[Share, ...] = ()
+    if height > 1:
+        lines = line_share("row", height, across, down), line_share("column", width, down, across)
 
-    def structure(self) -> Structure:
-        """Offsets, neighbours, and the noises that have them."""
-        channels, (height, width) = self.layout.channels, self.layout.size
-        lines = (self._line("row", 0), self._line("column", 1)) if height > 1 else ()
-        rows, columns = lines or (None, None)
-        common, by_channel = self._common(channels, lines)
-        neighbours = self._neighbours(lines)
-        kernel = None
-        if any(each.is_clear for each in neighbours):
-            kernel = kernel_of(self._local if height > 1 else self._local[REACH])
-        shares = common, by_channel, rows, columns
-        among = zip(shares, (1, channels, height, width), strict=True)
-        squares = [each.value**2 / count for each, count in among if each and each.is_clear]
-        norm = math.sqrt(sum(squares))
-        return Structure(
-            common=self._of_total(common, norm),
-            channels=self._of_total(by_channel, norm),
-            rows=self._of_total(rows, norm),
-            columns=self._of_total(columns, norm),
-            neighbours=neighbours,
-            kernel=kernel,
-            parts=self._parts(shares, kernel),
-            offset_norm=norm,
-            neighbour_norm=1.0 if kernel is None else float(self._local.norm()),
-        )
+    # Offsets of the frame, and of its channels alone.
+    common = by_channel = None
+    # The variance of the mean of a channel that has no offset.
+    mean = _correlated_count(local) * channels / elements
+    mean += sum(line.value / size for line, size in zip(lines, (height, width), strict=False))
+    if channels == 1 and valid.numel() > 1:
+        common = _share(offset, mean * _chance_bound(freedom), freedom)
+    elif channels > 1:
+        shared = float(pairs["channels"])
+        # Offsets that channels have alone are alike by chance; a product varies half as much as a
+        # square.
+        bound = _chance_bound(freedom * channels * (channels - 1) / 2) / math.sqrt(2)
+        chance = (mean + max(0.0, offset - shared)) * bound
+        common = _share(shared, chance, freedom)
+        if spatial:
+            chance += mean * _chance_bound(freedom * channels)
+            by_channel = _share(offset - shared, chance, freedom * channels)
 
-    def _parts(
-        self, shares: tuple[Share | None, ...], kernel: Tensor | None
-    ) -> tuple[tuple[Noise, float], ...]:
-        """The noises of variance 1 that are clearly there, with shares that add up to 1."""
-        _, _, rows, columns = shares
-        offsets = (
-            CommonMode(1.0),
-            CommonMode(1.0, self.layout.folded),
-            Rows(1.0, self._axis("rows of channels", rows, -2)),
-            Rows(1.0, self._axis("columns of channels", columns, -1)),
-        )
-        pairs = zip(offsets, shares, strict=True)
-        clear = [(part, each.value) for part, each in pairs if each and each.is_clear]
-        together = max(1.0, sum(share for _, share in clear))  # above 1 by chance
-        kept = [(part, share / together) for part, share in clear]
-        rest = Constant(1.0) if kernel is None else Blurred(1.0, kernel, self.layout.spatial)
-        return (*kept, (rest, max(0.0, 1 - sum(share for _, share in kept))))
+    # Bartlett's formula, for a correlation that is 0 at this distance; offsets of neighboring
+    # columns, or rows, are alike by chance.
+    bartlett = float(local.norm()) / math.sqrt(freedom * elements)
+    errors = [bartlett] * len(spatial)
+    if lines:
+        errors = [
+            math.hypot(bartlett, line.value / math.sqrt(freedom * size))
+            for line, size in zip(lines[::-1], (width, height), strict=True)
+        ]
+    correlations = [float(across[_REACH + 1]), float(down[_REACH + 1])]
+    neighbors = tuple(
+        Share(value, error, _CHANCE * error)
+        for value, error in zip(correlations, errors, strict=False)
+    )
+    kernel = None
+    if any(share.is_clear for share in neighbors):
+        kernel = kernel_of(local if height > 1 else local[_REACH])
 
-    def _of_total(self, share: Share | None, norm: float) -> Share | None:
+    def line_axes(between: str, line: Share, axis: int) -> int | tuple[int, ...]:
+        """The axes of lines: channels have them in common, or each its own."""
+        is_shared = float(pairs[between] - pairs["channels"]) > line.value / 2
+        return axis if is_shared or not folded else (*folded, axis)
+
+    # The offsets that are clearly there, as noises of variance 1 with shares that add up to 1.
+    offsets = [(common, CommonMode(1.0), 1), (by_channel, CommonMode(1.0, folded), channels)]
+    if lines:
+        row_axes = line_axes("rows of channels", lines[0], -2)
+        column_axes = line_axes("columns of channels", lines[1], -1)
+        offsets += [
+            (lines[0], Rows(1.0, row_axes), height),
+            (lines[1], Rows(1.0, column_axes), width),
+        ]
+    clear = [
+        (share.value, part, count) for share, part, count in offsets if share and share.is_clear
+    ]
+    total = max(1.0, sum(value for value, _, _ in clear))  # above 1 by chance
+    parts: list[tuple[Noise, float]] = [(part, value / total) for value, part, _ in clear]
+    rest = Constant(1.0) if kernel is None else Blurred(1.0, kernel, spatial)
+    parts.append((rest, max(0.0, 1 - sum(share for _, share in parts))))
+    norm = math.sqrt(sum(value**2 / count for value, _, count in clear))
+
+    def with_total(share: Share | None) -> Share | None:
         """The share with the error of the total variance, which offsets know no better."""
         if share is None:
             return None
-        total = share.value * norm * math.sqrt(2 / self.freedom)
-        return replace(share, error=math.hypot(share.error, total))
+        total_error = share.value * norm * math.sqrt(2 / freedom)
+        return replace(share, error=math.hypot(share.error, total_error))
 
-    @cached_property
-    def _offset(self) -> float:
-        """What elements of one channel share."""
-        return float(self.pairs["far"]) if self.layout.spatial else 0.0
+    rows, columns = lines or (None, None)
+    return Structure(
+        common=with_total(common),
+        channels=with_total(by_channel),
+        rows=with_total(rows),
+        columns=with_total(columns),
+        neighbours=neighbors,
+        kernel=kernel,
+        parts=tuple(parts),
+        offset_norm=norm,
+        neighbour_norm=1.0 if kernel is None else float(local.norm()),
+    )
 
-    @cached_property
-    def _local(self) -> Tensor:
-        """What is left of the covariances of neighbours, without any offset."""
-        left = self.pairs["near"] - self._offset
-        if self.layout.size[0] > 1:
-            left[REACH] -= self.pairs["row"] - self._offset
-            left[:, REACH] -= self.pairs["column"] - self._offset
-        return left / left[REACH, REACH].clamp(min=torch.finfo(left.dtype).tiny)
 
-    def _spread(self, window: Tensor) -> float:
-        """How many independent elements one is worth in a mean."""
-        return max(1.0, float(window.sum()))
+def _planes(frames: Tensor, spatial: tuple[int, ...]) -> Tensor:
+    """The middle of the frames as (frames, channels, height, width); 1 where an axis is missing."""
+    for axis in spatial:
+        size = min(frames.shape[axis], _LONGEST)
+        frames = frames.narrow(axis, (frames.shape[axis] - size) // 2, size)
+    sizes = [frames.shape[axis] for axis in spatial]
+    frames = frames.movedim(spatial, tuple(range(-len(spatial), 0)))
+    ones = (1,) * (2 - len(spatial))
+    return frames.double().reshape(len(frames), -1, *ones, *sizes)
 
-    def _common(self, channels: int, lines: tuple[Share, ...]) -> tuple[Share | None, Share | None]:
-        """What the frame has in common, and what its channels have alone."""
-        if math.prod(self.layout.shape) == 1:
-            return None, None
-        # The variance of the mean of a channel that has no offset.
-        mean = self._spread(self._local) * channels / self.elements
-        mean += sum(line.value / size for line, size in zip(lines, self.layout.size, strict=False))
-        freedom = self.freedom * channels
-        if channels == 1:
-            return share_of(self._offset, mean * by_chance(freedom), freedom), None
-        whole = float(self.pairs["channels"])
-        pairs = freedom * (channels - 1) / 2
-        # Offsets that channels have alone are alike by chance; a product varies half as much as a
-        # square.
-        alone = max(0.0, self._offset - whole)
-        chance = (mean + alone) * by_chance(pairs) / math.sqrt(2)
-        common = share_of(whole, chance, self.freedom)
-        if not self.layout.spatial:
-            return common, None
-        return common, share_of(self._offset - whole, mean * by_chance(freedom) + chance, freedom)
 
-    def _line(self, name: str, axis: int) -> Share:
-        """What the elements of a row, or of a column, have in common besides."""
-        lines = self.layout.size[axis] * self.layout.channels
-        along, across = self._local[REACH], self._local[:, REACH]
-        if axis == 1:
-            along, across = across, along
-        mean = self._spread(along) * lines / self.elements
-        freedom = self.freedom * lines / self._spread(across)
-        value = float(self.pairs[name]) - self._offset
-        return share_of(value, mean * by_chance(freedom), freedom)
+def _pair_sums(planes: Tensor) -> dict[str, Tensor]:  # (frames, channels, height, width)
+    """Sums of products over pairs of elements, by where the two are; of ones, their numbers.
 
-    def _axis(self, between: str, lines: Share | None, axis: int) -> int | tuple[int, ...]:
-        """The axes of lines: channels have them in common, or each its own."""
-        if lines is None or not self.layout.folded:
-            return axis
-        shared = float(self.pairs[between] - self.pairs["channels"])
-        return axis if shared > lines.value / 2 else (*self.layout.folded, axis)
+    They are sums of autocorrelations, of which the Fourier transform gives all lags at once.
+    """
+    lengths = planes.shape[2:]
+    height, width = size = [2 * length if length > 1 else 1 for length in lengths]
+    powers = planes.new_zeros(2, height, width // 2 + 1)
+    for frame in planes:  # one by one, to save memory
+        spectra = torch.fft.rfft2(frame, s=size)
+        powers[0] += spectra.abs().square().sum(0)
+        powers[1] += spectra.sum(0).abs().square()
+    same, total = torch.fft.irfft2(powers, s=size)  # by lag; negative ones count from the end
+    other = total - same  # pairs of two channels
 
-    def _neighbours(self, lines: tuple[Share, ...]) -> tuple[Share, ...]:
-        """Correlations along the last axis, and the one before."""
-        # Bartlett's formula, for a correlation that is 0 at this distance.
-        own = float(self._local.norm()) / math.sqrt(self.freedom * self.elements)
-        # Offsets of neighbouring columns, or rows, are alike by chance.
-        errors = [
-            math.hypot(own, line.value / math.sqrt(self.freedom * size))
-            for line, size in zip(lines, self.layout.size, strict=False)
-        ]
-        places = ((REACH, REACH + 1), (REACH + 1, REACH))[: len(self.layout.spatial)]
-        found = [float(self._local[place]) for place in places]
-        pairs = zip(found, errors[::-1] or [own], strict=False)
-        return tuple(Share(value, error, CHANCE * error) for value, error in pairs)
+    lags = [torch.arange(length).minimum(length - torch.arange(length)) for length in size]
+    # An axis that is missing sets no two elements apart.
+    far = [(lag > _REACH) | (len(lag) == 1) for lag in lags]
+    apart = [(lag > 0) | (len(lag) == 1) for lag in lags]
+    steps = [
+        torch.arange(-_REACH, _REACH + 1) if length > 1 else torch.tensor([0]) for length in lengths
+    ]
+    near = planes.new_zeros(2 * _REACH + 1, 2 * _REACH + 1)
+    down, right = steps[0].unsqueeze(1), steps[1]
+    near[down + _REACH, right + _REACH] = same[down, right]
+    return {
+        "near": near,
+        "far": same[far[0]][:, far[1]].sum(),
+        "row": same[0, lags[1] > _REACH].sum(),
+        "column": same[lags[0] > _REACH, 0].sum(),
+        "channels": other[apart[0]][:, apart[1]].sum(),
+        "rows of channels": other[0, lags[1] > 0].sum(),
+        "columns of channels": other[lags[0] > 0, 0].sum(),
+    }
+
+
+def _correlated_count(correlations: Tensor) -> float:
+    """The sum of correlations with one element: by how much they widen the variance of a mean."""
+    return max(1.0, float(correlations.sum()))
+
+
+def _chance_bound(freedom: float) -> float:
+    """How far a variance of so many degrees of freedom is above the true one by chance, relative.
+
+    The cube root of a chi square is almost normal (Wilson & Hilferty 1931).
+    """
+    cube_var = 2 / (9 * freedom)
+    return (1 - cube_var + _CHANCE * math.sqrt(cube_var)) ** 3 - 1
+
+
+def _share(value: float, chance: float, freedom: float) -> Share:
+    """A share of the variance, which has so many degrees of freedom; it is not negative."""
+    value = max(0.0, value)
+    return Share(value, math.hypot(chance / _CHANCE, value * math.sqrt(2 / freedom)), chance)
