@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -139,8 +140,7 @@ class Root:
     @classmethod
     def uniform(cls, var: float, shape: tuple[int, ...], dtype: torch.dtype) -> Root:
         """Independent noise of one variance: S is a multiplication by a Python float."""
-        with outside_tracing():
-            std = float(torch.tensor(var, dtype=dtype).sqrt())
+        std = _square_root(var, dtype)
         if dtype == torch.float64:  # which z has, unless another input of the model is float32
             return cls(shape, lambda z, _: std * z.double(), is_diagonal=True)
         return cls(shape, lambda z, _: std * z, is_diagonal=True)
@@ -193,6 +193,13 @@ class Root:
         norms = products.diagonal()
         squares = (products.square().sum() - norms.square().sum()) / (_DRAWS * (_DRAWS - 1))
         return float(norms.mean().square() / squares) if bool(squares > 0) else math.inf
+
+
+@functools.lru_cache(maxsize=64)
+def _square_root(var: float, dtype: torch.dtype) -> float:
+    """The root as a tensor of this dtype has it; it is not always the one that Python has."""
+    with outside_tracing():
+        return float(torch.tensor(var, dtype=dtype).sqrt())
 
 
 @dataclass(frozen=True, eq=False)

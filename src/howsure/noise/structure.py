@@ -135,14 +135,14 @@ _NAMES: dict[type[Noise], str] = {
     Blurred: "`blurred`",
     Constant: "independent noise",
 }
-
-
 # Elements up to so many steps apart are neighbors; what those further apart share is an offset.
 _REACH = 3
 # Shorter axes have too few pairs beyond the neighbors: they count as channels.
 _SHORTEST = 4 * (_REACH + 1)
 # The middle of larger images says enough, in less time.
 _LONGEST = 256
+# Elements that are transformed at once: 32 MB.
+_AT_ONCE = 2**20
 
 
 def structure_of(
@@ -163,113 +163,113 @@ def structure_of(
     axes = range(-valid.dim(), 0)
     spatial = tuple(axis for axis in axes if axis >= -2 and valid.shape[axis] >= _SHORTEST)
     folded = tuple(axis for axis in axes if axis not in spatial)
-    sums = _pair_sums(_planes(residuals * valid, spatial))
-    counted = _planes(valid[None], spatial)
-    counts = _pair_sums(counted)
-    covariances = {
-        name: torch.where(counts[name] > 0.5, sums[name] / (counts[name] * len(residuals)), 0.0)
-        for name in sums
-    }
-    var = covariances["near"][_REACH, _REACH]
+    mask = _planes(valid[None], spatial)
+    _, channels, height, width = mask.shape
+    elements = float(mask.sum())
+    sums = _autocorrelations(_planes(residuals * valid, spatial))
+    counts = _autocorrelations(mask) * len(residuals)
+    var = sums[0, 0, 0] / counts[0, 0, 0].clamp(min=1)
     if not bool(var > 0):
         return None
-    pairs = {name: covariance / var for name, covariance in covariances.items()}
-    elements = float(counted.sum())
-    _, channels, height, width = counted.shape
 
-    # The correlations of neighbors without any offset, by steps down and to the right.
-    offset = float(pairs["far"]) if spatial else 0.0
-    local = pairs["near"] - offset
+    # Lags along both axes; an axis that is missing does not tell pairs apart.
+    lags = [torch.arange(size).minimum(size - torch.arange(size)) for size in sums.shape[1:]]
+    zero = [lag == 0 for lag in lags]
+    apart, far = ([(lag > least) | (len(lag) == 1) for lag in lags] for least in (0, _REACH))
+
+    def correlation(channels: int, rows: Tensor, columns: Tensor) -> float:
+        """The average over pairs at these lags, in one channel (0) or between two channels (1)."""
+        total, count = (lagged[channels][rows][:, columns].sum() for lagged in (sums, counts))
+        return float(total / count / var) if count > 0.5 else 0.0
+
+    offset = correlation(0, far[0], far[1]) if spatial else 0.0
+    row, column = correlation(0, zero[0], far[1]), correlation(0, far[0], zero[1])
+
+    # Correlations of neighbors, by steps down and to the right, without any offset.
+    steps = [torch.arange(-_REACH, _REACH + 1) if len(lag) > 1 else lag for lag in lags]
+    down, right = steps[0].unsqueeze(1), steps[1]
+    local = sums.new_zeros(2 * _REACH + 1, 2 * _REACH + 1)
+    near = sums[0, down, right] / counts[0, down, right].clamp(min=1) / var
+    local[down + _REACH, right + _REACH] = near
+    local -= offset
     if height > 1:
-        local[_REACH] -= pairs["row"] - offset
-        local[:, _REACH] -= pairs["column"] - offset
-    local = local / local[_REACH, _REACH].clamp(min=torch.finfo(local.dtype).tiny)
+        local[_REACH] -= row - offset
+        local[:, _REACH] -= column - offset
+    local /= local[_REACH, _REACH].clamp(min=torch.finfo(local.dtype).tiny)
+    horizontal, vertical = local[_REACH], local[:, _REACH]
 
-    def line_share(name: str, count: int, along: Tensor, across: Tensor) -> Share:
+    def line_share(value: float, count: int, along: Tensor, across: Tensor) -> Share:
         """What the elements of a row, or of a column, have in common besides."""
         lines = count * channels
-        mean = _correlated_count(along) * lines / elements
-        line_freedom = freedom * lines / _correlated_count(across)
-        value = float(pairs[name]) - offset
-        return _share(value, mean * _chance_bound(line_freedom), line_freedom)
+        mean_var = _variance_inflation(along) * lines / elements
+        lines_freedom = freedom * lines / _variance_inflation(across)
+        return _share(value - offset, mean_var * _chance_bound(lines_freedom), lines_freedom)
 
-    across, down = local[_REACH], local[:, _REACH]
-    lines: tuple[Share, ...] = ()
-    if height > 1:
-        lines = line_share("row", height, across, down), line_share("column", width, down, across)
-
-    # Offsets of the frame, and of its channels alone.
-    common = by_channel = None
+    rows = columns = common = by_channel = None
     # The variance of the mean of a channel that has no offset.
-    mean = _correlated_count(local) * channels / elements
-    mean += sum(line.value / size for line, size in zip(lines, (height, width), strict=False))
+    mean_var = _variance_inflation(local) * channels / elements
+    # Bartlett's formula, for a correlation that is 0 at this distance.
+    errors = [float(local.norm()) / math.sqrt(freedom * elements)] * len(spatial)
+    if height > 1:
+        rows = line_share(row, height, horizontal, vertical)
+        columns = line_share(column, width, vertical, horizontal)
+        mean_var += rows.value / height + columns.value / width
+        # Offsets of neighboring columns, or rows, are alike by chance.
+        errors = [
+            math.hypot(error, line.value / math.sqrt(freedom * size))
+            for error, line, size in zip(errors, (columns, rows), (width, height), strict=True)
+        ]
+    shared = correlation(1, apart[0], apart[1])
     if channels == 1 and valid.numel() > 1:
-        common = _share(offset, mean * _chance_bound(freedom), freedom)
+        common = _share(offset, mean_var * _chance_bound(freedom), freedom)
     elif channels > 1:
-        shared = float(pairs["channels"])
         # Offsets that channels have alone are alike by chance; a product varies half as much as a
         # square.
         bound = _chance_bound(freedom * channels * (channels - 1) / 2) / math.sqrt(2)
-        chance = (mean + max(0.0, offset - shared)) * bound
+        chance = (mean_var + max(0.0, offset - shared)) * bound
         common = _share(shared, chance, freedom)
         if spatial:
-            chance += mean * _chance_bound(freedom * channels)
+            chance += mean_var * _chance_bound(freedom * channels)
             by_channel = _share(offset - shared, chance, freedom * channels)
-
-    # Bartlett's formula, for a correlation that is 0 at this distance; offsets of neighboring
-    # columns, or rows, are alike by chance.
-    bartlett = float(local.norm()) / math.sqrt(freedom * elements)
-    errors = [bartlett] * len(spatial)
-    if lines:
-        errors = [
-            math.hypot(bartlett, line.value / math.sqrt(freedom * size))
-            for line, size in zip(lines[::-1], (width, height), strict=True)
-        ]
-    correlations = [float(across[_REACH + 1]), float(down[_REACH + 1])]
+    values = (float(horizontal[_REACH + 1]), float(vertical[_REACH + 1]))
     neighbors = tuple(
-        Share(value, error, _CHANCE * error)
-        for value, error in zip(correlations, errors, strict=False)
+        Share(value, error, _CHANCE * error) for value, error in zip(values, errors, strict=False)
     )
     kernel = None
     if any(share.is_clear for share in neighbors):
-        kernel = kernel_of(local if height > 1 else local[_REACH])
+        kernel = kernel_of(local if height > 1 else horizontal)
 
-    def line_axes(between: str, line: Share, axis: int) -> int | tuple[int, ...]:
-        """The axes of lines: channels have them in common, or each its own."""
-        is_shared = float(pairs[between] - pairs["channels"]) > line.value / 2
-        return axis if is_shared or not folded else (*folded, axis)
+    def lines(share: Share | None, between: float, axis: int) -> Rows:
+        """Offsets of lines, which channels have in common or each for itself."""
+        is_common = share is None or between - shared > share.value / 2
+        return Rows(1.0, axis if is_common or not folded else (*folded, axis))
 
-    # The offsets that are clearly there, as noises of variance 1 with shares that add up to 1.
-    offsets = [(common, CommonMode(1.0), 1), (by_channel, CommonMode(1.0, folded), channels)]
-    if lines:
-        row_axes = line_axes("rows of channels", lines[0], -2)
-        column_axes = line_axes("columns of channels", lines[1], -1)
-        offsets += [
-            (lines[0], Rows(1.0, row_axes), height),
-            (lines[1], Rows(1.0, column_axes), width),
-        ]
-    clear = [
-        (share.value, part, count) for share, part, count in offsets if share and share.is_clear
+    # The noises of variance 1 that are clearly there, with shares that add up to 1.
+    offsets = [
+        (common, CommonMode(1.0), 1),
+        (by_channel, CommonMode(1.0, folded), channels),
+        (rows, lines(rows, correlation(1, zero[0], apart[1]), -2), height),
+        (columns, lines(columns, correlation(1, apart[0], zero[1]), -1), width),
     ]
+    clear = [(share.value, part, n) for share, part, n in offsets if share and share.is_clear]
     total = max(1.0, sum(value for value, _, _ in clear))  # above 1 by chance
     parts: list[tuple[Noise, float]] = [(part, value / total) for value, part, _ in clear]
     rest = Constant(1.0) if kernel is None else Blurred(1.0, kernel, spatial)
     parts.append((rest, max(0.0, 1 - sum(share for _, share in parts))))
-    norm = math.sqrt(sum(value**2 / count for value, _, count in clear))
+    norm = math.sqrt(sum(value**2 / n for value, _, n in clear))
 
-    def with_total(share: Share | None) -> Share | None:
-        """The share with the error of the total variance, which offsets know no better."""
+    def of_total(share: Share | None) -> Share | None:
+        """The share with the error of the total variance, of which it is a part."""
         if share is None:
             return None
         total_error = share.value * norm * math.sqrt(2 / freedom)
         return replace(share, error=math.hypot(share.error, total_error))
 
-    rows, columns = lines or (None, None)
     return Structure(
-        common=with_total(common),
-        channels=with_total(by_channel),
-        rows=with_total(rows),
-        columns=with_total(columns),
+        common=of_total(common),
+        channels=of_total(by_channel),
+        rows=of_total(rows),
+        columns=of_total(columns),
         neighbours=neighbors,
         kernel=kernel,
         parts=tuple(parts),
@@ -283,50 +283,29 @@ def _planes(frames: Tensor, spatial: tuple[int, ...]) -> Tensor:
     for axis in spatial:
         size = min(frames.shape[axis], _LONGEST)
         frames = frames.narrow(axis, (frames.shape[axis] - size) // 2, size)
-    sizes = [frames.shape[axis] for axis in spatial]
+    sizes = [1, 1, *(frames.shape[axis] for axis in spatial)][-2:]
     frames = frames.movedim(spatial, tuple(range(-len(spatial), 0)))
-    ones = (1,) * (2 - len(spatial))
-    return frames.double().reshape(len(frames), -1, *ones, *sizes)
+    return frames.double().reshape(len(frames), -1, *sizes)
 
 
-def _pair_sums(planes: Tensor) -> dict[str, Tensor]:  # (frames, channels, height, width)
-    """Sums of products over pairs of elements, by where the two are; of ones, their numbers.
+def _autocorrelations(planes: Tensor) -> Tensor:  # (2, lags down, lags to the right)
+    """Sums of products over pairs of elements of one channel, and of two, by their lags.
 
-    They are sums of autocorrelations, of which the Fourier transform gives all lags at once.
+    The Fourier transform gives all lags at once; negative ones count from the end. Of ones, the
+    sums are the numbers of pairs.
     """
-    lengths = planes.shape[2:]
-    height, width = size = [2 * length if length > 1 else 1 for length in lengths]
-    powers = planes.new_zeros(2, height, width // 2 + 1)
-    for frame in planes:  # one by one, to save memory
-        spectra = torch.fft.rfft2(frame, s=size)
-        powers[0] += spectra.abs().square().sum(0)
-        powers[1] += spectra.sum(0).abs().square()
-    same, total = torch.fft.irfft2(powers, s=size)  # by lag; negative ones count from the end
-    other = total - same  # pairs of two channels
-
-    lags = [torch.arange(length).minimum(length - torch.arange(length)) for length in size]
-    # An axis that is missing sets no two elements apart.
-    far = [(lag > _REACH) | (len(lag) == 1) for lag in lags]
-    apart = [(lag > 0) | (len(lag) == 1) for lag in lags]
-    steps = [
-        torch.arange(-_REACH, _REACH + 1) if length > 1 else torch.tensor([0]) for length in lengths
-    ]
-    near = planes.new_zeros(2 * _REACH + 1, 2 * _REACH + 1)
-    down, right = steps[0].unsqueeze(1), steps[1]
-    near[down + _REACH, right + _REACH] = same[down, right]
-    return {
-        "near": near,
-        "far": same[far[0]][:, far[1]].sum(),
-        "row": same[0, lags[1] > _REACH].sum(),
-        "column": same[lags[0] > _REACH, 0].sum(),
-        "channels": other[apart[0]][:, apart[1]].sum(),
-        "rows of channels": other[0, lags[1] > 0].sum(),
-        "columns of channels": other[lags[0] > 0, 0].sum(),
-    }
+    size = [2 * length if length > 1 else 1 for length in planes.shape[2:]]
+    powers = planes.new_zeros(2, size[0], size[1] // 2 + 1)
+    for frames in planes.split(max(1, _AT_ONCE // planes[0].numel())):
+        spectra = torch.fft.rfft2(frames, s=size)
+        powers[0] += spectra.abs().square().sum((0, 1))
+        powers[1] += spectra.sum(1).abs().square().sum(0)
+    same, total = torch.fft.irfft2(powers, s=size)
+    return torch.stack([same, total - same])
 
 
-def _correlated_count(correlations: Tensor) -> float:
-    """The sum of correlations with one element: by how much they widen the variance of a mean."""
+def _variance_inflation(correlations: Tensor) -> float:
+    """By how much these correlations with one element increase the variance of a mean."""
     return max(1.0, float(correlations.sum()))
 
 
