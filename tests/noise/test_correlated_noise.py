@@ -125,6 +125,12 @@ def test_any_dtype_is_kept(kind, dtype):
     assert 1e-4 < size < 20  # one draw of what may be a single number
 
 
+def test_the_covariance_may_be_positional():
+    matrix = np.cov(np.random.default_rng(4).normal(size=(60, 200)))
+    by_name, by_position = noise.correlated(covariance=matrix), noise.correlated(matrix)
+    assert torch.equal(by_position.factor, by_name.factor)
+
+
 def test_one_covariance_for_each_input():
     factors = np.random.default_rng(1).normal(size=(2, 60, 4))
     found = noise.correlated(covariance=factors @ factors.transpose(0, 2, 1))

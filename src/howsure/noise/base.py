@@ -106,10 +106,7 @@ def batch_first(value: Tensor, x: Tensor, batch_dim: int | None) -> Tensor:  # (
 
 def input_shape(x: Tensor, batch_dim: int | None) -> tuple[int, ...]:
     """The shape of one input of the batch `x`."""
-    if batch_dim is None:
-        return tuple(x.shape)
-    batch_dim %= x.dim()
-    return (*x.shape[:batch_dim], *x.shape[batch_dim + 1 :])
+    return tuple(batch_first(x, x, batch_dim).shape[1:])
 
 
 # Some inputs of a batch: a range, or their indices.

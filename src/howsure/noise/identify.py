@@ -104,6 +104,7 @@ class CameraFit:
 
 
 def _double(value: float | Tensor) -> Tensor:
+    """A number or a tensor as a tensor in float64."""
     return torch.as_tensor(value, dtype=torch.float64)
 
 
@@ -228,32 +229,34 @@ def pixel_moments(
 
 def readings(values: object, name: str) -> Tensor:
     """Readings of a sensor in float64, values unchanged; NaN and infinity are refused."""
-    is_list = isinstance(values, list | tuple)
-    tensors: list[Tensor] = []
-    for part in values if is_list else [values]:
-        part = part if isinstance(part, Tensor) else np.asarray(part)
-        if isinstance(part, Tensor):
-            is_real = not (part.dtype.is_complex or part.dtype == torch.bool)
-        else:
-            is_real = part.dtype.kind in "iuf"
-        if not is_real:
-            raise TypeError(f"`{name}` is {part.dtype}; give readings as floats or integers.")
-        if isinstance(part, Tensor):
-            tensors.append(part.detach().cpu().to(torch.float64))  # not every device has float64
-        else:  # a copy, also of reversed and read-only arrays
-            tensors.append(torch.from_numpy(part.astype(np.float64)))
-    shapes = {tuple(tensor.shape) for tensor in tensors}
-    if len(shapes) != 1:
-        raise ValueError(
-            f"`{name}` has parts of the shapes {sorted(shapes)}; give at least one part, and all "
-            "of the same shape."
-        )
-    x = torch.stack(tensors) if is_list else tensors[0]
+    if isinstance(values, list | tuple):
+        parts = [_double_precision(part, name) for part in values]
+        shapes = {tuple(part.shape) for part in parts}
+        if len(shapes) != 1:
+            raise ValueError(
+                f"`{name}` has parts of the shapes {sorted(shapes)}; give at least one part, and "
+                "all of the same shape."
+            )
+        x = torch.stack(parts)
+    else:
+        x = _double_precision(values, name)
     if x.numel() == 0 or not bool(torch.isfinite(x).all()):
         raise ValueError(
             f"`{name}` is empty or contains NaN or infinity; leave out invalid readings first."
         )
     return x
+
+
+def _double_precision(values: object, name: str) -> Tensor:
+    """Floats or integers as a tensor in float64, on the CPU: not every device has float64."""
+    if isinstance(values, Tensor):
+        if not values.dtype.is_complex and values.dtype != torch.bool:
+            return values.detach().cpu().to(torch.float64)
+    else:
+        values = np.asarray(values)
+        if values.dtype.kind in "iuf":  # a copy, since torch takes no reversed or read-only arrays
+            return torch.from_numpy(values.astype(np.float64))
+    raise TypeError(f"`{name}` is {values.dtype}; give readings as floats or integers.")
 
 
 # A parameter more standard errors below 0 is not there by chance: the model is wrong.
@@ -406,7 +409,7 @@ _REMEDIES = (
 )
 
 _BLOCK = 8  # pixels; the residual of a block has about 20 degrees of freedom
-_SECOND_DIFFERENCE = torch.tensor([1.0, -2.0, 1.0], dtype=torch.float64)
+_SECOND_DIFFERENCE = (1.0, -2.0, 1.0)
 # Share of the blocks that counts, those with the least texture. On two photographs with noise of 2
 # to 10 gray levels added, the std came out at most 10 % off; the median of all pixels gave 2.2 x.
 _FLATTEST = 0.25
@@ -468,7 +471,7 @@ def _flattest_powers(x: Tensor, saturation: Limits | None) -> Tensor:  # (1, 1, 
     def blocks(pixels: Tensor) -> Tensor:  # (1, 1, H, W) -> (blocks, pixels)
         return F.unfold(pixels, _BLOCK, stride=_BLOCK)[0].T
 
-    mask = _SECOND_DIFFERENCE
+    mask = x.new_tensor(_SECOND_DIFFERENCE)
     residual = F.conv2d(x, torch.outer(mask, mask)[None, None]) / mask.square().sum()
     usable = torch.ones_like(residual)
     if saturation is not None:
@@ -496,9 +499,10 @@ def median_variance(power: Tensor) -> tuple[Tensor, Tensor]:  # (blocks,)
     """
     # The correlation of second differences along a line is 1, -4/6, 1/6; that in a block is its
     # Kronecker product with itself, whose traces are squares.
-    differences = torch.zeros(_BLOCK, _BLOCK + 2, dtype=torch.float64)
+    mask = power.new_tensor(_SECOND_DIFFERENCE)
+    differences = power.new_zeros(_BLOCK, _BLOCK + 2)
     for i in range(_BLOCK):
-        differences[i, i : i + 3] = _SECOND_DIFFERENCE / _SECOND_DIFFERENCE.norm()
+        differences[i, i : i + 3] = mask / mask.norm()
     correlation, n = differences @ differences.T, _BLOCK**2
     square, cube = (float(torch.linalg.matrix_power(correlation, k).trace()) for k in (2, 3))
     var = 2 * square**2 / n**2

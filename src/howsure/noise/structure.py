@@ -173,7 +173,8 @@ def structure_of(
         return None
 
     # Lags along both axes; an axis that is missing does not tell pairs apart.
-    lags = [torch.arange(size).minimum(size - torch.arange(size)) for size in sums.shape[1:]]
+    positions = [torch.arange(size, device=sums.device) for size in sums.shape[1:]]
+    lags = [position.minimum(len(position) - position) for position in positions]
     zero = [lag == 0 for lag in lags]
     apart, far = ([(lag > least) | (len(lag) == 1) for lag in lags] for least in (0, _REACH))
 
@@ -186,7 +187,8 @@ def structure_of(
     row, column = correlation(0, zero[0], far[1]), correlation(0, far[0], zero[1])
 
     # Correlations of neighbors, by steps down and to the right, without any offset.
-    steps = [torch.arange(-_REACH, _REACH + 1) if len(lag) > 1 else lag for lag in lags]
+    window = torch.arange(-_REACH, _REACH + 1, device=sums.device)
+    steps = [window if len(lag) > 1 else lag for lag in lags]
     down, right = steps[0].unsqueeze(1), steps[1]
     local = sums.new_zeros(2 * _REACH + 1, 2 * _REACH + 1)
     near = sums[0, down, right] / counts[0, down, right].clamp(min=1) / var
