@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.trees import has_values, outside_tracing
+from howsure.trees import has_values, map_leaves, outside_tracing
 from howsure.values.brief import brief
 
 # Draws from which the number of dimensions of a noise is estimated.
@@ -319,14 +319,7 @@ class Noise(ABC):
 
     def to(self, device: torch.device | str) -> Noise:
         """The noise with its tensors on `device`, which saves a copy in every call."""
-
-        def move(value: Any) -> Any:
-            if isinstance(value, Tensor | Noise):
-                return value.to(device)
-            return tuple(map(move, value)) if isinstance(value, tuple) else value
-
-        fields = {name: move(value) for name, value in _parameters(self).items()}
-        return dataclasses.replace(self, **fields)
+        return map_leaves(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, self)
 
     def to_config(self) -> dict[str, object]:
         """The noise as plain data for JSON; `howsure.noise.from_config` reads it back.
