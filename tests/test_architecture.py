@@ -30,7 +30,7 @@ _OTHER_MEANINGS = {
     "constant": {
         "prediction.py",
         "calibrate/rescale.py",  # a kind of source
-        "noise/constant.py",
+        "noise/sensors.py",
         "cli/commands/noise.py",  # a kind of noise
         "moments/rules/exported.py",
         "moments/rules/shape.py",  # a way to pad

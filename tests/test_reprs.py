@@ -11,7 +11,7 @@ from howsure.auditing.measures import Estimate
 from howsure.auditing.result import Audit, Recommendation
 from howsure.fit import Fit
 from howsure.methods import METHODS
-from howsure.noise.identified import CameraFit, Identified
+from howsure.noise import CameraFit, Identified
 from howsure.prediction import Budget
 
 

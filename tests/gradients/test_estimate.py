@@ -183,7 +183,7 @@ def test_correlated_noise_is_the_same_noise_through_a_mixing_layer():
             return self.matrix.square().sum(1).expand(x.shape)
 
         def root(self, x, batch_dim=0):
-            from howsure.noise.values import Root
+            from howsure.noise import Root
 
             return Root((3,), lambda z, rows: z @ self.matrix.T)
 

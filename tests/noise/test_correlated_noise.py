@@ -6,7 +6,7 @@ import torch
 from correlations import CORRELATION, KERNEL, KINDS, STD, matrix_of
 
 from howsure import noise
-from howsure.noise.inputs import roots_of
+from howsure.noise import roots_of
 
 SHAPE = (3, 4, 5)
 X = torch.linspace(-1, 1, 120, dtype=torch.float64).reshape(2, *SHAPE)
@@ -123,6 +123,12 @@ def test_any_dtype_is_kept(kind, dtype):
     assert found(X.to(dtype)).dtype == (torch.float32 if dtype.itemsize == 2 else dtype)
     size = float(drawn.double().square().mean() / np.diagonal(expected).mean())
     assert 1e-4 < size < 20  # one draw of what may be a single number
+
+
+def test_the_covariance_may_be_positional():
+    matrix = np.cov(np.random.default_rng(4).normal(size=(60, 200)))
+    by_name, by_position = noise.correlated(covariance=matrix), noise.correlated(matrix)
+    assert torch.equal(by_position.factor, by_name.factor)
 
 
 def test_one_covariance_for_each_input():

@@ -6,7 +6,7 @@ import torch
 from scipy import ndimage, stats
 
 from howsure import noise
-from howsure.noise.single_image import _median_variance
+from howsure.noise.identify import median_variance
 
 SMOOTH = 40 * np.sin(np.linspace(0, 6, 256))[:, None] + np.linspace(0, 90, 256)[None]
 
@@ -59,7 +59,7 @@ def test_the_median_correction_agrees_with_simulation():
     rows = noises[:, :-2] - 2 * noises[:, 1:-1] + noises[:, 2:]
     residual = (rows[..., :-2] - 2 * rows[..., 1:-1] + rows[..., 2:]) / 6
     power = torch.tensor(np.square(residual).mean((1, 2)))
-    estimate, error = _median_variance(power)
+    estimate, error = median_variance(power)
     assert abs(float(estimate) - 1) < 4 * float(error)
 
 

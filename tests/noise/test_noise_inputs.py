@@ -10,7 +10,7 @@ from torch import nn
 
 import howsure as hs
 from howsure import noise
-from howsure.noise.inputs import roots_of
+from howsure.noise import roots_of
 
 Pair = namedtuple("Pair", ["image", "imu"])
 
@@ -146,3 +146,19 @@ def test_names_of_a_budget_are_the_keys_of_the_inputs():
     assert [name for _, name, _ in roots_of(noise, x)] == ["image", "imu.gyro", "pair[0]"]
     assert [name for _, name, _ in roots_of((0.1, 0.2), (t, t))] == ["x[0]", "x[1]"]
     assert [name for _, name, _ in roots_of(0.1, t)] == ["x"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("batch_dim", [0, 1, None])
+def test_the_root_of_a_number_is_one_multiplication(dtype, batch_dim):
+    """It holds a Python float and no tensor, and gives what a tensor of variances gives."""
+    x, var = torch.zeros(2, 3, 4, dtype=dtype), 0.2
+    root = noise.variance(var).root(x, batch_dim)
+    assert [type(cell.cell_contents) for cell in root.apply.__closure__] == [float]
+    expected = noise.variance(torch.tensor(var, dtype=torch.float64)).root(x, batch_dim)
+    assert (root.shape, root.is_diagonal) == (expected.shape, expected.is_diagonal)
+    for z_dtype in (torch.float32, torch.float64):
+        batch = 1 if batch_dim is None else x.shape[batch_dim]
+        z = torch.randn(5, batch, *root.shape, generator=generator(), dtype=z_dtype)
+        drawn = root.apply(z, slice(None))
+        torch.testing.assert_close(drawn, expected.apply(z, slice(None)), rtol=0, atol=0)

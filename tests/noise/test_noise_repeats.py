@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from howsure import noise
-from howsure.noise.repeats import pixel_moments
+from howsure.noise.identify import pixel_moments
 
 
 def assert_covers(inside, level=0.9545, false_alarm=1e-5):

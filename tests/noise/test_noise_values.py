@@ -30,7 +30,7 @@ CASES = [
         noise.gray_levels(2, normalize_std=STD),
         lambda x: (2 / 255 / STD[CHANNELS]) ** 2,
     ),
-    ("quantisation", noise.quantisation(0.3), lambda x: 0.3**2 / 12),
+    ("quantization", noise.quantization(0.3), lambda x: 0.3**2 / 12),
     ("imu", noise.imu([0.1, 0.2, 0.3, 0.4], 200), lambda x: np.array([2.0, 8.0, 18.0, 32.0])),
     ("camera", noise.poisson_gaussian(0.3, 0.5), lambda x: 0.3 * np.maximum(x, 0) + 0.25),
     (
@@ -45,7 +45,7 @@ CASES = [
     ),
     ("function", noise.custom(lambda x: x.square() + 1), lambda x: x**2 + 1),
     ("scaled", noise.poisson_gaussian(0.3, 0.5).scaled(4), lambda x: 1.2 * np.maximum(x, 0) + 1),
-    ("sum", noise.std(0.3) + noise.quantisation(1), lambda x: 0.09 + 1 / 12),
+    ("sum", noise.std(0.3) + noise.quantization(1), lambda x: 0.09 + 1 / 12),
     (
         "camera through two steps",
         noise.poisson_gaussian(0.3, 2).through_normalize(0, 255).through_normalize(MEAN, STD),
@@ -208,12 +208,12 @@ def test_a_variance_can_be_learned():
         assert float(gradient) == pytest.approx(0.5)
 
 
-def test_quantisation_is_the_variance_of_rounding():
+def test_quantization_is_the_variance_of_rounding():
     rng = np.random.default_rng(5)
     x, step = rng.normal(0, 3, 200_000), 0.25
     error = np.round(x / step) * step - x
     # Relative standard error of the variance of a uniform: sqrt((9/5 - 1) / n) = 0.2 %; 5 of them.
-    assert float(noise.quantisation(step).var) == pytest.approx(error.var(), rel=0.01)
+    assert float(noise.quantization(step).var) == pytest.approx(error.var(), rel=0.01)
 
 
 def test_a_single_image_has_its_channels_first():

@@ -10,7 +10,7 @@ from torch import nn
 from howsure.cli.result import plain
 from howsure.files import write_atomically
 from howsure.fit import Found
-from howsure.noise.values import encode
+from howsure.noise import encode
 from howsure.report import decoded
 from howsure.uncertain import Uncertain
 

@@ -1,45 +1,202 @@
-"""A sensor's noise as a value, and what can be done to any noise: scale, normalise, add."""
+"""A sensor's noise as a value, and what can be done to any noise: scale, normalize, add, save."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, get_args, get_type_hints
+from numbers import Real
+from typing import Any, ClassVar, get_args, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.noise.values import (
-    Root,
-    Value,
-    along,
-    as_field,
-    as_value,
-    broadcasts,
-    check,
-    diagonal,
-    encode,
-    like,
-    rows_first,
-    sum_of,
-    wide,
-)
+from howsure.trees import has_values, map_leaves, outside_tracing
 from howsure.values.brief import brief
 
+# Draws from which the number of dimensions of a noise is estimated.
+_DRAWS = 64
+# A parameter of a noise. A number stays a number: it has no device and no dtype to convert.
+Value = float | Tensor
 
-def _check_free(kind: str, taken: type[Noise] | None, new: type[Noise]) -> None:
-    """An error if another noise has this kind; a class that is defined again may take its own."""
-    if taken is None or (taken.__module__, taken.__qualname__) == (
-        new.__module__,
-        new.__qualname__,
-    ):
-        return
-    if taken.__qualname__ != new.__qualname__ or taken.__module__.startswith("howsure."):
+
+def as_value(value: object, name: str) -> Value:
+    """`value` as a float, or as a floating-point tensor that nobody else can change.
+
+    A tensor that requires grad is kept as it is, so that a noise can be learned.
+    """
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, Tensor) and value.dtype.is_floating_point:
+        return value if value.requires_grad else value.clone()
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        # Lists in float64: each call converts them to the dtype of its input.
+        return torch.from_numpy(np.array(value, dtype=np.float64))
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"`{name}` is a {type(value).__name__}; give a number, a tensor or a list of numbers."
+        ) from None
+
+
+def check(name: str, value: Value, *, positive: bool = False, signed: bool = False) -> None:
+    """Refuses NaN and infinity, negative numbers unless `signed`, and 0 if `positive`."""
+    if isinstance(value, Tensor):
+        if not has_values(value):
+            return
+        value = value.detach()
+        is_finite, low = bool(value.isfinite().all()), float(value.min()) if value.numel() else 0.0
+    else:
+        is_finite, low = math.isfinite(value), value
+    if not is_finite:
+        raise ValueError(f"`{name}` contains NaN or infinity; give finite numbers.")
+    if low < 0 and not signed:
+        raise ValueError(f"`{name}` contains {low:g}; it cannot be negative, so give 0 or more.")
+    if low == 0 and positive:
+        raise ValueError(f"`{name}` contains 0; give positive numbers.")
+
+
+def like(value: Value, x: Tensor) -> Tensor:
+    """`value` as a tensor of the dtype and on the device of `x`."""
+    if isinstance(value, Tensor):
+        return value.to(x.dtype).to(x.device)  # in this order: not every device has float64
+    return torch.full((), value, dtype=x.dtype, device=x.device)
+
+
+def along_channels(value: Value, x: Tensor, dim: int, name: str) -> Tensor:
+    """`value` like `x`, with the numbers of a 1-D tensor laid along dimension `dim` of `x`.
+
+    A number and a tensor of more dimensions broadcast as they are.
+    """
+    tensor = like(value, x)
+    if tensor.dim() != 1 or tensor.numel() == 1:
+        return tensor
+    if not -x.dim() <= dim < x.dim() or x.shape[dim] != len(tensor):
         raise ValueError(
-            f"The noise `{new.__name__}` has the kind {kind!r}, which is that of "
-            f"`{taken.__module__}.{taken.__name__}`; give it another, since files name it."
+            f"`{name}` has {len(tensor)} numbers for dimension {dim} of an input of shape "
+            f"{tuple(x.shape)}; give one number per channel and `dim=`, the dimension that counts "
+            "the channels (1 in a batch of images, 0 in a single image)."
         )
+    shape = [1] * x.dim()
+    shape[dim] = -1
+    return tensor.reshape(shape)
+
+
+def widen(x: Tensor) -> Tensor:
+    """`x` in the dtype in which variances are computed: at least float32."""
+    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
+        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(
+            f"The input of a noise is {kind}, and only floating-point tensors can carry noise; "
+            "convert it as the model's preprocessing does."
+        )
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def batch_first(value: Tensor, x: Tensor, batch_dim: int | None) -> Tensor:  # (batch, *input)
+    """A value that broadcasts to `x`, expanded to its shape, with the batch dimension in front."""
+    expanded = value.expand(x.shape)
+    return expanded.unsqueeze(0) if batch_dim is None else expanded.movedim(batch_dim, 0)
+
+
+def input_shape(x: Tensor, batch_dim: int | None) -> tuple[int, ...]:
+    """The shape of one input of the batch `x`."""
+    return tuple(batch_first(x, x, batch_dim).shape[1:])
+
+
+# Some inputs of a batch: a range, or their indices.
+Index = slice | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Root:
+    """A square root S of the covariance of one input's noise: the noise is S z, z standard normal.
+
+    Attributes:
+        shape: Shape of z for one input.
+        apply: S as a function of z, (draws, batch, *shape), and of the inputs of the batch that z
+            is for; it returns the noise, (draws, batch, *input's shape).
+        is_diagonal: Whether each number of z is the noise of one element, so that the variance of
+            an output can be split by element.
+    """
+
+    shape: tuple[int, ...]
+    apply: Callable[[Tensor, Index], Tensor]
+    is_diagonal: bool = False
+
+    @classmethod
+    def diagonal(cls, std: Tensor) -> Root:  # (batch, *input)
+        """Independent noise of this std for every element."""
+        return cls(tuple(std.shape[1:]), lambda z, index: std[index] * z, is_diagonal=True)
+
+    @classmethod
+    def uniform(cls, var: float, shape: tuple[int, ...], dtype: torch.dtype) -> Root:
+        """Independent noise of one variance: S is a multiplication by a Python float."""
+        std = _square_root(var, dtype)
+        if dtype == torch.float64:  # which z has, unless another input of the model is float32
+            return cls(shape, lambda z, _: std * z.double(), is_diagonal=True)
+        return cls(shape, lambda z, _: std * z, is_diagonal=True)
+
+    @classmethod
+    def concatenate(cls, roots: Sequence[Root]) -> Root:
+        """The root of a sum of independent noises: their z side by side, flat."""
+        sizes = [math.prod(root.shape) for root in roots]
+
+        def apply(z: Tensor, index: Index) -> Tensor:
+            parts = zip(roots, z.split(sizes, -1), strict=True)
+            # Not `unflatten`, which refuses an empty shape: one number for an input.
+            first, *others = (
+                root.apply(part.reshape(*z.shape[:2], *root.shape), index) for root, part in parts
+            )
+            return sum(others, start=first)
+
+        return cls((sum(sizes),), apply)
+
+    def times(self, std: Tensor) -> Root:  # (batch, *input)
+        """The root of the noise multiplied by `std`, element by element."""
+        return Root(self.shape, lambda z, index: std[index] * self.apply(z, index))
+
+    def joint(self, batch: int, batch_dim: int) -> Root:
+        """The root of a whole batch taken as one input; its parts stay independent."""
+
+        def apply(z: Tensor, _: Index) -> Tensor:
+            return self.apply(z[:, 0], slice(None)).movedim(1, 1 + batch_dim).unsqueeze(1)
+
+        return Root((batch, *self.shape), apply)
+
+    def transposed(self, noise: Tensor, index: Index) -> Tensor:  # (draws, batch, *shape)
+        """S' g, by differentiating <S z, g>."""
+        with torch.enable_grad():
+            z = noise.new_zeros(*noise.shape[:2], *self.shape).requires_grad_()
+            return torch.autograd.grad(self.apply(z, index), z, noise)[0]
+
+    def dimensions(self, x: Tensor) -> float:
+        """The effective number of independent directions of the first input's noise.
+
+        (Sum of variances)^2 / sum of squared covariances: 1 for an offset, 1.5 for a random walk.
+        Estimated from draws, within some 20 %; infinite without any noise.
+        """
+        shape, generator = (_DRAWS, 1, *self.shape), torch.Generator().manual_seed(0)
+        z = torch.randn(shape, generator=generator).to(x.device, widen(x).dtype)
+        noise = self.apply(z, slice(0, 1)).flatten(1)
+        # For independent draws a and b: E <a, a> is the sum of variances, E <a, b>^2 that of
+        # squared covariances.
+        products = noise @ noise.mT
+        norms = products.diagonal()
+        squares = (products.square().sum() - norms.square().sum()) / (_DRAWS * (_DRAWS - 1))
+        return float(norms.mean().square() / squares) if bool(squares > 0) else math.inf
+
+
+@functools.lru_cache(maxsize=64)
+def _square_root(var: float, dtype: torch.dtype) -> float:
+    """The root as a tensor of this dtype has it; it is not always the one that Python has."""
+    with outside_tracing():
+        return float(torch.tensor(var, dtype=dtype).sqrt())
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +209,7 @@ class Noise(ABC):
     """
 
     kind: ClassVar[str] = ""  # the name of the noise in a config; without one it is not saved
-    _kinds: ClassVar[dict[str, type[Noise]]] = {}  # filled by the classes themselves
+    _kinds: ClassVar[dict[str, type[Noise]]] = {}  # every class with a kind enters itself
 
     def __init_subclass__(cls, **options: object) -> None:
         """Enters the class by its `kind`, and keeps the `repr` that never shows tensors in full."""
@@ -60,13 +217,22 @@ class Noise(ABC):
         if "__repr__" not in vars(cls):
             cls.__repr__ = Noise.__repr__
         if kind := vars(cls).get("kind"):
-            _check_free(kind, Noise._kinds.get(kind), cls)
+            taken = Noise._kinds.get(kind, cls)
+            # A cell of a notebook, or a reloaded module, may define its class again.
+            is_same = taken.__qualname__ == cls.__qualname__ and (
+                taken.__module__ == cls.__module__ or not taken.__module__.startswith("howsure.")
+            )
+            if not is_same:
+                raise ValueError(
+                    f"The noise `{cls.__name__}` has the kind {kind!r}, which is that of "
+                    f"`{taken.__module__}.{taken.__name__}`; give it another, since files name it."
+                )
             Noise._kinds[kind] = cls
 
     def __repr__(self) -> str:
-        """Its class and fields in one line."""
-        named = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self)]
-        return f"{type(self).__name__}({', '.join(f'{k}={brief(v)}' for k, v in named)})"
+        """The class and its fields in one line."""
+        fields = ", ".join(f"{name}={brief(value)}" for name, value in _parameters(self).items())
+        return f"{type(self).__name__}({fields})"
 
     @abstractmethod
     def var_at(self, x: Tensor) -> Tensor:
@@ -77,8 +243,9 @@ class Noise(ABC):
 
         It has the dtype of `x`; for a half-precision `x` it is float32.
         """
-        var = self.var_at(wide(x))
-        if not broadcasts(var, x):
+        var = self.var_at(widen(x))
+        sizes = zip(reversed(var.shape), reversed(x.shape), strict=False)
+        if var.dim() > x.dim() or any(size not in (1, length) for size, length in sizes):
             raise ValueError(
                 f"A noise variance of shape {tuple(var.shape)} does not broadcast to an input of "
                 f"shape {tuple(x.shape)}; variances per channel of images have shape (C, 1, 1), "
@@ -87,36 +254,42 @@ class Noise(ABC):
         return var
 
     @property
+    def uniform_var(self) -> float | None:
+        """The variance, if it is one number for every element of every input."""
+        return None
+
+    @property
     def is_correlated(self) -> bool:
-        """Whether elements vary together, as they may in a class with a `root` of its own."""
+        """Whether elements vary together: true for every class that defines its own `root`."""
         return type(self).root is not Noise.root
 
     def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
-        """The square root of the noise's covariance at `x`, row by row.
+        """The square root of the noise's covariance at `x`, for each input of the batch.
 
-        Independent noise has a diagonal one. A noise whose elements are correlated overrides this:
-        any linear map from standard normal numbers to noise will do.
+        It is diagonal for independent noise. A noise whose elements are correlated overrides this
+        method: any linear map from standard normal numbers to noise will do.
         """
-        return diagonal(rows_first(self(x), x, batch_dim).sqrt())
+        if self.uniform_var is not None:
+            return Root.uniform(self.uniform_var, input_shape(x, batch_dim), widen(x).dtype)
+        return Root.diagonal(batch_first(self(x), x, batch_dim).sqrt())
 
     def sample(
         self, x: Tensor, generator: torch.Generator | None, *, batch_dim: int | None = 0
     ) -> Tensor:
         """`x` plus Gaussian noise with the covariance at `x`; `None` takes torch's own generator.
 
-        Inputs along `batch_dim` have noises of their own; with `None`, `x` is one input.
+        The noise is independent between inputs along `batch_dim`; with `None`, `x` is one input.
         """
-        wide_x = wide(x)
+        wide = widen(x)
         if not self.is_correlated:
-            draws = torch.randn(x.shape, generator=generator, dtype=wide_x.dtype, device=x.device)
-            return (x + self(x).sqrt() * draws).to(x.dtype)
-        root, rows = self.root(x, batch_dim), 1 if batch_dim is None else x.shape[batch_dim]
-        z = torch.randn(
-            1, rows, *root.shape, generator=generator, dtype=wide_x.dtype, device=x.device
-        )
+            z = torch.randn(x.shape, generator=generator, dtype=wide.dtype, device=x.device)
+            return (x + self(x).sqrt() * z).to(x.dtype)
+        root = self.root(x, batch_dim)
+        shape = (1, 1 if batch_dim is None else x.shape[batch_dim], *root.shape)
+        z = torch.randn(shape, generator=generator, dtype=wide.dtype, device=x.device)
         noise = root.apply(z, slice(None))[0]
-        moved = noise[0] if batch_dim is None else noise.movedim(0, batch_dim)
-        return (wide_x + moved).to(x.dtype)
+        noise = noise[0] if batch_dim is None else noise.movedim(0, batch_dim)
+        return (wide + noise).to(x.dtype)
 
     def independent(self) -> Noise:
         """The noise of the same variance whose elements are independent of each other."""
@@ -146,8 +319,7 @@ class Noise(ABC):
 
     def to(self, device: torch.device | str) -> Noise:
         """The noise with its tensors on `device`, which saves a copy in every call."""
-        fields = {f.name: _moved(getattr(self, f.name), device) for f in dataclasses.fields(self)}
-        return dataclasses.replace(self, **fields)
+        return map_leaves(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, self)
 
     def to_config(self) -> dict[str, object]:
         """The noise as plain data for JSON; `howsure.noise.from_config` reads it back.
@@ -155,15 +327,14 @@ class Noise(ABC):
         A class of your own is saved by its `kind`, and must be imported before it is loaded: a
         file cannot hold its code. Without a `kind` it is refused.
         """
-        own = vars(type(self))
-        if not own.get("kind") or "__dataclass_fields__" not in own:
+        defined = vars(type(self))
+        if not defined.get("kind") or "__dataclass_fields__" not in defined:
             raise TypeError(
                 f"A noise of your own class `{type(self).__name__}` cannot be saved, because a "
                 "file cannot hold its code. Make it a dataclass with a `kind` of its own, a name "
                 "by which it is found again, or save without it and set the noise after loading."
             )
-        fields = {f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        return {"kind": self.kind, **fields}
+        return {"kind": self.kind, **encode(_parameters(self))}
 
     @staticmethod
     def of_kind(kind: object) -> type[Noise]:
@@ -179,16 +350,26 @@ class Noise(ABC):
     @classmethod
     def from_numbers(cls, *numbers: float) -> Noise:
         """The noise whose first fields are these numbers, as the command line gives them."""
-        fields, types = dataclasses.fields(cls), get_type_hints(cls)
-        needed = sum(f.default is dataclasses.MISSING for f in fields)
-        pairs = zip(numbers, (types[f.name] for f in fields), strict=False)
-        values = [as_field(number, (hint, *get_args(hint))) for number, hint in pairs]
-        if not needed <= len(numbers) <= len(fields) or None in values:
+        fields, hints = dataclasses.fields(cls), get_type_hints(cls)
+        required = sum(field.default is dataclasses.MISSING for field in fields)
+        values: list[float] = []
+        for number, field in zip(numbers, fields, strict=False):
+            types = (hints[field.name], *get_args(hints[field.name]))
+            if float in types:
+                values.append(number)
+            elif int in types and float(number).is_integer():
+                values.append(int(number))
+        if not required <= len(values) == len(numbers):
             raise ValueError(
                 f"the noise `{cls.kind}` has the fields {', '.join(f.name for f in fields)}, which "
                 f"{len(numbers)} numbers do not give; save it with `to_config` and name the file."
             )
         return cls(*values)
+
+
+def _parameters(noise: Noise) -> dict[str, Any]:
+    """The fields of a noise, by name."""
+    return {field.name: getattr(noise, field.name) for field in dataclasses.fields(noise)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,8 +396,8 @@ class Scaled(Noise):
         """sqrt(factor) S."""
         if not self.is_correlated:
             return super().root(x, batch_dim)
-        std = like(self.factor, wide(x)).sqrt()
-        return self.noise.root(x, batch_dim).times(rows_first(std, x, batch_dim))
+        std = like(self.factor, widen(x)).sqrt()
+        return self.noise.root(x, batch_dim).times(batch_first(std, x, batch_dim))
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,19 +421,20 @@ class Normalized(Noise):
 
     def var_at(self, x: Tensor) -> Tensor:
         """var(x * std + mean) / std**2."""
-        before, std = self._before(x)
-        return self.noise(before) / std.square()
+        raw, std = self._raw_input(x)
+        return self.noise(raw) / std.square()
 
     def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
         """S / std, with S at x * std + mean."""
         if not self.is_correlated:
             return super().root(x, batch_dim)
-        before, std = self._before(wide(x))
-        return self.noise.root(before, batch_dim).times(rows_first(1 / std, x, batch_dim))
+        raw, std = self._raw_input(widen(x))
+        return self.noise.root(raw, batch_dim).times(batch_first(1 / std, x, batch_dim))
 
-    def _before(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The input before normalisation, and the std by which it was divided."""
-        mean, std = along(self.mean, x, self.dim, "mean"), along(self.std, x, self.dim, "std")
+    def _raw_input(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The input before normalization, and the std by which it was divided."""
+        mean = along_channels(self.mean, x, self.dim, "mean")
+        std = along_channels(self.std, x, self.dim, "std")
         return x * std + mean, std
 
 
@@ -265,7 +447,7 @@ class Sum(Noise):
 
     @property
     def is_correlated(self) -> bool:
-        """Whether any of them is."""
+        """Whether any of the noises is."""
         return any(noise.is_correlated for noise in self.noises)
 
     def var_at(self, x: Tensor) -> Tensor:
@@ -274,12 +456,14 @@ class Sum(Noise):
         return sum(others, start=first)
 
     def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
-        """The roots of all, where noises that are not correlated have one together."""
+        """The roots side by side; noises that are not correlated have one together."""
         if not self.is_correlated:
             return super().root(x, batch_dim)
-        roots = [each.root(x, batch_dim) for each in self.noises if each.is_correlated]
-        others = tuple(each for each in self.noises if not each.is_correlated)
-        return sum_of([*roots, Sum(others).root(x, batch_dim)] if others else roots)
+        roots = [noise.root(x, batch_dim) for noise in self.noises if noise.is_correlated]
+        independent = tuple(noise for noise in self.noises if not noise.is_correlated)
+        if independent:
+            roots.append(Sum(independent).root(x, batch_dim))
+        return Root.concatenate(roots)
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +478,26 @@ class Independent(Noise):
         return self.noise(x)
 
 
-def _moved(value: object, device: torch.device | str) -> object:
-    if isinstance(value, Tensor | Noise):
-        return value.to(device)
-    return tuple(_moved(item, device) for item in value) if isinstance(value, tuple) else value
+def encode(value: Any) -> Any:
+    """Nested values as plain data: tensors as lists with a dtype, noises as their config."""
+    if isinstance(value, Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {"tensor": value.detach().cpu().tolist(), "dtype": dtype}
+    if hasattr(value, "to_config"):
+        return value.to_config()
+    if isinstance(value, dict):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    return value
+
+
+def decode_tensor(config: dict[str, object]) -> Tensor:
+    """The tensor that `encode` wrote."""
+    dtype = getattr(torch, str(config.get("dtype")), None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(
+            f"The config names the dtype {config.get('dtype')!r}, which torch does not have; "
+            "was it written by `to_config`?"
+        )
+    return torch.tensor(config["tensor"], dtype=dtype)

@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from howsure.noise.base import Noise
-from howsure.noise.constant import Constant
-from howsure.noise.image_patterns import Blurred, CommonMode, Rows, kernel_of
-from howsure.noise.pairs import REACH, Layout, pair_sums
-from howsure.noise.share import CHANCE, Share, by_chance, share_of
+from howsure.noise.correlation import Blurred, CommonMode, Rows, kernel_of
+from howsure.noise.sensors import Constant
+
+# A share as many standard deviations above 0 is not there by chance (6e-5); one below a hundredth
+# is of no consequence.
+_CHANCE, _NEGLIGIBLE = 4.0, 0.01
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of the variance, or a correlation: its value, and how well it is known.
+
+    Attributes:
+        value: The estimate.
+        error: Its standard error for Gaussian noise.
+        chance: As much is there by chance.
+    """
+
+    value: float
+    error: float
+    chance: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is neither chance nor too small to matter."""
+        return abs(self.value) > max(_NEGLIGIBLE, self.chance)
+
+    def in_percent(self) -> str:
+        """The share and its error."""
+        return f"{100 * self.value:.2g} +- {100 * self.error:.1g} %"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -25,13 +50,13 @@ class Structure:
         channels: The share that is an offset of each channel; `None` if there is one channel.
         rows: The share that is an offset of each row of an image; `None` for vectors.
         columns: Likewise of each column.
-        neighbours: Correlation of neighbours in what is left, along the last axis, and for images
-            along the one before; empty for a handful of elements.
-        kernel: White noise through this kernel of norm 1 has what is left; `None` if neighbours do
-            not correlate.
+        neighbours: Correlation of neighbors in the remaining noise, along the last axis, and for
+            images along the one before; empty for a handful of elements.
+        kernel: White noise through this kernel of norm 1 is the remaining noise; `None` if
+            neighbors do not correlate.
         parts: The noises for a std of 1, each with its share.
         offset_norm: Root mean square correlation of all pairs of elements by clear offsets.
-        neighbour_norm: Root of the sum of squared correlations of an element's neighbours, with
+        neighbour_norm: Root of the sum of squared correlations of an element's neighbors, with
             itself; 1 if they do not correlate.
     """
 
@@ -70,35 +95,35 @@ class Structure:
 
     def offsets(self) -> dict[str, Share]:
         """The shares of the variance that are known, by their attributes."""
-        found = {name: getattr(self, name) for name in _WHAT}
-        return {name: share for name, share in found.items() if share is not None}
+        shares = {name: getattr(self, name) for name in _PLACES}
+        return {name: share for name, share in shares.items() if share is not None}
 
     def numbers(self) -> dict[str, float]:
         """Shares and correlations with their standard errors."""
-        found = {f"{name}_share": share for name, share in self.offsets().items()}
+        shares = {f"{name}_share": share for name, share in self.offsets().items()}
         names = ("horizontal_correlation", "vertical_correlation")
-        found |= zip(names, self.neighbours, strict=False)
-        values = {name: share.value for name, share in found.items()}
-        return values | {f"{name}_error": share.error for name, share in found.items()}
+        shares |= zip(names, self.neighbours, strict=False)
+        values = {name: share.value for name, share in shares.items()}
+        return values | {f"{name}_error": share.error for name, share in shares.items()}
 
     def in_words(self) -> str:
-        """The reading in a sentence, with what to use."""
-        words = [
-            f"{share.in_percent()} of the variance is common to {_WHAT[name]}"
+        """The structure in a sentence, with the noise to use."""
+        clauses = [
+            f"{share.in_percent()} of the variance is common to {_PLACES[name]}"
             for name, share in self.offsets().items()
             if share.is_clear
         ]
         if self.kernel is not None:
-            found = " and ".join(f"{each.value:.2f}" for each in self.neighbours)
-            ways = " (horizontally and vertically)" if len(self.neighbours) == 2 else ""
-            words.append(f"neighbours correlate by {found}{ways}")
-        if not words:
+            values = " and ".join(f"{share.value:.2f}" for share in self.neighbours)
+            axes = " (horizontally and vertically)" if len(self.neighbours) == 2 else ""
+            clauses.append(f"neighbours correlate by {values}{axes}")
+        if not clauses:
             return "elements vary independently, as far as these frames can tell"
         names = " + ".join(_NAMES[type(part)] for part, _ in self.parts)
-        return f"{'; '.join(words)}: use the noise `correlated`, {names}"
+        return f"{'; '.join(clauses)}: use the noise `correlated`, {names}"
 
 
-_WHAT = {
+_PLACES = {
     "common": "the whole frame",
     "channels": "each channel",
     "rows": "each row",
@@ -110,156 +135,192 @@ _NAMES: dict[type[Noise], str] = {
     Blurred: "`blurred`",
     Constant: "independent noise",
 }
+# Elements up to so many steps apart are neighbors; what those further apart share is an offset.
+_REACH = 3
+# Shorter axes have too few pairs beyond the neighbors: they count as channels.
+_SHORTEST = 4 * (_REACH + 1)
+# The middle of larger images says enough, in less time.
+_LONGEST = 256
+# Elements that are transformed at once: 32 MB.
+_AT_ONCE = 2**20
 
 
-def structure_of(residuals: Tensor, valid: Tensor, freedom: float) -> Structure | None:
+def structure_of(
+    residuals: Tensor,  # (frames, *shape)
+    valid: Tensor,  # (*shape)
+    freedom: float,
+) -> Structure | None:
     """What the elements of repeated frames have in common; `None` if no element is valid.
 
     Pairs of elements by distance: those far apart share the offset of a frame, those far apart in
-    one row also that of the row, and neighbours whatever mixes neighbours.
+    one row also that of the row, and neighbors whatever mixes neighbors.
 
     Args:
-        residuals: Frames without their mean, of unbiased variance, (frames, *shape).
-        valid: Which elements count, (*shape).
+        residuals: Frames without their mean, of unbiased variance.
+        valid: Which elements count.
         freedom: Degrees of freedom of a variance over the frames.
     """
-    layout = Layout.of(tuple(valid.shape))
-    drawn, counts = (pair_sums(layout.planes(each)) for each in (residuals * valid, valid[None]))
-    found = {name: drawn[name] / (counts[name] * len(residuals)).clamp(min=1) for name in drawn}
-    total = found["near"][REACH, REACH]
-    if not bool(total > 0):
+    axes = range(-valid.dim(), 0)
+    spatial = tuple(axis for axis in axes if axis >= -2 and valid.shape[axis] >= _SHORTEST)
+    folded = tuple(axis for axis in axes if axis not in spatial)
+    mask = _planes(valid[None], spatial)
+    _, channels, height, width = mask.shape
+    elements = float(mask.sum())
+    sums = _autocorrelations(_planes(residuals * valid, spatial))
+    counts = _autocorrelations(mask) * len(residuals)
+    var = sums[0, 0, 0] / counts[0, 0, 0].clamp(min=1)
+    if not bool(var > 0):
         return None
-    relative = {name: each / total for name, each in found.items()}
-    return _Reading(layout, relative, freedom, float(counts["elements"])).structure()
 
+    # Lags along both axes; an axis that is missing does not tell pairs apart.
+    positions = [torch.arange(size, device=sums.device) for size in sums.shape[1:]]
+    lags = [position.minimum(len(position) - position) for position in positions]
+    zero = [lag == 0 for lag in lags]
+    apart, far = ([(lag > least) | (len(lag) == 1) for lag in lags] for least in (0, _REACH))
 
-@dataclass(frozen=True, eq=False)
-class _Reading:
-    """The covariances of pairs in units of the variance, and what they say."""
+    def correlation(channels: int, rows: Tensor, columns: Tensor) -> float:
+        """The average over pairs at these lags, in one channel (0) or between two channels (1)."""
+        total, count = (lagged[channels][rows][:, columns].sum() for lagged in (sums, counts))
+        return float(total / count / var) if count > 0.5 else 0.0
 
-    layout: Layout
-    pairs: dict[str, Tensor]
-    freedom: float
-    elements: float  # valid ones, of all channels
+    offset = correlation(0, far[0], far[1]) if spatial else 0.0
+    row, column = correlation(0, zero[0], far[1]), correlation(0, far[0], zero[1])
 
-    def structure(self) -> Structure:
-        """Offsets, neighbours, and the noises that have them."""
-        channels, (height, width) = self.layout.channels, self.layout.size
-        lines = (self._line("row", 0), self._line("column", 1)) if height > 1 else ()
-        rows, columns = lines or (None, None)
-        common, by_channel = self._common(channels, lines)
-        neighbours = self._neighbours(lines)
-        kernel = None
-        if any(each.is_clear for each in neighbours):
-            kernel = kernel_of(self._local if height > 1 else self._local[REACH])
-        shares = common, by_channel, rows, columns
-        among = zip(shares, (1, channels, height, width), strict=True)
-        squares = [each.value**2 / count for each, count in among if each and each.is_clear]
-        norm = math.sqrt(sum(squares))
-        return Structure(
-            common=self._of_total(common, norm),
-            channels=self._of_total(by_channel, norm),
-            rows=self._of_total(rows, norm),
-            columns=self._of_total(columns, norm),
-            neighbours=neighbours,
-            kernel=kernel,
-            parts=self._parts(shares, kernel),
-            offset_norm=norm,
-            neighbour_norm=1.0 if kernel is None else float(self._local.norm()),
-        )
+    # Correlations of neighbors, by steps down and to the right, without any offset.
+    window = torch.arange(-_REACH, _REACH + 1, device=sums.device)
+    steps = [window if len(lag) > 1 else lag for lag in lags]
+    down, right = steps[0].unsqueeze(1), steps[1]
+    local = sums.new_zeros(2 * _REACH + 1, 2 * _REACH + 1)
+    near = sums[0, down, right] / counts[0, down, right].clamp(min=1) / var
+    local[down + _REACH, right + _REACH] = near
+    local -= offset
+    if height > 1:
+        local[_REACH] -= row - offset
+        local[:, _REACH] -= column - offset
+    local /= local[_REACH, _REACH].clamp(min=torch.finfo(local.dtype).tiny)
+    horizontal, vertical = local[_REACH], local[:, _REACH]
 
-    def _parts(
-        self, shares: tuple[Share | None, ...], kernel: Tensor | None
-    ) -> tuple[tuple[Noise, float], ...]:
-        """The noises of variance 1 that are clearly there, with shares that add up to 1."""
-        _, _, rows, columns = shares
-        offsets = (
-            CommonMode(1.0),
-            CommonMode(1.0, self.layout.folded),
-            Rows(1.0, self._axis("rows of channels", rows, -2)),
-            Rows(1.0, self._axis("columns of channels", columns, -1)),
-        )
-        pairs = zip(offsets, shares, strict=True)
-        clear = [(part, each.value) for part, each in pairs if each and each.is_clear]
-        together = max(1.0, sum(share for _, share in clear))  # above 1 by chance
-        kept = [(part, share / together) for part, share in clear]
-        rest = Constant(1.0) if kernel is None else Blurred(1.0, kernel, self.layout.spatial)
-        return (*kept, (rest, max(0.0, 1 - sum(share for _, share in kept))))
+    def line_share(value: float, count: int, along: Tensor, across: Tensor) -> Share:
+        """What the elements of a row, or of a column, have in common besides."""
+        lines = count * channels
+        mean_var = _variance_inflation(along) * lines / elements
+        lines_freedom = freedom * lines / _variance_inflation(across)
+        return _share(value - offset, mean_var * _chance_bound(lines_freedom), lines_freedom)
 
-    def _of_total(self, share: Share | None, norm: float) -> Share | None:
-        """The share with the error of the total variance, which offsets know no better."""
-        if share is None:
-            return None
-        total = share.value * norm * math.sqrt(2 / self.freedom)
-        return replace(share, error=math.hypot(share.error, total))
-
-    @cached_property
-    def _offset(self) -> float:
-        """What elements of one channel share."""
-        return float(self.pairs["far"]) if self.layout.spatial else 0.0
-
-    @cached_property
-    def _local(self) -> Tensor:
-        """What is left of the covariances of neighbours, without any offset."""
-        left = self.pairs["near"] - self._offset
-        if self.layout.size[0] > 1:
-            left[REACH] -= self.pairs["row"] - self._offset
-            left[:, REACH] -= self.pairs["column"] - self._offset
-        return left / left[REACH, REACH].clamp(min=torch.finfo(left.dtype).tiny)
-
-    def _spread(self, window: Tensor) -> float:
-        """How many independent elements one is worth in a mean."""
-        return max(1.0, float(window.sum()))
-
-    def _common(self, channels: int, lines: tuple[Share, ...]) -> tuple[Share | None, Share | None]:
-        """What the frame has in common, and what its channels have alone."""
-        if math.prod(self.layout.shape) == 1:
-            return None, None
-        # The variance of the mean of a channel that has no offset.
-        mean = self._spread(self._local) * channels / self.elements
-        mean += sum(line.value / size for line, size in zip(lines, self.layout.size, strict=False))
-        freedom = self.freedom * channels
-        if channels == 1:
-            return share_of(self._offset, mean * by_chance(freedom), freedom), None
-        whole = float(self.pairs["channels"])
-        pairs = freedom * (channels - 1) / 2
+    rows = columns = common = by_channel = None
+    # The variance of the mean of a channel that has no offset.
+    mean_var = _variance_inflation(local) * channels / elements
+    # Bartlett's formula, for a correlation that is 0 at this distance.
+    errors = [float(local.norm()) / math.sqrt(freedom * elements)] * len(spatial)
+    if height > 1:
+        rows = line_share(row, height, horizontal, vertical)
+        columns = line_share(column, width, vertical, horizontal)
+        mean_var += rows.value / height + columns.value / width
+        # Offsets of neighboring columns, or rows, are alike by chance.
+        errors = [
+            math.hypot(error, line.value / math.sqrt(freedom * size))
+            for error, line, size in zip(errors, (columns, rows), (width, height), strict=True)
+        ]
+    shared = correlation(1, apart[0], apart[1])
+    if channels == 1 and valid.numel() > 1:
+        common = _share(offset, mean_var * _chance_bound(freedom), freedom)
+    elif channels > 1:
         # Offsets that channels have alone are alike by chance; a product varies half as much as a
         # square.
-        alone = max(0.0, self._offset - whole)
-        chance = (mean + alone) * by_chance(pairs) / math.sqrt(2)
-        common = share_of(whole, chance, self.freedom)
-        if not self.layout.spatial:
-            return common, None
-        return common, share_of(self._offset - whole, mean * by_chance(freedom) + chance, freedom)
+        bound = _chance_bound(freedom * channels * (channels - 1) / 2) / math.sqrt(2)
+        chance = (mean_var + max(0.0, offset - shared)) * bound
+        common = _share(shared, chance, freedom)
+        if spatial:
+            chance += mean_var * _chance_bound(freedom * channels)
+            by_channel = _share(offset - shared, chance, freedom * channels)
+    values = (float(horizontal[_REACH + 1]), float(vertical[_REACH + 1]))
+    neighbors = tuple(
+        Share(value, error, _CHANCE * error) for value, error in zip(values, errors, strict=False)
+    )
+    kernel = None
+    if any(share.is_clear for share in neighbors):
+        kernel = kernel_of(local if height > 1 else horizontal)
 
-    def _line(self, name: str, axis: int) -> Share:
-        """What the elements of a row, or of a column, have in common besides."""
-        lines = self.layout.size[axis] * self.layout.channels
-        along, across = self._local[REACH], self._local[:, REACH]
-        if axis == 1:
-            along, across = across, along
-        mean = self._spread(along) * lines / self.elements
-        freedom = self.freedom * lines / self._spread(across)
-        value = float(self.pairs[name]) - self._offset
-        return share_of(value, mean * by_chance(freedom), freedom)
+    def lines(share: Share | None, between: float, axis: int) -> Rows:
+        """Offsets of lines, which channels have in common or each for itself."""
+        is_common = share is None or between - shared > share.value / 2
+        return Rows(1.0, axis if is_common or not folded else (*folded, axis))
 
-    def _axis(self, between: str, lines: Share | None, axis: int) -> int | tuple[int, ...]:
-        """The axes of lines: channels have them in common, or each its own."""
-        if lines is None or not self.layout.folded:
-            return axis
-        shared = float(self.pairs[between] - self.pairs["channels"])
-        return axis if shared > lines.value / 2 else (*self.layout.folded, axis)
+    # The noises of variance 1 that are clearly there, with shares that add up to 1.
+    offsets = [
+        (common, CommonMode(1.0), 1),
+        (by_channel, CommonMode(1.0, folded), channels),
+        (rows, lines(rows, correlation(1, zero[0], apart[1]), -2), height),
+        (columns, lines(columns, correlation(1, apart[0], zero[1]), -1), width),
+    ]
+    clear = [(share.value, part, n) for share, part, n in offsets if share and share.is_clear]
+    total = max(1.0, sum(value for value, _, _ in clear))  # above 1 by chance
+    parts: list[tuple[Noise, float]] = [(part, value / total) for value, part, _ in clear]
+    rest = Constant(1.0) if kernel is None else Blurred(1.0, kernel, spatial)
+    parts.append((rest, max(0.0, 1 - sum(share for _, share in parts))))
+    norm = math.sqrt(sum(value**2 / n for value, _, n in clear))
 
-    def _neighbours(self, lines: tuple[Share, ...]) -> tuple[Share, ...]:
-        """Correlations along the last axis, and the one before."""
-        # Bartlett's formula, for a correlation that is 0 at this distance.
-        own = float(self._local.norm()) / math.sqrt(self.freedom * self.elements)
-        # Offsets of neighbouring columns, or rows, are alike by chance.
-        errors = [
-            math.hypot(own, line.value / math.sqrt(self.freedom * size))
-            for line, size in zip(lines, self.layout.size, strict=False)
-        ]
-        places = ((REACH, REACH + 1), (REACH + 1, REACH))[: len(self.layout.spatial)]
-        found = [float(self._local[place]) for place in places]
-        pairs = zip(found, errors[::-1] or [own], strict=False)
-        return tuple(Share(value, error, CHANCE * error) for value, error in pairs)
+    def of_total(share: Share | None) -> Share | None:
+        """The share with the error of the total variance, of which it is a part."""
+        if share is None:
+            return None
+        total_error = share.value * norm * math.sqrt(2 / freedom)
+        return replace(share, error=math.hypot(share.error, total_error))
+
+    return Structure(
+        common=of_total(common),
+        channels=of_total(by_channel),
+        rows=of_total(rows),
+        columns=of_total(columns),
+        neighbours=neighbors,
+        kernel=kernel,
+        parts=tuple(parts),
+        offset_norm=norm,
+        neighbour_norm=1.0 if kernel is None else float(local.norm()),
+    )
+
+
+def _planes(frames: Tensor, spatial: tuple[int, ...]) -> Tensor:
+    """The middle of the frames as (frames, channels, height, width); 1 where an axis is missing."""
+    for axis in spatial:
+        size = min(frames.shape[axis], _LONGEST)
+        frames = frames.narrow(axis, (frames.shape[axis] - size) // 2, size)
+    sizes = [1, 1, *(frames.shape[axis] for axis in spatial)][-2:]
+    frames = frames.movedim(spatial, tuple(range(-len(spatial), 0)))
+    return frames.double().reshape(len(frames), -1, *sizes)
+
+
+def _autocorrelations(planes: Tensor) -> Tensor:  # (2, lags down, lags to the right)
+    """Sums of products over pairs of elements of one channel, and of two, by their lags.
+
+    The Fourier transform gives all lags at once; negative ones count from the end. Of ones, the
+    sums are the numbers of pairs.
+    """
+    size = [2 * length if length > 1 else 1 for length in planes.shape[2:]]
+    powers = planes.new_zeros(2, size[0], size[1] // 2 + 1)
+    for frames in planes.split(max(1, _AT_ONCE // planes[0].numel())):
+        spectra = torch.fft.rfft2(frames, s=size)
+        powers[0] += spectra.abs().square().sum((0, 1))
+        powers[1] += spectra.sum(1).abs().square().sum(0)
+    same, total = torch.fft.irfft2(powers, s=size)
+    return torch.stack([same, total - same])
+
+
+def _variance_inflation(correlations: Tensor) -> float:
+    """By how much these correlations with one element increase the variance of a mean."""
+    return max(1.0, float(correlations.sum()))
+
+
+def _chance_bound(freedom: float) -> float:
+    """How far a variance of so many degrees of freedom is above the true one by chance, relative.
+
+    The cube root of a chi square is almost normal (Wilson & Hilferty 1931).
+    """
+    cube_var = 2 / (9 * freedom)
+    return (1 - cube_var + _CHANCE * math.sqrt(cube_var)) ** 3 - 1
+
+
+def _share(value: float, chance: float, freedom: float) -> Share:
+    """A share of the variance, which has so many degrees of freedom; it is not negative."""
+    value = max(0.0, value)
+    return Share(value, math.hypot(chance / _CHANCE, value * math.sqrt(2 / freedom)), chance)

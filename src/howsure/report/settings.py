@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 import howsure
 from howsure.methods.temperature import TemperatureModel
-from howsure.noise import to_config
-from howsure.noise.constant import Constant
-from howsure.noise.values import decode_tensor, encode
+from howsure.noise import Constant, decode_tensor, encode, to_config
 from howsure.posterior.novelty import quantile_at, share_below
 from howsure.posterior.variance_model import VarianceModel
 from howsure.prediction import Prediction

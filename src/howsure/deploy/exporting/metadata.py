@@ -13,8 +13,7 @@ import torch
 import howsure
 from howsure.deploy.exporting.flat import Flat
 from howsure.errors import ExportError, missing_packages
-from howsure.noise import to_config
-from howsure.noise.values import encode
+from howsure.noise import encode, to_config
 
 KEY = "howsure"
 

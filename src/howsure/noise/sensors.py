@@ -1,0 +1,264 @@
+"""Noise that is independent between elements: constant, or a function of the signal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from howsure.noise.base import Noise, Value, along_channels, as_value, check, like
+from howsure.trees import has_values
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Noise):
+    """The same variance for every input: a number, or a tensor that broadcasts to the input."""
+
+    kind: ClassVar[str] = "constant"
+    var: Value
+
+    def __post_init__(self) -> None:
+        check("var", self.var)
+
+    @property
+    def uniform_var(self) -> float | None:
+        """The variance, unless it is a tensor or a subclass changes it."""
+        return self.var if type(self) is Constant and isinstance(self.var, float) else None
+
+    def var_at(self, x: Tensor) -> Tensor:
+        """The variance, whatever `x` is."""
+        return like(self.var, x)
+
+
+@dataclass(frozen=True, eq=False)
+class PerChannel(Noise):
+    """One variance for each channel, the channels being counted by dimension `dim` of the input."""
+
+    kind: ClassVar[str] = "per_channel"
+    var: Tensor  # (channels,)
+    dim: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.var, Tensor) or self.var.dim() != 1:
+            raise ValueError("`per_channel` takes a list of numbers, one for each channel.")
+        check("var", self.var)
+
+    def var_at(self, x: Tensor) -> Tensor:
+        """The variances, laid along the channels."""
+        return along_channels(self.var, x, self.dim, "variances")
+
+
+@dataclass(frozen=True, eq=False)
+class PoissonGaussian(Noise):
+    """Camera noise, in raw intensities: gain * max(x - black_level, 0) + read_std**2."""
+
+    kind: ClassVar[str] = "poisson_gaussian"
+    gain: Value
+    read_std: Value
+    black_level: Value = 0.0
+
+    def __post_init__(self) -> None:
+        check("gain", self.gain)
+        check("read_std", self.read_std)
+        check("black_level", self.black_level, signed=True)
+
+    def var_at(self, x: Tensor) -> Tensor:
+        """Gain * max(x - black_level, 0) + read_std**2."""
+        light = (x - like(self.black_level, x)).clamp(min=0)
+        return like(self.gain, x) * light + like(self.read_std, x).square()
+
+
+@dataclass(frozen=True, eq=False)
+class RangeDependent(Noise):
+    """Noise of a range sensor: (a + b r + c r**2)**2 at the range r = max(x, 0)."""
+
+    kind: ClassVar[str] = "range_dependent"
+    a: Value
+    b: Value
+    c: Value = 0.0
+
+    def __post_init__(self) -> None:
+        check("a", self.a)
+        check("b", self.b)
+        check("c", self.c)
+
+    def var_at(self, x: Tensor) -> Tensor:
+        """(a + b r + c r**2)**2."""
+        r = x.clamp(min=0)
+        return (like(self.a, x) + r * (like(self.b, x) + r * like(self.c, x))).square()
+
+
+@dataclass(frozen=True, eq=False)
+class Custom(Noise):
+    """The variance that a function of the input returns."""
+
+    function: Callable[[Tensor], object]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise TypeError(
+                f"`custom` takes a function of the input that returns its variance, and was given "
+                f"a {type(self.function).__name__}; use `variance` for a number or a tensor."
+            )
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def var_at(self, x: Tensor) -> Tensor:
+        """What the function returns, checked to be a variance."""
+        var = torch.as_tensor(self.function(x), dtype=x.dtype, device=x.device)
+        if has_values(var) and not bool(((var >= 0) & var.isfinite()).all()):
+            raise ValueError(
+                f"`{self.name}` returned a variance that is negative, NaN or infinite; it must "
+                "return the square of the noise's standard deviation at each element."
+            )
+        return var
+
+    def to_config(self) -> dict[str, object]:
+        """Refused: a function is not plain data."""
+        raise TypeError(
+            f"The custom noise `{self.name}` cannot be saved, because a function is not plain "
+            "data; use one of the noises of `howsure.noise`, or set the noise again after loading."
+        )
+
+
+def variance(v: object) -> Constant:
+    """Noise of variance `v`: a number, or a tensor that broadcasts to the input.
+
+    Shapes, for a batch of images (B, C, H, W): `(C, 1, 1)` per channel, `(C, H, W)` per pixel,
+    `(B, 1, 1, 1)` per sample. For a batch of feature vectors (B, F): `(F,)` per feature, `(B, 1)`
+    per sample.
+    """
+    return Constant(as_value(v, "v"))
+
+
+def std(s: object) -> Constant:
+    """Noise of standard deviation `s`, that is of variance s**2; shapes as in `variance`."""
+    value = as_value(s, "s")
+    check("s", value)
+    return Constant(value * value)
+
+
+def per_channel(
+    *, variances: Sequence[float] | Tensor | None = None, stds: object = None, dim: int = 1
+) -> PerChannel:
+    """Noise with one variance for each channel.
+
+    Args:
+        variances: The variances, one for each channel; or give `stds`.
+        stds: The standard deviations, one for each channel.
+        dim: The dimension of the input that counts the channels.
+    """
+    if (variances is None) == (stds is None):
+        raise ValueError("Give `per_channel` either `variances=` or `stds=`, and not both.")
+    name, value = ("variances", variances) if stds is None else ("stds", stds)
+    values = torch.as_tensor(as_value(value, name))
+    check(name, values)
+    return PerChannel(values if stds is None else values.square(), dim)
+
+
+def gray_levels(
+    k: float,
+    *,
+    kind: Literal["std", "variance"] = "std",
+    scale: float = 255,
+    normalize_std: object = None,
+    dim: int = 1,
+) -> Noise:
+    """Noise of `k` gray levels of a camera whose levels are divided by `scale`.
+
+    "A noise variance of 2 grayscale levels" (Loquercio, Segu & Scaramuzza 2020, Sec. IV-A) can be
+    read in two ways; for a model that sees [0, 1], with k = 2:
+
+    - `kind="std"`, the default: the standard deviation is 2 levels, the variance
+      (k / scale)**2 = 6.2e-5. This is what cameras are specified by.
+    - `kind="variance"`: the variance is 2 levels**2, that is k / scale**2 = 3.1e-5.
+
+    Args:
+        k: The number of gray levels.
+        kind: What `k` is.
+        scale: Gray levels per unit of the model's input: 255 if it sees [0, 1], 1 if [0, 255].
+        normalize_std: The std by which the input is divided afterwards, as in torchvision's
+            `Normalize`; a number, or one for each channel. The variance is divided by its square.
+        dim: The dimension of the input that counts the channels.
+    """
+    if kind not in ("std", "variance"):
+        raise ValueError(f'`kind` is {kind!r}; say what `k` is: "std" or "variance".')
+    check("k", float(k))
+    check("scale", float(scale), positive=True)
+    noise = Constant((k * k if kind == "std" else k) / scale**2)
+    return noise if normalize_std is None else noise.through_normalize(0, normalize_std, dim=dim)
+
+
+def quantization(step: object) -> Constant:
+    """Noise of rounding to multiples of `step`: variance step**2 / 12.
+
+    Exact for an error spread evenly over one step, and near enough when the other noise is above
+    half a step (Widrow & Kollar 2008). 8 bits on [0, 1]: `quantization(1 / 255)`.
+    """
+    value = as_value(step, "step")
+    check("step", value)
+    return Constant(value * value / 12)
+
+
+def imu(density: object, rate: float) -> Constant:
+    """White noise of a gyroscope or accelerometer: variance density**2 * rate.
+
+    This is Kalibr's model, where the sensor is filtered to half the sampling rate and the density
+    is two-sided. For a one-sided density, and for another filter, `rate` is the filter's bandwidth.
+
+    Args:
+        density: Noise density, in units per sqrt(Hz); a number, or one for each axis (the last
+            dimension of the input).
+        rate: Sampling rate in Hz.
+    """
+    value = as_value(density, "density")
+    check("density", value)
+    check("rate", float(rate), positive=True)
+    return Constant(value * value * rate)
+
+
+def poisson_gaussian(
+    gain: object, read_std: object, *, black_level: object = 0.0
+) -> PoissonGaussian:
+    """Noise of a camera: photons arrive at random, and reading them out adds noise.
+
+    The variance is gain * max(x - black_level, 0) + read_std**2, at x in the camera's raw
+    intensities (Foi et al. 2008). For a model that sees something else, chain
+    `through_normalize`: `poisson_gaussian(0.1, 2).through_normalize(0, 255)`.
+
+    The variance is taken at the reading, which stands for the unknown true intensity.
+
+    Args:
+        gain: Intensity units per electron; a number, or a tensor such as (C, 1, 1).
+        read_std: Standard deviation in the dark, in intensity units.
+        black_level: The intensity that the camera gives in the dark.
+    """
+    return PoissonGaussian(
+        as_value(gain, "gain"),
+        as_value(read_std, "read_std"),
+        as_value(black_level, "black_level"),
+    )
+
+
+def range_dependent(a: object, b: object, c: object = 0.0) -> RangeDependent:
+    """Noise of a LiDAR or depth camera, whose std grows with the range: a + b r + c r**2.
+
+    Time of flight: `a` and `b`, from the datasheet. Stereo and structured light: mostly `c`, since
+    the error of a triangulated depth is that of the disparity times r**2 / (focal length x
+    baseline). The variance is the square; a negative reading counts as range 0.
+    """
+    return RangeDependent(as_value(a, "a"), as_value(b, "b"), as_value(c, "c"))
+
+
+def custom(function: Callable[[Tensor], object]) -> Custom:
+    """Noise whose variance is `function(x)`, for inputs as the model sees them.
+
+    The function returns a number or a tensor that broadcasts to `x`. Such a noise cannot be saved.
+    """
+    return Custom(function)
