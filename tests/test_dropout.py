@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import howsure as hs
 from howsure.multipliers import (
-    DropoutMode,
+    Multiply,
     Placement,
     check_rates,
     describe,
@@ -70,7 +70,7 @@ def test_existing_dropout_is_found_and_keeps_its_rate():
         ("drop", 0.3, (6,)),
         ("dropout", 0.1, (6,)),
     ]
-    with DropoutMode(net, sites, [torch.zeros(6), None]) as mode:
+    with Multiply(net, sites, [torch.zeros(6), None]) as mode:
         out = net(torch.rand(3, 4))
     torch.testing.assert_close(out, net.b.bias.expand(3, 2))
     assert mode.used == {"drop"}
@@ -110,7 +110,7 @@ def test_recurrent_layers_keep_their_mask_over_time_or_not():
     fresh = find_sites(net, torch.rand(2, 7, 3), Placement(over_time="fresh"))
     assert fresh[1].units == (7, 4)
     # A loop of another length meets the same sites.
-    with DropoutMode(net, sites, masks_for(sites, 0.5)) as mode:
+    with Multiply(net, sites, masks_for(sites, 0.5)) as mode:
         net(torch.rand(2, 11, 3))
     mode.check_all_used()
 
@@ -120,7 +120,7 @@ def test_the_same_mask_on_mean_and_variance():
     x = torch.rand(2, 4).double()
     sites = find_sites(net, x, Placement())
     (mask,) = masks_for(sites, 0.4)
-    with DropoutMode(net, sites, [mask]):
+    with Multiply(net, sites, [mask]):
         out = hs.propagate(net, x, 0.1)
         plain = net(x)
     weight = net[1].weight * mask.double()
@@ -168,7 +168,7 @@ def test_nothing_is_left_behind_also_after_an_error():
     plain = net(X)
     with (
         pytest.raises(RuntimeError, match="on purpose"),
-        DropoutMode(net, sites, masks_for(sites, 0.5)),
+        Multiply(net, sites, masks_for(sites, 0.5)),
     ):
         net(X)
         raise RuntimeError("on purpose")
@@ -179,7 +179,7 @@ def test_nothing_is_left_behind_also_after_an_error():
 def test_a_site_that_is_not_reached_is_an_error():
     net = FunctionalResNet()
     sites = find_sites(net, X, Placement())
-    with DropoutMode(net, sites, masks_for(sites, 0.5)) as mode:
+    with Multiply(net, sites, masks_for(sites, 0.5)) as mode:
         net.stem(X)
     with pytest.raises(RuntimeError, match="took another path"):
         mode.check_all_used()
@@ -192,14 +192,14 @@ def test_threads_do_not_see_each_others_dropout():
         plain = net(X)
         expected = {}
         for seed in range(4):
-            with DropoutMode(net, sites, masks_for(sites, 0.3, seed)):
+            with Multiply(net, sites, masks_for(sites, 0.3, seed)):
                 expected[seed] = net(X)
     wrong = []
 
     def work(seed):
         with torch.no_grad():
             for _ in range(10):
-                with DropoutMode(net, sites, masks_for(sites, 0.3, seed)):
+                with Multiply(net, sites, masks_for(sites, 0.3, seed)):
                     if not torch.equal(net(X), expected[seed]):
                         wrong.append(seed)
                 if not torch.equal(net(X), plain):
@@ -226,7 +226,7 @@ def test_a_mask_for_each_input_is_the_same_for_all_its_tokens(time):
     x = torch.randn(6, time, 4)
     sites = find_sites(net, x, Placement("after"))
     mask = torch.randint(0, 2, (6, 8)).float()
-    with DropoutMode(net, sites, [mask]):
+    with Multiply(net, sites, [mask]):
         found = net(x)
     torch.testing.assert_close(found, net[1](net[0](x) * mask[:, None]))
     p = hs.Uncertain(net, 0.01, "sampled_adf", rate=0.1, shared_masks=False, samples=3)(x)
@@ -248,7 +248,7 @@ def test_a_mask_for_each_input_of_a_recurrent_layer(batch_first):
     x = torch.randn(6, 6, 4)  # as many steps as inputs
     sites = find_sites(net, x, Placement("after"), batch_dim=0 if batch_first else 1)
     mask = torch.randint(0, 2, (6, 7)).float()
-    with DropoutMode(net, sites, [mask]):
+    with Multiply(net, sites, [mask]):
         found = net(x)
     expected = net.cells(x)[0] * (mask[:, None] if batch_first else mask)
     torch.testing.assert_close(found, net.head(expected))
@@ -273,7 +273,7 @@ def test_the_final_state_of_a_recurrent_layer_is_dropped_as_its_output_is(kind, 
     x = torch.randn(3, 5, 4)  # (time, batch, features)
     (site,) = find_sites(net, x, Placement("after"))
     mask = torch.randint(0, 2, site.units).float()
-    with DropoutMode(net, [site], [mask]):
+    with Multiply(net, [site], [mask]):
         found = net(x)
     _, state = net.cells(x)
     state = state[0] if isinstance(state, tuple) else state

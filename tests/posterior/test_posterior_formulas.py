@@ -12,7 +12,7 @@ from waves import data, trained
 import howsure as hs
 from howsure.fit.variance_terms import best_weights
 from howsure.gradients.units import mask_gradients
-from howsure.multipliers import posterior as posteriors
+from howsure.posterior import laplace as posteriors
 from howsure.posterior.laplace import Gram, gram_of
 from howsure.posterior.variance_model import VarianceModel
 

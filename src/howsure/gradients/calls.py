@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from howsure.multipliers import DropoutMode, Site
+from howsure.multipliers import Multiply, Site
 from howsure.setup import Setup
 from howsure.trees import Slot, TensorTree, clone_tensors, map_leaves
 
@@ -137,7 +137,7 @@ class Calls:
         filled = self._input(points, noisy, rows)
         units = [None if mask is None else self._joined(mask) for mask in masks]
         if any_of(units):
-            with DropoutMode(self.setup.model, self.sites, units) as mode:
+            with Multiply(self.setup.model, self.sites, units) as mode:
                 output = self.setup.run(filled)
             mode.check_all_used()
         else:

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.multipliers.layers import is_linear
-from howsure.operations import Operations
+from howsure.operations import Operations, base_name
 
 NEIGHBOURS = 30
 # Width of the kernel, as a share of the median distance to the last neighbour; chosen on splits of
@@ -102,7 +101,7 @@ class LastLinear(Operations):
         self, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
         """Runs the operation, and keeps the input of a linear layer."""
-        if is_linear(func):
+        if base_name(func) == "linear":
             self.features = args[0] if args else kwargs["input"]
         return func(*args, **kwargs)
 
