@@ -12,8 +12,7 @@ from torch import Tensor
 
 from howsure.methods.temperature import TemperatureModel
 from howsure.moments.value import Moments
-from howsure.posterior.novelty import quantile_at
-from howsure.posterior.variance_model import VarianceModel
+from howsure.posterior.variance_model import VarianceModel, quantile_at
 from howsure.trees import has_values
 from howsure.values.brief import brief
 

@@ -11,7 +11,7 @@ from howsure.deferred import changed, later
 from howsure.gradients.covariances import with_variances
 from howsure.gradients.variances import Variances
 from howsure.posterior.local_error import Nearby
-from howsure.posterior.variance_model import Parts, VarianceModel
+from howsure.posterior.variance_model import VarianceModel, VarianceParts
 from howsure.values.budget import CONSTANT, Budget
 
 
@@ -50,7 +50,7 @@ def modelled(
     m = None if open_ is None else open_.diagonal(dim1=1, dim2=2)
     parts = model.parts(mean, own.data, m, local)
     residual = parts.residual + parts.local
-    data, rest = residual + parts.data, parts.masks + parts.growth
+    data, rest = residual + parts.data, parts.posterior + parts.growth
     std = (data + rest).sqrt()
     share = (parts.data / _positive(own.data)).sqrt() * parts.data.sqrt() / _positive(std)
 
@@ -75,7 +75,7 @@ def modelled(
     return Modelled(variances, parts.novelty.to(own.data), parts.joint.to(own.data))
 
 
-def _budget(own: Variances, parts: Parts, *, with_local: bool, with_masks: bool) -> Budget:
+def _budget(own: Variances, parts: VarianceParts, *, with_local: bool, with_masks: bool) -> Budget:
     """The sensors' shares in proportion, then residual, errors nearby, masks and growth."""
     was, factor = own.budget, (parts.data / _positive(own.data)).to(own.data)
     names, kinds = [*was.names, CONSTANT], [*was.kinds, CONSTANT]
@@ -85,7 +85,7 @@ def _budget(own: Variances, parts: Parts, *, with_local: bool, with_masks: bool)
         rows += [parts.local.to(own.data)]
     if with_masks:
         names, kinds = [*names, "masks", "novelty"], [*kinds, "masks", "novelty"]
-        rows += [parts.masks.to(own.data), parts.growth.to(own.data)]
+        rows += [parts.posterior.to(own.data), parts.growth.to(own.data)]
     maps = {
         name: each * factor.reshape(*factor.shape, *(1,) * (each.dim() - 2))
         for name, each in was.elements.items()

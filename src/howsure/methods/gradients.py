@@ -205,7 +205,7 @@ def plain_pass(calls: Calls, *, features: bool) -> tuple[Tensor, Tensor | None]:
         return calls.flat(calls.plain(), 1)[0], None
     with LastLinear() as last:
         outputs = calls.plain()
-    return calls.flat(outputs, 1)[0], last.rows(calls.count)
+    return calls.flat(outputs, 1)[0], last.features(calls.count)
 
 
 def _means(setup: Setup, calls: Calls, found: Estimate) -> Tensor:  # (3, rows, outputs)

@@ -15,8 +15,7 @@ from howsure.methods.temperature import TemperatureModel
 from howsure.noise import to_config
 from howsure.noise.constant import Constant
 from howsure.noise.values import decode_tensor, encode
-from howsure.posterior.novelty import quantile_at, share_below
-from howsure.posterior.variance_model import VarianceModel
+from howsure.posterior.variance_model import VarianceModel, quantile_at, share_below
 from howsure.prediction import Prediction
 from howsure.report.options import Options
 from howsure.report.readings import percent
