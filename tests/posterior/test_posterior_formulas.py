@@ -189,5 +189,5 @@ def test_the_variance_model_is_its_formula():
     torch.testing.assert_close(total.flatten(), torch.tensor(expected, dtype=torch.float64))
     capped = variance_model(spread=torch.tensor([0.5], dtype=torch.float64))
     far = capped.parts(torch.ones(2, 1), torch.zeros(2, 1), 1e6 * m)
-    var = far.residual + far.data + far.masks + far.growth
+    var = far.residual + far.data + far.posterior + far.growth
     torch.testing.assert_close(var, torch.full_like(var, 1.5), rtol=1e-3, atol=0)

@@ -10,6 +10,7 @@ from typing import ClassVar, get_args, get_type_hints
 import torch
 from torch import Tensor
 
+from howsure.arrays import brief
 from howsure.noise.values import (
     Root,
     Value,
@@ -25,7 +26,6 @@ from howsure.noise.values import (
     sum_of,
     wide,
 )
-from howsure.values.brief import brief
 
 
 def _check_free(kind: str, taken: type[Noise] | None, new: type[Noise]) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.arrays import brief
 from howsure.noise.base import Noise
 from howsure.noise.constant import Constant
 from howsure.noise.signal import PoissonGaussian
 from howsure.noise.structure import Structure
-from howsure.values.brief import brief
 
 
 @dataclass(frozen=True, eq=False, repr=False)
