@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
+from howsure.moments.rule import registered
 from howsure.multipliers import (
     Multiply,
     Placement,
@@ -17,6 +18,7 @@ from howsure.multipliers import (
     find_sites,
     masks,
 )
+from howsure.operations import ACTIVATIONS, base_name
 from nets import FunctionalResNet
 
 X = torch.rand(2, 3, 16, 16)
@@ -298,3 +300,43 @@ def test_gradients_sees_a_final_state_that_is_dropped(bidirectional):
     ours = hs.Uncertain(net, None, "gradients", rate=0.1)(x)
     sampled = hs.Uncertain(net, None, "mc_dropout", rate=0.1, samples=2000)(x)
     torch.testing.assert_close(ours.model_var, sampled.model_var, rtol=0.2, atol=0)
+
+
+def test_every_pointwise_rule_belongs_to_an_activation():
+    pointwise = [rule for rule in registered() if rule.pointwise]
+    assert {base_name(target) for rule in pointwise for target in rule.targets} == ACTIVATIONS
+
+
+def test_a_dropout_of_rate_0_is_counted_but_no_site():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 2)
+
+        def forward(self, x):
+            x = self.a(F.dropout(x, 0.0, self.training))
+            return self.b(F.dropout(x, 0.5, self.training))
+
+    net, x = Net().eval(), torch.rand(3, 4)
+    (site,) = find_sites(net, x, Placement())
+    assert site.name == "dropout#2" and site.units == (6,)
+    with torch.no_grad(), Multiply(net, [site], [torch.zeros(6)]) as mode:
+        torch.testing.assert_close(net(x), net.b.bias.expand(3, 2))
+    mode.check_all_used()
+
+
+def test_a_pool_that_also_returns_indices_ends_the_chain():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Conv1d(1, 4, 3), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.b(torch.adaptive_max_pool1d(torch.relu(self.a(x)), 1)[0].flatten(1))
+
+    net, x = Net().eval(), torch.rand(3, 1, 8)
+    (site,) = find_sites(net, x, Placement())
+    assert site.chain == ("conv1d", "relu")
+    with Multiply(net, [site], [torch.ones(site.units)]) as mode:
+        net(x)
+    mode.check_all_used()

@@ -21,7 +21,7 @@ def test_the_public_names_are_those_that_dir_shows():
         ("score", "predict_to_file"),
         ("tune", "howsure.fit"),
         ("compat", "howsure_lab"),
-        ("dropout", "masks"),
+        ("dropout", "multipliers"),
     ],
 )
 def test_names_of_the_first_version_say_the_new_one(old, new):

@@ -77,12 +77,12 @@ class Multiply(Operations):
                 return func(*args, **kwargs)
             call = numbered(self._names.module_path() or name, self._dropout_calls)
             factor = self._at_dropouts.get(call)
-            return data if factor is None else self._multiply(data, factor)
+            return data if factor is None else self._apply(data, factor)
 
         layer = self._names.layer_of(func, args, kwargs) if self._at_layers else None
         factor = None if layer is None else self._at_layers.get(layer)
         if factor is not None and factor.site.kind == "before":
-            data = self._multiply(data, factor)
+            data = self._apply(data, factor)
             return func(data, *args[1:], **kwargs) if args else func(**{**kwargs, "input": data})
 
         result = func(*args, **kwargs)
@@ -95,34 +95,37 @@ class Multiply(Operations):
             del self._pending[id(data)]
             _, factor, (_, *remaining) = pending
         if not remaining:
-            return self._multiply(result, factor)
+            return self._apply(result, factor)
         end = result[0] if isinstance(result, tuple) else result
         self._pending[id(end)] = end, factor, remaining
         return result
 
-    def _multiply(self, result: Any, factor: _Factor) -> Any:
-        """What an operation returns at a site; of several results the first is multiplied."""
+    def _apply(self, result: Any, factor: _Factor) -> Any:
+        """The result of an operation, multiplied; of several results only the first.
+
+        A recurrent layer returns its last output as a final state too, with the same multiplier.
+        """
         self.used.add(factor.site.name)
         if not isinstance(result, tuple):
-            return self._times(result, factor)
+            return self._multiply(result, factor)
         first, *others = result
-        product = self._times(first, factor)
+        products = [self._multiply(first, factor), *others]
         site = factor.site
         if site.chain[0] in RECURRENT and len(site.units) == 1 and first.dim() == 3:
-            others[0] = self._times_last_state(others[0], factor)
-        products = (product, *others)
-        return type(result)(*products) if hasattr(result, "_fields") else products
+            products[1] = self._multiply_last_state(others[0], factor)
+        return type(result)(*products) if hasattr(result, "_fields") else tuple(products)
 
-    def _times_last_state(self, state: Tensor, factor: _Factor) -> Tensor:
+    def _multiply_last_state(self, state: Tensor, factor: _Factor) -> Tensor:
         """The final states, (layers * directions, batch, units), with the last layer's times m."""
         directions = factor.site.units[0] // state.shape[-1]
         last = state[-directions:].transpose(0, 1).flatten(1)  # (batch, directions * units)
-        in_front = replace(factor, site=replace(factor.site, batch=BatchDim()))
-        last = self._times(last, in_front)
+        batch_first = replace(factor.site, batch=BatchDim())
+        last = self._multiply(last, replace(factor, site=batch_first))
         last = last.unflatten(1, (directions, -1)).transpose(0, 1)
         return last if directions == len(state) else torch.cat([state[:-directions], last])
 
-    def _times(self, data: Tensor, factor: _Factor) -> Tensor:
+    def _multiply(self, data: Tensor, factor: _Factor) -> Tensor:
+        """The data times the multiplier."""
         if self._before is not None:
             self._before()
         multiplier = _broadcast(factor.multiplier, data.shape, factor.site)
@@ -142,17 +145,18 @@ class Multiply(Operations):
 def _broadcast(multiplier: Tensor, shape: Sequence[int], site: Site) -> Tensor:
     """A multiplier, (*units) or (batch, *units), in a shape that broadcasts with the data's."""
     units, dim = site.units, site.batch.dim
-    samples = multiplier.shape[0] if multiplier.dim() > len(units) else None
+    has_batch = multiplier.dim() > len(units)
+    samples = multiplier.shape[0] if has_batch else 1
     between = len(shape) - 1 - len(units)
     if dim is None or between < 0:
-        if samples not in (None, 1):
+        if samples != 1:
             raise ValueError(
                 f"All inputs of a batch share the output of `{site.name}`, so they cannot have "
                 "masks of their own; leave the layer out with a placement pattern, or give inputs "
                 "one by one."
             )
-        return multiplier if samples is None else multiplier[0]
-    samples, length = samples if samples is not None else 1, shape[dim]
+        return multiplier[0] if has_batch else multiplier
+    length = shape[dim]
     aligned = multiplier.reshape(samples, *(1,) * between, *units).movedim(0, dim)
     if samples in (1, length):
         return aligned
