@@ -42,7 +42,8 @@ _OTHER_MEANINGS = {
         "moments/rules/exported.py",
         "moments/rules/resize.py",  # a way to interpolate
         "moments/rules/linear.py",
-        "multipliers/layers.py",  # a torch function
+        "operations.py",
+        "posterior/local_error.py",  # a torch function
     },
 }
 

@@ -8,8 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
+from howsure.moments.rule import registered
 from howsure.multipliers import (
-    DropoutMode,
+    Multiply,
     Placement,
     check_rates,
     describe,
@@ -17,6 +18,7 @@ from howsure.multipliers import (
     find_sites,
     masks,
 )
+from howsure.operations import ACTIVATIONS, base_name
 from nets import FunctionalResNet
 
 X = torch.rand(2, 3, 16, 16)
@@ -70,7 +72,7 @@ def test_existing_dropout_is_found_and_keeps_its_rate():
         ("drop", 0.3, (6,)),
         ("dropout", 0.1, (6,)),
     ]
-    with DropoutMode(net, sites, [torch.zeros(6), None]) as mode:
+    with Multiply(net, sites, [torch.zeros(6), None]) as mode:
         out = net(torch.rand(3, 4))
     torch.testing.assert_close(out, net.b.bias.expand(3, 2))
     assert mode.used == {"drop"}
@@ -110,7 +112,7 @@ def test_recurrent_layers_keep_their_mask_over_time_or_not():
     fresh = find_sites(net, torch.rand(2, 7, 3), Placement(over_time="fresh"))
     assert fresh[1].units == (7, 4)
     # A loop of another length meets the same sites.
-    with DropoutMode(net, sites, masks_for(sites, 0.5)) as mode:
+    with Multiply(net, sites, masks_for(sites, 0.5)) as mode:
         net(torch.rand(2, 11, 3))
     mode.check_all_used()
 
@@ -120,7 +122,7 @@ def test_the_same_mask_on_mean_and_variance():
     x = torch.rand(2, 4).double()
     sites = find_sites(net, x, Placement())
     (mask,) = masks_for(sites, 0.4)
-    with DropoutMode(net, sites, [mask]):
+    with Multiply(net, sites, [mask]):
         out = hs.propagate(net, x, 0.1)
         plain = net(x)
     weight = net[1].weight * mask.double()
@@ -168,7 +170,7 @@ def test_nothing_is_left_behind_also_after_an_error():
     plain = net(X)
     with (
         pytest.raises(RuntimeError, match="on purpose"),
-        DropoutMode(net, sites, masks_for(sites, 0.5)),
+        Multiply(net, sites, masks_for(sites, 0.5)),
     ):
         net(X)
         raise RuntimeError("on purpose")
@@ -179,7 +181,7 @@ def test_nothing_is_left_behind_also_after_an_error():
 def test_a_site_that_is_not_reached_is_an_error():
     net = FunctionalResNet()
     sites = find_sites(net, X, Placement())
-    with DropoutMode(net, sites, masks_for(sites, 0.5)) as mode:
+    with Multiply(net, sites, masks_for(sites, 0.5)) as mode:
         net.stem(X)
     with pytest.raises(RuntimeError, match="took another path"):
         mode.check_all_used()
@@ -192,14 +194,14 @@ def test_threads_do_not_see_each_others_dropout():
         plain = net(X)
         expected = {}
         for seed in range(4):
-            with DropoutMode(net, sites, masks_for(sites, 0.3, seed)):
+            with Multiply(net, sites, masks_for(sites, 0.3, seed)):
                 expected[seed] = net(X)
     wrong = []
 
     def work(seed):
         with torch.no_grad():
             for _ in range(10):
-                with DropoutMode(net, sites, masks_for(sites, 0.3, seed)):
+                with Multiply(net, sites, masks_for(sites, 0.3, seed)):
                     if not torch.equal(net(X), expected[seed]):
                         wrong.append(seed)
                 if not torch.equal(net(X), plain):
@@ -226,7 +228,7 @@ def test_a_mask_for_each_input_is_the_same_for_all_its_tokens(time):
     x = torch.randn(6, time, 4)
     sites = find_sites(net, x, Placement("after"))
     mask = torch.randint(0, 2, (6, 8)).float()
-    with DropoutMode(net, sites, [mask]):
+    with Multiply(net, sites, [mask]):
         found = net(x)
     torch.testing.assert_close(found, net[1](net[0](x) * mask[:, None]))
     p = hs.Uncertain(net, 0.01, "sampled_adf", rate=0.1, shared_masks=False, samples=3)(x)
@@ -248,7 +250,7 @@ def test_a_mask_for_each_input_of_a_recurrent_layer(batch_first):
     x = torch.randn(6, 6, 4)  # as many steps as inputs
     sites = find_sites(net, x, Placement("after"), batch_dim=0 if batch_first else 1)
     mask = torch.randint(0, 2, (6, 7)).float()
-    with DropoutMode(net, sites, [mask]):
+    with Multiply(net, sites, [mask]):
         found = net(x)
     expected = net.cells(x)[0] * (mask[:, None] if batch_first else mask)
     torch.testing.assert_close(found, net.head(expected))
@@ -273,7 +275,7 @@ def test_the_final_state_of_a_recurrent_layer_is_dropped_as_its_output_is(kind, 
     x = torch.randn(3, 5, 4)  # (time, batch, features)
     (site,) = find_sites(net, x, Placement("after"))
     mask = torch.randint(0, 2, site.units).float()
-    with DropoutMode(net, [site], [mask]):
+    with Multiply(net, [site], [mask]):
         found = net(x)
     _, state = net.cells(x)
     state = state[0] if isinstance(state, tuple) else state
@@ -298,3 +300,43 @@ def test_gradients_sees_a_final_state_that_is_dropped(bidirectional):
     ours = hs.Uncertain(net, None, "gradients", rate=0.1)(x)
     sampled = hs.Uncertain(net, None, "mc_dropout", rate=0.1, samples=2000)(x)
     torch.testing.assert_close(ours.model_var, sampled.model_var, rtol=0.2, atol=0)
+
+
+def test_every_pointwise_rule_belongs_to_an_activation():
+    pointwise = [rule for rule in registered() if rule.pointwise]
+    assert {base_name(target) for rule in pointwise for target in rule.targets} == ACTIVATIONS
+
+
+def test_a_dropout_of_rate_0_is_counted_but_no_site():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 2)
+
+        def forward(self, x):
+            x = self.a(F.dropout(x, 0.0, self.training))
+            return self.b(F.dropout(x, 0.5, self.training))
+
+    net, x = Net().eval(), torch.rand(3, 4)
+    (site,) = find_sites(net, x, Placement())
+    assert site.name == "dropout#2" and site.units == (6,)
+    with torch.no_grad(), Multiply(net, [site], [torch.zeros(6)]) as mode:
+        torch.testing.assert_close(net(x), net.b.bias.expand(3, 2))
+    mode.check_all_used()
+
+
+def test_a_pool_that_also_returns_indices_ends_the_chain():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Conv1d(1, 4, 3), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.b(torch.adaptive_max_pool1d(torch.relu(self.a(x)), 1)[0].flatten(1))
+
+    net, x = Net().eval(), torch.rand(3, 1, 8)
+    (site,) = find_sites(net, x, Placement())
+    assert site.chain == ("conv1d", "relu")
+    with Multiply(net, [site], [torch.ones(site.units)]) as mode:
+        net(x)
+    mode.check_all_used()

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from howsure import Uncertain
 from howsure.fit.training import train_heteroscedastic
 from howsure.methods.variance_head import add_variance_head, gaussian_loss, logit_loss
-from howsure.multipliers import DropoutMode, draw_uniforms, find_sites, masks
+from howsure.multipliers import Multiply, draw_uniforms, find_sites, masks
 from howsure.multipliers.sites import Placement
 from nets import FunctionalResNet, TwoSensors
 
@@ -151,7 +151,7 @@ def test_prediction_equals_a_plain_loop_over_masks():
     drawn = masks(draw_uniforms(sites, 6, 3), [0.3] * len(sites))
     means, variances = [], []
     for t in range(6):
-        with torch.no_grad(), DropoutMode(made, sites, [mask[t] for mask in drawn]):
+        with torch.no_grad(), Multiply(made, sites, [mask[t] for mask in drawn]):
             mean, log_var = made(x)
         means.append(mean)
         variances.append(log_var.exp())

@@ -221,7 +221,7 @@ def test_the_last_linear_layer_is_watched(net):
     x = table(5, 0)[0]
     with torch.no_grad(), LastLinear() as last:
         net(x)
-    assert torch.equal(last.rows(5), net[:-1](x))
+    assert torch.equal(last.features(5), net[:-1](x))
 
 
 X, Y = table(150, 0)

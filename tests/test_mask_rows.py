@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.multipliers import DropoutMode, Placement, find_sites
+from howsure.multipliers import Multiply, Placement, find_sites
 
 torch.manual_seed(0)
 
@@ -69,10 +69,10 @@ def test_every_row_has_its_own_masks(net, rows):
     x = torch.randn(rows, TIME, 4)
     sites = find_sites(net, x, Placement("after"))
     masks = [torch.rand(rows, *site.units) for site in sites]
-    with torch.no_grad(), DropoutMode(net, sites, masks):
+    with torch.no_grad(), Multiply(net, sites, masks):
         together = net(x)
     for row in range(rows):
-        with torch.no_grad(), DropoutMode(net, sites, [mask[row] for mask in masks]):
+        with torch.no_grad(), Multiply(net, sites, [mask[row] for mask in masks]):
             torch.testing.assert_close(together[row], net(x[row : row + 1])[0])
 
 
@@ -96,10 +96,10 @@ def test_dropout_of_the_model_itself_finds_its_rows(made, units):
     (site,) = find_sites(made, x, Placement("existing"))
     assert site.units == units
     mask = torch.rand(TIME, *units)
-    with torch.no_grad(), DropoutMode(made, [site], [mask]):
+    with torch.no_grad(), Multiply(made, [site], [mask]):
         together = made(x)
     for row in range(TIME):
-        with torch.no_grad(), DropoutMode(made, [site], [mask[row]]):
+        with torch.no_grad(), Multiply(made, [site], [mask[row]]):
             torch.testing.assert_close(together[row], made(x[row : row + 1])[0])
 
 
@@ -127,8 +127,8 @@ def test_a_mask_for_each_row_is_refused_where_the_rows_share_a_layer():
 
     made, x = Positions().eval(), torch.randn(3, TIME, 4)
     (site,) = find_sites(made, x, Placement("after"))
-    assert site.rows.axis is None
-    each = DropoutMode(made, [site], [torch.ones(3, 4)])
+    assert site.batch.dim is None
+    each = Multiply(made, [site], [torch.ones(3, 4)])
     with pytest.raises(ValueError, match="All inputs of a batch share the output of `place`"), each:
         made(x)
 
@@ -149,8 +149,8 @@ def test_rows_on_another_axis():
     for units in ("auto", "element"):
         (site,) = find_sites(made, x, Placement("after", units=units), batch_dim=1)
         mask = torch.rand(3, *site.units)
-        with torch.no_grad(), DropoutMode(made, [site], [mask]):
+        with torch.no_grad(), Multiply(made, [site], [mask]):
             together = made(x)
         for row in range(3):
-            with torch.no_grad(), DropoutMode(made, [site], [mask[row]]):
+            with torch.no_grad(), Multiply(made, [site], [mask[row]]):
                 torch.testing.assert_close(together[:, row], made(x[:, row : row + 1])[:, 0])

@@ -88,14 +88,14 @@ def test_no_noise_is_mc_dropout_bit_for_bit():
 
 def test_the_paper_by_a_plain_loop():
     """Eq. 16 written out: T propagations, one mask each."""
-    from howsure.multipliers import DropoutMode, Placement, draw_uniforms, find_sites, masks
+    from howsure.multipliers import Multiply, Placement, draw_uniforms, find_sites, masks
 
     net = FunctionalResNet()
     sites = find_sites(net, X, Placement())
     drawn = masks(draw_uniforms(sites, 8, seed=1), [0.1] * len(sites))
     means, variances = [], []
     for t in range(8):
-        with torch.no_grad(), DropoutMode(net, sites, [m[t] for m in drawn]):
+        with torch.no_grad(), Multiply(net, sites, [m[t] for m in drawn]):
             out = hs.propagate(net, X, 0.01)
         means.append(out.mean)
         variances.append(out.var)

@@ -11,7 +11,7 @@ from howsure.methods.saved_settings import loaded_settings, names_of_settings, s
 from howsure.methods.temperature import Distances, LayerGaussian, TemperatureModel
 from howsure.moments.rule import find
 from howsure.multipliers import Placement
-from howsure.posterior.laplace import MaskPosterior
+from howsure.posterior.laplace import Posterior
 from howsure.posterior.local_error import LocalError
 from howsure.posterior.variance_model import VarianceModel
 from howsure.setup import Setup
@@ -36,7 +36,7 @@ OTHER = {
     "variance_dtype": torch.bfloat16,
     "fallback": "linearise",
     "variance_model": VarianceModel(
-        MaskPosterior(torch.eye(3), torch.ones(1), 60, 3),
+        Posterior(torch.eye(3), torch.ones(1), 60, 3),
         *torch.rand(4, 1),
         1.25,
         torch.ones(1),
@@ -174,5 +174,5 @@ def test_settings_of_another_network_are_refused(tmp_path, monkeypatch, exact):
     fitted(16).save(tmp_path / "sure.pt")
     other = fitted(24).model
     sure = hs.Uncertain.load(tmp_path / "sure.pt", other)
-    with pytest.raises(ValueError, match="about 16 masks, and this network has 24"):
+    with pytest.raises(ValueError, match="with 16 multipliers, but this network has 24"):
         sure(torch.randn(2, 3))

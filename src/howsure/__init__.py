@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from howsure import plots as plots
     from howsure import report as report
     from howsure import robotics as robotics
+    from howsure.arrays import batches as batches
     from howsure.auditing import audit as audit
     from howsure.auditing.check import check as check
     from howsure.auditing.survey import missing_rules as missing_rules
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from howsure.prediction import Prediction as Prediction
     from howsure.uncertain import Ensemble as Ensemble
     from howsure.uncertain import Uncertain as Uncertain
-    from howsure.values.batches import batches as batches
 
 # Where each public name lives. It is imported when it is first asked for, so that the command line
 # can print its help without torch.
@@ -50,7 +50,7 @@ _HOMES = {
     "Uncertain": "howsure.uncertain",
     "add_variance_head": "howsure.methods.variance_head",
     "audit": "howsure.auditing",
-    "batches": "howsure.values.batches",
+    "batches": "howsure.arrays",
     "blend": "howsure.deploy.gate",
     "check": "howsure.auditing.check",
     "export": "howsure.deploy.exporting",

@@ -1,19 +1,102 @@
-"""Tensors as numpy arrays and named columns, one row for each input; and arrays as tensors."""
+"""Data on its way into a model and out of it: batches, arrays, named columns, a few words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from howsure.trees import TensorTree, map_leaves
+from howsure.trees import TensorTree, has_values, map_leaves
 
+# Samples of a dataset that make a batch.
+BATCH = 64
+Choice = str | Sequence[str] | Callable[[Any], object]
+# An array for each name, whose first dimension is the batch.
 Columns = dict[str, np.ndarray]
+
+
+def batched(loader: Any) -> Iterable[Any]:
+    """The loader; a dataset, which yields single samples, in batches."""
+    if isinstance(loader, IterableDataset) or hasattr(loader, "batch_size"):
+        return loader
+    return DataLoader(loader, batch_size=BATCH) if isinstance(loader, Dataset) else loader
+
+
+class batches:
+    """A loader whose batches are dicts, or anything else, as pairs (inputs, targets).
+
+    >>> held_out = hs.batches(loader, inputs="image", targets="angle")
+    >>> sure.fit(held_out)
+
+    It goes wherever a loader goes: `fit`, `calibrate`, `predict`, `audit`, a report. Without
+    `targets` it has inputs alone.
+
+    Args:
+        loader: The batches; it may be iterated more than once.
+        inputs: The key of the model's input in a batch; several keys, which are passed to the
+            model as keyword arguments; or a function of the batch, whose result is passed to the
+            model: a tuple by position, a dict by keyword.
+        targets: The key of the targets, or a function of the batch.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[object],
+        inputs: Choice,
+        targets: str | Callable[[Any], object] | None = None,
+    ) -> None:
+        self.loader, self.inputs, self.targets = loader, inputs, targets
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Yields pairs, or tuples of the inputs alone."""
+        for batch in batched(self.loader):
+            inputs = _select(batch, self.inputs, "inputs")
+            if self.targets is None:
+                yield (inputs,)
+            else:
+                yield inputs, _select(batch, self.targets, "targets")
+
+
+def _select(batch: object, choice: Choice, option: str) -> object:
+    """The part of a batch that a key, several keys or a function choose."""
+    if callable(choice):
+        return choice(batch)
+    keys = [choice] if isinstance(choice, str) else list(choice)
+    if not isinstance(batch, Mapping):
+        raise TypeError(
+            f"`{option}={keys[0]!r}` is a key, but a batch is a {type(batch).__name__}, not a "
+            f"dict; give a function of it: `{option}=lambda batch: batch[0]`."
+        )
+    for key in keys:
+        if key not in batch:
+            raise ValueError(f"`{option}`: a batch has no {key!r}; it has {list(batch)}.")
+    return batch[choice] if isinstance(choice, str) else {key: batch[key] for key in keys}
+
+
+def as_tensors(x: object, model: nn.Module) -> object:
+    """Arrays of an input as tensors; floating-point ones in the type and on the device of a model.
+
+    A model computes in one precision, and numpy's own is twice that of most.
+    """
+    weight = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+
+    def as_tensor(leaf: object) -> object:
+        if not isinstance(leaf, np.ndarray):
+            return leaf
+        native = leaf.dtype.newbyteorder("=")
+        # Torch shares no memory that is backwards, read-only, or in another byte order.
+        if leaf.dtype != native or not leaf.flags.writeable or min(leaf.strides, default=0) < 0:
+            leaf = leaf.astype(native, order="C", copy=True)
+        tensor = torch.from_numpy(leaf).to(weight.device)
+        return tensor.to(weight.dtype) if tensor.is_floating_point() else tensor
+
+    return map_leaves(as_tensor, x)
 
 
 def as_array(tensor: object) -> Any:
@@ -25,89 +108,79 @@ def as_array(tensor: object) -> Any:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def as_tensors(x: object, model: nn.Module) -> object:
-    """Arrays of an input as tensors; floating-point ones in the type and on the device of a model.
-
-    A model computes in one precision, and numpy's own is twice that of most.
-    """
-    own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-
-    def leaf(each: object) -> object:
-        if not isinstance(each, np.ndarray):
-            return each
-        tensor = _tensor(each).to(own.device)
-        return tensor.to(own.dtype) if tensor.is_floating_point() else tensor
-
-    return map_leaves(leaf, x)
-
-
-def _tensor(array: np.ndarray) -> Tensor:
-    """The array as a tensor; a copy of what torch cannot share: backwards, read-only, swapped."""
-    native = array.dtype.newbyteorder("=")
-    if array.dtype != native or not array.flags.writeable or min(array.strides, default=0) < 0:
-        array = array.astype(native, order="C", copy=True)
-    return torch.from_numpy(array)
-
-
-def columns_of(named: Mapping[str, object], rows: int) -> Columns:
+def columns_of(named: Mapping[str, object], batch: int) -> Columns:
     """Every tensor by the name of its quantity and its path in the structure: `mean.pose.0`."""
-    found = {
+    columns = {
         f"{name}{path}": as_array(tensor)
         for name, tree in named.items()
         for path, tensor in zip(paths(tree), TensorTree(tree).tensors, strict=True)
     }
-    _check_rows(found, rows)
-    return found
-
-
-def _check_rows(columns: Columns, rows: int) -> None:
     for name, column in columns.items():
-        if column.ndim == 0 or len(column) != rows:
+        if column.ndim == 0 or len(column) != batch:
             raise ValueError(
-                f"`{name}` has shape {column.shape} for {rows} inputs; scores need one row of "
+                f"`{name}` has shape {column.shape} for {batch} inputs; scores need one row of "
                 "output for each input, so wrap the model to put the batch first."
             )
+    return columns
 
 
-def flat_names(name: str, column: np.ndarray) -> list[str]:
-    """The names of a column's numbers in a table: `mean`, or `mean_0`, `mean_1`, `mean_0_1`..."""
-    shape = column.shape[1:]
-    if int(np.prod(shape)) == 1:
-        return [name]
-    return [f"{name}_{'_'.join(map(str, index))}" for index in np.ndindex(shape)]
+def table_of(named: Mapping[str, object], batch: int) -> Columns:
+    """A column of numbers, (batch,), for every element of every tensor."""
+    return flatten_columns(columns_of(named, batch))
 
 
-def table_of(named: Mapping[str, object], rows: int) -> Columns:
-    """A column for every number of every tensor, (rows,)."""
-    return flat(columns_of(named, rows))
+def flatten_columns(columns: Columns) -> Columns:
+    """A column of numbers for every element: `mean`, or `mean_0`, `mean_1`, or `mean_0_1`..."""
+    flat: Columns = {}
+    for name, column in columns.items():
+        shape = column.shape[1:]
+        indices = ["".join(f"_{i}" for i in index) for index in np.ndindex(shape)]
+        suffixes = [""] if len(indices) == 1 else indices
+        for suffix, numbers in zip(suffixes, column.reshape(len(column), -1).T, strict=True):
+            flat[name + suffix] = numbers
+    return flat
 
 
-def flat(columns: Columns) -> Columns:
-    """A column for every number of every column, (rows,)."""
-    return {
-        flat_name: numbers
-        for name, column in columns.items()
-        for flat_name, numbers in zip(
-            flat_names(name, column), column.reshape(len(column), -1).T, strict=True
-        )
-    }
-
-
-def joined(parts: list[Columns]) -> Columns:
-    """The rows of all parts."""
+def join_columns(parts: list[Columns]) -> Columns:
+    """The batches of all parts, one behind the other."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def paths(tree: object) -> list[str]:
-    """Where each floating-point tensor is in a structure: `.pose.0`; nothing for a single one."""
+    """Where each floating-point tensor is in a structure: `.pose.0`; "" for a single one."""
     leaves = pytree.tree_leaves_with_path(tree)
-    found = [path for path, leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    keys = [path for path, leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     count = len(TensorTree(tree).tensors)
-    if len(found) != count:  # A dataclass: torch does not know its fields.
+    if len(keys) != count:  # A dataclass: torch does not know its fields.
         return [f".{index}" for index in range(count)] if count > 1 else [""]
-    return ["".join(f".{word(key)}" for key in path) for path in found]
+    return ["".join(f".{key_text(key)}" for key in path) for path in keys]
 
 
-def word(key: Any) -> str:
+def key_text(key: Any) -> str:
     """A key of a path without brackets and quotes."""
     return re.sub(r"\W", "", pytree.keystr((key,)))
+
+
+def brief(value: object) -> str:
+    """A value in a few words, for a `repr` of one line: never a tensor in full.
+
+    A number has three digits, a tensor is described by its shape and range, also in tuples.
+    """
+    if isinstance(value, Tensor):
+        if value.numel() == 1:
+            return number_range([value])
+        shape = " x ".join(map(str, value.shape))
+        return f"[{shape} values, {number_range([value])}]" if value.numel() else f"[{shape}]"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(brief, value))})"
+    return f"{value:.3g}" if isinstance(value, float) else repr(value)
+
+
+def number_range(tensors: Sequence[Tensor]) -> str:
+    """The smallest and the largest element: `0.02 to 0.11`, or one number if they agree."""
+    filled = [tensor.detach() for tensor in tensors if tensor.numel()]
+    if not filled or not all(map(has_values, filled)):
+        return "unknown"
+    low = f"{min(float(tensor.min()) for tensor in filled):.3g}"
+    high = f"{max(float(tensor.max()) for tensor in filled):.3g}"
+    return low if low == high else f"{low} to {high}"

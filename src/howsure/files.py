@@ -11,7 +11,7 @@ from typing import IO, Any
 
 
 def write_atomically(path: Path, write: Callable[[IO[Any]], object], *, text: bool = False) -> None:
-    """Writes to a temporary name beside `path` and renames; a failure leaves nothing behind."""
+    """Writes to a temporary file beside `path` and renames it; a failure leaves nothing behind."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
@@ -19,7 +19,7 @@ def write_atomically(path: Path, write: Callable[[IO[Any]], object], *, text: bo
         with os.fdopen(handle, "w" if text else "wb", encoding="utf-8" if text else None) as file:
             write(file)
             file.flush()
-            # Else a loss of power could leave a name without data.
+            # Else a power failure could leave a name without data.
             os.fsync(file.fileno())
         # A temporary file is private; the finished one has the usual permissions.
         temporary.chmod(0o644)
@@ -29,20 +29,16 @@ def write_atomically(path: Path, write: Callable[[IO[Any]], object], *, text: bo
         raise
 
 
-def sealed(content: bytes, about: bytes = b"") -> bytes:
-    """The content with a digest of itself, and of what it is about, at its end."""
-    return content + _seal(content, about)
+def sealed(content: bytes, context: bytes = b"") -> bytes:
+    """The content, followed by a digest of itself and of the context that it belongs to."""
+    return content + hashlib.sha256(hashlib.sha256(context).digest() + content).digest()
 
 
-def unsealed(path: Path, about: bytes = b"") -> bytes | None:
-    """The content of a file of `sealed` bytes; `None` if it is missing, damaged, or about else."""
+def unsealed(path: Path, context: bytes = b"") -> bytes | None:
+    """The content of a sealed file; `None` if it is missing, damaged, or of another context."""
     try:
         whole = path.read_bytes()
     except OSError:
         return None
     content = whole[: -hashlib.sha256().digest_size]
-    return content if whole == sealed(content, about) else None
-
-
-def _seal(content: bytes, about: bytes) -> bytes:
-    return hashlib.sha256(hashlib.sha256(about).digest() + content).digest()
+    return content if whole == sealed(content, context) else None

@@ -12,11 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.arrays import as_array, table_of
+from howsure.arrays import as_array, batched, number_range, table_of
 from howsure.progress import progress
 from howsure.trees import TensorTree, map_leaves
-from howsure.values.batches import batched
-from howsure.values.brief import number_range
 
 CONSTANT = "constant"
 

@@ -24,7 +24,7 @@ from howsure.estimators.gradients import ALL, Rows
 from howsure.estimators.image_gradients import fast_image_gradients
 from howsure.estimators.softmax import MOST_OUTPUTS as MOST_OUTPUTS
 from howsure.estimators.variances import Source
-from howsure.multipliers import DropoutMode, Site, draw_uniforms, masks
+from howsure.multipliers import Multiply, Site, draw_uniforms, masks
 from howsure.noise import Root
 from howsure.setup import Setup
 from howsure.trees import (
@@ -417,7 +417,7 @@ class Problem:
         with self._fast_gradients():
             if any(m is not None for m in multipliers):
                 units = [None if m is None else self._join(m) for m in multipliers]
-                with DropoutMode(self.setup.model, self.sources.sites, units) as mode:
+                with Multiply(self.setup.model, self.sources.sites, units) as mode:
                     output = self.setup.run(x)
                 mode.check_all_used()
             else:

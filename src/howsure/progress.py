@@ -1,4 +1,4 @@
-"""Around a computation: eval mode for a while, memory that is kept, a progress bar."""
+"""Around a long computation: a progress bar, eval mode for a while, memory that is kept."""
 
 from __future__ import annotations
 
@@ -13,13 +13,22 @@ from torch import nn
 
 Item = TypeVar("Item")
 
-# The largest block from which the GNU C library learns: 32 MB, a little below.
+# A little below 32 MB, the largest block from which the GNU C library learns.
 _BYTES = 32 * 2**20 - 2**16
+
+
+def progress(items: Iterable[Item], show: bool, label: str) -> Iterable[Item]:
+    """The items, with a bar on stderr if it is wanted and `tqdm` is installed."""
+    if not show or importlib.util.find_spec("tqdm") is None:
+        return items
+    from tqdm.auto import tqdm
+
+    return tqdm(items, desc=label, leave=False, dynamic_ncols=True)
 
 
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Every module in eval mode, and each as it was before on leaving, also by an exception."""
+    """Puts every module in eval mode, and on leaving, also by an exception, back in its own."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -31,20 +40,11 @@ def in_eval_mode(model: nn.Module) -> Iterator[None]:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Frees one large block, once per process: an allocator that learns keeps more from then on.
+    """Frees one large block, once per process, after which the allocator keeps freed memory.
 
-    The GNU C library gives memory back to the system beyond twice the largest block that was ever
-    freed. Without this, predictions of medium size fetch all their memory anew in every call,
-    page by page, which takes up to a third of their time. Nothing is held, and no setting of the
-    process is touched; other allocators take no notice.
+    The GNU C library returns memory to the system beyond twice the largest block that was ever
+    freed. Without this, predictions of medium size fetch all their memory again in every call,
+    page by page, which takes up to a third of their time. No memory is held, and no setting of
+    the process is changed; other allocators ignore it.
     """
-    np.empty(_BYTES, np.uint8)  # torch's would be part of a graph that is being traced
-
-
-def progress(items: Iterable[Item], show: bool, label: str) -> Iterable[Item]:
-    """The items, with a bar on stderr if one is wanted and `tqdm` is there."""
-    if not show or importlib.util.find_spec("tqdm") is None:
-        return items
-    from tqdm.auto import tqdm
-
-    return tqdm(items, desc=label, leave=False, dynamic_ncols=True)
+    np.empty(_BYTES, np.uint8)  # One of torch would be part of a graph that is being traced.

@@ -7,7 +7,7 @@ import howsure as hs
 from howsure.fit import PosteriorFit
 from howsure.methods.pixel_head import at_pixels
 from howsure.methods.pixels import gradients_at_pixels
-from howsure.posterior.pixels import PixelGram, m_at_pixels
+from howsure.posterior.pixels import PixelGram
 
 
 def test_fit_says_what_it_found(sure):
@@ -35,7 +35,7 @@ def test_the_prediction_is_the_formula(sure, net):
     x, model = images(3, 7), sure.setup.variance_model
     p = sure(x)
     noise = hs.Uncertain(net, 0.001, "noise_sampling", samples=20)(x).data_var.double()
-    m = m_at_pixels(model.posterior, gradients_at_pixels(sure.setup, x, model.head))
+    m = gradients_at_pixels(sure.setup, x, model.head).predictive_variance(model.posterior)
     m, f = m.reshape(x.shape), net(x).double()
     novelty = m / model.known
     growth = model.squared_error * (novelty**1.5 - 1).clamp(min=0)
@@ -121,11 +121,11 @@ def test_folds_are_images_that_have_not_been_seen(net):
     means = []
     for k in range(5):  # The folds are every fifth image.
         rest = PixelGram()
-        rest.add(found.rows(torch.arange(20) % 5 != k))
-        means.append(m_at_pixels(rest.posterior(0.1), found).mean((1, 2)))
+        rest.add(found.select(torch.arange(20) % 5 != k))
+        means.append(found.predictive_variance(rest.posterior(0.1)).mean((1, 2)))
     novelty = torch.stack([means[i % 5][i] for i in range(20)]) / model.known
     assert float(novelty[7]) > 1.5 * float(
-        m_at_pixels(model.posterior, found)[7].mean() / model.known
+        found.predictive_variance(model.posterior)[7].mean() / model.known
     )
     torch.testing.assert_close(novelty.quantile(0.75), torch.tensor(model.joint_known).double())
     torch.testing.assert_close(

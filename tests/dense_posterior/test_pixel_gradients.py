@@ -10,8 +10,8 @@ from torch.nn import functional as F
 import howsure as hs
 from howsure.methods.pixel_directions import DIRECTIONS, along_directions, directions
 from howsure.methods.pixel_head import at_pixels, head_of
-from howsure.posterior.laplace import gram_of
-from howsure.posterior.pixels import PixelGram, m_at_pixels
+from howsure.posterior.laplace import Gram
+from howsure.posterior.pixels import PixelGram
 
 
 def written_into(out):
@@ -99,7 +99,7 @@ def test_m_is_the_formula():
     for seen in known:
         gram.add(seen)
     new = at_pixels(setup, 2 * images(3, 9).double(), "head")
-    found = m_at_pixels(gram.posterior(0.01), new).numpy()
+    found = new.predictive_variance(gram.posterior(0.01)).numpy()
     z = torch.cat([seen.z.flatten(0, 1) for seen in known]).numpy()
     size = np.sqrt((z**2).mean((0, 2)))
     c = np.einsum("poi,poj->ij", z / size[:, None], z / size[:, None]) / (2 * len(z))
@@ -116,16 +116,20 @@ def test_one_output_has_the_posterior_of_all_pixels_as_rows():
     gram = PixelGram()
     gram.add(seen)
     rows = seen.z.flatten(0, 1)
-    expected = gram_of([rows]).posterior(0.1).m(rows)
-    torch.testing.assert_close(m_at_pixels(gram.posterior(0.1), seen).flatten(0, 1), expected)
+    plain = Gram()
+    plain.add(rows)
+    expected = plain.posterior(0.1).predictive_variance(rows)
+    torch.testing.assert_close(
+        seen.predictive_variance(gram.posterior(0.1)).flatten(0, 1), expected
+    )
 
 
 def test_sums_of_parts_are_those_of_the_whole():
     setup, x = hs.Uncertain(Dense(2)).setup, images(9, 1)
     seen, whole, parts = at_pixels(setup, x, "head"), PixelGram(), [PixelGram(), PixelGram()]
     whole.add(seen)
-    parts[0].add(seen.rows([0, 1, 2, 3]))
-    parts[1].add(seen.rows(torch.arange(9) > 3))
+    parts[0].add(seen.select([0, 1, 2, 3]))
+    parts[1].add(seen.select(torch.arange(9) > 3))
     both = parts[0] + PixelGram() + parts[1]
     torch.testing.assert_close(both.total, whole.total)
     assert (both.inputs, both.pixels) == (whole.inputs, whole.pixels)
@@ -136,5 +140,5 @@ def test_an_output_that_no_channel_moves_has_no_model_variance():
     net.head.weight.data[1] = 0
     gram, seen = PixelGram(), at_pixels(hs.Uncertain(net).setup, images(4, 1), "head")
     gram.add(seen)
-    m = m_at_pixels(gram.posterior(0.01), seen)
+    m = seen.predictive_variance(gram.posterior(0.01))
     assert bool((m[..., 1] == 0).all()) and float(m[..., 0].mean()) > 0

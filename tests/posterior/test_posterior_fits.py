@@ -62,7 +62,9 @@ def test_cross_fitting_judges_no_input_by_a_posterior_that_has_seen_it(net):
     fit = wrapped.fit([(x[:30], y[:30]), (x[30:], y[30:])])
     assert isinstance(fit, PosteriorFit) and fit.cross_fitted and fit.known == 60
     assert "five folds" in str(fit)
-    naive = wrapped.setup.variance_model.posterior.m(gradients_at_input(wrapped.setup, x))
+    naive = wrapped.setup.variance_model.posterior.predictive_variance(
+        gradients_at_input(wrapped.setup, x)
+    )
     assert float(wrapped.setup.variance_model.known) > float(naive.quantile(0.75))
 
 

@@ -12,9 +12,16 @@ from waves import data, trained
 import howsure as hs
 from howsure.fit.variance_terms import best_weights
 from howsure.methods.gradients import gradients_at_input
-from howsure.posterior import laplace as posteriors
-from howsure.posterior.laplace import Gram, gram_of
+from howsure.posterior import laplace
+from howsure.posterior.laplace import Gram
 from howsure.posterior.variance_model import VarianceModel
+
+
+def gram_of(batches):
+    gram = Gram()
+    for z in batches:
+        gram.add(z)
+    return gram
 
 
 def conv_net():
@@ -60,7 +67,7 @@ def test_mask_gradients_are_finite_differences_of_multipliers(model, x):
 def test_m_is_the_formula():
     z = torch.randn(70, 1, 9, dtype=torch.float64) * torch.rand(9, dtype=torch.float64)
     new = torch.randn(4, 1, 9, dtype=torch.float64)
-    found = gram_of(z.split(20)).posterior(0.01).m(new)[:, 0].numpy()
+    found = gram_of(z.split(20)).posterior(0.01).predictive_variance(new)[:, 0].numpy()
     c = (z[:, 0].mT @ z[:, 0] / 70).numpy()
     inverse = np.linalg.inv(c + 0.01 * np.trace(c) / 9 * np.eye(9))
     expected = [row @ inverse @ row / 9 for row in new[:, 0].numpy()]
@@ -72,7 +79,10 @@ def test_outputs_of_any_scale_share_a_posterior():
     plain = gram_of([z]).posterior(0.01)
     scaled = gram_of([z * torch.tensor([1.0, 1e4])[:, None]]).posterior(0.01)
     new = torch.randn(3, 2, 6, dtype=torch.float64)
-    torch.testing.assert_close(plain.m(new), scaled.m(new * torch.tensor([1.0, 1e4])[:, None]))
+    torch.testing.assert_close(
+        plain.predictive_variance(new),
+        scaled.predictive_variance(new * torch.tensor([1.0, 1e4])[:, None]),
+    )
     covariance = plain.covariance(new)
     assert float(torch.linalg.eigvalsh(covariance).min()) > -1e-12
 
@@ -80,7 +90,7 @@ def test_outputs_of_any_scale_share_a_posterior():
 def test_an_output_that_no_mask_moves_has_no_model_variance():
     z = torch.randn(60, 2, 5, dtype=torch.float64)
     z[:, 1] = 0
-    found = gram_of([z]).posterior(0.01).m(z)
+    found = gram_of([z]).posterior(0.01).predictive_variance(z)
     assert bool((found[:, 1] == 0).all()) and bool((found[:, 0] > 0).all())
 
 
@@ -91,12 +101,12 @@ def test_many_masks_are_sketched_and_rank_alike(monkeypatch):
     size = torch.rand(40, 1, 1, generator=generator, dtype=torch.float64)
     off = torch.randn(40, 1, 600, generator=generator, dtype=torch.float64)
     new = torch.randn(40, 1, 30, generator=generator, dtype=torch.float64) @ mixing + 3 * size * off
-    exact = gram_of([known]).posterior(0.01).m(new).flatten()
-    monkeypatch.setattr(posteriors, "EXACT", 500)
-    monkeypatch.setattr(posteriors, "SKETCHED", 200)
+    exact = gram_of([known]).posterior(0.01).predictive_variance(new).flatten()
+    monkeypatch.setattr(laplace, "EXACT", 500)
+    monkeypatch.setattr(laplace, "SKETCHED", 200)
     gram = gram_of([known])
     assert gram.total.shape == (200, 200)
-    rough = gram.posterior(0.01).m(new).flatten()
+    rough = gram.posterior(0.01).predictive_variance(new).flatten()
     assert float(hs.metrics.rank_correlation(exact, rough)) > 0.9
 
 
@@ -174,10 +184,10 @@ def variance_model(**changes):
 def test_the_variance_model_is_its_formula():
     m = torch.tensor([[0.5], [4.0]], dtype=torch.float64)
     parts = variance_model().parts(torch.zeros(2, 1), torch.full((2, 1), 0.05), m)
-    total = parts.residual + parts.data + parts.masks + parts.growth
+    total = parts.residual + parts.data + parts.posterior + parts.growth
     expected = [0.1 + 0.1 + 0.25, 0.1 + 0.1 + 2.0 + 0.3 * 7.0]
     torch.testing.assert_close(total.flatten(), torch.tensor(expected, dtype=torch.float64))
     capped = variance_model(spread=torch.tensor([0.5], dtype=torch.float64))
     far = capped.parts(torch.ones(2, 1), torch.zeros(2, 1), 1e6 * m)
-    var = far.residual + far.data + far.masks + far.growth
+    var = far.residual + far.data + far.posterior + far.growth
     torch.testing.assert_close(var, torch.full_like(var, 1.5), rtol=1e-3, atol=0)

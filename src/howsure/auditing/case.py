@@ -11,7 +11,7 @@ from torch import Tensor
 
 from howsure.auditing.inputs import any_noise, first_rows, full_variance, rows_of
 from howsure.methods.passes import Pass, no_gradients
-from howsure.multipliers import DropoutMode, Site, draw_uniforms, masks
+from howsure.multipliers import Multiply, Site, draw_uniforms, masks
 from howsure.prediction import Prediction
 from howsure.setup import Setup
 from howsure.trees import TensorTree, batch_size, map_leaves
@@ -168,7 +168,7 @@ def _outputs(setup: Setup, x: object, count: int) -> tuple[Tensor, ...]:
     sites = setup.sites(x)
     drawn = [uniform[:, :count] for uniform in draw_uniforms(sites, 1, setup.seed, batch=3)]
     chosen = [None if mask is None else mask[0] for mask in masks(drawn, _half(setup, sites))]
-    with no_gradients(), DropoutMode(setup.model, sites, chosen):
+    with no_gradients(), Multiply(setup.model, sites, chosen):
         return Pass(setup, x).plain()
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from howsure.auditing.case import Case
 from howsure.methods.passes import Pass, no_gradients
-from howsure.multipliers import DropoutMode, draw_uniforms, masks
+from howsure.multipliers import Multiply, draw_uniforms, masks
 from howsure.noise import sample_of
 from howsure.progress import progress
 
@@ -113,7 +113,7 @@ class Draws:
         rows = []
         for _ in range(count):
             noisy = sample_of(setup.noise, case.x, self.generator, batch_dim=setup.batch_dim)
-            with DropoutMode(setup.model, self.sites, chosen):
+            with Multiply(setup.model, self.sites, chosen):
                 rows.append(case.picked(Pass(setup, noisy).plain()))
         return torch.stack(rows)
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from torch import Tensor
 
+from howsure.arrays import brief
 from howsure.calibrate.loader import Labels, collected
 from howsure.prediction import Prediction
-from howsure.values.brief import brief
 
 Self = TypeVar("Self", bound="Calibrator")
 

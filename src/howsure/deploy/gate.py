@@ -10,12 +10,11 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from howsure.arrays import brief
 from howsure.methods.temperature import TemperatureModel
 from howsure.moments.value import Moments
-from howsure.posterior.novelty import quantile_at
-from howsure.posterior.variance_model import VarianceModel
+from howsure.posterior.variance_model import VarianceModel, quantile_at
 from howsure.trees import has_values
-from howsure.values.brief import brief
 
 By = Literal["std", "variance", "novelty"]
 

@@ -34,9 +34,8 @@ from howsure.methods.pixel_directions import has_derivatives
 from howsure.methods.pixel_head import NoPixelHeadError, head_of
 from howsure.methods.pixels import gradients_at_pixels
 from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW
-from howsure.posterior.novelty import quantiles_of
-from howsure.posterior.pixels import AtPixels, PixelGram, m_at_pixels
-from howsure.posterior.variance_model import ALL_LAYERS, KNOWN, VarianceModel
+from howsure.posterior.pixels import PixelGradients, PixelGram
+from howsure.posterior.variance_model import ALL_LAYERS, KNOWN, VarianceModel, quantiles_of
 from howsure.probe import RANDOM, probe_model
 from howsure.problem import MOST_OUTPUTS
 from howsure.progress import progress
@@ -171,7 +170,7 @@ class _Images:
         error = squared_error(flat, mean.to(seen.output.dtype))
         return Judged(mean, error, data, m, flat, nothing, nothing[..., :1])
 
-    def _predicted(self, seen: AtPixels, x: object) -> tuple[Tensor, Tensor]:
+    def _predicted(self, seen: PixelGradients, x: object) -> tuple[Tensor, Tensor]:
         """What is predicted, and the sensor's variance."""
         mean = seen.by_pixel(seen.output).double()
         if self.setup.noise is None:
@@ -181,14 +180,16 @@ class _Images:
             mean = seen.by_pixel(found.mean).double()
         return mean, seen.by_pixel(found.data_var).double()
 
-    def _m(self, seen: AtPixels, number: int) -> Tensor:
+    def _m(self, seen: PixelGradients, number: int) -> Tensor:
         """Each image by a posterior that has not seen it."""
         assert self.known.posterior is not None
         if self.known.folds is None:
-            return m_at_pixels(self.known.posterior, seen)
+            return seen.predictive_variance(self.known.posterior)
         folds = folds_of(len(seen.channels), number).tolist()
-        each = [m_at_pixels(self.known.folds[k], seen.rows([i])) for i, k in enumerate(folds)]
-        return torch.cat(each)
+        by_image = [
+            seen.select([i]).predictive_variance(self.known.folds[k]) for i, k in enumerate(folds)
+        ]
+        return torch.cat(by_image)
 
 
 def _some_pixels(whole: Judged, share: int, number: int) -> Judged:
@@ -205,7 +206,7 @@ def _cross_fitted(setup: Setup, head: str, batches: Batches) -> tuple[PixelGram,
         seen = gradients_at_pixels(setup, x, head)
         folds = folds_of(len(seen.channels), number)
         for k, gram in enumerate(grams):
-            gram.add(seen.rows(folds == k))
+            gram.add(seen.select(folds == k))
     rest = [reduce(add, grams[:k] + grams[k + 1 :]) for k in range(len(grams))]
     whole = reduce(add, grams)
     folds = tuple(each.posterior(RIDGE_OF_FEW) for each in rest)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from howsure.arrays import as_tensors
+from howsure.arrays import BATCH, as_tensors, batched
 from howsure.setup import Setup
 from howsure.trees import map_leaves, shape_key
-from howsure.values.batches import BATCH, batched
 
 # Held-out rows that are also training rows, as a share, from which they are not held out.
 _SHARED = 0.2

@@ -20,7 +20,7 @@ from howsure.methods.gradients import (
     examine,
     gradients_at_input,
 )
-from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW, Gram, MaskPosterior
+from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW, Gram, Posterior
 from howsure.posterior.local_error import LocalError, Nearby
 from howsure.progress import progress
 from howsure.setup import Setup
@@ -82,8 +82,8 @@ class Known:
         local_error: By labelled training rows, where there were any.
     """
 
-    posterior: MaskPosterior | None
-    folds: tuple[MaskPosterior, ...] | None = None
+    posterior: Posterior | None
+    folds: tuple[Posterior, ...] | None = None
     local_error: LocalError | None = None
 
     @classmethod
@@ -127,9 +127,9 @@ class Known:
     def _m(self, z: Tensor, number: int) -> Tensor:
         assert self.posterior is not None
         if self.folds is None:
-            return self.posterior.m(z)
+            return self.posterior.predictive_variance(z)
         fold = folds_of(len(z), number)
-        each = torch.stack([posterior.m(z) for posterior in self.folds])
+        each = torch.stack([posterior.predictive_variance(z) for posterior in self.folds])
         return each.gather(0, fold[None, :, None].expand(1, *each.shape[1:]))[0]
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from howsure.arrays import BATCH, batched
 from howsure.fit.inputs import check_finite, check_same_kind
 from howsure.fit.known_inputs import Batches
 from howsure.fit.validation_data import pairs_of, rows_in_front
@@ -18,7 +19,6 @@ from howsure.probe import probe_model
 from howsure.problem import Problem, Sources
 from howsure.setup import Setup
 from howsure.trees import tensors_of
-from howsure.values.batches import BATCH, batched
 
 # Rows that are kept; a random choice of them, the same for the same data, where there are more.
 MOST_ROWS = 5000

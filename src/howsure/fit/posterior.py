@@ -23,8 +23,13 @@ from howsure.fit.terms import points_for
 from howsure.fit.variance_terms import best_weights, nll
 from howsure.methods.gradients import POINTS
 from howsure.posterior.local_error import NEIGHBOURS, Nearby
-from howsure.posterior.novelty import TOLD, quantiles_of
-from howsure.posterior.variance_model import EXPONENT, KNOWN, VarianceModel
+from howsure.posterior.variance_model import (
+    EXPONENT,
+    KNOWN,
+    LEVELS,
+    VarianceModel,
+    quantiles_of,
+)
 from howsure.progress import progress
 from howsure.setup import Setup
 
@@ -114,7 +119,7 @@ class PosteriorFit:
             "exponent": model.exponent,
             "masks": 0 if model.posterior is None else model.posterior.masks,
             "novelty_quantiles": {
-                level: model.quantiles.quantile(level, 0).tolist() for level in TOLD
+                level: model.quantiles.quantile(level, 0).tolist() for level in LEVELS
             },
             **{f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"},
         }

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from howsure.arrays import number_range
 from howsure.fit.objectives import OBJECTIVES
 from howsure.fit.options import FitOptions
 from howsure.fit.share import WHOLE, Share
 from howsure.methods import Method
-from howsure.values.brief import number_range
 
 # The paper searches "a log-range of 20 possible rates in [0, 1]", which cannot include its ends.
 DEFAULT_RATES = (0.0, *torch.logspace(-3, math.log10(0.9), 20, dtype=torch.float64).tolist())

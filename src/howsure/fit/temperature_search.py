@@ -8,7 +8,7 @@ from typing import Any
 from howsure.fit.options import KnownOptions
 from howsure.fit.stress import Stress
 from howsure.methods.temperature import TemperatureModel
-from howsure.posterior.novelty import TOLD, quantile_at
+from howsure.posterior.variance_model import LEVELS, quantile_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class TemperatureFit:
             "growth": list(model.growth),
             "thresholds": model.thresholds.tolist(),
             "layers": [] if model.distances is None else list(model.distances.wanted),
-            "novelty_quantiles": {level: quantile_at(model.quantiles, level) for level in TOLD},
+            "novelty_quantiles": {level: quantile_at(model.quantiles, level) for level in LEVELS},
             "notes": list(model.notes),
             **{f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"},
         }

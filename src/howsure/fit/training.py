@@ -23,7 +23,7 @@ from howsure.metrics.scores import gaussian_nll
 from howsure.moments.batch_statistics import batch_statistics
 from howsure.moments.propagate import propagate
 from howsure.multipliers import (
-    DropoutMode,
+    Multiply,
     as_placement,
     check_rates,
     draw_uniforms,
@@ -162,7 +162,7 @@ def _dropout(model: nn.Module, x: object, recipe: Recipe, step: int) -> Iterator
     sites = find_sites(model, x, as_placement("auto"))
     uniforms = draw_uniforms(sites, 1, recipe.seed + step, batch=batch_size(x))
     drawn = masks(uniforms, check_rates(recipe.rate, sites))
-    with DropoutMode(model, sites, [None if mask is None else mask[0] for mask in drawn]):
+    with Multiply(model, sites, [None if mask is None else mask[0] for mask in drawn]):
         yield
 
 

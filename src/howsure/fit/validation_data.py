@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from howsure.arrays import as_tensors
+from howsure.arrays import as_tensors, batched, batches
 from howsure.fit.inputs import are_copies
 from howsure.noise import is_correlated
 from howsure.setup import Setup
-from howsure.values.batches import batched, batches
 
 
 def pairs_of(

@@ -6,6 +6,7 @@ nothing of it, layers that are called as functions count, and leaving the `with`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.multipliers.layers import Weights, base_name, spatial_dims
-from howsure.operations import CallSites, Operations
+from howsure.operations import LayerNames, Operations, base_name, numbered, spatial_dims
 from howsure.setup import Setup
 from howsure.trees import TensorTree, clone_tensors
 
@@ -65,19 +65,18 @@ class _Reader(Operations):
     def __init__(self, model: Any, wanted: Collection[str] | None) -> None:
         super().__init__()
         self.wanted = wanted
-        self.weights = Weights(model)
-        self.places = CallSites(model)
-        self.calls: dict[str, int] = {}
+        self.names = LayerNames(model)
+        self.calls: Counter[str] = Counter()
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
         self.averaged: set[str] = set()
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the operation; if it is a layer, notes it first."""
-        layer = self.weights.layer_of(func, args, kwargs)
+        layer = self.names.layer_of(func, args, kwargs)
         if layer is None:
             return func(*args, **kwargs)
-        name = self._numbered(layer or self.places.module_path() or base_name(func))
+        name = numbered(layer, self.calls)  # A layer that is called again is another one.
         if self.wanted is not None and name not in self.wanted:
             return func(*args, **kwargs)
         dims, data = spatial_dims(base_name(func)), self._data(args, kwargs)
@@ -90,16 +89,11 @@ class _Reader(Operations):
             self.outputs |= _pooled(name, result, dims)
         return result
 
-    def _numbered(self, name: str) -> str:
-        """A layer that is called again is another one: `fc`, `fc#2`, ..."""
-        self.calls[name] = count = self.calls.get(name, 0) + 1
-        return name if count == 1 else f"{name}#{count}"
-
     def _data(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """The first operand that is no weight."""
         operands = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
         floats = [each for each in operands if each.is_floating_point()]
-        return next((each for each in floats if id(each) not in self.weights.names), None)
+        return next((each for each in floats if id(each) not in self.names.parameters), None)
 
 
 def _pooled(name: str, data: Tensor, dims: int) -> dict[str, Tensor]:  # (rows, features)

@@ -300,7 +300,7 @@ def plain_pass(problem: Problem, *, features: bool) -> tuple[Tensor, Tensor | No
         return problem.plain(), None
     with LastLinear() as last:
         outputs = problem.plain()
-    return outputs, last.rows(problem.rows)
+    return outputs, last.features(problem.rows)
 
 
 def _check_logits(problem: Problem) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from howsure.estimators.variances import Variances, with_variances
 from howsure.posterior.local_error import Nearby
-from howsure.posterior.variance_model import Parts, VarianceModel
+from howsure.posterior.variance_model import VarianceModel, VarianceParts
 from howsure.prediction import CONSTANT, Budget, Details
 
 
@@ -48,7 +48,7 @@ def modelled(
     m = None if open_ is None else open_.diagonal(dim1=1, dim2=2)
     parts = model.parts(mean, own.data, m, local)
     residual = parts.residual + parts.local
-    data, rest = residual + parts.data, parts.masks + parts.growth
+    data, rest = residual + parts.data, parts.posterior + parts.growth
     std = (data + rest).sqrt()
     share = (parts.data / _positive(own.data)).sqrt() * parts.data.sqrt() / _positive(std)
 
@@ -74,7 +74,7 @@ def modelled(
 
 
 def _budget(
-    was: Budget, own: Variances, parts: Parts, *, with_local: bool, with_masks: bool
+    was: Budget, own: Variances, parts: VarianceParts, *, with_local: bool, with_masks: bool
 ) -> Budget:
     """The sensors' shares in proportion, then residual, errors nearby, masks and growth."""
     factor = (parts.data / _positive(own.data)).to(own.data)
@@ -85,7 +85,7 @@ def _budget(
         rows += [parts.local.to(own.data)]
     if with_masks:
         names, kinds = [*names, "masks", "novelty"], [*kinds, "masks", "novelty"]
-        rows += [parts.masks.to(own.data), parts.growth.to(own.data)]
+        rows += [parts.posterior.to(own.data), parts.growth.to(own.data)]
     maps = {
         name: each * factor.reshape(*factor.shape, *(1,) * (each.dim() - 2))
         for name, each in was.elements.items()

@@ -24,7 +24,7 @@ from howsure.moments.numerics.blocks import layers_of_variances_in
 from howsure.moments.prefix import Prefix, PrefixInterpreter
 from howsure.moments.propagate import Propagated, outcome, python_only, run
 from howsure.moments.value import variance_dtype
-from howsure.multipliers import DropoutMode, Site, draw_uniforms, masks
+from howsure.multipliers import Multiply, Site, draw_uniforms, masks
 from howsure.operations import CallSites
 from howsure.prediction import Prediction, entropy
 from howsure.progress import keep_freed_memory
@@ -212,7 +212,7 @@ def _one_chunk(
         filled = [None if m is None else next(remaining) for m in chunk]
         if prefix:
             prefix.start()
-        with DropoutMode(setup.model, sites, filled, before_mask) as mode:
+        with Multiply(setup.model, sites, filled, before_mask) as mode:
             outputs = one_pass(prefix)
         mode.check_all_used()
         return outputs

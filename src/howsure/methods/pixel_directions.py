@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from howsure.multipliers import Site
-from howsure.posterior.pixels import AtPixels, by_pixel
+from howsure.posterior.pixels import PixelGradients, by_pixel
 from howsure.probe import probe_model
 from howsure.problem import Problem, Sources
 from howsure.setup import Setup
@@ -29,7 +29,7 @@ _ELEMENTS = 2**18
 
 
 @torch.inference_mode(False)
-def along_directions(setup: Setup, x: Any) -> AtPixels:
+def along_directions(setup: Setup, x: Any) -> PixelGradients:
     """The derivatives of every pixel along fixed directions of the masks of all layers."""
     problem = _watched(setup, x)
     with torch.no_grad():
@@ -40,7 +40,7 @@ def along_directions(setup: Setup, x: Any) -> AtPixels:
     along = torch.stack([by_pixel(each, count, channels_first=first) for each in found], 3)
     ones = along.new_ones(count, DIRECTIONS)
     masks = sum(math.prod(site.units) for site in problem.sources.sites)
-    return AtPixels(output, along, torch.ones_like(along[..., 0]), ones, first, masks)
+    return PixelGradients(output, along, torch.ones_like(along[..., 0]), ones, first, masks)
 
 
 @torch.inference_mode(False)

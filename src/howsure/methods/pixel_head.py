@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from howsure.posterior.laplace import EXACT
-from howsure.posterior.pixels import AtPixels, by_pixel, from_pixels
+from howsure.posterior.pixels import PixelGradients, by_pixel, from_pixels
 from howsure.problem import rows_of
 from howsure.setup import Setup
 from howsure.trees import clone_tensors, unwrap_compiled
@@ -99,7 +99,7 @@ def _hooked(module: nn.Module, hook: Hook) -> Iterator[None]:
         handle.remove()
 
 
-def at_pixels(setup: Setup, x: Any, head: str) -> AtPixels:
+def at_pixels(setup: Setup, x: Any, head: str) -> PixelGradients:
     """What the last layer sees of some inputs, and what the model makes of it."""
     layer, seen = _layer(setup, head), []
 
@@ -120,7 +120,7 @@ def at_pixels(setup: Setup, x: Any, head: str) -> AtPixels:
     channels_first, slopes = _slopes(output, leaf, len(weight), at_layer)
     masks = weight.shape[1]
     channels = at_layer.by_pixel(inputs, masks)[:, :, None]
-    return AtPixels(output.detach(), channels, slopes, weight, channels_first, masks)
+    return PixelGradients(output.detach(), channels, slopes, weight, channels_first, masks)
 
 
 def _layer(setup: Setup, head: str) -> Any:

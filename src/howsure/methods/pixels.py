@@ -10,8 +10,8 @@ from torch import Tensor
 
 from howsure.methods.pixel_directions import along_directions
 from howsure.methods.pixel_head import at_pixels
-from howsure.posterior.pixels import AtPixels, m_at_pixels
-from howsure.posterior.variance_model import ALL_LAYERS, Parts, VarianceModel
+from howsure.posterior.pixels import PixelGradients
+from howsure.posterior.variance_model import ALL_LAYERS, VarianceModel, VarianceParts
 from howsure.prediction import CONSTANT, Budget, Details, Prediction
 from howsure.setup import Setup
 
@@ -27,7 +27,7 @@ def with_model_var(setup: Setup, x: Any, sampled: Prediction | None) -> Predicti
     model = setup.variance_model
     assert model is not None and model.head is not None and model.posterior is not None
     seen = gradients_at_pixels(setup, x, model.head)
-    m = m_at_pixels(model.posterior, seen)
+    m = seen.predictive_variance(model.posterior)
     known = sampled or _without_noise(seen.output)
     mean = known.mean if setup.prediction == "mean" else seen.output
     data = seen.by_pixel(known.data_var)
@@ -36,7 +36,7 @@ def with_model_var(setup: Setup, x: Any, sampled: Prediction | None) -> Predicti
     return replace(_prediction(seen, parts, error), mean=mean, notes=known.notes)
 
 
-def gradients_at_pixels(setup: Setup, x: Any, head: str) -> AtPixels:
+def gradients_at_pixels(setup: Setup, x: Any, head: str) -> PixelGradients:
     """Those of the masks of all layers along some directions, or of the last layer alone."""
     return along_directions(setup, x) if head == ALL_LAYERS else at_pixels(setup, x, head)
 
@@ -46,7 +46,7 @@ def _without_noise(output: Tensor) -> Prediction:
     return Prediction(output, nothing, nothing, std_error=nothing)
 
 
-def parts_at_pixels(model: VarianceModel, mean: Tensor, data: Tensor, m: Tensor) -> Parts:
+def parts_at_pixels(model: VarianceModel, mean: Tensor, data: Tensor, m: Tensor) -> VarianceParts:
     """The variance by part, (inputs, pixels, outputs) each; the joint novelty is (inputs,)."""
     found = model.parts(mean.flatten(0, 1), data.flatten(0, 1), m.flatten(0, 1))
 
@@ -54,28 +54,28 @@ def parts_at_pixels(model: VarianceModel, mean: Tensor, data: Tensor, m: Tensor)
         return part.reshape(m.shape)
 
     novelty = own(found.novelty)
-    return Parts(
+    return VarianceParts(
         own(found.residual),
         own(found.local),
         own(found.data),
-        own(found.masks),
+        own(found.posterior),
         own(found.growth),
         novelty,
         novelty.mean((1, 2)) / model.joint_known,
     )
 
 
-def _share(parts: Parts, data: Tensor) -> Tensor:
+def _share(parts: VarianceParts, data: Tensor) -> Tensor:
     """What an error of the sensor's std does to the total std."""
     std = parts.total.sqrt()
     return parts.data / _positive(data.double()).sqrt() / _positive(std)
 
 
-def _prediction(seen: AtPixels, parts: Parts, error: Tensor) -> Prediction:
+def _prediction(seen: PixelGradients, parts: VarianceParts, error: Tensor) -> Prediction:
     def shaped(numbers: Tensor) -> Tensor:
         return seen.shaped(numbers).to(seen.output.dtype)
 
-    sources = [shaped(p) for p in (parts.data, parts.residual, parts.masks, parts.growth)]
+    sources = [shaped(p) for p in (parts.data, parts.residual, parts.posterior, parts.growth)]
     kinds = ("input", CONSTANT, "masks", "novelty")
     budget = Budget(("noise", *kinds[1:]), kinds, torch.stack(sources).flatten(2))
     return Prediction(

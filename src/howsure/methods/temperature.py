@@ -22,8 +22,7 @@ from torch.nn import functional as F
 
 from howsure.methods.activations import Activations, read
 from howsure.posterior.laplace import count_sketch
-from howsure.posterior.novelty import quantiles_of
-from howsure.posterior.variance_model import KNOWN
+from howsure.posterior.variance_model import KNOWN, quantiles_of
 from howsure.setup import Setup
 
 NEIGHBOUR = 6

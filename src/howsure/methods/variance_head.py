@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from howsure.multipliers.exploring import Explorer
-from howsure.multipliers.layers import Weights, spatial_dims
-from howsure.operations import Operations
+from howsure.multipliers.sites import Call, Trace
+from howsure.operations import LayerNames, Operations, spatial_dims
 from howsure.progress import in_eval_mode
 from howsure.trees import TensorTree, as_call, unwrap_compiled
 
@@ -90,49 +89,49 @@ class _Watch(Operations):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.weights = Weights(model)
+        self.names = LayerNames(model)
         self.features: dict[str, Tensor] = {}
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the operation."""
-        layer = self.weights.layer_of(func, args, kwargs)
-        if layer:
+        layer = self.names.layer_of(func, args, kwargs)
+        if layer is not None:
             self.features[layer] = args[0] if args else kwargs["input"]
         return func(*args, **kwargs)
 
 
 def _output_layers(model: nn.Module, x: Any) -> tuple[str, ...]:
     """The layer that each output tensor comes from."""
-    explorer = Explorer(model)
+    trace = Trace(model)
     args, kwargs = as_call(x)
-    with torch.no_grad(), explorer:
+    with torch.no_grad(), trace:
         output = unwrap_compiled(model)(*args, **kwargs)
     tensors = TensorTree(output).tensors
     if not tensors:
         raise ValueError("The model returns no floating-point tensor, so there is no variance.")
-    return tuple(_source(explorer, tensor, model) for tensor in tensors)
+    return tuple(_source(trace.origins.get(tensor, set()), tensor, model) for tensor in tensors)
 
 
-def _source(explorer: Explorer, output: Tensor, model: nn.Module) -> str:
-    found = [explorer.met.layers[index] for index in explorer.ancestors.get(id(output), ())]
-    if len(found) != 1:
-        names = ", ".join(sorted(layer.name for layer in found)) or "none"
+def _source(origins: set[Call], output: Tensor, model: nn.Module) -> str:
+    """The name of the one layer that an output comes from."""
+    if len(origins) != 1:
+        names = ", ".join(sorted(layer.name for layer in origins)) or "none"
         raise ValueError(
             "A variance head needs an output that comes from one output layer; this one comes "
             f"from these layers: {names}. Wrap the model so that a linear or convolution layer "
             "comes last."
         )
-    layer = found[0]
+    (layer,) = origins
     known = layer.chain[0] == "linear" or spatial_dims(layer.chain[0]) > 0
     if not known or _module(model, layer.name) is None:
         raise ValueError(
             f"The output layer `{layer.name}` is `{layer.chain[0]}`; a variance head needs "
             "`nn.Linear` or a convolution module there."
         )
-    leaving = tuple(layer.leaving.shape)
-    if not _same_order(leaving, tuple(output.shape)):
+    shape = tuple(layer.output.shape)
+    if not _same_order(shape, tuple(output.shape)):
         raise ValueError(
-            f"The output layer `{layer.name}` returns shape {leaving} and the model "
+            f"The output layer `{layer.name}` returns shape {shape} and the model "
             f"{tuple(output.shape)}; a variance head needs the same elements in the same order. "
             "Wrap the model so that it returns what the layer does."
         )

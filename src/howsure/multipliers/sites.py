@@ -1,31 +1,68 @@
-"""Where dropout goes on a trained network, found by one dry run."""
+"""Where multipliers sit in a trained network, found by a dry run, and the dropout masks for them.
+
+A dry run meets the layers of a model in the order of their calls. A site lies behind a layer, its
+normalization and its activation, in front of a layer, or at a dropout that the model already has.
+"""
 
 from __future__ import annotations
 
 import fnmatch
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from howsure.multipliers.exploring import IN_FRONT, Dropout, Layer, Met, Rows, rows_in, watched
-from howsure.multipliers.layers import DROPOUTS, is_recurrent, spatial_dims
+from howsure.isolation import isolated, random_state_kept
+from howsure.operations import (
+    ACTIVATIONS,
+    DROPOUTS,
+    NORMALIZATIONS,
+    POOLS,
+    RECURRENT,
+    LayerNames,
+    Operations,
+    base_name,
+    numbered,
+    operands,
+    spatial_dims,
+)
+from howsure.trees import as_call, batch_size, floats_of, is_tracing, map_leaves, unwrap_compiled
 
 PLACEMENTS = ("auto", "after", "before", "existing")
 
 
 @dataclass(frozen=True)
+class BatchDim:
+    """Where the batch is in a tensor.
+
+    Attributes:
+        dim: The dimension of the batch; `None` if all samples share the tensor.
+        is_outer: If the dimension also counts something else, such as the frames of each sample:
+            whether those of one sample lie side by side.
+    """
+
+    dim: int | None = 0
+    is_outer: bool = True
+
+    def sample_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape without the batch dimension."""
+        return tuple(size for dim, size in enumerate(shape) if dim != self.dim)
+
+
+@dataclass(frozen=True)
 class Site:
-    """A place where units are dropped.
+    """A place in the model where activations are multiplied.
 
     Attributes:
         name: The layer, e.g. `layer1.0.conv1`.
         kind: "after" or "before" the layer, or an "existing" dropout of the model.
-        chain: Operations from the layer on; the mask applies to the result of the last one.
-        units: Shape of the mask: one entry for each unit that is kept or dropped.
+        chain: Operations from the layer on; the result of the last one is multiplied.
+        units: Shape of the multipliers: one for each unit or channel.
         rate: The rate of an existing dropout; `None` where howsure placed it.
-        rows: Where the rows of a batch are in what is masked.
+        batch: Where the batch is in what is multiplied.
     """
 
     name: str
@@ -33,12 +70,12 @@ class Site:
     chain: tuple[str, ...]
     units: tuple[int, ...]
     rate: float | None = None
-    rows: Rows = IN_FRONT
+    batch: BatchDim = BatchDim()
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What a user asks for.
+    """Where a user wants dropout.
 
     Attributes:
         kind: "auto" (existing dropout if there is any, else after), "after", "before",
@@ -54,7 +91,7 @@ class Placement:
     over_time: str = "fixed"
 
     def __post_init__(self) -> None:
-        """One clear sentence for each wrong word."""
+        """Refuses unknown words."""
         for name, allowed in (
             ("kind", PLACEMENTS),
             ("units", ("auto", "channel", "element")),
@@ -77,99 +114,77 @@ def as_placement(placement: str | Sequence[str] | Placement) -> Placement:
 
 
 class NothingToDropError(ValueError):
-    """The model has no place for a mask where it was asked for."""
+    """The model has no site where the placement asks for one."""
 
 
 def find_sites(
     model: Callable[..., object], x: object, placement: Placement, *, batch_dim: int | None = 0
 ) -> tuple[Site, ...]:
-    """The dropout sites of a model for inputs like `x`.
+    """The sites of a model for inputs like `x`.
 
-    Never after an output layer: one from which no other layer is reached.
+    None is behind an output layer, which is one that no other layer depends on.
     """
-    met = watched(model, x)
-    rows = rows_in(model, x, met, batch_dim)
-    found = _chosen(met, rows, placement)
-    kept = [s for s in found if not placement.only or _matches(s.name, placement.only)]
-    if not kept:
-        scripted = isinstance(model, nn.Module) and any(
-            isinstance(module, torch.jit.ScriptModule) for module in model.modules()
-        )
-        reason = _HIDDEN if scripted else _nothing_to_drop(met, placement)
-        raise NothingToDropError(reason)
-    return tuple(kept)
-
-
-def _chosen(met: Met, rows: Sequence[Rows], placement: Placement) -> list[Site]:
-    of_layers, of_dropouts = rows[: 2 * len(met.layers)], rows[2 * len(met.layers) :]
-    dropouts = zip(met.dropouts, of_dropouts, strict=True)
-    existing = [_existing_site(each, own) for each, own in dropouts if each.rate > 0]
+    trace = trace_calls(model, x)
+    batch = dict(zip(trace.tensors, _locate_batch(model, x, trace, batch_dim), strict=True))
+    layers = [call for call in trace.calls if call.rate is None]
+    dropouts = [call for call in trace.calls if call.rate]
     kind = placement.kind
     if kind == "auto":
-        kind = "existing" if existing and not placement.only else "after"
+        kind = "existing" if dropouts and not placement.only else "after"
     if kind == "existing":
-        return _numbered(existing)
-    sites: dict[str, Site] = {}
-    of_layers = of_layers[::2] if kind == "before" else of_layers[1::2]
-    for layer, own in zip(met.layers, of_layers, strict=True):
-        if kind == "before" or layer.feeds_a_layer:
-            # A layer that is called again, as in a loop over time, is the same site.
-            sites.setdefault(layer.name, _layer_site(layer, own, kind, placement))
-    return list(sites.values())
-
-
-def _layer_site(layer: Layer, rows: Rows, kind: str, placement: Placement) -> Site:
-    operation = layer.chain[0]
-    shape = layer.leaving.shape if kind == "after" else layer.entering.shape
-    dims = spatial_dims(operation)
-    chain = tuple(layer.chain) if kind == "after" else (operation,)
-    if dims == 0:
-        fresh = is_recurrent(operation) and placement.over_time == "fresh"
-        each = placement.units == "element" or fresh
-        units = rows.others(shape) if each else tuple(shape[-1:])
-    elif placement.units == "element":
-        units = tuple(shape[-dims - 1 :])
+        calls = dropouts
+    elif kind == "before":
+        calls = layers
     else:
+        calls = [call for call in layers if call.feeds_a_layer]
+    sites: dict[str, Site] = {}
+    for call in calls:
+        # A layer that is called again, as in a loop over time, is the same site.
+        if call.name in sites:
+            continue
+        if any(fnmatch.fnmatchcase(call.name, pattern) for pattern in placement.only or ("*",)):
+            data = call.output if kind == "after" else call.input
+            sites[call.name] = _site(call, kind, data.shape, batch[data], placement)
+    if not sites:
+        raise NothingToDropError(_why_no_site(model, layers, placement))
+    return tuple(sites.values())
+
+
+def _site(call: Call, kind: str, shape: torch.Size, batch: BatchDim, placement: Placement) -> Site:
+    """The site at a call, where the multiplied activations have this shape."""
+    operation = call.chain[0]
+    chain = call.chain if kind == "after" else [operation]
+    dims = spatial_dims(operation)
+    is_fresh = operation in RECURRENT and placement.over_time == "fresh"
+    sample = batch.sample_shape(shape)
+    if kind == "existing":
+        units = (sample[0], *(1,) * (len(sample) - 1)) if DROPOUTS[operation] else sample
+    elif dims and placement.units == "element":
+        units = tuple(shape[-dims - 1 :])
+    elif dims:
         units = (shape[-dims - 1], *(1,) * dims)
-        chain = chain + tuple(layer.pools) if kind == "after" else chain
-    return Site(layer.name, kind, chain, units, rows=rows)
+        chain = chain + call.pools if kind == "after" else chain
+    elif placement.units == "element" or is_fresh:
+        units = sample
+    else:
+        units = tuple(shape[-1:])
+    return Site(call.name, kind, tuple(chain), units, call.rate, batch)
 
 
-def _existing_site(dropout: Dropout, rows: Rows) -> Site:
-    sizes = rows.others(dropout.entering.shape)
-    if DROPOUTS[dropout.operation]:
-        sizes = (sizes[0], *(1,) * (len(sizes) - 1))
-    return Site(dropout.name, "existing", (dropout.operation,), sizes, dropout.rate, rows)
-
-
-def _numbered(sites: list[Site]) -> list[Site]:
-    """Existing dropouts with the same name are different calls: `drop`, `drop#2`, ..."""
-    seen: dict[str, int] = {}
-    numbered = []
-    for site in sites:
-        seen[site.name] = seen.get(site.name, 0) + 1
-        name = site.name if seen[site.name] == 1 else f"{site.name}#{seen[site.name]}"
-        numbered.append(replace(site, name=name))
-    return numbered
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-_HIDDEN = (
-    "TorchScript hides the layers of the model, so that dropout finds none; use the Python module "
-    "that was scripted or traced."
-)
-
-
-def _nothing_to_drop(met: Met, placement: Placement) -> str:
+def _why_no_site(model: Callable[..., object], layers: Sequence[Call], placement: Placement) -> str:
+    if isinstance(model, nn.Module) and any(
+        isinstance(module, torch.jit.ScriptModule) for module in model.modules()
+    ):
+        return (
+            "TorchScript hides the layers of the model, so that dropout finds none; use the "
+            "Python module that was scripted or traced."
+        )
     if placement.only:
-        names = sorted({layer.name for layer in met.layers if layer.feeds_a_layer})
+        names = sorted({call.name for call in layers if call.feeds_a_layer})
         return f"No layer matches {list(placement.only)}; the layers that can be dropped: {names}."
     if placement.kind == "existing":
         return 'The model has no dropout of its own; use the placement "after".'
-    if not met.layers:
+    if not layers:
         return (
             "The model has no layer with weights, so there is nothing to drop; "
             "`fit(loader, model=None)` finds a constant variance beside the sensor's."
@@ -181,15 +196,246 @@ def _nothing_to_drop(met: Met, placement: Placement) -> str:
 
 
 def describe(sites: Sequence[Site], rates: Sequence[float] | None = None) -> str:
-    """A table of where dropout goes: layer, place, units, rate."""
+    """A table of the sites: layer, place, units, rate."""
     lines = [("layer", "place", "units", "rate")]
     for index, site in enumerate(sites):
         place = " > ".join(site.chain) if site.kind == "after" else f"{site.kind} {site.chain[0]}"
         rate = site.rate if rates is None else rates[index]
         shape = " x ".join(str(n) for n in site.units)
         lines.append((site.name, place, shape, "-" if rate is None else f"{rate:.4g}"))
-    widths = [max(len(line[i]) for line in lines) for i in range(4)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
+
+
+def check_rates(rate: float | Sequence[float], sites: Sequence[Site]) -> tuple[float, ...]:
+    """One rate for each site, from a single number or one for each; at least 0 and below 1."""
+    rates = tuple(map(float, rate if isinstance(rate, Sequence) else [rate] * len(sites)))
+    if len(rates) != len(sites):
+        raise ValueError(
+            f"There are {len(sites)} dropout sites but {len(rates)} rates; `describe()` lists the "
+            "sites."
+        )
+    wrong = [r for r in rates if not 0 <= r < 1]
+    if wrong:
+        raise ValueError(f"A dropout rate must be at least 0 and below 1, not {wrong[0]}.")
+    return rates
+
+
+def draw_uniforms(
+    sites: Sequence[Site], samples: int, seed: int, *, batch: int | None = None
+) -> list[Tensor]:
+    """For every site uniform numbers of shape (samples, [batch,] *units), from one seed.
+
+    A unit is kept where its number is at least the rate, so that masks of different rates are
+    nested: common random numbers for the rate search. Each sample is drawn by itself: the first
+    T samples are the same however many follow.
+    """
+    uniforms = []
+    for index, site in enumerate(sites):
+        # Every site has a stream; a large odd stride keeps those of nearby seeds apart.
+        stream = (seed * 1_000_003 + index * 7_919 + 1) % 2**63
+        generator = torch.Generator().manual_seed(stream)
+        shape = site.units if batch is None else (batch, *site.units)
+        draws = [
+            torch.rand(shape, generator=generator, dtype=torch.float32) for _ in range(samples)
+        ]
+        uniforms.append(torch.stack(draws))
+    return uniforms
+
+
+def masks(uniforms: Sequence[Tensor], rates: Sequence[float]) -> list[Tensor | None]:
+    """Inverted dropout: 1 / (1 - rate) where a unit is kept, else 0; `None` at rate 0."""
+    return [
+        None if rate == 0 else (uniform >= rate).to(uniform.dtype) / (1 - rate)
+        for uniform, rate in zip(uniforms, rates, strict=True)
+    ]
+
+
+@dataclass(eq=False)
+class Call:
+    """A call of a layer or a dropout in a dry run.
+
+    Attributes:
+        name: The layer, such as `layer1.0.conv1`, or the dropout.
+        chain: The operation, and behind a layer its normalization and its activation.
+        input: The tensor that enters.
+        output: The tensor that leaves.
+        rate: The rate of a dropout; `None` for a layer.
+        pools: The pools behind the chain.
+        feeds_a_layer: Whether another layer depends on it.
+        batch_dim: The batch dimension that a recurrent layer declares.
+    """
+
+    name: str
+    chain: list[str]
+    input: Tensor
+    output: Tensor
+    rate: float | None = None
+    pools: list[str] = field(default_factory=list)
+    feeds_a_layer: bool = False
+    batch_dim: int | None = None
+
+
+class Trace(Operations):
+    """Records the layers and dropouts of a pass, and what follows each layer.
+
+    Attributes:
+        calls: The calls of layers and dropouts, in order.
+        origins: For every tensor the last layers that it was computed from.
+    """
+
+    def __init__(self, model: Callable[..., object]) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.origins: dict[Tensor, set[Call]] = {}
+        self._names = LayerNames(model)
+        self._dropout_calls: Counter[str] = Counter()
+        # The layer whose chain ends with a tensor.
+        self._ends: dict[Tensor, Call] = {}
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The inputs and outputs of all calls."""
+        return [tensor for call in self.calls for tensor in (call.input, call.output)]
+
+    def operation(
+        self, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
+        """Runs the operation and records it."""
+        inputs = [tensor for tensor in operands(args, kwargs) if tensor.dtype.is_floating_point]
+        origins: set[Call] = set().union(*(self.origins.get(tensor, ()) for tensor in inputs))
+        result = func(*args, **kwargs)
+        outputs = floats_of(result)
+        if not inputs or not outputs:
+            return result
+        name = base_name(func)
+        layer = self._names.layer_of(func, args, kwargs)
+        # Calls keep views, because the model may change the shape of its tensors in place.
+        if layer is not None:
+            for origin in origins:
+                origin.feeds_a_layer = True
+            weights = self._names.parameters
+            data = next((tensor for tensor in inputs if id(tensor) not in weights), inputs[0])
+            call = Call(layer, [name], data.detach(), outputs[0].detach())
+            if name in RECURRENT:
+                call.batch_dim = int(args[-1] is False)  # The last argument is `batch_first`.
+            self.calls.append(call)
+            self._ends[outputs[0]] = call
+            origins = {call}
+        else:
+            if name in DROPOUTS:
+                rate = float(kwargs.get("p", args[1] if len(args) > 1 else 0.5))
+                dropout = numbered(self._names.module_path() or name, self._dropout_calls)
+                views = inputs[0].detach(), outputs[0].detach()
+                self.calls.append(Call(dropout, [name], *views, rate))
+            self._extend_chain(name, inputs[0], result)
+        for tensor in outputs:
+            self.origins[tensor] = self.origins.get(tensor, set()) | origins
+        return result
+
+    def _extend_chain(self, name: str, data: Tensor, output: object) -> None:
+        """Adds the operation to the layer that it directly follows, or ends the layer's chain."""
+        layer = self._ends.pop(data, None)
+        if layer is None or not isinstance(output, Tensor):
+            return
+        follows = name in NORMALIZATIONS or name in ACTIVATIONS
+        if name in POOLS and spatial_dims(layer.chain[0]):
+            # A mask behind the pool is the same on fewer elements, and samples share more layers.
+            layer.pools.append(name)
+        elif follows and output.shape == layer.output.shape and not layer.pools:
+            layer.chain.append(name)
+        else:
+            return
+        self._ends[output] = layer
+
+
+def trace_calls(model: Callable[..., object], x: object) -> Trace:
+    """The layers and dropouts of a plain pass, which changes neither model nor random numbers."""
+    trace = Trace(model)
+    args, kwargs = as_call(x, model)
+    with torch.no_grad(), random_state_kept(), trace:
+        isolated(unwrap_compiled(model))(*args, **kwargs)
+    return trace
+
+
+def _locate_batch(
+    model: Callable[..., object], x: object, trace: Trace, batch_dim: int | None
+) -> list[BatchDim]:
+    """Where the batch is in each tensor of a trace.
+
+    In a pass with another batch size, the dimension with another length is the batch. Where the
+    model accepts no other batch size, it is the declared dimension.
+    """
+    if batch_dim is None:
+        return [BatchDim(None)] * len(trace.tensors)
+    declared = [
+        BatchDim(batch_dim if call.batch_dim is None else call.batch_dim)
+        for call in trace.calls
+        for _ in (call.input, call.output)
+    ]
+    if is_tracing():
+        return declared
+    try:
+        # Not 1, which models may take for an input without a batch.
+        size = 3 if batch_size(x, batch_dim) == 2 else 2
+        order = torch.arange(size)
+        resized = trace_calls(model, _take_samples(x, batch_dim, order)).tensors
+        if len(resized) != len(declared):
+            return declared
+        located = [
+            _changed_dim(tensor, other, size, default)
+            for tensor, other, default in zip(trace.tensors, resized, declared, strict=True)
+        ]
+        pairs = list(zip(resized, located, strict=True))
+        if all(batch.dim is None or tensor.shape[batch.dim] == size for tensor, batch in pairs):
+            return located
+        # Some dimension also counts something else: the order of the two shows in a reversed batch.
+        reverse = trace_calls(model, _take_samples(x, batch_dim, order.flip(0))).tensors
+        return [
+            _with_order(batch, tensor, backwards, size)
+            for (tensor, batch), backwards in zip(pairs, reverse, strict=True)
+        ]
+    # A model that expects its own batch size can fail in any way.
+    except Exception:
+        return declared
+
+
+def _take_samples(x: object, dim: int, order: Tensor) -> object:
+    """The input with these samples of its batch, each scaled by another factor.
+
+    The factors make samples differ where the batch has a single one.
+    """
+    count = batch_size(x, dim)
+
+    def take(item: object) -> object:
+        if not isinstance(item, Tensor) or item.dim() <= dim or item.shape[dim] != count:
+            return item
+        samples = item.index_select(dim, (order % count).to(item.device))
+        if not item.dtype.is_floating_point:
+            return samples
+        return samples * (1 - order / 4).to(item).reshape(-1, *(1,) * (item.dim() - dim - 1))
+
+    return map_leaves(take, x)
+
+
+def _changed_dim(tensor: Tensor, resized: Tensor, size: int, default: BatchDim) -> BatchDim:
+    """The dimension whose length follows the batch size; the default where that is not clear."""
+    if tensor.dim() != resized.dim():
+        return default
+    changed = [dim for dim in range(tensor.dim()) if tensor.shape[dim] != resized.shape[dim]]
+    if not changed:
+        return BatchDim(None)
+    is_clear = len(changed) == 1 and resized.shape[changed[0]] % size == 0
+    return BatchDim(changed[0]) if is_clear else default
+
+
+def _with_order(batch: BatchDim, tensor: Tensor, backwards: Tensor, size: int) -> BatchDim:
+    """Adds the order of a dimension that counts more than the batch, from a reversed batch."""
+    dim = batch.dim
+    if dim is None or tensor.shape[dim] == size:
+        return batch
+    if_inner = tensor.unflatten(dim, (-1, size)).flip(dim + 1).flatten(dim, dim + 1)
+    return BatchDim(dim, is_outer=not torch.allclose(if_inner, backwards, rtol=1e-4, atol=1e-6))

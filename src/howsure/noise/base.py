@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from howsure.arrays import brief
 from howsure.trees import has_values, map_leaves, outside_tracing
-from howsure.values.brief import brief
 
 # Draws from which the number of dimensions of a noise is estimated.
 _DRAWS = 64

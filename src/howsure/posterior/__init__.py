@@ -1,1 +1,1 @@
-"""What known inputs leave open: a posterior over multipliers, and the variance made from it."""
+"""Epistemic variance from a posterior over multipliers; functions of tensors, without a model."""

@@ -1,11 +1,12 @@
-"""The error that the network makes near an input: squared training residuals of its neighbours.
+"""The error that the network makes near an input, from squared residuals of training data.
 
     local(x) = (sum_i w_i s_i + typical) / (sum_i w_i + 1),   w_i = exp(-|h(x) - h_i|^2 / 2 width^2)
 
-h is what enters the last linear layer, i goes over the 30 training rows nearest to it, and s_i are
-their squared residuals, scaled so that their mean is the error on held-out data: a network fits the
-rows that it was trained on too well. The held-out error counts as one more neighbour at distance 0,
-so that far from all rows it is what is left. How far the nearest row is says how new an input is.
+h are the features that enter the last linear layer, i runs over the 30 nearest training samples,
+and s_i are their squared residuals, scaled so that their mean is the error on held-out data: a
+network fits the samples that it was trained on too well. The held-out error counts as one more
+neighbor at distance 0, so that it remains far from all samples. The distance of the nearest sample
+measures how novel an input is.
 """
 
 from __future__ import annotations
@@ -17,24 +18,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.multipliers.layers import is_linear
-from howsure.operations import Operations
+from howsure.operations import Operations, base_name
 
 NEIGHBOURS = 30
-# Width of the kernel, as a share of the median distance to the last neighbour; chosen on splits of
+# Width of the kernel, as a share of the median distance to the last neighbor; chosen on splits of
 # tables that are not reported, as was the weight 1 of the held-out error.
 _WIDTH = 0.25
-# Rows that the width is measured at.
-_PROBED = 1000
+# Samples that the width is measured at.
+_PROBES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Nearby:
-    """What the training rows near some inputs say.
+    """The training samples near some inputs.
 
     Attributes:
-        error: The error near each input, (rows, outputs).
-        squared_distance: That of the nearest training row, (rows, 1).
+        error: The error near each input, (batch, outputs).
+        squared_distance: That of the nearest training sample, (batch, 1).
     """
 
     error: Tensor
@@ -43,11 +43,11 @@ class Nearby:
 
 @dataclass(frozen=True, eq=False)
 class LocalError:
-    """Training rows with their errors.
+    """Training samples with their errors; its fields are saved under these names.
 
     Attributes:
-        features: What enters the last linear layer, (rows, units).
-        squared: Squared residuals, scaled to the held-out error, (rows, outputs).
+        features: The inputs of the last linear layer, (samples, features).
+        squared: Squared residuals, scaled to the held-out error, (samples, outputs).
         typical: Mean squared error on held-out data, (outputs,).
         width: Width of the kernel.
     """
@@ -59,60 +59,57 @@ class LocalError:
 
     @classmethod
     def of(cls, features: Tensor, squared: Tensor, typical: Tensor) -> LocalError:
-        """From the squared residuals of training rows and the error on held-out data."""
+        """From the squared residuals of training samples and the error on held-out data."""
         mean = squared.mean(0)
-        # Residuals of 0 everywhere say nothing about where errors are large.
+        # Residuals of 0 everywhere do not show where errors are large.
         scaled = torch.where(mean > 0, squared * (typical / mean), typical)
-        return cls(features, scaled, typical, _WIDTH * _typical_distance(features))
+        probes = features[:: max(1, len(features) // _PROBES)]
+        # The nearest sample to each is itself.
+        nearest = _distances(probes, features).topk(NEIGHBOURS + 1, 1, largest=False).values
+        median = max(float(nearest[:, -1].median()), torch.finfo(torch.float64).tiny)
+        return cls(features, scaled, typical, _WIDTH * median)
 
-    def at(self, features: Tensor) -> Nearby:  # (rows, units)
-        """The error near inputs with these features, and how far the nearest row is."""
-        own, squared, typical = (
-            each.to(features.device) for each in (self.features, self.squared, self.typical)
+    def at(self, features: Tensor) -> Nearby:  # (batch, features)
+        """The error near inputs with these features, and the distance of the nearest sample."""
+        known, squared, typical = (
+            tensor.to(features.device) for tensor in (self.features, self.squared, self.typical)
         )
-        distance, nearest = _distances(features, own).topk(NEIGHBOURS, 1, largest=False)
+        distance, nearest = _distances(features, known).topk(NEIGHBOURS, 1, largest=False)
         weight = (-0.5 * (distance / self.width).square()).exp()
         total = (weight[:, :, None] * squared[nearest]).sum(1)
         error = (total + typical) / (weight.sum(1, keepdim=True) + 1)
         return Nearby(error, distance[:, :1].square())
 
 
-def _typical_distance(features: Tensor) -> float:
-    """The median distance of a row to the last of its neighbours, not 0."""
-    probes = features[:: max(1, len(features) // _PROBED)]
-    # The nearest row to each is itself.
-    found = _distances(probes, features).topk(NEIGHBOURS + 1, 1, largest=False).values
-    return max(float(found[:, -1].median()), torch.finfo(torch.float64).tiny)
-
-
 def _distances(one: Tensor, two: Tensor) -> Tensor:
-    """Row by row, so that a row's neighbours do not depend on its batch."""
+    """Euclidean distances without a matrix product, whose rounding depends on the batch."""
     mode = "donot_use_mm_for_euclid_dist"
     return torch.cdist(one.double(), two.double(), compute_mode=mode)
 
 
 class LastLinear(Operations):
-    """Watches a pass for what enters its last linear layer."""
+    """Keeps the input of the last linear layer of a pass."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.features: Tensor | None = None
+        self.input: Tensor | None = None
 
     def operation(
         self, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
         """Runs the operation, and keeps the input of a linear layer."""
-        if is_linear(func):
-            self.features = args[0] if args else kwargs["input"]
+        if base_name(func) == "linear":
+            self.input = args[0] if args else kwargs["input"]
         return func(*args, **kwargs)
 
-    def rows(self, count: int) -> Tensor:  # (count, units)
-        """What was kept: one row of features for each of the inputs; an error if it is not that."""
-        found = None if self.features is None else tuple(self.features.shape)
-        if self.features is None or len(found or ()) != 2 or self.features.shape[0] != count:
-            was = "there is no linear layer" if found is None else f"it has inputs of shape {found}"
+    def features(self, batch: int) -> Tensor:  # (batch, features)
+        """The input of the layer; an error unless it has one vector for each sample of a batch."""
+        if self.input is None or self.input.dim() != 2 or len(self.input) != batch:
+            problem = "there is no linear layer"
+            if self.input is not None:
+                problem = f"it has inputs of shape {tuple(self.input.shape)}"
             raise ValueError(
                 "`train` needs a last linear layer with one row of inputs for each input of the "
-                f"model, and {was}; fit without it, with `train_inputs`."
+                f"model, and {problem}; fit without it, with `train_inputs`."
             )
-        return self.features.detach()
+        return self.input.detach()

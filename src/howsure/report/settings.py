@@ -13,8 +13,7 @@ from torch import Tensor, nn
 import howsure
 from howsure.methods.temperature import TemperatureModel
 from howsure.noise import Constant, decode_tensor, encode, to_config
-from howsure.posterior.novelty import quantile_at, share_below
-from howsure.posterior.variance_model import VarianceModel
+from howsure.posterior.variance_model import VarianceModel, quantile_at, share_below
 from howsure.prediction import Prediction
 from howsure.report.options import Options
 from howsure.report.readings import percent

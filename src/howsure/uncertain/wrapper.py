@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from howsure import calibrate as calibration
-from howsure.arrays import as_tensors
+from howsure.arrays import as_tensors, number_range
 from howsure.deploy.compiling import Compiled
 from howsure.files import write_atomically
 from howsure.fit import Found, ModelPart, fit_method
@@ -27,7 +27,6 @@ from howsure.multipliers import Placement, as_placement, describe
 from howsure.noise import NoiseLike, described
 from howsure.prediction import Prediction, predict_all
 from howsure.setup import Setup, check_options
-from howsure.values.brief import number_range
 from howsure.values.settings import PredictionKind
 
 _FORMAT = 4

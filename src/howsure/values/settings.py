@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from howsure.arrays import brief
 from howsure.trees import has_values
-from howsure.values.brief import brief
 
 Task = Literal["regression", "classification"]
 PredictionKind = Literal["mean", "network"]

@@ -10,7 +10,7 @@ from typing import IO
 
 import numpy as np
 
-from howsure.arrays import Columns, flat
+from howsure.arrays import Columns, flatten_columns
 from howsure.data.scoring.folder import WorkFolder
 from howsure.data.scoring.plan import Span
 from howsure.data.scoring.shard import NOTES, Shard, first_notes
@@ -77,7 +77,7 @@ class Finished:
     def flat(self) -> Iterator[dict[str, np.ndarray]]:
         """The numbers of every shard, (rows,) under each name."""
         for span in self.spans:
-            yield flat(self.folder.read(span).columns)
+            yield flatten_columns(self.folder.read(span).columns)
 
 
 def write_npz(finished: Finished, file: IO[bytes]) -> None:

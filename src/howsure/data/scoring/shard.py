@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.arrays import Columns, columns_of, joined
+from howsure.arrays import Columns, columns_of, join_columns
 from howsure.data.reading.source import Source
 from howsure.data.scoring.digest import digest
 from howsure.data.scoring.plan import Span, cut
@@ -86,7 +86,7 @@ class Scorer:
                 raise type(error)(f"{place}: {error}") from error
             parts.append(columns)
             notes.update(dict.fromkeys(said))
-        return Shard(span, joined(parts), first_notes(notes), digest(seen))
+        return Shard(span, join_columns(parts), first_notes(notes), digest(seen))
 
     def is_current(self, shard: Shard) -> bool:
         """Whether a shard's inputs are still the same; a fingerprint of all data says so, too."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from howsure.arrays import paths, word
+from howsure.arrays import key_text, paths
 from howsure.calibrate.calibrated import CalibratedPrediction
 from howsure.deploy.exporting.mask_inputs import MaskInput, mask_inputs, with_masks
 from howsure.errors import ExportError
@@ -165,5 +165,5 @@ def flat_outputs(prediction: Prediction) -> list[Tensor]:
 
 def _input_names(example: object) -> list[str]:
     found = [p for p, leaf in pytree.tree_leaves_with_path(example) if isinstance(leaf, Tensor)]
-    words = ["_".join(word(key) for key in path) for path in found]
+    words = ["_".join(key_text(key) for key in path) for path in found]
     return [word if word and not word[0].isdigit() else f"x{word}" for word in words]
