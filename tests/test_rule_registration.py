@@ -4,8 +4,16 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.moments.rule import EXACT, Rule, find, register, registered, rule, unregister
-from howsure.moments.samples import one_of_each_shape
+from howsure.moments.rule import (
+    EXACT,
+    Rule,
+    find,
+    one_of_each_shape,
+    register,
+    registered,
+    rule,
+    unregister,
+)
 from howsure.testing import check_rule
 
 

@@ -15,8 +15,7 @@ from howsure.moments.carrier import Gaussian, carriers, unwrap, wrap
 from howsure.moments.families import select
 from howsure.moments.interpreter import RuleInterpreter, works_in_place
 from howsure.moments.propagate import run
-from howsure.moments.rule import Rule, Target, find
-from howsure.moments.spellings import operation_name
+from howsure.moments.rule import Rule, Target, find, operation_name
 from howsure.moments.value import Args, Kwargs, certain, input_moments
 from howsure.operations import CallSites
 from howsure.trees import clone_tensors, map_leaves

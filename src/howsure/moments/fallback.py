@@ -19,8 +19,7 @@ from torch.utils import _pytree as pytree
 
 from howsure.errors import NoRuleError
 from howsure.moments.carrier import Gaussian
-from howsure.moments.rule import Target
-from howsure.moments.spellings import operation_name
+from howsure.moments.rule import Target, operation_name
 from howsure.moments.value import Args, Kwargs, Moments, variance_dtype
 from howsure.trees import has_values
 

@@ -17,16 +17,19 @@ from howsure.moments.rule import (
     EXACT,
     REFUSED,
     STRUCTURAL,
+    Draw,
     Fidelity,
     Kind,
     Rule,
+    Sample,
+    Samples,
     Target,
+    one_of_each_shape,
     register,
     rule,
     rule_of,
+    spellings,
 )
-from howsure.moments.samples import Draw, Sample, Samples, one_of_each_shape
-from howsure.moments.spellings import spellings
 from howsure.moments.value import HALF_PRECISION, Moments
 from howsure.trees import map_leaves
 

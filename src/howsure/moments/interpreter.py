@@ -12,8 +12,7 @@ from howsure.errors import NoRuleError
 from howsure.moments.carrier import Gaussian, Memory, carriers, unwrap, wrap
 from howsure.moments.fallback import FALLBACKS, note
 from howsure.moments.families import select
-from howsure.moments.rule import Rule, Target, find
-from howsure.moments.spellings import operation_name
+from howsure.moments.rule import Rule, Target, find, operation_name
 from howsure.moments.value import Args, Kwargs, Moments, certain
 from howsure.operations import CallSites
 from howsure.trees import map_leaves

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from howsure.moments import rules as _rules  # noqa: F401  (fills the table)
-from howsure.moments.rule import Fidelity, Rule, registered
-from howsure.moments.spellings import operation_name
+from howsure.moments.rule import Fidelity, Rule, operation_name, registered
 
 _HEADER = """# Rule table
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from howsure.moments.carrier import Gaussian, unwrap, wrap
 from howsure.moments.interpreter import RuleInterpreter
-from howsure.moments.rule import Rule, Target
-from howsure.moments.samples import Sample
+from howsure.moments.rule import Rule, Sample, Target
 from howsure.moments.value import Moments, variance_dtype
 from howsure.operations import CallSites
 

@@ -11,9 +11,7 @@ from torch.nn import functional as F
 
 from howsure.moments.families import elementwise, pointwise
 from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import Kind, Target
-from howsure.moments.samples import Draw, Sample, one_of_each_shape
-from howsure.moments.spellings import spellings
+from howsure.moments.rule import Draw, Kind, Sample, Target, one_of_each_shape, spellings
 from howsure.moments.value import Moments
 
 

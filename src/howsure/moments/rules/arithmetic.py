@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import APPROXIMATE, rule, rule_of
+from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule, rule_of
 from howsure.moments.rules.powers import reciprocal, square
-from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
 
 Operand = Moments | Tensor | float

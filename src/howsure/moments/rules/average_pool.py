@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.rule import Kind, rule_of
-from howsure.moments.samples import Draw, Sample, Samples
+from howsure.moments.rule import Draw, Kind, Sample, Samples, rule_of
 from howsure.moments.value import Moments
 
 

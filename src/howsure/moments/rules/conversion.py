@@ -8,8 +8,7 @@ from torch.utils import _pytree as pytree
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, rule_of
-from howsure.moments.samples import Sample
+from howsure.moments.rule import STRUCTURAL, Kind, Sample, Target, rule, rule_of
 from howsure.moments.value import Moments, certain, variance_dtype
 
 _CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu", "cuda")

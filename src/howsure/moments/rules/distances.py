@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import composite_of
-from howsure.moments.rule import APPROXIMATE, rule_of
+from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule_of
 from howsure.moments.rules.arithmetic import mean_of
-from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import STRUCTURAL, Kind, rule
-from howsure.moments.samples import Draw, Sample
-from howsure.moments.spellings import spellings
+from howsure.moments.rule import STRUCTURAL, Draw, Kind, Sample, rule, spellings
 from howsure.moments.value import Moments
 
 

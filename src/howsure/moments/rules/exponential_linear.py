@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.moments.families import of_elements, pointwise
 from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import EXACT, Kind, rule
-from howsure.moments.samples import Draw, Sample, one_of_each_shape
+from howsure.moments.rule import EXACT, Draw, Kind, Sample, one_of_each_shape, rule
 from howsure.moments.value import Moments
 
 

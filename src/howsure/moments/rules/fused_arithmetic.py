@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import composite_of
-from howsure.moments.rule import APPROXIMATE
-from howsure.moments.samples import Draw, Sample, Samples
+from howsure.moments.rule import APPROXIMATE, Draw, Sample, Samples
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:

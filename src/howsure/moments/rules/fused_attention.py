@@ -12,9 +12,8 @@ from torch import _VF, Tensor
 from torch.nn import functional as F
 
 from howsure.moments.families import composite
-from howsure.moments.rule import APPROXIMATE, STRUCTURAL, Kind, rule
+from howsure.moments.rule import APPROXIMATE, STRUCTURAL, Draw, Kind, Sample, rule
 from howsure.moments.rules.multi_head_attention import attend, diagonal, heads_of, mask_of_numbers
-from howsure.moments.samples import Draw, Sample
 
 
 def _fused(draw: Draw) -> Iterable[Sample]:

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import composite_of
-from howsure.moments.rule import rule_of
+from howsure.moments.rule import Draw, Sample, rule_of
 from howsure.moments.rules.arithmetic import mean_of, var_of
-from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
 
 Operand = Moments | Tensor

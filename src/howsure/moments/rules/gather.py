@@ -11,9 +11,7 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
 from howsure.moments.numerics.blocks import squared
-from howsure.moments.rule import EXACT, STRUCTURAL, Kind, Target, rule
-from howsure.moments.samples import Draw, Sample
-from howsure.moments.spellings import spellings
+from howsure.moments.rule import EXACT, STRUCTURAL, Draw, Kind, Sample, Target, rule, spellings
 from howsure.moments.value import Moments
 
 

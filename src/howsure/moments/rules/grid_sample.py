@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import EXACT, Kind, rule
-from howsure.moments.samples import Draw, Sample
+from howsure.moments.rule import EXACT, Draw, Kind, Sample, rule
 from howsure.moments.value import Moments
 
 # Along one axis: which elements enter, and with which weights, for every sampled position.

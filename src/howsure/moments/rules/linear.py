@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from howsure.moments.families import linear_map
+from howsure.moments.rule import Draw, Sample, Samples, spellings
 from howsure.moments.rules.channels_last import in_channels_last
-from howsure.moments.samples import Draw, Sample, Samples
-from howsure.moments.spellings import spellings
 
 _SOURCE = "Gast & Roth 2018, Eq. 9; Loquercio et al. 2020, Eq. 5"
 

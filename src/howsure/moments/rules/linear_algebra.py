@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import bilinear, composite, composite_of
-from howsure.moments.rule import APPROXIMATE, EXACT, rule, rule_of
+from howsure.moments.rule import APPROXIMATE, EXACT, Draw, Sample, rule, rule_of
 from howsure.moments.rules.arithmetic import mean_of
 from howsure.moments.rules.multilinear import multilinear
-from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import HALF_PRECISION, Moments
 
 

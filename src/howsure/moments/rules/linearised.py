@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import bounded, pointwise
-from howsure.moments.rule import LINEARISED, rule_of
+from howsure.moments.rule import LINEARISED, Draw, Sample, Samples, rule_of
 from howsure.moments.rules.arithmetic import mean_of, var_of
-from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments, variance_dtype
 
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import bilinear
-from howsure.moments.rule import EXACT, Target, rule, rule_of
+from howsure.moments.rule import EXACT, Draw, Sample, Samples, Target, rule, rule_of
 from howsure.moments.rules.powers import square
-from howsure.moments.samples import Draw, Sample, Samples
 from howsure.moments.value import Moments
 
 Operand = Moments | Tensor

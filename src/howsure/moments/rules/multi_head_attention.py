@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import composite
-from howsure.moments.rule import APPROXIMATE
-from howsure.moments.samples import Draw, Sample
+from howsure.moments.rule import APPROXIMATE, Draw, Sample
 
 
 def diagonal(draw: Draw, width: int, blocks: int) -> Tensor:

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.rule import rule_of
+from howsure.moments.rule import Draw, Sample, rule_of
 from howsure.moments.rules.arithmetic import mean_of, var_of
 from howsure.moments.rules.powers import square
-from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
 
 

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.rule import APPROXIMATE, rule, rule_of
+from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule, rule_of
 from howsure.moments.rules.batch_norm import batch_norm
-from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
 Axes = tuple[int, ...]

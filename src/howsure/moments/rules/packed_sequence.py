@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import _VF, Tensor
 
-from howsure.moments.rule import STRUCTURAL, Kind, rule
-from howsure.moments.samples import Draw, Sample
+from howsure.moments.rule import STRUCTURAL, Draw, Kind, Sample, rule
 from howsure.moments.value import Moments
 
 

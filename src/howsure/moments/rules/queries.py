@@ -9,9 +9,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import value_only
-from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, rule_of
-from howsure.moments.samples import Sample
-from howsure.moments.spellings import spellings
+from howsure.moments.rule import STRUCTURAL, Kind, Sample, Target, rule, rule_of, spellings
 from howsure.moments.value import Moments
 
 _ATTRIBUTES = (

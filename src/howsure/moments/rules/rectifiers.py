@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from howsure.moments.families import in_float32, pointwise
 from howsure.moments.numerics.blocks import in_blocks
 from howsure.moments.numerics.normal import plus_product, ratio, roots, unit_tail
-from howsure.moments.rule import rule_of
-from howsure.moments.samples import Draw, Sample, one_of_each_shape
+from howsure.moments.rule import Draw, Sample, one_of_each_shape, rule_of
 from howsure.moments.value import Moments
 
 

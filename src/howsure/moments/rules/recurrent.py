@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import composite_of
-from howsure.moments.rule import APPROXIMATE
-from howsure.moments.samples import Draw, Sample, Samples
+from howsure.moments.rule import APPROXIMATE, Draw, Sample, Samples
 
 State = tuple[Tensor, ...]
 Steps = Sequence[Tensor]

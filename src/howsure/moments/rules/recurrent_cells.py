@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.moments.families import composite_of
-from howsure.moments.rule import APPROXIMATE
+from howsure.moments.rule import APPROXIMATE, Draw, Sample, Samples
 from howsure.moments.rules.recurrent import Layer, gru_step, lstm_step, plain_step
-from howsure.moments.samples import Draw, Sample, Samples
 
 
 def _steps(gates: int, state_noise: bool) -> Samples:

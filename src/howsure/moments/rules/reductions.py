@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import composite_of
-from howsure.moments.rule import Kind, rule_of
-from howsure.moments.samples import Draw, Sample
+from howsure.moments.rule import Draw, Kind, Sample, rule_of
 from howsure.moments.value import Moments, as_moments, variance_dtype
 
 

@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.moments.families import refuse
-from howsure.moments.rule import Target
-from howsure.moments.spellings import spellings
+from howsure.moments.rule import Target, spellings
 
 
 def _methods(names: str) -> tuple[Target, ...]:

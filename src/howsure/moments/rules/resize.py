@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.rule import EXACT, Kind, rule
+from howsure.moments.rule import EXACT, Draw, Kind, Sample, rule
 from howsure.moments.rules.average_pool import per_dim
-from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
 

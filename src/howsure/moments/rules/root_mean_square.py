@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import APPROXIMATE, rule, rule_of
+from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule, rule_of
 from howsure.moments.rules.normalisation import affine, count, divide, last
-from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
 

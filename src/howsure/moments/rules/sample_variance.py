@@ -7,10 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from howsure.moments.rule import APPROXIMATE, EXACT, rule_of
+from howsure.moments.rule import APPROXIMATE, EXACT, Draw, Sample, rule_of
 from howsure.moments.rules.reductions import mean as mean_rule
 from howsure.moments.rules.vector_norm import divisible, root_of_squares
-from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
 

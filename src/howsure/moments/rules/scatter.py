@@ -10,9 +10,19 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import EXACT, STRUCTURAL, Fidelity, Kind, Target, rule, rule_of
-from howsure.moments.samples import Draw, Sample, Samples
-from howsure.moments.spellings import spellings
+from howsure.moments.rule import (
+    EXACT,
+    STRUCTURAL,
+    Draw,
+    Fidelity,
+    Kind,
+    Sample,
+    Samples,
+    Target,
+    rule,
+    rule_of,
+    spellings,
+)
 from howsure.moments.value import Moments, variance_dtype
 
 

@@ -11,9 +11,8 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select
-from howsure.moments.rule import EXACT, Kind, rule, rule_of
+from howsure.moments.rule import EXACT, Draw, Kind, Sample, rule, rule_of
 from howsure.moments.rules.scatter import ROWS, noise_of, pairs, placed
-from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments, variance_dtype
 
 

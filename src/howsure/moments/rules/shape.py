@@ -11,9 +11,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import select, structural, zip_moments
-from howsure.moments.rule import STRUCTURAL, Kind, Target, rule, rule_of
-from howsure.moments.samples import Draw, Sample
-from howsure.moments.spellings import spellings
+from howsure.moments.rule import STRUCTURAL, Draw, Kind, Sample, Target, rule, rule_of, spellings
 from howsure.moments.value import Moments, as_moments
 
 

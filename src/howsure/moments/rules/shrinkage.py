@@ -15,9 +15,8 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.moments.families import pointwise
 from howsure.moments.numerics.normal import cdf, rectify, standardise
-from howsure.moments.rule import rule_of
+from howsure.moments.rule import Draw, Sample, one_of_each_shape, rule_of
 from howsure.moments.rules.rectifiers import leaky_relu
-from howsure.moments.samples import Draw, Sample, one_of_each_shape
 from howsure.moments.value import Moments
 
 

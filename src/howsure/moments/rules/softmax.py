@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import APPROXIMATE, Target, rule, rule_of
-from howsure.moments.samples import Draw, Sample
+from howsure.moments.rule import APPROXIMATE, Draw, Sample, Target, rule, rule_of
 from howsure.moments.value import Moments
 
 

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import bounded, elementwise, pointwise
-from howsure.moments.rule import Target
-from howsure.moments.samples import Draw, Sample
-from howsure.moments.spellings import spellings
+from howsure.moments.rule import Draw, Sample, Target, spellings
 from howsure.moments.value import Moments
 
 

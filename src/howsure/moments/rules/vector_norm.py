@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments.rule import APPROXIMATE, rule, rule_of
+from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule, rule_of
 from howsure.moments.rules.rectifiers import absolute
-from howsure.moments.samples import Draw, Sample
 from howsure.moments.value import Moments
 
 
