@@ -33,7 +33,7 @@ _OTHER_MEANINGS = {
         "noise/constant.py",
         "cli/commands/noise.py",  # a kind of noise
         "moments/rules/exported.py",
-        "moments/rules/shape.py",  # a way to pad
+        "moments/rules/structural.py",  # a way to pad
     },
     "linear": {
         "report/values.py",

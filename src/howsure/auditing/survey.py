@@ -12,11 +12,10 @@ from torch import Tensor
 from howsure.auditing.inputs import as_input
 from howsure.errors import NoRuleError
 from howsure.moments.carrier import Gaussian, carriers, unwrap, wrap
-from howsure.moments.families import select
 from howsure.moments.interpreter import RuleInterpreter, works_in_place
 from howsure.moments.propagate import run
 from howsure.moments.rule import Rule, Target, find, operation_name
-from howsure.moments.value import Args, Kwargs, certain, input_moments
+from howsure.moments.value import Args, Kwargs, certain, input_moments, mean_of
 from howsure.operations import CallSites
 from howsure.trees import clone_tensors, map_leaves
 
@@ -75,7 +74,7 @@ class Surveyor(RuleInterpreter):
 
     def _plain(self, func: Target, args: Args, kwargs: Kwargs) -> object:
         """The operation on the means, as a Gaussian without variance."""
-        means, options = clone_tensors(select((unwrap(args), unwrap(kwargs)), "mean"))
+        means, options = clone_tensors(mean_of((unwrap(args), unwrap(kwargs))))
         result = map_leaves(self._certain, func(*means, **options))
         in_place = works_in_place(find(func, self.overrides), func, args, kwargs)
         if in_place and isinstance(args[0], Gaussian) and isinstance(result, Gaussian):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, NoReturn
 
@@ -30,7 +31,14 @@ from howsure.moments.rule import (
     rule_of,
     spellings,
 )
-from howsure.moments.value import HALF_PRECISION, Moments
+from howsure.moments.value import (
+    HALF_PRECISION,
+    Args,
+    Moments,
+    leaves_of,
+    mean_of,
+    variance_dtype,
+)
 from howsure.trees import map_leaves
 
 
@@ -98,43 +106,102 @@ def linear_map(
     return register(Rule(name, moments, (function, *aliases), EXACT, samples, kind=Kind.LINEAR_MAP))
 
 
-def structural(*targets: Target, name: str, samples: Samples, views: bool = True) -> Rule:
-    """Registers an op that moves elements: the same op on mean and variance.
+# Operations that move elements: the data is their first argument, unless they say otherwise.
+_FIRST = {0: "input"}
 
+
+def structural(
+    *targets: Target,
+    name: str,
+    samples: Samples,
+    op: Target | None = None,
+    data: Mapping[int, str] = _FIRST,
+    views: bool = True,
+    fidelity: Fidelity = STRUCTURAL,
+    kind: Kind = Kind.STRUCTURAL,
+    **options: Any,
+) -> Rule:
+    """Registers an op that moves elements, or adds them up: the same op on mean and variance.
+
+    `data` names the arguments that hold elements, by position and keyword; all others are indices,
+    masks and sizes. `op` stands in for all spellings where they are called alike, in place or not.
     `views` is false for an op that returns a copy: writes to one then leave the other alone.
     """
 
     def moments(target: Target, *args: object, **kwargs: object) -> object:
-        """The same operation on mean and variance.
+        """The same operation on mean and variance; a constant has variance 0.
 
-        Assumes: nothing. Copies of one element are fully correlated, which later rules ignore.
+        Assumes: constant indices, masks and sizes. Elements that are added up are independent;
+        copies of one element are fully correlated, which later rules ignore.
 
         Source: definition.
         """
-        means = target(*select(args, "mean"), **select(kwargs, "mean"))
-        variances = target(*select(args, "var"), **select(kwargs, "var"))
-        return zip_moments(means, variances)
+        return move(op or target, data, *args, **kwargs)
 
-    options = {"kind": Kind.STRUCTURAL, "takes_target": True, "views": views}
-    return rule(*targets, name=name, fidelity=STRUCTURAL, samples=samples, **options)(moments)
+    options |= {"kind": kind, "takes_target": True, "views": views}
+    return rule(*targets, name=name, fidelity=fidelity, samples=samples, **options)(moments)
 
 
-def select(arguments: object, field: str) -> Any:
-    """Arguments with every `Moments` replaced by its mean or variance, containers included."""
-    if isinstance(arguments, Moments):
-        return getattr(arguments, field)
-    if isinstance(arguments, (tuple, list)) and not isinstance(arguments, torch.Size):
-        return type(arguments)(select(item, field) for item in arguments)
-    if isinstance(arguments, dict):
-        return {key: select(item, field) for key, item in arguments.items()}
-    return arguments
+def structural_of(
+    *names: str,
+    samples: Samples,
+    inplace: bool = False,
+    first: Target | None = None,
+    views: bool = False,
+    **options: Any,
+) -> Rule:
+    """`structural` for all `spellings` of torch's operations `names`."""
+    targets = spellings(*names, inplace=inplace, first=first)
+    return structural(*targets, name=names[0], samples=samples, views=views, **options)
 
 
-def zip_moments(means: Any, variances: Any) -> object:
-    """`Moments` of a tensor, or of each tensor in a tuple or list."""
+def move(op: Target, data: Mapping[int, str], *args: object, **kwargs: object) -> Any:
+    """Moments of an op that moves the elements of its arguments `data`, or adds them up."""
+    rest = [argument for position, argument in enumerate(args) if position not in data]
+    rest += [argument for key, argument in kwargs.items() if key not in data.values()]
+    if leaves_of(rest, Moments):
+        raise NoRuleError(
+            "An index, a mask or a size that depends on the noisy input is not a Gaussian "
+            "operation; compute it from a tensor without noise."
+        )
+    means = op(*mean_of(args), **mean_of(kwargs))
+    dtype = variance_dtype(leaves_of(means, Tensor)[0].dtype)
+    noises = [noise_of(arg, dtype) if i in data else arg for i, arg in enumerate(args)]
+    named = {k: noise_of(arg, dtype) if k in data.values() else arg for k, arg in kwargs.items()}
+    if kwargs.get("dtype") is not None:
+        named["dtype"] = dtype
+    return _pair(means, op(*noises, **named))
+
+
+def noise_of(argument: object, dtype: torch.dtype) -> Any:
+    """The variance of an argument that holds elements; a constant has variance 0."""
+    if isinstance(argument, Moments):
+        return argument.var.to(dtype)
+    if isinstance(argument, (tuple, list)):
+        return [noise_of(item, dtype) for item in argument]
+    if isinstance(argument, Tensor):
+        return torch.zeros_like(argument, dtype=dtype)
+    return None if argument is None else 0.0
+
+
+def _pair(means: Any, variances: Any) -> Any:
+    """`Moments` of a tensor, or of each in a tuple or list; indices among them stay indices."""
     if isinstance(means, Tensor):
-        return Moments(means, variances)
-    return type(means)(zip_moments(m, v) for m, v in zip(means, variances, strict=True))
+        return Moments(means, variances) if means.dtype.is_floating_point else means
+    return type(means)(_pair(m, v) for m, v in zip(means, variances, strict=True))
+
+
+def respell(
+    like: Rule, *targets: Target, name: str, samples: Samples, arguments: Callable[..., Args]
+) -> Rule:
+    """Registers a spelling with another order of arguments; `arguments` puts them in `like`'s."""
+
+    def moments(*args: object, **kwargs: object) -> object:
+        return like(*arguments(*args, **kwargs))
+
+    moments.__doc__ = f"As `{like.name}`, with another order of arguments."
+    changes = {"name": name, "function": moments, "targets": targets, "samples": samples}
+    return register(replace(like, **changes, takes_target=False))
 
 
 def elementwise(
@@ -279,7 +346,7 @@ def value_only(*targets: Target, name: str) -> Rule:
 
         Source: definition.
         """
-        return target(*select(args, "mean"), **select(kwargs, "mean"))
+        return target(*mean_of(args), **mean_of(kwargs))
 
     return register(
         Rule(name, answer, targets, STRUCTURAL, _matrix, kind=Kind.VALUE_ONLY, takes_target=True)

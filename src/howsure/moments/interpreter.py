@@ -11,9 +11,8 @@ from torch import Tensor
 from howsure.errors import NoRuleError
 from howsure.moments.carrier import Gaussian, Memory, carriers, unwrap, wrap
 from howsure.moments.fallback import FALLBACKS, note
-from howsure.moments.families import select
 from howsure.moments.rule import Rule, Target, find, operation_name
-from howsure.moments.value import Args, Kwargs, Moments, certain
+from howsure.moments.value import Args, Kwargs, Moments, certain, mean_of
 from howsure.operations import CallSites
 from howsure.trees import map_leaves
 
@@ -77,8 +76,8 @@ class RuleInterpreter:
 
         Their values are ordinary tensors, so writes through views reach what they should.
         """
-        means = select(unwrap(args), "mean")
-        result = func(*means, **select(unwrap(kwargs), "mean"))
+        means = mean_of(unwrap(args))
+        result = func(*means, **mean_of(unwrap(kwargs)))
         first = args[0] if args else None
         if isinstance(first, Gaussian) and isinstance(result, Tensor) and result is means[0]:
             return first

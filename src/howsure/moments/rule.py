@@ -18,10 +18,7 @@ import torch
 from torch import Tensor
 from torch._C import _nn  # pyright: ignore[reportAttributeAccessIssue]
 
-from howsure.moments.value import Moments
-
-Target = Callable[..., Any]
-
+from howsure.moments.value import Moments, Target
 
 # Samples: calls of an operation, to be written beside its rule.
 
@@ -176,8 +173,6 @@ class Fidelity(Enum):
 class Kind(Enum):
     """What a rule makes of its arguments; the value heads its section of the rule table."""
 
-    ASSIGNMENT = "assignment"
-    """Writes some elements over others."""
     COMPOSITE = "composite"
     """A definition by operations that have rules; it is handed the Gaussians themselves."""
     CONSTRUCTION = "construction"
@@ -186,14 +181,12 @@ class Kind(Enum):
     """A scalar function, by quadrature."""
     FORMULA = "formula"
     """Moments in closed form."""
-    GATHER = "gather"
-    """Copies elements at constant indices."""
     LINEAR_MAP = "linear map"
     """Linear in its one random argument: the variance goes through squared weights."""
     REFUSED = "refused"
     """Raises, with the reason and the remedy."""
     STRUCTURAL = "structural"
-    """Moves elements; most such operations return views."""
+    """Moves elements: the same operation on mean and variance."""
     VALUE_ONLY = "value only"
     """A query that the mean alone answers."""
 

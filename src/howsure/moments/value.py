@@ -14,7 +14,8 @@ from howsure.trees import has_values
 
 HALF_PRECISION = (torch.float16, torch.bfloat16)
 
-# What a torch operation is called with: anything.
+# A torch operation, and what it is called with: anything.
+Target = Callable[..., Any]
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
@@ -51,6 +52,43 @@ def certain(value: Tensor) -> Moments:
 def as_moments(value: Moments | Tensor) -> Moments:
     """The moments themselves, or those of a constant."""
     return value if isinstance(value, Moments) else certain(value)
+
+
+def substitute(tree: object, kind: type | tuple[type, ...], function: Target) -> Any:
+    """`tree` with `function(leaf)` in place of every leaf of this kind.
+
+    Trees are the nested tuples, lists and dicts that torch operations take and return.
+    """
+    if isinstance(tree, kind):
+        return function(tree)
+    if isinstance(tree, dict):
+        return {key: substitute(item, kind, function) for key, item in tree.items()}
+    if not isinstance(tree, (tuple, list)) or isinstance(tree, torch.Size):
+        return tree
+    # Every operation asks: a call for each number would take as long as small rules.
+    inner = (*kind, *_NESTED) if isinstance(kind, tuple) else (kind, *_NESTED)
+    items = [substitute(item, kind, function) if isinstance(item, inner) else item for item in tree]
+    return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+
+
+_NESTED = (tuple, list, dict)
+
+
+def leaves_of(tree: object, kind: type | tuple[type, ...]) -> list[Any]:
+    """All leaves of this kind, in order."""
+    leaves: list[Any] = []
+    substitute(tree, kind, leaves.append)
+    return leaves
+
+
+def mean_of(tree: object) -> Any:
+    """The mean of a Gaussian, the value of a constant; arguments with means for Gaussians."""
+    return tree.mean if isinstance(tree, Moments) else substitute(tree, Moments, mean_of)
+
+
+def var_of(operand: object) -> Any:
+    """The variance of a Gaussian, 0 for a constant."""
+    return operand.var if isinstance(operand, Moments) else 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from torch import Tensor
 from howsure.errors import NoRuleError
 from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule, rule_of
 from howsure.moments.rules.powers import reciprocal, square
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import Moments, mean_of, var_of, variance_dtype
 
 Operand = Moments | Tensor | float
 
@@ -35,16 +35,6 @@ def _pairs_with_alpha(draw: Draw) -> Iterable[Sample]:
 def _linear(mean: Tensor, var: Tensor) -> Moments:
     """Moments with the variance in the mean's shape and dtype, which broadcasting has chosen."""
     return Moments(mean, var.to(variance_dtype(mean.dtype)).expand(mean.shape))
-
-
-def mean_of(operand: object) -> Any:
-    """The mean of a Gaussian, the value of a constant."""
-    return operand.mean if isinstance(operand, Moments) else operand
-
-
-def var_of(operand: object) -> Any:
-    """The variance of a Gaussian, 0 for a constant."""
-    return operand.var if isinstance(operand, Moments) else 0.0
 
 
 @rule_of("add", also=(torch.Tensor.__radd__,), samples=_pairs_with_alpha, adds_up=True)

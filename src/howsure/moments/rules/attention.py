@@ -10,9 +10,8 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule_of
-from howsure.moments.rules.arithmetic import mean_of, var_of
 from howsure.moments.rules.attention_weights import Scores, weighted_average
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import Moments, mean_of, var_of, variance_dtype
 
 Operand = Moments | Tensor
 

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.moments.rules.arithmetic import mean_of, var_of
 from howsure.moments.rules.softmax import leave_one_out
-from howsure.moments.value import Moments
+from howsure.moments.value import Moments, mean_of, var_of
 
 # Six Gauss-Hermite nodes: their error is far below that of taking the log-sum-exp as Gaussian.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(6)

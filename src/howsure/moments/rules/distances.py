@@ -9,8 +9,7 @@ from torch import Tensor
 
 from howsure.moments.families import composite_of
 from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule_of
-from howsure.moments.rules.arithmetic import mean_of
-from howsure.moments.value import Moments
+from howsure.moments.value import Moments, mean_of
 
 
 def _pairs(draw: Draw) -> Iterable[Sample]:

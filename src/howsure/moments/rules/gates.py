@@ -9,8 +9,7 @@ from torch import Tensor
 
 from howsure.moments.families import composite_of
 from howsure.moments.rule import Draw, Sample, rule_of
-from howsure.moments.rules.arithmetic import mean_of, var_of
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import Moments, mean_of, var_of, variance_dtype
 
 Operand = Moments | Tensor
 

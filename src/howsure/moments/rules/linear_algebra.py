@@ -10,9 +10,8 @@ from torch import Tensor
 
 from howsure.moments.families import bilinear, composite, composite_of
 from howsure.moments.rule import APPROXIMATE, EXACT, Draw, Sample, rule, rule_of
-from howsure.moments.rules.arithmetic import mean_of
 from howsure.moments.rules.multilinear import multilinear
-from howsure.moments.value import HALF_PRECISION, Moments
+from howsure.moments.value import HALF_PRECISION, Moments, mean_of
 
 
 @composite_of("trace", inplace=False, samples=lambda draw: [Sample(draw.moments(3, 4))])

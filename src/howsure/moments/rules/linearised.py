@@ -15,8 +15,7 @@ from torch import Tensor
 
 from howsure.moments.families import bounded, pointwise
 from howsure.moments.rule import LINEARISED, Draw, Sample, Samples, rule_of
-from howsure.moments.rules.arithmetic import mean_of, var_of
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import Moments, mean_of, var_of, variance_dtype
 
 
 def _around(centre: float) -> Samples:

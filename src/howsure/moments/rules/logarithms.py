@@ -12,9 +12,8 @@ from torch.nn import functional as F
 from howsure.moments.families import in_float32, pointwise
 from howsure.moments.numerics.quadrature import expectation
 from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule_of
-from howsure.moments.rules.arithmetic import mean_of, var_of
 from howsure.moments.rules.powers import log_normal_of
-from howsure.moments.value import Moments
+from howsure.moments.value import Moments, mean_of, var_of
 
 
 def _steady(draw: Draw) -> Iterable[Sample]:

@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.moments.rule import Draw, Sample, rule_of
-from howsure.moments.rules.arithmetic import mean_of, var_of
 from howsure.moments.rules.powers import square
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import Moments, mean_of, var_of, variance_dtype
 
 
 @dataclass(frozen=True)

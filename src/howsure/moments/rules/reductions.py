@@ -8,9 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from howsure.errors import NoRuleError
 from howsure.moments.families import composite_of
-from howsure.moments.rule import Draw, Kind, Sample, rule_of
+from howsure.moments.numerics.blocks import squared
+from howsure.moments.rule import EXACT, Draw, Kind, Sample, rule, rule_of
 from howsure.moments.value import Moments, as_moments, variance_dtype
 
 
@@ -152,3 +155,48 @@ def diff(
     count = var.shape[dim] - n
     spread = [var.narrow(dim, k, count) * math.comb(n, k) ** 2 for k in range(n + 1)]
     return Moments(mean, torch.stack(spread).sum(0))
+
+
+def _bags(draw: Draw) -> Iterable[Sample]:
+    ids, table = torch.tensor([[0, 2], [1, 3]]), draw.moments(4, 3)
+    yield Sample(ids, table)
+    yield Sample(ids, table, mode="sum", per_sample_weights=draw.constant(2, 2))
+    yield Sample(torch.tensor([0, 2, 1]), table, torch.tensor([0, 1]))
+
+
+@rule(F.embedding_bag, name="embedding_bag", fidelity=EXACT, samples=_bags, kind=Kind.LINEAR_MAP)
+def embedding_bag(
+    input: Tensor,  # (bags, n) of indices, or (all,) with offsets
+    weight: Moments,  # (rows, width)
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Moments:
+    """Var = sum of the rows' variances, by squared weights; over n**2 for a mean.
+
+    Assumes: independent rows, and no row twice in one bag; exact then.
+
+    Source: `sum`, `mean`.
+    """
+    if mode == "max" or max_norm is not None:
+        raise NoRuleError("`embedding_bag` has a rule for sums and means, without `max_norm`.")
+
+    def bag(table: Tensor, how: str, weights: Tensor | None) -> Tensor:
+        options = {"include_last_offset": include_last_offset, "padding_idx": padding_idx}
+        options |= {"mode": how, "per_sample_weights": weights}
+        return F.embedding_bag(input, table, offsets, **options)  # pyright: ignore[reportArgumentType]
+
+    mean = bag(weight.mean, mode, per_sample_weights)
+    if mode == "sum":
+        squares = (
+            None if per_sample_weights is None else squared(per_sample_weights, weight.var.dtype)
+        )
+        return Moments(mean, bag(weight.var, "sum", squares))
+    count = bag(torch.ones_like(weight.var), "sum", None).clamp(min=1)
+    return Moments(mean, bag(weight.var, "sum", None) / count.square())
