@@ -62,6 +62,31 @@ def bilinear(
     return Moments(op(left, right.mean), var)
 
 
+def bilinear_of(
+    *names: str, samples: Samples, first: str = "input", second: str = "other", **options: Any
+) -> Rule:
+    """Registers torch's operations `names`, linear in each of the operands `first` and `second`."""
+
+    def moments(target: Target, *args: object, **kwargs: object) -> Moments:
+        """E = op(m1, m2), Var = op(m1**2, v2) + op(v1, m2**2) + op(v1, v2).
+
+        Assumes: independent operands; exact then. A tensor and its own transpose are not, nor are
+        the elements that `outer(x, x)` has on its diagonal.
+
+        Source: sums of products of independent variables, Goodman 1960.
+        """
+        given = dict(zip((first, second), args, strict=False)) | kwargs
+        left, right = given.pop(first), given.pop(second)
+
+        def op(x: Tensor, y: Tensor) -> Tensor:
+            return target(x, y, *args[2:], **given)
+
+        return bilinear(op, left, right)
+
+    enter = rule_of(*names, inplace=False, samples=samples, takes_target=True, **options)
+    return enter(moments)
+
+
 def linear_map(
     function: Target, *aliases: Target, name: str, samples: Samples, source: str
 ) -> Rule:

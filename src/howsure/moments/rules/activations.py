@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.families import elementwise, pointwise
+from howsure.moments.families import composite_of, elementwise, pointwise
 from howsure.moments.numerics.quadrature import expectation
 from howsure.moments.rule import Draw, Kind, Sample, Target, one_of_each_shape, spellings
 from howsure.moments.value import Moments
@@ -71,3 +71,20 @@ def softplus(mean: Tensor, var: Tensor, beta: float = 1.0, threshold: float = 20
     out = expectation(unit, u, var * (beta * beta))
     moved = F.softplus(mean, beta, threshold) + (out.mean - unit(u)) / beta
     return Moments(moved, out.var / (beta * beta))
+
+
+@composite_of(
+    "glu",
+    inplace=False,
+    samples=lambda draw: [Sample(draw.moments(3, 4)), Sample(draw.moments(2, 4, 3), dim=1)],
+    error=1e-3,
+)
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """`a sigmoid(b)` for the two halves a and b.
+
+    Assumes: independent halves; exact then, up to the quadrature's error.
+
+    Source: Dauphin et al. 2017; `mul`, `sigmoid`.
+    """
+    value, gate = input.chunk(2, dim)
+    return value * torch.sigmoid(gate)

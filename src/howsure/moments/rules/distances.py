@@ -80,3 +80,14 @@ def _unit(x: Moments | Tensor, dim: int, eps: float, dtype: torch.dtype) -> tupl
     var = x.var if isinstance(x, Moments) else torch.zeros_like(mean)
     length = (mean.square() + var).sum(dim, keepdim=True).clamp(min=eps * eps)
     return mean / length.sqrt(), var / length
+
+
+@composite_of(
+    "hypot",
+    samples=lambda draw: [Sample(draw.moments(3, 4), draw.moments(4))],
+    fidelity=APPROXIMATE,
+    error=0.1,
+)
+def hypot(input: Tensor, other: Tensor) -> Tensor:
+    """As `vector_norm` of the pair."""
+    return torch.linalg.vector_norm(torch.stack(torch.broadcast_tensors(input, other)), 2, 0)

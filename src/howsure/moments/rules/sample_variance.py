@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from howsure.moments.rule import APPROXIMATE, EXACT, Draw, Sample, rule_of
-from howsure.moments.rules.reductions import mean as mean_rule
+from howsure.moments.rules.linear import mean as mean_rule
 from howsure.moments.rules.vector_norm import divisible, root_of_squares
 from howsure.moments.value import Moments
 
