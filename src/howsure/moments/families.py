@@ -67,7 +67,7 @@ def bilinear_of(
 ) -> Rule:
     """Registers torch's operations `names`, linear in each of the operands `first` and `second`."""
 
-    def moments(target: Target, *args: object, **kwargs: object) -> Moments:
+    def moments(target: Target, *args: Any, **kwargs: Any) -> Moments:
         """E = op(m1, m2), Var = op(m1**2, v2) + op(v1, m2**2) + op(v1, v2).
 
         Assumes: independent operands; exact then. A tensor and its own transpose are not, nor are

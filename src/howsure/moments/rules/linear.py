@@ -575,10 +575,9 @@ def multilinear(equation: str, tensors: Sequence[Operand]) -> Moments:
             if i not in chosen
         ]
         if others:
-            needed = set(output).union(*(letters for _, letters in noises))
-            kept = "".join(
-                sorted(needed & set().union(*(letters for _, letters in others)) - {"_"})
-            )
+            needed = set(output + "".join(letters for _, letters in noises))
+            present = set("".join(letters for _, letters in others)) - {"_"}
+            kept = "".join(sorted(needed & present))
             noises.append((_contract(others, kept).square(), kept))
         parts.append(_contract(noises, output))
     if len(terms) < len(tensors):
@@ -679,7 +678,8 @@ def bilinear_layer(
     Source: `einsum`.
     """
     out = multilinear("...i,oij,...j->...o", (input1, weight, input2))
-    return Moments(F.bilinear(*mean_of((input1, input2, weight)), bias), out.var)
+    mean = F.bilinear(mean_of(input1), mean_of(input2), mean_of(weight), bias)
+    return Moments(mean, out.var)
 
 
 def _chains(draw: Draw) -> Iterable[Sample]:
