@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.isolation import one_at_a_time
 from howsure.moments.interpreter import RuleInterpreter
-from howsure.moments.numerics.blocks import layers_of_variances_in
+from howsure.moments.numerics import layers_of_variances_in
 from howsure.moments.prefix import Prefix, PrefixInterpreter
 from howsure.moments.propagate import Propagated, outcome, python_only, run
 from howsure.moments.value import variance_dtype

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, NoReturn
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments.numerics.blocks import through_squares
-from howsure.moments.numerics.quadrature import Deviation, expectation
+from howsure.moments.numerics import Deviation, expectation, through_squares
 from howsure.moments.rule import (
     EXACT,
     REFUSED,
@@ -26,6 +25,7 @@ from howsure.moments.rule import (
     Samples,
     Target,
     one_of_each_shape,
+    parameter_names,
     register,
     rule,
     rule_of,
@@ -237,11 +237,13 @@ def elementwise(
     error: float = 1e-3,
     analytic: bool = False,
     deviation: Deviation | None = None,
+    kinks: Sequence[float] = (),
 ) -> Rule:
     """Registers a scalar function by centred quadrature; no formula needed.
 
-    `analytic` and `deviation`: as in `howsure.moments.numerics.quadrature.expectation`.
+    `analytic`, `deviation` and `kinks`: as in `howsure.moments.numerics.expectation`.
     """
+    names = parameter_names(function)[1:]
 
     def moments(input: Moments, *args: object, **kwargs: object) -> Moments:
         """E and Var of f(x) by centred quadrature: sum w f, sum w (f - mean)**2.
@@ -249,16 +251,16 @@ def elementwise(
         Assumes: independent elements. Exact up to the quadrature's error.
 
         Source: Gauss-Legendre quadrature in a sinh-stretched variable, see
-        `howsure.moments.numerics.quadrature`.
+        `howsure.moments.numerics`.
         """
-        kwargs.pop("inplace", None)
+        given = dict(zip(names, args, strict=False)) | kwargs if names else kwargs
+        given.pop("inplace", None)
 
         def called(values: Tensor) -> Tensor:
-            return function(values, *args, **kwargs)
+            return function(values, **given) if names else function(values, *args, **given)
 
-        return in_float32(
-            partial(expectation, called, analytic=analytic, deviation=deviation), input
-        )
+        options = {"analytic": analytic, "deviation": deviation, "kinks": kinks}
+        return in_float32(partial(expectation, called, **options), input)
 
     targets = (function, *(alias for alias in aliases if alias is not function))
     return register(

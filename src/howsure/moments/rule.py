@@ -152,6 +152,14 @@ def _aten_overloads(name: str) -> Iterator[Target]:
             yield getattr(packet, overload)
 
 
+def parameter_names(function: Target) -> list[str]:
+    """The names of its parameters; none for a builtin, which does not tell."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
 # Rules.
 
 
@@ -299,8 +307,11 @@ class Rule:
     @functools.cached_property
     def inplace_position(self) -> int | None:
         """Where the operation takes its `inplace` flag, if it has one."""
-        names = list(inspect.signature(self.function).parameters)
-        return names.index("inplace") if "inplace" in names else None
+        for function in (self.function, self.targets[0]):
+            names = parameter_names(function)
+            if "inplace" in names:
+                return names.index("inplace")
+        return None
 
     def draw_samples(self) -> list[Sample]:
         """The sample calls, the same ones every time."""

@@ -22,7 +22,7 @@ from howsure.gradients.sources import Sources
 from howsure.gradients.variances import doubts_noted
 from howsure.methods import Method
 from howsure.methods.gradients import POINTS
-from howsure.moments.numerics.quadrature import NARROW, widths_noted
+from howsure.moments.numerics import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.progress import keep_freed_memory
 from howsure.setup import Setup

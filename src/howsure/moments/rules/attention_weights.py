@@ -76,7 +76,7 @@ def _sigmoid_moments(input: Moments) -> Moments:
     """Moments of sigmoid(x), from its small side, where differences keep their digits.
 
     A tiny std is widened for the evaluation and the result scaled back, as in
-    `howsure.moments.numerics.quadrature.expectation`.
+    `howsure.moments.numerics.expectation`.
     """
     distance = input.mean.abs()
     resolution = 1e-3 if input.var.dtype == torch.float32 else 1e-5

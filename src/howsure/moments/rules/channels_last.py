@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.numerics.blocks import laid_out, outside_vmap, precision_for, through_squares
+from howsure.moments.numerics import laid_out, outside_vmap, precision_for, through_squares
 from howsure.moments.rule import Rule, register, unregister
 from howsure.moments.rules.packed_kernels import packed_kernels
 from howsure.moments.value import Moments

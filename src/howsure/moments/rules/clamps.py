@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import in_float32, pointwise
-from howsure.moments.numerics.normal import FURTHEST, cdf, pdf, ratio, rectify, roots
+from howsure.moments.numerics import FURTHEST, cdf, pdf, ratio, rectify, roots
 from howsure.moments.rule import Draw, Sample, one_of_each_shape, rule_of
 from howsure.moments.value import Moments
 

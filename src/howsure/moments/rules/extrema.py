@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments.families import bounded
-from howsure.moments.numerics.blocks import in_blocks
-from howsure.moments.numerics.normal import cdf, in_deviations, plus_product, unit_tail
+from howsure.moments.numerics import cdf, in_blocks, in_deviations, plus_product, unit_tail
 from howsure.moments.rule import APPROXIMATE, Draw, Rule, Sample, rule_of
 from howsure.moments.value import Moments, Refused, certain
 from howsure.trees import is_tracing

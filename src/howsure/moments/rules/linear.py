@@ -31,7 +31,7 @@ from howsure.moments.families import (
     respell,
     structural_of,
 )
-from howsure.moments.numerics.blocks import squared
+from howsure.moments.numerics import squared
 from howsure.moments.rule import (
     APPROXIMATE,
     EXACT,

@@ -7,13 +7,11 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from howsure.moments.families import in_float32, pointwise
-from howsure.moments.numerics.quadrature import expectation
+from howsure.moments.families import pointwise
 from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule_of
 from howsure.moments.rules.powers import log_normal_of
-from howsure.moments.value import Moments, mean_of, var_of
+from howsure.moments.value import Moments
 
 
 def _steady(draw: Draw) -> Iterable[Sample]:
@@ -55,45 +53,3 @@ def _register(name: str, base: float) -> None:
 
 _register("log2", 2.0)
 _register("log10", 10.0)
-
-
-def _pairs(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4), draw.moments(3, 4))
-    yield Sample(draw.moments(3, 4, std=0.3), draw.constant(4))
-    yield Sample(draw.constant(3, 1), draw.moments(4))
-    same = draw.moments(3, 4)
-    yield Sample(same, same)
-
-
-@rule_of("logaddexp", samples=_pairs, error=1e-3)
-def logaddexp(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
-    """E = m_big + E[softplus(d)], Var = Var[softplus(d)] + v_big (1 - 2 E[sigmoid(d)]).
-
-    d ~ N(m_small - m_big, v1 + v2), by quadrature; big is the operand with the larger mean.
-
-    Assumes: the two are independent; exact then, up to the quadrature's error.
-
-    Source: log(e^x + e^y) = y + softplus(x - y), and Stein's lemma for the covariance.
-    """
-    if input is other:
-        assert isinstance(input, Moments)
-        return Moments(input.mean + math.log(2), input.var)
-    mean = torch.logaddexp(mean_of(input), mean_of(other))
-    dtype = input.var.dtype if isinstance(input, Moments) else var_of(other).dtype
-    spread = torch.zeros_like(mean, dtype=dtype) + var_of(input) + var_of(other)
-    gap = (mean_of(input) - mean_of(other)).to(dtype)
-    return in_float32(
-        lambda *_: _summed(mean, gap, spread, var_of(input), var_of(other)), Moments(mean, spread)
-    )
-
-
-def _summed(
-    plain: Tensor, gap: Tensor, spread: Tensor, first: Tensor | float, second: Tensor | float
-) -> Moments:
-    """Moments from the gap of the means; the small operand's side loses no digits."""
-    distance = -gap.abs()
-    soft, share = (expectation(f, distance, spread) for f in (F.softplus, torch.sigmoid))
-    ahead = gap > 0
-    big = torch.where(ahead, spread * 0 + first, spread * 0 + second)
-    var = soft.var + big * (1 - 2 * share.mean)
-    return Moments(plain + (soft.mean - F.softplus(distance)), var)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.numerics.blocks import outside_vmap
+from howsure.moments.numerics import outside_vmap
 from howsure.moments.rules.extrema import larger_of_two
 from howsure.moments.value import Moments
 from howsure.trees import is_tracing

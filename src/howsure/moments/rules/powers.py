@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import bounded, in_float32, pointwise
-from howsure.moments.numerics.normal import roots
+from howsure.moments.numerics import roots
 from howsure.moments.rule import APPROXIMATE, EXACT, Draw, Sample, Target, rule, rule_of
 from howsure.moments.value import Moments
 from howsure.trees import has_values

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.moments.families import in_float32, pointwise
-from howsure.moments.numerics.blocks import in_blocks
-from howsure.moments.numerics.normal import plus_product, ratio, roots, unit_tail
+from howsure.moments.numerics import in_blocks, plus_product, ratio, roots, unit_tail
 from howsure.moments.rule import Draw, Sample, one_of_each_shape, rule_of
 from howsure.moments.value import Moments
 

@@ -1,7 +1,7 @@
 """Activations that set small values to a constant: shrinkage and thresholds, in closed form.
 
 With a = (mean - t) / std: E[(x - t)+] = std m(a), its variance is var R(a), and x exceeds t with
-probability Phi(a) (`howsure.moments.numerics.normal.rectify`).
+probability Phi(a) (`howsure.moments.numerics.rectify`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import pointwise
-from howsure.moments.numerics.normal import cdf, rectify, standardise
+from howsure.moments.numerics import cdf, rectify, standardise
 from howsure.moments.rule import Draw, Sample, one_of_each_shape, rule_of
 from howsure.moments.rules.rectifiers import leaky_relu
 from howsure.moments.value import Moments
