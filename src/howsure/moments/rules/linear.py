@@ -47,7 +47,7 @@ from howsure.moments.rule import (
     spellings,
 )
 from howsure.moments.rules.channels_last import in_channels_last
-from howsure.moments.rules.powers import reciprocal, square
+from howsure.moments.rules.closed_forms import reciprocal, square
 from howsure.moments.value import (
     HALF_PRECISION,
     Moments,

@@ -15,7 +15,7 @@ from howsure.errors import NoRuleError
 from howsure.moments.families import composite
 from howsure.moments.rule import APPROXIMATE, Draw, Sample, Samples, Target, rule_of
 from howsure.moments.rules.average_pool import adaptive_windows, output_sizes, per_dim
-from howsure.moments.rules.extrema import larger
+from howsure.moments.rules.closed_forms import larger
 from howsure.moments.rules.max_pool_in_slabs import Window, padded, pooled_in_slabs, taps
 from howsure.moments.value import Moments
 from howsure.trees import is_tracing

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.moments.numerics import outside_vmap
-from howsure.moments.rules.extrema import larger_of_two
+from howsure.moments.rules.closed_forms import larger_of_two
 from howsure.moments.value import Moments
 from howsure.trees import is_tracing
 

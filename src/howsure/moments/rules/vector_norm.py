@@ -9,7 +9,7 @@ from torch import Tensor
 
 from howsure.errors import NoRuleError
 from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule, rule_of
-from howsure.moments.rules.rectifiers import absolute
+from howsure.moments.rules.closed_forms import absolute
 from howsure.moments.value import Moments
 
 
