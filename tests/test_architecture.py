@@ -40,7 +40,7 @@ _OTHER_MEANINGS = {
         "report/axes.py",
         "report/charts.py",  # a scale of an axis
         "moments/rules/exported.py",
-        "moments/rules/resize.py",  # a way to interpolate
+        "moments/rules/resampling.py",  # a way to interpolate
         "moments/rules/linear.py",
         "multipliers/layers.py",  # a torch function
     },

@@ -229,6 +229,47 @@ def respell(
     return register(replace(like, **changes, takes_target=False))
 
 
+def separable(
+    op: Target,
+    input: Moments,
+    dims: int,
+    settings: Mapping[str, tuple[Any, Any]],
+    **options: Any,
+) -> Moments:
+    """Moments of a linear op whose weights are products over the last `dims` axes.
+
+    Average pools and resizing. Their weights are nowhere written down: along one axis they are
+    what the op makes of unit vectors. The variance goes through their squares. `settings` are the
+    op's keywords that have one value per axis, each with the value that leaves an axis alone.
+
+    Assumes: independent elements; exact then.
+    """
+    size, var = input.mean.shape[-dims:], input.var
+    given = {key: value for key, (value, _) in settings.items()}
+    total = op(var.new_ones(1, 1, *size), **given, **options)[0, 0]
+    for axis, n in enumerate(size):
+        alone = {
+            key: None
+            if value is None
+            else tuple(per_dim(value, dims)[i] if i == axis else neutral for i in range(dims))
+            for key, (value, neutral) in settings.items()
+        }
+        # The other axes have two equal entries: with one, torch 2.13 antialiases the wrong axis.
+        eye = torch.eye(n, dtype=var.dtype, device=var.device)
+        eye = eye.reshape(1, n, *(n if i == axis else 1 for i in range(dims)))
+        eye = eye.repeat(1, 1, *(1 if i == axis else 2 for i in range(dims)))
+        weight = op(eye, **alone, **options)[0].movedim(axis + 1, 1)[(..., *[0] * (dims - 1))]
+        share = (weight / weight.sum(0)).square()  # (n, out)
+        var = (var.movedim(axis - dims, -1) @ share).movedim(-1, axis - dims)
+    return Moments(op(input.mean, **given, **options), var * total.square())
+
+
+def per_dim(value: Any, dims: int) -> tuple[Any, ...]:
+    """A setting for every dimension, from one value or one for each."""
+    values = tuple(value) if isinstance(value, Sequence) else (value,)
+    return values if len(values) > 1 else values * dims
+
+
 def elementwise(
     function: Target,
     *aliases: Target,
