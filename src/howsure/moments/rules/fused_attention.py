@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from howsure.moments.families import composite
 from howsure.moments.rule import APPROXIMATE, STRUCTURAL, Draw, Kind, Sample, rule
-from howsure.moments.rules.multi_head_attention import attend, diagonal, heads_of, mask_of_numbers
+from howsure.moments.rules.attention import attend, diagonal, heads_of, mask_of_numbers
 
 
 def _fused(draw: Draw) -> Iterable[Sample]:
