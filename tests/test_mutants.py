@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from howsure.moments.families import linear_map  # noqa: F401  (the registry is filled by howsure)
+from howsure.moments.interpreter import propagate  # noqa: F401
 from howsure.moments.numerics import cdf, pdf
-from howsure.moments.propagate import propagate  # noqa: F401
 from howsure.moments.rule import registered
 from howsure.moments.value import Moments, mean_of, var_of
 from howsure.testing import check_rule

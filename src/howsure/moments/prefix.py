@@ -8,8 +8,7 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from howsure.moments.carrier import Gaussian
-from howsure.moments.interpreter import RuleInterpreter
+from howsure.moments.interpreter import Gaussian, RuleInterpreter
 from howsure.moments.rule import Rule, Target
 from howsure.moments.value import Args, Kwargs, Moments
 from howsure.operations import CallSites

@@ -1,16 +1,13 @@
-"""The value that every moment rule sees, a mean and a variance per element; and noisy inputs."""
+"""The value that every moment rule sees, a mean and a variance per element; and trees of them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from howsure.trees import has_values
 
 HALF_PRECISION = (torch.float16, torch.bfloat16)
 
@@ -102,93 +99,3 @@ class Refused:
 
     value: Tensor
     reason: str
-
-
-def noisy(x: object, noise_var: Any, make: Callable[[Moments], object], name: str = "x") -> Any:
-    """`x` with every tensor that has a noise variance replaced by `make(moments)`.
-
-    `noise_var` has the structure of `x`, with a number, a tensor or `None` (no noise) for each
-    tensor; a dict may leave out the inputs without noise.
-    """
-    if noise_var is None:
-        return x
-    if isinstance(x, Tensor):
-        return make(input_moments(x, noise_var, name))
-    if isinstance(x, Mapping) and isinstance(noise_var, Mapping):
-        return _noisy_mapping(x, noise_var, make, name)
-    if isinstance(x, Sequence) and isinstance(noise_var, Sequence) and not isinstance(x, str):
-        return _noisy_sequence(x, noise_var, make, name)
-    raise TypeError(
-        f"`noise_var` must have the structure of `{name}`, with one variance (or None) for each "
-        f"tensor; `{name}` is a {type(x).__name__} and its variance a {type(noise_var).__name__}."
-    )
-
-
-def _noisy_mapping(
-    x: Mapping[object, object],
-    noise_var: Mapping[object, object],
-    make: Callable[[Moments], object],
-    name: str,
-) -> object:
-    unknown = [key for key in noise_var if key not in x]
-    if unknown:
-        raise ValueError(
-            f"`noise_var` names {unknown[0]!r}, which is not among the inputs {list(x)}."
-        )
-    return {
-        key: noisy(item, noise_var.get(key), make, f"{name}[{key!r}]") for key, item in x.items()
-    }
-
-
-def _noisy_sequence(
-    x: Sequence[object], noise_var: Sequence[object], make: Callable[[Moments], object], name: str
-) -> object:
-    if len(x) != len(noise_var):
-        raise ValueError(
-            f"`{name}` has {len(x)} parts but `noise_var` has {len(noise_var)}; give one variance, "
-            "or None, for each."
-        )
-    items = [
-        noisy(item, var, make, f"{name}[{i}]")
-        for i, (item, var) in enumerate(zip(x, noise_var, strict=True))
-    ]
-    constructor: Any = type(x)
-    return constructor(*items) if hasattr(x, "_fields") else constructor(items)
-
-
-def input_moments(x: Tensor, noise_var: float | Tensor, name: str = "x") -> Moments:
-    """`x` with its sensor's variance, broadcast to its shape; an error says what does not fit."""
-    if not x.dtype.is_floating_point:
-        raise TypeError(
-            f"`{name}` is {x.dtype}, and only floating-point inputs can carry noise; convert it "
-            "as the model's preprocessing does, or give it the variance None."
-        )
-    dtype = variance_dtype(x.dtype)
-    var = torch.as_tensor(noise_var, dtype=dtype, device=x.device)
-    _check_variance(noise_var if isinstance(noise_var, (int, float)) else var)
-    if has_values(x) and not bool(torch.isfinite(x).all()):
-        raise ValueError(f"`{name}` contains NaN or infinity; every input must be finite.")
-    try:
-        var = var.expand(x.shape)
-    except RuntimeError:
-        raise ValueError(
-            f"`noise_var` of shape {tuple(var.shape)} does not broadcast to `{name}` of shape "
-            f"{tuple(x.shape)}; a variance per channel of an image has shape (C, 1, 1)."
-        ) from None
-    return Moments(x, var)
-
-
-def _check_variance(var: float | Tensor) -> None:
-    if isinstance(var, Tensor):
-        if not has_values(var):
-            return
-        finite, negative = bool(torch.isfinite(var).all()), bool((var < 0).any())
-    else:
-        finite, negative = math.isfinite(var), var < 0
-    if not finite:
-        raise ValueError("`noise_var` contains NaN or infinity; a variance must be finite.")
-    if negative:
-        raise ValueError(
-            "`noise_var` contains a negative number; it is a variance, the square of the "
-            "sensor's standard deviation, and must be 0 or more."
-        )
