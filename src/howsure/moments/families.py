@@ -184,13 +184,13 @@ def move(op: Target, data: Mapping[int, str], *args: object, **kwargs: object) -
     """Moments of an op that moves the elements of its arguments `data`, or adds them up."""
     rest = [argument for position, argument in enumerate(args) if position not in data]
     rest += [argument for key, argument in kwargs.items() if key not in data.values()]
-    if leaves_of(rest, Moments):
+    if next(leaves_of(rest, Moments), None) is not None:
         raise NoRuleError(
             "An index, a mask or a size that depends on the noisy input is not a Gaussian "
             "operation; compute it from a tensor without noise."
         )
     means = op(*mean_of(args), **mean_of(kwargs))
-    dtype = variance_dtype(leaves_of(means, Tensor)[0].dtype)
+    dtype = variance_dtype(next(leaves_of(means, Tensor)).dtype)
     noises = [noise_of(arg, dtype) if i in data else arg for i, arg in enumerate(args)]
     named = {k: noise_of(arg, dtype) if k in data.values() else arg for k, arg in kwargs.items()}
     if kwargs.get("dtype") is not None:

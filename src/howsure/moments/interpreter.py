@@ -150,11 +150,11 @@ class Gaussian(Tensor):
     ) -> object:
         """Hands the operation to the interpreter."""
         kwargs = kwargs or {}
-        gaussians = leaves_of((args, kwargs), Gaussian)
-        if not gaussians:
+        first = next(leaves_of((args, kwargs), Gaussian), None)
+        if first is None:
             # A class-level query such as `Tensor.__subclasscheck__`: no data are involved.
             return NotImplemented
-        return gaussians[0].interpreter.call(func, args, kwargs)
+        return first.interpreter.call(func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(
@@ -305,8 +305,9 @@ class RuleInterpreter:
                 self.wrap(item, source.memory if isinstance(source, Gaussian) else None)
                 for item, source in zip(result, given, strict=True)
             )
-        viewed = leaves_of((args, kwargs), Gaussian) if rule.returns_view(*args) else []
-        wrapped = self.wrap(result, viewed[0].memory if viewed else None)
+        is_view = rule.returns_view(*args)
+        viewed = next(leaves_of((args, kwargs), Gaussian), None) if is_view else None
+        wrapped = self.wrap(result, None if viewed is None else viewed.memory)
         if isinstance(wrapped, Gaussian):
             wrapped.constant = rule.is_construction
             wrapped.index = args[1] if func is Tensor.__getitem__ else None
@@ -348,7 +349,7 @@ class RuleInterpreter:
         """The error with operation, module path and shapes in front; added once."""
         if hasattr(error, "operation"):
             return error
-        gaussians = leaves_of((args, kwargs), Gaussian)
+        gaussians = list(leaves_of((args, kwargs), Gaussian))
         shapes = ", ".join(str(tuple(g.moments_now.mean.shape)) for g in gaussians)
         kind = "a Gaussian of shape" if len(gaussians) == 1 else "Gaussians of shapes"
         located = NoRuleError(

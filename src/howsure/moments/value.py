@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,9 @@ def as_moments(value: Moments | Tensor) -> Moments:
     return value if isinstance(value, Moments) else certain(value)
 
 
+_NESTED = (tuple, list, dict)
+
+
 def substitute(tree: object, kind: type | tuple[type, ...], function: Target) -> Any:
     """`tree` with `function(leaf)` in place of every leaf of this kind.
 
@@ -58,29 +62,38 @@ def substitute(tree: object, kind: type | tuple[type, ...], function: Target) ->
     """
     if isinstance(tree, kind):
         return function(tree)
+    if not isinstance(tree, _NESTED) or isinstance(tree, torch.Size) or not tree:
+        return tree
     if isinstance(tree, dict):
         return {key: substitute(item, kind, function) for key, item in tree.items()}
-    if not isinstance(tree, (tuple, list)) or isinstance(tree, torch.Size):
-        return tree
     # Every operation asks: a call for each number would take as long as small rules.
-    inner = (*kind, *_NESTED) if isinstance(kind, tuple) else (kind, *_NESTED)
-    items = [substitute(item, kind, function) if isinstance(item, inner) else item for item in tree]
+    items = [
+        function(item)
+        if isinstance(item, kind)
+        else (substitute(item, kind, function) if isinstance(item, _NESTED) else item)
+        for item in tree
+    ]
     return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
 
 
-_NESTED = (tuple, list, dict)
-
-
-def leaves_of(tree: object, kind: type | tuple[type, ...]) -> list[Any]:
+def leaves_of(tree: object, kind: type) -> Iterator[Any]:
     """All leaves of this kind, in order."""
-    leaves: list[Any] = []
-    substitute(tree, kind, leaves.append)
-    return leaves
+    if isinstance(tree, kind):
+        yield tree
+    elif isinstance(tree, _NESTED):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            if isinstance(item, kind):
+                yield item
+            elif isinstance(item, _NESTED):
+                yield from leaves_of(item, kind)
 
 
 def mean_of(tree: object) -> Any:
     """The mean of a Gaussian, the value of a constant; arguments with means for Gaussians."""
-    return tree.mean if isinstance(tree, Moments) else substitute(tree, Moments, mean_of)
+    return tree.mean if isinstance(tree, Moments) else substitute(tree, Moments, _mean)
+
+
+_mean = operator.attrgetter("mean")
 
 
 def var_of(operand: object) -> Any:

@@ -606,7 +606,7 @@ def new_tensor(target: Target, input: Moments, *args: object, **kwargs: object) 
 
     Source: definition.
     """
-    if leaves_of([args, kwargs], Moments):
+    if next(leaves_of([args, kwargs], Moments), None) is not None:
         raise NoRuleError(
             "It would fill a constant tensor with a Gaussian and drop its variance; use "
             "`x.clone()` or `value.expand(...)`."
