@@ -62,10 +62,10 @@ def bilinear(
     return Moments(op(left, right.mean), var)
 
 
-def bilinear_of(
-    *names: str, samples: Samples, first: str = "input", second: str = "other", **options: Any
+def bilinear_map(
+    *targets: Target, name: str, samples: Samples, first: str = "input", second: str = "other"
 ) -> Rule:
-    """Registers torch's operations `names`, linear in each of the operands `first` and `second`."""
+    """Registers an op that is linear in each of its operands, named `first` and `second`."""
 
     def moments(target: Target, *args: Any, **kwargs: Any) -> Moments:
         """E = op(m1, m2), Var = op(m1**2, v2) + op(v1, m2**2) + op(v1, v2).
@@ -83,8 +83,14 @@ def bilinear_of(
 
         return bilinear(op, left, right)
 
-    enter = rule_of(*names, inplace=False, samples=samples, takes_target=True, **options)
-    return enter(moments)
+    return register(
+        Rule(name, moments, targets, EXACT, samples, kind=Kind.BILINEAR, takes_target=True)
+    )
+
+
+def bilinear_of(*names: str, **options: Any) -> Rule:
+    """`bilinear_map` for all `spellings` of torch's operations `names`."""
+    return bilinear_map(*spellings(*names, inplace=False), name=names[0], **options)
 
 
 def linear_map(
@@ -229,22 +235,39 @@ def respell(
     return register(replace(like, **changes, takes_target=False))
 
 
+def separable_map(op: Target, *aliases: Target, name: str, dims: int, samples: Samples) -> Rule:
+    """Registers a linear op whose weights are products over its last `dims` axes.
+
+    Its weights need not be written down anywhere: `separable` finds them.
+    """
+
+    def moments(input: Moments, *args: Any, **kwargs: Any) -> Moments:
+        """Var = A**2 var: the squared weights of the op, one axis after the other.
+
+        Assumes: independent elements; exact then. Neighbouring outputs share inputs.
+
+        Source: Loquercio et al. 2020, Eq. 5.
+        """
+        return separable(lambda x: op(x, *args, **kwargs), input, dims)
+
+    return register(Rule(name, moments, (op, *aliases), EXACT, samples, kind=Kind.LINEAR_MAP))
+
+
 def separable(
     op: Target,
     input: Moments,
     dims: int,
-    settings: Mapping[str, tuple[Any, Any]],
+    settings: Mapping[str, tuple[Any, Any]] | None = None,
     **options: Any,
 ) -> Moments:
     """Moments of a linear op whose weights are products over the last `dims` axes.
 
-    Average pools and resizing. Their weights are nowhere written down: along one axis they are
-    what the op makes of unit vectors. The variance goes through their squares. `settings` are the
-    op's keywords that have one value per axis, each with the value that leaves an axis alone.
-
-    Assumes: independent elements; exact then.
+    Average pools and resizing. Along one axis the weights are what the op makes of unit vectors,
+    up to a factor; the variance goes through their squares. To find them, the other axes are as
+    long as in the input; or they have two elements, where `settings` names the op's keywords that
+    have one value per axis, each with the value that leaves an axis alone.
     """
-    size, var = input.mean.shape[-dims:], input.var
+    size, var, settings = input.mean.shape[-dims:], input.var, settings or {}
     given = {key: value for key, (value, _) in settings.items()}
     total = op(var.new_ones(1, 1, *size), **given, **options)[0, 0]
     for axis, n in enumerate(size):
@@ -254,12 +277,14 @@ def separable(
             else tuple(per_dim(value, dims)[i] if i == axis else neutral for i in range(dims))
             for key, (value, neutral) in settings.items()
         }
-        # The other axes have two equal entries: with one, torch 2.13 antialiases the wrong axis.
+        # Two elements, not one: with one, torch 2.13 antialiases along the wrong axis.
+        lengths = [n if i == axis else 2 if settings else m for i, m in enumerate(size)]
         eye = torch.eye(n, dtype=var.dtype, device=var.device)
         eye = eye.reshape(1, n, *(n if i == axis else 1 for i in range(dims)))
-        eye = eye.repeat(1, 1, *(1 if i == axis else 2 for i in range(dims)))
-        weight = op(eye, **alone, **options)[0].movedim(axis + 1, 1)[(..., *[0] * (dims - 1))]
-        share = (weight / weight.sum(0)).square()  # (n, out)
+        lines = op(eye.expand(1, n, *lengths).contiguous(), **alone, **options)[0]
+        lines = lines.movedim(axis + 1, 1)
+        weight = lines[(..., *(m // 2 for m in lines.shape[2:]))]  # (n, out)
+        share = (weight / weight.sum(0)).square()
         var = (var.movedim(axis - dims, -1) @ share).movedim(-1, axis - dims)
     return Moments(op(input.mean, **given, **options), var * total.square())
 

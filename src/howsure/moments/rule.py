@@ -181,6 +181,8 @@ class Fidelity(Enum):
 class Kind(Enum):
     """What a rule makes of its arguments; the value heads its section of the rule table."""
 
+    BILINEAR = "bilinear"
+    """Linear in each of two operands."""
     COMPOSITE = "composite"
     """A definition by operations that have rules; it is handed the Gaussians themselves."""
     CONSTRUCTION = "construction"

@@ -110,18 +110,10 @@ for _name, _samples in {
 }.items():
     structural_of(_name, samples=_samples)
 
-structural(
-    _aten.index.Tensor,
-    name="index",
-    samples=sample((3, 4), [None, torch.tensor([2, 0, 0])]),
-    views=False,
-)
-structural(
-    _aten.im2col.default,
-    name="im2col",
-    samples=sample((2, 3, 5, 4), (2, 3), (1, 1), (1, 0), (2, 1)),
-    views=False,
-)
+_IM2COL = sample((2, 3, 5, 4), (2, 3), (1, 1), (1, 0), (2, 1))
+_INDEX = sample((3, 4), [None, torch.tensor([2, 0, 0])])
+structural(_aten.index.Tensor, name="index", samples=_INDEX, views=False)
+structural(_aten.im2col.default, name="im2col", samples=_IM2COL, views=False)
 
 
 @rule_of(
@@ -148,13 +140,9 @@ def view(self: Moments, *shape: Any) -> Moments:
 
 
 def _register_like(name: str, change: Target, shape: tuple[int, ...], like: Tensor) -> None:
-    @rule_of(
-        name,
-        inplace=False,
-        fidelity=STRUCTURAL,
-        samples=sample(shape, like),
-        kind=Kind.STRUCTURAL,
-    )
+    options = {"fidelity": STRUCTURAL, "kind": Kind.STRUCTURAL}
+
+    @rule_of(name, inplace=False, samples=sample(shape, like), **options)
     def resized(self: Moments | Tensor, other: Moments | Tensor) -> Moments | Tensor:
         """The same elements in the shape of another tensor.
 
@@ -216,14 +204,12 @@ def _tensor_lists(draw: Draw) -> Iterable[Sample]:
     yield Sample([draw.moments(2, 3), draw.constant(2, 3)])
 
 
-for _names in (
-    ("cat", "concat", "concatenate"),
-    ("stack",),
-    ("hstack",),
-    ("vstack", "row_stack"),
-    ("dstack",),
-):
-    structural_of(*_names, samples=_tensor_lists, data={0: "tensors"}, inplace=True)
+_LISTS: dict[str, Any] = {"samples": _tensor_lists, "data": {0: "tensors"}, "inplace": True}
+structural_of("cat", "concat", "concatenate", **_LISTS)
+structural_of("stack", **_LISTS)
+structural_of("hstack", **_LISTS)
+structural_of("vstack", "row_stack", **_LISTS)
+structural_of("dstack", **_LISTS)
 
 
 def _borders(draw: Draw) -> Iterable[Sample]:
@@ -249,6 +235,12 @@ def _fills(*where: object) -> Samples:
     ]
 
 
+def _writes(name: str, source: dict[int, str], samples: Samples, op: Target | None = None) -> None:
+    """Registers an op that writes a source, named by position and keyword, into its input."""
+    op, data = op or getattr(torch, name), {0: "input"} | source
+    structural_of(name, samples=samples, op=op, data=data, inplace=True)
+
+
 def _put(
     input: Tensor, indices: Iterable[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
@@ -256,43 +248,20 @@ def _put(
     return _aten.index_put.default(input, list(indices), values, accumulate)
 
 
-# Writes: the operation, where its source is, and samples.
-for _name, _op, _source, _samples in (
-    ("masked_fill", torch.masked_fill, {2: "value"}, _fills(_MASK)),
-    ("index_fill", torch.index_fill, {3: "value"}, _fills(1, _COLUMNS)),
-    (
-        "index_copy",
-        torch.index_copy,
-        {3: "source"},
-        operands((3, 4), 1, _COLUMNS, second=(3, 2)),
-    ),
-    (
-        "masked_scatter",
-        torch.masked_scatter,
-        {2: "source"},
-        operands((3, 4), _MASK.expand(3, 4), second=(6,)),
-    ),
-    (
-        "index_put",
-        _put,
-        {2: "values"},
-        operands((3, 4), (torch.tensor([0, 2]), torch.tensor([1, 1])), second=(2,)),
-    ),
-    (
-        "slice_scatter",
-        torch.slice_scatter,
-        {1: "src"},
-        operands((3, 4), second=(3, 2), behind=(1, 1, 3)),
-    ),
-    (
-        "select_scatter",
-        torch.select_scatter,
-        {1: "src"},
-        operands((3, 4), second=(3,), behind=(1, 2)),
-    ),
-    ("diagonal_scatter", torch.diagonal_scatter, {1: "src"}, operands((3, 4), second=(3,))),
-):
-    structural_of(_name, samples=_samples, op=_op, data={0: "input"} | _source, inplace=True)
+_CORNERS = torch.tensor([0, 2]), torch.tensor([1, 1])
+_writes("masked_fill", {2: "value"}, _fills(_MASK))
+_writes("index_fill", {3: "value"}, _fills(1, _COLUMNS))
+_writes("index_copy", {3: "source"}, operands((3, 4), 1, _COLUMNS, second=(3, 2)))
+_writes("masked_scatter", {2: "source"}, operands((3, 4), _MASK.expand(3, 4), second=(6,)))
+_writes("index_put", {2: "values"}, operands((3, 4), _CORNERS, second=(2,)), _put)
+_writes("slice_scatter", {1: "src"}, operands((3, 4), second=(3, 2), behind=(1, 1, 3)))
+_writes("select_scatter", {1: "src"}, operands((3, 4), second=(3,), behind=(1, 2)))
+_writes("diagonal_scatter", {1: "src"}, operands((3, 4), second=(3,)))
+
+
+def _assignments(draw: Draw) -> Iterable[Sample]:
+    yield Sample(draw.moments(3, 4), (slice(None), 1), draw.moments(3))
+    yield Sample(draw.moments(3, 4), 0, 2.5)
 
 
 def _assign(self: Tensor, index: Any, value: Any) -> Tensor:
@@ -304,10 +273,7 @@ def _assign(self: Tensor, index: Any, value: Any) -> Tensor:
 structural(
     Tensor.__setitem__,
     name="setitem",
-    samples=lambda draw: [
-        Sample(draw.moments(3, 4), (slice(None), 1), draw.moments(3)),
-        Sample(draw.moments(3, 4), 0, 2.5),
-    ],
+    samples=_assignments,
     op=_assign,
     data={0: "self", 2: "value"},
     views=False,
@@ -398,16 +364,10 @@ def _two_axes(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.constant(3), draw.moments(4), indexing="xy")
 
 
-for _name, _samples in (("broadcast_tensors", _two_shapes), ("meshgrid", _two_axes)):
-    rule_of(
-        _name,
-        inplace=False,
-        fidelity=STRUCTURAL,
-        samples=_samples,
-        kind=Kind.STRUCTURAL,
-        takes_target=True,
-        views_each=True,
-    )(_together)
+_TOGETHER: dict[str, Any] = {"fidelity": STRUCTURAL, "kind": Kind.STRUCTURAL, "inplace": False}
+_TOGETHER |= {"takes_target": True, "views_each": True}
+rule_of("broadcast_tensors", samples=_two_shapes, **_TOGETHER)(_together)
+rule_of("meshgrid", samples=_two_axes, **_TOGETHER)(_together)
 
 
 def _sequences(draw: Draw) -> Iterable[Sample]:
@@ -420,21 +380,11 @@ def _packs(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(5, 4), torch.tensor([2, 2, 1]), True, 0.0, -1)
 
 
-structural(
-    _VF._pack_padded_sequence,
-    _aten._pack_padded_sequence.default,
-    name="pack_padded_sequence",
-    samples=_sequences,
-    views=False,
-)
-structural(
-    _VF._pad_packed_sequence,
-    _aten._pad_packed_sequence.default,
-    name="pad_packed_sequence",
-    samples=_packs,
-    data={0: "data", 3: "padding_value"},
-    views=False,
-)
+_PACK = _VF._pack_padded_sequence, _aten._pack_padded_sequence.default
+_PAD = _VF._pad_packed_sequence, _aten._pad_packed_sequence.default
+_PADDED = {0: "data", 3: "padding_value"}
+structural(*_PACK, name="pack_padded_sequence", samples=_sequences, views=False)
+structural(*_PAD, name="pad_packed_sequence", samples=_packs, data=_PADDED, views=False)
 
 
 # Sums of elements that meet in one place.
@@ -639,11 +589,7 @@ def fill(self: Moments, value: float | Tensor = 0.0) -> Moments:
 
 
 @rule_of(
-    "nan_to_num",
-    fidelity=STRUCTURAL,
-    samples=sample((3, 4)),
-    kind=Kind.STRUCTURAL,
-    views=False,
+    "nan_to_num", fidelity=STRUCTURAL, samples=sample((3, 4)), kind=Kind.STRUCTURAL, views=False
 )
 def nan_to_num(
     input: Moments,
@@ -662,23 +608,11 @@ def nan_to_num(
     return Moments(torch.nan_to_num(input.mean, nan, posinf, neginf), var)
 
 
-_DROPOUTS = (
-    F.dropout,
-    F.dropout1d,
-    F.dropout2d,
-    F.dropout3d,
-    F.alpha_dropout,
-    F.feature_alpha_dropout,
-)
+_DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "feature_dropout")
 
 
 @rule(
-    *dict.fromkeys(
-        (
-            *_DROPOUTS,
-            *spellings("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"),
-        )
-    ),
+    *dict.fromkeys((F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, *spellings(*_DROPOUTS))),
     name="dropout",
     fidelity=STRUCTURAL,
     samples=lambda draw: [
@@ -831,18 +765,13 @@ refuse(
     name="gumbel_softmax",
     reason="`gumbel_softmax` draws random numbers of its own. Use `torch.softmax` at inference.",
 )
+_TRANSFORMS = [
+    transform
+    for name, transform in vars(torch.fft).items()
+    if "fft" in name and not name.endswith("freq") and callable(transform)
+]
 refuse(
-    *dict.fromkeys(
-        (
-            *(
-                transform
-                for name, transform in vars(torch.fft).items()
-                if "fft" in name and not name.endswith("freq") and callable(transform)
-            ),
-            *_operations("stft istft view_as_complex polar"),
-            torch.complex,
-        )
-    ),
+    *dict.fromkeys((*_TRANSFORMS, *_operations("stft istft view_as_complex polar"), torch.complex)),
     name="complex numbers",
     reason="The result is complex, and howsure's Gaussians are real. Write the transform in the "
     "model as a product with constant cosine and sine matrices, or as a convolution, which have "
