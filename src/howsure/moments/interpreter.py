@@ -8,6 +8,7 @@ model.
 from __future__ import annotations
 
 import contextlib
+import dis
 import math
 import sys
 from collections import Counter
@@ -43,7 +44,13 @@ from howsure.trees import as_call, clone_tensors, has_values, is_tracing, map_le
 
 
 class Interpreter(Protocol):
-    """Runs operations on carriers."""
+    """Runs operations on carriers.
+
+    Attributes:
+        below_python: The error of an operation that was called from compiled code.
+    """
+
+    below_python: NoRuleError | None
 
     def call(self, func: Target, args: Args, kwargs: Kwargs) -> object:
         """The result of `func`, with carriers in place of random tensors."""
@@ -161,12 +168,16 @@ class Gaussian(Tensor):
         cls, func: object, types: object, args: Args = (), kwargs: Kwargs | None = None
     ) -> NoReturn:
         """Reached only from below Python: compiled C++ or scripted code, where no rule applies."""
-        raise NoRuleError(
+        error = NoRuleError(
             f"`{func}` was called on a Gaussian from compiled code (TorchScript, a C++ extension "
             "or a custom autograd function), where howsure cannot see what happens to the "
-            "variance. Use the Python module in place of the compiled one, or register a rule "
-            "for the compiled operation with `@howsure.rule(op, ...)`."
+            "variance. Use the Python function in its place, or register a rule for the compiled "
+            "operation with `@howsure.rule(op, ...)`."
         )
+        # Compiled code may turn the error into one of its own.
+        for gaussian in leaves_of((args, kwargs), Gaussian):
+            gaussian.interpreter.below_python = error
+        raise error
 
 
 def read(tree: object) -> Any:
@@ -185,7 +196,7 @@ class RuleInterpreter:
         sites: Tells in which module an operation was called.
         fallback: What to do without a rule: "error", "linearise" or "sample".
         fallen_back: How often each operation took the fallback, by module.
-        has_raised: Whether an error came out of a rule.
+        below_python: The error of an operation that was called from compiled code.
     """
 
     def __init__(
@@ -197,7 +208,7 @@ class RuleInterpreter:
         self.sites = sites
         self.fallback = fallback
         self.fallen_back: Counter[tuple[Target, str]] = Counter()
-        self.has_raised = False
+        self.below_python: NoRuleError | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -231,11 +242,7 @@ class RuleInterpreter:
                 return self.of_constants(func, args, kwargs)
             return self.of_gaussians(func, args, kwargs)
         except NoRuleError as error:
-            self.has_raised = True
             raise self.located(func, args, kwargs, error) from error.__cause__
-        except Exception:
-            self.has_raised = True
-            raise
 
     def of_constants(self, func: Target, args: Args, kwargs: Kwargs) -> object:
         """An operation on tensors such as `x.new_zeros(...)`: the plain one, on the plain values.
@@ -503,38 +510,50 @@ def run(
     """The model's output, with carriers where it is random."""
     _refuse_train_mode(model)
     keep_freed_memory()
-    plain, keywords = as_call(x, model)
+    args, kwargs = as_call(x, model)
     if type(x) is tuple and not isinstance(noise_var, tuple | list) and noise_var is not None:
         raise TypeError(
             f"`x` has {len(x)} positional inputs, so `noise_var` must be a tuple of {len(x)} "
             "variances, with None for inputs without noise."
         )
-    args, kwargs = plain, keywords
     if kwargs:
         kwargs = add_noise(kwargs, noise_var, interpreter.enter)
     elif type(x) is tuple:
         args = add_noise(args, tuple(noise_var or [None] * len(args)), interpreter.enter)
     else:
         args = (add_noise(args[0], noise_var, interpreter.enter),)
-    with python_only():
-        try:
+    try:
+        with python_only():
             return isolated(model)(*args, **kwargs)
-        except NoRuleError:
+    except NoRuleError:
+        raise
+    except BufferError as error:
+        raise NoRuleError(
+            "`to_dlpack(x)` hands out the memory of a Gaussian, and it has none. Keep the model in "
+            "torch, or move this step behind `propagate`."
+        ) from error
+    except RuntimeError as error:
+        if interpreter.below_python is not None:
+            raise interpreter.below_python from error
+        name = _assigned_attribute(error)
+        if name not in ("data", "grad"):
             raise
-        except (RuntimeError, BufferError) as error:
-            if interpreter.has_raised:
-                raise
-            # Either the model fails by itself, or it hands a Gaussian to what asks for no rule.
-            isolated(model)(*clone_tensors(plain), **clone_tensors(keywords))
-            raise NoRuleError(_BELOW_PYTHON) from error
+        raise NoRuleError(
+            f"`y.{name} = x` puts a Gaussian into the memory of another tensor, and a Gaussian has "
+            "none. Write `y = x` in the model."
+        ) from error
 
 
-_BELOW_PYTHON = (
-    "The model hands a Gaussian to code below Python, where howsure cannot see what happens to the "
-    "variance: `y.data = x`, `y.grad = x` or `to_dlpack(x)`, which take the memory of a tensor, "
-    "and a Gaussian has none; or a function made by `torch.jit.script` or `torch.jit.trace`. Use "
-    'the Python function in its place, write `y = x`, or take `method="gradients"`.'
-)
+def _assigned_attribute(error: Exception) -> str | None:
+    """The attribute whose assignment raised the error, if that is what did."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    assert innermost is not None
+    for instruction in dis.get_instructions(innermost.tb_frame.f_code):
+        if instruction.offset == innermost.tb_lasti and instruction.opname == "STORE_ATTR":
+            return instruction.argval
+    return None
 
 
 @contextlib.contextmanager
