@@ -1,4 +1,12 @@
-"""Kinds of operations whose moment rule follows from the operation itself: one line per rule."""
+"""The mechanisms by which a moment rule follows from its operation: one line per rule.
+
+- `structural`: an op that moves elements, or adds them up.
+- `linear_map`, `bilinear_map`: an op with weights, or with two operands.
+- `separable_map`: a linear op along each axis, whose weights are nowhere written down.
+- `elementwise`: a function of single elements, by quadrature; `pointwise`: by a formula.
+- `composite`: a definition by operations that have rules.
+- `respell`: another order of arguments; `value_only`: a query; `refuse`: no answer but a reason.
+"""
 
 from __future__ import annotations
 
@@ -37,105 +45,9 @@ from howsure.moments.value import (
     Moments,
     leaves_of,
     mean_of,
+    substitute,
     variance_dtype,
 )
-from howsure.trees import map_leaves
-
-
-def bilinear(
-    op: Callable[[Tensor, Tensor], Tensor], left: Moments | Tensor, right: Moments | Tensor
-) -> Moments:
-    """Moments of an op that is linear in each of two independent operands.
-
-    mean = op(m1, m2), var = op(m1**2, v2) + op(v1, m2**2) + op(v1, v2); a constant operand has
-    variance 0. Exact.
-    """
-    if isinstance(left, Moments) and isinstance(right, Moments):
-        var = op(left.mean.to(left.var.dtype).square(), right.var)
-        var = var + op(left.var, right.mean.to(right.var.dtype).square())
-        return Moments(op(left.mean, right.mean), var + op(left.var, right.var))
-    if isinstance(left, Moments):
-        assert isinstance(right, Tensor)
-        return Moments(op(left.mean, right), through_squares(op, left.var, right))
-    assert isinstance(right, Moments)
-    var = through_squares(lambda var, square: op(square, var), right.var, left)
-    return Moments(op(left, right.mean), var)
-
-
-def bilinear_map(
-    *targets: Target, name: str, samples: Samples, first: str = "input", second: str = "other"
-) -> Rule:
-    """Registers an op that is linear in each of its operands, named `first` and `second`."""
-
-    def moments(target: Target, *args: Any, **kwargs: Any) -> Moments:
-        """E = op(m1, m2), Var = op(m1**2, v2) + op(v1, m2**2) + op(v1, v2).
-
-        Assumes: independent operands; exact then. A tensor and its own transpose are not, nor are
-        the elements that `outer(x, x)` has on its diagonal.
-
-        Source: sums of products of independent variables, Goodman 1960.
-        """
-        given = dict(zip((first, second), args, strict=False)) | kwargs
-        left, right = given.pop(first), given.pop(second)
-
-        def op(x: Tensor, y: Tensor) -> Tensor:
-            return target(x, y, *args[2:], **given)
-
-        return bilinear(op, left, right)
-
-    return register(
-        Rule(name, moments, targets, EXACT, samples, kind=Kind.BILINEAR, takes_target=True)
-    )
-
-
-def bilinear_of(*names: str, **options: Any) -> Rule:
-    """`bilinear_map` for all `spellings` of torch's operations `names`."""
-    return bilinear_map(*spellings(*names, inplace=False), name=names[0], **options)
-
-
-def linear_map(
-    function: Target, *aliases: Target, name: str, samples: Samples, source: str
-) -> Rule:
-    """Registers `function(input, weight, bias, ...)`: linear in input and in weight.
-
-    The variance goes through the same function with squared weights and without the bias.
-    """
-
-    def moments(
-        input: Moments | Tensor,
-        weight: Moments | Tensor,
-        bias: Moments | Tensor | None = None,
-        *args: object,
-        **kwargs: object,
-    ) -> Moments:
-        def op(data: Tensor, kernel: Tensor) -> Tensor:
-            return function(data, kernel, None, *args, **kwargs)
-
-        if isinstance(input, Moments) and isinstance(weight, Tensor):
-            # The usual case keeps torch's fused bias: the mean is then the plain value exactly.
-            shift = bias.mean if isinstance(bias, Moments) else bias
-            mean = function(input.mean, weight, shift, *args, **kwargs)
-            out = Moments(mean, through_squares(op, input.var, weight))
-        else:
-            out = bilinear(op, input, weight)
-            if bias is not None:
-                shift = bias.mean if isinstance(bias, Moments) else bias
-                out = Moments(out.mean + _per_channel(shift, out.mean), out.var)
-        if isinstance(bias, Moments):
-            return Moments(out.mean, out.var + _per_channel(bias.var, out.mean))
-        return out
-
-    def _per_channel(shift: Tensor, like: Tensor) -> Tensor:
-        channel_axes = 0 if function is torch.nn.functional.linear else like.dim() - 2
-        return shift.reshape(shift.shape + (1,) * min(channel_axes, like.dim() - 1))
-
-    moments.__doc__ = (
-        "var = op(var, weight**2); the bias moves the mean only.\n\n"
-        "Assumes: independent elements of input, weight and bias. Exact for each output; outputs "
-        f"become correlated, which later rules ignore.\n\nSource: {source}."
-    )
-    return register(Rule(name, moments, (function, *aliases), EXACT, samples, kind=Kind.LINEAR_MAP))
-
 
 # Operations that move elements: the data is their first argument, unless they say otherwise.
 _FIRST = {0: "input"}
@@ -222,17 +134,97 @@ def _pair(means: Any, variances: Any) -> Any:
     return type(means)(_pair(m, v) for m, v in zip(means, variances, strict=True))
 
 
-def respell(
-    like: Rule, *targets: Target, name: str, samples: Samples, arguments: Callable[..., Args]
+def linear_map(
+    function: Target, *aliases: Target, name: str, samples: Samples, source: str
 ) -> Rule:
-    """Registers a spelling with another order of arguments; `arguments` puts them in `like`'s."""
+    """Registers `function(input, weight, bias, ...)`: linear in input and in weight.
 
-    def moments(*args: object, **kwargs: object) -> object:
-        return like(*arguments(*args, **kwargs))
+    The variance goes through the same function with squared weights and without the bias.
+    """
 
-    moments.__doc__ = f"As `{like.name}`, with another order of arguments."
-    changes = {"name": name, "function": moments, "targets": targets, "samples": samples}
-    return register(replace(like, **changes, takes_target=False))
+    def moments(
+        input: Moments | Tensor,
+        weight: Moments | Tensor,
+        bias: Moments | Tensor | None = None,
+        *args: object,
+        **kwargs: object,
+    ) -> Moments:
+        def op(data: Tensor, kernel: Tensor) -> Tensor:
+            return function(data, kernel, None, *args, **kwargs)
+
+        if isinstance(input, Moments) and isinstance(weight, Tensor):
+            # The usual case keeps torch's fused bias: the mean is then the plain value exactly.
+            mean = function(input.mean, weight, mean_of(bias), *args, **kwargs)
+            out = Moments(mean, through_squares(op, input.var, weight))
+        else:
+            out = bilinear(op, input, weight)
+            if bias is not None:
+                out = Moments(out.mean + per_channel(mean_of(bias), out.mean), out.var)
+        if isinstance(bias, Moments):
+            return Moments(out.mean, out.var + per_channel(bias.var, out.mean))
+        return out
+
+    def per_channel(shift: Tensor, like: Tensor) -> Tensor:
+        channel_axes = 0 if function is torch.nn.functional.linear else like.dim() - 2
+        return shift.reshape(shift.shape + (1,) * min(channel_axes, like.dim() - 1))
+
+    moments.__doc__ = (
+        "var = op(var, weight**2); the bias moves the mean only.\n\n"
+        "Assumes: independent elements of input, weight and bias. Exact for each output; outputs "
+        f"become correlated, which later rules ignore.\n\nSource: {source}."
+    )
+    return register(Rule(name, moments, (function, *aliases), EXACT, samples, kind=Kind.LINEAR_MAP))
+
+
+def bilinear(
+    op: Callable[[Tensor, Tensor], Tensor], left: Moments | Tensor, right: Moments | Tensor
+) -> Moments:
+    """Moments of an op that is linear in each of two independent operands.
+
+    mean = op(m1, m2), var = op(m1**2, v2) + op(v1, m2**2) + op(v1, v2); a constant operand has
+    variance 0. Exact.
+    """
+    if isinstance(left, Moments) and isinstance(right, Moments):
+        var = op(left.mean.to(left.var.dtype).square(), right.var)
+        var = var + op(left.var, right.mean.to(right.var.dtype).square())
+        return Moments(op(left.mean, right.mean), var + op(left.var, right.var))
+    if isinstance(left, Moments):
+        assert isinstance(right, Tensor)
+        return Moments(op(left.mean, right), through_squares(op, left.var, right))
+    assert isinstance(right, Moments)
+    var = through_squares(lambda var, square: op(square, var), right.var, left)
+    return Moments(op(left, right.mean), var)
+
+
+def bilinear_map(
+    *targets: Target, name: str, samples: Samples, first: str = "input", second: str = "other"
+) -> Rule:
+    """Registers an op that is linear in each of its operands, named `first` and `second`."""
+
+    def moments(target: Target, *args: Any, **kwargs: Any) -> Moments:
+        """E = op(m1, m2), Var = op(m1**2, v2) + op(v1, m2**2) + op(v1, v2).
+
+        Assumes: independent operands; exact then. A tensor and its own transpose are not, nor are
+        the elements that `outer(x, x)` has on its diagonal.
+
+        Source: sums of products of independent variables, Goodman 1960.
+        """
+        given = dict(zip((first, second), args, strict=False)) | kwargs
+        left, right = given.pop(first), given.pop(second)
+
+        def op(x: Tensor, y: Tensor) -> Tensor:
+            return target(x, y, *args[2:], **given)
+
+        return bilinear(op, left, right)
+
+    return register(
+        Rule(name, moments, targets, EXACT, samples, kind=Kind.BILINEAR, takes_target=True)
+    )
+
+
+def bilinear_of(*names: str, **options: Any) -> Rule:
+    """`bilinear_map` for all `spellings` of torch's operations `names`."""
+    return bilinear_map(*spellings(*names, inplace=False), name=names[0], **options)
 
 
 def separable_map(op: Target, *aliases: Target, name: str, dims: int, samples: Samples) -> Rule:
@@ -391,8 +383,9 @@ def composite(
     """
 
     def enter(definition: Callable[..., object]) -> Rule:
-        own = _widened(definition) if wide else definition
-        return register(Rule(name, own, targets, fidelity, samples, Kind.COMPOSITE, **options))
+        function = _widen(definition) if wide else definition
+        kind = Kind.COMPOSITE
+        return register(Rule(name, function, targets, fidelity, samples, kind, **options))
 
     return enter
 
@@ -404,29 +397,35 @@ def composite_of(
     return composite(*spellings(*names, inplace=inplace), name=names[0], **options)
 
 
-def _widened(definition: Callable[..., object]) -> Callable[..., object]:
+def _widen(definition: Callable[..., object]) -> Callable[..., object]:
+    """The definition with half-precision arguments in float32, and its results back."""
+
     @wraps(definition)
     def in_single(*args: object, **kwargs: object) -> object:
-        found: list[torch.dtype] = []
+        halves = [x.dtype for x in leaves_of((args, kwargs), Tensor) if x.dtype in HALF_PRECISION]
+        if not halves:
+            return definition(*args, **kwargs)
 
-        def widened(leaf: object) -> object:
-            if not isinstance(leaf, Tensor) or leaf.dtype not in HALF_PRECISION:
-                return leaf
-            found.append(leaf.dtype)
-            return leaf.to(torch.float32)
+        def convert(source: Sequence[torch.dtype], to: torch.dtype, tree: object) -> Any:
+            return substitute(tree, Tensor, lambda x: x.to(to) if x.dtype in source else x)
 
-        def narrowed(leaf: object) -> object:
-            if not isinstance(leaf, Tensor) or leaf.dtype != torch.float32:
-                return leaf
-            return leaf.to(found[0])
-
-        wide_args, wide_kwargs = map_leaves(widened, (args, kwargs))
-        result = definition(*wide_args, **wide_kwargs)
-        if not found:
-            return result
-        return map_leaves(narrowed, result)
+        args, kwargs = convert(HALF_PRECISION, torch.float32, (args, kwargs))
+        return convert((torch.float32,), halves[0], definition(*args, **kwargs))
 
     return in_single
+
+
+def respell(
+    like: Rule, *targets: Target, name: str, samples: Samples, arguments: Callable[..., Args]
+) -> Rule:
+    """Registers a spelling with another order of arguments; `arguments` puts them in `like`'s."""
+
+    def moments(*args: object, **kwargs: object) -> object:
+        return like(*arguments(*args, **kwargs))
+
+    moments.__doc__ = f"As `{like.name}`, with another order of arguments."
+    changes = {"name": name, "function": moments, "targets": targets, "samples": samples}
+    return register(replace(like, **changes, takes_target=False))
 
 
 def value_only(*targets: Target, name: str) -> Rule:

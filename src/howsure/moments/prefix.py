@@ -63,18 +63,18 @@ class Prefix:
 
     def _kept(self, call: object, compute: Callable[[], object]) -> object:
         try:
-            found = compute()
+            result = compute()
         except Exception:
             self.close()  # What is done instead does not pass here, and would not be counted.
             raise
-        parts = [part for part in pytree.tree_leaves(found) if isinstance(part, Moments)]
-        own = sum(part.mean.numel() + part.var.numel() for part in parts)
-        self.size, self.largest = self.size + own, max(self.largest, own)
+        parts = [part for part in pytree.tree_leaves(result) if isinstance(part, Moments)]
+        count = sum(part.mean.numel() + part.var.numel() for part in parts)
+        self.size, self.largest = self.size + count, max(self.largest, count)
         if self.size > max(_MOST_ELEMENTS, _MOST_TIMES * self.largest):
             self.close()
         else:
-            self.results.append((call, found))
-        return found
+            self.results.append((call, result))
+        return result
 
 
 class PrefixInterpreter(RuleInterpreter):

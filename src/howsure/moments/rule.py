@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -123,33 +123,20 @@ def spellings(*names: str, inplace: bool = True, first: Target | None = None) ->
     An operation called `relu` is reached as `torch.relu`, `torch.relu_`, `Tensor.relu`,
     `Tensor.relu_`, `F.relu`, `F.relu_`, and in exported programs as `aten.relu.default`.
     """
-    found: dict[Target, None] = {} if first is None else {first: None}
+    targets: dict[Target, None] = {} if first is None else {first: None}
     for name in names:
-        for variant in _variants(name, inplace):
-            candidates = (getattr(namespace, variant, None) for namespace in _namespaces())
-            found.update(dict.fromkeys(c for c in candidates if callable(c)))
-            found.update(dict.fromkeys(_aten_overloads(variant)))
-    if not found:
+        variants = (name, f"__{name}__", f"{name}_", f"__i{name}__")
+        for variant in variants if inplace else variants[:2]:
+            spaces = (torch, torch.Tensor, torch.nn.functional, torch.special, _nn)
+            candidates = (getattr(space, variant, None) for space in spaces)
+            targets |= dict.fromkeys(target for target in candidates if callable(target))
+            # The overloads of `aten.name`; `.out` overloads write elsewhere and are left out.
+            packet = None if variant.startswith("__") else getattr(torch.ops.aten, variant, None)
+            overloads = packet.overloads() if packet is not None else ()
+            targets |= {getattr(packet, o): None for o in overloads if "out" not in o}
+    if not targets:
         raise ValueError(f"torch has no operation called {' or '.join(names)}.")
-    return tuple(found)
-
-
-def _variants(name: str, inplace: bool) -> tuple[str, ...]:
-    if inplace:
-        return (name, f"__{name}__", f"{name}_", f"__i{name}__")
-    return (name, f"__{name}__")
-
-
-def _namespaces() -> tuple[object, ...]:
-    return (torch, torch.Tensor, torch.nn.functional, torch.special, _nn)
-
-
-def _aten_overloads(name: str) -> Iterator[Target]:
-    """The overloads of `aten.name`; `.out` overloads write elsewhere and are left out."""
-    packet = None if name.startswith("__") else getattr(torch.ops.aten, name, None)
-    for overload in packet.overloads() if packet is not None else ():
-        if "out" not in overload:
-            yield getattr(packet, overload)
+    return tuple(targets)
 
 
 def parameter_names(function: Target) -> list[str]:
@@ -297,14 +284,14 @@ class Rule:
     @property
     def like(self) -> str | None:
         """The rule whose assumptions and source are its own: "As `clamp(x, 0, 6)`." names it."""
-        found = re.match(r"As `\W*(\w+)", self.summary)
-        return found.group(1) if found else None
+        match = re.match(r"As `\W*(\w+)", self.summary)
+        return match.group(1) if match else None
 
     def paragraph(self, label: str) -> str:
         """What the docstring says behind `label:`, on one line."""
         text = inspect.getdoc(self.function) or ""
-        found = re.search(rf"^{label}: (.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
-        return " ".join(found.group(1).split()) if found else ""
+        match = re.search(rf"^{label}: (.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+        return " ".join(match.group(1).split()) if match else ""
 
     @functools.cached_property
     def inplace_position(self) -> int | None:

@@ -238,12 +238,12 @@ def score_moments(query: Operand, key: Operand, scale: float) -> Scores:
     q, k = mean_of(query).to(dtype), mean_of(key).to(dtype)
     mean = q @ k.transpose(-2, -1) * scale
     away = k - k.mean(-2, keepdim=True)
-    own = torch.zeros_like(mean)
+    own_var = torch.zeros_like(mean)
     if isinstance(key, Moments):
-        own = (q.square() + var_of(query)) @ key.var.transpose(-2, -1) * scale**2
+        own_var = (q.square() + var_of(query)) @ key.var.transpose(-2, -1) * scale**2
     if not isinstance(query, Moments):
-        return Scores(mean, own, None, away)
-    return Scores(mean, own, query.var * scale**2, away)
+        return Scores(mean, own_var, None, away)
+    return Scores(mean, own_var, query.var * scale**2, away)
 
 
 # Many heads, written with operations that have rules.

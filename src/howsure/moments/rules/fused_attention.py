@@ -54,8 +54,8 @@ def native_multi_head_attention(
         # Whatever the dtype, nonzero means left out; type 1 is a mask of keys (batch, S).
         mask = mask_of_numbers(mask.bool(), query)
         mask = mask[:, None, None, :] if mask_type == 1 else mask
-    out, seen = attend(q, k, v, mask, need_weights, average_attn_weights)
-    return F.linear(out, proj_weight, proj_bias).transpose(0, 1), seen
+    out, weights = attend(q, k, v, mask, need_weights, average_attn_weights)
+    return F.linear(out, proj_weight, proj_bias).transpose(0, 1), weights
 
 
 def _layers(draw: Draw) -> Iterable[Sample]:

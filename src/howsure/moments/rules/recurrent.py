@@ -155,9 +155,9 @@ def _sequences(gates: int) -> Samples:
     """Each gate reads inputs of its own, and none the state: independent, as the rules assume."""
 
     def parameters(draw: Draw, size: int) -> list[Tensor]:
-        own = torch.diag(draw.positive(gates * 2))[:, :size]
+        weight = torch.diag(draw.positive(gates * 2))[:, :size]
         still = torch.zeros(gates * 2, 2, dtype=torch.float64)
-        return [own, still, draw.positive(gates * 2), draw.positive(gates * 2)]
+        return [weight, still, draw.positive(gates * 2), draw.positive(gates * 2)]
 
     def samples(draw: Draw) -> Iterable[Sample]:
         start = draw.constant(1, 3, 2), draw.constant(1, 3, 2)
@@ -220,12 +220,12 @@ def _steps(gates: int, state_noise: bool) -> Samples:
     """Each gate reads inputs of its own, so that gates are independent, as the rules assume."""
 
     def samples(draw: Draw) -> Iterable[Sample]:
-        own, still = torch.diag(draw.positive(gates * 2)), draw.constant(gates * 2, 2)
+        weight, still = torch.diag(draw.positive(gates * 2)), draw.constant(gates * 2, 2)
         biases = draw.positive(gates * 2), draw.positive(gates * 2)
         x, h = draw.moments(3, gates * 2, mean=3.0, std=0.3), draw.constant(3, 2) / 4
         c = draw.moments(3, 2, std=0.3) if state_noise else draw.constant(3, 2)
-        yield Sample(x, (h, c) if gates == 4 else h, own, still, *biases)
-        yield Sample(x, (h, c) if gates == 4 else h, own, still)
+        yield Sample(x, (h, c) if gates == 4 else h, weight, still, *biases)
+        yield Sample(x, (h, c) if gates == 4 else h, weight, still)
 
     return samples
 
