@@ -224,9 +224,16 @@ def _statistics_first(
     bias: Tensor | None,
     running_mean: Tensor | None,
     running_var: Tensor | None,
-    *options: Any,
+    training: bool | None = None,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+    *,
+    use_input_stats: bool | None = None,
 ) -> tuple[Any, ...]:
-    return input, running_mean, running_var, weight, bias, *options[:3]
+    """The arguments in Python's order; an instance norm calls `training` `use_input_stats`."""
+    flag = use_input_stats if training is None else training
+    return input, running_mean, running_var, weight, bias, flag, momentum, eps
 
 
 respell(
