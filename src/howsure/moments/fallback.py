@@ -108,10 +108,11 @@ def _push_forward(call: RandomCall, directions: Tensors) -> Tensors:
         return torch.autograd.functional.jvp(call.floats, call.means, direction)[1]
 
     def one_by_one(function: Callable[..., Tensors]) -> Callable[..., Tensors]:
-        return lambda *directions: tuple(
-            torch.stack(column)
-            for column in zip(*(function(*d) for d in zip(*directions, strict=True)), strict=True)
-        )
+        def loop(*directions: Tensor) -> Tensors:
+            rows = [function(*direction) for direction in zip(*directions, strict=True)]
+            return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+
+        return loop
 
     agrees = _backward_check(call)
     reason: Exception | str = "it has no derivative"

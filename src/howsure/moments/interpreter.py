@@ -283,6 +283,8 @@ class RuleInterpreter:
                     raise
                 result = self.without_rule(func, args, kwargs, error)
             except TypeError as error:
+                if rule.takes_carriers:
+                    raise
                 # The call itself may be wrong, or its rule takes no Gaussian in one of its places.
                 values, options = clone_tensors(mean_of(read((args, kwargs))))
                 func(*values, **options)

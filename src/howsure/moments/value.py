@@ -67,12 +67,8 @@ def substitute(tree: object, kind: type | tuple[type, ...], function: Target) ->
     if isinstance(tree, dict):
         return {key: substitute(item, kind, function) for key, item in tree.items()}
     # Every operation asks: a call for each number would take as long as small rules.
-    items = [
-        function(item)
-        if isinstance(item, kind)
-        else (substitute(item, kind, function) if isinstance(item, _NESTED) else item)
-        for item in tree
-    ]
+    inner = (kind, _NESTED)
+    items = [substitute(item, kind, function) if isinstance(item, inner) else item for item in tree]
     return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
 
 
