@@ -33,14 +33,14 @@ _OTHER_MEANINGS = {
         "noise/sensors.py",
         "cli/commands/noise.py",  # a kind of noise
         "moments/rules/exported.py",
-        "moments/rules/shape.py",  # a way to pad
+        "moments/rules/structural.py",  # a way to pad
     },
     "linear": {
         "report/values.py",
         "report/axes.py",
         "report/charts.py",  # a scale of an axis
         "moments/rules/exported.py",
-        "moments/rules/resize.py",  # a way to interpolate
+        "moments/rules/resampling.py",  # a way to interpolate
         "moments/rules/linear.py",
         "operations.py",
         "posterior/local_error.py",  # a torch function

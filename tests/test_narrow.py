@@ -10,7 +10,7 @@ from compilers import needs_compiler
 from howsure.deploy.compiling import program
 from howsure.deploy.compiling.tracing import traced
 from howsure.methods import METHODS
-from howsure.moments.numerics.quadrature import expectation, widths_noted
+from howsure.moments.numerics import expectation, widths_noted
 from howsure.trees import TensorTree
 
 # Warnings of torch's own about its own compiler.

@@ -4,8 +4,26 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.moments.rule import EXACT, Rule, find, register, registered, rule, unregister
-from howsure.moments.samples import one_of_each_shape
+from howsure.moments.families import (
+    bilinear_map,
+    composite,
+    elementwise,
+    separable_map,
+    structural,
+)
+from howsure.moments.rule import (
+    EXACT,
+    Rule,
+    Sample,
+    find,
+    one_of_each_shape,
+    operands,
+    register,
+    registered,
+    rule,
+    sample,
+    unregister,
+)
 from howsure.testing import check_rule
 
 
@@ -30,8 +48,6 @@ def test_a_new_rule_is_one_registration_and_the_laws_see_it():
 
 
 def test_a_user_rule_serves_a_model_and_satisfies_the_laws():
-    from howsure.moments.families import elementwise
-
     new = elementwise(torch.special.i0e, name="i0e")
     try:
         check_rule(new)
@@ -58,3 +74,40 @@ def test_rules_can_be_overridden_for_one_call():
     )
     out = hs.propagate(torch.relu, torch.ones(2), 0.1, rules={torch.relu: doubled})
     torch.testing.assert_close(out.var, torch.full((2,), 0.2))
+
+
+# Operations of torch that have no rule, by mechanism: a rule is one line.
+ONE_LINE = {
+    "moves elements": lambda: structural(
+        torch.diag_embed, name="diag_embed", samples=sample((2, 3)), views=False
+    ),
+    "bilinear": lambda: bilinear_map(
+        torch.linalg.vecdot, name="vecdot", samples=operands((3, 4), second=(3, 4)), second="other"
+    ),
+    "separable": lambda: separable_map(
+        torch.ops.aten._adaptive_avg_pool3d.default,
+        name="pool",
+        dims=3,
+        samples=sample((1, 2, 5, 4, 3), [2, 3, 2]),
+    ),
+    "quadrature": lambda: elementwise(torch.special.ndtr, name="ndtr"),
+    "composite": lambda: composite(
+        torch.special.xlog1py,
+        name="xlog1py",
+        samples=lambda draw: [Sample(draw.moments(3), draw.positive(3))],
+    )(_xlog1py),
+}
+
+
+def _xlog1py(input, other):
+    """As `mul`, with a logarithm."""
+    return input * torch.log1p(other)
+
+
+@pytest.mark.parametrize("mechanism", ONE_LINE)
+def test_one_line_makes_a_rule_of_every_mechanism(mechanism):
+    new = ONE_LINE[mechanism]()
+    try:
+        check_rule(new)
+    finally:
+        unregister(new)

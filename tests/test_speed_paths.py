@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import howsure as hs
 from howsure.deploy.compiling.tracing import traced
 from howsure.methods.passes import usual_chunk
-from howsure.moments.numerics.blocks import in_blocks, squared
-from howsure.moments.numerics.normal import unit_tail
+from howsure.moments.numerics import in_blocks, squared, unit_tail
 from howsure.moments.rules import packed_kernels
 from howsure.moments.value import Moments
 from howsure.multipliers import Site

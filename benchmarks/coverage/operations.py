@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-from howsure.moments.carrier import Gaussian
+from howsure.moments.interpreter import Gaussian
 from howsure.moments.rule import operation_name
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from howsure.fit.training import train_adf as train_adf
     from howsure.fit.training import train_heteroscedastic as train_heteroscedastic
     from howsure.methods.variance_head import add_variance_head as add_variance_head
-    from howsure.moments.propagate import propagate as propagate
+    from howsure.moments.interpreter import propagate as propagate
     from howsure.moments.rule import Fidelity as Fidelity
     from howsure.moments.rule import rule as rule
     from howsure.moments.value import Moments as Moments
@@ -56,7 +56,7 @@ _HOMES = {
     "export": "howsure.deploy.exporting",
     "missing_rules": "howsure.auditing.survey",
     "predict_to_file": "howsure.data.scoring",
-    "propagate": "howsure.moments.propagate",
+    "propagate": "howsure.moments.interpreter",
     # With howsure's own rules, so that a second one for an operation is noticed.
     "rule": "howsure.moments.rules",
     "trace": "howsure.auditing.trace",

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import howsure.moments.rules  # noqa: F401  (fills the table)
-from howsure.moments.rule import registered
-from howsure.moments.samples import Sample
+from howsure.moments.rule import Sample, registered
 from howsure.moments.value import variance_dtype
 from howsure.testing import applies
 from howsure.testing.calls import Call

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from howsure.auditing.case import Case
 from howsure.auditing.truth import Clock
 from howsure.methods.passes import Pass, no_gradients
-from howsure.moments.carrier import Gaussian
+from howsure.moments.interpreter import Gaussian
 from howsure.noise import sample_of
 from howsure.progress import progress
 from howsure.trees import TensorTree

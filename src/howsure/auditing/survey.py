@@ -11,13 +11,16 @@ from torch import Tensor
 
 from howsure.auditing.inputs import as_input
 from howsure.errors import NoRuleError
-from howsure.moments.carrier import Gaussian, carriers, unwrap, wrap
-from howsure.moments.families import select
-from howsure.moments.interpreter import RuleInterpreter, works_in_place
-from howsure.moments.propagate import run
-from howsure.moments.rule import Rule, Target, find
-from howsure.moments.spellings import operation_name
-from howsure.moments.value import Args, Kwargs, certain, input_moments
+from howsure.moments.interpreter import (
+    Gaussian,
+    RuleInterpreter,
+    input_moments,
+    read,
+    run,
+    works_in_place,
+)
+from howsure.moments.rule import Rule, Target, find, operation_name
+from howsure.moments.value import Args, Kwargs, certain, leaves_of, mean_of
 from howsure.operations import CallSites
 from howsure.trees import clone_tensors, map_leaves
 
@@ -68,7 +71,7 @@ class Surveyor(RuleInterpreter):
         return result
 
     def _noted(self, func: Target, args: Args, kwargs: Kwargs, reason: str = "") -> OperationCall:
-        shapes = tuple(tuple(g.moments_now.mean.shape) for g in carriers([args, kwargs]))
+        shapes = tuple(tuple(g.moments_now.mean.shape) for g in leaves_of((args, kwargs), Gaussian))
         found = find(func, self.overrides)
         return OperationCall(
             operation_name(func), self.sites.module_path() or "", shapes, found, reason
@@ -76,7 +79,7 @@ class Surveyor(RuleInterpreter):
 
     def _plain(self, func: Target, args: Args, kwargs: Kwargs) -> object:
         """The operation on the means, as a Gaussian without variance."""
-        means, options = clone_tensors(select((unwrap(args), unwrap(kwargs)), "mean"))
+        means, options = clone_tensors(mean_of(read((args, kwargs))))
         result = map_leaves(self._certain, func(*means, **options))
         in_place = works_in_place(find(func, self.overrides), func, args, kwargs)
         if in_place and isinstance(args[0], Gaussian) and isinstance(result, Gaussian):
@@ -87,7 +90,7 @@ class Surveyor(RuleInterpreter):
     def _certain(self, leaf: object) -> object:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
-        return wrap(certain(leaf), self)
+        return self.wrap(certain(leaf))
 
 
 def survey(

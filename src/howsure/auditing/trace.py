@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from howsure.auditing.inputs import as_input
-from howsure.moments.carrier import Gaussian
-from howsure.moments.propagate import propagate
+from howsure.moments.interpreter import Gaussian, propagate
 from howsure.moments.rule import Rule, Target
 from howsure.moments.value import Moments
 

@@ -21,7 +21,7 @@ from howsure.fit.validation_data import pairs_of
 from howsure.methods.variance_head import HeteroscedasticModel, gaussian_loss, logit_loss
 from howsure.metrics.scores import gaussian_nll
 from howsure.moments.batch_statistics import batch_statistics
-from howsure.moments.propagate import propagate
+from howsure.moments.interpreter import propagate
 from howsure.multipliers import (
     Multiply,
     as_placement,

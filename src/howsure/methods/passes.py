@@ -19,10 +19,9 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.isolation import one_at_a_time
-from howsure.moments.interpreter import RuleInterpreter
-from howsure.moments.numerics.blocks import layers_of_variances_in
+from howsure.moments.interpreter import Propagated, RuleInterpreter, outcome, python_only, run
+from howsure.moments.numerics import layers_of_variances_in
 from howsure.moments.prefix import Prefix, PrefixInterpreter
-from howsure.moments.propagate import Propagated, outcome, python_only, run
 from howsure.moments.value import variance_dtype
 from howsure.multipliers import Multiply, Site, draw_uniforms, masks
 from howsure.operations import CallSites

@@ -11,7 +11,7 @@ from torch import Tensor
 from howsure.metrics.checks import gaussians, positive_variance, probability
 from howsure.metrics.streaming import streamed
 from howsure.metrics.summaries import Sums
-from howsure.moments.numerics.normal import pdf
+from howsure.moments.numerics import pdf
 
 
 @streamed(Sums, Sums.mean)

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.rule import APPROXIMATE, Rule
-from howsure.moments.samples import Draw, Sample
+from howsure.moments.rule import APPROXIMATE, Draw, Rule, Sample
 from howsure.moments.value import Moments
 
 

@@ -1,4 +1,4 @@
-"""Answers for operations without a rule, on request: linearisation or sampling.
+"""Answers for operations without a rule, on request: linearization or sampling.
 
 Neither is ever used silently: `propagate(..., fallback=...)` asks for one, and the result's
 notes name every operation that took it.
@@ -6,10 +6,9 @@ notes name every operation that took it.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -18,13 +17,11 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.utils import _pytree as pytree
 
 from howsure.errors import NoRuleError
-from howsure.moments.carrier import Gaussian
-from howsure.moments.rule import Target
-from howsure.moments.spellings import operation_name
-from howsure.moments.value import Args, Kwargs, Moments, variance_dtype
+from howsure.moments.value import Args, Kwargs, Moments, Target, variance_dtype
 from howsure.trees import has_values
 
 Fallback = Callable[[Target, Args, Kwargs], object]
+Tensors = tuple[Tensor, ...]
 
 # With at most this many random elements the Jacobian is exact; above, that many random
 # directions estimate the variance with a relative error of sqrt(2 / 128) = 12 %.
@@ -42,10 +39,9 @@ class RandomCall:
     def __init__(self, func: Target, args: Args, kwargs: Kwargs) -> None:
         self.func = func
         self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
-        self.positions = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Gaussian)]
-        inputs = [self.leaves[i].read() for i in self.positions]
-        self.means = tuple(moments.mean for moments in inputs)
-        self.variances = tuple(moments.var for moments in inputs)
+        self.positions = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Moments)]
+        self.means: Tensors = tuple(self.leaves[i].mean for i in self.positions)
+        self.variances: Tensors = tuple(self.leaves[i].var for i in self.positions)
 
     def result(self, *values: Tensor) -> object:
         """What the operation returns for these values of its random arguments."""
@@ -55,27 +51,25 @@ class RandomCall:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         return self.func(*args, **kwargs)
 
-    def floating(self, *values: Tensor) -> tuple[Tensor, ...]:
+    def floats(self, *values: Tensor) -> Tensors:
         """The floating-point tensors among the results."""
         leaves = pytree.tree_leaves(self.result(*values))
         if any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in leaves):
             raise NoRuleError("Its result is complex, and howsure carries real variances only.")
-        return tuple(leaf for leaf in leaves if _is_floating(leaf))
+        return tuple(leaf for leaf in leaves if _is_float(leaf))
 
-    def with_variances(self, variances: tuple[Tensor, ...], means: tuple[Tensor, ...]) -> object:
+    def with_moments(self, means: Sequence[Tensor], variances: Sequence[Tensor]) -> object:
         """The result's structure with moments; integers and masks stay as they are at the mean."""
-        paired = zip(means, variances, strict=True)
-        return pytree.tree_map(
-            lambda leaf: Moments(*next(paired)) if _is_floating(leaf) else leaf,
-            self.result(*self.means),
-        )
+        moments = map(Moments, means, variances)
+        result = self.result(*self.means)
+        return pytree.tree_map(lambda leaf: next(moments) if _is_float(leaf) else leaf, result)
 
 
-def _is_floating(leaf: object) -> bool:
+def _is_float(leaf: object) -> bool:
     return isinstance(leaf, Tensor) and leaf.dtype.is_floating_point
 
 
-def linearised(func: Target, args: Args, kwargs: Kwargs) -> object:
+def linearise(func: Target, args: Args, kwargs: Kwargs) -> object:
     """First-order moments: the value at the mean, and var = sum_k (J d_k)**2.
 
     The directions d_k are the standard deviations one element at a time (exact), or random signs
@@ -83,109 +77,89 @@ def linearised(func: Target, args: Args, kwargs: Kwargs) -> object:
     that they have at the mean.
     """
     call = RandomCall(func, args, kwargs)
-    with _quiet():
-        outputs = call.floating(*call.means)
+    with _one_at_a_time, warnings.catch_warnings():
+        # For kernels that run one by one: slow, not wrong.
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        outputs = call.floats(*call.means)
         if not outputs:
             return call.result(*call.means)
-        spreads = _pushed_forward(call, _directions(call))
-    variances = tuple(
-        spread.square().sum(0).to(variance_dtype(out.dtype))
-        for spread, out in zip(spreads, outputs, strict=True)
-    )
-    return call.with_variances(variances, outputs)
+        stds = [v.sqrt().to(m.dtype) for m, v in zip(call.means, call.variances, strict=True)]
+        flat = torch.cat([std.reshape(-1) for std in stds])
+        if flat.numel() <= _DIRECTIONS:
+            table = torch.diag(flat)
+        else:
+            # numpy's, since `vmap` allows none of torch's.
+            signs = np.random.default_rng(0).choice((-1.0, 1.0), (_DIRECTIONS, flat.numel()))
+            table = torch.as_tensor(signs).to(flat) * flat / _DIRECTIONS**0.5
+        parts = table.split([std.numel() for std in stds], dim=1)
+        directions = tuple(p.reshape(-1, *std.shape) for p, std in zip(parts, stds, strict=True))
+        spreads = _push_forward(call, directions)
+    variances = [s.square().sum(0).to(variance_dtype(s.dtype)) for s in spreads]
+    return call.with_moments(outputs, variances)
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """One thread at a time, without the warning for kernels that run one by one: slow, not wrong.
-
-    Whatever uses forward mode runs inside.
-    """
-    with _one_at_a_time, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop")
-        yield
-
-
-def _directions(call: RandomCall) -> tuple[Tensor, ...]:
-    """For each random argument its part of every direction, in front."""
-    stds = [var.sqrt().to(mean.dtype) for mean, var in zip(call.means, call.variances, strict=True)]
-    flat = torch.cat([std.reshape(-1) for std in stds])
-    if flat.numel() <= _DIRECTIONS:
-        table = torch.diag(flat)
-    else:
-        # numpy's, since `vmap` allows none of torch's.
-        signs = np.random.default_rng(0).choice((-1.0, 1.0), (_DIRECTIONS, flat.numel()))
-        table = torch.as_tensor(signs).to(flat) * flat / _DIRECTIONS**0.5
-    parts = table.split([std.numel() for std in stds], dim=1)
-    return tuple(part.reshape(-1, *std.shape) for part, std in zip(parts, stds, strict=True))
-
-
-def _pushed_forward(call: RandomCall, directions: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _push_forward(call: RandomCall, directions: Tensors) -> Tensors:
     """J d for every direction: forward mode where the operation has it, else reverse mode twice."""
 
-    def forward(*direction: Tensor) -> tuple[Tensor, ...]:
-        return torch.func.jvp(call.floating, call.means, direction)[1]
+    def forward(*direction: Tensor) -> Tensors:
+        return torch.func.jvp(call.floats, call.means, direction)[1]
 
-    def reverse(*direction: Tensor) -> tuple[Tensor, ...]:
-        return torch.autograd.functional.jvp(call.floating, call.means, direction)[1]
+    def reverse(*direction: Tensor) -> Tensors:
+        return torch.autograd.functional.jvp(call.floats, call.means, direction)[1]
 
-    probe = _BackwardProbe(call)
-    count = directions[0].shape[0]
+    def one_by_one(function: Callable[..., Tensors]) -> Callable[..., Tensors]:
+        def loop(*directions: Tensor) -> Tensors:
+            rows = [function(*direction) for direction in zip(*directions, strict=True)]
+            return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+
+        return loop
+
+    agrees = _backward_check(call)
     reason: Exception | str = "it has no derivative"
-    for attempt in (torch.vmap(forward), _one_by_one(forward, count), _one_by_one(reverse, count)):
+    for attempt in (torch.vmap(forward), one_by_one(forward), one_by_one(reverse)):
         try:
             pushed = attempt(*directions)
         except (RuntimeError, NotImplementedError) as error:
             reason = error
             continue
-        if probe.agrees(directions, pushed):
+        if agrees(directions, pushed):
             return pushed
     raise NoRuleError(f'It could not be linearised either: {reason}. Use `fallback="sample"`.')
 
 
-class _BackwardProbe:
-    """Checks forward derivatives against one backward pass: <w, J d> = <J^T w, d>.
+def _backward_check(call: RandomCall) -> Callable[[Tensors, Tensors], bool]:
+    """Whether forward derivatives agree with one backward pass: <w, J d> = <J^T w, d>.
 
     An operator from C++ without a forward formula answers 0 without a word: a variance dropped.
     """
+    if not all(has_values(mean) for mean in call.means):
+        return lambda directions, pushed: True
+    with torch.inference_mode(False), torch.enable_grad():
+        inputs = tuple(mean.detach().clone() for mean in call.means)
+        if _functorch.peek_interpreter_stack() is None:
+            outputs = call.floats(*(tensor.requires_grad_() for tensor in inputs))
+            pull = None
+        else:
+            # Inside `vmap`, before anything is batched, torch allows no other derivatives.
+            outputs, pull = torch.func.vjp(call.floats, *inputs)  # pyright: ignore[reportAssignmentType]
+        draws = np.random.default_rng(1)
+        weights = tuple(torch.as_tensor(draws.normal(size=o.shape)).to(o) for o in outputs)
+        try:
+            if pull is None:
+                total = _inner(outputs, weights)
+                gradients = torch.autograd.grad(total, inputs, materialize_grads=True)
+            else:
+                gradients = pull(weights)
+        except RuntimeError:  # no derivative
+            return lambda directions, pushed: False
 
-    def __init__(self, call: RandomCall) -> None:
-        self.gradients: tuple[Tensor, ...] | None = None
-        self.checkable = all(has_values(mean) for mean in call.means)
-        if not self.checkable:
-            return
-        with torch.inference_mode(False), torch.enable_grad():
-            inputs = tuple(mean.detach().clone() for mean in call.means)
-            outputs, pull = _with_pullback(call.floating, inputs)
-            draws = np.random.default_rng(1)
-            self.weights = [torch.as_tensor(draws.normal(size=o.shape)).to(o) for o in outputs]
-            with contextlib.suppress(RuntimeError):  # no derivative: `gradients` stays None
-                self.gradients = pull(tuple(self.weights))
-
-    def agrees(self, directions: tuple[Tensor, ...], pushed: tuple[Tensor, ...]) -> bool:
-        """Whether the derivative along all directions is what the backward pass says."""
-        if self.gradients is None:
-            return not self.checkable
-        backward = _inner(self.gradients, [direction.sum(0) for direction in directions])
-        forward = _inner(self.weights, [result.sum(0) for result in pushed])
-        terms = _inner([w.abs() for w in self.weights], [p.abs().sum(0) for p in pushed])
+    def agrees(directions: Tensors, pushed: Tensors) -> bool:
+        backward = _inner(gradients, [direction.sum(0) for direction in directions])
+        forward = _inner(weights, [result.sum(0) for result in pushed])
+        terms = _inner([w.abs() for w in weights], [p.abs().sum(0) for p in pushed])
         return bool((forward - backward).abs() <= 1e-3 * torch.maximum(terms, backward.abs()))
 
-
-def _with_pullback(
-    function: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]
-) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
-    """The function's outputs, and w -> J^T w."""
-    if _functorch.peek_interpreter_stack() is not None:
-        # Inside `vmap`, before anything is batched, torch allows no other derivatives.
-        return torch.func.vjp(function, *inputs)  # pyright: ignore[reportReturnType]
-    leaves = [each.requires_grad_() for each in inputs]
-    outputs = function(*leaves)
-
-    def pull(weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(_inner(outputs, weights), leaves, materialize_grads=True)
-
-    return outputs, pull
+    return agrees
 
 
 def _inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
@@ -193,17 +167,7 @@ def _inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
     return torch.stack([(a * b).sum() for a, b in zip(left, right, strict=True)]).sum()
 
 
-def _one_by_one(
-    function: Callable[..., tuple[Tensor, ...]], count: int
-) -> Callable[..., tuple[Tensor, ...]]:
-    def looped(*directions: Tensor) -> tuple[Tensor, ...]:
-        rows = [function(*(d[k] for d in directions)) for k in range(count)]
-        return tuple(torch.stack(column) for column in zip(*rows, strict=True))
-
-    return looped
-
-
-def sampled(func: Target, args: Args, kwargs: Kwargs) -> object:
+def sample(func: Target, args: Args, kwargs: Kwargs) -> object:
     """Moments of 256 draws of the random arguments: any operation, with sampling error."""
     call = RandomCall(func, args, kwargs)
     generator = torch.Generator().manual_seed(0)
@@ -213,24 +177,18 @@ def sampled(func: Target, args: Args, kwargs: Kwargs) -> object:
             mean + (var.sqrt() * torch.randn(mean.shape, generator=generator).to(var)).to(mean)
             for mean, var in zip(call.means, call.variances, strict=True)
         ]
-        draws.append(call.floating(*values))
+        draws.append(call.floats(*values))
     if not draws[0]:
         raise NoRuleError("Its result is not a floating-point tensor and cannot be averaged.")
     columns = [torch.stack(column) for column in zip(*draws, strict=True)]
     variances = [c.to(variance_dtype(c.dtype)).var(0, correction=1) for c in columns]
-    certain = all(bool((var == 0).all()) for var in call.variances)
-    means = call.floating(*call.means) if certain else tuple(c.mean(0) for c in columns)
-    return call.with_variances(tuple(variances), means)
+    is_certain = all(bool((var == 0).all()) for var in call.variances)
+    means = call.floats(*call.means) if is_certain else [c.mean(0) for c in columns]
+    return call.with_moments(means, variances)
 
 
 FALLBACKS: dict[str, Fallback | None] = {
     "error": None,
-    "linearise": linearised,
-    "sample": sampled,
+    "linearise": linearise,
+    "sample": sample,
 }
-
-
-def note(name: str, func: Target, where: str, count: int) -> str:
-    """One sentence for the result's notes."""
-    done = {"linearise": "linearised", "sample": "sampled"}[name]
-    return f"`{operation_name(func)}` has no rule and was {done} in {where}, {count} x."

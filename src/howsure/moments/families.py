@@ -1,9 +1,18 @@
-"""Kinds of operations whose moment rule follows from the operation itself: one line per rule."""
+"""The mechanisms by which a moment rule follows from its operation: one line per rule.
+
+- `structural`: an op that moves elements, or adds them up.
+- `linear_map`, `bilinear_map`: an op with weights, or with two operands.
+- `separable_map`: a linear op along each axis, whose weights are nowhere written down.
+- `elementwise`: a function of single elements, by quadrature; `pointwise`: by a formula.
+- `composite`: a definition by operations that have rules.
+- `respell`: another order of arguments; `value_only`: a query; `refuse`: no answer but a reason.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, NoReturn
 
@@ -11,44 +20,118 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments.numerics.blocks import through_squares
-from howsure.moments.numerics.quadrature import Deviation, expectation
+from howsure.moments.numerics import Deviation, expectation, through_squares
 from howsure.moments.rule import (
     EXACT,
     REFUSED,
     STRUCTURAL,
+    Draw,
     Fidelity,
     Kind,
     Rule,
+    Sample,
+    Samples,
     Target,
+    one_of_each_shape,
+    parameter_names,
     register,
     rule,
     rule_of,
+    spellings,
 )
-from howsure.moments.samples import Draw, Sample, Samples, one_of_each_shape
-from howsure.moments.spellings import spellings
-from howsure.moments.value import HALF_PRECISION, Moments
-from howsure.trees import map_leaves
+from howsure.moments.value import (
+    HALF_PRECISION,
+    Args,
+    Moments,
+    leaves_of,
+    mean_of,
+    substitute,
+    variance_dtype,
+)
+
+# Operations that move elements: the data is their first argument, unless they say otherwise.
+_FIRST = {0: "input"}
 
 
-def bilinear(
-    op: Callable[[Tensor, Tensor], Tensor], left: Moments | Tensor, right: Moments | Tensor
-) -> Moments:
-    """Moments of an op that is linear in each of two independent operands.
+def structural(
+    *targets: Target,
+    name: str,
+    samples: Samples,
+    op: Target | None = None,
+    data: Mapping[int, str] = _FIRST,
+    views: bool = True,
+    fidelity: Fidelity = STRUCTURAL,
+    kind: Kind = Kind.STRUCTURAL,
+    **options: Any,
+) -> Rule:
+    """Registers an op that moves elements, or adds them up: the same op on mean and variance.
 
-    mean = op(m1, m2), var = op(m1**2, v2) + op(v1, m2**2) + op(v1, v2); a constant operand has
-    variance 0. Exact.
+    `data` names the arguments that hold elements, by position and keyword; all others are indices,
+    masks and sizes. `op` stands in for all spellings where they are called alike, in place or not.
+    `views` is false for an op that returns a copy: writes to one then leave the other alone.
     """
-    if isinstance(left, Moments) and isinstance(right, Moments):
-        var = op(left.mean.to(left.var.dtype).square(), right.var)
-        var = var + op(left.var, right.mean.to(right.var.dtype).square())
-        return Moments(op(left.mean, right.mean), var + op(left.var, right.var))
-    if isinstance(left, Moments):
-        assert isinstance(right, Tensor)
-        return Moments(op(left.mean, right), through_squares(op, left.var, right))
-    assert isinstance(right, Moments)
-    var = through_squares(lambda var, square: op(square, var), right.var, left)
-    return Moments(op(left, right.mean), var)
+
+    def moments(target: Target, *args: object, **kwargs: object) -> object:
+        """The same operation on mean and variance; a constant has variance 0.
+
+        Assumes: constant indices, masks and sizes. Elements that are added up are independent;
+        copies of one element are fully correlated, which later rules ignore.
+
+        Source: definition.
+        """
+        return move(op or target, data, *args, **kwargs)
+
+    options |= {"kind": kind, "takes_target": True, "views": views}
+    return rule(*targets, name=name, fidelity=fidelity, samples=samples, **options)(moments)
+
+
+def structural_of(
+    *names: str,
+    samples: Samples,
+    inplace: bool = False,
+    first: Target | None = None,
+    views: bool = False,
+    **options: Any,
+) -> Rule:
+    """`structural` for all `spellings` of torch's operations `names`."""
+    targets = spellings(*names, inplace=inplace, first=first)
+    return structural(*targets, name=names[0], samples=samples, views=views, **options)
+
+
+def move(op: Target, data: Mapping[int, str], *args: object, **kwargs: object) -> Any:
+    """Moments of an op that moves the elements of its arguments `data`, or adds them up."""
+    rest = [argument for position, argument in enumerate(args) if position not in data]
+    rest += [argument for key, argument in kwargs.items() if key not in data.values()]
+    if next(leaves_of(rest, Moments), None) is not None:
+        raise NoRuleError(
+            "An index, a mask or a size that depends on the noisy input is not a Gaussian "
+            "operation; compute it from a tensor without noise."
+        )
+    means = op(*mean_of(args), **mean_of(kwargs))
+    dtype = variance_dtype(next(leaves_of(means, Tensor)).dtype)
+    noises = [noise_of(arg, dtype) if i in data else arg for i, arg in enumerate(args)]
+    named = {k: noise_of(arg, dtype) if k in data.values() else arg for k, arg in kwargs.items()}
+    if kwargs.get("dtype") is not None:
+        named["dtype"] = dtype
+    return _pair(means, op(*noises, **named))
+
+
+def noise_of(argument: object, dtype: torch.dtype) -> Any:
+    """The variance of an argument that holds elements; a constant has variance 0."""
+    if isinstance(argument, Moments):
+        return argument.var.to(dtype)
+    if isinstance(argument, (tuple, list)):
+        return [noise_of(item, dtype) for item in argument]
+    if isinstance(argument, Tensor):
+        return torch.zeros_like(argument, dtype=dtype)
+    return None if argument is None else 0.0
+
+
+def _pair(means: Any, variances: Any) -> Any:
+    """`Moments` of a tensor, or of each in a tuple or list; indices among them stay indices."""
+    if isinstance(means, Tensor):
+        return Moments(means, variances) if means.dtype.is_floating_point else means
+    return type(means)(_pair(m, v) for m, v in zip(means, variances, strict=True))
 
 
 def linear_map(
@@ -71,19 +154,17 @@ def linear_map(
 
         if isinstance(input, Moments) and isinstance(weight, Tensor):
             # The usual case keeps torch's fused bias: the mean is then the plain value exactly.
-            shift = bias.mean if isinstance(bias, Moments) else bias
-            mean = function(input.mean, weight, shift, *args, **kwargs)
+            mean = function(input.mean, weight, mean_of(bias), *args, **kwargs)
             out = Moments(mean, through_squares(op, input.var, weight))
         else:
             out = bilinear(op, input, weight)
             if bias is not None:
-                shift = bias.mean if isinstance(bias, Moments) else bias
-                out = Moments(out.mean + _per_channel(shift, out.mean), out.var)
+                out = Moments(out.mean + per_channel(mean_of(bias), out.mean), out.var)
         if isinstance(bias, Moments):
-            return Moments(out.mean, out.var + _per_channel(bias.var, out.mean))
+            return Moments(out.mean, out.var + per_channel(bias.var, out.mean))
         return out
 
-    def _per_channel(shift: Tensor, like: Tensor) -> Tensor:
+    def per_channel(shift: Tensor, like: Tensor) -> Tensor:
         channel_axes = 0 if function is torch.nn.functional.linear else like.dim() - 2
         return shift.reshape(shift.shape + (1,) * min(channel_axes, like.dim() - 1))
 
@@ -95,43 +176,115 @@ def linear_map(
     return register(Rule(name, moments, (function, *aliases), EXACT, samples, kind=Kind.LINEAR_MAP))
 
 
-def structural(*targets: Target, name: str, samples: Samples, views: bool = True) -> Rule:
-    """Registers an op that moves elements: the same op on mean and variance.
+def bilinear(
+    op: Callable[[Tensor, Tensor], Tensor], left: Moments | Tensor, right: Moments | Tensor
+) -> Moments:
+    """Moments of an op that is linear in each of two independent operands.
 
-    `views` is false for an op that returns a copy: writes to one then leave the other alone.
+    mean = op(m1, m2), var = op(m1**2, v2) + op(v1, m2**2) + op(v1, v2); a constant operand has
+    variance 0. Exact.
+    """
+    if isinstance(left, Moments) and isinstance(right, Moments):
+        var = op(left.mean.to(left.var.dtype).square(), right.var)
+        var = var + op(left.var, right.mean.to(right.var.dtype).square())
+        return Moments(op(left.mean, right.mean), var + op(left.var, right.var))
+    if isinstance(left, Moments):
+        assert isinstance(right, Tensor)
+        return Moments(op(left.mean, right), through_squares(op, left.var, right))
+    assert isinstance(right, Moments)
+    var = through_squares(lambda var, square: op(square, var), right.var, left)
+    return Moments(op(left, right.mean), var)
+
+
+def bilinear_map(
+    *targets: Target, name: str, samples: Samples, first: str = "input", second: str = "other"
+) -> Rule:
+    """Registers an op that is linear in each of its operands, named `first` and `second`."""
+
+    def moments(target: Target, *args: Any, **kwargs: Any) -> Moments:
+        """E = op(m1, m2), Var = op(m1**2, v2) + op(v1, m2**2) + op(v1, v2).
+
+        Assumes: independent operands; exact then. A tensor and its own transpose are not, nor are
+        the elements that `outer(x, x)` has on its diagonal.
+
+        Source: sums of products of independent variables, Goodman 1960.
+        """
+        given = dict(zip((first, second), args, strict=False)) | kwargs
+        left, right = given.pop(first), given.pop(second)
+
+        def op(x: Tensor, y: Tensor) -> Tensor:
+            return target(x, y, *args[2:], **given)
+
+        return bilinear(op, left, right)
+
+    return register(
+        Rule(name, moments, targets, EXACT, samples, kind=Kind.BILINEAR, takes_target=True)
+    )
+
+
+def bilinear_of(*names: str, **options: Any) -> Rule:
+    """`bilinear_map` for all `spellings` of torch's operations `names`."""
+    return bilinear_map(*spellings(*names, inplace=False), name=names[0], **options)
+
+
+def separable_map(op: Target, *aliases: Target, name: str, dims: int, samples: Samples) -> Rule:
+    """Registers a linear op whose weights are products over its last `dims` axes.
+
+    Its weights need not be written down anywhere: `separable` finds them.
     """
 
-    def moments(target: Target, *args: object, **kwargs: object) -> object:
-        """The same operation on mean and variance.
+    def moments(input: Moments, *args: Any, **kwargs: Any) -> Moments:
+        """Var = A**2 var: the squared weights of the op, one axis after the other.
 
-        Assumes: nothing. Copies of one element are fully correlated, which later rules ignore.
+        Assumes: independent elements; exact then. Neighbouring outputs share inputs.
 
-        Source: definition.
+        Source: Loquercio et al. 2020, Eq. 5.
         """
-        means = target(*select(args, "mean"), **select(kwargs, "mean"))
-        variances = target(*select(args, "var"), **select(kwargs, "var"))
-        return zip_moments(means, variances)
+        return separable(lambda x: op(x, *args, **kwargs), input, dims)
 
-    options = {"kind": Kind.STRUCTURAL, "takes_target": True, "views": views}
-    return rule(*targets, name=name, fidelity=STRUCTURAL, samples=samples, **options)(moments)
+    return register(Rule(name, moments, (op, *aliases), EXACT, samples, kind=Kind.LINEAR_MAP))
 
 
-def select(arguments: object, field: str) -> Any:
-    """Arguments with every `Moments` replaced by its mean or variance, containers included."""
-    if isinstance(arguments, Moments):
-        return getattr(arguments, field)
-    if isinstance(arguments, (tuple, list)) and not isinstance(arguments, torch.Size):
-        return type(arguments)(select(item, field) for item in arguments)
-    if isinstance(arguments, dict):
-        return {key: select(item, field) for key, item in arguments.items()}
-    return arguments
+def separable(
+    op: Target,
+    input: Moments,
+    dims: int,
+    settings: Mapping[str, tuple[Any, Any]] | None = None,
+    **options: Any,
+) -> Moments:
+    """Moments of a linear op whose weights are products over the last `dims` axes.
+
+    Average pools and resizing. Along one axis the weights are what the op makes of unit vectors,
+    up to a factor; the variance goes through their squares. To find them, the other axes are as
+    long as in the input; or they have two elements, where `settings` names the op's keywords that
+    have one value per axis, each with the value that leaves an axis alone.
+    """
+    size, var, settings = input.mean.shape[-dims:], input.var, settings or {}
+    given = {key: value for key, (value, _) in settings.items()}
+    total = op(var.new_ones(1, 1, *size), **given, **options)[0, 0]
+    for axis, n in enumerate(size):
+        alone = {
+            key: None
+            if value is None
+            else tuple(per_dim(value, dims)[i] if i == axis else neutral for i in range(dims))
+            for key, (value, neutral) in settings.items()
+        }
+        # Two elements, not one: with one, torch 2.13 antialiases along the wrong axis.
+        lengths = [n if i == axis else 2 if settings else m for i, m in enumerate(size)]
+        eye = torch.eye(n, dtype=var.dtype, device=var.device)
+        eye = eye.reshape(1, n, *(n if i == axis else 1 for i in range(dims)))
+        lines = op(eye.expand(1, n, *lengths).contiguous(), **alone, **options)[0]
+        lines = lines.movedim(axis + 1, 1)
+        weight = lines[(..., *(m // 2 for m in lines.shape[2:]))]  # (n, out)
+        share = (weight / weight.sum(0)).square()
+        var = (var.movedim(axis - dims, -1) @ share).movedim(-1, axis - dims)
+    return Moments(op(input.mean, **given, **options), var * total.square())
 
 
-def zip_moments(means: Any, variances: Any) -> object:
-    """`Moments` of a tensor, or of each tensor in a tuple or list."""
-    if isinstance(means, Tensor):
-        return Moments(means, variances)
-    return type(means)(zip_moments(m, v) for m, v in zip(means, variances, strict=True))
+def per_dim(value: Any, dims: int) -> tuple[Any, ...]:
+    """A setting for every dimension, from one value or one for each."""
+    values = tuple(value) if isinstance(value, Sequence) else (value,)
+    return values if len(values) > 1 else values * dims
 
 
 def elementwise(
@@ -142,11 +295,13 @@ def elementwise(
     error: float = 1e-3,
     analytic: bool = False,
     deviation: Deviation | None = None,
+    kinks: Sequence[float] = (),
 ) -> Rule:
     """Registers a scalar function by centred quadrature; no formula needed.
 
-    `analytic` and `deviation`: as in `howsure.moments.numerics.quadrature.expectation`.
+    `analytic`, `deviation` and `kinks`: as in `howsure.moments.numerics.expectation`.
     """
+    names = parameter_names(function)[1:]
 
     def moments(input: Moments, *args: object, **kwargs: object) -> Moments:
         """E and Var of f(x) by centred quadrature: sum w f, sum w (f - mean)**2.
@@ -154,16 +309,16 @@ def elementwise(
         Assumes: independent elements. Exact up to the quadrature's error.
 
         Source: Gauss-Legendre quadrature in a sinh-stretched variable, see
-        `howsure.moments.numerics.quadrature`.
+        `howsure.moments.numerics`.
         """
-        kwargs.pop("inplace", None)
+        given = dict(zip(names, args, strict=False)) | kwargs if names else kwargs
+        given.pop("inplace", None)
 
         def called(values: Tensor) -> Tensor:
-            return function(values, *args, **kwargs)
+            return function(values, **given) if names else function(values, *args, **given)
 
-        return in_float32(
-            partial(expectation, called, analytic=analytic, deviation=deviation), input
-        )
+        options = {"analytic": analytic, "deviation": deviation, "kinks": kinks}
+        return in_float32(partial(expectation, called, **options), input)
 
     targets = (function, *(alias for alias in aliases if alias is not function))
     return register(
@@ -228,8 +383,9 @@ def composite(
     """
 
     def enter(definition: Callable[..., object]) -> Rule:
-        own = _widened(definition) if wide else definition
-        return register(Rule(name, own, targets, fidelity, samples, Kind.COMPOSITE, **options))
+        function = _widen(definition) if wide else definition
+        kind = Kind.COMPOSITE
+        return register(Rule(name, function, targets, fidelity, samples, kind, **options))
 
     return enter
 
@@ -241,29 +397,35 @@ def composite_of(
     return composite(*spellings(*names, inplace=inplace), name=names[0], **options)
 
 
-def _widened(definition: Callable[..., object]) -> Callable[..., object]:
+def _widen(definition: Callable[..., object]) -> Callable[..., object]:
+    """The definition with half-precision arguments in float32, and its results back."""
+
     @wraps(definition)
     def in_single(*args: object, **kwargs: object) -> object:
-        found: list[torch.dtype] = []
+        halves = [x.dtype for x in leaves_of((args, kwargs), Tensor) if x.dtype in HALF_PRECISION]
+        if not halves:
+            return definition(*args, **kwargs)
 
-        def widened(leaf: object) -> object:
-            if not isinstance(leaf, Tensor) or leaf.dtype not in HALF_PRECISION:
-                return leaf
-            found.append(leaf.dtype)
-            return leaf.to(torch.float32)
+        def convert(source: Sequence[torch.dtype], to: torch.dtype, tree: object) -> Any:
+            return substitute(tree, Tensor, lambda x: x.to(to) if x.dtype in source else x)
 
-        def narrowed(leaf: object) -> object:
-            if not isinstance(leaf, Tensor) or leaf.dtype != torch.float32:
-                return leaf
-            return leaf.to(found[0])
-
-        wide_args, wide_kwargs = map_leaves(widened, (args, kwargs))
-        result = definition(*wide_args, **wide_kwargs)
-        if not found:
-            return result
-        return map_leaves(narrowed, result)
+        args, kwargs = convert(HALF_PRECISION, torch.float32, (args, kwargs))
+        return convert((torch.float32,), halves[0], definition(*args, **kwargs))
 
     return in_single
+
+
+def respell(
+    like: Rule, *targets: Target, name: str, samples: Samples, arguments: Callable[..., Args]
+) -> Rule:
+    """Registers a spelling with another order of arguments; `arguments` puts them in `like`'s."""
+
+    def moments(*args: object, **kwargs: object) -> object:
+        return like(*arguments(*args, **kwargs))
+
+    moments.__doc__ = f"As `{like.name}`, with another order of arguments."
+    changes = {"name": name, "function": moments, "targets": targets, "samples": samples}
+    return register(replace(like, **changes, takes_target=False))
 
 
 def value_only(*targets: Target, name: str) -> Rule:
@@ -276,7 +438,7 @@ def value_only(*targets: Target, name: str) -> Rule:
 
         Source: definition.
         """
-        return target(*select(args, "mean"), **select(kwargs, "mean"))
+        return target(*mean_of(args), **mean_of(kwargs))
 
     return register(
         Rule(name, answer, targets, STRUCTURAL, _matrix, kind=Kind.VALUE_ONLY, takes_target=True)

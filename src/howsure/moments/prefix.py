@@ -8,8 +8,7 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from howsure.moments.carrier import Gaussian
-from howsure.moments.interpreter import RuleInterpreter
+from howsure.moments.interpreter import Gaussian, RuleInterpreter
 from howsure.moments.rule import Rule, Target
 from howsure.moments.value import Args, Kwargs, Moments
 from howsure.operations import CallSites
@@ -64,18 +63,18 @@ class Prefix:
 
     def _kept(self, call: object, compute: Callable[[], object]) -> object:
         try:
-            found = compute()
+            result = compute()
         except Exception:
             self.close()  # What is done instead does not pass here, and would not be counted.
             raise
-        parts = [part for part in pytree.tree_leaves(found) if isinstance(part, Moments)]
-        own = sum(part.mean.numel() + part.var.numel() for part in parts)
-        self.size, self.largest = self.size + own, max(self.largest, own)
+        parts = [part for part in pytree.tree_leaves(result) if isinstance(part, Moments)]
+        count = sum(part.mean.numel() + part.var.numel() for part in parts)
+        self.size, self.largest = self.size + count, max(self.largest, count)
         if self.size > max(_MOST_ELEMENTS, _MOST_TIMES * self.largest):
             self.close()
         else:
-            self.results.append((call, found))
-        return found
+            self.results.append((call, result))
+        return result
 
 
 class PrefixInterpreter(RuleInterpreter):

@@ -1,17 +1,153 @@
-"""The table of moment rules: which function computes the moments of which torch operation."""
+"""The table of moment rules: which function computes the moments of which torch operation.
+
+A rule names its operation, all spellings that torch has for it, how exact it is, and sample calls
+with which the laws of `howsure.testing` check it.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from howsure.moments.samples import Draw, Sample, Samples
-from howsure.moments.spellings import Target, operation_name, spellings
+import torch
+from torch import Tensor
+from torch._C import _nn  # pyright: ignore[reportAttributeAccessIssue]
+
+from howsure.moments.value import Moments, Target
+
+# Samples: calls of an operation, to be written beside its rule.
+
+
+class Sample:
+    """One call of an operation: positional and keyword arguments, the random ones `Moments`."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+
+class Draw:
+    """Draws reproducible float64 arguments for samples."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def constant(self, *shape: int) -> Tensor:
+        """A constant tensor of standard normal values."""
+        return torch.randn(shape, generator=self.generator, dtype=torch.float64)
+
+    def positive(self, *shape: int) -> Tensor:
+        """A constant tensor of values between 0.5 and 1.5."""
+        return 0.5 + torch.rand(shape, generator=self.generator, dtype=torch.float64)
+
+    def moments(self, *shape: int, mean: float = 0.0, std: float = 1.0) -> Moments:
+        """Gaussians around `mean` whose standard deviations spread around `std`."""
+        return Moments(mean + self.constant(*shape), (std * self.positive(*shape)).square())
+
+
+Samples = Callable[[Draw], Iterable[Sample]]
+
+
+def one_of_each_shape(draw: Draw) -> Iterable[Sample]:
+    """Samples of an elementwise op: a vector, a matrix and an image."""
+    yield Sample(draw.moments(7))
+    yield Sample(draw.moments(3, 5, mean=0.5, std=0.3))
+    yield Sample(draw.moments(2, 3, 4, 4, mean=-1.0, std=2.0))
+
+
+def sample(shape: tuple[int, ...], *args: object, **kwargs: object) -> Samples:
+    """One call: a Gaussian of this shape, then these arguments."""
+    return lambda draw: [Sample(draw.moments(*shape), *args, **kwargs)]
+
+
+def operands(
+    first: tuple[int, ...],
+    *between: object,
+    second: tuple[int, ...],
+    behind: tuple[object, ...] = (),
+) -> Samples:
+    """Calls with two operands of these shapes: both Gaussian, then one of them constant."""
+
+    def samples(draw: Draw) -> Iterable[Sample]:
+        yield Sample(draw.moments(*first), *between, draw.moments(*second), *behind)
+        yield Sample(draw.moments(*first), *between, draw.constant(*second), *behind)
+        yield Sample(draw.constant(*first), *between, draw.moments(*second), *behind)
+
+    return samples
+
+
+# Spellings: how torch names its operations.
+
+
+def operation_name(target: Target) -> str:
+    """How a user writes the operation, e.g. `torch.Tensor.add` or `torch.nn.functional.relu`."""
+    owner = getattr(target, "__self__", None)
+    name = getattr(target, "__name__", None) or repr(target)
+    if name in ("__get__", "__set__") and owner is not None:
+        # A property of Python, such as `__cuda_array_interface__`, has its name in its getter.
+        return f"torch.Tensor.{getattr(owner, 'fget', owner).__name__}"
+    if type(target).__name__ in ("OpOverload", "OpOverloadPacket"):
+        return f"torch.ops.{target}"
+    if type(target).__name__ in ("ScriptMethod", "ScriptFunction"):
+        return "torch.jit.ScriptModule.forward"
+    if hasattr(target, "__objclass__") or getattr(target, "__qualname__", "").startswith("Tensor"):
+        return f"torch.Tensor.{name}"
+    module = getattr(target, "__module__", None) or "torch"
+    if module.startswith("torch._C._"):
+        # `torch.linalg.svdvals` calls itself `torch._C._linalg.linalg_svdvals`.
+        name = name.removeprefix(module.removeprefix("torch._C._") + "_")
+    return f"{_PUBLIC_MODULES.get(module, module)}.{name}"
+
+
+_PUBLIC_MODULES = {
+    "torch._C._nn": "torch.nn.functional",
+    "torch.functional": "torch",
+    "torch._jit_internal": "torch.nn.functional",
+    "torch._VF": "torch",
+    "torch._C._special": "torch.special",
+    "torch._C._linalg": "torch.linalg",
+    "torch._C._fft": "torch.fft",
+}
+
+
+def spellings(*names: str, inplace: bool = True, first: Target | None = None) -> tuple[Target, ...]:
+    """Every way in which torch spells the operations: function, method, in-place, operator, aten.
+
+    `first` is the spelling whose signature the rule has, where that is not the first one found.
+
+    An operation called `relu` is reached as `torch.relu`, `torch.relu_`, `Tensor.relu`,
+    `Tensor.relu_`, `F.relu`, `F.relu_`, and in exported programs as `aten.relu.default`.
+    """
+    targets: dict[Target, None] = {} if first is None else {first: None}
+    for name in names:
+        variants = (name, f"__{name}__", f"{name}_", f"__i{name}__")
+        for variant in variants if inplace else variants[:2]:
+            spaces = (torch, torch.Tensor, torch.nn.functional, torch.special, _nn)
+            candidates = (getattr(space, variant, None) for space in spaces)
+            targets |= dict.fromkeys(target for target in candidates if callable(target))
+            # The overloads of `aten.name`; `.out` overloads write elsewhere and are left out.
+            packet = None if variant.startswith("__") else getattr(torch.ops.aten, variant, None)
+            overloads = packet.overloads() if packet is not None else ()
+            targets |= {getattr(packet, o): None for o in overloads if "out" not in o}
+    if not targets:
+        raise ValueError(f"torch has no operation called {' or '.join(names)}.")
+    return tuple(targets)
+
+
+def parameter_names(function: Target) -> list[str]:
+    """The names of its parameters; none for a builtin, which does not tell."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+# Rules.
 
 
 class Fidelity(Enum):
@@ -32,8 +168,8 @@ class Fidelity(Enum):
 class Kind(Enum):
     """What a rule makes of its arguments; the value heads its section of the rule table."""
 
-    ASSIGNMENT = "assignment"
-    """Writes some elements over others."""
+    BILINEAR = "bilinear"
+    """Linear in each of two operands."""
     COMPOSITE = "composite"
     """A definition by operations that have rules; it is handed the Gaussians themselves."""
     CONSTRUCTION = "construction"
@@ -42,14 +178,12 @@ class Kind(Enum):
     """A scalar function, by quadrature."""
     FORMULA = "formula"
     """Moments in closed form."""
-    GATHER = "gather"
-    """Copies elements at constant indices."""
     LINEAR_MAP = "linear map"
     """Linear in its one random argument: the variance goes through squared weights."""
     REFUSED = "refused"
     """Raises, with the reason and the remedy."""
     STRUCTURAL = "structural"
-    """Moves elements; most such operations return views."""
+    """Moves elements: the same operation on mean and variance."""
     VALUE_ONLY = "value only"
     """A query that the mean alone answers."""
 
@@ -150,20 +284,23 @@ class Rule:
     @property
     def like(self) -> str | None:
         """The rule whose assumptions and source are its own: "As `clamp(x, 0, 6)`." names it."""
-        found = re.match(r"As `\W*(\w+)", self.summary)
-        return found.group(1) if found else None
+        match = re.match(r"As `\W*(\w+)", self.summary)
+        return match.group(1) if match else None
 
     def paragraph(self, label: str) -> str:
         """What the docstring says behind `label:`, on one line."""
         text = inspect.getdoc(self.function) or ""
-        found = re.search(rf"^{label}: (.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
-        return " ".join(found.group(1).split()) if found else ""
+        match = re.search(rf"^{label}: (.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+        return " ".join(match.group(1).split()) if match else ""
 
     @functools.cached_property
     def inplace_position(self) -> int | None:
         """Where the operation takes its `inplace` flag, if it has one."""
-        names = list(inspect.signature(self.function).parameters)
-        return names.index("inplace") if "inplace" in names else None
+        for function in (self.function, self.targets[0]):
+            names = parameter_names(function)
+            if "inplace" in names:
+                return names.index("inplace")
+        return None
 
     def draw_samples(self) -> list[Sample]:
         """The sample calls, the same ones every time."""

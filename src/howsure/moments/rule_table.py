@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from howsure.moments import rules as _rules  # noqa: F401  (fills the table)
-from howsure.moments.rule import Fidelity, Rule, registered
-from howsure.moments.spellings import operation_name
+from howsure.moments.rule import Fidelity, Rule, operation_name, registered
 
 _HEADER = """# Rule table
 
@@ -25,8 +24,8 @@ column but one says what else is assumed.
 def markdown(rules: Iterable[Rule]) -> str:
     """The whole page: a section for each kind, a row for each rule."""
     kinds: dict[str, list[Rule]] = {}
-    for each in rules:
-        kinds.setdefault(each.kind.value, []).append(each)
+    for rule in rules:
+        kinds.setdefault(rule.kind.value, []).append(rule)
     sections = [_section(kind, kinds[kind]) for kind in sorted(kinds)]
     return _HEADER + "\n" + "\n\n".join(sections) + "\n"
 
@@ -36,7 +35,7 @@ def _section(kind: str, rules: list[Rule]) -> str:
         f"## {kind.capitalize()}\n\n| rule | operations | fidelity | formula | assumes | source |"
     )
     lines = [head, "|---|---|---|---|---|---|"]
-    return "\n".join(lines + [_row(each) for each in sorted(rules, key=lambda r: r.name)])
+    return "\n".join(lines + [_row(rule) for rule in sorted(rules, key=lambda rule: rule.name)])
 
 
 def _row(rule: Rule) -> str:

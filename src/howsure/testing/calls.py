@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.moments.carrier import Gaussian, unwrap, wrap
-from howsure.moments.interpreter import RuleInterpreter
-from howsure.moments.rule import Rule, Target
-from howsure.moments.samples import Sample
+from howsure.moments.interpreter import Gaussian, RuleInterpreter, read
+from howsure.moments.rule import Rule, Sample, Target
 from howsure.moments.value import Moments, variance_dtype
 from howsure.operations import CallSites
 
@@ -77,10 +75,10 @@ class Call:
         called = target or rule.targets[0]
         interpreter = RuleInterpreter({called: rule}, CallSites(called))
         pairs = zip(means, variances, strict=True)
-        carriers = [wrap(Moments(mean, var), interpreter) for mean, var in pairs]
+        carriers = [interpreter.wrap(Moments(mean, var)) for mean, var in pairs]
         args, kwargs = self.arguments_with(carriers)
         result = interpreter.call(called, args, kwargs)
-        return moments(unwrap(args[0] if result is None else result))
+        return moments(read(args[0] if result is None else result))
 
 
 def tensors(result: object) -> list[Tensor]:
@@ -94,7 +92,7 @@ def tensors(result: object) -> list[Tensor]:
 def moments(result: object) -> list[Moments]:
     """All moments of a result, in order; a constant tensor has variance 0."""
     if isinstance(result, (Moments, Gaussian)):
-        return [unwrap(result)]
+        return [read(result)]
     if isinstance(result, Tensor):
         numbers = result.dtype.is_floating_point
         return [Moments(result, torch.zeros_like(result))] if numbers else []

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments.interpreter import works_in_place
-from howsure.moments.rule import Rule
-from howsure.moments.samples import Sample
-from howsure.moments.spellings import operation_name
+from howsure.moments.rule import Rule, Sample, operation_name
 from howsure.moments.value import Moments, variance_dtype
 from howsure.testing.calls import Call
 from howsure.testing.oracles import Truth, first_order_variance, monte_carlo, quadrature

@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.numerics.normal import cdf, pdf
-from howsure.moments.rule import APPROXIMATE, Rule, Target, find
-from howsure.moments.rules.average_pool import per_dim
-from howsure.moments.samples import one_of_each_shape
+from howsure.moments.families import per_dim
+from howsure.moments.numerics import cdf, pdf
+from howsure.moments.rule import APPROXIMATE, Rule, Target, find, one_of_each_shape
 from howsure.moments.value import Moments
 
 Formula = Callable[..., Moments]

@@ -19,7 +19,7 @@ from howsure.deploy.compiling.tracing import traced
 from howsure.estimators.variances import note_doubts
 from howsure.methods import Method
 from howsure.methods.gradients import POINTS, why_no_gradients
-from howsure.moments.numerics.quadrature import NARROW, widths_noted
+from howsure.moments.numerics import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.probe import probe_model
 from howsure.problem import Layout, Sources, has_rows, rows_of

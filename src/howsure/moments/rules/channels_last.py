@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.numerics.blocks import laid_out, outside_vmap, precision_for, through_squares
+from howsure.moments.numerics import laid_out, outside_vmap, precision_for, through_squares
 from howsure.moments.rule import Rule, register, unregister
 from howsure.moments.rules.packed_kernels import packed_kernels
 from howsure.moments.value import Moments
@@ -41,9 +41,9 @@ def in_channels_last(general: Rule) -> Rule:
         ):
             return general.function(input, weight, bias, *args, **kwargs)
 
-        found = _with_packed_kernels(input, weight, bias, *args, **kwargs)
-        if found is not None:
-            return found
+        out = _with_packed_kernels(input, weight, bias, *args, **kwargs)
+        if out is not None:
+            return out
 
         def convolved(var: Tensor, square: Tensor) -> Tensor:
             return _convolved(var, square, None, *args, **kwargs)
@@ -79,8 +79,8 @@ def _convolved(image: Tensor, kernel: Tensor, bias: Tensor | None, *args: Any, *
     # A single image has no batch axis: what `vmap` puts in front would be taken for it.
     constant = has_values(kernel) and (bias is None or has_values(bias)) and image.dim() == 4
     outside = constant and not (torch.is_grad_enabled() or is_tracing())
-    found = _as_one_batch(convolve, image) if outside else None
-    return convolve(laid_out(image)) if found is None else found
+    out = _as_one_batch(convolve, image) if outside else None
+    return convolve(laid_out(image)) if out is None else out
 
 
 def _as_one_batch(convolve: Callable[[Tensor], Tensor], image: Tensor) -> Tensor | None:
@@ -90,5 +90,5 @@ def _as_one_batch(convolve: Callable[[Tensor], Tensor], image: Tensor) -> Tensor
         out = convolve(laid_out(images.flatten(0, -4)))
         return (out.unflatten(0, images.shape[:-3]),)
 
-    found = outside_vmap(convolved, image)
-    return None if found is None else found[0]
+    outputs = outside_vmap(convolved, image)
+    return None if outputs is None else outputs[0]

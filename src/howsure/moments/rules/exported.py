@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.moments.families import composite, linear_map, structural, value_only
-from howsure.moments.rule import APPROXIMATE, EXACT, Fidelity, Target
-from howsure.moments.samples import Draw, Sample, Samples
+from howsure.moments.rule import APPROXIMATE, EXACT, Draw, Fidelity, Sample, Samples, Target
 
 _aten = torch.ops.aten
 

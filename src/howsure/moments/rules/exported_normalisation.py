@@ -7,10 +7,14 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from howsure.moments.rule import APPROXIMATE, EXACT, rule
-from howsure.moments.rules.batch_norm import batch_norm
-from howsure.moments.rules.normalisation import affine, group_norm, layer_norm, standardise_over
-from howsure.moments.samples import Draw, Sample
+from howsure.moments.rule import APPROXIMATE, EXACT, Draw, Sample, rule
+from howsure.moments.rules.normalization import (
+    affine,
+    batch_norm,
+    group_norm,
+    layer_norm,
+    standardise_over,
+)
 from howsure.moments.value import Moments
 
 _aten = torch.ops.aten

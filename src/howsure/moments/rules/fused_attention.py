@@ -12,9 +12,8 @@ from torch import _VF, Tensor
 from torch.nn import functional as F
 
 from howsure.moments.families import composite
-from howsure.moments.rule import APPROXIMATE, STRUCTURAL, Kind, rule
-from howsure.moments.rules.multi_head_attention import attend, diagonal, heads_of, mask_of_numbers
-from howsure.moments.samples import Draw, Sample
+from howsure.moments.rule import APPROXIMATE, STRUCTURAL, Draw, Kind, Sample, rule
+from howsure.moments.rules.attention import attend, diagonal, heads_of, mask_of_numbers
 
 
 def _fused(draw: Draw) -> Iterable[Sample]:
@@ -55,8 +54,8 @@ def native_multi_head_attention(
         # Whatever the dtype, nonzero means left out; type 1 is a mask of keys (batch, S).
         mask = mask_of_numbers(mask.bool(), query)
         mask = mask[:, None, None, :] if mask_type == 1 else mask
-    out, seen = attend(q, k, v, mask, need_weights, average_attn_weights)
-    return F.linear(out, proj_weight, proj_bias).transpose(0, 1), seen
+    out, weights = attend(q, k, v, mask, need_weights, average_attn_weights)
+    return F.linear(out, proj_weight, proj_bias).transpose(0, 1), weights
 
 
 def _layers(draw: Draw) -> Iterable[Sample]:

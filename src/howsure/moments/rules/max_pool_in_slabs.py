@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.numerics.blocks import outside_vmap
-from howsure.moments.rules.extrema import larger_of_two
+from howsure.moments.numerics import outside_vmap
+from howsure.moments.rules.closed_forms import larger_of_two
 from howsure.moments.value import Moments
 from howsure.trees import is_tracing
 
@@ -88,8 +88,8 @@ def pooled_in_slabs(
         image = padded(Moments(mean, var), sides)
         return _slab_by_slab(image.mean, image.var, windows)
 
-    found = outside_vmap(function, input.mean, input.var.expand(input.mean.shape))
-    return None if found is None else Moments(*found)
+    outputs = outside_vmap(function, input.mean, input.var.expand(input.mean.shape))
+    return None if outputs is None else Moments(*outputs)
 
 
 def _slab_by_slab(mean: Tensor, var: Tensor, windows: Sequence[Window]) -> Pair:

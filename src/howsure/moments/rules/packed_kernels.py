@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from howsure.moments.numerics.blocks import squared
+from howsure.moments.numerics import squared
 from howsure.trees import has_values
 from howsure.values.bits import same_bits
 

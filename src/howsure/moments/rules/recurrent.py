@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import composite_of
-from howsure.moments.rule import APPROXIMATE
-from howsure.moments.samples import Draw, Sample, Samples
+from howsure.moments.rule import APPROXIMATE, Draw, Sample, Samples
 
 State = tuple[Tensor, ...]
 Steps = Sequence[Tensor]
@@ -156,9 +155,9 @@ def _sequences(gates: int) -> Samples:
     """Each gate reads inputs of its own, and none the state: independent, as the rules assume."""
 
     def parameters(draw: Draw, size: int) -> list[Tensor]:
-        own = torch.diag(draw.positive(gates * 2))[:, :size]
+        weight = torch.diag(draw.positive(gates * 2))[:, :size]
         still = torch.zeros(gates * 2, 2, dtype=torch.float64)
-        return [own, still, draw.positive(gates * 2), draw.positive(gates * 2)]
+        return [weight, still, draw.positive(gates * 2), draw.positive(gates * 2)]
 
     def samples(draw: Draw) -> Iterable[Sample]:
         start = draw.constant(1, 3, 2), draw.constant(1, 3, 2)
@@ -214,3 +213,54 @@ def _register_plain(name: str, activation: Callable[[Tensor], Tensor]) -> None:
 
 _register_plain("rnn_tanh", torch.tanh)
 _register_plain("rnn_relu", torch.relu)
+
+
+# Single steps.
+def _steps(gates: int, state_noise: bool) -> Samples:
+    """Each gate reads inputs of its own, so that gates are independent, as the rules assume."""
+
+    def samples(draw: Draw) -> Iterable[Sample]:
+        weight, still = torch.diag(draw.positive(gates * 2)), draw.constant(gates * 2, 2)
+        biases = draw.positive(gates * 2), draw.positive(gates * 2)
+        x, h = draw.moments(3, gates * 2, mean=3.0, std=0.3), draw.constant(3, 2) / 4
+        c = draw.moments(3, 2, std=0.3) if state_noise else draw.constant(3, 2)
+        yield Sample(x, (h, c) if gates == 4 else h, weight, still, *biases)
+        yield Sample(x, (h, c) if gates == 4 else h, weight, still)
+
+    return samples
+
+
+_CELL: dict[str, Any] = {"inplace": False, "fidelity": APPROXIMATE, "error": 0.1}
+
+
+@composite_of("lstm_cell", samples=_steps(4, state_noise=True), **_CELL)
+def lstm_cell(
+    input: Tensor,  # (batch, in)
+    hx: Sequence[Tensor],
+    *parameters: Tensor | None,
+    **named: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """As `lstm`, for one step."""
+    layer = Layer(*parameters, **named)  # pyright: ignore[reportArgumentType]
+    h, c = lstm_step(F.linear(input, layer.w_ih, layer.b_ih), tuple(hx), layer)
+    return h, c
+
+
+def _register_cell(name: str, cell: Cell, like: str, gates: int, **options: Any) -> None:
+    def one_step(
+        input: Tensor,  # (batch, in)
+        hx: Tensor,  # (batch, hidden)
+        *parameters: Tensor | None,
+        **named: Tensor | None,
+    ) -> Tensor:
+        layer = Layer(*parameters, **named)  # pyright: ignore[reportArgumentType]
+        return cell(F.linear(input, layer.w_ih, layer.b_ih), (hx,), layer)[0]
+
+    one_step.__doc__ = f"As `{like}`, for one step."
+    composite_of(name, samples=_steps(gates, state_noise=False), **options)(one_step)
+
+
+_register_cell("gru_cell", gru_step, "gru", 3, **_CELL)
+for _name, _activation in (("rnn_tanh", torch.tanh), ("rnn_relu", torch.relu)):
+    _step = plain_step(_activation)
+    _register_cell(f"{_name}_cell", _step, _name, 1, inplace=False, error=1e-3)

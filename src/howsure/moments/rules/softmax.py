@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.moments.numerics.quadrature import expectation
-from howsure.moments.rule import APPROXIMATE, Target, rule, rule_of
-from howsure.moments.samples import Draw, Sample
+from howsure.moments.numerics import expectation
+from howsure.moments.rule import APPROXIMATE, Draw, Sample, Target, rule, rule_of
 from howsure.moments.value import Moments
 
 

@@ -1,1 +1,0 @@
-"""The numerics below the moment rules: normal tails, quadrature, squared weights."""
