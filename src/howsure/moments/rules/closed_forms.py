@@ -29,7 +29,7 @@ from howsure.moments.numerics import (
     ratio,
     rectify,
     roots,
-    standardise,
+    standardize,
     unit_tail,
 )
 from howsure.moments.rule import (
@@ -286,7 +286,7 @@ def _cut_off(mean: Tensor, var: Tensor, limit: float, value: float) -> Moments:
 
     y = value + (x - limit)+ + jump [x > limit] with jump = limit - value.
     """
-    a, std, is_certain = standardise(mean - limit, var)
+    a, std, is_certain = standardize(mean - limit, var)
     unit, jump = rectify(a), limit - value
     above, below = unit.probability, cdf(-a)
     excess = std * unit.mean

@@ -48,7 +48,7 @@ def _divide(
     return Moments(y, total / scale.square())
 
 
-def standardise_over(input: Moments, axes: Axes, eps: float) -> tuple[Moments, Tensor]:
+def standardize_over(input: Moments, axes: Axes, eps: float) -> tuple[Moments, Tensor]:
     """Moments of (x - mean(x)) / s over `axes`, and s; s**2 is the expected sample variance."""
     mean, var = input.mean.to(input.var.dtype), input.var
     size = math.prod(mean.shape[axis] for axis in axes)
@@ -99,7 +99,7 @@ def layer_norm(
 
     Source: our own; docs/accuracy.md compares it with the usual rule, which leaves the noise out.
     """
-    normal, _ = standardise_over(input, tuple(range(-len(normalized_shape), 0)), eps)
+    normal, _ = standardize_over(input, tuple(range(-len(normalized_shape), 0)), eps)
     return affine(normal, weight, bias, input)
 
 
@@ -122,7 +122,7 @@ def group_norm(
     """As `layer_norm` over each group of channels."""
     shape = input.mean.shape
     mean, var = (x.reshape(shape[0], num_groups, -1) for x in (input.mean, input.var))
-    groups, _ = standardise_over(Moments(mean, var), (-1,), eps)
+    groups, _ = standardize_over(Moments(mean, var), (-1,), eps)
     normal = Moments(groups.mean.reshape(shape), groups.var.reshape(shape))
     return affine(normal, weight, bias, input, trailing=len(shape) - 2)
 
@@ -150,7 +150,7 @@ def instance_norm(
         statistics = running_mean, running_var
         return batch_norm(input, *statistics, weight, bias, False, momentum, eps)
     axes = tuple(range(2, input.mean.dim()))
-    normal, _ = standardise_over(input, axes, eps)
+    normal, _ = standardize_over(input, axes, eps)
     return affine(normal, weight, bias, input, trailing=len(axes))
 
 
