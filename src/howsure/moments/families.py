@@ -22,7 +22,6 @@ from torch import Tensor
 from howsure.errors import NoRuleError
 from howsure.moments.numerics import Deviation, expectation, through_squares
 from howsure.moments.rule import (
-    EXACT,
     REFUSED,
     STRUCTURAL,
     Draw,
@@ -36,8 +35,6 @@ from howsure.moments.rule import (
     parameter_names,
     register,
     rule,
-    rule_of,
-    spellings,
 )
 from howsure.moments.value import (
     HALF_PRECISION,
@@ -54,12 +51,12 @@ _FIRST = {0: "input"}
 
 
 def structural(
-    *targets: Target,
-    name: str,
+    *targets: Target | str,
     samples: Samples,
     op: Target | None = None,
     data: Mapping[int, str] = _FIRST,
     views: bool = True,
+    inplace: bool = False,
     fidelity: Fidelity = STRUCTURAL,
     kind: Kind = Kind.STRUCTURAL,
     **options: Any,
@@ -81,21 +78,8 @@ def structural(
         """
         return move(op or target, data, *args, **kwargs)
 
-    options |= {"kind": kind, "takes_target": True, "views": views}
-    return rule(*targets, name=name, fidelity=fidelity, samples=samples, **options)(moments)
-
-
-def structural_of(
-    *names: str,
-    samples: Samples,
-    inplace: bool = False,
-    first: Target | None = None,
-    views: bool = False,
-    **options: Any,
-) -> Rule:
-    """`structural` for all `spellings` of torch's operations `names`."""
-    targets = spellings(*names, inplace=inplace, first=first)
-    return structural(*targets, name=names[0], samples=samples, views=views, **options)
+    options |= {"fidelity": fidelity, "kind": kind, "takes_target": True, "views": views}
+    return rule(*targets, samples=samples, inplace=inplace, **options)(moments)
 
 
 def move(op: Target, data: Mapping[int, str], *args: object, **kwargs: object) -> Any:
@@ -135,7 +119,7 @@ def _pair(means: Any, variances: Any) -> Any:
 
 
 def linear_map(
-    function: Target, *aliases: Target, name: str, samples: Samples, source: str
+    function: Target, *aliases: Target | str, samples: Samples, source: str, name: str = ""
 ) -> Rule:
     """Registers `function(input, weight, bias, ...)`: linear in input and in weight.
 
@@ -173,7 +157,8 @@ def linear_map(
         "Assumes: independent elements of input, weight and bias. Exact for each output; outputs "
         f"become correlated, which later rules ignore.\n\nSource: {source}."
     )
-    return register(Rule(name, moments, (function, *aliases), EXACT, samples, kind=Kind.LINEAR_MAP))
+    options = {"name": name, "samples": samples, "kind": Kind.LINEAR_MAP}
+    return rule(function, *aliases, **options)(moments)
 
 
 def bilinear(
@@ -197,7 +182,11 @@ def bilinear(
 
 
 def bilinear_map(
-    *targets: Target, name: str, samples: Samples, first: str = "input", second: str = "other"
+    *targets: Target | str,
+    samples: Samples,
+    name: str = "",
+    first: str = "input",
+    second: str = "other",
 ) -> Rule:
     """Registers an op that is linear in each of its operands, named `first` and `second`."""
 
@@ -217,17 +206,13 @@ def bilinear_map(
 
         return bilinear(op, left, right)
 
-    return register(
-        Rule(name, moments, targets, EXACT, samples, kind=Kind.BILINEAR, takes_target=True)
-    )
+    options = {"name": name, "samples": samples, "inplace": False, "kind": Kind.BILINEAR}
+    return rule(*targets, **options, takes_target=True)(moments)
 
 
-def bilinear_of(*names: str, **options: Any) -> Rule:
-    """`bilinear_map` for all `spellings` of torch's operations `names`."""
-    return bilinear_map(*spellings(*names, inplace=False), name=names[0], **options)
-
-
-def separable_map(op: Target, *aliases: Target, name: str, dims: int, samples: Samples) -> Rule:
+def separable_map(
+    op: Target, *aliases: Target | str, dims: int, samples: Samples, name: str = ""
+) -> Rule:
     """Registers a linear op whose weights are products over its last `dims` axes.
 
     Its weights need not be written down anywhere: `separable` finds them.
@@ -242,7 +227,8 @@ def separable_map(op: Target, *aliases: Target, name: str, dims: int, samples: S
         """
         return separable(lambda x: op(x, *args, **kwargs), input, dims)
 
-    return register(Rule(name, moments, (op, *aliases), EXACT, samples, kind=Kind.LINEAR_MAP))
+    options = {"name": name, "samples": samples, "kind": Kind.LINEAR_MAP}
+    return rule(op, *aliases, **options)(moments)
 
 
 def separable(
@@ -289,8 +275,8 @@ def per_dim(value: Any, dims: int) -> tuple[Any, ...]:
 
 def elementwise(
     function: Target,
-    *aliases: Target,
-    name: str,
+    *aliases: Target | str,
+    name: str = "",
     samples: Samples = one_of_each_shape,
     error: float = 1e-3,
     analytic: bool = False,
@@ -320,20 +306,15 @@ def elementwise(
         options = {"analytic": analytic, "deviation": deviation, "kinks": kinks}
         return in_float32(partial(expectation, called, **options), input)
 
-    targets = (function, *(alias for alias in aliases if alias is not function))
-    return register(
-        Rule(name, moments, targets, EXACT, samples, Kind.ELEMENTWISE, error=error, pointwise=True)
-    )
+    options = {"name": name, "samples": samples, "kind": Kind.ELEMENTWISE, "error": error}
+    return rule(function, *aliases, **options, pointwise=True)(moments)
 
 
 def pointwise(
-    *names: str, first: Target | None = None, samples: Samples = one_of_each_shape, **options: Any
+    *targets: Target | str, samples: Samples = one_of_each_shape, **options: Any
 ) -> Callable[[Callable[..., Moments]], Rule]:
-    """Registers a formula for single elements, under all `spellings` of the operations `names`.
-
-    See `of_elements` for its arguments.
-    """
-    enter = rule_of(*names, first=first, samples=samples, pointwise=True, **options)
+    """Registers a formula of mean, variance and the operation's other arguments: `of_elements`."""
+    enter = rule(*targets, samples=samples, pointwise=True, **options)
     return lambda formula: enter(of_elements(formula))
 
 
@@ -369,32 +350,15 @@ def bounded(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def composite(
-    *targets: Target,
-    name: str,
-    samples: Samples,
-    fidelity: Fidelity = EXACT,
-    wide: bool = False,
-    **options: Any,
+    *targets: Target | str, samples: Samples, wide: bool = False, **options: Any
 ) -> Callable[[Callable[..., object]], Rule]:
     """Registers an op by a definition in terms of operations that have rules.
 
     With `wide`, its steps run in float32 where the op is called in half precision, as torch's own
     kernel does: what overflows between two steps need not overflow in the end.
     """
-
-    def enter(definition: Callable[..., object]) -> Rule:
-        function = _widen(definition) if wide else definition
-        kind = Kind.COMPOSITE
-        return register(Rule(name, function, targets, fidelity, samples, kind, **options))
-
-    return enter
-
-
-def composite_of(
-    *names: str, inplace: bool = True, **options: Any
-) -> Callable[[Callable[..., object]], Rule]:
-    """`composite` for all `spellings` of torch's operations `names`."""
-    return composite(*spellings(*names, inplace=inplace), name=names[0], **options)
+    enter = rule(*targets, samples=samples, kind=Kind.COMPOSITE, **options)
+    return lambda definition: enter(_widen(definition) if wide else definition)
 
 
 def _widen(definition: Callable[..., object]) -> Callable[..., object]:
@@ -428,7 +392,7 @@ def respell(
     return register(replace(like, **changes, takes_target=False))
 
 
-def value_only(*targets: Target, name: str) -> Rule:
+def value_only(*targets: Target | str, name: str) -> Rule:
     """Registers queries that the mean alone answers: shapes, dtypes, devices."""
 
     def answer(target: Target, *args: object, **kwargs: object) -> object:
@@ -440,12 +404,11 @@ def value_only(*targets: Target, name: str) -> Rule:
         """
         return target(*mean_of(args), **mean_of(kwargs))
 
-    return register(
-        Rule(name, answer, targets, STRUCTURAL, _matrix, kind=Kind.VALUE_ONLY, takes_target=True)
-    )
+    options = {"fidelity": STRUCTURAL, "kind": Kind.VALUE_ONLY, "takes_target": True}
+    return rule(*targets, name=name, samples=_matrix, inplace=False, **options)(answer)
 
 
-def refuse(*targets: Target, name: str, reason: str, can_fall_back: bool = False) -> Rule:
+def refuse(*targets: Target | str, name: str, reason: str, can_fall_back: bool = False) -> Rule:
     """Registers an op without a Gaussian answer; it raises with the reason and the remedy.
 
     With `can_fall_back`, a user may ask for its value at the mean: a mask or an order, frozen.
@@ -455,7 +418,8 @@ def refuse(*targets: Target, name: str, reason: str, can_fall_back: bool = False
         raise NoRuleError(reason, can_fall_back=can_fall_back)
 
     refused.__doc__ = f"{reason}\n\nAssumes: nothing.\n\nSource: howsure's own decision."
-    return register(Rule(name, refused, targets, REFUSED, _matrix, kind=Kind.REFUSED))
+    options = {"fidelity": REFUSED, "kind": Kind.REFUSED}
+    return rule(*targets, name=name, samples=_matrix, **options)(refused)
 
 
 def _matrix(draw: Draw) -> list[Sample]:

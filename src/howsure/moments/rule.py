@@ -115,15 +115,13 @@ _PUBLIC_MODULES = {
 }
 
 
-def spellings(*names: str, inplace: bool = True, first: Target | None = None) -> tuple[Target, ...]:
+def spellings(*names: str, inplace: bool = True) -> tuple[Target, ...]:
     """Every way in which torch spells the operations: function, method, in-place, operator, aten.
-
-    `first` is the spelling whose signature the rule has, where that is not the first one found.
 
     An operation called `relu` is reached as `torch.relu`, `torch.relu_`, `Tensor.relu`,
     `Tensor.relu_`, `F.relu`, `F.relu_`, and in exported programs as `aten.relu.default`.
     """
-    targets: dict[Target, None] = {} if first is None else {first: None}
+    targets: dict[Target, None] = {}
     for name in names:
         variants = (name, f"__{name}__", f"{name}_", f"__i{name}__")
         for variant in variants if inplace else variants[:2]:
@@ -327,33 +325,31 @@ def register(new: Rule) -> Rule:
 
 
 def rule(
-    *targets: Target, name: str, fidelity: Fidelity, samples: Samples, **options: Any
+    *targets: Target | str,
+    samples: Samples,
+    name: str = "",
+    fidelity: Fidelity = EXACT,
+    inplace: bool = True,
+    **options: Any,
 ) -> Callable[[Callable[..., object]], Rule]:
     """Registers the decorated function as the moment rule of `targets`.
 
-    Parameter names are those of the torch operation, since torch passes keywords.
+    A name such as "relu" stands for all `spellings` of torch's operation, those that work in place
+    only if `inplace`. Without a `name` of its own the rule has the first of these. Parameters are
+    named as in torch, since torch passes keywords.
     """
+    expanded: dict[Target, None] = {}
+    for target in targets:
+        called = spellings(target, inplace=inplace) if isinstance(target, str) else (target,)
+        expanded |= dict.fromkeys(called)
+    names = [target for target in targets if isinstance(target, str)]
+    names += [getattr(target, "__name__", "") for target in targets]
 
     def enter(function: Callable[..., object]) -> Rule:
-        return register(Rule(name, function, tuple(targets), fidelity, samples, **options))
+        title = name or next(iter(names), "")
+        return register(Rule(title, function, tuple(expanded), fidelity, samples, **options))
 
     return enter
-
-
-def rule_of(
-    *names: str,
-    also: tuple[Target, ...] = (),
-    inplace: bool = True,
-    first: Target | None = None,
-    fidelity: Fidelity = EXACT,
-    **options: Any,
-) -> Callable[[Callable[..., object]], Rule]:
-    """Registers the decorated function for all `spellings` of torch's operations `names`.
-
-    The rule has the first of these names; `also` are further operations that it serves.
-    """
-    targets = spellings(*names, inplace=inplace, first=first) + also
-    return rule(*targets, name=names[0], fidelity=fidelity, **options)
 
 
 def find(target: Target, overrides: Mapping[Target, Rule] | None = None) -> Rule | None:

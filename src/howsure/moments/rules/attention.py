@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import composite, move
-from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule_of
+from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule
 from howsure.moments.rules.softmax import leave_one_out
 from howsure.moments.value import Moments, mean_of, var_of, variance_dtype
 
@@ -185,7 +185,7 @@ def _heads(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.constant(2, 2, 4), draw.constant(2, 3, 4), draw.moments(2, 3, 4))
 
 
-@rule_of("scaled_dot_product_attention", fidelity=APPROXIMATE, samples=_heads, error=0.15)
+@rule("scaled_dot_product_attention", fidelity=APPROXIMATE, samples=_heads, error=0.15)
 def scaled_dot_product_attention(
     query: Operand,  # (*batch, heads, L, E)
     key: Operand,  # (*batch, heads, S, E)

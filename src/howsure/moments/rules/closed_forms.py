@@ -29,7 +29,7 @@ from howsure.moments.numerics import (
     ratio,
     rectify,
     roots,
-    standardise,
+    standardize,
     unit_tail,
 )
 from howsure.moments.rule import (
@@ -42,7 +42,6 @@ from howsure.moments.rule import (
     one_of_each_shape,
     operands,
     rule,
-    rule_of,
     sample,
 )
 from howsure.moments.value import Moments, Refused, certain
@@ -50,7 +49,7 @@ from howsure.trees import has_values, is_tracing
 
 
 # Rectifiers: Cov(max(x, 0), max(-x, 0)) = -var m(a) m(-a) (Frey & Hinton 1999).
-@pointwise("relu", first=F.relu)
+@pointwise(F.relu, "relu")
 def relu(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
     """E = std m(a), Var = var [Phi(a) - m(a) m(-a)].
 
@@ -93,7 +92,7 @@ def _slopes(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), negative_slope=-0.5)
 
 
-@pointwise("leaky_relu", first=F.leaky_relu, samples=_slopes)
+@pointwise(F.leaky_relu, "leaky_relu", samples=_slopes)
 def leaky_relu(
     mean: Tensor, var: Tensor, negative_slope: float = 0.01, inplace: bool = False
 ) -> Moments:
@@ -122,7 +121,7 @@ def _channel_slopes(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(5), draw.positive(1))
 
 
-@rule_of("prelu", samples=_channel_slopes, pointwise=True)
+@rule("prelu", samples=_channel_slopes, pointwise=True)
 def prelu(
     input: Moments,  # (batch, channels, *)
     weight: Tensor,  # (channels,) or (1,)
@@ -133,9 +132,9 @@ def prelu(
     return in_float32(partial(_leaky, slope=slope), input)
 
 
-@rule_of(
+@rule(
+    F.rrelu,
     "rrelu",
-    first=F.rrelu,
     samples=lambda draw: [Sample(draw.moments(7)), Sample(draw.moments(3, 4), 0.1, 0.7)],
 )
 def rrelu(
@@ -159,7 +158,7 @@ def _limits(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), min=-draw.positive(4), max=draw.positive(3, 1))
 
 
-@rule_of("clamp", "clip", samples=_limits, pointwise=True)
+@rule("clamp", "clip", samples=_limits, pointwise=True)
 def clamp(
     input: Moments, min: float | Tensor | None = None, max: float | Tensor | None = None
 ) -> Moments:
@@ -237,7 +236,7 @@ def _default_window(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), -0.2, 0.7)
 
 
-@pointwise("hardtanh", first=F.hardtanh, samples=_default_window)
+@pointwise(F.hardtanh, "hardtanh", samples=_default_window)
 def hardtanh(
     mean: Tensor, var: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Moments:
@@ -245,26 +244,26 @@ def hardtanh(
     return _clamped(mean, var, min_val, max_val)
 
 
-@pointwise("relu6", first=F.relu6)
+@pointwise(F.relu6, "relu6")
 def relu6(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
     """As `clamp(x, 0, 6)`."""
     return _clamped(mean, var, 0.0, 6.0)
 
 
-@pointwise("hardsigmoid", first=F.hardsigmoid)
+@pointwise(F.hardsigmoid, "hardsigmoid")
 def hardsigmoid(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
     """As `clamp(x, -3, 3) / 6 + 1/2`."""
     shift, out = _cut(mean, var, -3.0, 3.0)
     return Moments(F.hardsigmoid(mean) + shift / 6, out / 36)
 
 
-@rule_of("clamp_min", samples=sample((3, 4), 0.1), pointwise=True)
+@rule("clamp_min", samples=sample((3, 4), 0.1), pointwise=True)
 def clamp_min(input: Moments, min: float | Tensor) -> Moments:
     """As `clamp(x, min=min)`."""
     return clamp(input, min=min)
 
 
-@rule_of("clamp_max", samples=sample((3, 4), 0.1), pointwise=True)
+@rule("clamp_max", samples=sample((3, 4), 0.1), pointwise=True)
 def clamp_max(input: Moments, max: float | Tensor) -> Moments:
     """As `clamp(x, max=max)`."""
     return clamp(input, max=max)
@@ -287,7 +286,7 @@ def _cut_off(mean: Tensor, var: Tensor, limit: float, value: float) -> Moments:
 
     y = value + (x - limit)+ + jump [x > limit] with jump = limit - value.
     """
-    a, std, is_certain = standardise(mean - limit, var)
+    a, std, is_certain = standardize(mean - limit, var)
     unit, jump = rectify(a), limit - value
     above, below = unit.probability, cdf(-a)
     excess = std * unit.mean
@@ -323,7 +322,7 @@ def _levels(draw: Draw) -> Iterable[Sample]:
 _STEP_ERROR = 1e-3
 
 
-@pointwise("threshold", first=F.threshold, samples=_levels, error=_STEP_ERROR)
+@pointwise(F.threshold, "threshold", samples=_levels, error=_STEP_ERROR)
 def threshold(
     mean: Tensor, var: Tensor, threshold: float, value: float, inplace: bool = False
 ) -> Moments:
@@ -478,7 +477,7 @@ def _exponents(draw: Draw) -> Iterable[Sample]:
     yield Sample(positive, torch.tensor([1.0, 2.0, 0.5, 2.0]))
 
 
-@rule_of("pow", fidelity=APPROXIMATE, samples=_exponents, error=0.05, pointwise=True)
+@rule("pow", fidelity=APPROXIMATE, samples=_exponents, error=0.05, pointwise=True)
 def power(input: Moments | Tensor | float, exponent: Moments | Tensor | float) -> Moments:
     """Var = sum_k v**k / k! E[d^k x^p]**2 for p = 0, 1, 2, ...; else the log-normal form of `sqrt`.
 
@@ -589,7 +588,7 @@ def _pairs(draw: Draw) -> Iterable[Sample]:
     yield Sample(same, same)
 
 
-@rule_of("maximum", "fmax", samples=_pairs)
+@rule("maximum", "fmax", samples=_pairs)
 def maximum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """E = max(m1, m2) + t m(-|a|), Var = v1 R(a) + v2 R(-a), t**2 = v1 + v2, a = (m1 - m2) / t.
 
@@ -640,7 +639,7 @@ def _negated(moments: Moments) -> Moments:
     return Moments(-moments.mean, moments.var)
 
 
-@rule_of("minimum", "fmin", samples=_pairs)
+@rule("minimum", "fmin", samples=_pairs)
 def minimum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """As `-maximum(-x, -y)`."""
     if input is other:
@@ -658,7 +657,7 @@ def _dimensions(draw: Draw) -> Iterable[Sample]:
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 
-@rule_of("amax", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
+@rule("amax", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
 def amax(input: Moments, dim: int | Sequence[int] = (), keepdim: bool = False) -> Moments:
     """E = hi - I0, Var = 2 I1 - I0**2: integrals of F(x) = prod_j Phi((x - m_j) / s_j).
 
@@ -691,7 +690,7 @@ def amax(input: Moments, dim: int | Sequence[int] = (), keepdim: bool = False) -
     return Moments(out, spread) if keepdim else Moments(out.squeeze(axes), spread.squeeze(axes))
 
 
-@rule_of("amin", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
+@rule("amin", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
 def amin(input: Moments, dim: int | Sequence[int] = (), keepdim: bool = False) -> Moments:
     """As `-amax(-x)`."""
     return _negated(amax(_negated(input), dim, keepdim))
@@ -729,7 +728,7 @@ def _register_extremum(name: str, over_axes: Rule, of_two: Rule, position: Targe
     extremum.__doc__ = (
         f"As `{over_axes.name}` over everything or a dimension, or `{of_two.name}` of two tensors."
     )
-    rule_of(name, fidelity=APPROXIMATE, samples=_whole_and_pairs, error=0.01)(extremum)
+    rule(name, fidelity=APPROXIMATE, samples=_whole_and_pairs, error=0.01)(extremum)
 
 
 _register_extremum("max", amax, maximum, torch.argmax)

@@ -13,7 +13,7 @@ from howsure.moments.rules.normalization import (
     batch_norm,
     group_norm,
     layer_norm,
-    standardise_over,
+    standardize_over,
 )
 from howsure.moments.value import Moments
 
@@ -22,7 +22,7 @@ _aten = torch.ops.aten
 
 def _statistics(input: Moments, axes: tuple[int, ...], eps: float) -> tuple[Moments, Moments]:
     """Moments of the mean and of 1 / s over `axes`, which stay with size 1."""
-    normal, scale = standardise_over(input, axes, eps)
+    normal, scale = standardize_over(input, axes, eps)
     mean = input.mean.mean(axes, keepdim=True)
     count = input.mean.numel() // mean.numel()
     spread = (normal.mean.square() * input.var).sum(axes, keepdim=True)
@@ -139,7 +139,7 @@ def native_batch_norm_no_stats(
 ) -> tuple[Moments, Moments, Moments]:
     """As `layer_norm` over all axes but the channels', with the means and 1 / s."""
     axes = (0, *range(2, input.mean.dim()))
-    normal, _ = standardise_over(input, axes, eps)
+    normal, _ = standardize_over(input, axes, eps)
     out = affine(normal, weight, bias, input, trailing=input.mean.dim() - 2)
     mean, scale = _statistics(input, axes, eps)
     return out, _reshaped(mean, (-1,)), _reshaped(scale, (-1,))

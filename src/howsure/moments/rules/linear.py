@@ -23,13 +23,12 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.moments.families import (
     bilinear,
-    bilinear_of,
+    bilinear_map,
     composite,
-    composite_of,
     linear_map,
     move,
     respell,
-    structural_of,
+    structural,
 )
 from howsure.moments.numerics import squared
 from howsure.moments.rule import (
@@ -42,9 +41,7 @@ from howsure.moments.rule import (
     Target,
     operands,
     rule,
-    rule_of,
     sample,
-    spellings,
 )
 from howsure.moments.rules.channels_last import in_channels_last
 from howsure.moments.rules.closed_forms import reciprocal, square
@@ -102,7 +99,7 @@ for _name, _samples in {
     "conv_transpose2d": _transposed_images(2),
     "conv_transpose3d": _transposed_images(3),
 }.items():
-    _layer = linear_map(*spellings(_name), name=_name, samples=_samples, source=_SOURCE)
+    _layer = linear_map(getattr(F, _name), _name, samples=_samples, source=_SOURCE)
     if _name == "conv2d":
         in_channels_last(_layer)
 
@@ -135,7 +132,7 @@ def _tensor(operand: Number, like: Number) -> Tensor:
     return mean if isinstance(mean, Tensor) else torch.as_tensor(mean).to(mean_of(like))
 
 
-@rule_of("add", also=(Tensor.__radd__,), samples=_pairs_with_alpha, adds_up=True)
+@rule("add", Tensor.__radd__, samples=_pairs_with_alpha, adds_up=True)
 def add(input: Number, other: Number, *, alpha: float = 1) -> Moments:
     """E = m1 + alpha m2, Var = v1 + alpha**2 v2; `x + x` is 2 x.
 
@@ -150,7 +147,7 @@ def add(input: Number, other: Number, *, alpha: float = 1) -> Moments:
     return _broadcast(mean, var_of(input) + var_of(other) * alpha**2)
 
 
-@rule_of("sub", "subtract", samples=_pairs_with_alpha)
+@rule("sub", "subtract", samples=_pairs_with_alpha)
 def sub(input: Number, other: Number, *, alpha: float = 1) -> Moments:
     """E = m1 - alpha m2, Var = v1 + alpha**2 v2; `x - x` is 0.
 
@@ -161,13 +158,13 @@ def sub(input: Number, other: Number, *, alpha: float = 1) -> Moments:
     return add(input, other, alpha=-alpha)
 
 
-@rule_of("rsub", also=(Tensor.__rsub__,), samples=_pairs_with_alpha)
+@rule("rsub", Tensor.__rsub__, samples=_pairs_with_alpha)
 def rsub(input: Number, other: Number, *, alpha: float = 1) -> Moments:
     """As `sub(other, input)`."""
     return add(other, input, alpha=-alpha)
 
 
-@rule_of("neg", "negative", samples=sample((3, 4)))
+@rule("neg", "negative", samples=sample((3, 4)))
 def neg(input: Moments) -> Moments:
     """E = -mean, Var = var.
 
@@ -178,7 +175,7 @@ def neg(input: Moments) -> Moments:
     return Moments(-input.mean, input.var)
 
 
-@rule_of("mul", "multiply", also=(Tensor.__rmul__,), samples=_pairs)
+@rule("mul", "multiply", Tensor.__rmul__, samples=_pairs)
 def mul(input: Number, other: Number) -> Moments:
     """E = m1 m2, Var = m1**2 v2 + m2**2 v1 + v1 v2; `x * x` is a square.
 
@@ -211,7 +208,7 @@ def _quotients(draw: Draw) -> Iterable[Sample]:
     yield Sample(2.0, _steady(draw))
 
 
-@rule_of(
+@rule(
     "div",
     "divide",
     "true_divide",
@@ -253,7 +250,7 @@ def _blends(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.constant(3, 4), draw.moments(3, 4), draw.positive(3, 1))
 
 
-@rule_of("lerp", samples=_blends)
+@rule("lerp", samples=_blends)
 def lerp(input: Operand, end: Operand, weight: Number) -> Moments:
     """E = a + w (b - a), Var = (1 - w)**2 v_a + w**2 v_b + v_w [(b - a)**2 + v_a + v_b].
 
@@ -292,14 +289,14 @@ def _contractions(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), draw.constant(4, 2), 1)
 
 
-matmul = bilinear_of("matmul", samples=_stacks)
-bilinear_of("mm", samples=operands((3, 4), second=(4, 2)), second="mat2")
-bilinear_of("bmm", samples=operands((2, 3, 4), second=(2, 4, 2)), second="mat2")
-bilinear_of("mv", samples=operands((3, 4), second=(4,)), second="vec")
-bilinear_of("inner", samples=_inner_products)
-bilinear_of("outer", "ger", samples=operands((3,), second=(4,)), second="vec2")
-bilinear_of("kron", samples=operands((2, 3), second=(2, 3)))
-bilinear_of("tensordot", samples=_contractions, first="a", second="b")
+matmul = bilinear_map("matmul", samples=_stacks)
+bilinear_map("mm", samples=operands((3, 4), second=(4, 2)), second="mat2")
+bilinear_map("bmm", samples=operands((2, 3, 4), second=(2, 4, 2)), second="mat2")
+bilinear_map("mv", samples=operands((3, 4), second=(4,)), second="vec")
+bilinear_map("inner", samples=_inner_products)
+bilinear_map("outer", "ger", samples=operands((3,), second=(4,)), second="vec2")
+bilinear_map("kron", samples=operands((2, 3), second=(2, 3)))
+bilinear_map("tensordot", samples=_contractions, first="a", second="b")
 respell(
     matmul,
     Tensor.__rmatmul__,
@@ -315,7 +312,7 @@ def _vectors(draw: Draw) -> Iterable[Sample]:
     yield Sample(twice, twice)
 
 
-@rule_of("dot", "vdot", inplace=False, samples=_vectors)
+@rule("dot", "vdot", samples=_vectors)
 def dot(input: Operand, other: Operand) -> Moments:
     """As `matmul` of two vectors; `dot(x, x)` is the sum of squares."""
     if input is not other:
@@ -341,7 +338,7 @@ def _register_fused(
         yield Sample(draw.moments(*start), draw.moments(*left), draw.constant(*right), beta=0.5)
         yield Sample(draw.moments(*start), draw.constant(*left), draw.moments(*right), alpha=-2)
 
-    @composite_of(name, samples=samples)
+    @composite(name, samples=samples)
     def fused(
         input: Tensor, *args: Tensor, beta: float = 1, alpha: float = 1, **kwargs: Tensor
     ) -> Tensor:
@@ -370,7 +367,7 @@ def _product_terms(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), twice, twice)
 
 
-@composite_of("addcmul", samples=_product_terms)
+@composite("addcmul", samples=_product_terms)
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """As `mul`, for input + value tensor1 tensor2."""
     return input + _scaled(tensor1 * tensor2, value)
@@ -381,7 +378,7 @@ def _quotient_terms(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), draw.constant(4), draw.moments(3, 4, mean=8, std=0.2))
 
 
-@composite_of("addcdiv", samples=_quotient_terms, fidelity=APPROXIMATE, error=0.05)
+@composite("addcdiv", samples=_quotient_terms, fidelity=APPROXIMATE, error=0.05)
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """As `div`, for input + value tensor1 / tensor2."""
     return input + _scaled(tensor1 / tensor2, value)
@@ -399,7 +396,7 @@ def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     return ahead[0] * behind[1] - behind[0] * ahead[1]
 
 
-@composite_of("cross", inplace=False, samples=operands((3, 2), second=(3, 2), behind=(0,)))
+@composite("cross", samples=operands((3, 2), second=(3, 2), behind=(0,)))
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """As `linalg_cross`, by default over the first dimension of size 3."""
     first = next(axis for axis, size in enumerate(input.shape) if size == 3)
@@ -419,13 +416,14 @@ def _along_one(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(4), dim=0)
 
 
-_SUMS: dict[str, Any] = {"fidelity": EXACT, "kind": Kind.LINEAR_MAP, "inplace": True}
-structural_of("sum", samples=_dimensions, op=torch.sum, adds_up=True, **_SUMS)
-structural_of("cumsum", samples=_along_one, op=torch.cumsum, **_SUMS)
-structural_of("trace", samples=sample((3, 4)), op=torch.trace, **_SUMS)
+_SUMS: dict[str, Any] = {"fidelity": EXACT, "kind": Kind.LINEAR_MAP, "views": False}
+_SUMS["inplace"] = True
+structural("sum", samples=_dimensions, op=torch.sum, adds_up=True, **_SUMS)
+structural("cumsum", samples=_along_one, op=torch.cumsum, **_SUMS)
+structural("trace", samples=sample((3, 4)), op=torch.trace, **_SUMS)
 
 
-@rule_of("mean", samples=_dimensions, kind=Kind.LINEAR_MAP, adds_up=True)
+@rule("mean", samples=_dimensions, kind=Kind.LINEAR_MAP, adds_up=True)
 def mean(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Var = sum of the variances / n**2.
 
@@ -445,7 +443,7 @@ def _one_dimension(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 4), -1, keepdim=True)
 
 
-@rule_of("prod", inplace=False, samples=_one_dimension)
+@rule("prod", samples=_one_dimension)
 def prod(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Var of x y as m1**2 v2 + m2**2 v1 + v1 v2, pair by pair.
 
@@ -465,7 +463,7 @@ def prod(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     return Moments(mean, v.reshape(mean.shape))
 
 
-@composite_of("cumprod", wide=True, samples=_along_one)
+@composite("cumprod", wide=True, samples=_along_one)
 def cumprod(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """As `mul`, one element after the other; the outputs are strongly correlated."""
     parts = (input if dtype is None else input.to(dtype)).unbind(dim)
@@ -478,7 +476,7 @@ def _neighbours(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 5), 1, -1, draw.moments(3, 1), draw.constant(3, 2))
 
 
-@rule_of("diff", inplace=False, samples=_neighbours)
+@rule("diff", samples=_neighbours)
 def diff(
     input: Moments,
     n: int = 1,
@@ -644,7 +642,7 @@ def _only_reorders(equation: str, *operands: object) -> bool:
     return "," not in inputs and set(inputs) == set(output)
 
 
-@rule_of("einsum", inplace=False, samples=_equations, views=_only_reorders)
+@rule("einsum", samples=_equations, views=_only_reorders)
 def einsum(equation: str, *operands: Any, path: object = None) -> Moments:
     """Var = sum over sets S of operands of einsum(einsum(means not in S)**2, variances in S).
 
@@ -664,7 +662,7 @@ def _layer_pairs(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 3), draw.moments(2, 4), draw.moments(2, 3, 4))
 
 
-@rule_of("bilinear", inplace=False, samples=_layer_pairs)
+@rule("bilinear", samples=_layer_pairs)
 def bilinear_layer(
     input1: Operand,  # (*batch, in1)
     input2: Operand,  # (*batch, in2)

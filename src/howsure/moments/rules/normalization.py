@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.families import composite_of, respell
-from howsure.moments.rule import APPROXIMATE, EXACT, Draw, Kind, Sample, rule, rule_of
+from howsure.moments.families import composite, respell
+from howsure.moments.rule import APPROXIMATE, EXACT, Draw, Kind, Sample, rule
 from howsure.moments.rules.closed_forms import absolute
 from howsure.moments.rules.linear import mean as mean_rule
 from howsure.moments.value import Moments, mean_of
@@ -48,7 +48,7 @@ def _divide(
     return Moments(y, total / scale.square())
 
 
-def standardise_over(input: Moments, axes: Axes, eps: float) -> tuple[Moments, Tensor]:
+def standardize_over(input: Moments, axes: Axes, eps: float) -> tuple[Moments, Tensor]:
     """Moments of (x - mean(x)) / s over `axes`, and s; s**2 is the expected sample variance."""
     mean, var = input.mean.to(input.var.dtype), input.var
     size = math.prod(mean.shape[axis] for axis in axes)
@@ -81,7 +81,7 @@ def _rows(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 32, mean=2.0), (32,), weight=draw.constant(32))
 
 
-@rule_of("layer_norm", first=F.layer_norm, samples=_rows, **_NORM)
+@rule(F.layer_norm, "layer_norm", samples=_rows, **_NORM)
 def layer_norm(
     input: Moments,  # (*batch, *normalized_shape)
     normalized_shape: Sequence[int],
@@ -99,7 +99,7 @@ def layer_norm(
 
     Source: our own; docs/accuracy.md compares it with the usual rule, which leaves the noise out.
     """
-    normal, _ = standardise_over(input, tuple(range(-len(normalized_shape), 0)), eps)
+    normal, _ = standardize_over(input, tuple(range(-len(normalized_shape), 0)), eps)
     return affine(normal, weight, bias, input)
 
 
@@ -110,7 +110,7 @@ def _channels(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 24, std=0.4), 2)
 
 
-@rule_of("group_norm", first=F.group_norm, samples=_channels, **_NORM)
+@rule(F.group_norm, "group_norm", samples=_channels, **_NORM)
 def group_norm(
     input: Moments,  # (batch, channels, *)
     num_groups: int,
@@ -122,7 +122,7 @@ def group_norm(
     """As `layer_norm` over each group of channels."""
     shape = input.mean.shape
     mean, var = (x.reshape(shape[0], num_groups, -1) for x in (input.mean, input.var))
-    groups, _ = standardise_over(Moments(mean, var), (-1,), eps)
+    groups, _ = standardize_over(Moments(mean, var), (-1,), eps)
     normal = Moments(groups.mean.reshape(shape), groups.var.reshape(shape))
     return affine(normal, weight, bias, input, trailing=len(shape) - 2)
 
@@ -150,7 +150,7 @@ def instance_norm(
         statistics = running_mean, running_var
         return batch_norm(input, *statistics, weight, bias, False, momentum, eps)
     axes = tuple(range(2, input.mean.dim()))
-    normal, _ = standardise_over(input, axes, eps)
+    normal, _ = standardize_over(input, axes, eps)
     return affine(normal, weight, bias, input, trailing=len(axes))
 
 
@@ -260,7 +260,7 @@ def _no_shift(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(2, 32, mean=2.0), (32,))
 
 
-@rule_of("rms_norm", samples=_no_shift, **_NORM)
+@rule("rms_norm", samples=_no_shift, **_NORM)
 def rms_norm(
     input: Moments,  # (*batch, *normalized_shape)
     normalized_shape: Sequence[int],
@@ -462,11 +462,11 @@ def _norms(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 6), p=1, dim=-1, keepdim=True)
 
 
-@rule_of(
+@rule(
     "norm",
     "frobenius_norm",
-    also=(torch.linalg.norm, _aten.linalg_norm.default),
-    inplace=False,
+    torch.linalg.norm,
+    _aten.linalg_norm.default,
     samples=_norms,
     **_LENGTH,
 )
@@ -491,7 +491,7 @@ def _sides(draw: Draw) -> list[Sample]:
     return [Sample(draw.moments(3, 4), draw.moments(4))]
 
 
-@composite_of("hypot", samples=_sides, fidelity=APPROXIMATE, error=0.1)
+@composite("hypot", samples=_sides, fidelity=APPROXIMATE, error=0.1)
 def hypot(input: Tensor, other: Tensor) -> Tensor:
     """As `vector_norm` of the pair."""
     return torch.linalg.vector_norm(torch.stack(torch.broadcast_tensors(input, other)), 2, 0)
@@ -502,7 +502,7 @@ def _pairs(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 6, std=0.5), draw.constant(6), keepdim=True)
 
 
-@composite_of("pairwise_distance", inplace=False, samples=_pairs, **_LENGTH)
+@composite("pairwise_distance", samples=_pairs, **_LENGTH)
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -515,7 +515,7 @@ def _clouds(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 5, std=0.5), draw.moments(4, 5, std=0.5), 1.0)
 
 
-@composite_of("cdist", inplace=False, samples=_clouds, **_LENGTH)
+@composite("cdist", samples=_clouds, **_LENGTH)
 def cdist(
     x1: Tensor,  # (*batch, P, M)
     x2: Tensor,  # (*batch, R, M)
@@ -536,7 +536,7 @@ def _angles(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.constant(16), draw.moments(3, 16, std=0.5), dim=-1)
 
 
-@rule_of("cosine_similarity", inplace=False, samples=_angles, fidelity=APPROXIMATE, error=0.15)
+@rule("cosine_similarity", samples=_angles, fidelity=APPROXIMATE, error=0.15)
 def cosine_similarity(
     x1: Moments | Tensor, x2: Moments | Tensor, dim: int = 1, eps: float = 1e-8
 ) -> Moments:
@@ -613,7 +613,7 @@ def _quadratic_form(input: Moments, axes: Axes | None, correction: float, keepdi
     return Moments(level, first_order + 2 * trace.clamp(min=0) * scale**2)
 
 
-@rule_of("var", inplace=False, samples=_dimensions)
+@rule("var", samples=_dimensions)
 def var(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """E = [sum c**2 + (1 - 1/n) sum v] / k, Var = [4 sum c**2 v + 2 tr((M V)**2)] / k**2.
 
@@ -627,7 +627,7 @@ def var(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     return Moments(form.mean.to(input.mean.dtype), form.var)
 
 
-@rule_of("std", inplace=False, samples=_dimensions, **_LENGTH)
+@rule("std", samples=_dimensions, **_LENGTH)
 def std(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Moments of the root of `var`, whose distribution is matched by a gamma distribution.
 
@@ -648,7 +648,7 @@ def std(input: Moments, *args: Any, **kwargs: Any) -> Moments:
 
 
 def _with_mean(name: str, spread: Callable[..., Moments], **options: Any) -> None:
-    @rule_of(name, inplace=False, samples=_dimensions, **options)
+    @rule(name, samples=_dimensions, **options)
     def both(input: Moments, *args: Any, **kwargs: Any) -> tuple[Moments, Moments]:
         """The sample variance (or its root) and the mean of the same elements.
 

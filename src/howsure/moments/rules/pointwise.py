@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from howsure.errors import NoRuleError
 from howsure.moments.families import (
     bounded,
-    composite_of,
+    composite,
     elementwise,
     in_float32,
     of_elements,
@@ -34,8 +34,6 @@ from howsure.moments.rule import (
     Target,
     one_of_each_shape,
     rule,
-    rule_of,
-    spellings,
 )
 from howsure.moments.value import Moments, mean_of, var_of, variance_dtype
 
@@ -70,23 +68,19 @@ def _gelus(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), approximate="tanh")
 
 
-def _elementwise(function: Target, *names: str, **options: Any) -> None:
-    elementwise(function, *spellings(*names), name=names[0], **options)
-
-
-_elementwise(torch.sigmoid, "sigmoid", "expit", analytic=True)
-_elementwise(torch.tanh, "tanh", analytic=True)
-_elementwise(F.silu, "silu", analytic=True)
-_elementwise(F.mish, "mish", analytic=True)
-_elementwise(F.gelu, "gelu", samples=_gelus, analytic=True)
-_elementwise(F.logsigmoid, "logsigmoid", "log_sigmoid", analytic=True)
-_elementwise(F.softsign, "softsign", deviation=_softsign_step)
-_elementwise(F.tanhshrink, "tanhshrink", deviation=_tanhshrink_step)
-_elementwise(F.hardswish, "hardswish", deviation=_hardswish_step, kinks=(-3.0, 3.0), error=1e-4)
-_elementwise(torch.erf, "erf")
-_elementwise(torch.erfc, "erfc")
-_elementwise(torch.atan, "atan", "arctan")
-_elementwise(torch.asinh, "asinh", "arcsinh")
+elementwise(torch.sigmoid, "sigmoid", "expit", analytic=True)
+elementwise(torch.tanh, "tanh", analytic=True)
+elementwise(F.silu, "silu", analytic=True)
+elementwise(F.mish, "mish", analytic=True)
+elementwise(F.gelu, "gelu", samples=_gelus, analytic=True)
+elementwise(F.logsigmoid, "logsigmoid", "log_sigmoid", analytic=True)
+elementwise(F.softsign, "softsign", deviation=_softsign_step)
+elementwise(F.tanhshrink, "tanhshrink", deviation=_tanhshrink_step)
+elementwise(F.hardswish, "hardswish", deviation=_hardswish_step, kinks=(-3.0, 3.0), error=1e-4)
+elementwise(torch.erf, "erf")
+elementwise(torch.erfc, "erfc")
+elementwise(torch.atan, "atan", "arctan")
+elementwise(torch.asinh, "asinh", "arcsinh")
 
 _BY_QUADRATURE: dict[str, Any] = {"kind": Kind.ELEMENTWISE, "error": 1e-3}
 
@@ -96,7 +90,7 @@ def _softpluses(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), 2.0, threshold=15.0)
 
 
-@pointwise("softplus", first=F.softplus, samples=_softpluses, **_BY_QUADRATURE)
+@pointwise(F.softplus, "softplus", samples=_softpluses, **_BY_QUADRATURE)
 def softplus(mean: Tensor, var: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Moments:
     """E and Var of softplus(beta x) / beta by centred quadrature, in units of 1 / beta.
 
@@ -171,7 +165,7 @@ def elu_of_programs(
     return _exponential_unit(mean, var, plain, scale, scale * alpha, input_scale)
 
 
-@pointwise("celu", first=F.celu, samples=_alphas, **_BY_QUADRATURE)
+@pointwise(F.celu, "celu", samples=_alphas, **_BY_QUADRATURE)
 def celu(mean: Tensor, var: Tensor, alpha: float = 1.0, inplace: bool = False) -> Moments:
     """As `elu`, for alpha (e^(x / alpha) - 1) below 0."""
     return _exponential_unit(mean, var, F.celu(mean, alpha), 1.0, alpha, 1 / alpha)
@@ -181,15 +175,14 @@ def celu(mean: Tensor, var: Tensor, alpha: float = 1.0, inplace: bool = False) -
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
-@pointwise("selu", first=F.selu, **_BY_QUADRATURE)
+@pointwise(F.selu, "selu", **_BY_QUADRATURE)
 def selu(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
     """As `elu`, with the self-normalising constants."""
     return _exponential_unit(mean, var, F.selu(mean), _SELU_SCALE, _SELU_SCALE * _SELU_ALPHA, 1.0)
 
 
-@composite_of(
+@composite(
     "glu",
-    inplace=False,
     samples=lambda draw: [Sample(draw.moments(3, 4)), Sample(draw.moments(2, 4, 3), dim=1)],
     error=1e-3,
 )
@@ -212,7 +205,7 @@ def _pairs(draw: Draw) -> Iterable[Sample]:
     yield Sample(same, same)
 
 
-@rule_of("logaddexp", samples=_pairs, error=1e-3)
+@rule("logaddexp", samples=_pairs, error=1e-3)
 def logaddexp(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """E = m_big + E[softplus(d)], Var = Var[softplus(d)] + v_big (1 - 2 E[sigmoid(d)]).
 
@@ -364,7 +357,7 @@ def _angles(draw: Draw) -> Iterable[Sample]:
 _ANY_ANGLE = math.pi**2 / 3
 
 
-@rule_of("atan2", "arctan2", fidelity=LINEARISED, samples=_angles, error=0.02)
+@rule("atan2", "arctan2", fidelity=LINEARISED, samples=_angles, error=0.02)
 def atan2(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """E = atan2(m1, m2), Var = (m2**2 v1 + m1**2 v2) / (m1**2 + m2**2)**2, at most pi**2 / 3.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.families import composite_of
+from howsure.moments.families import composite
 from howsure.moments.rule import APPROXIMATE, Draw, Sample, Samples
 
 State = tuple[Tensor, ...]
@@ -174,7 +174,7 @@ def _sequences(gates: int) -> Samples:
     return samples
 
 
-@composite_of("lstm", inplace=False, samples=_sequences(4), fidelity=APPROXIMATE, error=0.1)
+@composite("lstm", samples=_sequences(4), fidelity=APPROXIMATE, error=0.1)
 def lstm(*args: object) -> tuple[Tensor, Tensor, Tensor]:
     """i, f, o = sigmoid, g = tanh of linear maps; c' = f c + i g, h' = o tanh(c').
 
@@ -186,7 +186,7 @@ def lstm(*args: object) -> tuple[Tensor, Tensor, Tensor]:
     return out, h, c
 
 
-@composite_of("gru", inplace=False, samples=_sequences(3), fidelity=APPROXIMATE, error=0.1)
+@composite("gru", samples=_sequences(3), fidelity=APPROXIMATE, error=0.1)
 def gru(*args: object) -> tuple[Tensor, Tensor]:
     """r, z = sigmoid, n = tanh(x_n + r h_n); h' = n + z (h - n) by `lerp`.
 
@@ -199,7 +199,7 @@ def gru(*args: object) -> tuple[Tensor, Tensor]:
 
 
 def _register_plain(name: str, activation: Callable[[Tensor], Tensor]) -> None:
-    @composite_of(name, inplace=False, samples=_sequences(1), fidelity=APPROXIMATE, error=0.1)
+    @composite(name, samples=_sequences(1), fidelity=APPROXIMATE, error=0.1)
     def plain(*args: object) -> tuple[Tensor, Tensor]:
         """h' = activation(W x + U h + b).
 
@@ -230,10 +230,10 @@ def _steps(gates: int, state_noise: bool) -> Samples:
     return samples
 
 
-_CELL: dict[str, Any] = {"inplace": False, "fidelity": APPROXIMATE, "error": 0.1}
+_CELL: dict[str, Any] = {"fidelity": APPROXIMATE, "error": 0.1}
 
 
-@composite_of("lstm_cell", samples=_steps(4, state_noise=True), **_CELL)
+@composite("lstm_cell", samples=_steps(4, state_noise=True), **_CELL)
 def lstm_cell(
     input: Tensor,  # (batch, in)
     hx: Sequence[Tensor],
@@ -257,10 +257,10 @@ def _register_cell(name: str, cell: Cell, like: str, gates: int, **options: Any)
         return cell(F.linear(input, layer.w_ih, layer.b_ih), (hx,), layer)[0]
 
     one_step.__doc__ = f"As `{like}`, for one step."
-    composite_of(name, samples=_steps(gates, state_noise=False), **options)(one_step)
+    composite(name, samples=_steps(gates, state_noise=False), **options)(one_step)
 
 
 _register_cell("gru_cell", gru_step, "gru", 3, **_CELL)
 for _name, _activation in (("rnn_tanh", torch.tanh), ("rnn_relu", torch.relu)):
     _step = plain_step(_activation)
-    _register_cell(f"{_name}_cell", _step, _name, 1, inplace=False, error=1e-3)
+    _register_cell(f"{_name}_cell", _step, _name, 1, error=1e-3)

@@ -27,7 +27,6 @@ from howsure.moments.rule import (
     Samples,
     Target,
     rule,
-    rule_of,
 )
 from howsure.moments.rules.closed_forms import larger
 from howsure.moments.rules.linear import mean as mean_rule
@@ -56,7 +55,7 @@ def _windows(dims: int) -> Samples:
 
 
 def _register_average(name: str, pool: Target, dims: int) -> None:
-    @rule_of(name, samples=_windows(dims), kind=Kind.LINEAR_MAP, pools=True, adds_up=True)
+    @rule(name, samples=_windows(dims), kind=Kind.LINEAR_MAP, pools=True, adds_up=True)
     def average_pool(
         input: Moments,
         kernel_size: int | Sequence[int],
@@ -100,7 +99,7 @@ def _output_sizes(output_size: Any, size: Sequence[int]) -> tuple[int, ...]:
 
 
 def _register_adaptive_average(name: str, pool: Target, dims: int) -> None:
-    @rule_of(name, samples=_targets(dims), kind=Kind.LINEAR_MAP, pools=True, adds_up=True)
+    @rule(name, samples=_targets(dims), kind=Kind.LINEAR_MAP, pools=True, adds_up=True)
     def adaptive_average_pool(input: Moments, output_size: int | Sequence[int | None]) -> Moments:
         """Var = sum of the window's variances / n**2; windows differ in size.
 
@@ -333,7 +332,7 @@ _INDICES = "The indices of a max pool are not Gaussian; pool without them."
 
 
 def _register_max(name: str, dims: int) -> None:
-    @rule_of(name, fidelity=APPROXIMATE, samples=_max_windows(dims), error=0.2, pools=True)
+    @rule(name, fidelity=APPROXIMATE, samples=_max_windows(dims), error=0.2, pools=True)
     def max_pool(
         input: Moments,
         kernel_size: int | Sequence[int],

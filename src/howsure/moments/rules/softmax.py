@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.moments.numerics import expectation
-from howsure.moments.rule import APPROXIMATE, Draw, Sample, Target, rule, rule_of
+from howsure.moments.rule import APPROXIMATE, Draw, Sample, Target, rule
 from howsure.moments.value import Moments
 
 
@@ -91,7 +91,7 @@ def _default_dim(tensor: Tensor) -> int:
     return 0 if tensor.dim() in (0, 1, 3) else 1
 
 
-@rule_of("softmax", first=F.softmax, fidelity=APPROXIMATE, samples=_logits, error=0.15)
+@rule(F.softmax, "softmax", fidelity=APPROXIMATE, samples=_logits, error=0.15)
 def softmax(
     input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:
@@ -120,7 +120,7 @@ def _aten_arguments(
     return 3, dtype
 
 
-@rule_of("log_softmax", first=F.log_softmax, fidelity=APPROXIMATE, samples=_logits, error=0.15)
+@rule(F.log_softmax, "log_softmax", fidelity=APPROXIMATE, samples=_logits, error=0.15)
 def log_softmax(
     input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:
@@ -133,7 +133,7 @@ def log_softmax(
     return Moments(torch.where(certain, exact, out.mean), out.var)
 
 
-@rule_of(
+@rule(
     "logsumexp",
     fidelity=APPROXIMATE,
     error=0.15,

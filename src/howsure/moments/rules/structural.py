@@ -20,7 +20,6 @@ from howsure.moments.families import (
     refuse,
     respell,
     structural,
-    structural_of,
     value_only,
 )
 from howsure.moments.rule import (
@@ -33,7 +32,6 @@ from howsure.moments.rule import (
     Target,
     operands,
     rule,
-    rule_of,
     sample,
     spellings,
 )
@@ -78,7 +76,7 @@ for _names, _samples in {
     ("atleast_2d",): sample(_CUBE),
     ("atleast_3d",): sample(_CUBE),
 }.items():
-    structural_of(*_names, samples=_samples, views=True)
+    structural(*_names, samples=_samples)
 
 structural(
     *(getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "data", "real")),
@@ -108,7 +106,7 @@ for _name, _samples in {
     "take_along_dim": sample((3, 4), torch.tensor([[1], [0], [3]]), 1),
     "masked_select": sample((3, 4), torch.tensor([True, False, True, True])),
 }.items():
-    structural_of(_name, samples=_samples)
+    structural(_name, samples=_samples, views=False)
 
 _IM2COL = sample((2, 3, 5, 4), (2, 3), (1, 1), (1, 0), (2, 1))
 _INDEX = sample((3, 4), [None, torch.tensor([2, 0, 0])])
@@ -116,10 +114,9 @@ structural(_aten.index.Tensor, name="index", samples=_INDEX, views=False)
 structural(_aten.im2col.default, name="im2col", samples=_IM2COL, views=False)
 
 
-@rule_of(
+@rule(
     "view",
-    also=(_aten._unsafe_view.default,),
-    inplace=False,
+    _aten._unsafe_view.default,
     fidelity=STRUCTURAL,
     samples=sample(_CUBE, (4, 6)),
     kind=Kind.STRUCTURAL,
@@ -142,7 +139,7 @@ def view(self: Moments, *shape: Any) -> Moments:
 def _register_like(name: str, change: Target, shape: tuple[int, ...], like: Tensor) -> None:
     options = {"fidelity": STRUCTURAL, "kind": Kind.STRUCTURAL}
 
-    @rule_of(name, inplace=False, samples=sample(shape, like), **options)
+    @rule(name, samples=sample(shape, like), **options)
     def resized(self: Moments | Tensor, other: Moments | Tensor) -> Moments | Tensor:
         """The same elements in the shape of another tensor.
 
@@ -204,12 +201,12 @@ def _tensor_lists(draw: Draw) -> Iterable[Sample]:
     yield Sample([draw.moments(2, 3), draw.constant(2, 3)])
 
 
-_LISTS: dict[str, Any] = {"samples": _tensor_lists, "data": {0: "tensors"}, "inplace": True}
-structural_of("cat", "concat", "concatenate", **_LISTS)
-structural_of("stack", **_LISTS)
-structural_of("hstack", **_LISTS)
-structural_of("vstack", "row_stack", **_LISTS)
-structural_of("dstack", **_LISTS)
+_LISTS: dict[str, Any] = {"samples": _tensor_lists, "data": {0: "tensors"}, "views": False}
+structural("cat", "concat", "concatenate", **_LISTS)
+structural("stack", **_LISTS)
+structural("hstack", **_LISTS)
+structural("vstack", "row_stack", **_LISTS)
+structural("dstack", **_LISTS)
 
 
 def _borders(draw: Draw) -> Iterable[Sample]:
@@ -220,8 +217,14 @@ def _borders(draw: Draw) -> Iterable[Sample]:
         yield Sample(image, (1, 2, 2, 1), mode=mode)
 
 
-structural_of(
-    "pad", samples=_borders, op=F.pad, data={0: "input", 3: "value"}, first=F.pad, inplace=True
+structural(
+    F.pad,
+    "pad",
+    samples=_borders,
+    op=F.pad,
+    data={0: "input", 3: "value"},
+    views=False,
+    inplace=True,
 )
 
 _COLUMNS, _ROWS = torch.tensor([2, 0]), torch.tensor([[2, 0, 1, 1], [0, 1, 2, 0]])
@@ -238,7 +241,7 @@ def _fills(*where: object) -> Samples:
 def _writes(name: str, source: dict[int, str], samples: Samples, op: Target | None = None) -> None:
     """Registers an op that writes a source, named by position and keyword, into its input."""
     op, data = op or getattr(torch, name), {0: "input"} | source
-    structural_of(name, samples=samples, op=op, data=data, inplace=True)
+    structural(name, samples=samples, op=op, data=data, views=False, inplace=True)
 
 
 def _put(
@@ -364,10 +367,10 @@ def _two_axes(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.constant(3), draw.moments(4), indexing="xy")
 
 
-_TOGETHER: dict[str, Any] = {"fidelity": STRUCTURAL, "kind": Kind.STRUCTURAL, "inplace": False}
+_TOGETHER: dict[str, Any] = {"fidelity": STRUCTURAL, "kind": Kind.STRUCTURAL}
 _TOGETHER |= {"takes_target": True, "views_each": True}
-rule_of("broadcast_tensors", samples=_two_shapes, **_TOGETHER)(_together)
-rule_of("meshgrid", samples=_two_axes, **_TOGETHER)(_together)
+rule("broadcast_tensors", samples=_two_shapes, **_TOGETHER)(_together)
+rule("meshgrid", samples=_two_axes, **_TOGETHER)(_together)
 
 
 def _sequences(draw: Draw) -> Iterable[Sample]:
@@ -388,13 +391,14 @@ structural(*_PAD, name="pad_packed_sequence", samples=_packs, data=_PADDED, view
 
 
 # Sums of elements that meet in one place.
-structural_of(
+structural(
     "scatter_add",
     samples=operands((3, 4), 0, _ROWS, second=(2, 4)),
     op=torch.scatter_add,
     data={0: "input", 3: "src"},
     fidelity=EXACT,
     kind=Kind.FORMULA,
+    views=False,
     inplace=True,
 )
 
@@ -404,7 +408,7 @@ def _scatters(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), 0, _ROWS, value=0.5)
 
 
-@rule_of("scatter", samples=_scatters)
+@rule("scatter", samples=_scatters)
 def scatter(
     input: Moments | Tensor, dim: int, index: Tensor, *args: object, **kwargs: object
 ) -> Moments:
@@ -430,7 +434,7 @@ def _reductions(draw: Draw) -> Iterable[Sample]:
             yield Sample(draw.moments(3, 4), 0, _ROWS, source, reduce, include_self=include_self)
 
 
-@rule_of("scatter_reduce", samples=_reductions)
+@rule("scatter_reduce", samples=_reductions)
 def scatter_reduce(
     input: Moments | Tensor,
     dim: int,
@@ -464,7 +468,7 @@ def _additions(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 4), 1, _COLUMNS, draw.moments(3, 2), alpha=-0.5)
 
 
-@rule_of("index_add", samples=_additions)
+@rule("index_add", samples=_additions)
 def index_add(
     input: Moments | Tensor,
     dim: int,
@@ -565,7 +569,7 @@ def new_tensor(target: Target, input: Moments, *args: object, **kwargs: object) 
     return certain(made) if made.dtype.is_floating_point else made
 
 
-@rule_of(
+@rule(
     "fill",
     "zero",
     fidelity=STRUCTURAL,
@@ -588,9 +592,7 @@ def fill(self: Moments, value: float | Tensor = 0.0) -> Moments:
     return Moments(mean.to(self.mean.dtype), torch.zeros_like(self.var))
 
 
-@rule_of(
-    "nan_to_num", fidelity=STRUCTURAL, samples=sample((3, 4)), kind=Kind.STRUCTURAL, views=False
-)
+@rule("nan_to_num", fidelity=STRUCTURAL, samples=sample((3, 4)), kind=Kind.STRUCTURAL, views=False)
 def nan_to_num(
     input: Moments,
     nan: float | None = None,
@@ -608,12 +610,9 @@ def nan_to_num(
     return Moments(torch.nan_to_num(input.mean, nan, posinf, neginf), var)
 
 
-_DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "feature_dropout")
-
-
 @rule(
-    *dict.fromkeys((F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, *spellings(*_DROPOUTS))),
-    name="dropout",
+    *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d),
+    *("dropout", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"),
     fidelity=STRUCTURAL,
     samples=lambda draw: [
         Sample(draw.moments(2, 3, 4), 0.5, False),
@@ -664,14 +663,13 @@ value_only(
     _aten.size.int,
     name="metadata",
 )
-value_only(
-    *spellings("isnan", "isinf", "isfinite", "isposinf", "isneginf", inplace=False),
-    name="finiteness",
-)
+value_only("isnan", "isinf", "isfinite", "isposinf", "isneginf", name="finiteness")
 
 
 @rule(
-    *spellings("eq", "ne", "not_equal"),
+    "eq",
+    "ne",
+    "not_equal",
     name="equality",
     fidelity=STRUCTURAL,
     samples=sample((3, 4), -math.inf),
@@ -771,7 +769,9 @@ _TRANSFORMS = [
     if "fft" in name and not name.endswith("freq") and callable(transform)
 ]
 refuse(
-    *dict.fromkeys((*_TRANSFORMS, *_operations("stft istft view_as_complex polar"), torch.complex)),
+    *_TRANSFORMS,
+    *_operations("stft istft view_as_complex polar"),
+    torch.complex,
     name="complex numbers",
     reason="The result is complex, and howsure's Gaussians are real. Write the transform in the "
     "model as a product with constant cosine and sine matrices, or as a convolution, which have "
