@@ -6,7 +6,8 @@
 - If not, rows of one call may still be independent: noise on some leaves the outputs of others as
   they are. If not that either, a call is one input.
 
-Whether the gradients of a row can be relied on is no matter of the model: each call judges its own.
+- Its gradients are those of its outputs: a part may be detached, or have a backward pass of its
+  own. Whether those of a row can be relied on, each call judges by what it sees.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.estimators.gradients import ALL, Rows
+from howsure.estimators.gradients import ALL, Rows, hides_gradients
 from howsure.isolation import random_state, random_state_kept
 from howsure.problem import (
+    MOST_OUTPUTS,
     Layout,
     NotRowsError,
     Probe,
@@ -84,6 +86,22 @@ def probe_model(setup: Setup, x: Any) -> Probe:
 
     map_leaves(check, output.template)
     return replace(found, outputs=outputs, returns_floats_only=only_floats[0])
+
+
+def has_hidden_gradients(setup: Setup, x: Any) -> bool:
+    """Whether a part of the model has no gradient; ask `setup.once(has_hidden_gradients, x)`."""
+    if is_tracing():
+        return False
+    x = finite(x)
+    probe = setup.once(probe_model, x)
+    problem = Problem(setup, x, probe)
+    if not problem.sources.all or not problem.rows or probe.outputs > MOST_OUTPUTS:
+        return False
+    rows, count = some_rows(problem)
+    try:
+        return hides_gradients(problem, rows, count)
+    except (RuntimeError, TypeError):  # There is no backward pass; a call will say so.
+        return False
 
 
 def _copy(x: Any) -> Any:

@@ -36,8 +36,8 @@ from howsure.trees import (
     tensors_of,
 )
 
-# Numbers that are kept from call to call: 4 MB.
-_KEPT = 2**20
+# Numbers that are kept from call to call: 4 MB each of the last few.
+_KEPT, _LAST = 2**20, 4
 # Streams of random numbers: multipliers from here on, so that a sensor more leaves them alone.
 _MULTIPLIERS = 1000
 # Samples share no numbers: each is made of its own.
@@ -295,19 +295,20 @@ class Problem:
         return spread.clone() if is_tracing() else spread
 
     def _remember(self, name: str, key: Any, make: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """What `make` gives for this key; looked up if it was the last one.
+        """What `make` gives for this key; looked up if it was one of the last.
 
         Every call begins with the same points, and to draw them takes as long as a small network.
         Stand-ins inside a trace are not kept: the calls after it need numbers.
         """
-        facts = self.setup._facts
-        last, numbers = facts.get(name, (None, []))
-        if last == key:
-            return numbers
+        kept: dict[Any, list[Tensor]] = self.setup._facts.setdefault(name, {})
+        if key in kept:
+            return kept[key]
         numbers = make()
         are_small = sum(each.numel() for each in numbers) <= _KEPT
         if are_small and all(has_values(each) for each in numbers):
-            facts[name] = (key, numbers)
+            while len(kept) >= _LAST:
+                kept.pop(next(iter(kept)), None)
+            kept[key] = numbers
         return numbers
 
     @property

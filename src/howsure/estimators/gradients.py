@@ -104,7 +104,9 @@ class Derivatives:
         )
 
 
-def differentiate(function: Function, points: Sequence[Tensor], rows: Rows) -> Derivatives:
+def differentiate(
+    function: Callable[[Sequence[Tensor], Rows], Tensor], points: Sequence[Tensor], rows: Rows
+) -> Derivatives:
     """One forward pass at all points, and one backward pass for every output."""
     with torch.inference_mode(False), torch.enable_grad():
         leaves = [z.detach().requires_grad_() for z in points]
@@ -178,8 +180,6 @@ class Sums:
 
     Attributes:
         variance: The total variances by single blocks.
-        spread: The variances that outputs at equal places of two blocks show, which share nothing.
-        blocks: How many blocks of even and of odd number, (rows, 2).
         forms: Of every source and pair of outputs, over blocks of even and of odd number:
             covariance, its first-order part, by how much the halves of a block differ and their
             sum, (rows, 2, outputs * outputs, 4).
@@ -188,17 +188,18 @@ class Sums:
         changes: Five sums of squares over points or pairs of mirror images for each kind of source,
             (rows, outputs, kinds, 5): differences from the plain output; changes over a pair; what
             the slopes say about these; what they leave unexplained; and how much they vary.
+        spread: The variances that outputs at equal places of two blocks show, which share nothing,
+            if they are compared.
         watched: Gradients with respect to watched multipliers at all points, (rows, outputs, d).
     """
 
     variance: Running
-    spread: Running
-    blocks: Tensor
     forms: list[Tensor]
     gaps: Tensor
     moves: Tensor
     changes: Tensor
-    watched: Tensor
+    spread: Running | None = None
+    watched: Tensor | None = None
 
     def __add__(self, other: Sums) -> Sums:
         """More blocks of the same rows."""
@@ -212,6 +213,8 @@ class Sums:
         merged = {}
         for field in fields(self):
             values = [getattr(sums, field.name) for sums in (self, *others)]
+            if values[0] is None:
+                continue
             is_list = isinstance(values[0], list)
             columns = zip(*values, strict=True) if is_list else [values]
             results = [merge(*column) for column in columns]
@@ -304,17 +307,18 @@ class Estimate:
     @property
     def data_var(self) -> Tensor:
         """(rows, outputs)."""
-        return self._of_kind(self.by_source[: self.inputs])
+        return self._of_kind(range(self.inputs))
 
     @property
     def model_var(self) -> Tensor:
         """(rows, outputs)."""
-        return self._of_kind(self.by_source[self.inputs :])
+        return self._of_kind(range(self.inputs, len(self.sums.forms)))
 
-    def _of_kind(self, variances: Sequence[Tensor]) -> Tensor:
-        if len(variances) == len(self.sums.forms):
+    def _of_kind(self, sources: range) -> Tensor:
+        if len(sources) == len(self.sums.forms):
             return self.total
-        return sum(variances[1:], variances[0]) if variances else torch.zeros_like(self.total)
+        variances = [self.by_source[source] for source in sources]
+        return torch.stack(variances).sum(0) if variances else torch.zeros_like(self.total)
 
     def covariances(self) -> tuple[Tensor, Tensor]:
         """Of the data and of the model, (rows, outputs, outputs)."""
@@ -336,25 +340,33 @@ class Estimate:
         """
         if self.most_blocks == 1:
             return []
-        count = self.sums.blocks.clamp(min=1)[:, :, None]
+        # Those of a row are numbered from 0.
+        blocks = torch.as_tensor(self.sums.variance.count).to(self.total).reshape(-1, 1)
+        count = torch.cat([(blocks / 2).ceil(), (blocks / 2).floor().clamp(min=1)], 1)[:, :, None]
         means = self.plain[:, None] + self.sums.moves / count
         data, model = (c / count[..., None] for c in self._covariance_sums())
         return list(zip(means.unbind(1), data.unbind(1), model.unbind(1), strict=True))
 
     @cached_property
+    def shift(self) -> Tensor:
+        """By what the outputs at all points differ from the plain ones, on average."""
+        return self._mean(self.sums.moves.sum(1))
+
+    @property
     def mean(self) -> Tensor:
         """Of the outputs at all points, (rows, outputs)."""
-        return self.plain + self._mean(self.sums.moves.sum(1))
+        return self.plain + self.shift
 
     @cached_property
     def values_var(self) -> Tensor:
         """Of the outputs at all points about their mean, (rows, outputs)."""
         square = self._mean(self.sums.changes[..., 0, 0]) / self.design.points
-        return (square - self._mean(self.sums.moves.sum(1)).square()).relu()
+        return (square - self.shift.square()).relu()
 
     @property
     def watched(self) -> Tensor:
         """Mean gradients with respect to the watched multipliers, (rows, outputs, d)."""
+        assert self.sums.watched is not None
         return self._mean(self.sums.watched) / self.design.points
 
     @property
@@ -556,19 +568,17 @@ def _sums(
     if len(kinds) > 1:
         of_model = _block_variance(kinds[1])
         variance, gap = variance + of_model[0], gap + of_model[1]
-    moves = (at.values - plain.values).to(gap.dtype)
     # Rows and outputs on one axis: for four axes an exported program would be tied to its strides.
-    moves = moves.reshape(len(blocks), design.points, rows * outputs)
-    by_parity = _Parity(blocks)
+    moves = (at.values - plain.values).to(gap.dtype).reshape(len(blocks), design.points, -1)
+    average = moves.mean(1).reshape(len(blocks), rows, outputs)
     return Sums(
         Running.of(variance),
-        _compare_blocks(moves[: len(blocks) if compare else 0], rows),
-        by_parity.count(variance),
-        [by_parity.sum(f) for f in forms],
+        [_sum_by_parity(f, blocks) for f in forms],
         gap.square().sum(0),
-        by_parity.sum(moves.mean(1).reshape(len(blocks), rows, outputs)),
+        _sum_by_parity(average, blocks),
         _changes(function, plain, at, moves),
-        _watched(at, varying),
+        _compare_blocks(moves, rows) if compare and len(blocks) > 1 else None,
+        _watched(at, varying) if function.watched else None,
     )
 
 
@@ -611,43 +621,25 @@ def _by_element(gradients: Tensor, design: Design) -> Tensor:
     return torch.einsum("pq,kbprd,kbqrd->rkd", form, by_block, by_block)
 
 
-class _Parity:
+def _sum_by_parity(by_block: Tensor, blocks: range) -> Tensor:  # (blocks, rows, ...)
     """Sums over the blocks of even and of odd number, (rows, 2, ...)."""
-
-    def __init__(self, blocks: range) -> None:
-        self.blocks = blocks
-
-    def sum(self, by_block: Tensor) -> Tensor:  # (blocks, rows, ...)
-        """Over both."""
-        if len(self.blocks) == 2 and self.blocks[0] % 2 == 0:
-            return by_block.transpose(0, 1)
-        first = self.blocks[0] % 2
-        even, odd = by_block[first::2].sum(0), by_block[1 - first :: 2].sum(0)
-        return torch.stack([even, odd], 1)
-
-    def count(self, like: Tensor) -> Tensor:  # (rows, 2)
-        """How many there are."""
-        odd = sum(number % 2 for number in self.blocks)
-        counts = [float(len(self.blocks) - odd), float(odd)]
-        return like.new_tensor(counts).expand(like.shape[1], 2)
+    if len(blocks) == 2 and blocks[0] % 2 == 0:
+        return by_block.transpose(0, 1)
+    first = blocks[0] % 2
+    even, odd = by_block[first::2].sum(0), by_block[1 - first :: 2].sum(0)
+    return torch.stack([even, odd], 1)
 
 
 def _compare_blocks(moves: Tensor, rows: int) -> Running:
     """Half the squared difference of blocks, two by two, averaged over their points."""
     pairs = len(moves) // 2
-    if not pairs:
-        nothing = moves.new_zeros(rows, moves.shape[2] // max(1, rows))
-        return Running(0.0, nothing, nothing)
     gap = moves[0 : 2 * pairs : 2] - moves[1 : 2 * pairs : 2]
     return Running.of((gap.square().mean(1) / 2).unflatten(1, (rows, -1)))
 
 
 def _watched(at: Derivatives, varying: int) -> Tensor:  # (rows, outputs, d)
     """Gradients with respect to watched multipliers, summed over the points."""
-    watched = at.gradients[varying:]
-    if not watched:
-        return at.values.new_zeros(*at.values.shape[1:], 0)
-    return torch.cat(watched, 3).sum(1).transpose(0, 1)
+    return torch.cat(at.gradients[varying:], 3).sum(1).transpose(0, 1)
 
 
 def _changes(
@@ -655,22 +647,26 @@ def _changes(
 ) -> Tensor:  # (rows, outputs, kinds, 5)
     """Sums of squares of what the outputs do and of what the slopes say about it; see `Sums`."""
     varying = len(at.gradients) - function.watched
-    kinds = [range(function.inputs), range(function.inputs, varying)]
+    sensors, multipliers = range(function.inputs), range(function.inputs, varying)
     changes = []
-    for sources in kinds:
+    for sources in (sensors, multipliers):
         if not sources:
             continue
-        numbers = torch.cat([moves, *_slopes(sources, plain, at, moves)], 1)
-        if sources[0] > 0:  # Multipliers with noise: each has a block of noise, which is averaged.
-            numbers = numbers.unflatten(1, (-1, POINTS)).mean(2)
+        # (blocks, rows * outputs, 3, points)
+        numbers = torch.stack([moves, *_slopes(sources, plain, at, moves)], 1).permute(0, 3, 1, 2)
+        by_chance: Tensor | None = None
+        if sensors and sources is multipliers:  # Each has a block of noise, which is averaged.
+            by_chance = _noise_of_averages(moves)
+            numbers = numbers.unflatten(3, (-1, POINTS)).mean(4)
         # F(0) is in the middle of a pair, unless that has multipliers, or noise, of its own.
-        is_central = len(changes) == 0 and not (kinds[0] and kinds[1])
-        size = numbers.shape[1] // 3
-        contrasts, groups = _contrasts(size, is_central, numbers.dtype, numbers.device)
-        sums = groups @ torch.matmul(contrasts, numbers).square().sum(0)  # (5, rows * outputs)
-        if sources[0] > 0:
-            sums = torch.cat([sums[:4], sums[4:] + _noise_of_averages(moves)])
-        changes.append(sums.T.reshape(*at.values.shape[1:], 1, 5))
+        is_central = not (sensors and multipliers)
+        points = numbers.shape[3]
+        contrasts, groups = _contrasts(points, is_central, numbers.dtype, numbers.device)
+        squares = F.linear(numbers.flatten(2), contrasts).square()
+        sums = F.linear(squares.sum(0), groups)  # (rows * outputs, 5)
+        if by_chance is not None:
+            sums = torch.cat([sums[:, :4], sums[:, 4:] + by_chance[:, None]], 1)
+        changes.append(sums.reshape(*at.values.shape[1:], 1, 5))
     return changes[0] if len(changes) == 1 else torch.cat(changes, 2)
 
 
@@ -690,10 +686,8 @@ def _slopes(
 ) -> Iterator[Tensor]:  # like moves
     """<grad F(z), z> and <grad F(0), z> at every point."""
     for derivatives in (at, plain):
-        slopes: Any = 0
-        for source in sources:
-            z = at.at[source]
-            slopes = slopes + torch.linalg.vecdot(derivatives.gradients[source], z)
+        parts = [torch.linalg.vecdot(derivatives.gradients[s], at.at[s]) for s in sources]
+        slopes = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
         # (outputs, points, rows)
         yield slopes.permute(1, 2, 0).reshape(moves.shape).to(moves.dtype)
 
@@ -724,47 +718,67 @@ def _contrasts(
         return torch.cat(kinds).to(device, dtype), groups.to(device, dtype)
 
 
-# Half the length of a short line, in std of the noise: on most of them there is no kink.
-_SHORT = 0.01
-# How far the change over it may be from what the slope at the input says, squared: a sixth.
-_OFF = 0.16**2
+# Short lines at noisy points: their length in std of the noise, such that few of them have a kink;
+# how many points, and lines at each; by how much the change over a line may differ from the slope
+# at its beginning, and how many lines may.
+_SHORT, _BASES, _LINES = 0.01, 2, 4
+_OFF, _MOST_OFF = 1 / 6, 5
+# Sums of outputs that have a backward pass each.
+_GROUPS = 4
 
 
-def contradicts_on_short_lines(
-    function: Function, derivatives: Derivatives, rows: Tensor
-) -> Tensor:  # (rows, outputs)
-    """Whether outputs change over short lines otherwise than the gradient at F(0) says.
+def _groups(outputs: int) -> Tensor:  # (outputs, groups)
+    """Few sums of many outputs."""
+    if outputs <= _GROUPS:
+        return torch.eye(outputs)
+    signs = 2.0 * torch.randint(2, (outputs,), generator=torch.Generator().manual_seed(0)) - 1
+    return signs[:, None] * F.one_hot(torch.arange(outputs) % _GROUPS, _GROUPS)
 
-    Of four lines the worst does not count, since there is a kink on one now and then; for sensors
-    and for multipliers by themselves. It costs no gradients, and sees what is hidden from them
-    where long lines have many kinks.
+
+def hides_gradients(function: Function, rows: Rows, count: int) -> bool:
+    """Whether most rows change over short lines otherwise than their gradients say.
+
+    Then the model does not tell its gradients, or all of them: a part is detached, or has a
+    backward pass of its own. Many outputs are looked at in groups, with signs at random.
     """
-    chosen, places = (rows, ALL) if function.may_choose_rows else (ALL, rows)
-    count = len(rows) if function.may_choose_rows else function.rows
     size = function.design.points
-    lines = [0, size // 2, size, size + size // 2]
-    directions = [z[lines] for z in function.points(range(2), count, 0, plain=False)]
-    varying = len(directions) - function.watched
-    eps = torch.finfo(derivatives.values.dtype).eps
-    rounding = len(lines) * (4 * eps * derivatives.values[0, chosen].double()).square()
-    contradicted: Any = False
+    points = function.points(range(_BASES + _LINES), count, 0, plain=False)
+    bases = [z[: _BASES * size : size] for z in points]
+    directions = [_SHORT * z[_BASES * size :: size] for z in points]
+    with torch.no_grad():
+        values = function(bases, rows)
+    groups = _groups(values.shape[2]).to(values)
+    derivatives = differentiate(lambda z, rows: function(z, rows) @ groups, bases, rows)
+    start = derivatives.values.double()
+    rounding = 8 * torch.finfo(values.dtype).eps * (values.abs() @ groups.abs()).amax(0)
+    varying = len(points) - function.watched
     for kind in (range(function.inputs), range(function.inputs, varying)):
         if not kind:
             continue
-        steps = [_SHORT * z if i in kind else 0 * z for i, z in enumerate(directions)]
+        steps = [z if i in kind else 0 * z for i, z in enumerate(directions)]
+        ends = [
+            (base[:, None] + step[None]).flatten(0, 1)
+            for base, step in zip(bases, steps, strict=True)
+        ]
         with torch.no_grad():
-            ends = function([torch.cat([z, -z]) for z in steps], chosen).double()
-        change = (ends[: len(lines)] - ends[len(lines) :]) / 2
-        slope: Any = 0.0
-        for i in kind:
-            gradient = derivatives.gradients[i][:, :, chosen].double()
-            slope = slope + torch.linalg.vecdot(gradient, steps[i].flatten(2).double())
-        off = (change - slope.permute(1, 2, 0)).square()
-        worst = off == off.amax(0)
-        left = torch.where(worst, 0.0, off).sum(0)
-        moved = torch.where(worst, 0.0, change.square()).sum(0)
-        contradicted = contradicted | (left > _OFF * moved + rounding / _OFF)
-    return contradicted[places]
+            reached = (function(ends, rows) @ groups).double().unflatten(0, (_BASES, -1))
+        change = reached - start[:, None]
+        slopes = torch.stack(
+            [
+                torch.einsum(
+                    "kbrd,lrd->blrk",
+                    derivatives.gradients[i].double(),
+                    steps[i].flatten(2).double(),
+                )
+                for i in kind
+            ]
+        ).sum(0)
+        moved = torch.maximum(change.abs(), slopes.abs())
+        is_off = (change - slopes).abs() > _OFF * moved + rounding
+        contradicted = is_off.sum((0, 1)) > _MOST_OFF  # (rows, groups)
+        if bool((2 * contradicted.sum(0) > len(contradicted)).any()):
+            return True
+    return False
 
 
 # Nodes on the line of a pair where its slope is looked at more closely.

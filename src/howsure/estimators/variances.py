@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from howsure.estimators.gradients import COMPARED, Estimate, at_least
@@ -22,10 +25,8 @@ _QUANTILE, _FREEDOM, _WITH_MULTIPLIERS = 4.26, 1 / 3, 8
 # What slopes leave unexplained of the change over a pair of mirror images is an error of quadrature
 # as long as it is not larger than the variation of the slopes (squares, summed over the pairs: 0.5
 # times in 99 of 100 rows of 13 kinds of networks, 3.3 times at most), or a small share of the
-# change. In the direction of what they explain it is a quarter of that, by chance.
-_VARIATION, _ALONG, UNEXPLAINED = 2.0, 0.5, 0.05**2
-# Slopes that vary by such a share of what they explain (squares) tell little about it.
-_ROUGH = 0.25
+# change.
+_VARIATION, UNEXPLAINED = 2.0, 0.05**2
 # Where outputs vary less than the gradients say by such a factor, further samples are looked at;
 # some of them have to confirm half of it.
 _LESS, _CONFIRMED = 12.0, 3.0
@@ -91,9 +92,9 @@ class Variances:
         squared = estimate.squared_error
         if len(sources) > estimate.inputs:
             squared = squared + (2 * _BERNOULLI * model).square()
-        # d std = d var / (2 std); where the variance is 0 and its error too, 0.
-        total = data + model
-        error = (squared / (total + total.logical_not())).sqrt() / 2
+        # d std = d var / (2 std); where the variance is 0 its error is 0 as well.
+        total = (data + model).clamp(min=torch.finfo(data.dtype).tiny)
+        error = (squared / total).sqrt() / 2
 
         def details() -> Details:
             kept = estimate.data_var.relu(), estimate.model_var.relu()
@@ -227,7 +228,6 @@ class Doubts:
     Attributes:
         contradicted: The outputs at the points contradict the gradients there.
         suspected: They may: slopes between the points will tell.
-        rough: The slopes vary too much to tell: short lines will.
         flat: There is no variance at all, or far more than the outputs show: samples will tell.
         rounding: Variances below are those of rounding.
         variance: As the gradients have it.
@@ -235,7 +235,6 @@ class Doubts:
 
     contradicted: Tensor
     suspected: Tensor
-    rough: Tensor
     flat: Tensor
     rounding: Tensor
     variance: Tensor
@@ -243,13 +242,49 @@ class Doubts:
     @property
     def any(self) -> Tensor:
         """Whether anything does."""
-        return self.contradicted | self.suspected | self.rough | self.flat
+        return self.contradicted | self.suspected | self.flat
 
     def contradicted_by(self, spread: Tensor, rows: Tensor) -> Tensor:
         """Whether the variance of samples of some rows, (rows, outputs), is another one."""
         variance = self.variance[rows]
         is_other = (variance == 0) | (variance > _CONFIRMED * spread)
         return self.flat[rows] & (spread > self.rounding[rows]) & is_other
+
+
+def are_usual(estimate: Estimate, variance: Tensor) -> bool:
+    """Whether nothing speaks against any row, with room to spare: one number tells.
+
+    Else rows are looked at one by one.
+    """
+    if estimate.most_blocks >= COMPARED or not has_values(variance):
+        return False
+    changes = estimate.sums.changes
+    if changes.shape[2] > 1 or changes.shape[:2] != variance.shape:
+        return False
+    points = float(estimate.points) if not isinstance(estimate.points, Tensor) else 0.0
+    if not points:
+        return False
+    numbers = torch.cat(
+        [changes[:, :, 0], variance[..., None], estimate.shift.square()[..., None]], 2
+    )
+    table = _margins(points, numbers.dtype, numbers.device)
+    least, most = F.linear(numbers, table).aminmax()
+    return float(least) > 0 and float(most) < math.inf
+
+
+@functools.lru_cache(maxsize=16)
+def _margins(points: float, dtype: torch.dtype, device: torch.device) -> Tensor:  # (4, 7)
+    """How far from a doubt the sums of `Sums.changes`, variance and squared shift are."""
+    step = float(_most_spread(points))
+    rows = [
+        # squares, change, explained, unexplained, variation, variance, squared shift
+        [-1 / (points - 1), 0, 0, 0, 0, step, points / (points - 1)],  # steps
+        [0, UNEXPLAINED, 0, -1, _VARIATION, 0, 0],
+        [_LESS / (points - 1), 0, 0, 0, 0, -1, -_LESS * points / (points - 1)],  # far too much
+        [0, 0, 0, 0, 0, SHIFT**2, -1],
+    ]
+    with torch.inference_mode(False):
+        return torch.tensor(rows, dtype=dtype, device=device)
 
 
 def doubts(estimate: Estimate, variance: Tensor, *, multipliers: bool) -> Doubts:
@@ -261,22 +296,16 @@ def doubts(estimate: Estimate, variance: Tensor, *, multipliers: bool) -> Doubts
     points = _WITH_MULTIPLIERS if multipliers else estimate.points
     spread = estimate.values_var * (estimate.points / (estimate.points - 1))
     contradicted = spread > torch.maximum(_most_spread(points) * variance, rounding)
-    _, change, explained, unexplained, variation = estimate.sums.changes.unbind(3)
+    _, change, _, unexplained, variation = estimate.sums.changes.unbind(3)
     least = UNEXPLAINED * change + (2 * estimate.points * rounding)[..., None]
-    # The sum over pairs of what is explained times what is not.
-    product = (change - unexplained - explained) / 2
-    along = product.square() / (explained + explained.logical_not())
-    suspected = (unexplained > _VARIATION * variation + least) | (
-        along > _ALONG * variation + least
-    )
+    suspected = unexplained > _VARIATION * variation + least
     if suspected.shape[2] > 1:  # Multipliers with noise of their own are on no line.
         by_multipliers = unexplained[..., 1] > 2 * _VARIATION * variation[..., 1] + least[..., 1]
         contradicted = contradicted | by_multipliers
     if estimate.most_blocks >= COMPARED:
         contradicted = contradicted | _disagrees(estimate, variance, rounding)
     flat = (variance == 0) | ((variance > _LESS * spread) & (variance > rounding))
-    rough = (variation > _ROUGH * explained).any(2) & (variance > rounding)
-    return Doubts(contradicted, suspected[..., 0], rough, flat, rounding, variance)
+    return Doubts(contradicted, suspected[..., 0], flat, rounding, variance)
 
 
 def _most_spread(points: float | Tensor) -> float | Tensor:
@@ -290,6 +319,7 @@ def _disagrees(estimate: Estimate, variance: Tensor, rounding: Tensor) -> Tensor
     The quadrature is made for functions that are smooth, or have few kinks, within the noise.
     """
     spread = estimate.sums.spread
+    assert spread is not None
     error = (estimate.squared_error + spread.standard_error.square()).sqrt()
     # One in some 100,000 by chance: a quantile of Student's distribution, roughly.
     limit = 4.5 * (1 + 8 / at_least(1.0, spread.count - 1))

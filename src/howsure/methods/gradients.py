@@ -19,7 +19,6 @@ from howsure.estimators.gradients import (
     COMPARED,
     Estimate,
     contradicts_on_lines,
-    contradicts_on_short_lines,
     differentiate,
     estimate,
     is_precise,
@@ -30,6 +29,7 @@ from howsure.estimators.variances import (
     UNEXPLAINED,
     Doubts,
     Variances,
+    are_usual,
     doubts,
     note_doubt,
 )
@@ -41,7 +41,7 @@ from howsure.methods.passes import check_classes
 from howsure.methods.sampling import SampledRows, sample_rows
 from howsure.posterior.local_error import LastLinear
 from howsure.prediction import Details, Prediction
-from howsure.probe import RANDOM, finite, notes_on, probe_model
+from howsure.probe import RANDOM, finite, has_hidden_gradients, notes_on, probe_model
 from howsure.problem import MOST_OUTPUTS, Layout, Probe, Problem, Sources, check_outputs
 from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
@@ -97,12 +97,12 @@ def predict(setup: Setup, x: Any) -> Prediction:
     keep_freed_memory()
     model = setup.variance_model
     try:
-        probe = setup.once(probe_model, x)
-        if _is_certain(setup, x, probe):
-            return certain(setup, x)
         local = None if model is None else model.local_error
         watch = model is not None and model.posterior is not None
-        outcome = examine(setup, x, watch=watch, features=local is not None)
+        probe = (setup.watching(x) if watch else setup).once(probe_model, x)
+        if _is_certain(setup, x, probe):
+            return certain(setup, x)
+        outcome = _examine(setup, x, watch=watch, features=local is not None, probe=probe)
     except NoGradientsError as error:
         if model is not None:
             raise cannot_use(str(error)) from error
@@ -220,7 +220,12 @@ class Outcome:
 def examine(setup: Setup, x: Any, *, watch: bool, features: bool = False) -> Outcome:
     """Predictions with what the sensors and, if watched, the units do to them."""
     probe = (setup.watching(x) if watch else setup).once(probe_model, x)
-    check_probe(setup, probe, watch=watch)
+    return _examine(setup, x, watch=watch, features=features, probe=probe)
+
+
+def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe) -> Outcome:
+    """The same for a model of which is known how it can be run."""
+    check_probe(setup, x, probe, watch=watch)
     problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=watch))
     sources = problem.sources
     has_classes = setup.task == "classification" and all(t.numel() for t in tensors_of(x))
@@ -244,9 +249,13 @@ def examine(setup: Setup, x: Any, *, watch: bool, features: bool = False) -> Out
         reason = str(error).splitlines()[0]
         raise NoGradientsError(f"the backward pass failed ({reason})") from error
     plain = estimated.plain if plain is None else plain
-    variances, sampled = judge_rows(problem, estimated)
-    variances, about_rows = _notes(problem, plain, estimated, variances, sampled)
-    notes += about_rows + _note_tolerance(setup, estimated) + _note_few_directions(setup, x)
+    variances = Variances.of(estimated, sources.all)
+    sampled: SampledRows | None = None
+    if not are_usual(estimated, variances.total):
+        variances, sampled = judge_rows(problem, estimated, variances)
+        variances, about_rows = _notes(problem, plain, estimated, variances, sampled)
+        notes += about_rows
+    notes += _note_tolerance(setup, estimated) + _note_few_directions(setup, x)
     if has_classes:
         logits = Logits(plain, estimated, _means(problem, estimated, sampled))
         return Outcome(problem, plain, variances, None, notes, None, logits, sampled)
@@ -255,7 +264,7 @@ def examine(setup: Setup, x: Any, *, watch: bool, features: bool = False) -> Out
     return Outcome(problem, mean, variances, slopes, notes, entering, sampled=sampled)
 
 
-def check_probe(setup: Setup, probe: Probe, *, watch: bool = False) -> None:
+def check_probe(setup: Setup, x: Any, probe: Probe, *, watch: bool = False) -> None:
     """An error if the model as a whole has no gradients that could be used."""
     if probe.is_random:
         raise NoGradientsError(RANDOM)
@@ -264,6 +273,8 @@ def check_probe(setup: Setup, probe: Probe, *, watch: bool = False) -> None:
         raise NoGradientsError(ROWS_MIXED)
     if is_single and probe.outputs > MOST_OUTPUTS and setup.task != "classification":
         raise NoGradientsError(TOO_MANY)
+    if (setup.watching(x) if watch else setup).once(has_hidden_gradients, x):
+        raise NoGradientsError(CONTRADICTED)
 
 
 def _plain_pass(
@@ -317,23 +328,24 @@ def _check_logits(problem: Problem) -> None:
         )
 
 
-def judge_rows(problem: Problem, estimated: Estimate) -> tuple[Variances, SampledRows | None]:
+def judge_rows(
+    problem: Problem, estimated: Estimate, variances: Variances
+) -> tuple[Variances, SampledRows | None]:
     """The variances, with samples in place of estimates that contradict the outputs; and those.
 
     Those are rows whose outputs change otherwise than their gradients say; and those with an output
     that is flat at all points, and is not at further ones. A trace can only tell that there may be
     some.
     """
-    variances = Variances.of(estimated, problem.sources.all)
     doubt = doubts(estimated, variances.total, multipliers=bool(problem.sources.active))
-    doubtful = _doubtful_rows(problem, estimated, doubt)
+    doubtful = _doubtful_rows(problem, doubt)
     if not len(doubtful):
         return variances, None
     sampled = sample_rows(problem, doubtful)
     return variances.replace_rows(doubtful, sampled.variances), sampled
 
 
-def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Doubts) -> Tensor:
+def _doubtful_rows(problem: Problem, doubt: Doubts) -> Tensor:
     """The rows whose gradients cannot be relied on."""
     if not has_values(doubt.flat):
         note_doubt(doubt.any)
@@ -344,10 +356,6 @@ def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Doubts) -> Tens
     rows = (doubt.suspected.any(1) & ~doubtful).nonzero()[:, 0]
     if len(rows):
         doubtful[rows] = contradicts_on_lines(problem, rows, UNEXPLAINED).any(1)
-    rows = (doubt.rough.any(1) & ~doubtful).nonzero()[:, 0]
-    if len(rows):
-        is_hidden = contradicts_on_short_lines(problem, estimated.derivatives, rows)
-        doubtful[rows] = is_hidden.any(1)
     rows = (doubt.flat.any(1) & ~doubtful).nonzero()[:, 0]
     if len(rows):
         spread = sampling.spread_of_rows(problem, rows)
@@ -367,7 +375,7 @@ def why_no_gradients(setup: Setup, x: Any, *, watch: bool = False) -> str | None
     varied = setup.watching(x) if watch else setup
     probe = varied.once(probe_model, x)
     try:
-        check_probe(setup, probe, watch=watch)
+        check_probe(setup, x, probe, watch=watch)
         problem = Problem(varied, x, probe)
         if not problem.sources.all or not problem.rows:
             return None
@@ -380,7 +388,7 @@ def why_no_gradients(setup: Setup, x: Any, *, watch: bool = False) -> str | None
         return f"the backward pass failed ({str(error).splitlines()[0]})"
     variance = Variances.of(estimated, problem.sources.all).total
     doubt = doubts(estimated, variance, multipliers=bool(problem.sources.active))
-    rows = _doubtful_rows(problem, estimated, doubt)
+    rows = _doubtful_rows(problem, doubt)
     return CONTRADICTED if len(rows) > _CONTRADICTED_ROWS * problem.rows else None
 
 
