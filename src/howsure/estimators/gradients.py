@@ -478,6 +478,8 @@ class _Passes:
             at_once = max(1, at_once) if self.chunk else len(blocks)
         else:
             at_once = max(1, min(len(blocks), at_once))
+            if self.compare:  # Blocks are compared two by two.
+                at_once = max(2, at_once // 2 * 2)
             rows_at_once = max(1, _ELEMENTS // (block * at_once))
         total: Sums | None = None
         for start in range(0, len(blocks), at_once):
@@ -718,13 +720,13 @@ def _contrasts(
         return torch.cat(kinds).to(device, dtype), groups.to(device, dtype)
 
 
-# Short lines at noisy points: their length in std of the noise, such that few of them have a kink;
-# how many points, and lines at each; by how much the change over a line may differ from the slope
-# at its beginning, and how many lines may.
-_SHORT, _BASES, _LINES = 0.01, 2, 4
-_OFF, _MOST_OFF = 1 / 6, 5
+# Short lines through a noisy point: half their length in std of the noise, such that few of them
+# have a kink, and how many; by how much the change over a line may differ from what the slope
+# says, and on how many of them.
+_SHORT, _LINES = 0.01, 6
+_OFF, _MOST_OFF = 1 / 6, 4
 # Sums of outputs that have a backward pass each.
-_GROUPS = 4
+_GROUPS = 8
 
 
 def _groups(outputs: int) -> Tensor:  # (outputs, groups)
@@ -741,41 +743,31 @@ def hides_gradients(function: Function, rows: Rows, count: int) -> bool:
     Then the model does not tell its gradients, or all of them: a part is detached, or has a
     backward pass of its own. Many outputs are looked at in groups, with signs at random.
     """
-    size = function.design.points
-    points = function.points(range(_BASES + _LINES), count, 0, plain=False)
-    bases = [z[: _BASES * size : size] for z in points]
-    directions = [_SHORT * z[_BASES * size :: size] for z in points]
+    drawn = function.points(range(1 + _LINES), count, 0, plain=False)
+    points = [z[:: function.design.points] for z in drawn]  # which share nothing
+    base, directions = [z[:1] for z in points], [_SHORT * z[1:] for z in points]
     with torch.no_grad():
-        values = function(bases, rows)
+        values = function(base, rows)
     groups = _groups(values.shape[2]).to(values)
-    derivatives = differentiate(lambda z, rows: function(z, rows) @ groups, bases, rows)
-    start = derivatives.values.double()
-    rounding = 8 * torch.finfo(values.dtype).eps * (values.abs() @ groups.abs()).amax(0)
+    gradients = differentiate(lambda z, rows: function(z, rows) @ groups, base, rows).gradients
+    rounding = 8 * torch.finfo(values.dtype).eps * (values.abs() @ groups.abs())
     varying = len(points) - function.watched
     for kind in (range(function.inputs), range(function.inputs, varying)):
         if not kind:
             continue
         steps = [z if i in kind else 0 * z for i, z in enumerate(directions)]
-        ends = [
-            (base[:, None] + step[None]).flatten(0, 1)
-            for base, step in zip(bases, steps, strict=True)
-        ]
+        ends = [torch.cat([z + step, z - step]) for z, step in zip(base, steps, strict=True)]
         with torch.no_grad():
-            reached = (function(ends, rows) @ groups).double().unflatten(0, (_BASES, -1))
-        change = reached - start[:, None]
-        slopes = torch.stack(
-            [
-                torch.einsum(
-                    "kbrd,lrd->blrk",
-                    derivatives.gradients[i].double(),
-                    steps[i].flatten(2).double(),
-                )
-                for i in kind
-            ]
-        ).sum(0)
-        moved = torch.maximum(change.abs(), slopes.abs())
-        is_off = (change - slopes).abs() > _OFF * moved + rounding
-        contradicted = is_off.sum((0, 1)) > _MOST_OFF  # (rows, groups)
+            forwards, backwards = (function(ends, rows) @ groups).double().chunk(2)
+        change = (forwards - backwards) / 2  # (lines, rows, groups)
+        slopes = [
+            torch.einsum("krd,lrd->lrk", gradients[i][:, 0].double(), steps[i].flatten(2).double())
+            for i in kind
+        ]
+        slope = torch.stack(slopes).sum(0)
+        moved = torch.maximum(change.abs(), slope.abs())
+        is_off = (change - slope).abs() > _OFF * moved + rounding
+        contradicted = is_off.sum(0) > _MOST_OFF
         if bool((2 * contradicted.sum(0) > len(contradicted)).any()):
             return True
     return False

@@ -83,7 +83,7 @@ def _residuals(setup: Setup, x: object, target: Tensor, kind: str) -> tuple[Tens
     check_finite((*tensors_of(x), target), f"{kind} rows")
     probe = setup.watching(x).once(probe_model, x)
     try:
-        check_probe(setup, probe, watch=True)
+        check_probe(setup, x, probe, watch=True)
     except NoGradientsError as error:
         raise cannot_use(str(error)) from error
     problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=True))

@@ -11,11 +11,11 @@ from torch import Tensor
 from howsure.estimators.gradients import ALL, differentiate
 from howsure.estimators.variances import note_doubt
 from howsure.methods import noise_sampling, sampling
-from howsure.methods.gradients import why_no_gradients
+from howsure.methods.gradients import CONTRADICTED, NoGradientsError
 from howsure.methods.method import Method, note_on_nothing
 from howsure.methods.passes import Pass
 from howsure.prediction import Prediction, entropy
-from howsure.probe import RANDOM, notes_on, probe_model
+from howsure.probe import RANDOM, has_hidden_gradients, notes_on, probe_model, some_rows
 from howsure.problem import MOST_OUTPUTS, Problem, Sources, wide_type
 from howsure.setup import Setup
 from howsure.trees import has_values, is_tracing
@@ -25,10 +25,18 @@ _MOST_OUTPUTS = 256
 # Noisy points at which the network is held against its tangent: the rms of what it misses is known
 # to a fifth or so.
 _POINTS = 16
+# A tangent that misses so much of the std (rms) is worth a note.
+_MISSED = 0.25
 
 CURVED = (
-    "The network is not linear over its noise: its tangent misses more than it explains for "
-    '{count} of {total} inputs (`std_error`). Use `method="gradients"` or "noise_sampling".'
+    "The network is not linear over its noise: at {points} noisy points around the first inputs of "
+    "this shape its tangent missed {missed:.0%} of the std. "
+    'Use `method="gradients"` or "noise_sampling".'
+)
+FLAT = (
+    "The network is not linear over its noise: {count} of {total} inputs have outputs that are "
+    "flat at the input itself, and vary under the noise. "
+    'Use `method="gradients"` or "noise_sampling".'
 )
 
 
@@ -36,32 +44,29 @@ CURVED = (
 def predict(setup: Setup, x: Any) -> Prediction:
     """The plain prediction with the first-order variance of the sensor's noise.
 
-    Its std is off by at most the root mean square of what the tangent misses, by the triangle
-    inequality; some noisy points measure that, and it is the `std_error`. Where gradients cannot be
-    relied on, it samples, and says why.
+    One forward pass, and one backward pass for each output. That the network is linear is looked at
+    in the first call for inputs of a shape. Where gradients are hidden, it samples, and says why.
     """
     probe = setup.once(probe_model, x)
-    sources = replace(Sources.of(setup, x, probe.layout), sites=(), odds=())
-    problem = Problem(setup, x, probe, sources)
-    problem.finish = Pass(setup, x).finished if setup.task == "classification" else None
-    with torch.no_grad():
-        plain = problem.plain()
-    reason = setup.once(_why_not, x)
-    if reason is not None:
-        result = noise_sampling.predict(setup.with_(samples=None, rate=None), x)
-        note = f'"linear" cannot be used, so "{noise_sampling.METHOD}" was: {reason}.'
-        return replace(result, method=noise_sampling.METHOD.name, notes=(note, *result.notes))
-    variance = missed = torch.zeros_like(plain)
-    if sources.all and problem.rows:
-        variance, missed = _first_order(problem, plain)
-        missed = _look_at_flat(problem, variance, missed)
-        # What is not finite has no std.
-        variance = torch.where(plain.isfinite(), variance, torch.nan)
+    try:
+        _check_gradients(setup, x)
+        problem = _problem(setup, x)
+        plain, variance = _first_order(problem)
+    except NoGradientsError as error:
+        return _sample(setup, x, str(error))
+    # The plain pass of the probe has worked: it is the gradients that fail.
+    except (RuntimeError, TypeError) as error:
+        if is_tracing():
+            raise
+        return _sample(setup, x, f"the backward pass failed ({str(error).splitlines()[0]})")
     notes = (
         *notes_on(probe, setup),
-        *_note_curved(plain, variance, missed),
-        *note_on_nothing(setup, probe, sources),
+        *_note_curved(setup, x),
+        *_note_flat(problem, variance),
+        *note_on_nothing(setup, probe, problem.sources),
     )
+    # What is not finite has no std.
+    variance = torch.where(plain.isfinite(), variance, torch.nan)
     data, nothing = variance + setup.residual_var, torch.zeros_like(variance)
     if setup.task == "regression":
         return Prediction(
@@ -69,79 +74,139 @@ def predict(setup: Setup, x: Any) -> Prediction:
             problem.unflatten_variance(data),
             problem.unflatten_variance(nothing),
             notes,
-            std_error=problem.unflatten_variance(missed),
         )
     means = problem.split(plain)
-    data_vars, model_vars, errors = (
-        problem.split(flat, wide=True) for flat in (data, nothing, missed)
-    )
+    data_vars, model_vars = (problem.split(flat, wide=True) for flat in (data, nothing))
     logits = Prediction(means[1], data_vars[1], model_vars[1], notes)
     expected = entropy(means[0], dim=1 if means[0].dim() > 1 else 0)
-    return Prediction(
-        means[0], data_vars[0], model_vars[0], notes, logits, expected, std_error=errors[0]
-    )
+    return Prediction(means[0], data_vars[0], model_vars[0], notes, logits, expected)
 
 
-def _why_not(setup: Setup, x: Any) -> str | None:
-    """Why the gradients at these inputs cannot be relied on; asked once for inputs of a shape."""
+def _problem(setup: Setup, x: Any) -> Problem:
+    """The model with the noise of its sensors alone; classes have probabilities and logits."""
     probe = setup.once(probe_model, x)
-    # More outputs than "gradients" takes are not checked by it either.
-    if is_tracing():
-        return None
-    if setup.task == "classification" or probe.outputs <= MOST_OUTPUTS:
-        return why_no_gradients(setup.with_(rate=None, samples=None, tolerance=None), x)
-    return RANDOM if probe.is_random else None
+    sources = replace(Sources.of(setup, x, probe.layout), sites=(), odds=())
+    problem = Problem(setup, x, probe, sources)
+    problem.finish = Pass(setup, x).finished if setup.task == "classification" else None
+    return problem
 
 
-def _first_order(problem: Problem, plain: Tensor) -> tuple[Tensor, Tensor]:
-    """The variance of the tangent, and the rms of what it misses, (rows, outputs) each."""
-    outputs = plain.shape[1]
+def _sample(setup: Setup, x: Any, reason: str) -> Prediction:
+    """The prediction by sampling, with the reason."""
+    result = noise_sampling.predict(setup.with_(samples=None, rate=None), x)
+    note = f'"linear" cannot be used, so "{noise_sampling.METHOD}" was: {reason}.'
+    return replace(result, method=noise_sampling.METHOD.name, notes=(note, *result.notes))
+
+
+def _check_gradients(setup: Setup, x: Any) -> None:
+    """An error if the model as a whole has no gradients that could be used."""
+    if setup.once(probe_model, x).is_random:
+        raise NoGradientsError(RANDOM)
+    bare = setup.with_(rate=None)
+    if bare.once(has_hidden_gradients, x) or bare.once(_has_steps_alone, x):
+        raise NoGradientsError(CONTRADICTED)
+
+
+def _has_steps_alone(setup: Setup, x: Any) -> bool:
+    """Whether outputs vary from point to point, and no gradient at any of them is other than 0."""
+    problem = _problem(setup, x)
+    outputs = problem.probe.outputs * (2 if problem.finish else 1)
+    has_noise = bool(problem.sources.all) and problem.rows > 0
+    if is_tracing() or not has_noise or outputs > MOST_OUTPUTS:
+        return False
+    rows, count = some_rows(problem)
+    with torch.no_grad():
+        values = problem(problem.points(range(2), count), rows)
+    if not bool((values != values[:1]).any()):
+        return False
+    derivatives = differentiate(problem, problem.points(range(1), count), rows)
+    return not any(bool(gradient.any()) for gradient in derivatives.gradients)
+
+
+def _first_order(problem: Problem) -> tuple[Tensor, Tensor]:
+    """The plain outputs and the variance of the tangent, (rows, outputs) each."""
+    outputs = problem.probe.outputs * (2 if problem.finish else 1)
+    if not problem.sources.all or not problem.rows or outputs > MOST_OUTPUTS:
+        with torch.no_grad():
+            plain = problem.plain()
+        outputs = plain.shape[1]
+        if not problem.sources.all or not problem.rows:
+            return plain, plain.new_zeros(plain.shape, dtype=wide_type(plain.dtype))
     if outputs > _MOST_OUTPUTS:
         raise ValueError(
             f"The model has {outputs} outputs per input, and this method needs a backward pass for "
             'each; use "noise_sampling" for dense outputs.'
         )
-    # The first of every block, since blocks share nothing.
-    points = [z[:: problem.design.points] for z in problem.points(range(_POINTS))]
-    wide = wide_type(plain.dtype)
-    with torch.no_grad():
-        change = problem(points).to(wide) - plain.to(wide)
-    variances, tangents = [], []
-    for columns in torch.arange(outputs, device=plain.device).split(MOST_OUTPUTS):
+    if outputs <= MOST_OUTPUTS:
+        derivatives = differentiate(problem, problem.zeros(), ALL)
+        return derivatives.values[0], _squared_length(derivatives.gradients)
+    parts, variances = [], []
+    for columns in torch.arange(outputs, device=problem.device).split(MOST_OUTPUTS):
         problem.columns = columns.expand(problem.rows, -1)
-        derivatives = differentiate(problem, [torch.zeros_like(z[:1]) for z in points], ALL)
-        slopes = [g[:, 0] for g in derivatives.gradients]  # (outputs, rows, elements)
-        variances.append(torch.stack([g.square().sum(2).T for g in slopes]).sum(0))
-        moves = [
-            torch.einsum("krd,prd->prk", g, z.flatten(2).to(g))
-            for g, z in zip(slopes, points, strict=True)
-        ]
-        tangents.append(torch.stack(moves).sum(0))
+        derivatives = differentiate(problem, problem.zeros(), ALL)
+        parts.append(derivatives.values[0])
+        variances.append(_squared_length(derivatives.gradients))
     problem.columns = None
-    missed = (change - torch.cat(tangents, 2)).square().mean(0).sqrt()
-    return torch.cat(variances, 1), missed
+    return torch.cat(parts, 1), torch.cat(variances, 1)
 
 
-def _look_at_flat(problem: Problem, variance: Tensor, missed: Tensor) -> Tensor:
-    """What the tangent misses; of outputs that are flat at all points, by further ones."""
-    flat = (variance == 0) & (missed == 0)
-    if not has_values(missed):
+def _squared_length(gradients: list[Tensor]) -> Tensor:  # (rows, outputs)
+    """Of the gradients at the input, (outputs, 1, rows, elements) for each sensor."""
+    squares = [torch.linalg.vecdot(g[:, 0], g[:, 0]).T for g in gradients]
+    return squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
+
+
+def _note_curved(setup: Setup, x: Any) -> tuple[str, ...]:
+    """A note if the tangent missed much of the std where it was looked at."""
+    missed = setup.with_(rate=None).once(_missed_share, x)
+    if not missed > _MISSED:
+        return ()
+    return (CURVED.format(points=_POINTS, missed=missed),)
+
+
+def _missed_share(setup: Setup, x: Any) -> float:
+    """The largest rms, in std, of what the tangent misses at some inputs.
+
+    The std is off by no more than that, by the triangle inequality. Rounding is not counted.
+    """
+    problem = _problem(setup, x)
+    outputs = problem.probe.outputs * (2 if problem.finish else 1)
+    has_noise = bool(problem.sources.all) and problem.rows > 0
+    if is_tracing() or not has_noise or outputs > MOST_OUTPUTS:
+        return 0.0
+    rows, count = some_rows(problem)
+    # The first of every block, since blocks share nothing.
+    drawn = problem.points(range(_POINTS), count)
+    points = [z[:: problem.design.points] for z in drawn]
+    derivatives = differentiate(problem, [torch.zeros_like(z[:1]) for z in points], rows)
+    with torch.no_grad():
+        change = problem(points, rows).double() - derivatives.values.double()
+    moves = [
+        torch.einsum("krd,prd->prk", g[:, 0].double(), z.flatten(2).double())
+        for g, z in zip(derivatives.gradients, points, strict=True)
+    ]
+    missed = (change - torch.stack(moves).sum(0)).square().mean(0)
+    variance = _squared_length(derivatives.gradients).double()
+    rounding = (20 * torch.finfo(derivatives.values.dtype).eps * derivatives.values[0]).square()
+    is_visible = (missed > rounding) & (variance > 0)
+    share = torch.where(is_visible, missed / torch.where(variance > 0, variance, 1.0), 0.0)
+    return float(share.nan_to_num(0.0).sqrt().max())
+
+
+def _note_flat(problem: Problem, variance: Tensor) -> tuple[str, ...]:
+    """A note where outputs are flat at the input, and vary under the noise."""
+    if not problem.sources.all or not problem.rows:
+        return ()
+    flat = variance == 0
+    if not has_values(flat):
         note_doubt(flat)
-        return missed
+        return ()
     rows = flat.any(1).nonzero()[:, 0]
     if not len(rows):
-        return missed
-    spread = sampling.spread_of_rows(problem, rows).sqrt().to(missed)
-    return missed.index_copy(0, rows, torch.where(flat[rows], spread, missed[rows]))
-
-
-def _note_curved(plain: Tensor, variance: Tensor, missed: Tensor) -> tuple[str, ...]:
-    """A note if the tangent says little about some inputs; none in a trace."""
-    if not has_values(missed):
         return ()
-    rounding = 20 * torch.finfo(plain.dtype).eps * plain.abs()
-    count = int((missed.square() > variance + rounding.square()).any(1).sum())
-    return (CURVED.format(count=count, total=len(missed)),) if count else ()
+    spread = sampling.spread_of_rows(problem, rows)
+    count = int((flat[rows] & (spread > 0)).any(1).sum())
+    return (FLAT.format(count=count, total=problem.rows),) if count else ()
 
 
 METHOD = Method("linear", predict, may_draw=True, needs_noise=True, audited=({},))
