@@ -88,20 +88,18 @@ def probe_model(setup: Setup, x: Any) -> Probe:
     return replace(found, outputs=outputs, returns_floats_only=only_floats[0])
 
 
-def has_hidden_gradients(setup: Setup, x: Any) -> bool:
-    """Whether a part of the model has no gradient; ask `setup.once(has_hidden_gradients, x)`."""
-    if is_tracing():
-        return False
-    x = finite(x)
+def probe_gradients(setup: Setup, x: Any) -> Probe:
+    """The same, with whether a part has no gradient; ask `setup.once(probe_gradients, x)`."""
     probe = setup.once(probe_model, x)
+    x = x if is_tracing() else finite(x)
     problem = Problem(setup, x, probe)
-    if not problem.sources.all or not problem.rows or probe.outputs > MOST_OUTPUTS:
-        return False
-    rows, count = some_rows(problem)
+    is_varied = bool(problem.sources.all) and problem.rows > 0
+    if is_tracing() or probe.is_random or not is_varied or probe.outputs > MOST_OUTPUTS:
+        return probe
     try:
-        return hides_gradients(problem, rows, count)
+        return replace(probe, hides_gradients=hides_gradients(problem, *some_rows(problem)))
     except (RuntimeError, TypeError):  # There is no backward pass; a call will say so.
-        return False
+        return probe
 
 
 def _copy(x: Any) -> Any:

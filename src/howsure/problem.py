@@ -68,6 +68,7 @@ class Probe:
         mixes_rows: Whether rows influence each other although there is a batch axis.
         outputs: How many numbers a row has as outputs.
         returns_floats_only: Whether the output is made of floating-point tensors alone.
+        hides_gradients: Whether its gradients are not those of its outputs, if that was looked at.
     """
 
     layout: Layout
@@ -77,6 +78,7 @@ class Probe:
     mixes_rows: bool = False
     outputs: int = 0
     returns_floats_only: bool = False
+    hides_gradients: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,6 +31,9 @@ _ELEMENTS = 2**19
 _KEPT = 2**16
 # What the insides of the blocks tell about their error counts as much as this many further blocks.
 _INSIDE = 2
+# Squared error of a variance that 8 points usually have, for slopes that vary by as much as they
+# explain: 3 % of the std (23 kinds of networks, `benchmarks/honesty.py`).
+_USUAL = (2 * 0.03) ** 2
 # With a tolerance: blocks before a row may stop, and after which it stops in any case.
 # Inner products over few numbers have tails of which the spread of eight blocks says too little: of
 # an MLP on 24 numbers it stated 0.79 of the actual error. They take as many again.
@@ -384,14 +387,29 @@ class Estimate:
     def squared_error(self) -> Tensor:
         """Of the total variance, (rows, outputs), by the spread of the blocks and inside them.
 
-        Few blocks agree by chance too often.
+        Few blocks agree by chance too often: how much the slopes vary says what is usual.
         """
         variance = self.sums.variance
         if self.most_blocks >= FEWEST_BLOCKS:
             return variance.standard_error.square()
         count = variance.count
         both = variance.var + self.sums.gaps * (_INSIDE / (count * count))
-        return both / (count - 1 + _INSIDE)
+        usual = _USUAL * self.roughness * variance.mean.square()
+        return both / (count - 1 + _INSIDE) + usual
+
+    @property
+    def roughness(self) -> Tensor:  # (rows, outputs)
+        """How much slopes vary over the noise, as a share of what they explain; at most 1."""
+        sums = self.sums.changes.sum(2)
+        explained, variation = sums[..., 2], sums[..., 4]
+        return (variation / explained.clamp(min=torch.finfo(sums.dtype).tiny)).clamp(max=1)
+
+    def one_sided(self) -> Tensor:  # (rows, outputs)
+        """The largest share of a single random number in the squared gradient at F(0)."""
+        squares = [g[:, 0].square() for g in self.derivatives.gradients[: len(self.sums.forms)]]
+        total = torch.stack([s.sum(2) for s in squares]).sum(0)
+        largest = torch.stack([s.amax(2) for s in squares]).amax(0)
+        return (largest / total.clamp(min=torch.finfo(total.dtype).tiny)).T
 
 
 def estimate(

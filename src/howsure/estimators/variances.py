@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from howsure.estimators.designs import FEW_ELEMENTS
 from howsure.estimators.gradients import COMPARED, Estimate, at_least
 from howsure.prediction import Budget, Details
 from howsure.trees import has_values
@@ -30,6 +31,8 @@ _VARIATION, UNEXPLAINED = 2.0, 0.05**2
 # Where outputs vary less than the gradients say by such a factor, further samples are looked at;
 # some of them have to confirm half of it.
 _LESS, _CONFIRMED = 12.0, 3.0
+# A share of the squared gradient that is most of it.
+_MOST_OF_IT = 0.8
 # Rounding of half precision.
 _COARSE = 1e-4
 # Gaussian multipliers for dropped units cost so much of their std (ResNet-20: 0.06 to 0.12, an MLP
@@ -229,6 +232,8 @@ class Doubts:
         contradicted: The outputs at the points contradict the gradients there.
         suspected: They may: slopes between the points will tell.
         flat: There is no variance at all, or far more than the outputs show: samples will tell.
+        narrow: One random number of many has most of the gradient, as where a maximum is chosen:
+            samples will tell whether the choice changes.
         rounding: Variances below are those of rounding.
         variance: As the gradients have it.
     """
@@ -236,13 +241,14 @@ class Doubts:
     contradicted: Tensor
     suspected: Tensor
     flat: Tensor
+    narrow: Tensor
     rounding: Tensor
     variance: Tensor
 
     @property
     def any(self) -> Tensor:
         """Whether anything does."""
-        return self.contradicted | self.suspected | self.flat
+        return self.contradicted | self.suspected | self.flat | self.narrow
 
     def contradicted_by(self, spread: Tensor, rows: Tensor) -> Tensor:
         """Whether the variance of samples of some rows, (rows, outputs), is another one."""
@@ -269,7 +275,7 @@ def are_usual(estimate: Estimate, variance: Tensor) -> bool:
     )
     table = _margins(points, numbers.dtype, numbers.device)
     least, most = F.linear(numbers, table).aminmax()
-    return float(least) > 0 and float(most) < math.inf
+    return float(least) > 0 and float(most) < math.inf and not bool(is_narrow(estimate).any())
 
 
 @functools.lru_cache(maxsize=16)
@@ -285,6 +291,14 @@ def _margins(points: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     ]
     with torch.inference_mode(False):
         return torch.tensor(rows, dtype=dtype, device=device)
+
+
+def is_narrow(estimate: Estimate) -> Tensor:  # (rows, outputs)
+    """Whether one random number of many has most of an output's gradient."""
+    sizes = [g.shape[3] for g in estimate.derivatives.gradients[: len(estimate.sums.forms)]]
+    if sum(sizes) <= FEW_ELEMENTS or estimate.most_blocks >= COMPARED:
+        return torch.zeros_like(estimate.plain, dtype=torch.bool)
+    return estimate.one_sided() > _MOST_OF_IT
 
 
 def doubts(estimate: Estimate, variance: Tensor, *, multipliers: bool) -> Doubts:
@@ -305,7 +319,8 @@ def doubts(estimate: Estimate, variance: Tensor, *, multipliers: bool) -> Doubts
     if estimate.most_blocks >= COMPARED:
         contradicted = contradicted | _disagrees(estimate, variance, rounding)
     flat = (variance == 0) | ((variance > _LESS * spread) & (variance > rounding))
-    return Doubts(contradicted, suspected[..., 0], flat, rounding, variance)
+    narrow = is_narrow(estimate) & (variance > rounding)
+    return Doubts(contradicted, suspected[..., 0], flat, narrow, rounding, variance)
 
 
 def _most_spread(points: float | Tensor) -> float | Tensor:

@@ -15,7 +15,7 @@ from howsure.fit.known_inputs import Batches
 from howsure.fit.validation_data import pairs_of, rows_in_front
 from howsure.methods.gradients import NoGradientsError, cannot_use, check_probe, plain_pass
 from howsure.posterior.local_error import NEIGHBOURS, LocalError
-from howsure.probe import probe_model
+from howsure.probe import probe_gradients
 from howsure.problem import Problem, Sources
 from howsure.setup import Setup
 from howsure.trees import tensors_of
@@ -81,9 +81,9 @@ def _sampled(setup: Setup, held_out: Batches, train: Iterable[object]) -> tuple[
 def _residuals(setup: Setup, x: object, target: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """What enters the last linear layer, and the squared residuals, of a batch."""
     check_finite((*tensors_of(x), target), f"{kind} rows")
-    probe = setup.watching(x).once(probe_model, x)
+    probe = setup.watching(x).once(probe_gradients, x)
     try:
-        check_probe(setup, x, probe, watch=True)
+        check_probe(setup, probe, watch=True)
     except NoGradientsError as error:
         raise cannot_use(str(error)) from error
     problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=True))

@@ -41,7 +41,7 @@ from howsure.methods.passes import check_classes
 from howsure.methods.sampling import SampledRows, sample_rows
 from howsure.posterior.local_error import LastLinear
 from howsure.prediction import Details, Prediction
-from howsure.probe import RANDOM, finite, has_hidden_gradients, notes_on, probe_model
+from howsure.probe import RANDOM, finite, notes_on, probe_gradients
 from howsure.problem import MOST_OUTPUTS, Layout, Probe, Problem, Sources, check_outputs
 from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
@@ -57,6 +57,9 @@ _FURTHER = 500_000
 # softmax lets through, and half of the error of a probability's std was that of their mean.
 _FURTHER_SHARE, _FURTHER_SHARE_OF_CLASSES = 1, 3
 
+# Where one of many random numbers decides, gradients may be relied on if their tangent at the input
+# misses no more than this (rms, in std).
+_MISSED = 0.05
 # A model hides its gradients if it does so for such a share of the rows.
 _CONTRADICTED_ROWS = 0.1
 
@@ -99,7 +102,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     try:
         local = None if model is None else model.local_error
         watch = model is not None and model.posterior is not None
-        probe = (setup.watching(x) if watch else setup).once(probe_model, x)
+        probe = (setup.watching(x) if watch else setup).once(probe_gradients, x)
         if _is_certain(setup, x, probe):
             return certain(setup, x)
         outcome = _examine(setup, x, watch=watch, features=local is not None, probe=probe)
@@ -219,13 +222,13 @@ class Outcome:
 @torch.inference_mode(False)
 def examine(setup: Setup, x: Any, *, watch: bool, features: bool = False) -> Outcome:
     """Predictions with what the sensors and, if watched, the units do to them."""
-    probe = (setup.watching(x) if watch else setup).once(probe_model, x)
+    probe = (setup.watching(x) if watch else setup).once(probe_gradients, x)
     return _examine(setup, x, watch=watch, features=features, probe=probe)
 
 
 def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe) -> Outcome:
     """The same for a model of which is known how it can be run."""
-    check_probe(setup, x, probe, watch=watch)
+    check_probe(setup, probe, watch=watch)
     problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=watch))
     sources = problem.sources
     has_classes = setup.task == "classification" and all(t.numel() for t in tensors_of(x))
@@ -264,7 +267,7 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
     return Outcome(problem, mean, variances, slopes, notes, entering, sampled=sampled)
 
 
-def check_probe(setup: Setup, x: Any, probe: Probe, *, watch: bool = False) -> None:
+def check_probe(setup: Setup, probe: Probe, *, watch: bool = False) -> None:
     """An error if the model as a whole has no gradients that could be used."""
     if probe.is_random:
         raise NoGradientsError(RANDOM)
@@ -273,7 +276,7 @@ def check_probe(setup: Setup, x: Any, probe: Probe, *, watch: bool = False) -> N
         raise NoGradientsError(ROWS_MIXED)
     if is_single and probe.outputs > MOST_OUTPUTS and setup.task != "classification":
         raise NoGradientsError(TOO_MANY)
-    if (setup.watching(x) if watch else setup).once(has_hidden_gradients, x):
+    if probe.hides_gradients:
         raise NoGradientsError(CONTRADICTED)
 
 
@@ -338,14 +341,14 @@ def judge_rows(
     some.
     """
     doubt = doubts(estimated, variances.total, multipliers=bool(problem.sources.active))
-    doubtful = _doubtful_rows(problem, doubt)
+    doubtful = _doubtful_rows(problem, estimated, doubt)
     if not len(doubtful):
         return variances, None
     sampled = sample_rows(problem, doubtful)
     return variances.replace_rows(doubtful, sampled.variances), sampled
 
 
-def _doubtful_rows(problem: Problem, doubt: Doubts) -> Tensor:
+def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Doubts) -> Tensor:
     """The rows whose gradients cannot be relied on."""
     if not has_values(doubt.flat):
         note_doubt(doubt.any)
@@ -360,6 +363,10 @@ def _doubtful_rows(problem: Problem, doubt: Doubts) -> Tensor:
     if len(rows):
         spread = sampling.spread_of_rows(problem, rows)
         doubtful[rows] = doubt.contradicted_by(spread, rows).any(1)
+    rows = (doubt.narrow.any(1) & ~doubtful).nonzero()[:, 0]
+    if len(rows):
+        missed = sampling.missed_by_tangent(problem, estimated.derivatives, rows)
+        doubtful[rows] = (doubt.narrow[rows] & (missed > _MISSED)).any(1)
     return doubtful.nonzero()[:, 0]
 
 
@@ -373,9 +380,9 @@ def why_no_gradients(setup: Setup, x: Any, *, watch: bool = False) -> str | None
         reason = why_no_gradients(setup.with_(noise=None), x, watch=True)
         return why_no_gradients(setup.with_(rate=None), x) if reason is None else reason
     varied = setup.watching(x) if watch else setup
-    probe = varied.once(probe_model, x)
+    probe = varied.once(probe_gradients, x)
     try:
-        check_probe(setup, x, probe, watch=watch)
+        check_probe(setup, probe, watch=watch)
         problem = Problem(varied, x, probe)
         if not problem.sources.all or not problem.rows:
             return None
@@ -388,7 +395,7 @@ def why_no_gradients(setup: Setup, x: Any, *, watch: bool = False) -> str | None
         return f"the backward pass failed ({str(error).splitlines()[0]})"
     variance = Variances.of(estimated, problem.sources.all).total
     doubt = doubts(estimated, variance, multipliers=bool(problem.sources.active))
-    rows = _doubtful_rows(problem, doubt)
+    rows = _doubtful_rows(problem, estimated, doubt)
     return CONTRADICTED if len(rows) > _CONTRADICTED_ROWS * problem.rows else None
 
 
@@ -407,7 +414,7 @@ def unit_gradients(problem: Problem) -> Tensor:  # (rows, outputs, units)
 
 def gradients_at_input(setup: Setup, x: Any) -> Tensor:  # (rows, outputs, units)
     """One plain pass with a multiplier of 1 at every unit, a backward pass for each output."""
-    probe = setup.watching(x).once(probe_model, x)
+    probe = setup.watching(x).once(probe_gradients, x)
     sources = Sources.of(setup, x, probe.layout, watch=True)
     return unit_gradients(Problem(setup, x, probe, sources))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,12 +11,12 @@ from torch import Tensor
 from howsure.estimators.gradients import ALL, differentiate
 from howsure.estimators.variances import note_doubt
 from howsure.methods import noise_sampling, sampling
-from howsure.methods.gradients import CONTRADICTED, NoGradientsError
+from howsure.methods.gradients import CONTRADICTED
 from howsure.methods.method import Method, note_on_nothing
 from howsure.methods.passes import Pass
 from howsure.prediction import Prediction, entropy
-from howsure.probe import RANDOM, has_hidden_gradients, notes_on, probe_model, some_rows
-from howsure.problem import MOST_OUTPUTS, Problem, Sources, wide_type
+from howsure.probe import RANDOM, finite, notes_on, probe_gradients, some_rows
+from howsure.problem import MOST_OUTPUTS, Probe, Problem, Sources, wide_type
 from howsure.setup import Setup
 from howsure.trees import has_values, is_tracing
 
@@ -47,23 +47,22 @@ def predict(setup: Setup, x: Any) -> Prediction:
     One forward pass, and one backward pass for each output. That the network is linear is looked at
     in the first call for inputs of a shape. Where gradients are hidden, it samples, and says why.
     """
-    probe = setup.once(probe_model, x)
+    look = setup.once(_look, x)
+    if look.reason is not None:
+        return _sample(setup, x, look.reason)
+    problem = _problem(setup, x, look.probe)
     try:
-        _check_gradients(setup, x)
-        problem = _problem(setup, x)
         plain, variance = _first_order(problem)
-    except NoGradientsError as error:
-        return _sample(setup, x, str(error))
     # The plain pass of the probe has worked: it is the gradients that fail.
     except (RuntimeError, TypeError) as error:
         if is_tracing():
             raise
         return _sample(setup, x, f"the backward pass failed ({str(error).splitlines()[0]})")
     notes = (
-        *notes_on(probe, setup),
-        *_note_curved(setup, x),
+        *notes_on(look.probe, setup),
+        *_note_curved(look.missed),
         *_note_flat(problem, variance),
-        *note_on_nothing(setup, probe, problem.sources),
+        *note_on_nothing(setup, look.probe, problem.sources),
     )
     # What is not finite has no std.
     variance = torch.where(plain.isfinite(), variance, torch.nan)
@@ -82,13 +81,51 @@ def predict(setup: Setup, x: Any) -> Prediction:
     return Prediction(means[0], data_vars[0], model_vars[0], notes, logits, expected)
 
 
-def _problem(setup: Setup, x: Any) -> Problem:
+@dataclass(frozen=True)
+class _Look:
+    """What a look at the first inputs of a shape says.
+
+    Attributes:
+        probe: How the model can be run.
+        reason: Why its gradients cannot be used.
+        missed: The largest rms, in std, of what the tangent misses.
+    """
+
+    probe: Probe
+    reason: str | None = None
+    missed: float = 0.0
+
+
+def _look(setup: Setup, x: Any) -> _Look:
+    """Whether there are gradients, and the network is linear; ask `setup.once(_look, x)`."""
+    bare = setup.with_(rate=None)
+    probe = bare.once(probe_gradients, x)
+    if probe.is_random:
+        return _Look(probe, RANDOM)
+    if probe.hides_gradients:
+        return _Look(probe, CONTRADICTED)
+    problem = _problem(bare, x if is_tracing() else finite(x), probe)
+    is_varied = bool(problem.sources.all) and problem.rows > 0
+    if is_tracing() or not is_varied or _outputs(problem) > MOST_OUTPUTS:
+        return _Look(probe)
+    try:
+        if _has_steps_alone(problem):
+            return _Look(probe, CONTRADICTED)
+        return _Look(probe, missed=_missed_share(problem))
+    except (RuntimeError, TypeError):  # There is no backward pass; the call will say so.
+        return _Look(probe)
+
+
+def _problem(setup: Setup, x: Any, probe: Probe) -> Problem:
     """The model with the noise of its sensors alone; classes have probabilities and logits."""
-    probe = setup.once(probe_model, x)
     sources = replace(Sources.of(setup, x, probe.layout), sites=(), odds=())
     problem = Problem(setup, x, probe, sources)
     problem.finish = Pass(setup, x).finished if setup.task == "classification" else None
     return problem
+
+
+def _outputs(problem: Problem) -> int:
+    return problem.probe.outputs * (2 if problem.finish else 1)
 
 
 def _sample(setup: Setup, x: Any, reason: str) -> Prediction:
@@ -98,26 +135,13 @@ def _sample(setup: Setup, x: Any, reason: str) -> Prediction:
     return replace(result, method=noise_sampling.METHOD.name, notes=(note, *result.notes))
 
 
-def _check_gradients(setup: Setup, x: Any) -> None:
-    """An error if the model as a whole has no gradients that could be used."""
-    if setup.once(probe_model, x).is_random:
-        raise NoGradientsError(RANDOM)
-    bare = setup.with_(rate=None)
-    if bare.once(has_hidden_gradients, x) or bare.once(_has_steps_alone, x):
-        raise NoGradientsError(CONTRADICTED)
-
-
-def _has_steps_alone(setup: Setup, x: Any) -> bool:
+def _has_steps_alone(problem: Problem) -> bool:
     """Whether outputs vary from point to point, and no gradient at any of them is other than 0."""
-    problem = _problem(setup, x)
-    outputs = problem.probe.outputs * (2 if problem.finish else 1)
-    has_noise = bool(problem.sources.all) and problem.rows > 0
-    if is_tracing() or not has_noise or outputs > MOST_OUTPUTS:
-        return False
     rows, count = some_rows(problem)
     with torch.no_grad():
         values = problem(problem.points(range(2), count), rows)
-    if not bool((values != values[:1]).any()):
+    rounding = 20 * torch.finfo(values.dtype).eps * values.abs()
+    if not bool(((values - values[:1]).abs() > rounding).any()):
         return False
     derivatives = differentiate(problem, problem.points(range(1), count), rows)
     return not any(bool(gradient.any()) for gradient in derivatives.gradients)
@@ -125,7 +149,7 @@ def _has_steps_alone(setup: Setup, x: Any) -> bool:
 
 def _first_order(problem: Problem) -> tuple[Tensor, Tensor]:
     """The plain outputs and the variance of the tangent, (rows, outputs) each."""
-    outputs = problem.probe.outputs * (2 if problem.finish else 1)
+    outputs = _outputs(problem)
     if not problem.sources.all or not problem.rows or outputs > MOST_OUTPUTS:
         with torch.no_grad():
             plain = problem.plain()
@@ -156,24 +180,18 @@ def _squared_length(gradients: list[Tensor]) -> Tensor:  # (rows, outputs)
     return squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
 
 
-def _note_curved(setup: Setup, x: Any) -> tuple[str, ...]:
+def _note_curved(missed: float) -> tuple[str, ...]:
     """A note if the tangent missed much of the std where it was looked at."""
-    missed = setup.with_(rate=None).once(_missed_share, x)
     if not missed > _MISSED:
         return ()
     return (CURVED.format(points=_POINTS, missed=missed),)
 
 
-def _missed_share(setup: Setup, x: Any) -> float:
+def _missed_share(problem: Problem) -> float:
     """The largest rms, in std, of what the tangent misses at some inputs.
 
     The std is off by no more than that, by the triangle inequality. Rounding is not counted.
     """
-    problem = _problem(setup, x)
-    outputs = problem.probe.outputs * (2 if problem.finish else 1)
-    has_noise = bool(problem.sources.all) and problem.rows > 0
-    if is_tracing() or not has_noise or outputs > MOST_OUTPUTS:
-        return 0.0
     rows, count = some_rows(problem)
     # The first of every block, since blocks share nothing.
     drawn = problem.points(range(_POINTS), count)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.estimators.gradients import ALL, Rows
+from howsure.estimators.gradients import ALL, Derivatives, Rows
 from howsure.estimators.sampling import MOST_SAMPLES, Samples, sample
 from howsure.estimators.variances import Variances, with_variances
 from howsure.methods.classified import judged_at
@@ -111,6 +111,23 @@ def spread_of_rows(problem: Problem, rows: Tensor) -> Tensor:  # (rows, outputs)
         values = problem(problem.independent_points(LOOK, count), chosen)
     wide = values if values.dtype == torch.float64 else values.float()
     return wide.var(0)[places]
+
+
+def missed_by_tangent(
+    problem: Problem, at_input: Derivatives, rows: Tensor
+) -> Tensor:  # (rows, outputs)
+    """The rms of what the tangent at the input misses at a few further points, in std there."""
+    chosen, places = _places(problem, rows)
+    count = len(rows) if problem.may_choose_rows else problem.rows
+    points = problem.independent_points(LOOK, count)
+    with torch.no_grad():
+        change = problem(points, chosen).double() - at_input.values[:, chosen].double()
+    slopes = [
+        torch.einsum("krd,prd->prk", g[:, 0, chosen].double(), z.flatten(2).double())
+        for g, z in zip(at_input.gradients, points, strict=True)
+    ]
+    missed = (change - torch.stack(slopes).sum(0)).square().mean(0)
+    return (missed / change.var(0).clamp(min=torch.finfo(missed.dtype).tiny)).sqrt()[places]
 
 
 def _places(problem: Problem, rows: Tensor) -> tuple[Rows, Rows]:
