@@ -141,31 +141,14 @@ def through_squares(op: Callable[[Tensor, Tensor], Tensor], var: Tensor, weight:
 
     Layers are where the time goes, so they alone run in the lower precision that was asked for.
     """
-    dtype = precision_for(var)
+    dtype = _precision.get() or var.dtype
     return op(var.to(dtype), squared(weight, dtype)).to(var.dtype)
 
 
-def precision_for(var: Tensor) -> torch.dtype:
-    """The dtype in which a linear layer takes this variance."""
-    return _precision.get() or var.dtype
-
-
 def squared(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """`weight**2` in the variance's dtype, with the channels of a convolution's kernel last.
-
-    In a trace the layout is the compiler's business.
-    """
+    """`weight**2` in the variance's dtype."""
     # A half-precision weight, squared in its own precision, would be rounded twice.
-    wide = torch.promote_types(dtype, torch.float32)
-    return laid_out(weight.to(wide).square().to(dtype))
-
-
-def laid_out(image: Tensor) -> Tensor:
-    """An image or a kernel with its channels last, as torch's convolutions are fastest."""
-    if image.dim() != 4 or is_tracing() or not has_values(image):
-        return image
-    # `contiguous` would leave an image of one channel as it is.
-    return image.to(memory_format=torch.channels_last)
+    return weight.to(torch.promote_types(dtype, torch.float32)).square().to(dtype)
 
 
 # The standard normal distribution. Notation: `a = mean / std`, t = |a|,

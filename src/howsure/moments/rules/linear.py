@@ -43,7 +43,6 @@ from howsure.moments.rule import (
     rule,
     sample,
 )
-from howsure.moments.rules.channels_last import in_channels_last
 from howsure.moments.rules.closed_forms import reciprocal, square
 from howsure.moments.value import (
     HALF_PRECISION,
@@ -99,9 +98,7 @@ for _name, _samples in {
     "conv_transpose2d": _transposed_images(2),
     "conv_transpose3d": _transposed_images(3),
 }.items():
-    _layer = linear_map(getattr(F, _name), _name, samples=_samples, source=_SOURCE)
-    if _name == "conv2d":
-        in_channels_last(_layer)
+    linear_map(getattr(F, _name), _name, samples=_samples, source=_SOURCE)
 
 
 # Sums, differences, products and quotients.

@@ -9,7 +9,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
-from itertools import starmap
 from typing import Any
 
 import torch
@@ -30,7 +29,6 @@ from howsure.moments.rule import (
 )
 from howsure.moments.rules.closed_forms import larger
 from howsure.moments.rules.linear import mean as mean_rule
-from howsure.moments.rules.max_pool_in_slabs import Window, padded, pooled_in_slabs, taps
 from howsure.moments.value import Moments
 from howsure.trees import is_tracing
 
@@ -351,15 +349,9 @@ def _register_max(name: str, dims: int) -> None:
         """
         if return_indices:
             raise NoRuleError(_INDICES)
-        sizes = [per_dim(value, dims) for value in (kernel_size, stride or kernel_size, dilation)]
-        windows, pads = list(starmap(Window, zip(*sizes, strict=True))), per_dim(padding, dims)
-        out = None if ceil_mode else pooled_in_slabs(input, windows, pads)
-        if out is not None:
-            return out
-        along_axis = [
-            partial(_max_along, window=window, padding=pad, ceil_mode=ceil_mode)
-            for window, pad in zip(windows, pads, strict=True)
-        ]
+        settings = (kernel_size, stride or kernel_size, padding, dilation)
+        windows = zip(*(per_dim(setting, dims) for setting in settings), strict=True)
+        along_axis = [partial(_max_along, window=w, ceil_mode=ceil_mode) for w in windows]
         if is_tracing() and input.mean.dim() > dims:
             return _pooled_densely(input, along_axis)
         for axis, largest in enumerate(along_axis, start=-dims):
@@ -367,17 +359,32 @@ def _register_max(name: str, dims: int) -> None:
         return input
 
 
-def _max_along(x: Moments, axis: int, window: Window, padding: int, ceil_mode: bool) -> Moments:
-    """The maximum over windows along one axis, of strided slices."""
-    size = x.mean.shape[axis]
-    steps = size + 2 * padding - window.span
-    count = (-(-steps // window.stride) if ceil_mode else steps // window.stride) + 1
-    if ceil_mode and (count - 1) * window.stride >= size + padding:
+def _max_along(
+    x: Moments,
+    axis: int,
+    window: tuple[int, int, int, int],  # kernel, stride, padding and dilation
+    ceil_mode: bool,
+) -> Moments:
+    """The maximum over windows along one axis: of all first elements, all second ones, ..."""
+    kernel, stride, padding, dilation = window
+    size, span = x.mean.shape[axis], dilation * (kernel - 1) + 1
+    steps = size + 2 * padding - span
+    count = (-(-steps // stride) if ceil_mode else steps // stride) + 1
+    if ceil_mode and (count - 1) * stride >= size + padding:
         count -= 1
-    after = max((count - 1) * window.stride + window.span - size - padding, 0)
-    x = padded(x, [0, 0] * (-axis - 1) + [padding, after])
-    pairs = zip(taps(x.mean, axis, window), taps(x.var, axis, window), strict=True)
-    return reduce(larger, starmap(Moments, pairs))
+    after = max((count - 1) * stride + span - size - padding, 0)
+    if padding or after:
+        # Far below any activation, but finite: -inf - (-inf) is not a number.
+        lowest = torch.finfo(x.mean.dtype).min / 4
+        border = [0, 0] * (-axis - 1) + [padding, after]
+        x = Moments(F.pad(x.mean, border, value=lowest), F.pad(x.var, border))
+
+    def elements(tensor: Tensor, offset: int) -> Tensor:
+        return tensor.narrow(axis, offset, (count - 1) * stride + 1)[every_stride]
+
+    every_stride = (..., slice(None, None, stride), *(slice(None),) * (-axis - 1))
+    offsets = range(0, span, dilation)
+    return reduce(larger, [Moments(elements(x.mean, i), elements(x.var, i)) for i in offsets])
 
 
 def _pooled_densely(
