@@ -77,7 +77,9 @@ def test_max_pool_inside_vmap():
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_convolutions_and_pools_in_any_layout(layout):
-    net = nn.Sequential(nn.Conv2d(2, 8, 3, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 6, 3)).eval()
+    net = nn.Sequential(
+        nn.Conv2d(2, 8, 3, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 6, 3)
+    ).eval()
     x = torch.rand(2, 2, 20, 20)
     expected = hs.propagate(net, x, 0.01)
     with torch.no_grad():

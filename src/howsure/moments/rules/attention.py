@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import _VF, Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import composite, move
-from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule
+from howsure.moments.rule import APPROXIMATE, STRUCTURAL, Draw, Kind, Sample, rule, sample
 from howsure.moments.rules.softmax import leave_one_out
 from howsure.moments.value import Moments, mean_of, var_of, variance_dtype
 
@@ -383,3 +383,20 @@ def heads_of(
             x = torch.cat([x, extra.expand(1, *x.shape[1:])])
         projected.append(x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3))
     return projected
+
+
+@rule(
+    _VF._nested_tensor_from_mask_left_aligned,
+    name="nested tensors",
+    fidelity=STRUCTURAL,
+    samples=sample((2, 3, 4), torch.ones(2, 3, dtype=torch.bool)),
+    kind=Kind.VALUE_ONLY,
+)
+def nested_tensor_from_mask_left_aligned(t: object, mask: Tensor) -> bool:
+    """False: `nn.TransformerEncoder` then keeps its padded form, which has rules.
+
+    Assumes: nothing.
+
+    Source: howsure's own decision.
+    """
+    return False

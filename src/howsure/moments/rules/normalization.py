@@ -48,17 +48,17 @@ def _divide(
     return Moments(y, total / scale.square())
 
 
-def standardize_over(input: Moments, axes: Axes, eps: float) -> tuple[Moments, Tensor]:
-    """Moments of (x - mean(x)) / s over `axes`, and s; s**2 is the expected sample variance."""
+def _standardize(input: Moments, axes: Axes, eps: float) -> Moments:
+    """Moments of (x - mean(x)) / s over `axes`; s**2 is the expected sample variance."""
     mean, var = input.mean.to(input.var.dtype), input.var
     size = math.prod(mean.shape[axis] for axis in axes)
     centred = mean - mean.mean(axes, keepdim=True)
     noise = (1 - 1 / size) * var.mean(axes, keepdim=True)
     scale = (centred.square().mean(axes, keepdim=True) + noise + eps).sqrt()
-    return _divide(centred, var, scale, axes, 1 / size, True), scale
+    return _divide(centred, var, scale, axes, 1 / size, True)
 
 
-def affine(
+def _affine(
     normal: Moments, weight: Tensor | None, bias: Tensor | None, like: Moments, trailing: int = 0
 ) -> Moments:
     """`weight y + bias` in the input's dtype; a weight per channel has `trailing` axes behind."""
@@ -99,8 +99,8 @@ def layer_norm(
 
     Source: our own; docs/accuracy.md compares it with the usual rule, which leaves the noise out.
     """
-    normal, _ = standardize_over(input, tuple(range(-len(normalized_shape), 0)), eps)
-    return affine(normal, weight, bias, input)
+    normal = _standardize(input, tuple(range(-len(normalized_shape), 0)), eps)
+    return _affine(normal, weight, bias, input)
 
 
 def _channels(draw: Draw) -> Iterable[Sample]:
@@ -122,9 +122,9 @@ def group_norm(
     """As `layer_norm` over each group of channels."""
     shape = input.mean.shape
     mean, var = (x.reshape(shape[0], num_groups, -1) for x in (input.mean, input.var))
-    groups, _ = standardize_over(Moments(mean, var), (-1,), eps)
+    groups = _standardize(Moments(mean, var), (-1,), eps)
     normal = Moments(groups.mean.reshape(shape), groups.var.reshape(shape))
-    return affine(normal, weight, bias, input, trailing=len(shape) - 2)
+    return _affine(normal, weight, bias, input, trailing=len(shape) - 2)
 
 
 def _images(draw: Draw) -> Iterable[Sample]:
@@ -150,8 +150,8 @@ def instance_norm(
         statistics = running_mean, running_var
         return batch_norm(input, *statistics, weight, bias, False, momentum, eps)
     axes = tuple(range(2, input.mean.dim()))
-    normal, _ = standardize_over(input, axes, eps)
-    return affine(normal, weight, bias, input, trailing=len(axes))
+    normal = _standardize(input, axes, eps)
+    return _affine(normal, weight, bias, input, trailing=len(axes))
 
 
 def _statistics(draw: Draw) -> Iterable[Sample]:
@@ -254,6 +254,27 @@ respell(
 )
 
 
+def _fixed(draw: Draw) -> Iterable[Sample]:
+    statistics = draw.constant(3), draw.constant(3), draw.constant(3), draw.positive(3)
+    yield Sample(draw.moments(2, 3, 4), *statistics, 0.1, 1e-5)
+
+
+@rule(_aten._native_batch_norm_legit_no_training.default, name="native_batch_norm", samples=_fixed)
+def native_batch_norm(
+    input: Moments,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Moments, Tensor, Tensor]:
+    """As `batch_norm`, with two empty tensors: what exported programs without writes contain."""
+    out = batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
+    empty = input.mean.new_empty(0)
+    return out, empty, empty.clone()
+
+
 def _no_shift(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 16, std=0.3), (16,), draw.constant(16))
     yield Sample(draw.moments(2, 3, 4, 6, std=0.5), [4, 6], eps=1e-3)
@@ -278,7 +299,7 @@ def rms_norm(
     eps = torch.finfo(input.mean.dtype).eps if eps is None else eps
     scale = ((mean.square() + var).mean(axes, keepdim=True) + eps).sqrt()
     normal = _divide(mean, var, scale, axes, 1 / math.prod(normalized_shape), False)
-    return affine(normal, weight, None, input)
+    return _affine(normal, weight, None, input)
 
 
 def _vectors(draw: Draw) -> Iterable[Sample]:
