@@ -80,7 +80,7 @@ class Gaussian(Tensor):
     version_read: int
     # Made by `new_zeros` and its like, and not yet written to: an ordinary tensor in all but name.
     constant: bool
-    # The index that this view was taken with, to recognise `x[i] += y`.
+    # The index that this view was taken with, to recognize `x[i] += y`.
     index: Any
     # Why this must not be used, if so.
     refusal: str

@@ -371,7 +371,7 @@ def expectation(
 ) -> Moments:
     """Mean and variance of `function(x)`, elementwise, for x ~ N(mean, var).
 
-    Centred quadrature: mean = sum w f, var = sum w (f - mean)**2, which cannot be negative.
+    Centered quadrature: mean = sum w f, var = sum w (f - mean)**2, which cannot be negative.
     Standard deviations below `1e-3 max(1, |mean|)` are widened to that before evaluation, and
     the result is scaled back, since f(mean + std z) would drown in rounding. Zero variance
     therefore gives f(mean) and 0 exactly. Measured error of the standard deviation: below 1e-4
@@ -402,11 +402,11 @@ def expectation(
         else:
             z, weight = _nodes_around_zero(mean.detach(), std.detach())
         # Measured from f(mean): deviations are small where the function is flat or the noise is.
-        centre, step, scale = function(mean), std * z, var / widened
-        value = deviation(mean, step) if deviation else function(mean + step) - centre
+        center, step, scale = function(mean), std * z, var / widened
+        value = deviation(mean, step) if deviation else function(mean + step) - center
         shift = (weight * value).sum(0)
         spread = (weight * (value - shift).square()).sum(0)
-        return centre + shift * scale, spread * scale
+        return center + shift * scale, spread * scale
 
     return Moments(*in_blocks(quadrature, mean, var, size=4096))
 

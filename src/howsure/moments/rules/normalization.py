@@ -30,13 +30,13 @@ Axes = tuple[int, ...]
 
 # Norm layers.
 def _divide(
-    centred: Tensor, var: Tensor, scale: Tensor, axes: Axes, share: float, shifted: bool
+    centered: Tensor, var: Tensor, scale: Tensor, axes: Axes, share: float, shifted: bool
 ) -> Moments:
-    """Moments of `centred / scale`, both functions of the same Gaussians along `axes`.
+    """Moments of `centered / scale`, both functions of the same Gaussians along `axes`.
 
     Var_i = sum_j (delta_ij - share (c + y_i y_j))**2 v_j / scale**2, multiplied out.
     """
-    y = centred / scale
+    y = centered / scale
     diagonal = share * y.square()
     coupled = diagonal * share * (y.square() * var).sum(axes, keepdim=True)
     if shifted:
@@ -52,10 +52,10 @@ def _standardize(input: Moments, axes: Axes, eps: float) -> Moments:
     """Moments of (x - mean(x)) / s over `axes`; s**2 is the expected sample variance."""
     mean, var = input.mean.to(input.var.dtype), input.var
     size = math.prod(mean.shape[axis] for axis in axes)
-    centred = mean - mean.mean(axes, keepdim=True)
+    centered = mean - mean.mean(axes, keepdim=True)
     noise = (1 - 1 / size) * var.mean(axes, keepdim=True)
-    scale = (centred.square().mean(axes, keepdim=True) + noise + eps).sqrt()
-    return _divide(centred, var, scale, axes, 1 / size, True)
+    scale = (centered.square().mean(axes, keepdim=True) + noise + eps).sqrt()
+    return _divide(centered, var, scale, axes, 1 / size, True)
 
 
 def _affine(
@@ -72,7 +72,7 @@ def _affine(
     return Moments(mean.to(like.mean.dtype), var)
 
 
-_NORM: dict[str, Any] = {"fidelity": APPROXIMATE, "error": 0.1, "normalises": True}
+_NORM: dict[str, Any] = {"fidelity": APPROXIMATE, "error": 0.1}
 
 
 def _rows(draw: Draw) -> Iterable[Sample]:
@@ -168,7 +168,6 @@ def _statistics(draw: Draw) -> Iterable[Sample]:
     fidelity=EXACT,
     samples=_statistics,
     kind=Kind.LINEAR_MAP,
-    normalises=True,
 )
 def batch_norm(
     input: Moments,  # (batch, channels, *)
@@ -200,10 +199,10 @@ def batch_norm(
         settings = (running_mean, running_var, weight, bias, False, momentum, eps)
         mean = F.batch_norm(input.mean, *settings)
     else:
-        centre = running_mean.to(dtype)
-        shift = -centre * scale
+        center = running_mean.to(dtype)
+        shift = -center * scale
         if bias is not None:
-            shift = bias.to(dtype).addcmul(centre, scale, value=-1)
+            shift = bias.to(dtype).addcmul(center, scale, value=-1)
         mean = (input.mean * scale.reshape(shape)).add_(shift.reshape(shape))
     return Moments(mean, input.var * scale.square().reshape(shape))
 
@@ -615,7 +614,7 @@ def _quadratic_form(input: Moments, axes: Axes | None, correction: float, keepdi
     """Moments of sum (x - mean(x))**2 / (n - correction), in the variance's dtype.
 
     With c = m - mean(m): E = sum c**2 + (1 - 1/n) sum v, Var = 4 sum c**2 v plus
-    2 tr((M V)**2) = 2 [(1 - 2/n) sum v**2 + (sum v)**2 / n**2] for the centring matrix M.
+    2 tr((M V)**2) = 2 [(1 - 2/n) sum v**2 + (sum v)**2 / n**2] for the centering matrix M.
     """
     m, v = input.mean.to(input.var.dtype), input.var
     axes = tuple(range(m.dim())) if axes is None else axes
@@ -623,9 +622,9 @@ def _quadratic_form(input: Moments, axes: Axes | None, correction: float, keepdi
     def total(x: Tensor) -> Tensor:
         return x.sum(axes, keepdim=keepdim)
 
-    centre = m.mean(axes, keepdim=True)
-    count = m.numel() // max(centre.numel(), 1)
-    power = (m - centre).square()
+    center = m.mean(axes, keepdim=True)
+    count = m.numel() // max(center.numel(), 1)
+    power = (m - center).square()
     scale = 1 / max(count - correction, 0) if count > correction else float("nan")
     level = (total(power) + (1 - 1 / count) * total(v)) * scale
     first_order = 4 * total(power * v) * scale**2
@@ -638,7 +637,7 @@ def _quadratic_form(input: Moments, axes: Axes | None, correction: float, keepdi
 def var(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """E = [sum c**2 + (1 - 1/n) sum v] / k, Var = [4 sum c**2 v + 2 tr((M V)**2)] / k**2.
 
-    c = m - mean(m), k = n - correction, M the centring matrix.
+    c = m - mean(m), k = n - correction, M the centering matrix.
 
     Assumes: independent elements; exact.
 

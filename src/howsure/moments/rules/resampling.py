@@ -54,7 +54,7 @@ def _windows(dims: int) -> Samples:
 
 
 def _register_average(name: str, pool: Target, dims: int) -> None:
-    @rule(name, samples=_windows(dims), kind=Kind.LINEAR_MAP, pools=True, adds_up=True)
+    @rule(name, samples=_windows(dims), kind=Kind.LINEAR_MAP, adds_up=True)
     def average_pool(
         input: Moments,
         kernel_size: int | Sequence[int],
@@ -98,7 +98,7 @@ def _output_sizes(output_size: Any, size: Sequence[int]) -> tuple[int, ...]:
 
 
 def _register_adaptive_average(name: str, pool: Target, dims: int) -> None:
-    @rule(name, samples=_targets(dims), kind=Kind.LINEAR_MAP, pools=True, adds_up=True)
+    @rule(name, samples=_targets(dims), kind=Kind.LINEAR_MAP, adds_up=True)
     def adaptive_average_pool(input: Moments, output_size: int | Sequence[int | None]) -> Moments:
         """Var = sum of the window's variances / n**2; windows differ in size.
 
@@ -148,7 +148,7 @@ def interpolate(
     Interpolating the variance itself, as the authors' code does, makes the std 1.5 times too
     large.
 
-    Assumes: independent elements; exact then. Neighbouring outputs share inputs.
+    Assumes: independent elements; exact then. Neighboring outputs share inputs.
 
     Source: Loquercio et al. 2020, Eq. 5.
     """
@@ -214,7 +214,7 @@ def _inside(x: Tensor, size: int, padding_mode: str, align_corners: bool) -> Ten
 
 
 def _cubic_taps(x: Tensor) -> Taps:
-    """Four neighbours with the weights of cubic convolution, a = -3/4 as in torch."""
+    """Four neighbors with the weights of cubic convolution, a = -3/4 as in torch."""
     first = x.floor()
     t, a = x - first, -0.75
 
@@ -269,7 +269,7 @@ def grid_sample(
 ) -> Moments:
     """Var = squared interpolation weights times var.
 
-    Assumes: independent elements and constant positions; exact then. Neighbouring outputs share
+    Assumes: independent elements and constant positions; exact then. Neighboring outputs share
     inputs.
 
     Source: Loquercio et al. 2020, Eq. 5.
@@ -367,7 +367,7 @@ _INDICES = "The indices of a max pool are not Gaussian; pool without them."
 
 
 def _register_max(name: str, dims: int) -> None:
-    @rule(name, fidelity=APPROXIMATE, samples=_max_windows(dims), error=0.2, pools=True)
+    @rule(name, fidelity=APPROXIMATE, samples=_max_windows(dims), error=0.2)
     def max_pool(
         input: Moments,
         kernel_size: int | Sequence[int],
@@ -466,7 +466,6 @@ def _register_adaptive_max(pool: Target, dims: int) -> None:
         samples=_max_targets(dims),
         fidelity=APPROXIMATE,
         error=0.2,
-        pools=True,
     )
     def adaptive_max_pool(
         input: Tensor, output_size: int | Sequence[int | None], return_indices: bool = False
