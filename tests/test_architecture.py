@@ -32,14 +32,12 @@ _OTHER_MEANINGS = {
         "calibrate/rescale.py",  # a kind of source
         "noise/sensors.py",
         "cli/commands/noise.py",  # a kind of noise
-        "moments/rules/exported.py",
         "moments/rules/structural.py",  # a way to pad
     },
     "linear": {
         "report/values.py",
         "report/axes.py",
         "report/charts.py",  # a scale of an axis
-        "moments/rules/exported.py",
         "moments/rules/resampling.py",  # a way to interpolate
         "moments/rules/linear.py",
         "operations.py",

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import _VF, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
@@ -71,26 +71,6 @@ def test_encoder_and_decoder_layers(norm_first):
     causal = nn.Transformer.generate_square_subsequent_mask(4)
     out = hs.propagate(lambda x: encoder(x, causal, is_causal=True), torch.randn(2, 4, 8), 0.01)
     assert bool((out.var > 0).all())
-
-
-def test_fused_layer_equals_the_layer():
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval().requires_grad_(False)
-    attention = layer.self_attn
-
-    def fused(x):
-        return _VF._transformer_encoder_layer_fwd(
-            *(x, 8, 2, attention.in_proj_weight, attention.in_proj_bias),
-            *(attention.out_proj.weight, attention.out_proj.bias, False, False, 1e-5),
-            *(layer.norm1.weight, layer.norm1.bias, layer.norm2.weight, layer.norm2.bias),
-            *(layer.linear1.weight, layer.linear1.bias),
-            *(layer.linear2.weight, layer.linear2.bias),
-        )
-
-    x = torch.randn(2, 4, 8)
-    torch.testing.assert_close(fused(x), layer(x))
-    one, two = hs.propagate(fused, x, 0.01), hs.propagate(layer, x, 0.01)
-    torch.testing.assert_close(one.mean, two.mean)
-    torch.testing.assert_close(one.var, two.var, rtol=1e-4, atol=1e-8)
 
 
 def test_encoder_with_padding_keeps_its_padded_form():

@@ -151,27 +151,11 @@ def test_exported_program_equals_the_module(name):
     _assert_same(hs.propagate(functional.module(), x, 0.01), expected)
 
 
-@pytest.mark.parametrize("name", ["residual", "unet", "lstm", "rnn"])
-def test_decomposed_program_equals_the_module(name):
-    model, x = _made(name)
+def test_decomposed_program_is_refused_with_the_remedy():
+    model, x = _made("vision transformer")
     program = _exported(model, x).run_decompositions()
-    if "aten.gt.Scalar" in {str(node.target) for node in program.graph.nodes}:
-        # An older torch decomposes `leaky_relu` into a comparison, which has no rule.
-        with pytest.raises(hs.NoRuleError, match="exceeds a value"):
-            hs.propagate(program.module(), x, 0.01)
-        return
-    expected = hs.propagate(model, x, 0.01)
-    _assert_same(hs.propagate(program.module(), x, 0.01), expected, rtol=1e-3)
-
-
-@pytest.mark.parametrize("name", ["vision transformer", "encoder"])
-def test_decomposed_attention_runs(name):
-    model, x = _made(name)
-    program = _exported(model, x).run_decompositions().module()
-    torch.testing.assert_close(hs.propagate(program, x, 0.0).mean, model(x), rtol=1e-4, atol=1e-5)
-    whole, apart = hs.propagate(model, x, 0.01).var, hs.propagate(program, x, 0.01).var
-    ratio = (apart / whole).sqrt()
-    assert float(ratio.min()) > 0.75 and float(ratio.max()) < 1.33
+    with pytest.raises(hs.NoRuleError, match="Export again"):
+        hs.propagate(program.module(), x, 0.01)
 
 
 def test_program_from_a_file(tmp_path):

@@ -1,4 +1,5 @@
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,16 +9,16 @@ from torch.nn import functional as F
 import howsure as hs
 import howsure.moments.rules
 from howsure.moments.rule import Kind, find, registered
-from howsure.moments.rule_table import markdown
 from old_torch import TORCH
 
-PAGE = Path(__file__).parents[1] / "docs" / "rules.md"
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+from make_rule_table import PAGE, markdown
 
 
 @pytest.mark.skipif(TORCH < "2.13", reason="the page has the spellings of torch 2.13")
 def test_the_committed_page_is_current():
     assert PAGE.read_text(encoding="utf-8") == markdown(registered()), (
-        "run `python -m howsure.moments.rule_table --out docs/rules.md`"
+        "run `python docs/make_rule_table.py`"
     )
 
 
@@ -42,10 +43,6 @@ def test_every_kind_is_in_use():
     ("operation", "trait"),
     [
         (F.conv2d, "is_linear_map"),
-        (F.batch_norm, "normalises"),
-        (torch.rms_norm, "normalises"),
-        (F.max_pool2d, "pools"),
-        (F.adaptive_avg_pool2d, "pools"),
         (F.adaptive_avg_pool2d, "adds_up"),
         (torch.Tensor.__radd__, "adds_up"),
         (torch.Tensor.shape.__get__, "is_query"),

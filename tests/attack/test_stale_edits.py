@@ -12,7 +12,6 @@ from torch import nn
 import howsure as hs
 from compilers import needs_compiler, without_compiler_warnings
 from howsure.deploy.compiling.compiled import _walk
-from howsure.moments.rules import packed_kernels
 from howsure.values.bits import same_bits
 from howsure.values.contents import Snapshot, contents_of
 
@@ -31,9 +30,8 @@ OPTIONS = {
 
 
 @pytest.fixture(autouse=True)
-def as_it_was(monkeypatch):
-    """Small kernels are packed, too, and the edits of class and module are undone."""
-    monkeypatch.setattr(packed_kernels, "_LARGE", 1)
+def as_it_was():
+    """The edits of class and module are undone."""
     yield
     Net.factor = 1.0
     edited.GAIN = 1.0

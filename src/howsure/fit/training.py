@@ -20,8 +20,10 @@ from torch.nn import functional as F
 from howsure.fit.validation_data import pairs_of
 from howsure.methods.variance_head import HeteroscedasticModel, gaussian_loss, logit_loss
 from howsure.metrics.scores import gaussian_nll
-from howsure.moments.batch_statistics import batch_statistics
 from howsure.moments.interpreter import propagate
+from howsure.moments.rule import APPROXIMATE, Rule, sample
+from howsure.moments.rules.normalization import batch_norm
+from howsure.moments.value import Moments
 from howsure.multipliers import (
     Multiply,
     as_placement,
@@ -87,8 +89,8 @@ def train_adf(
     and s = var + floor. For classification they are those of the softmax, and the target is
     one-hot, as in the authors' `SoftmaxHeteroscedasticLoss`.
 
-    Batch norm uses the batch's statistics, noise included: see
-    `howsure.moments.batch_statistics`. The model's own dropout is off.
+    Batch norm uses the batch's statistics, noise included: see `batch_statistics`. The model's own
+    dropout is off.
 
     Args:
         model: Changed in place.
@@ -116,6 +118,53 @@ def train_adf(
         return gaussian_nll(wanted - mean, var + recipe.floor, include_constant=False).mean()
 
     return _minimised(loss, model, loader, recipe)
+
+
+def _normalize_by_batch(
+    input: Moments,  # (batch, channels, *)
+    running_mean: Tensor | None,  # (channels,)
+    running_var: Tensor | None,  # (channels,)
+    weight: Tensor | None = None,  # (channels,)
+    bias: Tensor | None = None,  # (channels,)
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Moments:
+    """As `batch_norm`, with the mean and the variance of a channel over the batch.
+
+    The variance is Var[mean] + E[var], the total variance of what the layer would see. Gradients
+    pass through both. Running statistics are kept as in torch. Without noise it is torch's batch
+    norm in train mode.
+
+    Assumes: the noise of one element does not move the statistics, which averages over the batch
+    justify.
+
+    Source: Ioffe & Szegedy 2015, Algorithm 1; the noise term is ours.
+    """
+    axes = [axis for axis in range(input.mean.dim()) if axis != 1]
+    count = input.mean.numel() // input.mean.shape[1]
+    if count < 2:
+        raise ValueError(
+            "Batch norm needs more than one value per channel to train; use larger batches, or "
+            '`batch_norm="running"`.'
+        )
+    spread, mean = torch.var_mean(input.mean, axes, correction=0)
+    noise = input.var.mean(axes)
+    unbiased = spread * count / (count - 1) + noise
+    for running, current in ((running_mean, mean), (running_var, unbiased)):
+        if running is not None:
+            # A layer with `momentum=None` hands over 0 outside train mode: torch's default.
+            running.lerp_(current.detach().to(running.dtype), momentum or 0.1)
+    return batch_norm(input, mean, spread + noise, weight, bias, False, momentum, eps)
+
+
+batch_statistics = Rule(
+    "batch_norm (batch statistics)",
+    _normalize_by_batch,
+    (F.batch_norm,),
+    APPROXIMATE,
+    sample((4, 3, 2, 2), torch.zeros(3), torch.ones(3)),
+)
 
 
 def _with_softmax(model: nn.Module) -> Callable[..., Tensor]:

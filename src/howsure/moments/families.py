@@ -221,7 +221,7 @@ def separable_map(
     def moments(input: Moments, *args: Any, **kwargs: Any) -> Moments:
         """Var = A**2 var: the squared weights of the op, one axis after the other.
 
-        Assumes: independent elements; exact then. Neighbouring outputs share inputs.
+        Assumes: independent elements; exact then. Neighboring outputs share inputs.
 
         Source: Loquercio et al. 2020, Eq. 5.
         """
@@ -283,14 +283,14 @@ def elementwise(
     deviation: Deviation | None = None,
     kinks: Sequence[float] = (),
 ) -> Rule:
-    """Registers a scalar function by centred quadrature; no formula needed.
+    """Registers a scalar function by centered quadrature; no formula needed.
 
     `analytic`, `deviation` and `kinks`: as in `howsure.moments.numerics.expectation`.
     """
     names = parameter_names(function)[1:]
 
     def moments(input: Moments, *args: object, **kwargs: object) -> Moments:
-        """E and Var of f(x) by centred quadrature: sum w f, sum w (f - mean)**2.
+        """E and Var of f(x) by centered quadrature: sum w f, sum w (f - mean)**2.
 
         Assumes: independent elements. Exact up to the quadrature's error.
 

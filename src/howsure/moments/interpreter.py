@@ -80,7 +80,7 @@ class Gaussian(Tensor):
     version_read: int
     # Made by `new_zeros` and its like, and not yet written to: an ordinary tensor in all but name.
     constant: bool
-    # The index that this view was taken with, to recognise `x[i] += y`.
+    # The index that this view was taken with, to recognize `x[i] += y`.
     index: Any
     # Why this must not be used, if so.
     refusal: str
@@ -348,6 +348,12 @@ class RuleInterpreter:
                 "TorchScript code runs below Python, where howsure cannot see what happens to the "
                 "variance. Use the Python module that was scripted or traced, or "
                 '`fallback="linearise"`.'
+            )
+        if isinstance(func, torch._ops.OpOverload):
+            raise NoRuleError(
+                "Programs have rules as `torch.export` makes them, and after "
+                "`run_decompositions({})`; decomposed further, operations lose theirs. Export "
+                'again, or use the Python module or `fallback="linearise"`.'
             )
         raise NoRuleError(
             f"Register a rule with `@howsure.rule({operation_name(func)}, ...)`, or accept a "

@@ -30,44 +30,18 @@ Elementwise = Callable[..., tuple[Tensor, ...]]
 def in_blocks(function: Elementwise, *inputs: Tensor, size: int = _BLOCK) -> tuple[Tensor, ...]:
     """`function(*inputs)` for an elementwise function of tensors of one shape.
 
-    Where derivatives may be asked for, the function is called as it is. Inside `vmap` the blocks
-    are cut from the whole batch, not from what one sample sees.
+    In a trace, and where derivatives may be asked for, the function is called as it is. Inside
+    `vmap` the blocks are cut from the whole batch, not from what one sample sees. On ResNet-18 with
+    a batch of 8 blocks bring 11 %, and without them quadrature would hold 60 values per element.
     """
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or is_tracing():
         return function(*inputs)
-    if is_tracing():
-        return _in_trace(function, inputs)
-    outputs = outside_vmap(lambda *whole: _blockwise(function, whole, size), *inputs)
-    return function(*inputs) if outputs is None else outputs
-
-
-def _in_trace(function: Elementwise, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Images of all samples as one batch: torch's compiler puts channels last only in those."""
-    if _functorch.peek_interpreter_stack() is None or inputs[0].dim() != 4:
-        return function(*inputs)
-
-    def merged(*whole: Tensor) -> tuple[Tensor, ...]:
-        if whole[0].dim() != 5:
-            return function(*whole)
-        outputs = function(*(tensor.flatten(0, 1) for tensor in whole))
-        return tuple(output.unflatten(0, whole[0].shape[:2]) for output in outputs)
-
-    outputs = outside_vmap(merged, *inputs)
-    return function(*inputs) if outputs is None else outputs
-
-
-def outside_vmap(function: Elementwise, *inputs: Tensor) -> tuple[Tensor, ...] | None:
-    """The function of tensors with their values, the samples of a `vmap` in front.
-
-    For functions that take any number of axes in front, where no derivatives are asked for.
-    `None` inside other transformations, which must see what happens.
-    """
     level = _functorch.peek_interpreter_stack()
     if level is None or all(map(has_values, inputs)):
-        return function(*inputs)
+        return _blockwise(function, inputs, size)
     if level.key() != _functorch.TransformType.Vmap:
-        return None
-    return _WholeBatch.apply(function, *inputs)  # pyright: ignore[reportReturnType]
+        return function(*inputs)
+    return _WholeBatch.apply(function, size, *inputs)  # pyright: ignore[reportReturnType]
 
 
 def _blockwise(function: Elementwise, inputs: tuple[Tensor, ...], size: int) -> tuple[Tensor, ...]:
@@ -97,11 +71,11 @@ def _blockwise(function: Elementwise, inputs: tuple[Tensor, ...], size: int) -> 
 
 
 class _WholeBatch(torch.autograd.Function):
-    """Takes a function out of `vmap`: the same function of the stacked tensors."""
+    """`in_blocks` outside of `vmap`: the function of the stacked tensors."""
 
     @staticmethod
-    def forward(function: Elementwise, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return function(*inputs)
+    def forward(function: Elementwise, size: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return _blockwise(function, inputs, size)
 
     @staticmethod
     def setup_context(ctx: object, inputs: tuple[object, ...], output: object) -> None:
@@ -109,15 +83,19 @@ class _WholeBatch(torch.autograd.Function):
 
     @staticmethod
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
-        info: Any, in_dims: tuple[int | None, ...], function: Elementwise, *inputs: Tensor
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        function: Elementwise,
+        size: int,
+        *inputs: Tensor,
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         stacked = [
             tensor.movedim(dim, 0)
             if dim is not None
             else tensor.expand(info.batch_size, *tensor.shape)
-            for tensor, dim in zip(inputs, in_dims[1:], strict=True)
+            for tensor, dim in zip(inputs, in_dims[2:], strict=True)
         ]
-        outputs = outside_vmap(function, *stacked) or function(*stacked)
+        outputs = in_blocks(function, *stacked, size=size)
         return outputs, (0,) * len(outputs)
 
 
@@ -141,31 +119,14 @@ def through_squares(op: Callable[[Tensor, Tensor], Tensor], var: Tensor, weight:
 
     Layers are where the time goes, so they alone run in the lower precision that was asked for.
     """
-    dtype = precision_for(var)
+    dtype = _precision.get() or var.dtype
     return op(var.to(dtype), squared(weight, dtype)).to(var.dtype)
 
 
-def precision_for(var: Tensor) -> torch.dtype:
-    """The dtype in which a linear layer takes this variance."""
-    return _precision.get() or var.dtype
-
-
 def squared(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """`weight**2` in the variance's dtype, with the channels of a convolution's kernel last.
-
-    In a trace the layout is the compiler's business.
-    """
+    """`weight**2` in the variance's dtype."""
     # A half-precision weight, squared in its own precision, would be rounded twice.
-    wide = torch.promote_types(dtype, torch.float32)
-    return laid_out(weight.to(wide).square().to(dtype))
-
-
-def laid_out(image: Tensor) -> Tensor:
-    """An image or a kernel with its channels last, as torch's convolutions are fastest."""
-    if image.dim() != 4 or is_tracing() or not has_values(image):
-        return image
-    # `contiguous` would leave an image of one channel as it is.
-    return image.to(memory_format=torch.channels_last)
+    return weight.to(torch.promote_types(dtype, torch.float32)).square().to(dtype)
 
 
 # The standard normal distribution. Notation: `a = mean / std`, t = |a|,
@@ -329,7 +290,7 @@ _LEVEL, _FALL = torch.tensor(-math.log2(_SQRT_2PI), dtype=torch.float32), -0.5 /
 
 
 def _overwriting(a: Tensor, furthest: float) -> Tail:
-    """The same with fewer temporaries."""
+    """The same with fewer temporaries: 19 % of ADF on DroNet, 9 % on ResNet-18."""
     step = torch.sign(a).clamp_(min=0)
     t = a.abs_().clamp_(max=furthest)
     h = _evaluated(t, _TOP).div_(_evaluated(t, _BOTTOM))
@@ -410,7 +371,7 @@ def expectation(
 ) -> Moments:
     """Mean and variance of `function(x)`, elementwise, for x ~ N(mean, var).
 
-    Centred quadrature: mean = sum w f, var = sum w (f - mean)**2, which cannot be negative.
+    Centered quadrature: mean = sum w f, var = sum w (f - mean)**2, which cannot be negative.
     Standard deviations below `1e-3 max(1, |mean|)` are widened to that before evaluation, and
     the result is scaled back, since f(mean + std z) would drown in rounding. Zero variance
     therefore gives f(mean) and 0 exactly. Measured error of the standard deviation: below 1e-4
@@ -441,11 +402,11 @@ def expectation(
         else:
             z, weight = _nodes_around_zero(mean.detach(), std.detach())
         # Measured from f(mean): deviations are small where the function is flat or the noise is.
-        centre, step, scale = function(mean), std * z, var / widened
-        value = deviation(mean, step) if deviation else function(mean + step) - centre
+        center, step, scale = function(mean), std * z, var / widened
+        value = deviation(mean, step) if deviation else function(mean + step) - center
         shift = (weight * value).sum(0)
         spread = (weight * (value - shift).square()).sum(0)
-        return centre + shift * scale, spread * scale
+        return center + shift * scale, spread * scale
 
     return Moments(*in_blocks(quadrature, mean, var, size=4096))
 

@@ -206,8 +206,6 @@ class Rule:
         kind: What it makes of its arguments.
         error: Bound on the relative error of the standard deviation over the samples.
         pointwise: Each output element depends on one element of one random input.
-        normalises: It is a normalisation layer.
-        pools: It pools windows of a channel, and a positive factor on the channel passes through.
         adds_up: It sums or averages elements, as if they were independent.
         takes_target: The function's first argument is the spelling that was called.
         views: Whether the result is a view of the first Gaussian, or a function that tells it
@@ -223,8 +221,6 @@ class Rule:
     kind: Kind = Kind.FORMULA
     error: float = 0.0
     pointwise: bool = False
-    normalises: bool = False
-    pools: bool = False
     adds_up: bool = False
     takes_target: bool = False
     views: bool | Callable[..., bool] | None = None

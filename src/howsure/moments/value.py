@@ -22,7 +22,7 @@ Kwargs = dict[str, Any]
 class Moments:
     """Independent Gaussians: one mean and one variance for every element of a tensor.
 
-    Two `Moments` are equal only if they are the same object: that is how a rule recognises
+    Two `Moments` are equal only if they are the same object: that is how a rule recognizes
     `x * x`, whose operands are not independent.
 
     The variance of a half-precision mean is kept in float32: a sensor variance of 1e-5 has no

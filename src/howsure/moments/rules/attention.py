@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import _VF, Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import composite, move
-from howsure.moments.rule import APPROXIMATE, Draw, Sample, rule
+from howsure.moments.rule import APPROXIMATE, STRUCTURAL, Draw, Kind, Sample, rule, sample
 from howsure.moments.rules.softmax import leave_one_out
 from howsure.moments.value import Moments, mean_of, var_of, variance_dtype
 
@@ -90,12 +90,12 @@ def _sigmoid_moments(input: Moments) -> Moments:
     resolution = 1e-3 if input.var.dtype == torch.float32 else 1e-5
     widened = torch.maximum(input.var, (resolution * distance.detach().clamp(min=1)).square())
     std, scale = widened.sqrt(), input.var / widened
-    centre = torch.sigmoid(-distance)
-    values = [torch.sigmoid(std * node - distance) - centre for node in _NODES.tolist()]
+    center = torch.sigmoid(-distance)
+    values = [torch.sigmoid(std * node - distance) - center for node in _NODES.tolist()]
     weighted = list(zip(_WEIGHTS.tolist(), values, strict=True))
-    shift = sum((w * value for w, value in weighted), torch.zeros_like(centre))
-    spread = sum((w * (value - shift).square() for w, value in weighted), torch.zeros_like(centre))
-    small = centre + scale * shift
+    shift = sum((w * value for w, value in weighted), torch.zeros_like(center))
+    spread = sum((w * (value - shift).square() for w, value in weighted), torch.zeros_like(center))
+    small = center + scale * shift
     return Moments(torch.where(input.mean > 0, 1 - small, small), scale * spread)
 
 
@@ -103,7 +103,7 @@ def weighted_average(scores: Scores, value: Moments | Tensor) -> Moments:
     """Moments of softmax(scores) @ value, with the correlation of the weights.
 
     Noise in score k moves the output by a_k u_k, u_k = r_k (V_k - out) - sum_j a_j r_j (V_j - out):
-    the linearised softmax, in which r scales each weight's std to that of the leave-one-out rule.
+    the linearized softmax, in which r scales each weight's std to that of the leave-one-out rule.
     Var = sum_k a_k**2 u_k**2 v_k + sum_d (sum_k a_k u_k K_kd)**2 v_d + (a**2 + var_a) v_V.
     """
     score_var = scores.var
@@ -123,7 +123,7 @@ def weighted_average(scores: Scores, value: Moments | Tensor) -> Moments:
 
 
 def _spread_ratio(a: Tensor, weight_var: Tensor, score_var: Tensor) -> Tensor:
-    """The weights' std over that of the linearised softmax, for independent scores."""
+    """The weights' std over that of the linearized softmax, for independent scores."""
     c = a.square() * score_var
     others = (c.sum(-1, keepdim=True) - c).clamp(min=0)
     linear = c * (1 - a).square() + a.square() * others
@@ -247,15 +247,15 @@ def score_moments(query: Operand, key: Operand, scale: float) -> Scores:
 
 
 # Many heads, written with operations that have rules.
-def diagonal(draw: Draw, width: int, blocks: int) -> Tensor:
+def _diagonal(draw: Draw, width: int, blocks: int) -> Tensor:
     """Projections that do not mix: what follows then meets independent inputs, as rules assume."""
     return torch.cat([torch.diag(draw.positive(width)) for _ in range(blocks)])
 
 
 def _sequences(draw: Draw) -> Iterable[Sample]:
     x = [draw.moments(3, 2, 4, std=0.3) for _ in range(3)]
-    weights = 4, 2, diagonal(draw, 4, 3), draw.constant(12)
-    out = diagonal(draw, 4, 1), draw.constant(4)
+    weights = 4, 2, _diagonal(draw, 4, 3), draw.constant(12)
+    out = _diagonal(draw, 4, 1), draw.constant(4)
     yield Sample(*x, *weights, None, None, False, 0.0, *out, training=False, need_weights=False)
     extra = draw.constant(1, 1, 4), draw.constant(1, 1, 4)
     masks = {"key_padding_mask": torch.tensor([[False, False, True], [False, True, False]])}
@@ -265,7 +265,7 @@ def _sequences(draw: Draw) -> Iterable[Sample]:
     )
 
 
-def mask_of_numbers(mask: Tensor, like: Tensor) -> Tensor:
+def _mask_of_numbers(mask: Tensor, like: Tensor) -> Tensor:
     """Numbers to add to the scores: a boolean mask is True where a key is left out."""
     if mask.dtype != torch.bool:
         return mask
@@ -281,17 +281,17 @@ def _merged_mask(
     batch, heads, _, keys = scores
     total = None
     if attn_mask is not None:
-        mask = mask_of_numbers(attn_mask, like)
+        mask = _mask_of_numbers(attn_mask, like)
         mask = F.pad(mask, (0, keys - mask.shape[-1]))
         total = mask if mask.dim() == 2 else mask.unflatten(0, (batch, heads))
     if key_padding_mask is not None:
-        mask = mask_of_numbers(key_padding_mask, like)
+        mask = _mask_of_numbers(key_padding_mask, like)
         mask = F.pad(mask, (0, keys - mask.shape[-1])).reshape(batch, 1, 1, keys)
         total = mask if total is None else total + mask
     return total
 
 
-def attend(
+def _attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, need_weights: bool, average: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of heads (batch, heads, L, E): the output (L, batch, heads E), and the weights."""
@@ -355,18 +355,18 @@ def multi_head_attention_forward(
     if not use_separate_proj_weight:
         assert in_proj_weight is not None
         projections = in_proj_weight.chunk(3)
-    q, k, v = heads_of(rows, projections, in_proj_bias, (None, bias_k, bias_v), num_heads)
+    q, k, v = _project_heads(rows, projections, in_proj_bias, (None, bias_k, bias_v), num_heads)
     if add_zero_attn:
         k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
     mask = _merged_mask(attn_mask, key_padding_mask, (*q.shape[:3], k.shape[2]), query)
-    out, weights = attend(q, k, v, mask, need_weights, average_attn_weights)
+    out, weights = _attend(q, k, v, mask, need_weights, average_attn_weights)
     out = F.linear(out, out_proj_weight, out_proj_bias)
     if not single:
         return out, weights
     return out.squeeze(1), None if weights is None else weights.squeeze(0)
 
 
-def heads_of(
+def _project_heads(
     rows: Sequence[Tensor],  # (length, batch, E) each
     weights: Sequence[Tensor | None],
     bias: Tensor | None,
@@ -383,3 +383,20 @@ def heads_of(
             x = torch.cat([x, extra.expand(1, *x.shape[1:])])
         projected.append(x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3))
     return projected
+
+
+@rule(
+    _VF._nested_tensor_from_mask_left_aligned,
+    name="nested tensors",
+    fidelity=STRUCTURAL,
+    samples=sample((2, 3, 4), torch.ones(2, 3, dtype=torch.bool)),
+    kind=Kind.VALUE_ONLY,
+)
+def nested_tensor_from_mask_left_aligned(t: object, mask: Tensor) -> bool:
+    """False: `nn.TransformerEncoder` then keeps its padded form, which has rules.
+
+    Assumes: nothing.
+
+    Source: howsure's own decision.
+    """
+    return False

@@ -379,9 +379,9 @@ def _natural_power(mean: Tensor, var: Tensor, exponent: int) -> Moments:
     return Moments(raw[exponent], spread)
 
 
-def _scaled(centre: Tensor, relative: Tensor) -> Tensor:
-    """centre**2 times a relative variance; the square alone may overflow where this does not."""
-    return bounded(bounded(bounded(relative) * centre) * centre)
+def _scaled(center: Tensor, relative: Tensor) -> Tensor:
+    """center**2 times a relative variance; the square alone may overflow where this does not."""
+    return bounded(bounded(bounded(relative) * center) * center)
 
 
 def _narrow(draw: Draw) -> Iterable[Sample]:
@@ -424,8 +424,8 @@ def reciprocal(mean: Tensor, var: Tensor) -> Moments:
     """
     inverse = bounded(1 / mean)
     relative = bounded(bounded(var * inverse) * inverse)
-    centre = bounded(inverse * (1 + relative))
-    return Moments(centre, _scaled(centre, relative))
+    center = bounded(inverse * (1 + relative))
+    return Moments(center, _scaled(center, relative))
 
 
 def _register_root(name: str, exponent: float) -> None:
@@ -453,10 +453,10 @@ def _register_logarithm(name: str, shift: float = 0.0, base: float = math.e) -> 
 
         Source: moments of the log-normal distribution.
         """
-        centre, log_var = _log_normal(mean + shift, var)
+        center, log_var = _log_normal(mean + shift, var)
         # log1p keeps the digits of a small mean that 1 + mean loses.
         plain = torch.log1p(mean) if shift else torch.log(mean)
-        value = torch.where(centre == mean + shift, plain, torch.log(centre))
+        value = torch.where(center == mean + shift, plain, torch.log(center))
         unit = math.log(base)
         return Moments((value - 0.5 * log_var) / unit, log_var / unit**2)
 
@@ -544,8 +544,8 @@ def exp(mean: Tensor, var: Tensor) -> Moments:
 def _exponential(mean: Tensor, var: Tensor, plain: Target, rate: float | Tensor = 1.0) -> Moments:
     """E = f(m + r v / 2), Var = f(m + r v)**2 (1 - e^{-r^2 v}) for f(x) = e^{r x}."""
     lift = var * rate
-    centre = bounded(plain(mean + 0.5 * lift))
-    return Moments(centre, _scaled(bounded(plain(mean + lift)), -torch.expm1(-lift * rate)))
+    center = bounded(plain(mean + 0.5 * lift))
+    return Moments(center, _scaled(bounded(plain(mean + lift)), -torch.expm1(-lift * rate)))
 
 
 @pointwise("exp2", samples=_moderate)
@@ -558,8 +558,8 @@ def exp2(mean: Tensor, var: Tensor) -> Moments:
 def expm1(mean: Tensor, var: Tensor) -> Moments:
     """As `exp(x) - 1`."""
     # expm1 keeps the digits of a small result that e^x - 1 loses.
-    centre = bounded(torch.expm1(mean + 0.5 * var))
-    return Moments(centre, _exponential(mean, var, torch.exp).var)
+    center = bounded(torch.expm1(mean + 0.5 * var))
+    return Moments(center, _exponential(mean, var, torch.exp).var)
 
 
 @rule(

@@ -43,7 +43,6 @@ from howsure.moments.rule import (
     rule,
     sample,
 )
-from howsure.moments.rules.channels_last import in_channels_last
 from howsure.moments.rules.closed_forms import reciprocal, square
 from howsure.moments.value import (
     HALF_PRECISION,
@@ -99,9 +98,7 @@ for _name, _samples in {
     "conv_transpose2d": _transposed_images(2),
     "conv_transpose3d": _transposed_images(3),
 }.items():
-    _layer = linear_map(getattr(F, _name), _name, samples=_samples, source=_SOURCE)
-    if _name == "conv2d":
-        in_channels_last(_layer)
+    linear_map(getattr(F, _name), _name, samples=_samples, source=_SOURCE)
 
 
 # Sums, differences, products and quotients.
@@ -427,7 +424,7 @@ structural("trace", samples=sample((3, 4)), op=torch.trace, **_SUMS)
 def mean(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Var = sum of the variances / n**2.
 
-    Assumes: independent elements; exact then. Neighbouring features are correlated in a trained
+    Assumes: independent elements; exact then. Neighboring features are correlated in a trained
     network, which makes a global average pool the second main error of diagonal propagation.
 
     Source: Loquercio et al. 2020, Eq. 5.
@@ -470,13 +467,13 @@ def cumprod(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Ten
     return torch.stack(list(itertools.accumulate(parts, torch.mul)), dim)
 
 
-def _neighbours(draw: Draw) -> Iterable[Sample]:
+def _neighbors(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 5))
     yield Sample(draw.moments(5, 3), n=2, dim=0)
     yield Sample(draw.moments(3, 5), 1, -1, draw.moments(3, 1), draw.constant(3, 2))
 
 
-@rule("diff", samples=_neighbours)
+@rule("diff", samples=_neighbors)
 def diff(
     input: Moments,
     n: int = 1,
@@ -484,7 +481,7 @@ def diff(
     prepend: Operand | None = None,
     append: Operand | None = None,
 ) -> Moments:
-    """Var = sum_k binomial(n, k)**2 v of the n + 1 neighbours.
+    """Var = sum_k binomial(n, k)**2 v of the n + 1 neighbors.
 
     Assumes: independent elements; exact for each output.
 

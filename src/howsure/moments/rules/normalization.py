@@ -30,13 +30,13 @@ Axes = tuple[int, ...]
 
 # Norm layers.
 def _divide(
-    centred: Tensor, var: Tensor, scale: Tensor, axes: Axes, share: float, shifted: bool
+    centered: Tensor, var: Tensor, scale: Tensor, axes: Axes, share: float, shifted: bool
 ) -> Moments:
-    """Moments of `centred / scale`, both functions of the same Gaussians along `axes`.
+    """Moments of `centered / scale`, both functions of the same Gaussians along `axes`.
 
     Var_i = sum_j (delta_ij - share (c + y_i y_j))**2 v_j / scale**2, multiplied out.
     """
-    y = centred / scale
+    y = centered / scale
     diagonal = share * y.square()
     coupled = diagonal * share * (y.square() * var).sum(axes, keepdim=True)
     if shifted:
@@ -48,17 +48,17 @@ def _divide(
     return Moments(y, total / scale.square())
 
 
-def standardize_over(input: Moments, axes: Axes, eps: float) -> tuple[Moments, Tensor]:
-    """Moments of (x - mean(x)) / s over `axes`, and s; s**2 is the expected sample variance."""
+def _standardize(input: Moments, axes: Axes, eps: float) -> Moments:
+    """Moments of (x - mean(x)) / s over `axes`; s**2 is the expected sample variance."""
     mean, var = input.mean.to(input.var.dtype), input.var
     size = math.prod(mean.shape[axis] for axis in axes)
-    centred = mean - mean.mean(axes, keepdim=True)
+    centered = mean - mean.mean(axes, keepdim=True)
     noise = (1 - 1 / size) * var.mean(axes, keepdim=True)
-    scale = (centred.square().mean(axes, keepdim=True) + noise + eps).sqrt()
-    return _divide(centred, var, scale, axes, 1 / size, True), scale
+    scale = (centered.square().mean(axes, keepdim=True) + noise + eps).sqrt()
+    return _divide(centered, var, scale, axes, 1 / size, True)
 
 
-def affine(
+def _affine(
     normal: Moments, weight: Tensor | None, bias: Tensor | None, like: Moments, trailing: int = 0
 ) -> Moments:
     """`weight y + bias` in the input's dtype; a weight per channel has `trailing` axes behind."""
@@ -72,7 +72,7 @@ def affine(
     return Moments(mean.to(like.mean.dtype), var)
 
 
-_NORM: dict[str, Any] = {"fidelity": APPROXIMATE, "error": 0.1, "normalises": True}
+_NORM: dict[str, Any] = {"fidelity": APPROXIMATE, "error": 0.1}
 
 
 def _rows(draw: Draw) -> Iterable[Sample]:
@@ -99,8 +99,8 @@ def layer_norm(
 
     Source: our own; docs/accuracy.md compares it with the usual rule, which leaves the noise out.
     """
-    normal, _ = standardize_over(input, tuple(range(-len(normalized_shape), 0)), eps)
-    return affine(normal, weight, bias, input)
+    normal = _standardize(input, tuple(range(-len(normalized_shape), 0)), eps)
+    return _affine(normal, weight, bias, input)
 
 
 def _channels(draw: Draw) -> Iterable[Sample]:
@@ -122,9 +122,9 @@ def group_norm(
     """As `layer_norm` over each group of channels."""
     shape = input.mean.shape
     mean, var = (x.reshape(shape[0], num_groups, -1) for x in (input.mean, input.var))
-    groups, _ = standardize_over(Moments(mean, var), (-1,), eps)
+    groups = _standardize(Moments(mean, var), (-1,), eps)
     normal = Moments(groups.mean.reshape(shape), groups.var.reshape(shape))
-    return affine(normal, weight, bias, input, trailing=len(shape) - 2)
+    return _affine(normal, weight, bias, input, trailing=len(shape) - 2)
 
 
 def _images(draw: Draw) -> Iterable[Sample]:
@@ -150,8 +150,8 @@ def instance_norm(
         statistics = running_mean, running_var
         return batch_norm(input, *statistics, weight, bias, False, momentum, eps)
     axes = tuple(range(2, input.mean.dim()))
-    normal, _ = standardize_over(input, axes, eps)
-    return affine(normal, weight, bias, input, trailing=len(axes))
+    normal = _standardize(input, axes, eps)
+    return _affine(normal, weight, bias, input, trailing=len(axes))
 
 
 def _statistics(draw: Draw) -> Iterable[Sample]:
@@ -168,7 +168,6 @@ def _statistics(draw: Draw) -> Iterable[Sample]:
     fidelity=EXACT,
     samples=_statistics,
     kind=Kind.LINEAR_MAP,
-    normalises=True,
 )
 def batch_norm(
     input: Moments,  # (batch, channels, *)
@@ -200,10 +199,10 @@ def batch_norm(
         settings = (running_mean, running_var, weight, bias, False, momentum, eps)
         mean = F.batch_norm(input.mean, *settings)
     else:
-        centre = running_mean.to(dtype)
-        shift = -centre * scale
+        center = running_mean.to(dtype)
+        shift = -center * scale
         if bias is not None:
-            shift = bias.to(dtype).addcmul(centre, scale, value=-1)
+            shift = bias.to(dtype).addcmul(center, scale, value=-1)
         mean = (input.mean * scale.reshape(shape)).add_(shift.reshape(shape))
     return Moments(mean, input.var * scale.square().reshape(shape))
 
@@ -254,6 +253,27 @@ respell(
 )
 
 
+def _fixed(draw: Draw) -> Iterable[Sample]:
+    statistics = draw.constant(3), draw.constant(3), draw.constant(3), draw.positive(3)
+    yield Sample(draw.moments(2, 3, 4), *statistics, 0.1, 1e-5)
+
+
+@rule(_aten._native_batch_norm_legit_no_training.default, name="native_batch_norm", samples=_fixed)
+def native_batch_norm(
+    input: Moments,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Moments, Tensor, Tensor]:
+    """As `batch_norm`, with two empty tensors: what exported programs without writes contain."""
+    out = batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
+    empty = input.mean.new_empty(0)
+    return out, empty, empty.clone()
+
+
 def _no_shift(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(3, 16, std=0.3), (16,), draw.constant(16))
     yield Sample(draw.moments(2, 3, 4, 6, std=0.5), [4, 6], eps=1e-3)
@@ -278,7 +298,7 @@ def rms_norm(
     eps = torch.finfo(input.mean.dtype).eps if eps is None else eps
     scale = ((mean.square() + var).mean(axes, keepdim=True) + eps).sqrt()
     normal = _divide(mean, var, scale, axes, 1 / math.prod(normalized_shape), False)
-    return affine(normal, weight, None, input)
+    return _affine(normal, weight, None, input)
 
 
 def _vectors(draw: Draw) -> Iterable[Sample]:
@@ -594,7 +614,7 @@ def _quadratic_form(input: Moments, axes: Axes | None, correction: float, keepdi
     """Moments of sum (x - mean(x))**2 / (n - correction), in the variance's dtype.
 
     With c = m - mean(m): E = sum c**2 + (1 - 1/n) sum v, Var = 4 sum c**2 v plus
-    2 tr((M V)**2) = 2 [(1 - 2/n) sum v**2 + (sum v)**2 / n**2] for the centring matrix M.
+    2 tr((M V)**2) = 2 [(1 - 2/n) sum v**2 + (sum v)**2 / n**2] for the centering matrix M.
     """
     m, v = input.mean.to(input.var.dtype), input.var
     axes = tuple(range(m.dim())) if axes is None else axes
@@ -602,9 +622,9 @@ def _quadratic_form(input: Moments, axes: Axes | None, correction: float, keepdi
     def total(x: Tensor) -> Tensor:
         return x.sum(axes, keepdim=keepdim)
 
-    centre = m.mean(axes, keepdim=True)
-    count = m.numel() // max(centre.numel(), 1)
-    power = (m - centre).square()
+    center = m.mean(axes, keepdim=True)
+    count = m.numel() // max(center.numel(), 1)
+    power = (m - center).square()
     scale = 1 / max(count - correction, 0) if count > correction else float("nan")
     level = (total(power) + (1 - 1 / count) * total(v)) * scale
     first_order = 4 * total(power * v) * scale**2
@@ -617,7 +637,7 @@ def _quadratic_form(input: Moments, axes: Axes | None, correction: float, keepdi
 def var(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """E = [sum c**2 + (1 - 1/n) sum v] / k, Var = [4 sum c**2 v + 2 tr((M V)**2)] / k**2.
 
-    c = m - mean(m), k = n - correction, M the centring matrix.
+    c = m - mean(m), k = n - correction, M the centering matrix.
 
     Assumes: independent elements; exact.
 

@@ -92,7 +92,7 @@ def _softpluses(draw: Draw) -> Iterable[Sample]:
 
 @pointwise(F.softplus, "softplus", samples=_softpluses, **_BY_QUADRATURE)
 def softplus(mean: Tensor, var: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Moments:
-    """E and Var of softplus(beta x) / beta by centred quadrature, in units of 1 / beta.
+    """E and Var of softplus(beta x) / beta by centered quadrature, in units of 1 / beta.
 
     Assumes: independent elements. Exact up to the quadrature's error.
 
@@ -138,7 +138,7 @@ def _alphas(draw: Draw) -> Iterable[Sample]:
 @rule(F.elu, F.elu_, name="elu", fidelity=EXACT, samples=_alphas, pointwise=True, **_BY_QUADRATURE)
 @of_elements
 def elu(mean: Tensor, var: Tensor, alpha: float = 1.0, inplace: bool = False) -> Moments:
-    """E and Var by centred quadrature, split at the kink.
+    """E and Var by centered quadrature, split at the kink.
 
     Assumes: independent elements. Exact up to the quadrature's error.
 
@@ -177,7 +177,7 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804
 
 @pointwise(F.selu, "selu", **_BY_QUADRATURE)
 def selu(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
-    """As `elu`, with the self-normalising constants."""
+    """As `elu`, with the self-normalizing constants."""
     return _exponential_unit(mean, var, F.selu(mean), _SELU_SCALE, _SELU_SCALE * _SELU_ALPHA, 1.0)
 
 
@@ -287,7 +287,7 @@ _grown("cosh", torch.cosh, 0.0)
 
 
 # Functions that a Gaussian leaves the domain of, or meets a pole of: first order in the noise.
-# `howsure.moments.fallback` linearises operations of which nothing is known; here the derivative is
+# `howsure.moments.fallback` linearizes operations of which nothing is known; here the derivative is
 # written out, which costs one pass, and works inside `vmap` and exported programs.
 def _first_order(value: Tensor, slope: Tensor, var: Tensor) -> Moments:
     """slope**2 var; an infinite slope, at the edge of the domain, leaves no noise without noise."""
@@ -295,16 +295,16 @@ def _first_order(value: Tensor, slope: Tensor, var: Tensor) -> Moments:
     return Moments(value, bounded(bounded(slope * var) * slope))
 
 
-def _linearise(
-    function: Target, derivative: Callable[[Tensor], Tensor], *names: str, centre: float
+def _linearize(
+    function: Target, derivative: Callable[[Tensor], Tensor], *names: str, center: float
 ) -> None:
-    """Registers f with its derivative; samples lie around `centre`, well inside the domain."""
+    """Registers f with its derivative; samples lie around `center`, well inside the domain."""
 
     def samples(draw: Draw) -> Iterable[Sample]:
-        yield Sample(Moments(centre + 0.1 * draw.positive(3, 4), 1e-4 * draw.positive(3, 4)))
+        yield Sample(Moments(center + 0.1 * draw.positive(3, 4), 1e-4 * draw.positive(3, 4)))
 
     @pointwise(*names, fidelity=LINEARISED, samples=samples, error=0.02)
-    def linearised(mean: Tensor, var: Tensor) -> Moments:
+    def linearized(mean: Tensor, var: Tensor) -> Moments:
         """E = f(m), Var = f'(m)**2 v.
 
         Assumes: noise that is small against the distance to the edge of the domain or the pole,
@@ -319,12 +319,12 @@ def _erfinv_slope(x: Tensor) -> Tensor:
     return math.sqrt(math.pi) / 2 * torch.exp(torch.erfinv(x).square())
 
 
-_linearise(torch.tan, lambda x: 1 + torch.tan(x).square(), "tan", centre=0.5)
-_linearise(torch.asin, lambda x: torch.rsqrt(1 - x.square()), "asin", "arcsin", centre=0.3)
-_linearise(torch.acos, lambda x: torch.rsqrt(1 - x.square()), "acos", "arccos", centre=0.3)
-_linearise(torch.acosh, lambda x: torch.rsqrt(x.square() - 1), "acosh", "arccosh", centre=2.0)
-_linearise(torch.atanh, lambda x: 1 / (1 - x.square()), "atanh", "arctanh", centre=0.3)
-_linearise(torch.erfinv, _erfinv_slope, "erfinv", centre=0.3)
+_linearize(torch.tan, lambda x: 1 + torch.tan(x).square(), "tan", center=0.5)
+_linearize(torch.asin, lambda x: torch.rsqrt(1 - x.square()), "asin", "arcsin", center=0.3)
+_linearize(torch.acos, lambda x: torch.rsqrt(1 - x.square()), "acos", "arccos", center=0.3)
+_linearize(torch.acosh, lambda x: torch.rsqrt(x.square() - 1), "acosh", "arccosh", center=2.0)
+_linearize(torch.atanh, lambda x: 1 / (1 - x.square()), "atanh", "arctanh", center=0.3)
+_linearize(torch.erfinv, _erfinv_slope, "erfinv", center=0.3)
 
 
 def _probabilities(draw: Draw) -> Iterable[Sample]:

@@ -64,8 +64,8 @@ for _names, _samples in {
     ("broadcast_to",): sample((2, 1, 4), _CUBE),
     ("narrow",): sample(_CUBE, 1, 1, 2),
     ("select",): sample(_CUBE, 1, 1),
-    ("chunk",): sample(_CUBE, 2, 1),
-    ("split", "split_with_sizes"): sample(_CUBE, 2, 2),
+    ("chunk", "unsafe_chunk"): sample(_CUBE, 2, 1),
+    ("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"): sample(_CUBE, 2, 2),
     ("tensor_split",): sample(_CUBE, 2, 1),
     ("unbind",): sample(_CUBE, 1),
     ("unfold",): sample(_CUBE, 2, 2, 1),
@@ -110,6 +110,8 @@ for _name, _samples in {
 
 _IM2COL = sample((2, 3, 5, 4), (2, 3), (1, 1), (1, 0), (2, 1))
 _INDEX = sample((3, 4), [None, torch.tensor([2, 0, 0])])
+structural(_aten.slice.Tensor, name="slice", samples=sample((3, 6), 1, 1, 5, 2))
+structural(_aten.alias.default, _aten.detach_.default, name="alias", samples=sample((3,)))
 structural(_aten.index.Tensor, name="index", samples=_INDEX, views=False)
 structural(_aten.im2col.default, name="im2col", samples=_IM2COL, views=False)
 
@@ -663,6 +665,7 @@ value_only(
     _aten.size.int,
     name="metadata",
 )
+value_only(_aten._assert_tensor_metadata.default, name="assertions")
 value_only("isnan", "isinf", "isfinite", "isposinf", "isneginf", name="finiteness")
 
 
