@@ -14,7 +14,7 @@ from torch import Tensor
 
 from howsure.cli.noises import noise_of
 from howsure.cli.settings import read_settings
-from howsure.data.reading import Choice, Data, Group, Limits, Preparation, load_model, open_data
+from howsure.data.reading import Choice, Data, Group, Preparation, load_model, open_data
 from howsure.data.reading.models import Model
 from howsure.data.reading.source import Inputs, Source
 from howsure.methods import METHODS, RENAMED, check_method
@@ -86,17 +86,14 @@ def data_of(arguments: Namespace, model: Model) -> Data:
     choice = Choice(
         inputs=tuple(map(Group.parsed, arguments.inputs)),
         target=arguments.target,
-        preparation=preparation_of(arguments).with_dtype(model.dtype),
+        preparation=Preparation(
+            arguments.scale, arguments.normalize_mean, arguments.normalize_std, model.dtype
+        ),
         image_size=arguments.image_size,
         gray=arguments.gray,
-        limits=Limits(arguments.max_bytes),
+        max_bytes=arguments.max_bytes,
     )
     return open_data(arguments.data, choice)
-
-
-def preparation_of(arguments: Namespace) -> Preparation:
-    """The scale and normalisation that the options ask for."""
-    return Preparation(arguments.scale, arguments.normalize_mean, arguments.normalize_std)
 
 
 def _batch(arguments: Namespace, model: Model, source: Source) -> int:

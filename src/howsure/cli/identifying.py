@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsure import noise as noises
-from howsure.data.reading import Choice, Group, Limits, Preparation, open_data
+from howsure.data.reading import Choice, Group, Preparation, open_data
 from howsure.noise import Noise
 
 
@@ -21,7 +21,7 @@ def readings_of(arguments: Namespace) -> Tensor:
         preparation=Preparation(scale=1.0, dtype=torch.float64),
         image_size=arguments.image_size,
         gray=arguments.gray,
-        limits=Limits(arguments.max_bytes),
+        max_bytes=arguments.max_bytes,
     )
     if arguments.image_size is not None:
         raise ValueError("Resizing averages the noise away; leave out `--image-size`.")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from howsure import noise as noises
-from howsure.data.reading.npy import open_npy
+from howsure.data.reading.arrays import open_npy
 from howsure.files import write_atomically
 from howsure.noise import Noise
 

@@ -23,7 +23,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="`package.module:factory`, or a file: `.pt2` of torch.export, `.onnx` (onnx2torch)",
+        help="`package.module:factory`, or a `.pt2` of torch.export, which needs --trust",
     )
     group = parser.add_argument_group("model")
     group.add_argument(
@@ -37,7 +37,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="keyword arguments of the factory, such as '{\"hidden\": 64}'",
     )
     group.add_argument(
-        "--trust", action="store_true", help="read a `.pt2` unchecked; it can run code of its own"
+        "--trust", action="store_true", help="load a `.pt2`, which can run code of its own"
     )
 
 

@@ -11,7 +11,7 @@ from howsure.cli.result import Result, as_json
 HELP = "every method against Monte Carlo, on your network"
 EXAMPLES = """
   howsure audit model:build data.npz --weights weights.pt --noise-std 0.05 --rate 0.1
-  howsure audit net.pt2 images.npz --gray-levels 2 --methods adf,gradients --time-limit 20
+  howsure audit net.pt2 images.npz --trust --gray-levels 2 --methods adf,gradients --time-limit 20
   howsure audit model:build data.csv --target y --settings settings.json --passes 500 \\
       --out audit.json
 """

@@ -18,7 +18,7 @@ EXAMPLES = """
   howsure budget model:build data.npz --weights weights.pt --settings settings.json
   howsure budget model:build data.npz --inputs image=camera --inputs motion=imu \\
       --noise-std image=0.01 --noise-std motion=0.1 --rows 16
-  howsure budget net.pt2 images.npz --noise-std 0.02 --heatmap pixels.npz
+  howsure budget net.pt2 images.npz --trust --noise-std 0.02 --heatmap pixels.npz
 """
 
 

@@ -31,7 +31,7 @@ EXAMPLES = """
   howsure fit model:build held_out.npz --weights weights.pt --noise-std 0.05 \\
       --train-inputs frames.npy --out settings.pt
   howsure fit model:build held_out.npz --weights weights.pt --noise-std 0.05 --out settings.json
-  howsure fit net.pt2 held_out.csv --target angle --noise-std 0.05 --clean --per-layer \\
+  howsure fit net.pt2 held_out.csv --trust --target angle --noise-std 0.05 --clean --per-layer \\
       --out settings.json
   howsure fit model:build digits/ --target folders --task classification --stress images \\
       --train-inputs more_digits/ --out settings.pt

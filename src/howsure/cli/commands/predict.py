@@ -16,7 +16,7 @@ HELP = "predictions with their variances, into a file"
 EXAMPLES = """
   howsure predict model:build data.npz --weights weights.pt --settings settings.json \\
       --out predictions.npz
-  howsure predict net.pt2 photos/ --image-size 32,32 --gray-levels 2 --method adf --out p.csv
+  howsure predict net.pt2 photos/ --trust --image-size 32,32 --gray-levels 2 --out p.csv
   howsure predict model:build rows.parquet --inputs speed,torque --noise-std 0.1,0.3 \\
       --rate 0.05 --out p.parquet --engine ray
 """
