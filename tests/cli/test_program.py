@@ -148,12 +148,3 @@ def test_parser_help_and_completion_do_not_need_torch():
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
     )
     assert done.stderr.strip() == "[]", done.stderr
-
-
-def test_old_names_say_the_new_ones():
-    from howsure.cli.parser import UsageError, parse
-
-    with pytest.raises(UsageError, match="`howsure tune` is now called `howsure fit`"):
-        parse(["tune", "m:f", "d.npz"])
-    with pytest.raises(UsageError, match="is now called --time-limit"):
-        parse(["audit", "m:f", "d.npz", "--budget", "20"])

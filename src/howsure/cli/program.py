@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
-from howsure.cli.early import check_early, check_outputs
 from howsure.cli.parser import UsageError, parse
+from howsure.cli.paths import check_files
 from howsure.cli.result import FAILED, WRONG_INPUT, Result, as_json
 
 
@@ -38,8 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: Namespace) -> int:
     notes: list[str] = []
-    check_outputs(options)
-    check_early(options)
+    check_files(options)
     with _warnings_told(notes, quiet=options.quiet):
         if options.json:
             with redirect_stdout(sys.stderr):  # a user's model may print
