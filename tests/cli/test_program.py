@@ -148,3 +148,16 @@ def test_parser_help_and_completion_do_not_need_torch():
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
     )
     assert done.stderr.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("tqdm", [True, False])
+def test_progress_is_shown_with_and_without_tqdm(monkeypatch, capsys, tqdm):
+    from howsure.progress import progress
+
+    if not tqdm:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert list(progress(range(3), True, "predict")) == [0, 1, 2]
+    printed = capsys.readouterr()
+    assert "predict" in printed.err and printed.out == ""
+    assert list(progress(range(3), False, "predict")) == [0, 1, 2]
+    assert capsys.readouterr().err == ""
