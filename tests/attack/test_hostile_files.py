@@ -172,8 +172,12 @@ watching = False
 
 
 def watch(event, arguments):
-    if watching and (event in EVENTS or CANARY in str(arguments[:1])):
+    springs = event == "open" and CANARY in str(arguments[0])
+    if watching and (event in EVENTS or springs):
         seen.append(event)
+
+
+sys.addaudithook(watch)
 
 
 @pytest.fixture
@@ -191,9 +195,6 @@ def attack(kind, first, last):
     """Gives mutants to the command line; each is harmless, and most are refused."""
     global watching
     make, name, command = KINDS[kind]
-    if not seen and not hasattr(attack, "hooked"):
-        sys.addaudithook(watch)
-        attack.hooked = True
     refused = 0
     for seed in range(first, last):
         Path(name).write_bytes(make(random.Random(f"{kind} {seed}")))
