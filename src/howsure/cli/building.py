@@ -115,16 +115,16 @@ def _batch(arguments: Namespace, model: Model, source: Source) -> int:
 def check_runs(model: Model, x: object) -> None:
     """An error in one sentence if the plain model does not take such inputs."""
     args, kwargs = as_call(x)
-    told = io.StringIO()  # torch prints the generated source of a program that fails
+    printed = io.StringIO()  # torch prints the generated source of a program that fails
     try:
-        with torch.no_grad(), redirect_stderr(told):
+        with torch.no_grad(), redirect_stderr(printed):
             model.module(*args, **kwargs)
     except Exception as error:
         shapes = map_leaves(lambda leaf: tuple(leaf.shape), x)
         raise ValueError(
             f"The model does not run on inputs of shape {shapes}: {type(error).__name__}: {error}"
         ) from error
-    sys.stderr.write(told.getvalue())
+    sys.stderr.write(printed.getvalue())
 
 
 def uncertain_of(arguments: Namespace, model: Model) -> Uncertain:
