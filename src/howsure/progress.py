@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Iterable, Iterator
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -18,12 +20,26 @@ _BYTES = 32 * 2**20 - 2**16
 
 
 def progress(items: Iterable[Item], show: bool, label: str) -> Iterable[Item]:
-    """The items, with a bar on stderr if it is wanted and `tqdm` is installed."""
-    if not show or importlib.util.find_spec("tqdm") is None:
+    """The items, with a bar on stderr if it is wanted; without `tqdm`, one plain line."""
+    if not show:
         return items
+    if importlib.util.find_spec("tqdm") is None:
+        return _counted(items, label)
     from tqdm.auto import tqdm
 
     return tqdm(items, desc=label, leave=False, dynamic_ncols=True)
+
+
+def _counted(items: Iterable[Item], label: str) -> Iterator[Item]:
+    """The items; a line on stderr says how many are done, at most once a second."""
+    total = f" of {len(items)}" if isinstance(items, Sized) else ""
+    said = 0.0
+    for done, item in enumerate(items):
+        if time.monotonic() - said >= 1:
+            said = time.monotonic()
+            print(f"\r{label}: {done}{total}", end="", file=sys.stderr, flush=True)
+        yield item
+    print(f"\r{label}: done{' ' * 20}", file=sys.stderr)
 
 
 @contextmanager

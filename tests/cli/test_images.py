@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from howsure.data.reading import Choice, Limits, Preparation, open_data
+from howsure.data.reading import Choice, Preparation, open_data
 
 Image = pytest.importorskip("PIL.Image", reason="pillow is not installed")
 NET = "project_model:Pixels"
@@ -125,8 +125,8 @@ def test_huge_images_are_refused_by_what_they_declare(project, refused, side):
     (project / "huge").mkdir()
     (project / "huge" / "a.png").write_bytes(declared_png(side, side))
     refused("predict", NET, "huge", "--noise-std", "0.1", words="`huge/a.png`")
-    with pytest.raises(ValueError, match=r"too large|--max-bytes"):
-        open_data("huge", Choice(limits=Limits(10**8))).source.rows(0, 1)
+    with pytest.raises(ValueError, match=r"exceeds limit|--max-bytes"):
+        open_data("huge", Choice(max_bytes=10**8)).source.rows(0, 1)
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,11 @@ def test_any_noise_of_numbers_is_named_on_the_command_line(project, howsure, ref
 COVARIANCE = np.array([[4.0, 3.0, 0.0], [3.0, 4.0, -1.0], [0.0, -1.0, 1.0]]) / 100
 CORRELATED = {
     "covariance": (
-        ("--noise-covariance", "covariance.npy"),
+        ("--noise", "covariance.npy"),
         lambda: hs.noise.correlated(covariance=COVARIANCE),
     ),
     "axis": (
-        ("--noise-covariance", "covariance.npy:-1"),
+        ("--noise", "covariance.npy:-1"),
         lambda: hs.noise.correlated(covariance=COVARIANCE, axis=1),
     ),
     "common mode": (("--noise", "common_mode:0.2"), lambda: hs.noise.common_mode(0.2)),
@@ -86,14 +86,14 @@ def test_correlated_noise_on_the_command_line_and_in_settings(project, howsure, 
 )
 def test_covariances_that_are_none_are_refused(project, refused, content, words):
     np.save("covariance.npy", content)
-    refused("predict", NET, "x.npy", "--noise-covariance", "covariance.npy", words=words)
+    refused("predict", NET, "x.npy", "--noise", "covariance.npy", words=words)
 
 
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        (("--noise-covariance", "nowhere.npy"), "nowhere.npy"),
-        (("--noise-covariance", "x.npy:time"), "must be a number"),
+        (("--noise", "nowhere.npy"), "nowhere.npy"),
+        (("--noise", "x.npy:time"), "must be a number"),
         (("--noise", "ar1:0.2,1.5"), "between -1 and 1"),
         (("--noise", "ar1:0.2,0.5,0"), "counts the inputs"),
         (("--noise", "rows:0.2,1.5"), "has the fields std, axis"),

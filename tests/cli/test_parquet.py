@@ -15,7 +15,7 @@ def test_without_pyarrow_the_remedy_is_told(project, refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     (project / "data.parquet").write_bytes(b"PAR1")
-    refused("predict", NET, "data.parquet", words="pip install 'howsure[parquet]'")
+    refused("predict", NET, "data.parquet", words="pip install 'howsure[cli]'")
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ def test_wrong_columns_are_told(table, refused, project):
     table(y=np.arange(20), **three_columns())
     refused(*command, "--inputs", "a,speed", words="has no `speed`")
     table(**three_columns(), name=["x"] * 20)
-    refused(*command, words="The column `name` of `data.parquet` holds `string`")
+    refused(*command, words="`data.parquet` cannot be read: the column `name` holds `string`")
     holes = three_columns()
     holes["b"] = [None if i == 9 else 1.0 for i in range(20)]
     table(**holes)
-    refused(*command, words="Row 9 of `data.parquet`, column `b`, is NaN, infinite or missing")
+    refused(*command, words="Row 9 of `data.parquet` contains NaN")
     refused(*command, "--inputs", "a,c", "--max-bytes", "319", words="`--max-bytes 320`")
     table(a=np.ones(0), b=np.ones(0), c=np.ones(0))
     refused(*command, words="has no rows")

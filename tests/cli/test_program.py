@@ -150,10 +150,14 @@ def test_parser_help_and_completion_do_not_need_torch():
     assert done.stderr.strip() == "[]", done.stderr
 
 
-def test_old_names_say_the_new_ones():
-    from howsure.cli.parser import UsageError, parse
+@pytest.mark.parametrize("tqdm", [True, False])
+def test_progress_is_shown_with_and_without_tqdm(monkeypatch, capsys, tqdm):
+    from howsure.progress import progress
 
-    with pytest.raises(UsageError, match="`howsure tune` is now called `howsure fit`"):
-        parse(["tune", "m:f", "d.npz"])
-    with pytest.raises(UsageError, match="is now called --time-limit"):
-        parse(["audit", "m:f", "d.npz", "--budget", "20"])
+    if not tqdm:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert list(progress(range(3), True, "predict")) == [0, 1, 2]
+    printed = capsys.readouterr()
+    assert "predict" in printed.err and printed.out == ""
+    assert list(progress(range(3), False, "predict")) == [0, 1, 2]
+    assert capsys.readouterr().err == ""

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ SETTINGS = {"batch": BATCH, "shard_rows": SHARD, "engine": "ray", "show_progress
 
 def test_without_ray_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'howsure\[ray\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'howsure\[ray\]'"):
         predict_to_file(sure(), data(), tmp_path / "s.npz", **SETTINGS)
     assert list(tmp_path.iterdir()) == []
 
@@ -47,7 +48,8 @@ def cluster(tmp_path_factory):
     home = os.environ.get("HOME")
     os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))  # where Ray keeps its files
     # Workers find this file, whose sources they read.
-    here = {"env_vars": {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2]))}}
+    places = [*map(str, Path(__file__).parents[:2]), *filter(None, sys.path)]
+    here = {"env_vars": {"PYTHONPATH": os.pathsep.join(places)}}
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=here)
     yield
     ray.shutdown()

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from howsure.cli.noises import noise_of
 from howsure.cli.settings import read_settings
-from howsure.data.reading import Choice, Data, Group, Limits, Preparation, load_model, open_data
+from howsure.data.reading import Choice, Data, Group, Preparation, load_model, open_data
 from howsure.data.reading.models import Model
 from howsure.data.reading.source import Inputs, Source
-from howsure.methods import METHODS, RENAMED, check_method
-from howsure.multipliers import Placement, as_placement
+from howsure.methods import check_method
+from howsure.multipliers import as_placement
 from howsure.multipliers.sites import PLACEMENTS
 from howsure.trees import TensorTree, as_call, map_leaves
 from howsure.uncertain import Uncertain
@@ -83,20 +83,21 @@ def model_of(arguments: Namespace) -> Model:
 
 def data_of(arguments: Namespace, model: Model) -> Data:
     """The data, read as the options say, in the model's type."""
-    choice = Choice(
+    mean, std = arguments.normalize_mean, arguments.normalize_std
+    preparation = Preparation(arguments.scale, mean, std, model.dtype)
+    return open_data(arguments.data, choice_of(arguments, preparation))
+
+
+def choice_of(arguments: Namespace, preparation: Preparation) -> Choice:
+    """How the options say that the data are read."""
+    return Choice(
         inputs=tuple(map(Group.parsed, arguments.inputs)),
-        target=arguments.target,
-        preparation=preparation_of(arguments).with_dtype(model.dtype),
+        target=getattr(arguments, "target", None),
+        preparation=preparation,
         image_size=arguments.image_size,
         gray=arguments.gray,
-        limits=Limits(arguments.max_bytes),
+        max_bytes=arguments.max_bytes,
     )
-    return open_data(arguments.data, choice)
-
-
-def preparation_of(arguments: Namespace) -> Preparation:
-    """The scale and normalisation that the options ask for."""
-    return Preparation(arguments.scale, arguments.normalize_mean, arguments.normalize_std)
 
 
 def _batch(arguments: Namespace, model: Model, source: Source) -> int:
@@ -114,16 +115,16 @@ def _batch(arguments: Namespace, model: Model, source: Source) -> int:
 def check_runs(model: Model, x: object) -> None:
     """An error in one sentence if the plain model does not take such inputs."""
     args, kwargs = as_call(x)
-    told = io.StringIO()  # torch prints the generated source of a program that fails
+    printed = io.StringIO()  # torch prints the generated source of a program that fails
     try:
-        with torch.no_grad(), redirect_stderr(told):
+        with torch.no_grad(), redirect_stderr(printed):
             model.module(*args, **kwargs)
     except Exception as error:
         shapes = map_leaves(lambda leaf: tuple(leaf.shape), x)
         raise ValueError(
             f"The model does not run on inputs of shape {shapes}: {type(error).__name__}: {error}"
         ) from error
-    sys.stderr.write(told.getvalue())
+    sys.stderr.write(printed.getvalue())
 
 
 def uncertain_of(arguments: Namespace, model: Model) -> Uncertain:
@@ -131,19 +132,19 @@ def uncertain_of(arguments: Namespace, model: Model) -> Uncertain:
     given = {name: value for name in _PLAIN if (value := getattr(arguments, name)) is not None}
     if arguments.batch_dim is not None:
         given["batch_dim"] = None if arguments.batch_dim == "none" else arguments.batch_dim
-    noise = noise_of(arguments)
-    if noise is not None:
+    if (noise := noise_of(arguments)) is not None:
         given["noise"] = noise
     if arguments.rate is not None:
         given["rate"] = arguments.rate[0] if len(arguments.rate) == 1 else arguments.rate
     if arguments.placement is not None:
-        given |= {"placement": _placement(arguments.placement)}
+        text = arguments.placement
+        given["placement"] = as_placement(text if text in PLACEMENTS else text.split(","))
     sure = Uncertain(model.module)
     if arguments.settings is not None:
         sure = read_settings(arguments.settings, model.module)
     method = getattr(arguments, "method", None)
     if method is not None:
-        _check_method(method)
+        check_method(method)
         sure.method = method
     sure.setup = sure.setup.with_(**given)
     return sure
@@ -158,18 +159,6 @@ def check_unsure(sure: Uncertain) -> None:
             "There is nothing to be unsure about: give the sensor's noise (`--noise-std`), a "
             "dropout rate (`--rate`), or what `howsure fit` found (`--settings`)."
         )
-
-
-def _check_method(method: str) -> None:
-    if method in RENAMED:
-        check_method(method)
-    known = ["auto", *sorted(METHODS)]
-    if method not in known:
-        raise ValueError(f"There is no method {method!r}; choose one of {', '.join(known)}.")
-
-
-def _placement(text: str) -> Placement:
-    return as_placement(text if text in PLACEMENTS else text.split(","))
 
 
 def example_of(arguments: Namespace, model: Model) -> Inputs:

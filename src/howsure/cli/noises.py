@@ -5,78 +5,59 @@ from __future__ import annotations
 import json
 import re
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from howsure import noise as noises
-from howsure.data.reading.npy import open_npy
+from howsure.data.reading.arrays import open_npy
 from howsure.files import write_atomically
 from howsure.noise import Noise
 
 _FORMAT = "howsure noise 1"
+_COVARIANCE = re.compile(r"(.*\.npy)(?::(.*))?")
 
 
 def noise_of(arguments: Namespace) -> object:
     """The noise that the options name: one, or a dict by input; `None` if there is none."""
     makers: dict[str, Callable[[str], Noise]] = {
-        "--noise-std": lambda text: _constant(text, "stds"),
-        "--noise-var": lambda text: _constant(text, "variances"),
-        "--noise-covariance": _covariance,
+        "--noise-std": lambda text: _constant(text, noises.std, "stds"),
+        "--noise-var": lambda text: _constant(text, noises.variance, "variances"),
         "--gray-levels": lambda text: _gray(text, arguments),
         "--noise": _named,
     }
-    found: dict[str, Noise] = {}
+    by_input: dict[str, Noise] = {}
     for option, make in makers.items():
         for text in getattr(arguments, option.strip("-").replace("-", "_")):
             name, _, value = text.rpartition("=")
-            if name in found:
+            if name in by_input:
                 what = f"of `{name}` " if name else ""
                 raise ValueError(
                     f"The noise {what}is given twice, also by `{option}`; once will do."
                 )
-            found[name] = _made(make, value, option)
-    if "" in found and len(found) > 1:
+            try:
+                by_input[name] = make(value)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"`{option} {value}`: {error}") from None
+    if "" in by_input and len(by_input) > 1:
         raise ValueError("Give the noise of all inputs, or of each by `NAME=`, but not both.")
-    return found.get("", found or None)
+    return by_input.get("", by_input or None)
 
 
-def _made(make: Callable[[str], Noise], value: str, option: str) -> Noise:
-    try:
-        return make(value)
-    except (FileNotFoundError, PermissionError):
-        raise
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"`{option} {value}`: {error}") from None
-
-
-def _constant(text: str, kind: str) -> Noise:
+def _constant(text: str, one: Callable[..., Noise], several: str) -> Noise:
     """One number for everything, one per channel (dimension 1), or a tensor from a file."""
-    one = noises.std if kind == "stds" else noises.variance
     if text.endswith(".npy"):
         return one(_tensor(Path(text)))
     values = _numbers(text)
     if len(values) == 1:
         return one(values[0])
-    by_variance = kind == "variances"
-    return noises.per_channel(
-        variances=values if by_variance else None, stds=None if by_variance else values
-    )
+    return noises.per_channel(**{several: values})  # pyright: ignore[reportArgumentType]
 
 
 def _tensor(path: Path) -> Tensor:
     return torch.tensor(open_npy(path).tolist(), dtype=torch.float64)
-
-
-def _covariance(text: str) -> Noise:
-    """A covariance from a file, for all elements of an input or, after a colon, along an axis."""
-    name, colon, axis = text.partition(".npy:")
-    if colon and not axis.lstrip("-").isdecimal():
-        raise ValueError(f"the axis {axis!r} must be a number, as in `FILE.npy:1`.")
-    matrix = _tensor(Path(f"{name}.npy" if colon else text))
-    return noises.correlated(covariance=matrix, axis=int(axis) if colon else None)
 
 
 def _numbers(text: str) -> list[float]:
@@ -86,40 +67,44 @@ def _numbers(text: str) -> list[float]:
         raise ValueError("give a number, or several with commas between them.") from None
 
 
+def number_or_list(values: Sequence[float]) -> float | list[float]:
+    """The only number, or one for each channel."""
+    return values[0] if len(values) == 1 else list(values)
+
+
 def _gray(text: str, arguments: Namespace) -> Noise:
-    """Gray levels after the same scale and normalisation as the images."""
-    std = list(arguments.normalize_std)
+    """Gray levels after the same scale and normalization as the images."""
+    std = arguments.normalize_std
     return noises.gray_levels(
         _numbers(text)[0],
         scale=arguments.scale or 255,
-        normalize_std=None if not std else std[0] if len(std) == 1 else std,
+        normalize_std=number_or_list(std) if std else None,
     )
 
 
 def _named(text: str) -> Noise:
-    """A noise by its kind and the numbers of its class, `range_dependent:0.01,0.002`, or a file.
+    """A file of `howsure noise`, a covariance, or a kind of noise with the numbers of its class.
 
+    `range_dependent:0.01,0.002`; `cov.npy` for all elements of an input, `cov.npy:1` along an axis.
     Several with + between them add up: `common_mode:0.05+noise.json`.
     """
-    # The sign of an exponent, as in 1e+3, is not followed by a word.
-    parts = re.split(r"\+(?=[^\d.])", text)
-    if len(parts) > 1 and not Path(text).exists():
-        first, *others = map(_named, parts)
-        return sum(others, start=first)
+    if not Path(text).exists():
+        # The sign of an exponent, as in 1e+3, is not followed by a word.
+        first, *others = re.split(r"\+(?=[^\d.])", text)
+        if others:
+            return sum(map(_named, others), start=_named(first))
+    if covariance := _COVARIANCE.fullmatch(text):
+        file, axis = covariance.groups()
+        if axis is not None and not axis.lstrip("-").isdecimal():
+            raise ValueError(f"the axis {axis!r} must be a number, as in `FILE.npy:1`.")
+        matrix = _tensor(Path(file))
+        return noises.correlated(covariance=matrix, axis=None if axis is None else int(axis))
     kind, colon, numbers = text.partition(":")
-    if _is_number(text) and not Path(text).exists():
+    if colon and not Path(text).exists():
+        return Noise.of_kind(kind).from_numbers(*_numbers(numbers))
+    if re.fullmatch(r"[-+.\deE]+", text):
         raise ValueError("a number may be a variance or a std; say `--noise-var` or `--noise-std`.")
-    if not colon or Path(text).exists():
-        return read_noise(Path(text))
-    return Noise.of_kind(kind).from_numbers(*_numbers(numbers))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return read_noise(Path(text))
 
 
 def write_noise(path: Path, noise: Noise) -> None:
@@ -133,9 +118,9 @@ def read_noise(path: Path) -> Noise:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         ours = content["format"] == _FORMAT
-        found = noises.as_noise(noises.from_config(content["noise"])) if ours else None
+        noise = noises.as_noise(noises.from_config(content["noise"])) if ours else None
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
-        found = None
-    if found is None:
+        noise = None
+    if noise is None:
         raise ValueError(f"`{path}` is not a file that `howsure noise --out` wrote.")
-    return found
+    return noise

@@ -1,10 +1,17 @@
-"""Options that several commands share. Parsing only: this file must not import torch."""
+"""Options that several commands share, each with the type that checks it.
+
+What can be refused by looking at the words alone is refused here, before torch is imported, which
+takes seconds: this file must not import it.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -23,7 +30,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="`package.module:factory`, or a file: `.pt2` of torch.export, `.onnx` (onnx2torch)",
+        help="`package.module:factory`, or a `.pt2` of torch.export, which needs --trust",
     )
     group = parser.add_argument_group("model")
     group.add_argument(
@@ -37,7 +44,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="keyword arguments of the factory, such as '{\"hidden\": 64}'",
     )
     group.add_argument(
-        "--trust", action="store_true", help="read a `.pt2` unchecked; it can run code of its own"
+        "--trust", action="store_true", help="load a `.pt2`, which can run code of its own"
     )
 
 
@@ -101,18 +108,21 @@ def add_noise(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "sensor noise, in the units that the model sees; NAME= for one of several inputs"
     )
-    for option, metavar, words in (
-        ("--noise-std", "[NAME=]S", "standard deviation: a number, one per channel, or a `.npy`"),
-        ("--noise-var", "[NAME=]V", "variance, likewise"),
+    for option, metavar, kind, words in (
+        ("--noise-std", "[NAME=]S", noise, "std: a number, one per channel, or a `.npy`"),
+        ("--noise-var", "[NAME=]V", noise, "variance, likewise"),
+        ("--gray-levels", "[NAME=]K", noise, "std of a camera with `--scale` levels (255)"),
         (
-            "--noise-covariance",
+            "--noise",
             "[NAME=]FILE",
-            "covariance of all elements of an input, a `.npy`; FILE:1 along axis 1",
+            str,
+            "a file of `howsure noise`; KIND:NUMBERS; a covariance `.npy`, or `.npy:1` along axis "
+            "1; + between them adds",
         ),
-        ("--gray-levels", "[NAME=]K", "std in gray levels of a camera with `--scale` levels (255)"),
-        ("--noise", "[NAME=]FILE", "a file of `howsure noise`, or KIND:NUMBERS; + between adds"),
     ):
-        group.add_argument(option, metavar=metavar, action="append", default=[], help=words)
+        group.add_argument(
+            option, metavar=metavar, type=kind, action="append", default=[], help=words
+        )
 
 
 def add_method(parser: argparse.ArgumentParser, *, choose: bool = True) -> None:
@@ -122,10 +132,11 @@ def add_method(parser: argparse.ArgumentParser, *, choose: bool = True) -> None:
     if choose:
         group.add_argument(
             "--method",
+            type=_method,
             help="auto, gradients, noise_sampling, linear, mc_dropout, adf, sampled_adf (the "
             "paper's), constant, heteroscedastic",
         )
-    group.add_argument("--rate", type=numbers, metavar="P", help="dropout rate, or one per layer")
+    group.add_argument("--rate", type=rates, metavar="P", help="dropout rate, or one per layer")
     group.add_argument(
         "--samples", type=count, metavar="T", help="noisy points, or Monte-Carlo samples"
     )
@@ -156,7 +167,7 @@ def add_method(parser: argparse.ArgumentParser, *, choose: bool = True) -> None:
         choices=("mean", "network"),
         help="mean: over the noise; network: the plain output",
     )
-    group.add_argument("--residual-var", type=float, help="residual variance, added to the data's")
+    group.add_argument("--residual-var", type=_variance, help="added to the data's variance")
     group.add_argument("--seed", type=int, help="same seed, same result (0)")
 
 
@@ -171,9 +182,41 @@ def add_batch(parser: argparse.ArgumentParser, default: int = 256) -> None:
     )
 
 
-def _checked(
+def add_clean(parser: argparse.ArgumentParser) -> None:
+    """Adds the option for held-out data without the noise of deployment."""
+    parser.add_argument("--clean", action="store_true", help="the data has no noise yet: add it")
+
+
+def add_rows(parser: argparse.ArgumentParser, default: int) -> None:
+    """Adds the option for how many rows are looked at."""
+    parser.add_argument(
+        "--rows",
+        type=count,
+        default=default,
+        metavar="N",
+        help="at most so many rows (%(default)s)",
+    )
+
+
+def add_out(
+    parser: argparse.ArgumentParser,
+    suffixes: Sequence[str],
+    words: str,
+    *,
+    default: str | None = None,
+    required: bool = False,
+) -> None:
+    """Adds the option for the file that is written; `howsure.cli.paths` looks at its name."""
+    shown = f"{words} (%(default)s)" if default else words
+    parser.add_argument("--out", type=Path, default=default, required=required, help=shown)
+    parser.set_defaults(suffixes=tuple(suffixes))
+
+
+def checked(
     convert: Callable[[str], Value], fits: Callable[[Value], bool], words: str
 ) -> Callable[[str], Value]:
+    """A type of option: what `convert` makes of the text, if it fits."""
+
     def parsed(text: str) -> Value:
         try:
             value = convert(text)
@@ -196,11 +239,42 @@ def _height_and_width(text: str) -> tuple[int, int]:
     return height, width
 
 
-count = _checked(int, lambda value: value >= 1, "a whole number of at least 1")
-at_least_0 = _checked(int, lambda value: value >= 0, "a whole number of at least 0")
-positive = _checked(float, lambda value: 0 < value < float("inf"), "a positive number")
-numbers = _checked(_numbers, bool, "numbers with commas between them")
-_size = _checked(_height_and_width, lambda sides: min(sides) >= 1, "HEIGHT,WIDTH in pixels")
+count = checked(int, lambda value: value >= 1, "a whole number of at least 1")
+at_least_0 = checked(int, lambda value: value >= 0, "a whole number of at least 0")
+positive = checked(float, lambda value: 0 < value < math.inf, "a positive number")
+level = checked(float, lambda value: 0 < value < 1, "between 0 and 1, such as 0.95")
+numbers = checked(_numbers, bool, "numbers with commas between them")
+rates = checked(
+    _numbers,
+    lambda values: all(0 <= rate < 1 for rate in values),
+    "numbers with commas between them, each at least 0 and below 1",
+)
+_variance = checked(float, lambda value: 0 <= value < math.inf, "0 or more")
+_size = checked(_height_and_width, lambda sides: min(sides) >= 1, "HEIGHT,WIDTH in pixels")
+_noise_numbers = checked(
+    _numbers,
+    lambda values: all(0 <= number < math.inf for number in values),
+    "a number, or several with commas between them, which cannot be negative",
+)
+
+
+def noise(text: str) -> str:
+    """`[NAME=]NUMBERS`, as it is, if the numbers can be noise; a file is looked at later."""
+    value = text.rpartition("=")[2]
+    if not value.endswith(".npy"):
+        _noise_numbers(value)
+    return text
+
+
+def _method(name: str) -> str:
+    """Every method is a module of its room, which can be seen without importing it."""
+    room = find_spec("howsure.methods")
+    assert room is not None and room.submodule_search_locations
+    folder = Path(room.submodule_search_locations[0])
+    gone = ("adjoint", "control_variate")  # which the room itself has a word for
+    if name not in ("auto", *gone) and not (folder / f"{name}.py").is_file():
+        raise argparse.ArgumentTypeError(f"There is no method {name!r}")
+    return name
 
 
 def _key(text: str) -> str | int:

@@ -28,11 +28,14 @@ COMMANDS = (
     "reproduce",
     "completion",
 )
+# Commands of the laboratory, with their line of help where it is not installed.
+OF_THE_LAB = {
+    "demo": "a trained network, with uncertainty (needs howsure-lab)",
+    "reproduce": "the paper's experiments, each by one command (needs howsure-lab)",
+}
+# The group of entry points under which another package offers commands.
+GROUP = "howsure.commands"
 
-# Commands of version 0.1, and what takes their place.
-RENAMED = {"tune": "fit"}
-
-_ABOUT = "How sure is your trained network?"
 _HELP = """
 `howsure COMMAND --help` has the options and examples of each. Exit codes: 0 done, 1 failed or
 interrupted, 2 wrong input. Begin with `howsure init first`, or with `howsure demo`.
@@ -55,7 +58,7 @@ def build_parser() -> Parser:
     """The parser with a subparser for each command."""
     parser = Parser(
         prog="howsure",
-        description=_ABOUT,
+        description="How sure is your trained network?",
         epilog=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -77,51 +80,38 @@ def build_parser() -> Parser:
     return parser
 
 
+def commands_of(parser: Parser) -> dict[str, Parser]:
+    """The subparsers by command."""
+    (group,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(group.choices)
+
+
 def parse(given: Sequence[str]) -> argparse.Namespace:
     """The options; an error tells what does not fit."""
-    if given and given[0] in RENAMED:
-        new = RENAMED[given[0]]
-        raise UsageError(f"`howsure {given[0]}` is now called `howsure {new}`.")
+    listed = ", ".join(COMMANDS)
     if given and not given[0].startswith("-") and given[0] not in COMMANDS:
-        raise UsageError(
-            f"There is no command {given[0]!r}; the commands are {', '.join(COMMANDS)}."
-        )
-    parser = build_parser()
-    found = parser.parse_args(given)
-    if found.command is None:
-        raise UsageError(f"Name a command: {', '.join(COMMANDS)}; see `howsure --help`.")
-    return found
-
-
-# The group of entry points under which another package offers commands.
-GROUP = "howsure.commands"
-# Commands of the laboratory, with their line of help where it is not installed.
-OF_THE_LAB = {
-    "demo": "a trained network, with uncertainty (needs howsure-lab)",
-    "reproduce": "the paper's experiments, each by one command (needs howsure-lab)",
-}
+        raise UsageError(f"There is no command {given[0]!r}; the commands are {listed}.")
+    options = build_parser().parse_args(given)
+    if options.command is None:
+        raise UsageError(f"Name a command: {listed}; see `howsure --help`.")
+    return options
 
 
 def command(name: str) -> ModuleType | SimpleNamespace:
     """The command's module; for one of the laboratory that is not installed, a refusal."""
     if name not in OF_THE_LAB:
         return import_module(f"howsure.cli.commands.{name}")
-    found = [point for point in entry_points(group=GROUP) if point.name == name]
-    return found[0].load() if found else _absent(name)
+    offered = [point for point in entry_points(group=GROUP) if point.name == name]
+    if offered:
+        return offered[0].load()
+    absent = f"`howsure {name}` is in the package howsure-lab, which is not installed"
 
-
-def _absent(name: str) -> SimpleNamespace:
     def add(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("options", nargs=argparse.REMAINDER, help="as howsure-lab takes them")
 
     def run(arguments: argparse.Namespace) -> NoReturn:
-        raise ImportError(
-            f"`howsure {name}` is in the package howsure-lab, which is not installed: "
-            "`pip install ./lab` in a clone of howsure."
-        )
+        raise ImportError(f"{absent}: `pip install ./lab` in a clone of howsure.")
 
-    about = f"`howsure {name}` is in the package howsure-lab, which is not installed."
-    examples = f"  howsure {name}"
     return SimpleNamespace(
-        __doc__=about, HELP=OF_THE_LAB[name], EXAMPLES=examples, add=add, run=run
+        __doc__=f"{absent}.", HELP=OF_THE_LAB[name], EXAMPLES=f"  howsure {name}", add=add, run=run
     )

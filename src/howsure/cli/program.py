@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
-from howsure.cli.early import check_early, check_outputs
 from howsure.cli.parser import UsageError, parse
+from howsure.cli.paths import check_files
 from howsure.cli.result import FAILED, WRONG_INPUT, Result, as_json
 
 
@@ -24,23 +24,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # after --help and --version
         return int(end.code or 0)
     except UsageError as error:
-        return _told(str(error), WRONG_INPUT, json="--json" in given)
+        return _print_error(str(error), WRONG_INPUT, json="--json" in given)
     try:
         return _run(options)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        _forget_stdout()
+        _discard_stdout()
         return FAILED
     except (Exception, KeyboardInterrupt) as error:
         if options.debug:
             raise
-        return _told(sentence(error, options), code_of(error), json=options.json)
+        return _print_error(sentence(error, options), code_of(error), json=options.json)
 
 
 def _run(options: Namespace) -> int:
     notes: list[str] = []
-    check_outputs(options)
-    check_early(options)
-    with _warnings_told(notes, quiet=options.quiet):
+    check_files(options)
+    with _warnings_as_notes(notes, quiet=options.quiet):
         if options.json:
             with redirect_stdout(sys.stderr):  # a user's model may print
                 result: Result = options.run(options)
@@ -54,7 +53,7 @@ def _run(options: Namespace) -> int:
     return result.code
 
 
-def _told(message: str, code: int, *, json: bool) -> int:
+def _print_error(message: str, code: int, *, json: bool) -> int:
     print(message, file=sys.stderr)
     if json:
         print(as_json({"error": message, "exit_code": code}))
@@ -62,10 +61,10 @@ def _told(message: str, code: int, *, json: bool) -> int:
 
 
 @contextmanager
-def _warnings_told(notes: list[str], *, quiet: bool) -> Iterator[None]:
+def _warnings_as_notes(notes: list[str], *, quiet: bool) -> Iterator[None]:
     """Warnings as sentences on stderr, and collected; `quiet` does without the former."""
 
-    def tell(message: Warning | str, category: object, filename: str, *rest: object) -> None:
+    def note(message: Warning | str, category: object, filename: str, *rest: object) -> None:
         if "/torch/" in Path(filename).as_posix():  # about torch's insides, which users cannot fix
             return
         notes.append(str(message))
@@ -76,11 +75,11 @@ def _warnings_told(notes: list[str], *, quiet: bool) -> Iterator[None]:
         warnings.resetwarnings()
         for silent in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", silent)
-        warnings.showwarning = tell
+        warnings.showwarning = note
         yield
 
 
-def _forget_stdout() -> None:
+def _discard_stdout() -> None:
     """Points stdout to nowhere, so that Python does not complain about it on leaving."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -101,7 +100,7 @@ def sentence(error: BaseException, options: Namespace) -> str:
         resumes = getattr(options, "resumes", False)
         return _RESUMES if resumes else "Interrupted; no file was left half-written."
     if isinstance(error, OSError) and error.errno is not None:
-        return _about_a_file(error)
+        return _file_sentence(error)
     text = " ".join(str(error).split())
     if isinstance(error, _THEIRS) and text:
         return text
@@ -109,7 +108,7 @@ def sentence(error: BaseException, options: Namespace) -> str:
     return f"It failed ({kind}: {text}); `--debug` shows where, and please report it."
 
 
-def _about_a_file(error: OSError) -> str:
+def _file_sentence(error: OSError) -> str:
     what = f"`{_place(error.filename)}`: " if error.filename else ""
     reason = error.strerror or type(error).__name__
     remedy = {

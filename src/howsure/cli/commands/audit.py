@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from howsure.cli.options import add_data, add_method, add_model, add_noise, count, positive
+from howsure.cli.options import (
+    add_data,
+    add_method,
+    add_model,
+    add_noise,
+    add_out,
+    add_rows,
+    count,
+    positive,
+)
 from howsure.cli.result import Result, as_json
 
 HELP = "every method against Monte Carlo, on your network"
 EXAMPLES = """
   howsure audit model:build data.npz --weights weights.pt --noise-std 0.05 --rate 0.1
-  howsure audit net.pt2 images.npz --gray-levels 2 --methods adf,gradients --time-limit 20
+  howsure audit net.pt2 images.npz --trust --gray-levels 2 --methods adf,gradients --time-limit 20
   howsure audit model:build data.csv --target y --settings settings.json --passes 500 \\
       --out audit.json
 """
@@ -21,24 +29,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `howsure audit` to its parser."""
     add_model(parser)
     add_data(parser)
-    parser.add_argument("--out", type=Path, help="all numbers, a `.json` file for `report --audit`")
+    add_out(parser, [".json"], "all numbers, a `.json` file for `report --audit`")
     parser.add_argument(
         "--time-limit", type=positive, default=60.0, metavar="S", help="seconds (%(default)s)"
     )
-    parser.add_argument("--budget", type=_renamed, help=argparse.SUPPRESS)
     parser.add_argument(
         "--passes", type=count, metavar="N", help="exactly so many passes, however long they take"
     )
-    parser.add_argument(
-        "--rows", type=count, default=64, metavar="N", help="at most so many rows (%(default)s)"
-    )
+    add_rows(parser, 64)
     parser.add_argument("--methods", metavar="A,B,...", help="which methods (all that apply)")
     add_noise(parser)
     add_method(parser, choose=False)
-
-
-def _renamed(text: str) -> float:
-    raise argparse.ArgumentTypeError("is now called --time-limit")
 
 
 def run(arguments: argparse.Namespace) -> Result:
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> Result:
     setup = case.sure.setup
     rows = case.batch if case.fixed else arguments.rows
     names = None if arguments.methods is None else arguments.methods.split(",")
-    found = audit(
+    result = audit(
         case.sure.model,
         case.rows(rows),
         setup.noise,
@@ -68,8 +69,7 @@ def run(arguments: argparse.Namespace) -> Result:
         batch_dim=setup.batch_dim,
         residual_var=setup.residual_var,
     )
-    data = found.to_dict()
-    text = str(found)
+    data, text = result.to_dict(), str(result)
     if arguments.out is not None:
         content = as_json(data) + "\n"
         write_atomically(arguments.out, lambda file: file.write(content), text=True)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from howsure.cli.options import add_batch, add_data, add_method, add_model, add_noise, count
+from howsure.cli.options import add_batch, add_data, add_method, add_model, add_noise, add_rows
 from howsure.cli.result import Result
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ EXAMPLES = """
   howsure budget model:build data.npz --weights weights.pt --settings settings.json
   howsure budget model:build data.npz --inputs image=camera --inputs motion=imu \\
       --noise-std image=0.01 --noise-std motion=0.1 --rows 16
-  howsure budget net.pt2 images.npz --noise-std 0.02 --heatmap pixels.npz
+  howsure budget net.pt2 images.npz --trust --noise-std 0.02 --heatmap pixels.npz
 """
 
 
@@ -26,9 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `howsure budget` to its parser."""
     add_model(parser)
     add_data(parser)
-    parser.add_argument(
-        "--rows", type=count, default=256, metavar="N", help="at most so many rows (%(default)s)"
-    )
+    add_rows(parser, 256)
     parser.add_argument(
         "--heatmap",
         type=Path,

@@ -14,7 +14,7 @@ from howsure.cli.result import DONE, FAILED, Result
 HELP = "what will happen to a model, before anything runs"
 EXAMPLES = """
   howsure check model:build --weights weights.safetensors --shape 3,32,32
-  howsure check net.pt2 images.npz
+  howsure check net.pt2 images.npz --trust
   howsure check model:build data.npz --inputs image=camera --inputs motion=imu \\
       --noise-std image=0.01
 """

@@ -9,7 +9,7 @@ from howsure.cli.result import Result
 HELP = "completion for bash, zsh or fish"
 EXAMPLES = """
   eval "$(howsure completion bash)"                               # in ~/.bashrc
-  eval "$(howsure completion zsh)"                                # in ~/.zshrc, after compinit
+  howsure completion zsh > ~/.zfunc/_howsure                      # a folder of $fpath
   howsure completion fish > ~/.config/fish/completions/howsure.fish
 """
 
@@ -21,8 +21,18 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Result:
     """The completion script for the shell."""
-    from howsure.cli.completing import SCRIPTS
-    from howsure.cli.parser import build_parser
+    try:
+        import shtab  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ImportError(
+            "Completion needs `shtab`, which is not installed: `pip install 'howsure[cli]'`."
+        ) from None
+    from howsure.cli.parser import build_parser, commands_of
 
-    script = SCRIPTS[arguments.shell](build_parser())
+    parser = build_parser()
+    for command in commands_of(parser).values():
+        for action in command._actions:
+            if action.choices is None and action.nargs != 0:  # may be a file
+                action.complete = shtab.FILE  # pyright: ignore[reportAttributeAccessIssue]
+    script = shtab.complete(parser, arguments.shell)
     return Result(script, {"shell": arguments.shell, "script": script})

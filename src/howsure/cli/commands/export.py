@@ -6,9 +6,8 @@ The file is run and compared with the wrapper before it gets its name.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from howsure.cli.options import add_data, add_method, add_model, add_noise, add_shape
+from howsure.cli.options import add_data, add_method, add_model, add_noise, add_out, add_shape
 from howsure.cli.result import Result
 
 HELP = "a program that runs without howsure"
@@ -23,7 +22,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_data(parser, needed=False)
     add_shape(parser)
-    parser.add_argument("--out", type=Path, required=True, help="a file `.onnx` or `.pt2`")
+    add_out(parser, [".onnx", ".pt2"], "a file `.onnx` or `.pt2`", required=True)
     parser.add_argument("--fixed-batch", action="store_true", help="only the example's batch size")
     parser.add_argument("--compiled", action="store_true", help="`.pt2`: machine code for C++")
     parser.add_argument(

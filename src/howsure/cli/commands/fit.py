@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from howsure.cli.options import (
     add_batch,
+    add_clean,
     add_data,
     add_method,
     add_model,
     add_noise,
+    add_out,
     at_least_0,
-    numbers,
+    rates,
 )
 from howsure.cli.result import Result
 
@@ -31,7 +32,7 @@ EXAMPLES = """
   howsure fit model:build held_out.npz --weights weights.pt --noise-std 0.05 \\
       --train-inputs frames.npy --out settings.pt
   howsure fit model:build held_out.npz --weights weights.pt --noise-std 0.05 --out settings.json
-  howsure fit net.pt2 held_out.csv --target angle --noise-std 0.05 --clean --per-layer \\
+  howsure fit net.pt2 held_out.csv --trust --target angle --noise-std 0.05 --clean \\
       --out settings.json
   howsure fit model:build digits/ --target folders --task classification --stress images \\
       --train-inputs more_digits/ --out settings.pt
@@ -44,7 +45,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """The options of the fit."""
     add_model(parser)
     add_data(parser)
-    parser.add_argument("--out", type=Path, help="the settings, a `.json` or `.pt` file")
+    add_out(parser, [".json", ".pt"], "the settings, a `.json` or `.pt` file")
     add_batch(parser)
     group = parser.add_argument_group("the model's own part")
     group.add_argument(
@@ -64,31 +65,25 @@ def add(parser: argparse.ArgumentParser) -> None:
         choices=("images", "tables"),
         help="corruptions that keep the target; for regression, images are corrupted anyway",
     )
-    group = parser.add_argument_group("search")
-    group.add_argument("--clean", action="store_true", help="the data has no noise yet: add it")
-    group.add_argument("--search", help="grid (as the paper), closed_form, or auto")
-    group.add_argument("--rates", type=numbers, metavar="P,P,...", help="rates to try (21)")
+    group.add_argument("--rates", type=rates, metavar="P,P,...", help="dropout: rates to try (21)")
     group.add_argument(
-        "--search-samples", type=at_least_0, metavar="T", help="Monte-Carlo samples per rate (50)"
+        "--search-samples",
+        type=at_least_0,
+        metavar="T",
+        help="dropout: Monte Carlo samples per rate (50)",
     )
-    group.add_argument("--per-layer", action="store_true", help="one rate for every layer")
-    group.add_argument(
-        "--fit-residual-var", action="store_true", default=None, help="also a residual variance"
-    )
-    group.add_argument("--fit-noise", action="store_true", help="also a factor on the noise")
-    group.add_argument("--objective", help="gaussian, one_hot, categorical, or auto")
+    add_clean(parser)
     add_noise(parser)
     add_method(parser)
 
 
 def run(arguments: argparse.Namespace) -> Result:
     """Fits, writes the settings where asked, and returns what was found."""
-    _check_out(arguments.out)
     from howsure.cli.building import case_of
     from howsure.cli.settings import write_settings
 
     case = case_of(arguments)
-    fit = case.sure.fit(case.pairs(), **_search(arguments))
+    fit = case.sure.fit(case.pairs(), **_given(arguments))
     text = str(fit)
     if arguments.out is not None:
         write_settings(arguments.out, case.sure, fit)
@@ -97,26 +92,16 @@ def run(arguments: argparse.Namespace) -> Result:
     return Result(text, data, in_file=arguments.out is not None)
 
 
-def _check_out(out: Path | None) -> None:
-    if out is not None and out.suffix not in (".json", ".pt"):
-        raise ValueError(f"`--out {out}` must end in `.json` or `.pt`.")
-
-
-def _search(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Options of the search that were given."""
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of the fit that were given."""
     from howsure.cli.building import shows_progress
 
     given = {
         "train_inputs": _train_inputs(arguments),
         "stress": arguments.stress,
-        "search": arguments.search,
         "rates": arguments.rates,
         "samples": arguments.search_samples,
-        "fit_residual_var": arguments.fit_residual_var,
-        "objective": arguments.objective,
         "inputs": "clean" if arguments.clean else "noisy",
-        "per_layer": arguments.per_layer or None,
-        "fit_noise": arguments.fit_noise or None,
         "show_progress": shows_progress(arguments),
     }
     model = None if arguments.model_part == "none" else arguments.model_part

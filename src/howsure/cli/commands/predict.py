@@ -7,18 +7,25 @@ data_var, model_var and std, and for classification more.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from howsure.cli.options import add_batch, add_data, add_method, add_model, add_noise
+from howsure.cli.options import (
+    add_batch,
+    add_data,
+    add_method,
+    add_model,
+    add_noise,
+    add_out,
+    level,
+)
 from howsure.cli.result import Result
 
 HELP = "predictions with their variances, into a file"
 EXAMPLES = """
   howsure predict model:build data.npz --weights weights.pt --settings settings.json \\
       --out predictions.npz
-  howsure predict net.pt2 photos/ --image-size 32,32 --gray-levels 2 --method adf --out p.csv
+  howsure predict net.pt2 photos/ --trust --image-size 32,32 --gray-levels 2 --out p.csv
   howsure predict model:build rows.parquet --inputs speed,torque --noise-std 0.1,0.3 \\
-      --rate 0.05 --out p.parquet --engine ray
+      --rate 0.05 --out p.parquet --ray
 """
 
 
@@ -26,21 +33,20 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `howsure predict` to its parser."""
     add_model(parser)
     add_data(parser)
+    suffixes = [".npz", ".csv", ".parquet"]
+    add_out(parser, suffixes, "a file `.npz`, `.csv` or `.parquet`", default="predictions.npz")
     parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("predictions.npz"),
-        help="the file: `.npz`, `.csv` or `.parquet` (%(default)s)",
-    )
-    parser.add_argument(
-        "--interval", type=float, metavar="LEVEL", help="also `low` and `high` of this level"
+        "--interval", type=level, metavar="LEVEL", help="also `low` and `high` of this level"
     )
     add_batch(parser)
     parser.add_argument("--fresh", action="store_true", help="drop what an unfinished run left")
     parser.add_argument(
-        "--engine", choices=("local", "ray"), default="local", help="where it runs (%(default)s)"
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="run on the Ray cluster at this address; without one, on one on this machine",
     )
-    parser.add_argument("--address", help="of the Ray cluster; none is one on this machine")
     add_noise(parser)
     add_method(parser)
     parser.set_defaults(resumes=True)
@@ -51,7 +57,6 @@ def run(arguments: argparse.Namespace) -> Result:
     from howsure.cli.building import case_of, check_unsure, shows_progress
     from howsure.data.scoring import predict_to_file
 
-    _check_level(arguments.interval)
     case = case_of(arguments)
     check_unsure(case.sure)
     done = predict_to_file(
@@ -61,8 +66,8 @@ def run(arguments: argparse.Namespace) -> Result:
         batch=case.batch,
         level=arguments.interval,
         fresh=arguments.fresh,
-        engine=arguments.engine,
-        address=arguments.address,
+        engine="local" if arguments.ray is None else "ray",
+        address=arguments.ray or None,
         show_progress=shows_progress(arguments),
     )
     data = {
@@ -74,8 +79,3 @@ def run(arguments: argparse.Namespace) -> Result:
         "notes": done.notes,
     }
     return Result(str(done), data, in_file=True)
-
-
-def _check_level(level: float | None) -> None:
-    if level is not None and not 0 < level < 1:
-        raise ValueError(f"`--interval` must be between 0 and 1, such as 0.95, not {level:g}.")

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from howsure.cli.options import (
     add_batch,
+    add_clean,
     add_data,
     add_method,
     add_model,
     add_noise,
+    add_out,
     numbers,
 )
 from howsure.cli.result import Result
@@ -29,9 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `howsure report` to its parser."""
     add_model(parser)
     add_data(parser)
-    parser.add_argument(
-        "--out", type=Path, default=Path("report.html"), help="the file (%(default)s)"
-    )
+    add_out(parser, [], "the file", default="report.html")
     parser.add_argument("--title", default="How sure is this network?", help="the heading")
     parser.add_argument(
         "--noise-levels",
@@ -40,7 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="F,F,...",
         help="multiples of the sensor's std, for the slider",
     )
-    parser.add_argument("--clean", action="store_true", help="the data has no noise yet: add it")
+    add_clean(parser)
     parser.add_argument("--names", default="", metavar="A,B,...", help="of outputs or classes")
     parser.add_argument("--audit", metavar="FILE", help="what `howsure audit --out` wrote")
     add_batch(parser)
@@ -62,16 +62,16 @@ def run(arguments: argparse.Namespace) -> Result:
     audit = _audit(arguments.audit)
     case = case_of(arguments)
     check_unsure(case.sure)
-    found = report.build(
+    page = report.build(
         case.sure,
         case.pairs(),
         options=options,
         audit=audit,
         show_progress=shows_progress(arguments),
     )
-    path = report.write(arguments.out, found)
-    headline = " ".join(found.view.headline)
-    data = {"out": path, "headline": found.view.headline, "facts": dict(found.facts)}
+    path = report.write(arguments.out, page)
+    headline = " ".join(page.view.headline)
+    data = {"out": path, "headline": page.view.headline, "facts": dict(page.facts)}
     return Result(f"{headline}\n\nReport: {path}, to open in a browser", data, in_file=True)
 
 
@@ -79,9 +79,9 @@ def _audit(name: str | None) -> dict[str, object] | None:
     if name is None:
         return None
     try:
-        found = json.loads(Path(name).read_text(encoding="utf-8"))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not {"rows", "layers", "verdict"} <= set(found):
+        content = json.loads(Path(name).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or not {"rows", "layers", "verdict"} <= set(content):
         raise ValueError(f"`{name}` is not a file that `howsure audit --out` wrote.")
-    return found
+    return content

@@ -1,81 +1,87 @@
-"""A source of rows that lie in arrays, in memory or mapped."""
+"""Arrays of `.npy` and `.npz` files, mapped into memory by numpy; nothing is ever unpickled."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shutil
+import tempfile
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from howsure.data.reading.prepared import Preparation
-from howsure.data.reading.source import Inputs
-
-_BLOCK = 16 * 2**20  # bytes that are hashed at once
+_SUFFIX = ".npy"
+# The most bytes that a compressed array, or a table, may take unless `--max-bytes` says otherwise.
+MAX_ARRAY_BYTES = 4 * 2**30
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """One input: an array, or some columns of it.
+def check_size(declared: int, limit: int, what: str) -> None:
+    """An error if a file declares more than the limit, before anything is unpacked.
 
-    Attributes:
-        argument: The model's argument; "" for the only one.
-        name: What it is called in messages.
-        array: Rows first.
-        columns: Positions of the columns that make the input; `None` for all of the array.
+    A small file can declare any size.
     """
-
-    argument: str
-    name: str
-    array: np.ndarray
-    columns: tuple[int, ...] | None = None
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        """Some rows, as they lie in the file."""
-        found = self.array[start:stop]
-        return found if self.columns is None else found[:, self.columns]
-
-    @property
-    def block(self) -> int:
-        """How many rows make some megabytes."""
-        return max(1, _BLOCK // max(1, self.array.nbytes // max(1, len(self.array))))
+    if declared > limit:
+        raise ValueError(
+            f"{what} declares {declared:,} bytes once unpacked, more than the limit of {limit:,}; "
+            f"if that is right, allow it with `--max-bytes {declared}`."
+        )
 
 
-class ArraySource:
-    """Rows of one or several arrays of the same length."""
+def open_npy(path: Path, what: str = "") -> np.ndarray:
+    """The array of a `.npy` file, mapped; its size must be what the header declares."""
+    what = what or f"`{path}`"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy's, about headers of old or damaged files
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (FileNotFoundError, PermissionError):
+        raise
+    # A header is a Python literal; a damaged one fails in a dozen ways, among them TokenError,
+    # RecursionError and MemoryError.
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise ValueError(
+            f"{what} cannot be read as an array of numbers (pickled Python objects are never "
+            f"loaded): {reason}"
+        ) from None
+    if not isinstance(array, np.memmap):
+        raise ValueError(f"{what} is not a `.npy` file.")
+    if array.offset + array.nbytes != path.stat().st_size:
+        raise ValueError(f"{what} has more bytes than its header declares; it is damaged.")
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{what} holds `{array.dtype}`; give real numbers, integers or booleans.")
+    return array
 
-    def __init__(self, parts: Sequence[Part], preparation: Preparation) -> None:
-        self.parts = tuple(parts)
-        self.preparation = preparation
-        for part in self.parts:
-            if part.array.ndim == 0:
-                raise ValueError(f"{part.name} is a single number; give an array with rows.")
-        lengths = {len(part.array) for part in self.parts}
-        if len(lengths) > 1:
-            counts = ", ".join(f"{part.name}: {len(part.array)}" for part in self.parts)
-            raise ValueError(f"The inputs differ in their number of rows ({counts}).")
-        self._length = lengths.pop()
 
-    def __len__(self) -> int:
-        return self._length
+def npz_keys(path: Path) -> tuple[str, ...]:
+    """The names of the arrays in an archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise ValueError(f"`{path}` is not a readable `.npz` archive: {error}.") from None
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"`{path}` has the entry `{repeated[0]}` twice; it is damaged.")
+    return tuple(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
 
-    def rows(self, start: int, stop: int) -> Inputs:
-        """A tensor; a dict by argument where the arguments have names."""
-        found = {part.argument: self._tensor(part, start, stop) for part in self.parts}
-        only = found.get("")
-        return found if only is None else only
 
-    def _tensor(self, part: Part, start: int, stop: int) -> Tensor:
-        return self.preparation(part.rows(start, stop), part.name, start)
+def open_npz(path: Path, key: str, max_bytes: int | None = None) -> np.ndarray:
+    """One array of an archive, unpacked into a temporary file and mapped from there.
 
-    def fingerprint(self) -> str:
-        """The SHA-256 of everything that the model sees; reads all rows, and so checks them."""
-        digest = hashlib.sha256(repr(self.preparation).encode())
-        for part in self.parts:
-            for start in range(0, len(self), part.block):
-                tensor = self._tensor(part, start, min(start + part.block, len(self)))
-                digest.update(f"{part.argument} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                digest.update(tensor.view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+    Unpacking compares the check sum. The file has no name any more when this returns; it vanishes
+    with the array.
+    """
+    what = f"The array `{key}` of `{path}`"
+    try:
+        with zipfile.ZipFile(path) as archive, tempfile.NamedTemporaryFile(suffix=_SUFFIX) as copy:
+            entry = archive.getinfo(key + _SUFFIX)
+            if entry.compress_type != zipfile.ZIP_STORED:
+                check_size(entry.file_size, max_bytes or MAX_ARRAY_BYTES, what)
+            with archive.open(entry) as packed:
+                shutil.copyfileobj(packed, copy)
+            copy.flush()
+            return open_npy(Path(copy.name), what)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
+        raise ValueError(f"`{path}` is not a readable `.npz` archive: {error}.") from None

@@ -1,4 +1,4 @@
-"""A model as the user names it: a factory in Python, or a `.pt2` or `.onnx` file."""
+"""A model as the user names it: a factory in Python, or a `.pt2` file that is trusted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from howsure.data.reading.onnx_file import load_onnx
-from howsure.data.reading.programs import load_program
 from howsure.data.reading.weights import load_weights
+
+_DROPOUT_TRAINS = 2  # the place of `train` among the arguments of aten's dropout
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,49 +48,77 @@ def load_model(
 
     Args:
         name: `package.module:factory`, where the current folder is searched first, or a `.pt2`
-            or `.onnx` file. A factory is a function or class that returns a module, or a module
-            itself. ONNX files need the package `onnx2torch`.
+            file of `torch.export`. A factory is a function or class that returns a module, or a
+            module itself.
         weights: A `.safetensors`, `.pt` or `.pth` file, for a factory.
         arguments: Keyword arguments of the factory.
-        trust: Reads a `.pt2` file unchecked. Such a file can run code of its own.
+        trust: Whether a `.pt2` file may be loaded. Loading one can run code that is in it.
     """
-    suffix = Path(name).suffix
-    if suffix in (".pt2", ".onnx"):
+    if Path(name).suffix == ".pt2":
         if weights is not None or arguments:
-            raise ValueError(
-                f"A `{suffix}` file has its own weights; leave out the options for them."
-            )
-        path = Path(name)
-        found = load_onnx(path) if suffix == ".onnx" else load_program(path, trust=trust)
-        return Model(found.module, found.batch)
-    module = _made(name, arguments or {})
+            raise ValueError("A `.pt2` file has its own weights; leave out the options for them.")
+        return _load_program(Path(name), trust=trust)
+    module = _build(name, arguments or {})
     if weights is not None:
         load_weights(module, weights)
     return Model(module.eval())
 
 
-def _made(name: str, arguments: Mapping[str, object]) -> nn.Module:
-    found = _found(name)
-    if not isinstance(found, nn.Module):
-        if not callable(found):
-            raise ValueError(f"`{name}` is a {type(found).__name__}; name a function or a class.")
-        try:
-            found = found(**arguments)
-        except Exception as error:
-            raise ValueError(f"`{name}` failed: {type(error).__name__}: {error}") from error
-    if not isinstance(found, nn.Module):
+def _load_program(path: Path, *, trust: bool) -> Model:
+    """The program of a `.pt2` file, with the batch size of its example unless it takes any."""
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file `{path}`.")
+    if not trust:
         raise ValueError(
-            f"`{name}` gives a {type(found).__name__}; it must give a `torch.nn.Module`."
+            f"`{path}` is not loaded: torch unpickles and evaluates what a `.pt2` file holds, so "
+            "it can run code; if you know where it comes from, `--trust` (in Python `trust=True`) "
+            "loads it."
         )
-    return found
+    try:
+        program = torch.export.load(path)
+        module = program.module()
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise ValueError(
+            f"`{path}` cannot be read as a program of `torch.export`: {reason}"
+        ) from error
+    inputs, batch = set(program.graph_signature.user_inputs), None
+    for node in reversed(program.graph.nodes):
+        if "dropout" in str(node.target) and node.args[_DROPOUT_TRAINS:][:1] == (True,):
+            raise ValueError(
+                f"`{path}` was exported in train mode; call `model.eval()` before the export."
+            )
+        value = node.meta.get("val")
+        if node.name in inputs and isinstance(value, Tensor) and value.dim():
+            batch = value.shape[0] if isinstance(value.shape[0], int) else None
+    for part in module.modules():
+        part.training = False  # the graph has no modes; `eval()` itself is not supported there
+    return Model(module, batch)
 
 
-def _found(name: str) -> object:
+def _build(name: str, arguments: Mapping[str, object]) -> nn.Module:
+    """The module that a factory makes."""
+    factory = _import_factory(name)
+    if isinstance(factory, nn.Module):
+        return factory
+    if not callable(factory):
+        raise ValueError(f"`{name}` is a {type(factory).__name__}; name a function or a class.")
+    try:
+        module = factory(**arguments)
+    except Exception as error:
+        raise ValueError(f"`{name}` failed: {type(error).__name__}: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise ValueError(
+            f"`{name}` gives a {type(module).__name__}; it must give a `torch.nn.Module`."
+        )
+    return module
+
+
+def _import_factory(name: str) -> object:
     path, colon, attribute = name.partition(":")
     if not colon or not all(part.isidentifier() for part in (*path.split("."), attribute)):
         raise ValueError(
-            f"`{name}` is not a model; give `package.module:factory`, or a file that ends in "
-            "`.pt2` or `.onnx`."
+            f"`{name}` is not a model; give `package.module:factory`, or a `.pt2` file."
         )
     here = os.fspath(Path.cwd())
     if here not in sys.path:

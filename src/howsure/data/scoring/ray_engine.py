@@ -16,14 +16,13 @@ from typing import Any
 
 import torch
 
-from howsure.data.scoring.plan import Span
-from howsure.data.scoring.shard import Scorer, Shard
+from howsure.data.scoring.scorer import Scorer, Shard
 
 
-def on_ray(scorer: Scorer, spans: list[Span], address: str | None) -> Iterator[Shard]:
-    """The shards of the spans, in the order in which they are done."""
+def on_ray(scorer: Scorer, todo: list[range], address: str | None) -> Iterator[tuple[range, Shard]]:
+    """The shards of these rows, in the order in which they are done."""
     if importlib.util.find_spec("ray") is None:
-        raise ValueError("This engine needs Ray: `pip install 'howsure[ray]'`.")
+        raise ImportError("This engine needs Ray: `pip install 'howsure[ray]'`.")
     import ray  # pyright: ignore[reportMissingImports]
     import ray.data  # pyright: ignore[reportMissingImports]
 
@@ -31,8 +30,8 @@ def on_ray(scorer: Scorer, spans: list[Span], address: str | None) -> Iterator[S
         shared = ray.put(scorer)  # held here, so that a new worker can fetch it as well
         cores = int(ray.cluster_resources().get("CPU", 1))
         work = ray.data.from_items(
-            [{"start": span.start, "stop": span.stop} for span in spans],
-            override_num_blocks=len(spans),
+            [{"start": rows.start, "stop": rows.stop} for rows in todo],
+            override_num_blocks=len(todo),
         )
         work.context.enable_progress_bars = False
         scored = work.map_batches(
@@ -40,13 +39,12 @@ def on_ray(scorer: Scorer, spans: list[Span], address: str | None) -> Iterator[S
             fn_constructor_args=(shared,),
             batch_size=1,
             num_cpus=1,
-            compute=ray.data.ActorPoolStrategy(size=max(1, min(cores, len(spans)))),
+            compute=ray.data.ActorPoolStrategy(size=max(1, min(cores, len(todo)))),
         )
         for row in scored.iter_rows():
             if row["refusal"]:
                 raise ValueError(row["refusal"])
-            span = Span(int(row["start"]), int(row["stop"]))
-            yield Shard.read(io.BytesIO(row["shard"]), span)
+            yield range(row["start"], row["stop"]), Shard.read(io.BytesIO(row["shard"]))
 
 
 @contextmanager
@@ -74,14 +72,14 @@ class _Worker:
         self.scorer: Scorer = ray.get(scorer)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[object]]:
-        """The shard of one span, as the bytes of its file, or the sentence that refuses it.
+        """One shard as the bytes of its file, or the sentence that refuses it.
 
         Raised here, the sentence would drown in the traces of the cluster.
         """
         start, stop = int(batch["start"][0]), int(batch["stop"][0])
         shard, refusal = b"", ""
         try:
-            shard = self.scorer.shard(Span(start, stop)).to_bytes()
+            shard = self.scorer.shard(range(start, stop)).to_bytes()
         except (ValueError, TypeError, NotImplementedError) as error:
             refusal = str(error)
         return {"start": [start], "stop": [stop], "shard": [shard], "refusal": [refusal]}

@@ -1,4 +1,4 @@
-"""Scores a data set of any size: shard by shard, each a checkpoint, merged at the end."""
+"""Predicts a data set of any size: shard by shard, each a checkpoint, merged at the end."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 import torch
 
-from howsure.data.scoring.digest import digest
 from howsure.data.scoring.folder import WorkFolder
-from howsure.data.scoring.formats import FORMATS, Finished, Layout, check_format
-from howsure.data.scoring.plan import Plan, Span
+from howsure.data.scoring.formats import WRITERS, check_format, check_width
+from howsure.data.scoring.identity import digest
 from howsure.data.scoring.ray_engine import on_ray
-from howsure.data.scoring.shard import Scorer, Shard
+from howsure.data.scoring.scorer import Scorer, Shard, cut
 from howsure.data.scoring.sources import as_source
 from howsure.progress import progress
 from howsure.uncertain import Uncertain
-from howsure.values.contents import contents_of
 
-# From a scorer, spans and an address to their shards, in any order.
-ENGINES: dict[str, Callable[[Scorer, list[Span], str | None], Iterator[Shard]]] = {
-    "local": lambda scorer, spans, _: map(scorer.shard, spans),
+_BATCHES = 16  # in a shard unless told: about what sampling holds in memory anyway
+
+# From a scorer, shards' rows and an address to their shards, in any order.
+ENGINES: dict[str, Callable[[Scorer, list[range], str | None], Iterator[tuple[range, Shard]]]] = {
+    "local": lambda scorer, todo, _: ((rows, scorer.shard(rows)) for rows in todo),
     "ray": on_ray,
 }
 
@@ -33,7 +33,7 @@ class ScoreSummary:
     """A finished scoring run.
 
     Attributes:
-        path: The file of scores.
+        path: The file of predictions.
         rows: How many rows it has.
         columns: Name and shape per row of every column.
         resumed_rows: Rows that an earlier, interrupted run had already done.
@@ -78,6 +78,7 @@ def predict_to_file(
 
     Finished shards are kept in the folder `<out>.parts`. Killed at any point and run again, it
     continues there; the file is the same, byte for byte, as that of a run without interruption.
+    Shards whose inputs have changed since are computed again.
 
     Args:
         sure: The model with its noise and method, fitted.
@@ -94,26 +95,6 @@ def predict_to_file(
     """
     started = time.perf_counter()
     out = Path(out)
-    _check(out, engine, level)
-    data = as_source(source)
-    plan = Plan.of(len(data), batch, shard_rows)
-    scorer = Scorer(sure, data, batch, level)
-    folder = WorkFolder(out)
-    with folder.opened(manifest_of(scorer, plan), fresh=fresh):
-        missing = folder.missing(plan.shards(), scorer.is_current)
-        shards = ENGINES[engine](scorer, missing, address) if missing else iter(())
-        bar = progress(missing, show_progress, "predict")
-        found = (shard for _, shard in zip(bar, shards, strict=True))
-        done = next((span for span in plan.shards() if span not in missing), None)
-        finished = _filled(folder, plan, done, found)
-        notes = finished.notes()
-        folder.finish(lambda file: FORMATS[out.suffix](finished, file))
-    resumed, seconds = plan.rows - sum(map(len, missing)), time.perf_counter() - started
-    return ScoreSummary(out, plan.rows, finished.layout.shapes, resumed, seconds, notes)
-
-
-def _check(out: Path, engine: str, level: float | None) -> None:
-    """What can be refused before any work is done."""
     check_format(out.suffix)
     if out.is_dir():
         raise ValueError(f"`{out}` is a folder; give the name of a file.")
@@ -121,48 +102,61 @@ def _check(out: Path, engine: str, level: float | None) -> None:
         raise ValueError(f"`engine` must be one of {list(ENGINES)}, not {engine!r}.")
     if level is not None and not 0 < level < 1:
         raise ValueError(f"`level` must be between 0 and 1, not {level}.")
+    data = as_source(source)
+    shards = cut_shards(len(data), batch, shard_rows)
+    scorer = Scorer(sure, data, batch, level)
+    folder = WorkFolder(out, shards, manifest_of(scorer, len(shards[0])))
+    with folder.opened(fresh=fresh):
+        missing = [rows for rows in shards if not folder.holds(rows, scorer.inputs_digest)]
+        results = ENGINES[engine](scorer, missing, address) if missing else iter(())
+        bar = progress(missing, show_progress, "predict")
+        for _, (rows, shard) in zip(bar, results, strict=True):
+            if not folder.layout:
+                check_width(out.suffix, shard.columns)
+            folder.add(rows, shard)
+        folder.finish(lambda file: WRITERS[out.suffix](folder, folder.layout, file))
+    shapes = {name: shape for name, (_, shape) in folder.layout.items()}
+    resumed, seconds = len(data) - sum(map(len, missing)), time.perf_counter() - started
+    return ScoreSummary(out, len(data), shapes, resumed, seconds, folder.notes)
 
 
-def _filled(folder: WorkFolder, plan: Plan, done: Span | None, shards: Iterator[Shard]) -> Finished:
-    """All shards, those that were missing written one by one as they come."""
-    layout = None if done is None else Layout.of(folder.read(done).columns)
-    for shard in shards:
-        if layout is None:
-            layout = Layout.of(shard.columns)
-            if folder.out.suffix != ".npz":
-                layout.check_table()
-        layout.check(shard)
-        folder.add(shard)
-    assert layout is not None
-    return Finished(folder, plan.shards(), layout)
+def cut_shards(count: int, batch: int, shard_rows: int | None) -> list[range]:
+    """The rows of every shard, which has whole batches."""
+    wanted = batch * _BATCHES if shard_rows is None else shard_rows
+    for name, value in (("batch", batch), ("shard_rows", wanted)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"`{name}` must be a whole number of at least 1, not {value!r}.")
+    if count == 0:
+        raise ValueError("The data have no rows; there is nothing to predict.")
+    return cut(range(count), -(-wanted // batch) * batch)
 
 
-_FORMAT = 2  # of shards and manifest
+def manifest_of(scorer: Scorer, shard_rows: int) -> dict[str, object]:
+    """The identity of a run: one that differs in any entry is another run.
 
-
-def manifest_of(scorer: Scorer, plan: Plan) -> dict[str, object]:
-    """The manifest; a run that differs in any entry is another run."""
-    model = scorer.sure.model
+    Of the data it has the first row, so that another file is noticed at once; every shard has the
+    digest of its own inputs.
+    """
+    sure, rows = scorer.sure, len(scorer.source)
+    first = scorer.inputs_digest(range(1))
+    # What begins with an underscore is a cache, which fills while the model runs.
+    names = [f.name for f in fields(sure.setup) if f.name != "model" and f.name[0] != "_"]
+    settings = [
+        sure.method,
+        None if sure._method is None else sure._method.predict,
+        {name: getattr(sure.setup, name) for name in names},
+        [calibrator.state() for calibrator in sure.calibrators],
+        sure._compiled is not None,  # rounds in another way
+    ]
     return {
-        "format": _FORMAT,
-        "data": scorer.source.fingerprint(),
-        "weights": digest(model.state_dict()),
-        "model": digest(contents_of(model)),
-        "settings": digest(contents_of(_settings(scorer.sure))),
-        "rows": plan.rows,
-        "batch": plan.batch,
-        "shard_rows": plan.shard_rows,
+        "data": digest([rows, first]),
+        "weights": digest(sure.model.state_dict()),
+        "model": digest(sure.model),
+        "settings": digest(settings),
+        "rows": rows,
+        "batch": scorer.batch,
+        "shard_rows": shard_rows,
         "level": scorer.level,
         "torch": str(torch.__version__),
         "howsure": version("howsure"),
     }
-
-
-def _settings(sure: Uncertain) -> list[object]:
-    # What begins with an underscore is a cache, which fills while the model runs.
-    names = [f.name for f in fields(sure.setup) if f.name != "model" and f.name[0] != "_"]
-    settings = {name: getattr(sure.setup, name) for name in names}
-    calibrators = [calibrator.state() for calibrator in sure.calibrators]
-    compiled = sure._compiled is not None  # rounds in another way
-    own = None if sure._method is None else sure._method.predict
-    return [sure.method, own, settings, calibrators, compiled]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from howsure.data.reading.source import Inputs, Source
-from howsure.data.scoring.digest import digest
 from howsure.trees import map_leaves
-
-_PROBED = 32  # items by which a data set is recognised
 
 
 def as_source(data: Any) -> Source:
@@ -26,26 +23,17 @@ def as_source(data: Any) -> Source:
             model's arguments by position) or a dict (by name); or a torch data set with a
             length, whose items are inputs or pairs (inputs, target).
     """
-    if all(hasattr(data, name) for name in ("rows", "fingerprint", "__len__")):
+    if hasattr(data, "rows") and hasattr(data, "__len__"):
         return data
     if isinstance(data, (Tensor, np.ndarray, tuple, Mapping)):
-        return InMemory(map_leaves(_as_column, dict(data) if isinstance(data, Mapping) else data))
+        return InMemory(dict(data) if isinstance(data, Mapping) else data)
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
         raise TypeError(
             f"A {type(data).__name__} gives its items in one order only, and scoring asks for "
             "rows by number, so that it can continue; give a tensor, an array, a data set with "
-            "`__len__` and `__getitem__`, or an object with `__len__`, `rows` and `fingerprint`."
+            "`__len__` and `__getitem__`, or an object with `__len__` and `rows`."
         )
     return Items(data)
-
-
-def _as_column(leaf: object) -> object:
-    if not isinstance(leaf, (Tensor, np.ndarray)) or leaf.ndim == 0:
-        raise TypeError(
-            "Data in memory must be tensors or arrays of shape (rows, ...), not "
-            f"{type(leaf).__name__}."
-        )
-    return leaf
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,44 +43,41 @@ class InMemory:
     data: Any
 
     def __post_init__(self) -> None:
-        """One clear sentence where columns differ in length."""
-        lengths = [len(column) for column in _columns(self.data)]
+        """All must have the same number of rows."""
+        for column in self._columns():
+            if not isinstance(column, (Tensor, np.ndarray)) or column.ndim == 0:
+                raise TypeError(
+                    "Data in memory must be tensors or arrays of shape (rows, ...), not "
+                    f"{type(column).__name__}."
+                )
+        lengths = [len(column) for column in self._columns()]
         if not lengths or len(set(lengths)) > 1:
             raise ValueError(f"All inputs must have the same number of rows, not {lengths}.")
 
+    def _columns(self) -> list[Any]:
+        if isinstance(self.data, dict):
+            return list(self.data.values())
+        return list(self.data) if isinstance(self.data, tuple) else [self.data]
+
     def __len__(self) -> int:
-        return len(_columns(self.data)[0])
+        return len(self._columns()[0])
 
     def rows(self, start: int, stop: int) -> Inputs:
         """The rows as tensors."""
-        return map_leaves(lambda column: _as_tensor(column[start:stop]), self.data)
 
-    def fingerprint(self) -> str:
-        """A digest of every number."""
-        return digest(self.data)
+        def tensor(column: Any) -> Tensor:
+            part = column[start:stop]
+            # Copied: torch would warn that a memory-mapped file cannot be written to.
+            return part if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
 
-
-def _columns(data: object) -> list[Any]:
-    if isinstance(data, dict):
-        return list(data.values())
-    return list(data) if isinstance(data, tuple) else [data]
-
-
-def _as_tensor(rows: object) -> Tensor:
-    # Copied: torch would warn that a memory-mapped file cannot be written to.
-    return rows if isinstance(rows, Tensor) else torch.from_numpy(np.array(rows))
+        return map_leaves(tensor, self.data)
 
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """A torch data set with a length; targets are left aside.
-
-    Its fingerprint is that of some items, so a run that resumes looks at the inputs of every
-    finished shard.
-    """
+    """A torch data set with a length; targets are left aside."""
 
     data: Dataset[object]
-    is_probed: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return len(self.data)  # pyright: ignore[reportArgumentType]
@@ -101,12 +86,6 @@ class Items:
         """The items' inputs, collated as a `DataLoader` does."""
         items = default_collate([_inputs(self.data[i]) for i in range(start, stop)])
         return tuple(items) if isinstance(items, list) else items
-
-    def fingerprint(self) -> str:
-        """A digest of the length and of some items; to read all of them could take hours."""
-        count = len(self)
-        chosen = sorted({round(i * (count - 1) / (_PROBED - 1)) for i in range(_PROBED)})
-        return digest([count, [_inputs(self.data[i]) for i in chosen if count]])
 
 
 def _inputs(item: object) -> object:
