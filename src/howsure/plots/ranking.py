@@ -19,6 +19,7 @@ def sparsification(
     uncertainty: object,  # like the error, or several by name
     *,
     normalise: bool = True,
+    points: int = 1000,
     ax: Axes | None = None,
 ) -> Axes:
     """Axes with the mean error of what remains, the oracle, and the area between them (AUSE).
@@ -30,11 +31,12 @@ def sparsification(
             for all methods, or a dict with the methods' names.
         uncertainty: Variance, or anything that rises with it.
         normalise: Divides by the mean error, so that all curves begin at 1.
+        points: How many points of a curve are drawn at most, evenly spaced.
         ax: Where to draw; by default a new figure.
     """
     methods = by_name(uncertainty)
     errors = _error_of_each(error, methods)
-    curves = {name: _curve(errors[name], u, normalise) for name, u in methods.items()}
+    curves = {name: _curve(errors[name], u, normalise, points) for name, u in methods.items()}
     ax, theme = prepared(ax)
     for index, (name, (removed, remaining, oracle, area)) in enumerate(curves.items()):
         mark = theme.mark(index)
@@ -63,13 +65,13 @@ def _error_of_each(error: object, methods: Mapping[str, object]) -> dict[str, ob
 
 
 def _curve(
-    error: object, uncertainty: object, normalise: bool
+    error: object, uncertainty: object, normalise: bool, points: int
 ) -> tuple[Array, Array, Array, float]:
     """Share removed, mean error that remains, the oracle's, and AUSE."""
     both = tensor("error", error), tensor("uncertainty", uncertainty)
     curve = metrics.sparsification_curve(*both, normalise=normalise)
     area = float(metrics.ause(*both, normalise=normalise))
-    removed, remaining, oracle = thinned(*(column.numpy() for column in curve))
+    removed, remaining, oracle = thinned(*(column.numpy() for column in curve), most=points)
     return removed, remaining, oracle, area
 
 
