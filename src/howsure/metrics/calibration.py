@@ -80,8 +80,8 @@ def calibration_curve(
         mask: False entries do not count and may be NaN.
         weight: How much each entry counts.
     """
-    chosen = entries(mask, weight, mean=mean, var=var, target=target)
-    return _below_quantiles(*chosen, levels)
+    mean, var, target, weight = entries(mask, weight, mean=mean, var=var, target=target)
+    return _below_quantiles((target - mean) / positive_variance(var).sqrt(), weight, levels)
 
 
 def _area(sums: Sums) -> Tensor:
@@ -110,19 +110,16 @@ def miscalibration_area(
     The curve is taken as piecewise linear. As in Tran et al. (2020) and uncertainty-toolbox, there
     with central intervals in place of quantiles.
     """
-    chosen = entries(mask, weight, mean=mean, var=var, target=target)
-    return _below_quantiles(*chosen, levels)
+    mean, var, target, weight = entries(mask, weight, mean=mean, var=var, target=target)
+    return _below_quantiles((target - mean) / positive_variance(var).sqrt(), weight, levels)
 
 
 def _below_quantiles(
-    mean: Tensor,  # (n,)
-    var: Tensor,  # (n,)
-    target: Tensor,  # (n,)
+    z: Tensor,  # (n,), standardized targets
     weight: Tensor,  # (n,)
     levels: Sequence[float],
 ) -> Sums:
     """Sums whose mean is the levels and, below them, the observed fractions."""
-    z = (target - mean) / positive_variance(var).sqrt()
     promised = torch.as_tensor(levels, dtype=z.dtype, device=z.device)
     ascending = promised.dim() == 1 and bool((promised.diff() > 0).all())
     if not (ascending and len(promised) > 1 and promised[0] >= 0 and promised[-1] <= 1):

@@ -151,7 +151,8 @@ def reliability_curve(
 
     Bin k holds the confidences in (k / bins, (k + 1) / bins]. Guo et al. (2017).
     """
-    return _binned(*classes(mask, weight, probabilities=probabilities, target=target), bins)
+    rows, target, weight = classes(mask, weight, probabilities=probabilities, target=target)
+    return _binned(rows, target, weight, bins)
 
 
 def _expected_gap(sums: Sums) -> Tensor:
@@ -172,7 +173,8 @@ def ece(
 
     See `reliability_curve` for the bins. Guo et al. (2017).
     """
-    return _binned(*classes(mask, weight, probabilities=probabilities, target=target), bins)
+    rows, target, weight = classes(mask, weight, probabilities=probabilities, target=target)
+    return _binned(rows, target, weight, bins)
 
 
 @kept(classes)

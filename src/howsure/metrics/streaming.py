@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -62,7 +62,10 @@ class Sums(NamedTuple):
     @classmethod
     def join(cls, parts: Sequence[Sums]) -> Sums:
         """The sums over all parts of the data, in their order."""
-        return functools.reduce(lambda a, b: cls(a[0] + b[0], a[1] + b[1]), parts)
+        total, weight = parts[0]
+        for part in parts[1:]:
+            total, weight = total + part.total, weight + part.weight
+        return cls(total, weight)
 
     def mean(self) -> Tensor:
         """The total divided by the weight."""
@@ -170,7 +173,8 @@ def streamed(
         def join(_: object, batches: list[list[Tensor]]) -> Result:
             for tensors in zip(*batches, strict=True):
                 _check_equal(tensor.shape for tensor in tensors)
-            return finish(kind.join([kind(*batch) for batch in batches]))
+            parts: Any = [kind(*batch) for batch in batches]
+            return finish(kind.join(parts))
 
         metric = Metric(
             at_once,

@@ -156,6 +156,8 @@ def _sparsification(
     def draw(ax: Axes, error: Tensor, rankings: Mapping[str, Tensor]) -> None:
         ax.axhline(1, color=LIGHT.ink, linewidth=1, linestyle=(0, (2, 2)), label="no ranking")
         plots.sparsification(error, rankings, points=60, ax=ax)
+        # The last few predictions can be far above; the curves before them are what counts.
+        ax.set_ylim(0, min(1.5, ax.get_ylim()[1]))
 
     return _family(
         "sparsification",
@@ -228,11 +230,16 @@ def _sweep(levels: Levels, curves: Mapping[str, Sequence[float]], unit: str) -> 
 
     def draw(ax: Axes, index: int) -> None:
         prepared(ax)
+        color = LIGHT.mark(3).colour
         for k, (name, values) in enumerate(curves.items()):
-            series(ax, factors, values, k, name)
-            now = {"marker": "D", "markersize": 9, "markerfacecolor": "none"}
-            look = {"color": LIGHT.mark(3).colour, "linestyle": "none"}
-            ax.plot(factors[index], values[index], **now, **look, label="" if k else "this level")
+            series(ax, factors, torch.tensor(values).numpy(), k, name)
+            ax.plot(
+                *(factors[index], values[index], "D"),
+                color=color,
+                markersize=9,
+                markerfacecolor="none",
+                label="" if k else "this level",
+            )
         if factors.min() > 0:
             ax.set_xscale("log")
         ax.set_xticks(factors, [f"{factor:g}" for factor in factors], minor=False)
@@ -314,8 +321,11 @@ def _page_style() -> Iterator[Theme]:
 
 def _svg(ax: Axes) -> str:
     """The figure as an element of the page, with the page's variables for its colors."""
-    text = io.StringIO()
-    ax.figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    from matplotlib.figure import Figure
+
+    figure, text = ax.figure, io.StringIO()
+    assert isinstance(figure, Figure)
+    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
