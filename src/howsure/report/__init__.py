@@ -1,7 +1,7 @@
 """A report as one HTML file that opens from disk; see docs/report.md."""
 
-from howsure.report.build import build as build
-from howsure.report.build import from_predictions as from_predictions
+from howsure.report.evaluation import build as build
+from howsure.report.evaluation import from_predictions as from_predictions
 from howsure.report.options import Options as Options
 from howsure.report.page import to_html as to_html
 from howsure.report.page import write as write
