@@ -35,8 +35,6 @@ _OTHER_MEANINGS = {
         "moments/rules/structural.py",  # a way to pad
     },
     "linear": {
-        "report/values.py",
-        "report/axes.py",
         "report/charts.py",  # a scale of an axis
         "moments/rules/resampling.py",  # a way to interpolate
         "moments/rules/linear.py",

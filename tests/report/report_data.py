@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 
 from howsure import Prediction, report
+from howsure.report import charts
 
 HOSTILE = "</script><script>document.title='broken'</script>\"'&\u2028é漢🙂"
 
@@ -67,5 +68,18 @@ def chart(found, key, level=None, output=0):
     return next(c for c in view.charts if c.key == key)
 
 
-def series(found_chart, name):
-    return next(s for s in found_chart.series if s.name == name)
+def keep_axes(monkeypatch):
+    """From now on charts are not drawn: their `svg` is the name of their Axes in what returns."""
+    kept = {}
+
+    def keep(ax):
+        kept[str(len(kept))] = ax
+        return str(len(kept) - 1)
+
+    monkeypatch.setattr(charts, "_svg", keep)
+    return kept
+
+
+def line(ax, name):
+    """The line whose label begins so, as (x, y)."""
+    return next(each.get_data() for each in ax.lines if str(each.get_label()).startswith(name))

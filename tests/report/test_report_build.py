@@ -7,7 +7,7 @@ from html import unescape
 
 import pytest
 import torch
-from report_data import metric
+from report_data import keep_axes, line, metric
 from torch import nn
 
 import howsure as hs
@@ -115,16 +115,17 @@ def test_a_noise_of_the_users_own_is_left_to_the_user():
 
 
 @pytest.mark.filterwarnings("ignore:The best rate")
-def test_search_and_budget_are_shown_where_there_are_any():
+def test_search_and_budget_are_shown_where_there_are_any(monkeypatch):
     model = small_net()
     loader = pairs(model)
     sure = hs.Uncertain(model, noise=hs.noise.std(0.1), method="gradients")
     sure.fit(loader, rates=[0.0, 0.001, 0.01, 0.1], show_progress=False)
+    with monkeypatch.context() as patch:
+        axes = keep_axes(patch)
+        rates, nll = line(axes[built(sure, loader).search.svg], "NLL")
+    assert tuple(nll) == sure.last_fit.nll
+    assert list(rates) == sorted(rates)
     found = built(sure, loader)
-    assert found.search is not None
-    line = next(s for s in found.search.series if s.name == "NLL")
-    assert line.y == sure.last_fit.nll
-    assert list(line.x) == sorted(line.x)
     shares = {share.kind: share.share for share in found.budget}
     assert sum(share.share for share in found.budget) == pytest.approx(1)
     sensor = metric(found, "Variance from the sensor").value

@@ -8,11 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from howsure.metrics.checks import Gaussians, bin_count, gaussians, positive_variance, variances
+from howsure.metrics.checks import bin_count, entries, positive_variance
 from howsure.metrics.ranks import tied_means
 from howsure.metrics.scores import half_widths
-from howsure.metrics.streaming import kept, streamed
-from howsure.metrics.summaries import Sums
+from howsure.metrics.streaming import Sums, kept, streamed
 
 PERCENT = tuple(k / 100 for k in range(101))
 
@@ -35,7 +34,7 @@ def coverage(
     weight: Tensor | None = None,  # (...)
 ) -> Sums:
     """Fraction of targets inside the central interval of `level`; should be `level`."""
-    mean, var, target, weight = gaussians(mean, var, target, mask=mask, weight=weight)
+    mean, var, target, weight = entries(mask, weight, mean=mean, var=var, target=target)
     inside = (target - mean).abs() <= half_widths(var, level)
     return Sums.of(inside.to(weight), weight)
 
@@ -52,7 +51,7 @@ def sharpness(
     Lower is better among methods that are equally calibrated. Kuleshov et al. (2018)
     take no root.
     """
-    return Sums.of(*variances(var, mask=mask, weight=weight))
+    return Sums.of(*entries(mask, weight, var=var))
 
 
 def _as_curve(sums: Sums) -> CalibrationCurve:
@@ -81,7 +80,8 @@ def calibration_curve(
         mask: False entries do not count and may be NaN.
         weight: How much each entry counts.
     """
-    return _below_quantiles(gaussians(mean, var, target, mask=mask, weight=weight), levels)
+    mean, var, target, weight = entries(mask, weight, mean=mean, var=var, target=target)
+    return _below_quantiles((target - mean) / positive_variance(var).sqrt(), weight, levels)
 
 
 def _area(sums: Sums) -> Tensor:
@@ -110,13 +110,16 @@ def miscalibration_area(
     The curve is taken as piecewise linear. As in Tran et al. (2020) and uncertainty-toolbox, there
     with central intervals in place of quantiles.
     """
-    return _below_quantiles(gaussians(mean, var, target, mask=mask, weight=weight), levels)
+    mean, var, target, weight = entries(mask, weight, mean=mean, var=var, target=target)
+    return _below_quantiles((target - mean) / positive_variance(var).sqrt(), weight, levels)
 
 
-def _below_quantiles(predicted: Gaussians, levels: Sequence[float]) -> Sums:
+def _below_quantiles(
+    z: Tensor,  # (n,), standardized targets
+    weight: Tensor,  # (n,)
+    levels: Sequence[float],
+) -> Sums:
     """Sums whose mean is the levels and, below them, the observed fractions."""
-    mean, var, target, weight = predicted
-    z = (target - mean) / positive_variance(var).sqrt()
     promised = torch.as_tensor(levels, dtype=z.dtype, device=z.device)
     ascending = promised.dim() == 1 and bool((promised.diff() > 0).all())
     if not (ascending and len(promised) > 1 and promised[0] >= 0 and promised[-1] <= 1):
@@ -134,7 +137,7 @@ class SpreadCurve(NamedTuple):
     rmse: Tensor  # (bins,)
 
 
-@kept(gaussians)
+@kept(entries)
 def spread_curve(
     mean: Tensor,  # (...)
     var: Tensor,  # (...)
@@ -148,7 +151,7 @@ def spread_curve(
     Entries of equal variance share their mean squared error, so that their order does not matter.
     After Levi et al. (2022).
     """
-    mean, var, target, _ = gaussians(mean, var, target, mask=mask)
+    mean, var, target, _ = entries(mask, mean=mean, var=var, target=target)
     var, order = var.sort()
     squared = tied_means(var, (target - mean).square()[order])
     bin_count(bins, len(var))
@@ -156,7 +159,7 @@ def spread_curve(
     return SpreadCurve(means[0].sqrt(), means[1].sqrt())
 
 
-@kept(gaussians)
+@kept(entries)
 def ence(
     mean: Tensor,  # (...)
     var: Tensor,  # (...)
@@ -165,7 +168,7 @@ def ence(
     bins: int = 10,
     mask: Tensor | None = None,  # (...), bool
 ) -> Tensor:
-    """Expected normalised calibration error: mean over bins of |std - rmse| / std.
+    """Expected normalized calibration error: mean over bins of |std - rmse| / std.
 
     See `spread_curve` for the bins. Levi et al. (2022).
     """

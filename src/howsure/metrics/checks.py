@@ -1,219 +1,119 @@
-"""The one place that says which inputs metrics accept.
+"""The one check of arguments: which data metrics accept, and which entries of them count.
 
-Every function returns the chosen entries, `(n,)` or `(n, k)`, in float64: sums over millions of
-float32 predictions lose the digits by which methods differ. Shapes must be equal, since
-broadcasting `(n,)` against `(n, 1)` is a silent error of a common kind.
+All data come back as chosen entries, `(n,)` or `(n, k)`, in float64: sums over millions of float32
+predictions lose the digits by which methods differ. Shapes must be equal, since broadcasting `(n,)`
+against `(n, 1)` is a silent error of a common kind.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from howsure.metrics.selection import are_tensors, select, share
-
-# How far rows of probabilities may be from summing to 1: the rounding of bfloat16.
-_SUM_TOLERANCE = 1e-2
-
-
-class Points(NamedTuple):
-    """Predicted values, true values and weights."""
-
-    mean: Tensor  # (n,), or (n, d) for vectors
-    target: Tensor  # like mean
-    weight: Tensor  # (n,)
-
-
-class Gaussians(NamedTuple):
-    """Predicted Gaussians, true values and weights."""
-
-    mean: Tensor  # (n,), or (n, classes)
-    var: Tensor  # like mean, not negative
-    target: Tensor  # like mean; for classes (n,), int64
-    weight: Tensor  # (n,)
+# What the name of an argument promises: where the entries break it, and the words for that.
+# Rows of probabilities may miss 1 by the rounding of bfloat16.
+_PROMISES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "var": (lambda x: x < 0, "is negative in {} entries; was a log variance passed?"),
+    "error": (
+        lambda x: x < 0,
+        "is negative in {} entries; take `abs()` or square the residuals.",
+    ),
+    "positive": (
+        lambda x: (x != 0) & (x != 1),
+        "holds values other than 0 and 1 in {} entries; pass a boolean tensor.",
+    ),
+    "probabilities": (
+        lambda x: ((x.sum(1) - 1).abs() > 1e-2) | (x.amin(1) < 0),
+        "is negative or does not sum to 1 over dimension 1 in {} rows; turn logits into "
+        "probabilities with `logits.softmax(1)`.",
+    ),
+}
 
 
-class Classes(NamedTuple):
-    """One score per class, the true class and weights."""
-
-    scores: Tensor  # (n, classes)
-    target: Tensor  # (n,), int64
-    weight: Tensor  # (n,)
-
-
-def points(
-    mean: Tensor,  # (...)
-    target: Tensor,  # (...)
-    *,
-    mask: Tensor | None = None,
-    weight: Tensor | None = None,
-) -> Points:
-    """Chosen predictions and targets of a regression."""
-    _same_shape(mean=mean, target=target)
-    return Points(*select(target.shape, mask, weight, mean=mean, target=target))
-
-
-def gaussians(
-    mean: Tensor,  # (...)
-    var: Tensor,  # (...)
-    target: Tensor,  # (...)
-    *,
-    mask: Tensor | None = None,
-    weight: Tensor | None = None,
-) -> Gaussians:
-    """Chosen Gaussian predictions and targets."""
-    _same_shape(mean=mean, var=var, target=target)
-    chosen = Gaussians(*select(target.shape, mask, weight, mean=mean, var=var, target=target))
-    _not_negative("var", chosen.var, "was a log variance passed?")
+def entries(mask: Tensor | None, weight: Tensor | None = None, /, **data: Tensor) -> list[Tensor]:
+    """The chosen entries `(n,)` of tensors of equal shape, and last their weights `(n,)`."""
+    chosen = _select(_common_shape(data), mask, weight, data)
+    _check_promises(data, chosen)
     return chosen
 
 
-def variances(
-    var: Tensor,  # (...)
-    *,
-    mask: Tensor | None = None,
-    weight: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Chosen variances and their weights."""
-    are_tensors(var=var)
-    chosen, weights = select(var.shape, mask, weight, var=var)
-    _not_negative("var", chosen, "was a log variance passed?")
-    return chosen, weights
-
-
 def vectors(
-    mean: Tensor,  # (..., d, ...), d at `dim`
-    target: Tensor,  # like mean
+    mask: Tensor | None,
+    weight: Tensor | None = None,
+    /,
     *,
     dim: int = 1,
-    mask: Tensor | None = None,
-    weight: Tensor | None = None,
-) -> Points:
-    """Chosen vectors of two fields; masks have no vector dimension, or one of size 1."""
-    _same_shape(mean=mean, target=target)
-    if not -mean.dim() <= dim < mean.dim():
+    **data: Tensor,  # (..., d, ...), d at `dim`
+) -> list[Tensor]:
+    """The chosen vectors `(n, d)` and last their weights; masks have no, or one, component."""
+    shape = _common_shape(data)
+    if not -len(shape) <= dim < len(shape):
         raise ValueError(
-            f"`mean` has shape {tuple(mean.shape)} and no dimension {dim} for the components of "
-            "a vector; choose another `dim=`."
+            f"`{next(iter(data))}` has shape {tuple(shape)} and no dimension {dim} for the "
+            "components of a vector; choose another `dim=`."
         )
-    mean, target = mean.movedim(dim, -1), target.movedim(dim, -1)
     mask, weight = (
-        x.squeeze(dim) if x is not None and x.dim() == mean.dim() else x for x in (mask, weight)
+        x.squeeze(dim) if x is not None and x.dim() == len(shape) else x for x in (mask, weight)
     )
-    return Points(*select(target.shape[:-1], mask, weight, mean=mean, target=target))
+    data = {name: x.movedim(dim, -1) for name, x in data.items()}
+    return _select(next(iter(data.values())).shape[:-1], mask, weight, data)
+
+
+def classes(
+    mask: Tensor | None,
+    weight: Tensor | None = None,
+    /,
+    *,
+    target: Tensor,  # (batch, ...), class indices
+    **scores: Tensor,  # (batch, classes, ...)
+) -> list[Tensor]:
+    """The chosen scores `(n, classes)`, true classes and weights; shapes as in `cross_entropy`."""
+    shape, name = _common_shape(scores), next(iter(scores))
+    _check_tensors({"target": target})
+    if len(shape) < 2 or shape[:1] + shape[2:] != target.shape:
+        raise ValueError(
+            f"`{name}` has shape {tuple(shape)} and `target` has shape {tuple(target.shape)}; give "
+            "(batch, classes, ...) and class indices (batch, ...)."
+        )
+    data = {name: x.movedim(1, -1) for name, x in scores.items()} | {"target": target}
+    *rows, labels, weights = _select(target.shape, mask, weight, data)
+    _check_promises(scores, rows)
+    bad = (labels < 0) | (labels >= shape[1]) | (labels != labels.floor())
+    if bad.any():
+        raise ValueError(
+            f"`target` is not a class index from 0 to {shape[1] - 1} in {share(bad)} entries; "
+            "leave such entries out with `mask=`."
+        )
+    return [*rows, labels.long(), weights]
 
 
 def ellipsoids(
-    covariance: Tensor,  # (..., d, d), or variances (..., d)
-    mask: Tensor | None = None,
+    mask: Tensor | None,
     weight: Tensor | None = None,
-    **vectors: Tensor,  # (..., d)
+    /,
+    *,
+    covariance: Tensor,  # (..., d, d), or variances (..., d)
+    **data: Tensor,  # (..., d)
 ) -> list[Tensor]:
-    """Cholesky factors of the chosen covariances, the chosen vectors by name, and weights."""
-    _same_shape(**vectors)
-    are_tensors(covariance=covariance)
-    name, first = next(iter(vectors.items()))
-    if first.dim() == 0 or covariance.shape not in (first.shape, (*first.shape, first.shape[-1])):
+    """The chosen vectors, Cholesky factors `(n, d, d)` of their covariances, and weights."""
+    shape = _common_shape(data)
+    _check_tensors({"covariance": covariance})
+    if len(shape) == 0 or covariance.shape not in (shape, (*shape, shape[-1])):
         raise ValueError(
-            f"`{name}` has shape {tuple(first.shape)} and `covariance` has shape "
+            f"`{next(iter(data))}` has shape {tuple(shape)} and `covariance` has shape "
             f"{tuple(covariance.shape)}; give (..., d) and (..., d, d), or variances (..., d)."
         )
-    full = torch.diag_embed(covariance) if covariance.dim() == first.dim() else covariance
-    chosen = select(first.shape[:-1], mask, weight, covariance=full, **vectors)
-    factors, failed = torch.linalg.cholesky_ex(chosen[0])
-    if bool((failed > 0).any()):
+    full = torch.diag_embed(covariance) if covariance.dim() == len(shape) else covariance
+    chosen = _select(shape[:-1], mask, weight, {**data, "covariance": full})
+    factors, failed = torch.linalg.cholesky_ex(chosen[-2])
+    if (failed > 0).any():
         raise ValueError(
             f"`covariance` is not positive definite in {share(failed > 0)} entries, where this "
             "metric is undefined."
         )
-    return [factors, *chosen[1:]]
-
-
-def classes(
-    scores: Tensor,  # (batch, classes, ...)
-    target: Tensor,  # (batch, ...), class indices
-    *,
-    mask: Tensor | None = None,
-    weight: Tensor | None = None,
-) -> Classes:
-    """Chosen scores and true classes; shapes as in `torch.nn.functional.cross_entropy`."""
-    return _classes("scores", scores, target, mask, weight)
-
-
-def class_probabilities(
-    probabilities: Tensor,  # (batch, classes, ...)
-    target: Tensor,  # (batch, ...), class indices
-    *,
-    mask: Tensor | None = None,
-    weight: Tensor | None = None,
-) -> Classes:
-    """Chosen rows of probabilities, not negative and with sum 1, and true classes."""
-    chosen = _classes("probabilities", probabilities, target, mask, weight)
-    off = (chosen.scores.sum(1) - 1).abs() > _SUM_TOLERANCE
-    bad = off | (chosen.scores.amin(1) < 0)
-    if bad.any():
-        raise ValueError(
-            f"`probabilities` is negative or does not sum to 1 over dimension 1 in {share(bad)} "
-            "rows; turn logits into probabilities with `logits.softmax(1)`."
-        )
-    return chosen
-
-
-def class_gaussians(
-    mean: Tensor,  # (batch, classes, ...)
-    var: Tensor,  # (batch, classes, ...)
-    target: Tensor,  # (batch, ...), class indices
-    *,
-    mask: Tensor | None = None,
-    weight: Tensor | None = None,
-) -> Gaussians:
-    """Chosen Gaussians per class, `(n, classes)`, and true classes, `(n,)`."""
-    _same_shape(mean=mean, var=var)
-    rows = {name: _class_last(name, x, target) for name, x in {"mean": mean, "var": var}.items()}
-    means, variances, labels, weights = select(target.shape, mask, weight, **rows, target=target)
-    _not_negative("var", variances, "was a log variance passed?")
-    return Gaussians(means, variances, _class_indices(labels, means.shape[1]), weights)
-
-
-def errors(
-    error: Tensor,  # (...)
-    uncertainty: Tensor,  # (...)
-    *,
-    mask: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Chosen errors, and the uncertainties that should rank them."""
-    _same_shape(error=error, uncertainty=uncertainty)
-    chosen, ranking, _ = select(error.shape, mask, None, error=error, uncertainty=uncertainty)
-    _not_negative("error", chosen, "take `abs()` or square the residuals.")
-    return chosen, ranking
-
-
-def detections(
-    score: Tensor,  # (...)
-    positive: Tensor,  # (...), bool, or 0 and 1
-    *,
-    mask: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Chosen scores, and 1 where there is what they should detect, else 0."""
-    _same_shape(score=score, positive=positive)
-    scores, labels, _ = select(score.shape, mask, None, score=score, positive=positive)
-    if ((labels != 0) & (labels != 1)).any():
-        raise ValueError("`positive` holds values other than 0 and 1; pass a boolean tensor.")
-    return scores, labels
-
-
-def pairs(
-    first: Tensor,  # (...)
-    second: Tensor,  # (...)
-    *,
-    mask: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The entries of two tensors that the mask selects."""
-    _same_shape(first=first, second=second)
-    left, right, _ = select(first.shape, mask, None, first=first, second=second)
-    return left, right
+    return [*chosen[:-2], factors, chosen[-1]]
 
 
 def positive_variance(var: Tensor, floor: float = 0.0) -> Tensor:
@@ -237,56 +137,94 @@ def probability(name: str, value: float) -> float:
     return value
 
 
-def bin_count(bins: int, entries: int | None = None) -> int:
+def bin_count(bins: int, count: int | None = None) -> int:
     """A number of bins, no larger than the number of entries to be put into them."""
     if bins < 1:
         raise ValueError(f"`bins` is {bins}; give at least 1.")
-    if entries is not None and bins > entries:
-        raise ValueError(f"`bins` is {bins} for {entries} predictions; give at most {entries}.")
+    if count is not None and bins > count:
+        raise ValueError(f"`bins` is {bins} for {count} predictions; give at most {count}.")
     return bins
 
 
-def _same_shape(**tensors: Tensor) -> None:
-    are_tensors(**tensors)
-    (first, expected), *others = tensors.items()
+def share(bad: Tensor) -> str:
+    """How many entries are true, for an error message."""
+    return f"{int(bad.sum())} of {bad.numel()}"
+
+
+def _check_tensors(data: Mapping[str, object]) -> None:
+    for name, value in data.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"`{name}` is a {type(value).__name__}; pass a torch tensor, for example "
+                f"`torch.as_tensor({name})`."
+            )
+
+
+def _common_shape(data: Mapping[str, Tensor]) -> torch.Size:
+    _check_tensors(data)
+    (first, expected), *others = data.items()
     for name, value in others:
         if value.shape != expected.shape:
             raise ValueError(
                 f"`{first}` has shape {tuple(expected.shape)} and `{name}` has shape "
                 f"{tuple(value.shape)}; make them equal, for example with `squeeze` or `expand_as`."
             )
+    return expected.shape
 
 
-def _classes(
-    name: str, scores: Tensor, target: Tensor, mask: Tensor | None, weight: Tensor | None
-) -> Classes:
-    rows = {name: _class_last(name, scores, target)}
-    chosen, labels, weights = select(target.shape, mask, weight, **rows, target=target)
-    return Classes(chosen, _class_indices(labels, chosen.shape[1]), weights)
+def _select(
+    shape: torch.Size, mask: Tensor | None, weight: Tensor | None, data: Mapping[str, Tensor]
+) -> list[Tensor]:
+    """The chosen entries of each tensor and last their weights, in float64, all finite.
+
+    Entries that the mask or a weight of 0 leaves out are not looked at and may be NaN. A tensor may
+    have further dimensions behind `shape`.
+    """
+    chosen = None
+    if mask is not None:
+        _check_repeats("mask", mask, shape)
+        if mask.dtype != torch.bool:
+            raise ValueError(f"`mask` is {mask.dtype}; pass a boolean tensor, for example `x > 0`.")
+        chosen = mask.expand(shape)
+    if weight is not None:
+        _check_repeats("weight", weight, shape)
+        if not (weight >= 0).all():
+            raise ValueError("`weight` holds negative or NaN values; pass values from 0 up.")
+        positive = (weight > 0).expand(shape)
+        chosen = positive if chosen is None else chosen & positive
+        data = {**data, "weight": weight.expand(shape)}
+    selected = []
+    for name, value in data.items():
+        flat = value.reshape(-1, *value.shape[len(shape) :]) if chosen is None else value[chosen]
+        # Apple's GPU has no float64.
+        x = (flat.cpu() if flat.device.type == "mps" else flat).to(torch.float64)
+        if x.numel() == 0:
+            raise ValueError(f"`{name}` has no entries to evaluate; check the data and the mask.")
+        # A finite sum has finite terms, and is cheaper than a look at each.
+        if not x.sum().isfinite() and not x.isfinite().all():
+            raise ValueError(
+                f"`{name}` is NaN or infinite in {share(~x.isfinite())} entries; leave them out "
+                "with `mask=`."
+            )
+        selected.append(x)
+    if weight is None:
+        selected.append(selected[0].new_ones(len(selected[0])))
+    return selected
 
 
-def _class_last(name: str, scores: Tensor, target: Tensor) -> Tensor:
-    are_tensors(**{name: scores}, target=target)
-    if scores.dim() < 2 or scores.shape[:1] + scores.shape[2:] != target.shape:
+def _check_promises(names: Iterable[str], chosen: Sequence[Tensor]) -> None:
+    for name, x in zip(names, chosen, strict=False):
+        is_broken, words = _PROMISES.get(name, (None, ""))
+        if is_broken is not None and (bad := is_broken(x)).any():
+            raise ValueError(f"`{name}` {words.format(share(bad))}")
+
+
+def _check_repeats(name: str, value: Tensor, shape: torch.Size) -> None:
+    _check_tensors({name: value})
+    if value.dim() != len(shape) or any(
+        size not in (1, full) for size, full in zip(value.shape, shape, strict=True)
+    ):
         raise ValueError(
-            f"`{name}` has shape {tuple(scores.shape)} and `target` has shape "
-            f"{tuple(target.shape)}; give (batch, classes, ...) and class indices (batch, ...)."
-        )
-    return scores.movedim(1, -1)
-
-
-def _class_indices(target: Tensor, count: int) -> Tensor:
-    bad = (target < 0) | (target >= count) | (target != target.floor())
-    if bad.any():
-        raise ValueError(
-            f"`target` is not a class index from 0 to {count - 1} in {share(bad)} entries; "
-            "leave such entries out with `mask=`."
-        )
-    return target.long()
-
-
-def _not_negative(name: str, entries: Tensor, hint: str) -> None:
-    if entries.amin() < 0:
-        raise ValueError(
-            f"`{name}` is negative in {share(entries < 0)} entries, which it cannot be; {hint}"
+            f"`{name}` has shape {tuple(value.shape)} for predictions of shape {tuple(shape)}; "
+            "give as many dimensions, of equal size or of size 1 where it repeats."
         )

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from howsure.metrics.checks import ellipsoids, probability
-from howsure.metrics.streaming import streamed
-from howsure.metrics.summaries import Sums
+from howsure.metrics.streaming import Sums, streamed
 
 
 @streamed(Sums, Sums.mean)
@@ -26,13 +25,15 @@ def nees(
     mask: Tensor | None = None,  # (...), bool
     weight: Tensor | None = None,  # (...)
 ) -> Sums:
-    """Mean normalised estimation error squared: (target - mean)^T C^-1 (target - mean).
+    """Mean normalized estimation error squared: (target - mean)^T C^-1 (target - mean).
 
     d if the covariance is right, above it if it is too small. `chi_square_band` says how far from d
     is still chance. Over the steps of one filter, errors follow each other and the band is too
     narrow; take it over independent runs.
     """
-    factors, mean, target, weight = ellipsoids(covariance, mask, weight, mean=mean, target=target)
+    mean, target, factors, weight = ellipsoids(
+        mask, weight, covariance=covariance, mean=mean, target=target
+    )
     return Sums.of(_mahalanobis(target - mean, factors), weight)
 
 
@@ -44,12 +45,14 @@ def nis(
     mask: Tensor | None = None,  # (...), bool
     weight: Tensor | None = None,  # (...)
 ) -> Sums:
-    """Mean normalised innovation squared: y^T S^-1 y for innovations y of a filter.
+    """Mean normalized innovation squared: y^T S^-1 y for innovations y of a filter.
 
     d if the filter's noise is right, above it if the noise is stated too small. Needs no truth.
     Innovations of a consistent filter are white, so the band holds over the steps of one run.
     """
-    factors, innovation, weight = ellipsoids(covariance, mask, weight, innovation=innovation)
+    innovation, factors, weight = ellipsoids(
+        mask, weight, covariance=covariance, innovation=innovation
+    )
     return Sums.of(_mahalanobis(innovation, factors), weight)
 
 
@@ -58,7 +61,7 @@ def squared_mahalanobis(
     covariance: Tensor,  # (..., d, d), or variances (..., d)
 ) -> Tensor:  # (...)
     """e^T C^-1 e of each error: what `nees` and `nis` average, and `plots.consistency` draws."""
-    factors, errors, _ = ellipsoids(covariance, error=error)
+    errors, factors, _ = ellipsoids(None, covariance=covariance, error=error)
     return _mahalanobis(errors, factors).reshape(error.shape[:-1])
 
 
@@ -78,7 +81,7 @@ def chi_square_band(dof: int, *, count: int = 1, level: float = 0.95) -> tuple[f
 def chi_square_quantile(level: float, dof: int) -> float:
     """The value below which a chi-square variable lies with probability `level`.
 
-    By bisection of the regularised incomplete gamma function in log x, on the smaller tail, so that
+    By bisection of the regularized incomplete gamma function in log x, on the smaller tail, so that
     extreme levels keep their digits.
     """
     probability("level", level)

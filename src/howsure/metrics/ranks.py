@@ -1,17 +1,24 @@
-"""Whether the uncertainty puts predictions in the right order: AUROC and rank correlation."""
+"""Whether the uncertainty ranks predictions: AUROC, Spearman, sparsification, risk-coverage.
+
+Sparsification and risk-coverage look at the mean error of the most certain predictions, sorted by
+uncertainty: risk(k) = mean of the k smallest-uncertainty errors, k = 1..n. Then AURC = mean of
+risk(k) over k, and AUSE is AURC less that of the oracle, which sorts by the error itself.
+Predictions of equal uncertainty share their mean error, which is the expectation over their order.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.metrics.checks import classes, detections, pairs
-from howsure.metrics.selection import are_tensors
+from howsure.metrics.checks import classes, entries
 from howsure.metrics.streaming import kept
 
 
-@kept(detections)
+@kept(entries)
 def auroc(
     score: Tensor,  # (...)
     positive: Tensor,  # (...), bool, or 0 and 1
@@ -23,7 +30,7 @@ def auroc(
     The area under the receiver operating characteristic, as Mann-Whitney statistic:
     (sum of the ranks of positives - n+ (n+ + 1) / 2) / (n+ n-). 1/2 is chance.
     """
-    score, positive = detections(score, positive, mask=mask)
+    score, positive, _ = entries(mask, score=score, positive=positive)
     ones = positive.sum()
     zeros = len(positive) - ones
     if ones == 0 or zeros == 0:
@@ -46,7 +53,7 @@ def misclassification_auroc(
 
     Piece by piece: `auroc.stream()` with `positive = scores.argmax(1) != target`.
     """
-    classes(scores, target, mask=mask)
+    classes(mask, scores=scores, target=target)
     return auroc(uncertainty, scores.argmax(1) != target, mask=mask)
 
 
@@ -62,13 +69,12 @@ def out_of_distribution_auroc(
         inside: Uncertainties of data like the training data.
         outside: Uncertainties of other data.
     """
-    are_tensors(inside=inside, outside=outside)
     score = torch.cat([inside.flatten(), outside.flatten()])
     positive = torch.arange(len(score), device=score.device) >= inside.numel()
     return auroc(score, positive)
 
 
-@kept(pairs)
+@kept(entries)
 def rank_correlation(
     first: Tensor,  # (...), for example an uncertainty
     second: Tensor,  # (...), for example an error
@@ -76,14 +82,143 @@ def rank_correlation(
     mask: Tensor | None = None,  # (...), bool
 ) -> Tensor:
     """Spearman's rank correlation: Pearson's correlation of the ranks, ties with average rank."""
-    first, second = pairs(first, second, mask=mask)
+    first, second, _ = entries(mask, first=first, second=second)
     ranks = torch.stack([average_ranks(first), average_ranks(second)])
     # The mean rank is known exactly, so a constant has exactly no scatter.
-    centred = ranks - (len(first) + 1) / 2
-    scatter = centred @ centred.T
+    centered = ranks - (len(first) + 1) / 2
+    scatter = centered @ centered.T
     if (scatter.diagonal() == 0).any():
         raise ValueError("`first` or `second` is constant, so it has no ranking; leave it out.")
     return scatter[0, 1] / scatter.diagonal().prod().sqrt()
+
+
+class RiskCoverageCurve(NamedTuple):
+    """Mean error of the predictions that are kept, against their share."""
+
+    coverage: Tensor  # (n,), from 1/n to 1
+    risk: Tensor  # (n,)
+
+
+class SparsificationCurve(NamedTuple):
+    """Mean error of the predictions that remain, against the share that is removed."""
+
+    removed: Tensor  # (n,), from 0 to 1 - 1/n
+    error: Tensor  # (n,), the most uncertain removed first
+    oracle: Tensor  # (n,), the largest errors removed first
+
+
+@kept(entries)
+def risk_coverage_curve(
+    error: Tensor,  # (...), not negative
+    uncertainty: Tensor,  # (...)
+    *,
+    mask: Tensor | None = None,  # (...), bool
+) -> RiskCoverageCurve:
+    """Mean error of the most certain predictions, for every coverage.
+
+    For classification the error is 1 where the class is wrong. El-Yaniv & Wiener (2010).
+    """
+    error, uncertainty, _ = entries(mask, error=error, uncertainty=uncertainty)
+    return RiskCoverageCurve(_counts(error) / len(error), _risks(error, uncertainty))
+
+
+@kept(entries)
+def aurc(
+    error: Tensor,  # (...), not negative
+    uncertainty: Tensor,  # (...)
+    *,
+    mask: Tensor | None = None,  # (...), bool
+) -> Tensor:
+    """Area under the risk-coverage curve: mean of the risk over all coverages k/n.
+
+    In units of the error; lower is better. Geifman et al. (2019).
+    """
+    error, uncertainty, _ = entries(mask, error=error, uncertainty=uncertainty)
+    return _risks(error, uncertainty).mean()
+
+
+@kept(entries)
+def sparsification_curve(
+    error: Tensor,  # (...), not negative
+    uncertainty: Tensor,  # (...)
+    *,
+    normalise: bool = True,
+    mask: Tensor | None = None,  # (...), bool
+) -> SparsificationCurve:
+    """Mean error of what remains when the most uncertain predictions are removed.
+
+    Args:
+        error: Error of each prediction, such as |target - mean| or its end point error. For RMSE
+            give squared errors with `normalise=False` and take the root of both curves.
+        uncertainty: Variance, standard deviation, or anything that rises with it.
+        normalise: Divides both curves by the mean error, so that they begin at 1; False
+            leaves them in units of the error.
+        mask: False entries do not count and may be NaN.
+    """
+    error, uncertainty, _ = entries(mask, error=error, uncertainty=uncertainty)
+    if normalise:
+        error = _relative(error)
+    removed = (_counts(error) - 1) / len(error)
+    return SparsificationCurve(
+        removed, _risks(error, uncertainty).flip(0), _oracle_risks(error).flip(0)
+    )
+
+
+@kept(entries)
+def ause(
+    error: Tensor,  # (...), not negative
+    uncertainty: Tensor,  # (...)
+    *,
+    normalise: bool = True,
+    mask: Tensor | None = None,  # (...), bool
+) -> Tensor:
+    """Area under the sparsification error: mean over k of risk(k) - oracle risk(k).
+
+    0 if the uncertainty sorts like the error. After Ilg et al. (2018); published numbers differ in
+    the normalization, so state it with the number.
+
+    Args:
+        error: Error of each prediction, such as |target - mean| or its end point error.
+        uncertainty: Variance, standard deviation, or anything that rises with it.
+        normalise: Divides by the mean error: a number without unit, which says how good the
+            uncertainty is and not how good the predictions are. False: in units of the error,
+            the excess AURC of Geifman et al. (2019).
+        mask: False entries do not count and may be NaN.
+    """
+    error, uncertainty, _ = entries(mask, error=error, uncertainty=uncertainty)
+    if normalise:
+        error = _relative(error)
+    return (_risks(error, uncertainty) - _oracle_risks(error)).mean()
+
+
+def _risks(
+    error: Tensor,  # (n,)
+    uncertainty: Tensor,  # (n,)
+) -> Tensor:  # (n,)
+    """Mean error of the k most certain predictions, k = 1..n."""
+    ordered, order = uncertainty.sort()
+    return tied_means(ordered, error[order]).cumsum(0) / _counts(error)
+
+
+def _oracle_risks(
+    error: Tensor,  # (n,)
+) -> Tensor:  # (n,)
+    """Mean error of the k smallest errors, k = 1..n."""
+    return sorted_values(error).cumsum(0) / _counts(error)
+
+
+def _counts(error: Tensor) -> Tensor:
+    return torch.arange(1, len(error) + 1, dtype=error.dtype, device=error.device)
+
+
+def _relative(error: Tensor) -> Tensor:
+    mean = error.mean()
+    if mean == 0:
+        raise ValueError(
+            "`error` is 0 everywhere, so it cannot be normalized by its mean; pass "
+            "`normalise=False`."
+        )
+    return error / mean
 
 
 def average_ranks(

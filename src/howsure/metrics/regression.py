@@ -7,9 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from howsure.metrics.checks import points, vectors
-from howsure.metrics.streaming import streamed
-from howsure.metrics.summaries import Scatter, Sums
+from howsure.metrics.checks import entries, vectors
+from howsure.metrics.streaming import Scatter, Sums, streamed
 
 
 @streamed(Sums, Sums.root_mean)
@@ -21,7 +20,7 @@ def rmse(
     weight: Tensor | None = None,  # (...)
 ) -> Sums:
     """Root mean squared error over all entries: sqrt(mean((target - mean)^2))."""
-    mean, target, weight = points(mean, target, mask=mask, weight=weight)
+    mean, target, weight = entries(mask, weight, mean=mean, target=target)
     return Sums.of((target - mean).square(), weight)
 
 
@@ -34,7 +33,7 @@ def mae(
     weight: Tensor | None = None,  # (...)
 ) -> Sums:
     """Mean absolute error over all entries: mean(|target - mean|)."""
-    mean, target, weight = points(mean, target, mask=mask, weight=weight)
+    mean, target, weight = entries(mask, weight, mean=mean, target=target)
     return Sums.of((target - mean).abs(), weight)
 
 
@@ -60,7 +59,7 @@ def explained_variance(
     Pooled over all entries: give one output at a time if outputs differ in scale. A constant
     offset of the predictions does not lower it. As in the code of Loquercio et al. (2020), Table I.
     """
-    mean, target, weight = points(mean, target, mask=mask, weight=weight)
+    mean, target, weight = entries(mask, weight, mean=mean, target=target)
     return Scatter.of(torch.stack([target - mean, target]).unsqueeze(-1), weight)
 
 
@@ -77,13 +76,13 @@ def epe(
     weight: Tensor | None = None,  # like mask
 ) -> Sums:
     """Mean end point error: the Euclidean length of target - mean along `dim`."""
-    mean, target, weight = vectors(mean, target, dim=dim, mask=mask, weight=weight)
+    mean, target, weight = vectors(mask, weight, dim=dim, mean=mean, target=target)
     return Sums.of((target - mean).norm(dim=1), weight)
 
 
 def _kl(fitted: Scatter) -> Tensor:
     """KL(p||q) = 1/2 [tr(Q^-1 P) + d^T Q^-1 d - k + log det Q / det P], d = mean_p - mean_q."""
-    p, q = _cholesky(fitted.covariance())
+    p, q = _cholesky(fitted.scatter / fitted.weight)
     shift = (fitted.mean[0] - fitted.mean[1]).unsqueeze(-1)
     # |L^-1 A|^2 is tr(Q^-1 A A^T) for Q = L L^T.
     whitened = torch.linalg.solve_triangular(q, torch.cat([p, shift], dim=1), upper=False)
@@ -117,7 +116,7 @@ def kl_of_fitted_gaussians(
         raise ValueError(
             f"`direction` is {direction!r}; choose 'true||predicted' or 'predicted||true'."
         )
-    mean, target, weight = vectors(mean, target, dim=dim, mask=mask)
+    mean, target, weight = vectors(mask, dim=dim, mean=mean, target=target)
     first, second = (target, mean) if direction == "true||predicted" else (mean, target)
     return Scatter.of(torch.stack([first, second]), weight)
 

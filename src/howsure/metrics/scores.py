@@ -8,9 +8,8 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from howsure.metrics.checks import gaussians, positive_variance, probability
-from howsure.metrics.streaming import streamed
-from howsure.metrics.summaries import Sums
+from howsure.metrics.checks import entries, positive_variance, probability
+from howsure.metrics.streaming import Sums, streamed
 from howsure.moments.numerics import pdf
 
 
@@ -39,7 +38,7 @@ def nll(
         mask: False entries do not count and may be NaN.
         weight: How much each entry counts.
     """
-    mean, var, target, weight = gaussians(mean, var, target, mask=mask, weight=weight)
+    mean, var, target, weight = entries(mask, weight, mean=mean, var=var, target=target)
     score = gaussian_nll(target - mean, positive_variance(var, floor), include_constant)
     return Sums.of(score, weight)
 
@@ -64,7 +63,7 @@ def crps(
     With s = sqrt(var) and z = (target - mean) / s; in units of the target. A variance of 0 gives
     the absolute error. Gneiting et al. (2005), "Calibrated probabilistic forecasting".
     """
-    mean, var, target, weight = gaussians(mean, var, target, mask=mask, weight=weight)
+    mean, var, target, weight = entries(mask, weight, mean=mean, var=var, target=target)
     error, std = target - mean, var.sqrt()
     # tiny protects 0 / 0; an infinite z has the right limit below.
     z = error / std.clamp(min=torch.finfo(std.dtype).tiny)
@@ -87,7 +86,7 @@ def interval_score(
     In units of the target. Gneiting & Raftery (2007), "Strictly proper scoring rules", with
     alpha = 1 - level.
     """
-    mean, var, target, weight = gaussians(mean, var, target, mask=mask, weight=weight)
+    mean, var, target, weight = entries(mask, weight, mean=mean, var=var, target=target)
     half_width = half_widths(var, level)
     outside = ((target - mean).abs() - half_width).clamp(min=0)
     return Sums.of(2 * half_width + 2 / (1 - level) * outside, weight)

@@ -1,4 +1,4 @@
-"""Whether predicted variances and probabilities mean what they say."""
+"""Whether an uncertainty means what it says, and whether it ranks the errors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from howsure import metrics
 from howsure.metrics.calibration import PERCENT
-from howsure.plots.canvas import diagonal, equal_scales, label, legend, prepared, series
-from howsure.plots.values import Array, Predicted, by_name, mean_and_var, tensor, titled
+from howsure.plots.canvas import diagonal, equal_scales, fill, label, legend, prepared, series
+from howsure.plots.values import (
+    Predicted,
+    array,
+    by_name,
+    mean_and_var,
+    same_length,
+    tensor,
+    thinned,
+    titled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,28 +38,26 @@ def reliability(
     How many targets lie below each predicted quantile, against how many should: on the diagonal
     if calibrated. See `metrics.calibration_curve` and `metrics.miscalibration_area`.
     """
-    truth, methods = tensor("target", target), by_name(predicted)
-    curves = {name: _calibration(entry, truth, levels) for name, entry in methods.items()}
-    ax, theme = prepared(ax, size=(4.6, 4.2))
+    truth = tensor("target", target)
+    methods = {name: mean_and_var(entry) for name, entry in by_name(predicted).items()}
+    curves = {
+        name: (
+            metrics.calibration_curve(*both, truth, levels=levels),
+            metrics.miscalibration_area(*both, truth, levels=levels),
+        )
+        for name, both in methods.items()
+    }
+    ax, _ = prepared(ax, size=(4.6, 4.2))
     diagonal(ax, 0, 1, "calibrated")
-    for index, (name, (promised, observed, area)) in enumerate(curves.items()):
+    for index, (name, (curve, area)) in enumerate(curves.items()):
+        promised, observed = (column.numpy() for column in curve)
         series(ax, promised, observed, index, titled(name, f"area {area:.3f}"))
         if len(curves) == 1:
-            area_between = {"facecolor": theme.mark(0).colour, "alpha": 0.25, "linewidth": 0}
-            ax.fill_between(promised, promised, observed, **area_between)
+            fill(ax, promised, promised, observed, index)
     label(ax, "predicted probability", "share of targets below the quantile")
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     legend(ax)
     return ax
-
-
-def _calibration(
-    predicted: Predicted, target: Tensor, levels: Sequence[float]
-) -> tuple[Array, Array, float]:
-    mean, var = mean_and_var(predicted)
-    curve = metrics.calibration_curve(mean, var, target, levels=levels)
-    area = metrics.miscalibration_area(mean, var, target, levels=levels)
-    return curve.levels.numpy(), curve.observed.numpy(), float(area)
 
 
 def confidence(
@@ -68,17 +74,18 @@ def confidence(
     """
     truth = torch.as_tensor(target).detach().cpu()
     rows = {name: tensor("probabilities", p) for name, p in by_name(probabilities).items()}
-    curves = {name: metrics.reliability_curve(p, truth, bins=bins) for name, p in rows.items()}
-    errors = {name: float(metrics.ece(p, truth, bins=bins)) for name, p in rows.items()}
+    curves = {
+        name: (metrics.reliability_curve(p, truth, bins=bins), metrics.ece(p, truth, bins=bins))
+        for name, p in rows.items()
+    }
     ax, theme = prepared(ax, size=(4.6, 4.2))
     diagonal(ax, 0, 1, "calibrated")
-    for index, (name, curve) in enumerate(curves.items()):
-        mark, full = theme.mark(index), curve.fraction.numpy() > 0
-        x, y, share = (column.numpy()[full] for column in curve)
-        series(ax, x, y, index, titled(name, f"ECE {errors[name]:.3f}"))
-        ax.scatter(
-            x, y, s=20 + 180 * share, marker=mark.marker, color=mark.colour, zorder=3, clip_on=False
-        )
+    for index, (name, (curve, error)) in enumerate(curves.items()):
+        x, y, share = (column[curve.fraction > 0].numpy() for column in curve)
+        series(ax, x, y, index, titled(name, f"ECE {error:.3f}"))
+        mark = theme.mark(index)
+        look = {"marker": mark.marker, "color": mark.colour, "zorder": 3, "clip_on": False}
+        ax.scatter(x, y, s=20 + 180 * share, **look)
     label(ax, "confidence", "accuracy")
     ax.set(xlim=(0, 1.02), ylim=(0, 1.02), aspect="equal")
     legend(ax)
@@ -97,23 +104,125 @@ def std_vs_error(
     Bins hold equally many predictions, sorted by variance; below the diagonal the method is less
     sure than it could be, above it too sure. See `metrics.spread_curve` and `metrics.ence`.
     """
-    truth, methods = tensor("target", target), by_name(predicted)
+    truth = tensor("target", target)
     curves = {
-        name: [column.numpy() for column in metrics.spread_curve(*both, truth, bins=bins)]
-        for name, both in ((name, mean_and_var(entry)) for name, entry in methods.items())
+        name: metrics.spread_curve(*mean_and_var(entry), truth, bins=bins)
+        for name, entry in by_name(predicted).items()
     }
     ax, _ = prepared(ax, size=(4.6, 4.2))
-    values = np.concatenate([x for curve in curves.values() for x in curve])
+    values = torch.cat([column for curve in curves.values() for column in curve]).numpy()
     ends = equal_scales(ax, values, log=bool(values.max() > 20 * values.min()))
     diagonal(ax, *ends, "as sure as it should be")
     for index, (name, (std, rmse)) in enumerate(curves.items()):
-        series(ax, std, rmse, index, name or "measured")
+        series(ax, std.numpy(), rmse.numpy(), index, name or "measured")
     label(ax, "predicted std", "RMSE in the bin")
-    legend(ax, title=_count_per_bin(truth.numel(), bins))
+    least, most = truth.numel() // bins, -(-truth.numel() // bins)
+    count = f"{least}" if least == most else f"{least} or {most}"
+    legend(ax, title=f"{bins} bins of {count} predictions")
     return ax
 
 
-def _count_per_bin(count: int, bins: int) -> str:
-    least, most = count // bins, -(-count // bins)
-    each = f"{least}" if least == most else f"{least} or {most}"
-    return f"{bins} bins of {each} predictions"
+def sparsification(
+    error: object,  # (...), not negative, or several by name
+    uncertainty: object,  # like the error, or several by name
+    *,
+    normalise: bool = True,
+    points: int = 1000,
+    ax: Axes | None = None,
+) -> Axes:
+    """Axes with the mean error of what remains, the oracle, and the area between them (AUSE).
+
+    See `metrics.sparsification_curve` and `metrics.ause`.
+
+    Args:
+        error: Error of each prediction, such as |target - mean|; 1 where a class is wrong. One
+            for all methods, or a dict with the methods' names.
+        uncertainty: Variance, or anything that rises with it.
+        normalise: Divides by the mean error, so that all curves begin at 1.
+        points: How many points of a curve are drawn at most, evenly spaced.
+        ax: Where to draw; by default a new figure.
+    """
+    methods, shared = by_name(uncertainty), not isinstance(error, Mapping)
+    errors = dict.fromkeys(methods, error) if shared else by_name(error)
+    if set(errors) != set(methods):
+        raise ValueError(
+            f"`error` has the names {list(errors)} and `uncertainty` has {list(methods)}; give "
+            "both for every method, or one error for all."
+        )
+    curves = {}
+    for name, ranking in methods.items():
+        both = tensor("error", errors[name]), tensor("uncertainty", ranking)
+        curve = metrics.sparsification_curve(*both, normalise=normalise)
+        area = metrics.ause(*both, normalise=normalise)
+        curves[name] = *thinned(*(column.numpy() for column in curve), most=points), area
+    ax, theme = prepared(ax)
+    for index, (name, (removed, remaining, oracle, area)) in enumerate(curves.items()):
+        series(ax, removed, remaining, index, titled(name, f"AUSE {area:.3g}"))
+        # The best possible order; it is the same for all methods if their error is.
+        if index == 0 or not shared:
+            color = theme.ink if shared else theme.mark(index).colour
+            look = {"color": color, "linewidth": 1, "linestyle": (0, (1, 1))}
+            ax.plot(removed, oracle, **look, label=None if index else "oracle")
+        if len(curves) == 1:
+            fill(ax, removed, oracle, remaining, index)
+    unit = " / mean error" if normalise else ""
+    label(ax, "share of the most uncertain rejected", f"mean error of the rest{unit}")
+    ax.set_xlim(0, 1)
+    ax.set_ylim(bottom=0)
+    legend(ax)
+    return ax
+
+
+def consistency(
+    squared: object,  # (steps,) or (runs, steps), or several by name
+    dof: int,
+    *,
+    times: object = None,  # (steps,)
+    level: float = 0.95,
+    ax: Axes | None = None,
+) -> Axes:
+    """Axes with the NEES or NIS at every step, averaged over runs, and its chi-square band.
+
+    A consistent filter is inside the band at `level` of the steps, and below it is less sure than
+    it could be, above it too sure. See `metrics.squared_mahalanobis` and `metrics.chi_square_band`.
+
+    Args:
+        squared: Squared Mahalanobis distances of each run and step; runs must be independent.
+        dof: Length of an error vector, on average their squared distance.
+        times: When the steps were; by default they are counted.
+        level: The probability inside the band.
+        ax: Where to draw; by default a new figure.
+    """
+    runs = {name: tensor("squared", value) for name, value in by_name(squared).items()}
+    for value in runs.values():
+        if value.dim() not in (1, 2) or value.numel() == 0 or bool((value < 0).any()):
+            raise ValueError(
+                f"`squared` has shape {tuple(value.shape)}; give squared distances, not negative, "
+                "of shape (steps,) or (runs, steps)."
+            )
+    shapes = {tuple(torch.atleast_2d(value).shape) for value in runs.values()}
+    if len(shapes) > 1:
+        raise ValueError(f"The runs have the shapes {sorted(shapes)}; all must have the same.")
+    ((count, steps),) = shapes
+    means = {name: torch.atleast_2d(value).mean(0).numpy() for name, value in runs.items()}
+    low, high = metrics.chi_square_band(dof, count=count, level=level)
+    x = np.arange(float(steps)) if times is None else array("times", times, "(n,)")
+    same_length(times=x, squared=np.empty(steps))
+    ax, theme = prepared(ax)
+    name = f"{100 * level:g} % band"
+    ax.axhspan(low, high, facecolor=theme.muted, alpha=0.45, linewidth=0, label=name)
+    dashes = {"color": theme.ink, "linewidth": 1, "linestyle": (0, (2, 2))}
+    ax.axhline(dof, **dashes, label=f"consistent: {dof}")
+    for index, (name, mean) in enumerate(means.items()):
+        inside = float(((low <= mean) & (mean <= high)).mean())
+        series(ax, x, mean, index, titled(name, f"{100 * inside:.0f} % of steps inside"))
+    # Logarithmic where one method is so far off that the band would vanish.
+    values = np.concatenate(list(means.values()))
+    if values.max() > 10 * high and values.min() > 0:
+        ax.set_yscale("log")
+    else:
+        ax.set_ylim(bottom=0)
+    over = f", mean of {count} runs" if count > 1 else ""
+    label(ax, "step" if times is None else "time", f"normalized error squared{over}")
+    legend(ax)
+    return ax

@@ -12,6 +12,7 @@ from howsure.plots.theme import NORMAL, SMALL, Theme, current, dress
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
+    from matplotlib.figure import Figure
 
     from howsure.plots.values import Array
 
@@ -30,16 +31,21 @@ def matplotlib() -> ModuleType:
     return matplotlib
 
 
+def new_figure(size: tuple[float, float]) -> Figure:
+    """A new figure in the current theme, which `plt.show` shows."""
+    matplotlib()
+    import matplotlib.pyplot as plt
+
+    return plt.figure(figsize=size, layout="constrained", facecolor=current().background)
+
+
 def prepared(ax: Axes | None, *, size: tuple[float, float] = (5.2, 3.8)) -> tuple[Axes, Theme]:
     """The given Axes, or those of a new figure, in the current theme."""
     matplotlib()
     from matplotlib.axes import Axes
 
     if ax is None:
-        import matplotlib.pyplot as plt
-
-        figure = plt.figure(figsize=size, layout="constrained", facecolor=current().background)
-        ax = figure.add_subplot()
+        ax = new_figure(size).add_subplot()
     if not isinstance(ax, Axes):
         raise TypeError(
             f"`ax` is a {type(ax).__name__}; pass matplotlib Axes, for example "
@@ -84,6 +90,12 @@ def series(ax: Axes, x: Array, y: Array, index: int, name: str) -> None:
     mark = current().mark(index)
     look = {"color": mark.colour, "linestyle": mark.line, "marker": mark.marker, "markersize": 5}
     ax.plot(x, y, **look, markevery=max(1, len(x) // 10), label=name)
+
+
+def fill(ax: Axes, x: Array, low: Array, high: Array, index: int, **look: Any) -> None:
+    """A pale area in the color of one method."""
+    color = current().mark(index).colour
+    ax.fill_between(x, low, high, **{"facecolor": color, "alpha": 0.25, "linewidth": 0, **look})
 
 
 def equal_scales(ax: Axes, values: Array, *, log: bool) -> tuple[float, float]:

@@ -1,16 +1,17 @@
-"""Images, and which of their pixels the variance comes from or goes to."""
+"""Images with the uncertainty of their pixels, of their motion, and of what was predicted."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from howsure.plots.canvas import colour_bar, frame, prepared
-from howsure.plots.theme import Theme
-from howsure.plots.values import Array, tensor, variance
+from howsure.plots.canvas import colour_bar, frame, new_figure, prepared
+from howsure.plots.theme import NORMAL, SMALL, Theme, current
+from howsure.plots.values import Array, array, same_length, tensor, variance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 # Negative pixels of a budget may have this share of the sum of the others: 8 points leave 3 % on a
 # DroNet, 64 points 0.1 %.
 _CHANCE = 0.2
+_COLUMNS = 6
+Grid = NDArray[np.object_]
 
 
 def heatmap(
@@ -43,11 +46,7 @@ def heatmap(
         ax: Where to draw; by default a new figure.
     """
     pixels, heat = picture("image", image), _per_pixel(var)
-    if heat.shape != pixels.shape[:2]:
-        raise ValueError(
-            f"`image` is {pixels.shape[0]} x {pixels.shape[1]} pixels and `var` is "
-            f"{heat.shape[0]} x {heat.shape[1]}; make them equal."
-        )
+    _check_size(pixels, var=heat)
     ax, theme = prepared(ax, size=(4.4, 3.6) if overlay else (7.0, 3.4))
     draw = _draw_over if overlay else _draw_beside
     drawn = draw(ax, theme, pixels, heat)
@@ -58,14 +57,125 @@ def heatmap(
     return ax
 
 
-def _without_chance(heat: Tensor) -> Tensor:
-    """Negative pixels as 0 if they are few in sum; a map with many is left for its error."""
-    below, above = -heat.clamp(max=0).sum(), heat.clamp(min=0).sum()
-    return heat.clamp(min=0) if bool(below <= _CHANCE * above) else heat
+def flow_arrows(
+    image: object,  # (H, W), (1, H, W), (3, H, W) or (H, W, 3)
+    flow: object,  # (2, H, W), to the right and downwards, in pixels
+    var: object,  # (2, H, W), or (H, W) for the sum of both
+    *,
+    every: int | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Axes with an image and arrows of its flow, coloured by their std.
+
+    The std of an arrow is that of its end point, sqrt(var_right + var_down). The longest arrow
+    reaches 1.5 times as far as the next one; the words below tell how long it is in pixels.
+
+    Args:
+        image: The image that moves, drawn pale.
+        flow: By how many pixels each pixel moves.
+        var: Variance of the flow.
+        every: Distance of arrows in pixels; by default about 20 arrows along the longer side.
+        ax: Where to draw; by default a new figure.
+    """
+    vectors = array("flow", flow, "(2, H, W)")
+    spread, shape = variance("var", var), vectors.shape
+    if tuple(spread.shape) not in (shape, shape[1:]):
+        raise ValueError(
+            f"`var` has shape {tuple(spread.shape)} and `flow` has shape {shape}; give {shape} or "
+            f"{shape[1:]}."
+        )
+    std = (spread.sum(0) if spread.dim() == 3 else spread).sqrt().numpy()
+    pixels = gray(picture("image", image))
+    _check_size(pixels, flow=std)
+    step = every if every is not None else max(1, round(max(std.shape) / 20))
+    if step < 1:
+        raise ValueError(f"`every` is {every}; give a distance of at least 1 pixel.")
+    ax, theme = prepared(ax, size=(5.4, 4.2))
+    ax.imshow(pixels, cmap="gray", vmin=0, vmax=1, alpha=0.35)
+    rows, columns = np.meshgrid(*(np.arange(step // 2, n, step) for n in std.shape), indexing="ij")
+    right, down = vectors[:, rows, columns]
+    longest = float(np.hypot(right, down).max())
+    length = {"angles": "xy", "scale_units": "xy", "scale": (longest or 1) / (1.5 * step)}
+    look = {"cmap": theme.scale, "edgecolor": theme.ink, "linewidth": 0.4, "width": 0.007}
+    drawn = ax.quiver(columns, rows, right, down, std[rows, columns], **length, **look)
+    drawn.set_clim(0, float(std.max()) or 1)
+    frame(ax)
+    ax.set_xlabel(f"longest arrow: {longest:.3g} pixels", fontsize=SMALL)
+    colour_bar(ax, drawn, "std of the flow (pixels)")
+    return ax
+
+
+def gallery(
+    images: Any,  # (n, H, W), (n, 1, H, W), (n, 3, H, W) or (n, H, W, 3)
+    uncertainty: object,  # (n,)
+    *,
+    captions: Sequence[str] | None = None,
+    correct: object = None,  # (n,), bool
+    label: str = "uncertainty",
+    axes: Grid | None = None,
+) -> Grid:
+    """Axes (2, columns) with the surest predictions above and the least sure ones below.
+
+    Both rows go from the extreme inwards. No prediction is in both rows.
+
+    Args:
+        images: What was predicted from.
+        uncertainty: One number for each, such as a std or an entropy.
+        captions: Words above each image, such as what was predicted.
+        correct: Whether the prediction is right; wrong ones get a thick frame and the word
+            "wrong".
+        label: What the number below each image is.
+        axes: Two rows of Axes; by default a new figure with 6 columns, or fewer for few images.
+    """
+    values = array("uncertainty", uncertainty, "(n,)")
+    counted: dict[str, Any] = {"images": images, "captions": captions}
+    for name, entries in counted.items():
+        if entries is not None and len(entries) != len(values):
+            raise ValueError(
+                f"`{name}` has {len(entries)} entries and `uncertainty` has {len(values)}; give "
+                "one for each."
+            )
+    right = np.ones(len(values)) if correct is None else array("correct", correct, "(n,)")
+    same_length(uncertainty=values, correct=right)
+    if axes is None:
+        columns = max(1, min(_COLUMNS, len(values) // 2))
+        grid = new_figure((1.45 * columns + 0.4, 3.9)).subplots(2, columns, squeeze=False)
+    else:
+        grid = np.asarray(axes, dtype=object)
+    if grid.ndim != 2 or len(grid) != 2 or grid.size == 0:
+        raise ValueError(
+            f"`axes` has shape {grid.shape}; give two rows, such as `figure.subplots(2, 6)`."
+        )
+    order = values.argsort(kind="stable").tolist()
+    least_sure = order[::-1][: min(grid.shape[1], len(order) // 2)]
+    surest = order[: min(grid.shape[1], len(order) - len(least_sure))]
+    for row, chosen in zip(grid, (surest, least_sure), strict=True):
+        for ax, i in zip(row, chosen, strict=False):
+            _draw(ax, images[i], "" if captions is None else str(captions[i]), bool(right[i]))
+            ax.set_xlabel(f"{label} {values[i]:.3g}", fontsize=SMALL)
+        for ax in row[len(chosen) :]:
+            ax.set_axis_off()
+    for ax, name in zip(grid[:, 0], ("surest", "least sure"), strict=True):
+        ax.set_ylabel(name, fontsize=NORMAL, weight="bold", color=current().ink)
+    return grid
+
+
+def _draw(ax: Axes, image: object, caption: str, right: bool) -> None:
+    """One image with its caption; a thick frame and a word if the prediction is wrong."""
+    ax, theme = prepared(ax)
+    ax.imshow(picture("images", image), cmap="gray", vmin=0, vmax=1)
+    frame(ax)
+    if not right:
+        ax.spines[:].set(color=theme.mark(1).colour, linewidth=3)
+        caption = f"{caption} (wrong)" if caption else "wrong"
+    ax.set_title(caption, fontsize=SMALL, color=theme.ink)
 
 
 def picture(name: str, image: object) -> Array:  # (H, W) or (H, W, 3), from 0 to 1
-    """An image as matplotlib wants it, channels last."""
+    """An image as matplotlib wants it, channels last.
+
+    Bytes are divided by 255, other values stretched if they leave [0, 1].
+    """
     values = tensor(name, image)
     found = tuple(values.shape)
     if values.dim() == 3 and found[0] in (1, 3):
@@ -77,17 +187,13 @@ def picture(name: str, image: object) -> Array:  # (H, W) or (H, W, 3), from 0 t
             f"`{name}` has shape {found}; give one image, (H, W), (1, H, W), (3, H, W) or "
             "(H, W, 3)."
         )
-    return _stretched(values.numpy())
-
-
-def _stretched(values: Array) -> Array:
-    """Gray values from 0 to 1: bytes divided by 255, other values stretched if they leave it."""
     low, high = float(values.min()), float(values.max())
     if low >= 0 and high <= 1:
-        return values
+        return values.numpy()
     if low >= 0 and high <= 255 and bool((values == values.round()).all()):
-        return values / 255
-    return (values - low) / (high - low) if high > low else np.full_like(values, 0.5)
+        return (values / 255).numpy()
+    stretched = (values - low) / (high - low) if high > low else torch.full_like(values, 0.5)
+    return stretched.numpy()
 
 
 def gray(pixels: Array) -> Array:
@@ -96,10 +202,22 @@ def gray(pixels: Array) -> Array:
 
 
 def _per_pixel(var: object) -> Array:  # (H, W)
-    heat = variance("var", _without_chance(tensor("var", var)))
+    """The variance of each pixel; negative pixels that are few in sum count as 0."""
+    heat = tensor("var", var)
+    below, above = -heat.clamp(max=0).sum(), heat.clamp(min=0).sum()
+    heat = variance("var", heat.clamp(min=0) if bool(below <= _CHANCE * above) else heat)
     if heat.dim() not in (2, 3) or heat.numel() == 0:
         raise ValueError(f"`var` has shape {tuple(heat.shape)}; give (H, W) or (C, H, W).")
     return (heat.sum(0) if heat.dim() == 3 else heat).numpy()
+
+
+def _check_size(pixels: Array, **maps: Array) -> None:
+    for name, values in maps.items():
+        if values.shape != pixels.shape[:2]:
+            raise ValueError(
+                f"`image` is {pixels.shape[0]} x {pixels.shape[1]} pixels and `{name}` is "
+                f"{values.shape[0]} x {values.shape[1]}; make them equal."
+            )
 
 
 def _draw_beside(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> AxesImage:

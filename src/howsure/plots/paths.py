@@ -44,14 +44,17 @@ def trajectory(
     """
     points = array("path", path, "(n, 2)")
     covariance = _covariances(var, len(points))
-    passed = None if trusted is None else _flags(trusted, points)
+    passed = np.ones(len(points), bool)
+    if trusted is not None:
+        passed = array("trusted", trusted, "(n,)").astype(bool)
+        same_length(path=points, trusted=passed)
     real = None if truth is None else array("truth", truth, "(m, 2)")
     ax, theme = prepared(ax, size=(5.6, 4.2))
     if real is not None:
         ax.plot(*real.T, color=theme.ink, linewidth=1, linestyle=(0, (3, 2)), label="truth")
     _draw_ellipses(ax, theme, points, covariance)
     drawn = _draw_path(ax, theme, points, np.sqrt(np.trace(covariance, axis1=1, axis2=2) / 2))
-    if passed is not None and not passed.all():
+    if not passed.all():
         # A light cross on a dark one is seen on any line.
         cross = {"marker": "X", "color": theme.mark(1).colour, "s": 60, "linewidths": 0.9}
         style = {**cross, "edgecolors": theme.background, "zorder": 4, "label": "rejected"}
@@ -78,12 +81,6 @@ def _covariances(var: object, count: int) -> Array:  # (n, 2, 2)
     if bool((values.diagonal(dim1=1, dim2=2) < 0).any()):
         raise ValueError("`var` is negative somewhere; was a log variance passed?")
     return values.numpy()
-
-
-def _flags(trusted: object, points: Array) -> np.ndarray:
-    flags = array("trusted", trusted, "(n,)").astype(bool)
-    same_length(path=points, trusted=flags)
-    return flags
 
 
 def _draw_ellipses(ax: Axes, theme: Theme, points: Array, covariance: Array) -> None:

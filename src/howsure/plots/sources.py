@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from howsure.plots.canvas import label, legend, prepared
-from howsure.plots.theme import SMALL, Theme
+from howsure.plots.theme import SMALL
 from howsure.plots.values import Array
 from howsure.prediction import Budget
 
@@ -52,7 +52,22 @@ def budget_bars(
             f"{_MOST_BARS} in all."
         )
     ax, theme = prepared(ax, size=(6.4, 1.9 + 0.32 * len(names)))
-    _draw_parts(ax, theme, _largest(_source_names(budget), shares, top), top)
+    sources = [
+        f"{kind} {name}" if kind in ("input", "dropout") else name
+        for name, kind in zip(budget.names, budget.kinds, strict=True)
+    ]
+    order = np.argsort(-shares.mean(1), kind="stable").tolist()
+    parts = [(sources[i], shares[i]) for i in order[:top]]
+    if len(order) > top:
+        parts.append((f"other ({len(order) - top})", shares[order[top:]].sum(0)))
+    left = np.zeros(len(names))
+    for index, (source, part) in enumerate(parts):
+        mark = theme.mark(index)
+        color, hatch = (theme.muted, "--") if index == top else (mark.colour, mark.hatch)
+        bars = ax.barh(range(len(part)), part, 0.7, left, label=source)
+        for bar in bars:
+            bar.set(facecolor=color, hatch=hatch, edgecolor=theme.background, linewidth=0.8)
+        left = left + part
     for place, std in enumerate(stds):
         ax.text(1.01, place, f"std {std:.3g}", va="center", fontsize=SMALL, color=theme.ink)
     label(ax, "share of the variance", "")
@@ -77,12 +92,6 @@ def _bars(budget: Budget, inputs: Chosen, outputs: Chosen) -> tuple[list[str], A
     return names, shares.numpy(), total.sqrt().numpy()
 
 
-def _source_names(budget: Budget) -> list[str]:
-    """What each source is and how it is called."""
-    both = zip(budget.names, budget.kinds, strict=True)
-    return [f"{kind} {name}" if kind in ("input", "dropout") else name for name, kind in both]
-
-
 def _positions(name: str, chosen: Chosen, count: int) -> list[int]:
     if chosen is None:
         return list(range(count))
@@ -90,28 +99,3 @@ def _positions(name: str, chosen: Chosen, count: int) -> list[int]:
     if not positions or not all(0 <= i < count for i in positions):
         raise ValueError(f"`{name}` is {chosen}; give positions from 0 to {count - 1}.")
     return positions
-
-
-def _largest(
-    names: list[str],
-    shares: Array,  # (sources, bars)
-    top: int,
-) -> list[tuple[str, Array]]:
-    """The largest sources on average, and last the others together, if there are any."""
-    order = np.argsort(-shares.mean(1), kind="stable")
-    parts = [(names[i], shares[i]) for i in order[:top].tolist()]
-    if len(order) > top:
-        parts.append((f"other ({len(order) - top})", shares[order[top:]].sum(0)))
-    return parts
-
-
-def _draw_parts(ax: Axes, theme: Theme, parts: list[tuple[str, Array]], top: int) -> None:
-    """Side by side from the left, told apart by colour and by hatch."""
-    left = np.zeros(len(parts[0][1]))
-    edge = {"edgecolor": theme.background, "linewidth": 0.8, "height": 0.7}
-    for index, (name, part) in enumerate(parts):
-        mark = theme.mark(index)
-        colour, hatch = (theme.muted, "--") if index == top else (mark.colour, mark.hatch)
-        look = {"facecolor": colour, "hatch": hatch, **edge}
-        ax.barh(range(len(part)), part, left=left, label=name, **look)
-        left = left + part

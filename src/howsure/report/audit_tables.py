@@ -8,29 +8,35 @@ their own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
-from howsure.report.axes import short
-from howsure.report.fragments import facts, heading, sentences, table
+from howsure.report.readings import short
 from howsure.report.values import Cell, Table
 
 _TITLES = {"rows": "Methods against Monte Carlo", "layers": "Layer by layer"}
 _ESTIMATE = {"value", "low", "high"}
 
 
-def audit(found: Mapping[str, Any] | None) -> str:
-    """The audit as HTML; nothing if there is none."""
+class AuditSection(NamedTuple):
+    """An audit as the page shows it."""
+
+    sentences: list[str]
+    facts: list[tuple[str, str]]
+    tables: list[tuple[str, Table]]
+
+
+def audit_section(found: Mapping[str, Any] | None) -> AuditSection | None:
+    """What the page shows of an audit; nothing if there is none."""
     if not found:
-        return ""
+        return None
     verdict = found.get("verdict", "")
     lines = [verdict] if isinstance(verdict, str) else [str(line) for line in verdict]
-    notes = found.get("notes") or ()
-    lists = [
-        heading(_TITLES.get(key, words(key))) + table(records(rows), sortable=True)
+    tables = [
+        (_TITLES.get(key, words(key)), records(rows))
         for key, rows in found.items()
         if _is_list(rows) and all(isinstance(row, Mapping) for row in rows)
     ]
-    return "\n".join([sentences([*filter(None, lines), *notes]), facts(_plain(found)), *lists])
+    return AuditSection([*filter(None, lines), *(found.get("notes") or ())], _plain(found), tables)
 
 
 def _plain(found: Mapping[str, object]) -> list[tuple[str, str]]:

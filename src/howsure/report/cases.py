@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,13 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from howsure.report.axes import short
 from howsure.report.options import Options
 from howsure.report.outcomes import Outcome, decisions
-from howsure.report.pictures import as_images, data_uri
-from howsure.report.readings import percent
+from howsure.report.readings import percent, short
 from howsure.report.values import Card, Cell, Gallery, Table
 
+# Small images are enlarged by whole factors to about this many pixels.
+_SIDE = 96
 # Outputs of one case that are written out; of more, only the sizes.
 _WRITTEN = 3
 # Errors of more stds than this are marked.
@@ -177,3 +179,33 @@ def _number(value: float) -> Cell:
 def _ratio(error: Tensor, std: Tensor) -> Tensor:
     """error / std; 0 / 0 is 0, and any other error is infinite beside a std of 0."""
     return torch.where(error == 0, torch.zeros_like(error), error / std)
+
+
+def as_images(images: object) -> Tensor | None:
+    """Images in [0, 1], (inputs, 1 or 3, height, width), or `None` if the tensor holds none.
+
+    Values outside [0, 1] are scaled by the smallest and largest of all images, since one that is
+    normalized cannot be shown as it is.
+    """
+    if not isinstance(images, Tensor) or images.dim() != 4 or images.shape[1] not in (1, 3):
+        return None
+    if min(images.shape[2:]) < 2 or not images.dtype.is_floating_point:
+        return None
+    low, high = float(images.min()), float(images.max())
+    if low >= 0 and high <= 1:
+        return images
+    return (images - low) / (high - low)
+
+
+def data_uri(
+    image: Tensor,  # (1 or 3, height, width), in [0, 1]
+) -> str:
+    """The image as `data:image/png;base64,...`."""
+    factor = max(1, _SIDE // max(image.shape[1:]))
+    large = image.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
+    pixels = (large.clamp(0, 1) * 255).round().to(torch.uint8).movedim(0, -1).cpu()
+    from matplotlib.image import imsave
+
+    file = io.BytesIO()
+    imsave(file, pixels.expand(-1, -1, 3).numpy(), format="png")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")

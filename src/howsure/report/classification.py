@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from howsure import metrics
-from howsure.report import classification_charts as charts
 from howsure.report import readings
-from howsure.report.charts import views_of
-from howsure.report.levels import Levels
+from howsure.report.charts import classification_charts
+from howsure.report.options import Levels
 from howsure.report.outcomes import Decisions, Outcome, decisions
 from howsure.report.readings import Measured, measured, percent
 from howsure.report.regression import data_share
@@ -20,19 +19,12 @@ from howsure.report.values import Metric, View
 _BINS = 15
 
 
-def views(outcomes: Sequence[Outcome], levels: Levels, case_names: Sequence[str]) -> list[View]:
+def views(outcomes: Sequence[Outcome], levels: Levels) -> list[View]:
     """One view for each noise level."""
     decided = [decisions(outcome) for outcome in outcomes]
-    families = [
-        [charts.reliability(d) for d in decided],
-        [charts.left_out(d) for d in decided],
-        [charts.doubt(d) for d in decided],
-        charts.bands(decided, levels.start, case_names),
-    ]
-    if len(levels) > 1:
-        families.append(charts.over_levels(decided, levels))
     numbers = [metric_list(*pair) for pair in zip(outcomes, decided, strict=True)]
-    return views_of(numbers, families, headline)
+    charts = classification_charts(decided, levels)
+    return [View(headline(m), tuple(m), c) for m, c in zip(numbers, charts, strict=True)]
 
 
 def metric_list(outcome: Outcome, seen: Decisions) -> list[Metric]:

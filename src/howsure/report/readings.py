@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import ParamSpec, SupportsFloat
 
-from howsure.report.axes import short
 from howsure.report.values import Metric
 
 P = ParamSpec("P")
@@ -21,6 +20,17 @@ P = ParamSpec("P")
 _SLIGHT, _CLEAR = 1.25, 2.0
 # A deviation of fewer standard errors may be chance: 5 % of calibrated models show a larger one.
 _CHANCE = 1.96
+
+
+def short(value: float) -> str:
+    """A number with three significant digits, as a person would write it."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    size = abs(value)
+    if 1e-4 <= size < 1e5:
+        decimals = max(0, 2 - math.floor(math.log10(size)))
+        return f"{value:.{decimals}f}".replace("-", "−")
+    return f"{value:.2e}".replace("-", "−")
 
 
 def percent(share: float) -> str:

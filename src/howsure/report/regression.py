@@ -10,9 +10,8 @@ from torch import Tensor
 
 from howsure import metrics
 from howsure.report import readings
-from howsure.report import regression_charts as charts
-from howsure.report.charts import views_of
-from howsure.report.levels import Levels
+from howsure.report.charts import regression_charts
+from howsure.report.options import Levels
 from howsure.report.outcomes import Outcome
 from howsure.report.readings import Measured, measured, percent
 from howsure.report.values import Metric, View
@@ -21,18 +20,11 @@ _BINS = 10
 _DRAWN = 20_000  # errors that are drawn in all, so that large data does not take long
 
 
-def views(outcomes: Sequence[Outcome], levels: Levels, case_names: Sequence[str]) -> list[View]:
+def views(outcomes: Sequence[Outcome], levels: Levels) -> list[View]:
     """One view for each noise level of the same output."""
     numbers = [metric_list(outcome) for outcome in outcomes]
-    families = [
-        [charts.reliability(o) for o in outcomes],
-        [charts.left_out(o) for o in outcomes],
-        charts.spread(outcomes),
-        charts.bands(outcomes, levels.start, case_names),
-    ]
-    if len(levels) > 1:
-        families.append(charts.over_levels(outcomes, levels))
-    return views_of(numbers, families, headline)
+    charts = regression_charts(outcomes, levels)
+    return [View(headline(m), tuple(m), c) for m, c in zip(numbers, charts, strict=True)]
 
 
 def metric_list(outcome: Outcome) -> list[Metric]:

@@ -4,66 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
-
-Scale = Literal["linear", "log", "percent"]
-Mark = Literal["line", "points", "band", "bars", "reference"]
-# What a series shows; the style sheet gives each role a colour, a dash and a marker.
-Role = Literal["first", "second", "truth", "good", "bad", "now", "ideal"]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A direction of a chart. Positions on a log axis are decimal logarithms.
-
-    Attributes:
-        label: What it measures, with the unit.
-        low: The position of its lower end.
-        high: The position of its upper end.
-        ticks: Positions and what is written there.
-        scale: Whether positions are values, shares of 1, or decimal logarithms.
-    """
-
-    label: str
-    low: float
-    high: float
-    ticks: tuple[tuple[float, str], ...]
-    scale: Scale = "linear"
-
-
-@dataclass(frozen=True)
-class Series:
-    """One line, cloud or band of a chart.
-
-    Attributes:
-        name: For the legend; one without a name is not listed.
-        mark: How it is drawn; a "reference" is a line that is not read off.
-        role: Which colour, dash and marker it has.
-        x: Positions along the chart's x axis.
-        y: Positions along its y axis; of a band and of bars the lower edge.
-        upper: Of a band and of bars the upper edge.
-        tips: What is said of each point in place of its coordinates.
-    """
-
-    name: str
-    mark: Mark
-    role: Role
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    upper: tuple[float, ...] = ()
-    tips: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A plot: `key` is the place on the page, `caption` says how to read it."""
+    """A plot; `svg` is empty where it is not defined, and the caption then says why.
+
+    Attributes:
+        key: The place on the page.
+        title: The question that it answers.
+        caption: How to read it.
+        svg: The drawing, an element of HTML.
+    """
 
     key: str
     title: str
     caption: str
-    x: Axis
-    y: Axis
-    series: tuple[Series, ...]
+    svg: str
 
 
 @dataclass(frozen=True)

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from functools import reduce
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from howsure.data.distributed.sharing import sharded, this_share
 from howsure.fit.validation_data import pairs_of
-from howsure.metrics import Accumulator, Metric
+from howsure.metrics import Metric
 from howsure.prediction import Prediction
 from howsure.trees import TensorTree, as_call
 from howsure.uncertain import Uncertain
 
-Asked = Metric[..., object] | Accumulator[object]
-State = dict[str, Tensor]
+if TYPE_CHECKING:
+    from howsure.metrics.torchmetrics_stream import Stream
 
 
 @torch.no_grad()
 def evaluate(
-    sure: Uncertain, loader: Iterable[object], metrics: Mapping[str, Asked]
+    sure: Uncertain,
+    loader: Iterable[object],
+    metrics: Mapping[str, Metric[..., object] | Stream[object]],
 ) -> dict[str, Any]:
     """The value of each metric over all batches of a loader, the same in every process.
 
@@ -39,17 +40,22 @@ def evaluate(
             arguments are filled by name: `mean`, `var`, `target`, `error`, `uncertainty`, and for
             classes `probabilities` or `scores`.
     """
-    asked = {name: _stream(metric) for name, metric in metrics.items()}
+    streams = {
+        name: metric.stream() if isinstance(metric, Metric) else metric
+        for name, metric in metrics.items()
+    }
     share = this_share()
     mine = []
     for inputs, target in _pairs(sharded(loader, share)):
         args, kwargs = as_call(inputs)
         prediction = sure(*args, **kwargs)
-        mine.append({name: _state(each, prediction, target) for name, each in asked.items()})
-    states = share.joined(mine)
-    if not states:
+        mine.append({name: _row(each, prediction, target) for name, each in streams.items()})
+    batches = share.joined(mine)
+    if not batches:
         raise ValueError("The loader is empty; there is nothing to evaluate.")
-    return {name: _merged(each, [state[name] for state in states]) for name, each in asked.items()}
+    return {
+        name: stream.value([batch[name] for batch in batches]) for name, stream in streams.items()
+    }
 
 
 def _pairs(loader: Iterable[object]) -> Iterator[tuple[object, Tensor]]:
@@ -59,14 +65,11 @@ def _pairs(loader: Iterable[object]) -> Iterator[tuple[object, Tensor]]:
         yield from pairs_of(chain([first], batches))
 
 
-def _stream(metric: Asked) -> Accumulator[object]:
-    return metric.stream() if isinstance(metric, Metric) else metric
-
-
-def _state(asked: Accumulator[object], prediction: Prediction, target: Tensor) -> State:
-    """The summary of one batch."""
-    running = asked.metric.stream(**asked.options)
-    return running.update(*_arguments(asked.metric, prediction, target)).state()
+def _row(stream: Stream[object], prediction: Prediction, target: Tensor) -> Tensor:
+    """What one batch adds to the state of a stream."""
+    running = stream.metric.stream(**stream.options)
+    running.update(*_arguments(stream.metric, prediction, target))
+    return running.rows[0]
 
 
 def _arguments(metric: Metric[..., object], prediction: Prediction, target: Tensor) -> list[Tensor]:
@@ -97,9 +100,3 @@ def _one(tree: object) -> Tensor:
             f"The model has {len(tensors)} outputs; wrap it so that it returns the one to evaluate."
         )
     return tensors[0]
-
-
-def _merged(asked: Accumulator[object], states: list[State]) -> object:
-    """The value over all batches, merged in their order."""
-    parts = [asked.metric.from_state(state, **asked.options) for state in states]
-    return reduce(Accumulator.merge, parts).compute()

@@ -16,13 +16,11 @@ from howsure.noise import sample_of
 from howsure.prediction import Prediction, concatenated
 from howsure.progress import progress
 from howsure.report import classification, regression
-from howsure.report.cases import cases_of
-from howsure.report.levels import Levels, scaled
-from howsure.report.options import Options
+from howsure.report.cases import as_images, cases_of
+from howsure.report.charts import search_chart
+from howsure.report.options import Levels, Options, scaled
 from howsure.report.outcomes import Outcome, outcome_of, output_choices, separate_outputs
-from howsure.report.pictures import as_images
-from howsure.report.rate_search import rate_search
-from howsure.report.settings import code_of, facts, settings_of
+from howsure.report.reproduce import code_of, facts, settings_of
 from howsure.report.values import Report, Share, View
 from howsure.trees import as_call
 from howsure.uncertain import Uncertain
@@ -59,7 +57,7 @@ def build(
     return replace(
         found,
         facts=(*facts(sure, whole[levels.start], len(target)), ("Noise levels", str(levels))),
-        search=rate_search(sure.last_fit) if isinstance(sure.last_fit, Fit) else None,
+        search=search_chart(sure.last_fit) if isinstance(sure.last_fit, Fit) else None,
         budget=shares_of(runs[levels.start]),
         audit=_as_dict(audit),
         settings=settings,
@@ -139,13 +137,12 @@ def _views(
     outcomes: Sequence[Outcome], levels: Levels, options: Options, task: str
 ) -> tuple[tuple[str, ...], tuple[tuple[View, ...], ...]]:
     """Names of the outputs, and what is said by level and output."""
-    cases = options.input_names(outcomes[0].inputs)
     names = options.output_names(outcomes[0].mean.shape[1])
     if task == "classification":
-        views = classification.views(outcomes, levels, cases)
+        views = classification.views(outcomes, levels)
         return ("all classes",), tuple((view,) for view in views)
     by_output = zip(*separate_outputs(outcomes), strict=True)
-    columns = [regression.views(column, levels, cases) for column in by_output]
+    columns = [regression.views(column, levels) for column in by_output]
     return output_choices(outcomes[0], names), tuple(zip(*columns, strict=True))
 
 

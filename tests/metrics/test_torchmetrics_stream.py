@@ -1,6 +1,5 @@
-"""The adapter: with torchmetrics, without it, and where torchvision breaks it."""
+"""Streams: in a loop, over processes, without torchmetrics, and where torchvision breaks it."""
 
-import importlib
 import sys
 
 import pytest
@@ -8,35 +7,30 @@ import torch
 
 import howsure.metrics as M
 
-ADAPTER = "howsure.metrics.torchmetrics_adapter"
+STREAM = "howsure.metrics.torchmetrics_stream"
 
 
 @pytest.fixture
 def fresh_import(monkeypatch):
-    """Forgets the adapter and torchmetrics for one test."""
-    for name in [n for n in sys.modules if n == ADAPTER or n.split(".")[0] == "torchmetrics"]:
+    """Forgets streams and torchmetrics for one test."""
+    for name in [n for n in sys.modules if n == STREAM or n.split(".")[0] == "torchmetrics"]:
         monkeypatch.delitem(sys.modules, name)
 
 
 def test_without_torchmetrics_the_error_names_the_extra(monkeypatch, fresh_import):
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
-    with pytest.raises(ImportError, match=r"pip install howsure\[metrics\]"):
-        importlib.import_module(ADAPTER)
+    with pytest.raises(ImportError, match=r"pip install 'howsure\[metrics\]'"):
+        M.rmse.stream()
+    assert M.rmse(torch.ones(2), torch.zeros(2)) == 1
 
 
 def test_a_broken_torchvision_gives_a_clear_error(monkeypatch, fresh_import, tmp_path):
     broken = "raise RuntimeError('operator torchvision::nms does not exist')"
     (tmp_path / "torchmetrics.py").write_text(broken)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ImportError, match=r"torchvision::nms.*`metric.stream\(\)`"):
-        importlib.import_module(ADAPTER)
+    with pytest.raises(ImportError, match=r"torchvision::nms.*install the torchvision"):
+        M.rmse.stream()
     assert M.rmse(torch.ones(2), torch.zeros(2)) == 1
-
-
-@pytest.fixture
-def adapter():
-    pytest.importorskip("torchmetrics")
-    return importlib.import_module(ADAPTER).StreamedMetric
 
 
 def _data(seed=0):
@@ -45,29 +39,28 @@ def _data(seed=0):
 
 
 # Sums, scatter and kept values.
-KINDS = [M.rmse.stream(), M.kl_of_fitted_gaussians.stream(), M.rank_correlation.stream()]
+KINDS = [M.rmse, M.kl_of_fitted_gaussians, M.rank_correlation]
 
 
-@pytest.mark.parametrize("accumulator", KINDS, ids=lambda a: a.metric.__name__)
-def test_batches_give_the_metric_of_all(adapter, accumulator):
+@pytest.mark.parametrize("metric", KINDS, ids=lambda metric: metric.__name__)
+def test_batches_give_the_metric_of_all(metric):
     mean, target = _data()
-    metric = adapter(accumulator)
+    running = metric.stream()
     for k in range(0, 30, 10):
         batch = mean[k : k + 10], target[k : k + 10]
-        torch.testing.assert_close(metric(*batch), accumulator.metric(*batch))
-    torch.testing.assert_close(metric.compute(), accumulator.metric(mean, target))
-    metric.reset()
-    metric.update(mean[:7], target[:7])
-    torch.testing.assert_close(metric.compute(), accumulator.metric(mean[:7], target[:7]))
-    assert accumulator.state() == {}
+        torch.testing.assert_close(running(*batch), metric(*batch))
+    torch.testing.assert_close(running.compute(), metric(mean, target))
+    running.reset()
+    running.update(mean[:7], target[:7])
+    torch.testing.assert_close(running.compute(), metric(mean[:7], target[:7]))
 
 
-@pytest.mark.parametrize("accumulator", KINDS, ids=lambda a: a.metric.__name__)
+@pytest.mark.parametrize("metric", KINDS, ids=lambda metric: metric.__name__)
 @pytest.mark.parametrize("sizes", [(10, 20), (25, 5), (30, 0)])
-def test_processes_are_gathered(adapter, accumulator, sizes):
+def test_processes_are_gathered(metric, sizes):
     """Two processes, played by handing one the rows of the other."""
     mean, target = _data()
-    one, two = adapter(accumulator), adapter(accumulator)
+    one, two = metric.stream(), metric.stream()
     one.update(mean[: sizes[0]], target[: sizes[0]])
     there = torch.zeros(0, dtype=torch.float64)
     if sizes[1]:
@@ -75,14 +68,13 @@ def test_processes_are_gathered(adapter, accumulator, sizes):
         there = torch.cat(two.rows)
     one.dist_sync_fn = lambda here, group: [here, there]
     one.distributed_available_fn = lambda: True
-    torch.testing.assert_close(one.compute(), accumulator.metric(mean, target))
+    torch.testing.assert_close(one.compute(), metric(mean, target))
 
 
-def test_a_saved_metric_with_options_goes_on(adapter):
+def test_a_saved_metric_with_options_goes_on():
     mean, target = _data()
     data = mean, torch.ones_like(mean), target
-    curve = M.calibration_curve.stream(levels=(0.2, 0.7))
-    saved, resumed = adapter(curve), adapter(curve)
+    saved, resumed = (M.calibration_curve.stream(levels=(0.2, 0.7)) for _ in range(2))
     saved.update(*(x[:10] for x in data))
     resumed.load_state_dict(saved.state_dict())
     resumed.update(*(x[10:] for x in data))
@@ -90,9 +82,9 @@ def test_a_saved_metric_with_options_goes_on(adapter):
     torch.testing.assert_close(tuple(resumed.compute()), tuple(expected))
 
 
-def test_masks_pass_through(adapter):
+def test_masks_pass_through():
     mean, target = _data()
     mask = mean > 0
-    metric = adapter(M.rmse.stream())
+    metric = M.rmse.stream()
     metric.update(mean, target, mask=mask)
     torch.testing.assert_close(metric.compute(), M.rmse(mean, target, mask=mask))
