@@ -29,7 +29,7 @@ _OTHER_MEANINGS = {
     "adf": {"values/settings.py"},  # the old name of a prediction, which is refused
     "constant": {
         "prediction.py",
-        "calibrate/rescale.py",  # a kind of source
+        "calibrate/variance.py",  # a kind of source
         "noise/sensors.py",
         "cli/commands/noise.py",  # a kind of noise
         "moments/rules/exported.py",

@@ -11,11 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.calibrate.conformal import normalised_scores
-from howsure.calibrate.held_out import held_out, mean_and_var
+from howsure.calibrate.held_out import HeldOut, around, mean_and_var
 from howsure.files import write_atomically
 from howsure.prediction import Prediction
-from howsure.trees import TensorTree
 
 _FORMAT = "howsure adaptive conformal 1"
 
@@ -82,12 +80,8 @@ class AdaptiveConformal:
 
         An empty interval, where alpha is 1 or more, is NaN at both ends.
         """
-        mean, var = mean_and_var(prediction)
-        q = self._quantile(tuple(mean.shape[1:])).to(mean)
-        # An infinite score covers everything, also where the std is 0.
-        reach = torch.where(torch.isinf(q), q, q * var.sqrt())
-        fill = TensorTree(prediction.mean).unflatten
-        return fill([mean - reach]), fill([mean + reach])
+        mean, _ = mean_and_var(prediction)
+        return around(prediction, self._quantile(tuple(mean.shape[1:])).to(mean))
 
     def update(self, prediction: Prediction, target: Tensor) -> AdaptiveConformal:
         """Learns from targets, row by row in their order; changes the stream and returns it.
@@ -95,14 +89,13 @@ class AdaptiveConformal:
         Call it after `interval` with the same prediction. A target that comes late is judged by
         the interval that it would have now.
         """
-        data = held_out(prediction, target, least=1)
-        for score in normalised_scores(data):
+        for score in HeldOut.of(prediction, target, least=1).scores:
             self._step(score)
         return self
 
     def start(self, prediction: Prediction, target: Tensor) -> AdaptiveConformal:
         """Takes the scores of held-out data, so that the first intervals are finite."""
-        scores = normalised_scores(held_out(prediction, target))[-self.window :]
+        scores = HeldOut.of(prediction, target).scores[-self.window :]
         self.reset()
         self._begin(tuple(scores.shape[1:]))
         self.scores = scores.clone()
