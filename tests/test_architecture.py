@@ -26,7 +26,7 @@ def test_howsure_does_not_import_the_laboratory():
 
 # Words that are names of methods, and mean something else in these files.
 _OTHER_MEANINGS = {
-    "adf": {"values/settings.py"},  # the old name of a prediction, which is refused
+    "adf": {"settings.py"},  # the old name of a prediction, which is refused
     "constant": {
         "prediction.py",
         "calibrate/variance.py",  # a kind of source
