@@ -44,6 +44,7 @@ _OTHER_MEANINGS = {
         "moments/rules/linear.py",
         "operations.py",
         "posterior/local_error.py",  # a torch function
+        "robotics/messages.py",  # a field of a message
     },
 }
 
