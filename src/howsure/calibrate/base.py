@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
@@ -59,8 +59,9 @@ class Calibrator(ABC):
         labels: list[Any] = []
         for inputs, target in pairs_of(loader):
             args, kwargs = as_call(inputs)
-            # Nobody asks for the covariance, which would be computed to be joined.
-            predictions.append(replace(sure(*args, **kwargs), details=None))
+            prediction = sure(*args, **kwargs)
+            check_uncalibrated(prediction)
+            predictions.append(prediction)
             targets.append(target)
             if callable(groups):
                 batch_labels = groups(inputs)
@@ -73,7 +74,8 @@ class Calibrator(ABC):
             )
         if groups is not None:
             options["groups"] = labels if callable(groups) else groups
-        return cls.fit(concatenated(predictions), torch.cat(targets), **options)
+        joined = concatenated([_variances_alone(prediction) for prediction in predictions])
+        return cls.fit(joined, torch.cat(targets), **options)
 
     @abstractmethod
     def __call__(self, prediction: Prediction) -> Prediction:
@@ -154,3 +156,9 @@ def check_uncalibrated(prediction: Prediction) -> None:
             f"`{type(prediction.calibrator).__name__}`, which must come last; scale variances "
             "before it."
         )
+
+
+def _variances_alone(prediction: Prediction) -> Prediction:
+    """The prediction without its covariance and budget, which would be computed to be joined."""
+    logits = None if prediction.logits is None else _variances_alone(prediction.logits)
+    return Prediction(prediction.mean, prediction.data_var, prediction.model_var, logits=logits)

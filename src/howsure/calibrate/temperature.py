@@ -48,15 +48,19 @@ class Temperature(Calibrator):
         labels = check_labels(mean, target)
         HeldOut.of(logits, mean)  # finite, not negative, enough of them
 
+        has_variance = bool((var > 0).any())
+
         def nll(t: Tensor, every: int = 1) -> Tensor:  # (1,)
             """Of the labels at a temperature; of one input in `every`."""
+            if not has_variance:
+                return F.cross_entropy(mean / t, labels)[None]
             rows = slice(None, None, every)
             p = softmax_of(mean[rows] / t, var[rows] / t.square()).mean
             p = p.gather(1, labels[rows].unsqueeze(1))
             # Protects the logarithm of an underflowed 0.
             return -torch.log(p.clamp(min=torch.finfo(p.dtype).tiny)).mean()[None]
 
-        stride = -(-len(mean) // _FEW) if bool((var > 0).any()) else 1
+        stride = -(-len(mean) // _FEW) if has_variance else 1
         best = log_minimum(lambda t: nll(t, stride), _LOW, _HIGH)
         if stride > 1 and 10 * _LOW < float(best) < _HIGH / 10:
             best = log_refine(nll, best, width=0.2, rounds=4)
