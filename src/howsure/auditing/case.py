@@ -80,15 +80,15 @@ class Case:
         x: The inputs.
         probe: How the model can be run.
         outputs: How many outputs each input has.
-        chosen: The outputs that are compared, as flat indices.
-        plain: The plain network's outputs, (inputs, chosen).
+        columns: The outputs that are compared, as flat indices.
+        plain: The plain network's outputs, (inputs, columns).
     """
 
     setup: Setup
     x: object
     probe: Probe
     outputs: int
-    chosen: Tensor
+    columns: Tensor
     plain: Tensor
 
     @classmethod
@@ -115,10 +115,10 @@ class Case:
             setup = setup.with_(shared_masks=probe.layout is Layout.SINGLE)
         flat = _flatten(setup, tensors)
         outputs, most = flat.shape[1], max(1, MOST_PAIRS // batch_size(x))
-        chosen = np.arange(outputs)
+        columns = torch.arange(outputs)
         if outputs > most:
-            chosen = np.sort(np.random.default_rng(seed).choice(outputs, most, replace=False))
-        columns = torch.from_numpy(chosen)
+            chosen = np.random.default_rng(seed).choice(outputs, most, replace=False)
+            columns = torch.from_numpy(np.sort(chosen))
         return cls(setup, x, probe, outputs, columns, flat[:, columns])
 
     @property
@@ -152,9 +152,9 @@ class Case:
                 noise = select_rows(self.setup.noise, self.inputs, rows)
             yield self.setup.with_(noise=noise), select_rows(self.x, self.inputs, rows)
 
-    def select(self, tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:  # (batch, chosen)
+    def select(self, tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:  # (batch, columns)
         """The compared outputs out of all tensors of an output."""
-        return _flatten(self.setup, tensors)[:, self.chosen]
+        return _flatten(self.setup, tensors)[:, self.columns]
 
     def problem(self, seed: int, *, masks: bool = True) -> Problem:
         """The model at the inputs, to be sampled with this seed; each input has its own noise."""

@@ -78,12 +78,12 @@ class Pairs:
         return float(self.error[self.valid].median())
 
     @property
-    def known(self) -> bool:
+    def are_precise(self) -> bool:
         """Whether Monte Carlo knows these stds well enough to compare with them."""
         return float(self.valid.double().mean()) > 0.5 and self.typical_error < _KNOWN
 
     @property
-    def ordered(self) -> bool:
+    def have_order(self) -> bool:
         """Whether the true stds differ by more than their own noise."""
         spread = float(self.log_std[self.valid].var(correction=0))
         return spread > 0 and float(self.error.square().nanmean()) < (1 - _ORDERED) * spread
@@ -101,7 +101,7 @@ def std_measures(
     moved = copies.of(log_ratio) - copies.noise * error
     ratio = _estimate(moved.nanquantile(0.5, dim=1).exp())
     rank = None
-    if pairs.ordered and float(std[pairs.valid].std()) > 0:
+    if pairs.have_order and float(std[pairs.valid].std()) > 0:
         truth = copies.of(pairs.log_std) + copies.noise * error
         rank = _estimate(spearman(copies.of(std), truth))
     return Measures(ratio, copies.mean_size(moved, error), rank)

@@ -109,7 +109,7 @@ def audit(
         if spread is None or not bool(var.any()):
             return None
         pairs = pairs_of(spread)
-        return std_measures(var.sqrt(), pairs, seed) if pairs.known else None
+        return std_measures(var.sqrt(), pairs, seed) if pairs.are_precise else None
 
     pairs = pairs_of(truth.total)
     if not bool(pairs.valid.any()):
@@ -147,7 +147,7 @@ def audit(
         sentences(rows, recommended, plain_shift, departure),
         truth.samples,
         case.inputs,
-        len(case.chosen),
+        len(case.columns),
         pairs.typical_error,
         clock.seconds,
         (*notes, *_remarks(case, truth, pairs)),
@@ -323,9 +323,9 @@ def _first_sentence(error: BaseException) -> str:
 def _remarks(case: Case, truth: Truth, pairs: Pairs) -> list[str]:
     """What a reader should know about the comparison itself."""
     notes = []
-    if len(case.chosen) < case.outputs:
+    if len(case.columns) < case.outputs:
         notes.append(
-            f"Of {case.outputs} outputs {len(case.chosen)} were compared, drawn at random."
+            f"Of {case.outputs} outputs {len(case.columns)} were compared, drawn at random."
         )
     if constant := int((~pairs.valid).sum()):
         notes.append(f"{constant} of {pairs.valid.numel()} outputs do not move, and were left out.")

@@ -23,7 +23,7 @@ from howsure.trees import TensorTree
 TARGET, LEAST = 2000, 100
 # What remains of the time is for the intervals.
 _END = 0.97
-# Samples that are drawn and run together: so many, or fewer where inputs are large.
+# Samples that run together: so many, or fewer where inputs or outputs are large.
 _AT_ONCE = 100
 _ELEMENTS = 2**20
 # Masks and noise of the reference are other draws than those of any method.
@@ -110,14 +110,15 @@ def monte_carlo(case: Case, clock: Clock, *, samples: int | None, seed: int, sho
     size = case.problem(seed).unit_size
     units = (TARGET if samples is None else samples) // size
     elements = sum(tensor.numel() for tensor in TensorTree(case.x).tensors)
+    elements = max(elements, case.inputs * case.outputs)
     at_once = max(1, min(_AT_ONCE, _ELEMENTS // max(1, elements)) // size)
     chunks: list[Tensor] = []
     with no_gradients(), own_random_numbers(seed) if case.probe.is_random else nullcontext():
         for start in progress(range(0, units, at_once), show, "audit: Monte Carlo"):
             if samples is None and start * size >= LEAST and clock.past(_END):
                 break
-            # Masks are drawn from the first one on, hence a seed for each chunk.
-            problem = case.problem(seed + 1000 * start)
+            # A problem draws its masks from the first one on, hence a seed for each chunk.
+            problem = case.problem(seed + start)
             draws = problem.draw(range(min(at_once, units - start)))
             values = problem.run(draws.count, draws.noisy, draws.masks)
             outputs = torch.stack([case.select(problem.split(value)) for value in values])

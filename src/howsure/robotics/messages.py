@@ -35,7 +35,7 @@ _FIELDS = {
     "angular_velocity": ANGULAR_VELOCITY,
     "linear_acceleration": LINEAR_ACCELERATION,
 }
-# Messages with a 6 x 6 covariance: the field with the numbers, its fields, and all axes.
+# Parts of messages with a 6 x 6 covariance: their fields, and the axes of the covariance.
 _WITH_COVARIANCE = {
     "pose": (("position", "orientation"), ROS_POSE),
     "twist": (("linear", "angular"), ROS_TWIST),
