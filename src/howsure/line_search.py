@@ -41,11 +41,12 @@ def log_refine(
     for _ in range(rounds):
         left, middle, right = (_finite(cost((at + side * width).exp())) for side in (-1, 0, 1))
         slope, curvature = (left - right) / 2, left - 2 * middle + right
-        # Where the cost bends the other way, or is not defined, there is no vertex to go to.
         is_bowl = (curvature > 0) & curvature.isfinite()
         vertex = slope / torch.where(is_bowl, curvature, 1.0)
-        step = torch.where(is_bowl, vertex, 2 * torch.sign(slope.nan_to_num())).clamp(-2, 2)
-        at = at + width * step
+        # Where there is no vertex: downhill, unless a side is undefined and the middle the lowest.
+        is_lowest = (middle <= left) & (middle <= right)
+        downhill = torch.where(is_lowest, 0.0, 2 * torch.sign(slope.nan_to_num()))
+        at = at + width * torch.where(is_bowl, vertex.clamp(-2, 2), downhill)
         width /= 3
     return at.exp()
 
