@@ -24,6 +24,7 @@ from howsure.methods import METHODS, RENAMED, Method, check_method
 from howsure.methods.passes import Pass, no_gradients
 from howsure.multipliers import Placement, as_placement
 from howsure.noise import NoiseLike
+from howsure.prediction import Prediction
 from howsure.progress import progress
 from howsure.setup import Setup
 from howsure.trees import TensorTree
@@ -92,9 +93,9 @@ def audit(
     _check_time(case, clock)
 
     stopwatch = Stopwatch(partial(_plain_pass, *next(case.pieces())))
-    guesses, skipped = _guesses(candidates, case, clock, stopwatch, show_progress)
+    predictions, skipped = _predictions(candidates, case, clock, stopwatch, show_progress)
     setup, x = next(case.pieces())
-    for candidate in (_ROUNDS if samples is None else _ROUNDS // 2) * list(guesses):
+    for candidate in (_ROUNDS if samples is None else _ROUNDS // 2) * list(predictions):
         if clock.past(_COST):
             break
         stopwatch.time(candidate.label, candidate.run(setup, x))
@@ -122,15 +123,15 @@ def audit(
             candidate.label,
             candidate.method.name,
             candidate.options,
-            std_measures((guess.data_var + guess.model_var).sqrt(), pairs, seed),
-            part(guess.data_var, truth.data),
-            part(guess.model_var, truth.model),
-            mean_shift(guess.mean, truth, pairs, seed),
+            std_measures(prediction.std, pairs, seed),
+            part(prediction.data_var, truth.data),
+            part(prediction.model_var, truth.model),
+            mean_shift(prediction.mean, truth, pairs, seed),
             stopwatch.cost(candidate.label),
-            guess.std_error,
+            _stated_error(prediction),
             candidate.method,
         )
-        for candidate, guess in guesses.items()
+        for candidate, prediction in predictions.items()
     )
     plain_shift = mean_shift(case.plain.double().cpu(), truth, pairs, seed)
     by_sampling = (row for row in rows if row.by.draws_noise)
@@ -242,23 +243,13 @@ class Stopwatch:
         return Estimate(median(kept) / unit, min(kept) / unit, max(kept) / unit)
 
 
-@dataclass(frozen=True, eq=False)
-class Guess:
-    """What a method says, (inputs, outputs) each.
+def predict_pieces(
+    candidate: Candidate, case: Case, clock: Clock, stopwatch: Stopwatch
+) -> Prediction:
+    """The method's prediction for all inputs at the compared outputs, (inputs, outputs).
 
-    Attributes:
-        std_error: Median over all outputs of the relative standard error that the method states
-            for its own std; `None` where it states none.
+    It is made piece by piece, and the first piece is timed.
     """
-
-    mean: Tensor
-    data_var: Tensor
-    model_var: Tensor
-    std_error: float | None
-
-
-def predict_pieces(candidate: Candidate, case: Case, clock: Clock, stopwatch: Stopwatch) -> Guess:
-    """The method's prediction for all inputs, piece by piece; the first piece is timed."""
     columns: dict[str, list[Tensor]] = {}
     for index, (setup, x) in enumerate(case.pieces()):
         if clock.past(_METHODS):
@@ -269,20 +260,27 @@ def predict_pieces(candidate: Candidate, case: Case, clock: Clock, stopwatch: St
             if (tree := getattr(prediction, name)) is not None:
                 values = case.select(TensorTree(tree).tensors).detach().double().cpu()
                 columns.setdefault(name, []).append(values)
-    fields = {name: torch.cat(values) for name, values in columns.items()}
-    error = fields.pop("std_error", None)
-    if not all(bool(values.isfinite().all()) for values in fields.values()):
+    fields: dict[str, Any] = {name: torch.cat(values) for name, values in columns.items()}
+    joined = Prediction(**fields)
+    if not all(bool(t.isfinite().all()) for t in (joined.mean, joined.data_var, joined.model_var)):
         raise ValueError("Its result contains NaN or infinity.")
-    std = (fields["data_var"] + fields["model_var"]).sqrt()
-    relative = math.nan if error is None else float((error / std)[std > 0].nanmedian())
-    return Guess(**fields, std_error=relative if math.isfinite(relative) else None)
+    return joined
 
 
-def _guesses(
+def _stated_error(prediction: Prediction) -> float | None:
+    """Median relative standard error that a method states for its std; `None` for none."""
+    if prediction.std_error is None:
+        return None
+    std = prediction.std
+    relative = float((prediction.std_error / std)[std > 0].nanmedian())
+    return relative if math.isfinite(relative) else None
+
+
+def _predictions(
     candidates: Sequence[Candidate], case: Case, clock: Clock, stopwatch: Stopwatch, show: bool
-) -> tuple[dict[Candidate, Guess], list[tuple[str, str]]]:
+) -> tuple[dict[Candidate, Prediction], list[tuple[str, str]]]:
     """What every method that applies says; and the labels of the others, with the reason."""
-    guesses: dict[Candidate, Guess] = {}
+    predictions: dict[Candidate, Prediction] = {}
     skipped = []
     for candidate in progress(candidates, show, "audit: methods"):
         reason = ""
@@ -292,12 +290,12 @@ def _guesses(
             reason = "no dropout rate is given"
         else:
             try:
-                guesses[candidate] = predict_pieces(candidate, case, clock, stopwatch)
+                predictions[candidate] = predict_pieces(candidate, case, clock, stopwatch)
             except Exception as error:  # Whatever a method cannot do is a line of the table.
                 reason = _first_sentence(error)
         if reason:
             skipped.append((candidate.label, reason))
-    return guesses, skipped
+    return predictions, skipped
 
 
 def _layers(
