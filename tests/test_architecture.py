@@ -26,10 +26,10 @@ def test_howsure_does_not_import_the_laboratory():
 
 # Words that are names of methods, and mean something else in these files.
 _OTHER_MEANINGS = {
-    "adf": {"values/settings.py"},  # the old name of a prediction, which is refused
+    "adf": {"settings.py"},  # the old name of a prediction, which is refused
     "constant": {
         "prediction.py",
-        "calibrate/rescale.py",  # a kind of source
+        "calibrate/variance.py",  # a kind of source
         "noise/sensors.py",
         "cli/commands/noise.py",  # a kind of noise
         "moments/rules/structural.py",  # a way to pad
@@ -40,6 +40,7 @@ _OTHER_MEANINGS = {
         "moments/rules/linear.py",
         "operations.py",
         "posterior/local_error.py",  # a torch function
+        "robotics/messages.py",  # a field of a message
     },
 }
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from howsure.arrays import batches as batches
     from howsure.auditing import audit as audit
     from howsure.auditing.check import check as check
-    from howsure.auditing.survey import missing_rules as missing_rules
+    from howsure.auditing.check import missing_rules as missing_rules
     from howsure.auditing.trace import trace as trace
     from howsure.data import distributed as distributed
     from howsure.data.scoring import predict_to_file as predict_to_file
@@ -54,7 +54,7 @@ _HOMES = {
     "blend": "howsure.deploy.gate",
     "check": "howsure.auditing.check",
     "export": "howsure.deploy.exporting",
-    "missing_rules": "howsure.auditing.survey",
+    "missing_rules": "howsure.auditing.check",
     "predict_to_file": "howsure.data.scoring",
     "propagate": "howsure.moments.interpreter",
     # With howsure's own rules, so that a second one for an operation is noticed.

@@ -31,6 +31,7 @@ from howsure.noise import (
     variance_of,
 )
 from howsure.posterior.variance_model import VarianceModel
+from howsure.settings import SETTINGS, PredictionKind, Task, check_setting
 from howsure.trees import (
     as_call,
     clone_tensors,
@@ -39,7 +40,6 @@ from howsure.trees import (
     shape_key,
     unwrap_compiled,
 )
-from howsure.values.settings import SETTINGS, PredictionKind, Task, check_setting
 
 if TYPE_CHECKING:
     from howsure.methods.temperature import TemperatureModel

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import howsure as hs
-from howsure.auditing.inputs import gathered
+from howsure.auditing.case import gather_inputs
 from howsure.auditing.layers import OUTPUT
 from nets import TwoSensors
 
@@ -35,12 +35,12 @@ def test_dict_outputs_several_inputs_and_loaders():
 def test_inputs_are_gathered_from_every_form_of_data():
     x, y = torch.randn(10, 4), torch.zeros(10)
     loader = DataLoader(TensorDataset(x, y), batch_size=4)
-    assert torch.equal(gathered(loader, 64), x)
-    assert torch.equal(gathered(loader, 6), x[:6])
-    assert torch.equal(gathered(x, 3), x[:3])
-    assert torch.equal(gathered([x[:5], x[5:]], 64), x)
-    assert torch.equal(gathered({"a": x}, 2)["a"], x[:2])
-    one, two = gathered([((x, x + 1), y)], 5)
+    assert torch.equal(gather_inputs(loader, 64), x)
+    assert torch.equal(gather_inputs(loader, 6), x[:6])
+    assert torch.equal(gather_inputs(x, 3), x[:3])
+    assert torch.equal(gather_inputs([x[:5], x[5:]], 64), x)
+    assert torch.equal(gather_inputs({"a": x}, 2)["a"], x[:2])
+    one, two = gather_inputs([((x, x + 1), y)], 5)
     assert torch.equal(two, one + 1) and len(one) == 5
 
 

@@ -7,8 +7,9 @@ import torch
 from quick_audits import quick
 from torch import nn
 
+import howsure as hs
 from howsure.auditing.layers import OUTPUT
-from howsure.auditing.truth import found
+from howsure.auditing.truth import Truth
 from nets import FunctionalResNet
 
 NOISE = 0.04
@@ -79,7 +80,7 @@ def test_truth_of_a_linear_network_lies_in_its_own_intervals():
     draws = torch.stack(
         [model(x + NOISE**0.5 * torch.randn(x.shape, generator=generator)) for _ in range(300)]
     )
-    truth = found(draws.detach()[:, None])
+    truth = Truth.of(draws.detach()[:, None])
     z = (truth.total.var.sqrt() / true).log() / truth.total.log_std_error
     assert 0.92 < (z.abs() < 1.96).double().mean() < 0.98
     centre = model(x).detach()
@@ -90,7 +91,7 @@ def test_truth_of_a_linear_network_lies_in_its_own_intervals():
 def test_paired_truth_splits_data_and_model_without_bias():
     # Few rounds, so that a bias of 1 / rounds would show.
     masks = 2 * torch.randn(6, 1, 20_000, 1, dtype=torch.float64)
-    truth = found(masks + torch.randn(6, 2, 20_000, 1, dtype=torch.float64))
+    truth = Truth.of(masks + torch.randn(6, 2, 20_000, 1, dtype=torch.float64))
     assert float(truth.data.var.mean()) == pytest.approx(1, rel=0.03)
     assert float(truth.model.var.mean()) == pytest.approx(4, rel=0.03)
     assert float(truth.total.var.mean()) == pytest.approx(5, rel=0.03)
@@ -154,3 +155,17 @@ def test_result_is_json_without_nan_and_prints(of_linear):
     for row in result.rows:
         assert row.label in text
     assert max(len(line) for line in text.splitlines()) < 140
+
+
+def test_correlated_noise_is_sampled_as_it_is():
+    """Five readings that move together: their sum has 25 times the variance of one, not 5."""
+    model = nn.Linear(5, 1).double().eval()
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    covariance = 0.01 * (0.999 * torch.ones(5, 5) + 0.001 * torch.eye(5))
+    x = torch.randn(20, 5, dtype=torch.float64)
+    result = quick(
+        model, x, hs.noise.correlated(covariance=covariance), methods=["gradients", "adf"]
+    )
+    assert result.row("gradients").total.ratio.value == pytest.approx(1, abs=0.05)
+    assert result.row("adf").total.ratio.value == pytest.approx(5**-0.5, rel=0.05)

@@ -124,7 +124,7 @@ def test_fit_loader_with_groups_and_several_inputs():
 
     batches = [((i, i), target[i]) for i in torch.arange(40).split(16)]
     fitted = Conformal.fit_loader(sure, batches, groups=lambda inputs: inputs[0] % 2)
-    assert fitted.labels == (0, 1) and fitted.grouped.counts == (20, 20)
+    assert fitted.labels == (0, 1) and fitted.counts == (20, 20)
     listed = Conformal.fit_loader(sure, batches, groups=[i % 2 for i in range(40)], joint=True)
     assert listed.labels == (0, 1) and listed.joint
     by_name = [({"index": i, "scale": i}, target[i]) for i in torch.arange(40).split(16)]

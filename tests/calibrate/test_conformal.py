@@ -8,7 +8,7 @@ import torch
 
 import howsure as hs
 from howsure.calibrate import Conformal, ConformalClasses, class_probabilities
-from howsure.calibrate.scores import points_needed, rank
+from howsure.calibrate.conformal import points_needed, rank
 
 
 def draws(n=50, shape=(), *, seed=0):
@@ -65,7 +65,7 @@ def test_groups_are_separate_calibrators():
     prediction, target = draws(90)
     groups = ["day" if i % 3 else "night" for i in range(90)]
     fitted = Conformal.fit(prediction, target, groups=groups)
-    assert dict(zip(fitted.labels, fitted.grouped.counts, strict=True)) == {"night": 30, "day": 60}
+    assert dict(zip(fitted.labels, fitted.counts, strict=True)) == {"night": 30, "day": 60}
     low, _ = fitted.interval(prediction, 0.9, groups=groups)
     for label in ("day", "night"):
         chosen = torch.tensor([group == label for group in groups])

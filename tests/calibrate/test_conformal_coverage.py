@@ -148,7 +148,7 @@ def test_the_checks_see_groups_that_are_not_told_apart():
 
 def test_the_checks_see_a_quantile_without_the_finite_sample_correction(monkeypatch):
     monkeypatch.setattr(
-        "howsure.calibrate.scores.rank", lambda n, level: math.ceil((n + 1) * level) - 1
+        "howsure.calibrate.conformal.rank", lambda n, level: math.ceil((n + 1) * level) - 1
     )
     assert alarms([hits(gaussian, seed) for seed in range(DRAWS)])
 

@@ -1,13 +1,39 @@
-"""What will happen to a model, before anything runs: rules, approximations, gaps and advice."""
+"""What will happen to a model, before anything runs: rules, approximations, gaps and advice.
+
+One dry run notes every operation that the model calls on noisy data, with or without a rule.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from howsure.auditing.inputs import as_input
-from howsure.auditing.survey import survey
-from howsure.moments.rule import APPROXIMATE, LINEARISED, Rule, Target
+import torch
+from torch import Tensor
+
+from howsure.auditing.table import align_columns
+from howsure.errors import NoRuleError
+from howsure.moments.interpreter import (
+    Gaussian,
+    RuleInterpreter,
+    input_moments,
+    read,
+    run,
+    works_in_place,
+)
+from howsure.moments.rule import APPROXIMATE, LINEARISED, Rule, Target, find, operation_name
+from howsure.moments.value import Args, Kwargs, certain, leaves_of, mean_of
+from howsure.operations import CallSites
+from howsure.trees import clone_tensors, map_leaves
+
+_MISSING = "missing"
+_SCOPE = (
+    'These are the rules of `propagate` and of the methods "adf" and "sampled_adf". The others, '
+    "the default among them, run the network itself and use none of them; what they found out "
+    "about it is in `p.method` and `p.notes` of a prediction."
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +80,8 @@ class Check:
     @property
     def approximate(self) -> tuple[CheckRow, ...]:
         """Operations whose rule is not exact even for independent inputs."""
-        return tuple(row for row in self.rows if row.fidelity in _WEAK)
+        weak = (APPROXIMATE.value, LINEARISED.value)
+        return tuple(row for row in self.rows if row.fidelity in weak)
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -81,29 +108,12 @@ class Check:
 
     def __str__(self) -> str:
         """A table, for whom it holds, then the advice."""
-        return "\n".join([_table(self.rows), "", _SCOPE, *self.advice])
-
-
-_MISSING = "missing"
-_WEAK = (APPROXIMATE.value, LINEARISED.value)
-_SCOPE = (
-    'These are the rules of `propagate` and of the methods "adf" and "sampled_adf". The others, '
-    "the default among them, run the network itself and use none of them; what they found out "
-    "about it is in `p.method` and `p.notes` of a prediction."
-)
-
-
-def _table(rows: tuple[CheckRow, ...]) -> str:
-    cells = [("operation", "calls", "rule", "fidelity", "first called in")]
-    for row in rows:
-        bound = f" ({row.error:.0%})" if row.fidelity == APPROXIMATE.value else ""
-        where = row.modules[0] or "the model itself"
-        cells.append((row.operation, str(row.count), row.rule, row.fidelity + bound, where))
-    widths = [max(len(line[i]) for line in cells) for i in range(5)]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
-    return "\n".join(
-        [lines[0].rstrip(), "-" * len(lines[0]), *(line.rstrip() for line in lines[1:])]
-    )
+        lines = [("operation", "calls", "rule", "fidelity", "first called in")]
+        for row in self.rows:
+            bound = f" ({row.error:.0%})" if row.fidelity == APPROXIMATE.value else ""
+            where = row.modules[0] or "the model itself"
+            lines.append((row.operation, str(row.count), row.rule, row.fidelity + bound, where))
+        return "\n".join([align_columns(lines), "", _SCOPE, *self.advice])
 
 
 def check(
@@ -128,25 +138,180 @@ def check(
         **named_inputs: Inputs by name, in place of `inputs`: `check(model, image=x, motion=h)`.
     """
     x = as_input(model, inputs, named_inputs, noise_var)
-    grouped: dict[tuple[str, str], list[tuple[int, str, Rule | None, str]]] = {}
-    for call, count in survey(model, x, noise_var, rules=rules).items():
+    by_operation: dict[tuple[str, str], list[OperationCall]] = {}
+    for call in survey(model, x, noise_var, rules=rules):
         if call.rule is None or not call.rule.is_query:
-            entry = (count, call.module, call.rule, call.reason)
-            grouped.setdefault((call.operation, call.reason), []).append(entry)
-    rows = (_row(operation, entries) for (operation, _), entries in grouped.items())
+            by_operation.setdefault((call.operation, call.reason), []).append(call)
+    rows = []
+    for (operation, reason), calls in by_operation.items():
+        rule = calls[0].rule
+        serves = rule is not None and not rule.is_refusal and not reason
+        row = CheckRow(
+            operation,
+            rule.name if rule and serves else "",
+            rule.fidelity.value if rule and serves else _MISSING,
+            rule.error if rule and serves else 0.0,
+            sum(call.count for call in calls),
+            tuple(dict.fromkeys(call.module for call in calls)),
+            reason,
+            adds_up=rule.adds_up if rule and serves else False,
+        )
+        rows.append(row)
     return Check(tuple(sorted(rows, key=lambda row: (row.fidelity != _MISSING, row.operation))))
 
 
-def _row(operation: str, entries: list[tuple[int, str, Rule | None, str]]) -> CheckRow:
-    _, _, rule, reason = entries[0]
-    served = rule if rule is not None and not rule.is_refusal and not reason else None
-    return CheckRow(
-        operation,
-        served.name if served else "",
-        served.fidelity.value if served else _MISSING,
-        served.error if served else 0.0,
-        sum(count for count, *_ in entries),
-        tuple(dict.fromkeys(module for _, module, *_ in entries)),
-        reason,
-        adds_up=served is not None and served.adds_up,
-    )
+@dataclass(frozen=True)
+class OperationCall:
+    """One operation as it was called in one module.
+
+    Attributes:
+        operation: How torch calls it, e.g. `torch.nn.functional.relu`.
+        module: The dotted path of the module; "" is the model itself.
+        shapes: Shapes of its random arguments.
+        rule: The rule that serves it, if there is one.
+        reason: Why there is no answer; "" if there is one.
+        count: How often.
+    """
+
+    operation: str
+    module: str
+    shapes: tuple[tuple[int, ...], ...]
+    rule: Rule | None
+    reason: str = ""
+    count: int = 1
+
+    def __str__(self) -> str:
+        """One line for a table of what is missing."""
+        shapes = ", ".join(str(shape) for shape in self.shapes)
+        where = f"`{self.module}`" if self.module else "the model's own `forward`"
+        return f"`{self.operation}` in {where}, {self.count} x, on {shapes}: {self.reason}"
+
+
+def missing_rules(
+    model: Callable[..., object],
+    *inputs: object,
+    noise_var: object = None,
+    rules: Mapping[Target, Rule] | None = None,
+    **named_inputs: object,
+) -> list[OperationCall]:
+    """Every operation without a rule that the model calls on noisy data, from one dry run.
+
+    Inputs are given as to the model itself. An empty list means that `propagate` will run.
+    """
+    x = as_input(model, inputs, named_inputs, noise_var)
+    return [call for call in survey(model, x, noise_var, rules=rules) if call.reason]
+
+
+def survey(
+    model: Callable[..., object],
+    x: object,
+    noise_var: object = None,
+    *,
+    rules: Mapping[Target, Rule] | None = None,
+) -> list[OperationCall]:
+    """Every operation on noisy data in one pass of the model, with how often it was called.
+
+    Without `noise_var`, every floating-point input counts as noisy.
+    """
+
+    def zero_if_floating(leaf: object) -> float | None:
+        if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
+            return None
+        input_moments(leaf, 0.0)
+        return 0.0
+
+    if noise_var is None:
+        noise_var = map_leaves(zero_if_floating, x)
+    surveyor = Surveyor(rules, CallSites(model))
+    with torch.no_grad():
+        try:
+            run(model, x, noise_var, surveyor)
+        except Exception as error:
+            # Without a gap the failure is the model's own. After one it may be that of the plain
+            # value that stood in, as where a model takes gradients of its own.
+            if not any(call.reason for call in surveyor.calls):
+                raise
+            reason = f"not looked at: after an operation without a rule the model failed ({error})"
+            surveyor.calls[OperationCall("the rest of the model", "", (), None, reason)] += 1
+    return [replace(call, count=count) for call, count in surveyor.calls.items()]
+
+
+class Surveyor(RuleInterpreter):
+    """Notes every call; where no rule helps, goes on with the plain value and variance 0."""
+
+    def __init__(self, overrides: Mapping[Target, Rule] | None, sites: CallSites) -> None:
+        super().__init__(overrides, sites)
+        self.calls: Counter[OperationCall] = Counter()
+        self.depth = 0
+
+    def call(self, func: Target, args: Args, kwargs: Kwargs) -> object:
+        """Runs the operation as in a pass, but notes a missing rule instead of raising."""
+        if self.depth:
+            return super().call(func, args, kwargs)
+        # Before the call: an operation that writes in place changes the shapes.
+        arguments = leaves_of((args, kwargs), Gaussian)
+        shapes = tuple(tuple(gaussian.moments_now.mean.shape) for gaussian in arguments)
+        module, rule = self.sites.module_path() or "", find(func, self.overrides)
+        operation = OperationCall(operation_name(func), module, shapes, rule)
+        self.depth += 1
+        try:
+            result = super().call(func, args, kwargs)
+        except NoRuleError as error:
+            # Counted first: the plain operation may fail, too.
+            self.calls[replace(operation, reason=error.reason)] += 1
+            return self._plain(func, args, kwargs)
+        finally:
+            self.depth -= 1
+        self.calls[operation] += 1
+        return result
+
+    def _plain(self, func: Target, args: Args, kwargs: Kwargs) -> object:
+        """The operation on the means, as a Gaussian without variance."""
+
+        def as_certain(leaf: object) -> object:
+            if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
+                return leaf
+            return self.wrap(certain(leaf))
+
+        means, options = clone_tensors(mean_of(read((args, kwargs))))
+        result = map_leaves(as_certain, func(*means, **options))
+        in_place = works_in_place(find(func, self.overrides), func, args, kwargs)
+        if in_place and isinstance(args[0], Gaussian) and isinstance(result, Gaussian):
+            args[0].write(result.read())
+            return args[0]
+        return result
+
+
+def as_input(
+    model: object, args: tuple[object, ...], named: Mapping[str, object], noise_var: object = None
+) -> object:
+    """The input in one piece, from arguments that were given as to the model itself."""
+    if args and named:
+        raise TypeError("Give all inputs by position or all by keyword.")
+    if not args and not named:
+        raise TypeError("There is no input; give the inputs as to the model itself.")
+    if noise_var is None and len(args) > 1 and type(args[-1]) in (int, float):
+        raise TypeError(
+            f"Is {args[-1]!r} an input or a variance? Give the variance of the noise as "
+            f"`noise_var={args[-1]!r}`, and inputs that are numbers by keyword."
+        )
+    if noise_var is None and len(args) == 2 and _may_be_variance(model, *args):
+        raise TypeError(
+            "Is the second tensor an input or a variance? The model runs without it. Give the "
+            "variance of the noise as `noise_var=...`, and inputs by keyword."
+        )
+    return dict(named) if named else args[0] if len(args) == 1 else args
+
+
+def _may_be_variance(model: object, x: object, other: object) -> bool:
+    """Whether a second input fits the first as its variance, and the model needs no second one.
+
+    In version 0.1 the second argument was the variance.
+    """
+    if not isinstance(x, Tensor) or not isinstance(other, Tensor) or bool((other < 0).any()):
+        return False
+    try:
+        inspect.signature(getattr(model, "forward", model)).bind(x)  # pyright: ignore[reportArgumentType]
+        return torch.broadcast_shapes(x.shape, other.shape) == x.shape
+    except (TypeError, ValueError, RuntimeError):
+        return False

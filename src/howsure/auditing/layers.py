@@ -7,18 +7,18 @@ each layer some thousand elements are watched, so that memory stays bounded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from howsure.auditing.case import Case
+from howsure.auditing.trace import watch_modules
 from howsure.auditing.truth import Clock
+from howsure.estimators.sampling import Samples
 from howsure.methods.passes import Pass, no_gradients
 from howsure.moments.interpreter import Gaussian
-from howsure.noise import sample_of
 from howsure.progress import progress
 from howsure.trees import TensorTree
 
@@ -28,8 +28,6 @@ _ELEMENTS = 4096
 # Elements with less of the layer's mean variance than this have no std worth comparing.
 _LIVE = 0.01
 OUTPUT = "(output)"
-
-Receive = Callable[[str, nn.Module, object], None]
 
 
 @dataclass(frozen=True)
@@ -57,119 +55,84 @@ class LayerRow:
         return not 0.8 <= self.ratio <= 1.25
 
 
-@dataclass
-class Running:
-    """Mean and sum of squared deviations, updated draw by draw (Welford 1962)."""
-
-    count: int = 0
-    mean: Tensor = field(default_factory=lambda: torch.zeros(()))
-    squares: Tensor = field(default_factory=lambda: torch.zeros(()))
-
-    def add(self, values: Tensor) -> None:
-        """Adds one more draw."""
-        self.count += 1
-        moved = values - self.mean
-        self.mean = self.mean + moved / self.count
-        self.squares = self.squares + moved * (values - self.mean)
-
-
-class Watch:
-    """Picks the same elements of every layer's output in every pass."""
+class Recorder:
+    """Records the same elements of every layer's output, predicted by ADF and sampled."""
 
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
-        self.places: dict[str, Tensor] = {}
+        self.positions: dict[str, Tensor] = {}
         self.calls: dict[str, int] = {}
         self.predicted: dict[str, tuple[str, tuple[int, ...], Tensor, Tensor]] = {}
-        self.drawn: dict[str, Running] = {}
+        self.sampled: dict[str, Samples] = {}
 
-    def gaussians(self, path: str, module: nn.Module, output: object) -> None:
-        """Notes means and variances of a layer on Gaussians."""
-        for key, tensor in self._named(path, output):
+    def predict(self, path: str, module: nn.Module, output: object) -> None:
+        """Keeps means and variances of a layer on Gaussians."""
+        for key, tensor in self._named(path, module, output):
             if isinstance(tensor, Gaussian):
                 moments, shape = tensor.read(), tuple(tensor.shape)
-                mean, var = (self._picked(key, each) for each in (moments.mean, moments.var))
+                mean, var = (self._select(key, t) for t in (moments.mean, moments.var))
                 self.predicted[key] = (type(module).__name__, shape, mean, var)
 
-    def numbers(self, path: str, module: nn.Module, output: object) -> None:
-        """Adds the numbers of a layer to its moments."""
-        for key, tensor in self._named(path, output):
+    def sample(self, path: str, module: nn.Module, output: object) -> None:
+        """Adds the numbers of a layer to its running moments."""
+        for key, tensor in self._named(path, module, output):
             if key in self.predicted:
-                self.drawn.setdefault(key, Running()).add(self._picked(key, tensor))
+                draw = self._select(key, tensor).reshape(1, 1, 1, -1)
+                moments = self.sampled.get(key)
+                more = Samples.of(draw, moments)
+                self.sampled[key] = more if moments is None else moments + more
 
-    def _named(self, path: str, output: object) -> Iterator[tuple[str, Tensor]]:
+    def _named(self, path: str, module: nn.Module, output: object) -> Iterator[tuple[str, Tensor]]:
+        """The outputs of leaf modules and of the model itself, each with a name."""
+        if path and next(module.children(), None) is not None:
+            return
+        path = path or OUTPUT
         self.calls[path] = self.calls.get(path, 0) + 1
         tensors = TensorTree(output).tensors
         call = path if self.calls[path] == 1 else f"{path}#{self.calls[path]}"
         for index, tensor in enumerate(tensors):
             yield (call if len(tensors) == 1 else f"{call}[{index}]"), tensor
 
-    def _picked(self, key: str, tensor: Tensor) -> Tensor:
+    def _select(self, key: str, tensor: Tensor) -> Tensor:
         """Some elements of a tensor; copied, since a later layer may write in place."""
-        if key not in self.places:
+        if key not in self.positions:
             count = tensor.numel()
-            few = count <= _ELEMENTS
-            self.places[key] = (
-                torch.arange(count)
-                if few
-                else torch.randint(count, (_ELEMENTS,), generator=self.generator)
-            ).to(tensor.device)
-        return tensor.take(self.places[key]).double()
+            positions = torch.arange(count)
+            if count > _ELEMENTS:
+                positions = torch.randint(count, (_ELEMENTS,), generator=self.generator)
+            self.positions[key] = positions.to(tensor.device)
+        return tensor.take(self.positions[key]).double()
 
-
-@contextmanager
-def watched(model: nn.Module, receive: Receive) -> Iterator[None]:
-    """Calls `receive(path, module, output)` for every leaf module and for the model itself."""
-    handles = [
-        module.register_forward_hook(_hook(path or OUTPUT, receive))
-        for path, module in model.named_modules()
-        if not path or next(module.children(), None) is None
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _hook(path: str, receive: Receive) -> Callable[[nn.Module, object, object], None]:
-    def hook(module: nn.Module, args: object, output: object) -> None:
-        receive(path, module, output)
-
-    return hook
+    def row(self, key: str) -> LayerRow | None:
+        """The row of a layer; `None` where the noise moves nothing, or the path was another one."""
+        kind, shape, mean, var = self.predicted[key]
+        moments = self.sampled.get(key)
+        if moments is None or moments.count < 2 or not float(moments.var.sum()) > 0:
+            return None
+        true_mean, true = moments.mean[0], moments.var[0]
+        true_var = float(true.mean())
+        live = true >= _LIVE * true_var
+        ratio = math.sqrt(float((var[live] / true[live]).median()))
+        # The sampled mean has noise of its own, which is not the prediction's error.
+        square = float((mean - true_mean).square().mean()) - true_var / float(moments.count)
+        return LayerRow(key, kind, shape, ratio, math.sqrt(max(square, 0.0) / true_var))
 
 
 def layer_rows(
     case: Case, clock: Clock, *, share: float, passes: int, seed: int, show: bool
 ) -> tuple[LayerRow, ...]:
     """ADF against Monte Carlo at every layer that noise reaches, in the order of the calls."""
-    model, watch = case.setup.model, Watch(seed)
+    model, recorder = case.setup.model, Recorder(seed)
     assert isinstance(model, nn.Module)
-    generator = torch.Generator().manual_seed(seed + 1)
+    problem = case.problem(seed + 1, masks=False)
     with no_gradients():
-        with watched(model, watch.gaussians):
+        with watch_modules(model, recorder.predict):
             Pass(case.setup, case.x).gaussian()
-        with watched(model, watch.numbers):
+        with watch_modules(model, recorder.sample):
             for index in progress(range(passes), show, "audit: layers"):
                 if index >= LEAST and clock.past(share):
                     break
-                watch.calls.clear()
-                noise, axis = case.setup.noise, case.setup.batch_dim
-                Pass(case.setup, sample_of(noise, case.x, generator, batch_dim=axis)).plain()
-    rows = (_row(key, watch) for key in watch.predicted)
+                recorder.calls.clear()
+                problem.run(1, problem.draw(range(index, index + 1)).noisy)
+    rows = [recorder.row(key) for key in recorder.predicted]
     return tuple(row for row in rows if row is not None)
-
-
-def _row(key: str, watch: Watch) -> LayerRow | None:
-    """The row of a layer; `None` where the noise moves nothing, or the path was another one."""
-    kind, shape, mean, var = watch.predicted[key]
-    drawn = watch.drawn.get(key)
-    if drawn is None or drawn.count < 2 or not float(drawn.squares.sum()) > 0:
-        return None
-    true = drawn.squares / (drawn.count - 1)
-    true_var = float(true.mean())
-    live = true >= _LIVE * true_var
-    ratio = math.sqrt(float((var[live] / true[live]).median()))
-    # The sampled mean has noise of its own, which is not the prediction's error.
-    square = float((mean - drawn.mean).square().mean()) - true_var / drawn.count
-    return LayerRow(key, kind, shape, ratio, math.sqrt(max(square, 0.0) / true_var))

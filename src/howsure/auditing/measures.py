@@ -55,10 +55,17 @@ class Measures:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """The true values that are compared, (inputs, outputs) each; NaN where an output is still."""
+    """The true log(std) with its standard error, (inputs, outputs); NaN for constant outputs."""
 
     log_std: Tensor
     error: Tensor
+
+    @classmethod
+    def of(cls, spread: Spread, floor: Tensor) -> Pairs:
+        """The pairs whose true std is above the floor: others do not vary, beyond rounding."""
+        std = spread.var.clamp(min=0).sqrt()
+        varies = std > floor
+        return cls(*(torch.where(varies, t, math.nan) for t in (std.log(), spread.log_std_error)))
 
     @property
     def valid(self) -> Tensor:
@@ -71,23 +78,15 @@ class Pairs:
         return float(self.error[self.valid].median())
 
     @property
-    def known(self) -> bool:
+    def are_precise(self) -> bool:
         """Whether Monte Carlo knows these stds well enough to compare with them."""
         return float(self.valid.double().mean()) > 0.5 and self.typical_error < _KNOWN
 
     @property
-    def ordered(self) -> bool:
+    def have_order(self) -> bool:
         """Whether the true stds differ by more than their own noise."""
         spread = float(self.log_std[self.valid].var(correction=0))
         return spread > 0 and float(self.error.square().nanmean()) < (1 - _ORDERED) * spread
-
-
-def pairs_of(spread: Spread, floor: Tensor) -> Pairs:
-    """The pairs whose true std is above the floor: others do not move, beyond rounding."""
-    std = spread.var.clamp(min=0).sqrt()
-    nothing = torch.full_like(std, math.nan)
-    log_std, error = std.log(), spread.log_std_error
-    return Pairs(*(torch.where(std > floor, each, nothing) for each in (log_std, error)))
 
 
 def std_measures(
@@ -100,13 +99,12 @@ def std_measures(
     copies = Replicates(pairs.valid, seed)
     error = copies.of(pairs.error)
     moved = copies.of(log_ratio) - copies.noise * error
-    ratio = moved.nanquantile(0.5, dim=1).exp()
-    log_error = mean_size(moved, copies.times * error.square().nanmean(1))
+    ratio = _estimate(moved.nanquantile(0.5, dim=1).exp())
     rank = None
-    if pairs.ordered and float(std[pairs.valid].std()) > 0:
+    if pairs.have_order and float(std[pairs.valid].std()) > 0:
         truth = copies.of(pairs.log_std) + copies.noise * error
         rank = _estimate(spearman(copies.of(std), truth))
-    return Measures(_estimate(ratio), _estimate(log_error), rank)
+    return Measures(ratio, copies.mean_size(moved, error), rank)
 
 
 def mean_shift(
@@ -116,11 +114,10 @@ def mean_shift(
     seed: int,
 ) -> Estimate:
     """Mean of |mean - true mean| / true std."""
-    true_std = pairs.log_std.exp()
-    copies = Replicates(pairs.valid, seed)
+    copies, true_std = Replicates(pairs.valid, seed), pairs.log_std.exp()
     error = copies.of(truth.mean_error / true_std)
     moved = copies.of((mean - truth.mean) / true_std) + copies.noise * error
-    return _estimate(mean_size(moved, copies.times * error.square().nanmean(1)))
+    return copies.mean_size(moved, error)
 
 
 class Replicates:
@@ -135,12 +132,16 @@ class Replicates:
         noise = torch.randn(shape, generator=generator, dtype=torch.float64)
         self.noise = torch.cat([torch.zeros_like(noise[:1]), noise])
         # How often the truth's noise is in the data: the copies have it twice.
-        self.times = torch.ones(len(self.rows), dtype=torch.float64) * 2
+        self.times = torch.full((len(self.rows),), 2.0, dtype=torch.float64)
         self.times[0] = 1
 
     def of(self, values: Tensor) -> Tensor:  # (copies, pairs)
         """The values (inputs, outputs) in every copy."""
         return values[self.rows].flatten(1)
+
+    def mean_size(self, values: Tensor, error: Tensor) -> Estimate:  # (copies, pairs) each
+        """Mean absolute value, freed of the truth's noise of this standard error."""
+        return _estimate(mean_size(values, self.times * error.square().nanmean(1)))
 
 
 def _estimate(values: Tensor) -> Estimate:
@@ -160,39 +161,35 @@ def mean_size(
     m erf(m / s sqrt 2), and the observed mean is scaled by what this loses from s**2 to
     s**2 - noise_var.
     """
-    observed, centre = values.abs().nanmean(1), values.nanmean(1)
-    var = (values - centre[:, None]).square().nanmean(1)
-    with_noise = _folded(centre, var)
-    without = _folded(centre, (var - noise_var).clamp(min=0))
+    observed, center = values.abs().nanmean(1), values.nanmean(1)
+    var = (values - center[:, None]).square().nanmean(1)
+
+    def folded_mean(var: Tensor) -> Tensor:
+        std = var.sqrt().clamp(min=torch.finfo(var.dtype).tiny)  # 0 / 0 of an exact method
+        z = center / std
+        bell = std * math.sqrt(2 / math.pi) * (-z.square() / 2).exp()
+        return bell + center * torch.erf(z / math.sqrt(2))
+
+    with_noise, without = folded_mean(var), folded_mean((var - noise_var).clamp(min=0))
     return torch.where(with_noise > 0, observed * without / with_noise, observed)
-
-
-def _folded(centre: Tensor, var: Tensor) -> Tensor:
-    std = var.sqrt().clamp(min=torch.finfo(var.dtype).tiny)  # 0 / 0 of an exact method
-    reach = centre / std
-    bell = std * math.sqrt(2 / math.pi) * (-reach.square() / 2).exp()
-    return bell + centre * torch.erf(reach / math.sqrt(2))
 
 
 def spearman(
     first: Tensor,  # (copies, pairs), NaN for none
-    second: Tensor,  # (copies, pairs), NaN at the same places
+    second: Tensor,  # (copies, pairs), NaN at the same positions
 ) -> Tensor:  # (copies,)
     """Pearson's correlation of the ranks; equal values share their rank. 0 without any order."""
     missing = second.isnan()
-    one, two = (_ranks(each.masked_fill(missing, math.inf)) for each in (first, second))
-    one, two = (_less_mean(each.masked_fill(missing, 0), missing) for each in (one, two))
-    size = (one.square().sum(1) * two.square().sum(1)).sqrt()
-    return (one * two).sum(1) / torch.where(size > 0, size, torch.ones_like(size))
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Twice the average ranks, up to a constant."""
-    ordered = values.sort(dim=1).values
-    sides = (torch.searchsorted(ordered, values, side=side) for side in ("left", "right"))
-    return sum(sides, torch.zeros_like(values))
-
-
-def _less_mean(ranks: Tensor, missing: Tensor) -> Tensor:
     counts = (~missing).sum(1, keepdim=True)
-    return (ranks - ranks.sum(1, keepdim=True) / counts).masked_fill(missing, 0)
+
+    def centered_ranks(values: Tensor) -> Tensor:
+        values = values.masked_fill(missing, math.inf)
+        ordered = values.sort(dim=1).values
+        # Twice the average rank, up to a constant.
+        sides = [torch.searchsorted(ordered, values, side=side) for side in ("left", "right")]
+        ranks = (sides[0] + sides[1]).to(values).masked_fill(missing, 0)
+        return (ranks - ranks.sum(1, keepdim=True) / counts).masked_fill(missing, 0)
+
+    one, two = centered_ranks(first), centered_ranks(second)
+    size = (one.square().sum(1) * two.square().sum(1)).sqrt()
+    return (one * two).sum(1) / torch.where(size > 0, size, 1.0)

@@ -7,6 +7,7 @@ from typing import Any
 
 from howsure.auditing.layers import LayerRow
 from howsure.auditing.measures import Estimate, Measures
+from howsure.auditing.table import audit_text
 from howsure.methods import METHODS, Method
 
 
@@ -105,11 +106,11 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as numbers, strings, lists and dicts."""
-        departure = self.departure
-        plain = {**asdict(self), "departure": None if departure is None else departure.name}
+        departure = None if self.departure is None else self.departure.name
+        plain = {**asdict(self), "departure": departure}
         for row in plain["rows"]:
             del row["kind"]  # which has functions
-        return {key: _plain_data(value) for key, value in plain.items()}
+        return _plain_data(plain)
 
     def __repr__(self) -> str:
         """The recommendation and what it rests on, in one line."""
@@ -120,12 +121,10 @@ class Audit:
 
     def __str__(self) -> str:
         """The tables, then the verdict."""
-        from howsure.auditing.table import text
-
-        return text(self)
+        return audit_text(self)
 
 
-def _plain_data(value: object) -> object:
+def _plain_data(value: object) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain_data(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import math
+import re
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from statistics import median
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
-from howsure.auditing.candidates import (
-    Candidate,
-    Guess,
-    Named,
-    candidates,
-    first_sentence,
-    guess,
-    reason_to_skip,
-)
-from howsure.auditing.case import Case, case_of
-from howsure.auditing.cost import Stopwatch
-from howsure.auditing.inputs import gathered
+from howsure.auditing.case import Case, gather_inputs
 from howsure.auditing.layers import PASSES, LayerRow, layer_rows
-from howsure.auditing.measures import (
-    Measures,
-    Pairs,
-    mean_shift,
-    pairs_of,
-    std_measures,
-)
+from howsure.auditing.measures import Estimate, Measures, Pairs, mean_shift, std_measures
 from howsure.auditing.result import Audit, AuditRow
 from howsure.auditing.truth import LEAST, Clock, Spread, Truth, monte_carlo
 from howsure.auditing.verdict import Yardstick, recommend, sentences
+from howsure.methods import METHODS, RENAMED, Method, check_method
 from howsure.methods.passes import Pass, no_gradients
 from howsure.multipliers import Placement, as_placement
 from howsure.noise import NoiseLike
+from howsure.prediction import Prediction
 from howsure.progress import progress
 from howsure.setup import Setup
+from howsure.trees import TensorTree
 
+Named = str | Method | tuple[str | Method, Mapping[str, object]]
+Result = TypeVar("Result")
 # Shares of the time limit by which each stage ends; Monte Carlo has the rest.
 _METHODS, _COST, _LAYERS = 0.4, 0.5, 0.6
+# How often the cost of a method is measured.
 _ROUNDS = 6
 
 
@@ -79,8 +73,14 @@ def audit(
         show_progress: Show a bar.
         **method_options: Further settings of `Uncertain`, such as `fallback` or `rules`.
     """
-    clock = _started(time_limit, samples, method_options)
-    asked = candidates(methods)
+    if "budget" in method_options:
+        raise TypeError("`budget` of `audit` is now called `time_limit`: the seconds it may take.")
+    if samples is not None and (not isinstance(samples, int) or samples < 10):
+        raise ValueError(f"`samples` must be a whole number of at least 10, not {samples!r}.")
+    if samples is None and not (isinstance(time_limit, (int, float)) and 0 < time_limit < math.inf):
+        raise ValueError(f"`time_limit` must be a positive number of seconds, not {time_limit!r}.")
+    clock = Clock(float(time_limit) if samples is None else None)
+    candidates = _candidates(methods)
     setup = Setup(
         model,
         noise,
@@ -89,183 +89,121 @@ def audit(
         seed=seed,
         **method_options,
     )
-    case = case_of(setup, gathered(data, inputs), seed)
+    case = Case.of(setup, gather_inputs(data, inputs), seed)
     _check_time(case, clock)
-    return _Run(case, clock, samples, seed, show_progress).finished(asked)
 
+    stopwatch = Stopwatch(partial(_plain_pass, *next(case.pieces())))
+    predictions, skipped = _predictions(candidates, case, clock, stopwatch, show_progress)
+    setup, x = next(case.pieces())
+    for candidate in (_ROUNDS if samples is None else _ROUNDS // 2) * list(predictions):
+        if clock.past(_COST):
+            break
+        stopwatch.time(candidate.label, candidate.run(setup, x))
+    layers, notes = _layers(case, clock, samples, seed, show_progress)
+    truth = monte_carlo(case, clock, samples=samples, seed=seed, show=show_progress)
 
-class _Run:
-    """One audit, step by step."""
+    def pairs_of(spread: Spread) -> Pairs:
+        # What varies by no more than some rounding errors is constant.
+        return Pairs.of(spread, 8 * case.rounding * truth.mean.abs())
 
-    def __init__(
-        self, case: Case, clock: Clock, samples: int | None, seed: int, show: bool
-    ) -> None:
-        self.case, self.clock, self.samples, self.seed, self.show = case, clock, samples, seed, show
-        self.watch = Stopwatch(self.plain)
-        self.skipped: list[tuple[str, str]] = []
-        self.notes: list[str] = []
+    def part(var: Tensor, spread: Spread | None) -> Measures | None:
+        if spread is None or not bool(var.any()):
+            return None
+        pairs = pairs_of(spread)
+        return std_measures(var.sqrt(), pairs, seed) if pairs.are_precise else None
 
-    def finished(self, asked: Sequence[Candidate]) -> Audit:
-        """All stages, then the verdict."""
-        guesses = self.guesses(asked)
-        self.measure_again(guesses)
-        layers = self.layers()
-        truth = monte_carlo(
-            self.case, self.clock, samples=self.samples, seed=self.seed, show=self.show
+    pairs = pairs_of(truth.total)
+    if not bool(pairs.valid.any()):
+        raise ValueError(
+            "Noise and dropout do not move any output beyond rounding; there is no std to "
+            "compare with."
         )
-        pairs = self.pairs(truth.total, truth)
-        if not bool(pairs.valid.any()):
-            raise ValueError(
-                "Noise and dropout do not move any output beyond rounding; there is no std to "
-                "compare with."
-            )
-        rows = tuple(self.row(candidate, found, truth) for candidate, found in guesses)
-        return self.judged(rows, layers, truth, pairs)
-
-    def plain(self) -> None:
-        """A plain pass of the first piece of inputs."""
-        setup, x = next(self.case.pieces())
-        with no_gradients():
-            Pass(setup, x).plain()
-
-    def guesses(self, asked: Sequence[Candidate]) -> list[tuple[Candidate, Guess]]:
-        """What every method that applies says; the others are noted with a reason."""
-        found = []
-        for candidate in progress(asked, self.show, "audit: methods"):
-            reason = reason_to_skip(candidate, self.case)
-            if not reason:
-                try:
-                    late = partial(self.clock.past, _METHODS)
-                    found.append((candidate, guess(candidate, self.case, self.watch, late)))
-                except Exception as error:  # Whatever a method cannot do is a line of the table.
-                    reason = first_sentence(error)
-            if reason:
-                self.skipped.append((candidate.label, reason))
-        return found
-
-    def measure_again(self, guesses: Sequence[tuple[Candidate, Guess]]) -> None:
-        """Times every method some more, as long as its share of the time lasts."""
-        setup, x = next(self.case.pieces())
-        rounds = _ROUNDS if self.samples is None else _ROUNDS // 2
-        for candidate, _ in rounds * list(guesses):
-            if self.clock.past(_COST):
-                return
-            chosen = setup.with_(**candidate.options)
-            self.watch.timed(candidate.label, partial(candidate.method, chosen, x))
-
-    def layers(self) -> tuple[LayerRow, ...]:
-        """Diagonal ADF layer by layer; empty, with a note, where it cannot run."""
-        case = self.case
-        if not case.noisy or not isinstance(case.setup.model, nn.Module):
-            return ()
-        passes = PASSES if self.samples is None else min(PASSES, self.samples)
-        try:
-            return layer_rows(
-                case, self.clock, share=_LAYERS, passes=passes, seed=self.seed, show=self.show
-            )
-        except Exception as error:
-            self.notes.append(f"No table of layers: {first_sentence(error)}.")
-            return ()
-
-    def pairs(self, spread: Spread, truth: Truth) -> Pairs:
-        """The pairs that move by more than some rounding errors."""
-        return pairs_of(spread, 8 * self.case.rounding * truth.mean.abs())
-
-    def row(self, candidate: Candidate, found: Guess, truth: Truth) -> AuditRow:
-        """One method's line of the table."""
-        pairs = self.pairs(truth.total, truth)
-
-        def part(var: Tensor, true: Spread | None) -> Measures | None:
-            if true is None or not bool(var.any()):
-                return None
-            known = self.pairs(true, truth)
-            return std_measures(var.sqrt(), known, self.seed) if known.known else None
-
-        return AuditRow(
+    rows = tuple(
+        AuditRow(
             candidate.label,
             candidate.method.name,
             candidate.options,
-            std_measures(found.std, pairs, self.seed),
-            part(found.data_var, truth.data),
-            part(found.model_var, truth.model),
-            mean_shift(found.mean, truth, pairs, self.seed),
-            self.watch.cost(candidate.label),
-            found.std_error,
+            std_measures(prediction.std, pairs, seed),
+            part(prediction.data_var, truth.data),
+            part(prediction.model_var, truth.model),
+            mean_shift(prediction.mean, truth, pairs, seed),
+            stopwatch.cost(candidate.label),
+            _stated_error(prediction),
             candidate.method,
         )
-
-    def judged(
-        self, rows: tuple[AuditRow, ...], layers: tuple[LayerRow, ...], truth: Truth, pairs: Pairs
-    ) -> Audit:
-        """The audit with its verdict."""
-        case = self.case
-        plain = mean_shift(case.plain.double().cpu(), truth, pairs, self.seed)
-        error = pairs.typical_error
-        recommended = recommend(rows, Yardstick(truth.samples, error, _cost_of_a_sample(rows)))
-        departure = next((row for row in layers if row.departs), None)
-        return Audit(
-            rows,
-            tuple(self.skipped),
-            layers,
-            plain,
-            recommended,
-            sentences(rows, recommended, plain, departure),
-            truth.samples,
-            case.inputs,
-            len(case.chosen),
-            error,
-            self.clock.seconds,
-            (*self.notes, *_remarks(case, truth, pairs)),
-        )
+        for candidate, prediction in predictions.items()
+    )
+    plain_shift = mean_shift(case.plain.double().cpu(), truth, pairs, seed)
+    by_sampling = (row for row in rows if row.by.draws_noise)
+    pass_cost = (row.cost.value / row.options.get("samples", 20) for row in by_sampling)
+    yardstick = Yardstick(truth.samples, pairs.typical_error, next(pass_cost, 1.0))
+    recommended = recommend(rows, yardstick)
+    departure = next((row for row in layers if row.departs), None)
+    return Audit(
+        rows,
+        tuple(skipped),
+        layers,
+        plain_shift,
+        recommended,
+        sentences(rows, recommended, plain_shift, departure),
+        truth.samples,
+        case.inputs,
+        len(case.columns),
+        pairs.typical_error,
+        clock.seconds,
+        (*notes, *_remarks(case, truth, pairs)),
+    )
 
 
-def _cost_of_a_sample(rows: Sequence[AuditRow]) -> float:
-    """Time of a Monte Carlo pass, relative to a plain one."""
-    drawn = (row for row in rows if row.by.draws_noise)
-    return next((row.cost.value / row.options.get("samples", 20) for row in drawn), 1.0)
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A method with its options."""
+
+    method: Method
+    options: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The method and what is not obvious about it."""
+        if not self.options:
+            return self.method.name
+        options = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.method} ({options})"
+
+    def run(self, setup: Setup, x: object) -> Callable[[], Any]:
+        """What makes its prediction."""
+        return partial(self.method, setup.with_(**self.options), x)
 
 
-def _remarks(case: Case, truth: Truth, pairs: Pairs) -> list[str]:
-    """What a reader should know about the comparison itself."""
-    found = []
-    if len(case.chosen) < case.outputs:
-        found.append(
-            f"Of {case.outputs} outputs {len(case.chosen)} were compared, drawn at random."
-        )
-    still = int((~pairs.valid).sum())
-    if still:
-        found.append(f"{still} of {pairs.valid.numel()} outputs do not move, and were left out.")
-    if case.dropped and case.setup.shared_masks:
-        found.append(
-            "All inputs had the same dropout masks, since the model's layers have axes beside "
-            "inputs and units; intervals over inputs are then too narrow."
-        )
-    if truth.samples < 500 or case.inputs < 8:
-        found.append(
-            f"{case.inputs} inputs and {truth.samples} passes make wide intervals; for narrower "
-            "ones give more inputs and a larger `time_limit`."
-        )
-    return found
+def _candidates(methods: Sequence[Named] | None) -> list[Candidate]:
+    """The methods that were asked for: names, methods of one's own, or either with options."""
+    if methods is None:
+        pairs = [(method, options) for method in METHODS.values() for options in method.audited]
+        return [Candidate(method, dict(options)) for method, options in pairs]
+    candidates = []
+    for item in [methods] if isinstance(methods, (str, Method)) else methods:
+        method, options = item if isinstance(item, tuple) else (item, {})
+        if isinstance(method, str):
+            if method in RENAMED:
+                check_method(method)
+            if method not in METHODS:
+                raise ValueError(f"`methods` has {method!r}; choose from {sorted(METHODS)}.")
+            method = METHODS[method]
+        candidates.append(Candidate(method, dict(options)))
+    if not candidates:
+        raise ValueError("`methods` is empty; leave it out to compare the usual ones.")
+    return candidates
 
 
-def _started(seconds: float, samples: int | None, others: Mapping[str, object]) -> Clock:
-    """The running clock of an audit; a number of samples has no time limit."""
-    if "budget" in others:
-        raise TypeError("`budget` of `audit` is now called `time_limit`: the seconds it may take.")
-    if samples is not None:
-        if not isinstance(samples, int) or samples < 10:
-            raise ValueError(f"`samples` must be a whole number of at least 10, not {samples!r}.")
-        return Clock(None)
-    if not (isinstance(seconds, (int, float)) and math.isfinite(seconds) and seconds > 0):
-        raise ValueError(f"`time_limit` must be a positive number of seconds, not {seconds!r}.")
-    return Clock(float(seconds))
+def _plain_pass(setup: Setup, x: object) -> None:
+    with no_gradients():
+        Pass(setup, x).plain()
 
 
 def _check_time(case: Case, clock: Clock) -> None:
     """An error if not even 100 Monte Carlo passes fit into half of the time limit."""
     before = clock.seconds
-    with no_gradients():
-        Pass(case.setup, case.x).plain()
+    _plain_pass(case.setup, case.x)
     needed = LEAST * (clock.seconds - before)
     if needed > clock.limit / 2:
         raise ValueError(
@@ -273,3 +211,130 @@ def _check_time(case: Case, clock: Clock) -> None:
             f"that Monte Carlo needs at least do not fit into a `time_limit` of {clock.limit:g} s. "
             f"Give `time_limit={math.ceil(2.5 * needed)}`, or fewer `inputs`."
         )
+
+
+class Stopwatch:
+    """Times methods, each with a plain pass before it, so that a busy machine slows both."""
+
+    def __init__(self, plain: Callable[[], object]) -> None:
+        self.plain = plain
+        self.plain_times: list[float] = []
+        self.times: dict[str, list[float]] = {}
+        plain()  # Not counted: the first pass of a process is slow.
+
+    def time(self, label: str, run: Callable[[], Result]) -> Result:
+        """The result of `run`, with its time noted."""
+        start = time.perf_counter()
+        self.plain()
+        between = time.perf_counter()
+        result = run()
+        self.plain_times.append(between - start)
+        self.times.setdefault(label, []).append(time.perf_counter() - between)
+        return result
+
+    def cost(self, label: str) -> Estimate:
+        """Median time over median plain time; the interval is the range of all measurements.
+
+        The first of several measurements is left out, since it may fill caches. The range of six
+        holds the true median with 97 %, of three with 75 %.
+        """
+        times, unit = self.times[label], median(self.plain_times)
+        kept = times[1:] or times
+        return Estimate(median(kept) / unit, min(kept) / unit, max(kept) / unit)
+
+
+def predict_pieces(
+    candidate: Candidate, case: Case, clock: Clock, stopwatch: Stopwatch
+) -> Prediction:
+    """The method's prediction for all inputs at the compared outputs, (inputs, outputs).
+
+    It is made piece by piece, and the first piece is timed.
+    """
+    columns: dict[str, list[Tensor]] = {}
+    for index, (setup, x) in enumerate(case.pieces()):
+        if clock.past(_METHODS):
+            raise TimeoutError("not finished within its share of the time; raise `time_limit`")
+        run = candidate.run(setup, x)
+        prediction = run() if index else stopwatch.time(candidate.label, run)
+        for name in ("mean", "data_var", "model_var", "std_error"):
+            if (tree := getattr(prediction, name)) is not None:
+                values = case.select(TensorTree(tree).tensors).detach().double().cpu()
+                columns.setdefault(name, []).append(values)
+    fields: dict[str, Any] = {name: torch.cat(values) for name, values in columns.items()}
+    joined = Prediction(**fields)
+    if not all(bool(t.isfinite().all()) for t in (joined.mean, joined.data_var, joined.model_var)):
+        raise ValueError("Its result contains NaN or infinity.")
+    return joined
+
+
+def _stated_error(prediction: Prediction) -> float | None:
+    """Median relative standard error that a method states for its std; `None` for none."""
+    if prediction.std_error is None:
+        return None
+    std = prediction.std
+    relative = float((prediction.std_error / std)[std > 0].nanmedian())
+    return relative if math.isfinite(relative) else None
+
+
+def _predictions(
+    candidates: Sequence[Candidate], case: Case, clock: Clock, stopwatch: Stopwatch, show: bool
+) -> tuple[dict[Candidate, Prediction], list[tuple[str, str]]]:
+    """What every method that applies says; and the labels of the others, with the reason."""
+    predictions: dict[Candidate, Prediction] = {}
+    skipped = []
+    for candidate in progress(candidates, show, "audit: methods"):
+        reason = ""
+        if not case.has_noise and candidate.method.needs_noise:
+            reason = "the inputs have no noise"
+        elif not case.has_dropout and candidate.method.draws_masks:
+            reason = "no dropout rate is given"
+        else:
+            try:
+                predictions[candidate] = predict_pieces(candidate, case, clock, stopwatch)
+            except Exception as error:  # Whatever a method cannot do is a line of the table.
+                reason = _first_sentence(error)
+        if reason:
+            skipped.append((candidate.label, reason))
+    return predictions, skipped
+
+
+def _layers(
+    case: Case, clock: Clock, samples: int | None, seed: int, show: bool
+) -> tuple[tuple[LayerRow, ...], list[str]]:
+    """Diagonal ADF layer by layer; empty, with a note, where it cannot run."""
+    if not case.has_noise or not isinstance(case.setup.model, nn.Module):
+        return (), []
+    passes = PASSES if samples is None else min(PASSES, samples)
+    try:
+        rows = layer_rows(case, clock, share=_LAYERS, passes=passes, seed=seed, show=show)
+    except Exception as error:
+        return (), [f"No table of layers: {_first_sentence(error)}."]
+    return rows, []
+
+
+def _first_sentence(error: BaseException) -> str:
+    """The beginning of an error's message, as a reason in a table."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return re.split(r"(?<=[.;])\s", text)[0].rstrip(".;")
+
+
+def _remarks(case: Case, truth: Truth, pairs: Pairs) -> list[str]:
+    """What a reader should know about the comparison itself."""
+    notes = []
+    if len(case.columns) < case.outputs:
+        notes.append(
+            f"Of {case.outputs} outputs {len(case.columns)} were compared, drawn at random."
+        )
+    if constant := int((~pairs.valid).sum()):
+        notes.append(f"{constant} of {pairs.valid.numel()} outputs do not move, and were left out.")
+    if case.has_dropout and case.setup.shared_masks:
+        notes.append(
+            "All inputs had the same dropout masks, since the model's layers have axes beside "
+            "inputs and units; intervals over inputs are then too narrow."
+        )
+    if truth.samples < 500 or case.inputs < 8:
+        notes.append(
+            f"{case.inputs} inputs and {truth.samples} passes make wide intervals; for narrower "
+            "ones give more inputs and a larger `time_limit`."
+        )
+    return notes

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from howsure.auditing.inputs import as_input
+from howsure.auditing.check import as_input
 from howsure.moments.interpreter import Gaussian, propagate
 from howsure.moments.rule import Rule, Target
-from howsure.moments.value import Moments
 
 
 @dataclass(frozen=True)
@@ -53,44 +52,35 @@ def trace(
     if noise_var is None:
         raise TypeError("`trace` follows a noise through the model; give its `noise_var=`.")
     rows: list[ModuleTrace] = []
-    with _watched(model, rows):
+
+    def record(path: str, module: nn.Module, output: object) -> None:
+        for tensor in output if isinstance(output, (tuple, list)) else [output]:
+            if isinstance(tensor, Gaussian):
+                moments = tensor.read()
+                mean, var = moments.mean.detach(), moments.var.detach()
+                signal, spread = float(mean.mean()), float(mean.std(correction=0))
+                noise = float(var.mean()), float(var.max())
+                kind, shape = type(module).__name__, tuple(mean.shape)
+                rows.append(ModuleTrace(path, kind, shape, signal, spread, *noise))
+
+    with watch_modules(model, record):
         propagate(model, x, noise_var, rules=rules)
     return rows
 
 
 @contextmanager
-def _watched(model: nn.Module, rows: list[ModuleTrace]) -> Iterator[None]:
-    handles = [
-        module.register_forward_hook(_recorder(path, rows))
-        for path, module in model.named_modules()
-    ]
+def watch_modules(
+    model: nn.Module, receive: Callable[[str, nn.Module, object], None]
+) -> Iterator[None]:
+    """Calls `receive(path, module, output)` after every module; hooks go, also after an error."""
+
+    def watch(path: str, module: nn.Module) -> Callable[[], None]:
+        hook = module.register_forward_hook(lambda module, _, output: receive(path, module, output))
+        return hook.remove
+
+    removals = [watch(path, module) for path, module in model.named_modules()]
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _recorder(path: str, rows: list[ModuleTrace]) -> Callable[[nn.Module, object, object], None]:
-    def record(module: nn.Module, args: object, output: object) -> None:
-        outputs = output if isinstance(output, (tuple, list)) else [output]
-        rows.extend(
-            _row(path, type(module).__name__, each.read())
-            for each in outputs
-            if isinstance(each, Gaussian)
-        )
-
-    return record
-
-
-def _row(path: str, kind: str, moments: Moments) -> ModuleTrace:
-    mean, var = moments.mean.detach(), moments.var.detach()
-    return ModuleTrace(
-        path,
-        kind,
-        tuple(mean.shape),
-        float(mean.mean()),
-        float(mean.std(correction=0)),
-        float(var.mean()),
-        float(var.max()),
-    )
+        for remove in removals:
+            remove()

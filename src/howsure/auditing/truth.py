@@ -1,29 +1,32 @@
-"""Monte Carlo as truth: the plain network with sampled noise and masks, and how sure it is itself.
+"""Monte Carlo as reference: the plain network with sampled noise and masks, with its own error.
 
-Each mask sees two noises (as in `howsure.methods.noise_sampling`): half their squared
-difference is data variance, their covariance is model variance.
+Where both are random, pairs of samples share a mask: half their squared difference is data
+variance, their covariance is model variance.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from howsure.auditing.case import Case
-from howsure.methods.passes import Pass, no_gradients
-from howsure.multipliers import Multiply, draw_uniforms, masks
-from howsure.noise import sample_of
+from howsure.methods.passes import no_gradients, own_random_numbers
 from howsure.progress import progress
+from howsure.trees import TensorTree
 
-# 2,000 passes know a std to 1.6 %, 100 to 7 %.
+# 2,000 samples know a std to 1.6 %, 100 to 7 %.
 TARGET, LEAST = 2000, 100
-# What remains of the budget is for the intervals.
+# What remains of the time is for the intervals.
 _END = 0.97
-# Masks and noise of the truth are other draws than those of any method.
+# Samples that run together: so many, or fewer where inputs or outputs are large.
+_AT_ONCE = 100
+_ELEMENTS = 2**20
+# Masks and noise of the reference are other draws than those of any method.
 _STREAM = 2**21
 
 
@@ -46,20 +49,25 @@ class Clock:
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """A variance found by sampling, and its standard error; (inputs, outputs) each."""
+    """A variance by sampling, and its standard error; (inputs, outputs) each."""
 
     var: Tensor
     error: Tensor
 
+    @classmethod
+    def of(cls, terms: Tensor, correction: Tensor | float = 0.0) -> Spread:
+        """The mean of independent terms, which is a variance, and its standard error."""
+        return cls(terms.mean(0) + correction, terms.std(0) / len(terms) ** 0.5)
+
     @property
     def log_std_error(self) -> Tensor:
-        """Standard error of log(std); infinite where no variance was found."""
+        """Standard error of log(std); infinite where there is no variance."""
         return torch.where(self.var > 0, self.error / (2 * self.var), math.inf)
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What Monte Carlo found.
+    """What Monte Carlo says.
 
     Attributes:
         mean: Mean of the outputs, (inputs, outputs).
@@ -67,7 +75,7 @@ class Truth:
         total: Total variance.
         data: What the noise causes; `None` unless there is noise and dropout.
         model: What the masks cause; likewise.
-        samples: Passes through the network.
+        samples: How many.
     """
 
     mean: Tensor
@@ -77,66 +85,42 @@ class Truth:
     model: Spread | None
     samples: int
 
+    @classmethod
+    def of(cls, draws: Tensor) -> Truth:  # (units, 1 or 2, inputs, outputs)
+        """Moments and their standard errors; the two samples of a unit share their mask."""
+        units, size = draws.shape[:2]
+        if not bool(draws.isfinite().all()):
+            raise ValueError(
+                "The plain network's output contains NaN or infinity for noisy inputs."
+            )
+        mean, mean_var = draws.mean((0, 1)), draws.mean(1).var(0) / units
+        deviations = draws - mean
+        # What the estimated mean takes away is the variance of that mean.
+        total = Spread.of(deviations.square().mean(1), mean_var)
+        data = model = None
+        if size == 2:
+            data = Spread.of((draws[:, 0] - draws[:, 1]).square() / 2)
+            model = Spread.of(deviations[:, 0] * deviations[:, 1], mean_var)
+        return cls(mean, mean_var.sqrt(), total, data, model, units * size)
+
 
 def monte_carlo(case: Case, clock: Clock, *, samples: int | None, seed: int, show: bool) -> Truth:
-    """The truth from exactly `samples` passes, or from as many as fit: at least 100."""
-    paired = case.noisy and case.dropped
-    per_round = 2 if paired else 1
-    rounds = (TARGET if samples is None else samples) // per_round
-    least = rounds if samples is not None else LEAST // per_round
-    drawn = Draws(case, seed)
-    rows: list[Tensor] = []
-    with no_gradients():
-        for index in progress(range(rounds), show, "audit: Monte Carlo"):
-            if index >= least and clock.past(_END):
+    """The truth from exactly `samples` samples, or from as many as fit: at least 100."""
+    seed = (seed + 1) * _STREAM
+    size = case.problem(seed).unit_size
+    units = (TARGET if samples is None else samples) // size
+    elements = sum(tensor.numel() for tensor in TensorTree(case.x).tensors)
+    elements = max(elements, case.inputs * case.outputs)
+    at_once = max(1, min(_AT_ONCE, _ELEMENTS // max(1, elements)) // size)
+    chunks: list[Tensor] = []
+    with no_gradients(), own_random_numbers(seed) if case.probe.is_random else nullcontext():
+        for start in progress(range(0, units, at_once), show, "audit: Monte Carlo"):
+            if samples is None and start * size >= LEAST and clock.past(_END):
                 break
-            rows.append(drawn.at(index, per_round))
-    return found(torch.stack(rows).double().cpu())
-
-
-class Draws:
-    """Passes of the plain network, each with new noise, and new masks, for every input its own."""
-
-    def __init__(self, case: Case, seed: int) -> None:
-        self.case = case
-        self.seed = (seed + 1) * _STREAM
-        self.generator = torch.Generator().manual_seed(self.seed)
-        self.sites = case.setup.sites(case.x) if case.dropped else ()
-
-    def at(self, index: int, count: int) -> Tensor:  # (count, inputs, outputs)
-        """`count` passes with the masks of this index."""
-        setup, case = self.case.setup, self.case
-        batch = None if setup.shared_masks else case.inputs
-        drawn = draw_uniforms(self.sites, 1, self.seed + index, batch=batch)
-        rates = setup.rates(self.sites) if self.sites else ()
-        chosen = [None if mask is None else mask[0] for mask in masks(drawn, rates)]
-        rows = []
-        for _ in range(count):
-            noisy = sample_of(setup.noise, case.x, self.generator, batch_dim=setup.batch_dim)
-            with Multiply(setup.model, self.sites, chosen):
-                rows.append(case.picked(Pass(setup, noisy).plain()))
-        return torch.stack(rows)
-
-
-def found(
-    draws: Tensor,  # (rounds, 1 or 2, inputs, outputs)
-) -> Truth:
-    """Moments and their standard errors; the two of a round share their mask."""
-    rounds, count = draws.shape[:2]
-    if not bool(draws.isfinite().all()):
-        raise ValueError("The plain network's output contains NaN or infinity for noisy inputs.")
-    centre = draws.mean((0, 1))
-    moved = draws - centre
-    of_mean = draws.mean(1).var(0) / rounds
-    # What the estimated centre takes away is the variance of that centre.
-    total = _spread(moved.square().mean(1), of_mean)
-    data = model = None
-    if count == 2:
-        data = _spread((draws[:, 0] - draws[:, 1]).square() / 2, torch.zeros_like(of_mean))
-        model = _spread(moved[:, 0] * moved[:, 1], of_mean)
-    return Truth(centre, of_mean.sqrt(), total, data, model, rounds * count)
-
-
-def _spread(terms: Tensor, missing: Tensor) -> Spread:
-    """The mean of independent terms, which is a variance, and its standard error."""
-    return Spread(terms.mean(0) + missing, terms.std(0) / len(terms) ** 0.5)
+            # A problem draws its masks from the first one on, hence a seed for each chunk.
+            problem = case.problem(seed + start)
+            draws = problem.draw(range(min(at_once, units - start)))
+            values = problem.run(draws.count, draws.noisy, draws.masks)
+            outputs = torch.stack([case.select(problem.split(value)) for value in values])
+            chunks.append(outputs.double().cpu().unflatten(0, (-1, size)))
+    return Truth.of(torch.cat(chunks))

@@ -39,8 +39,8 @@ class Yardstick:
     def passes(self, log_error: float) -> float:
         """Passes with this mean absolute log error, which is sqrt(2 / pi) standard errors."""
         # No two methods can be distinguished below a tenth of the truth's own error.
-        known = max(log_error, self.error / 10) * math.sqrt(math.pi / 2)
-        return self.samples * (self.error / known) ** 2
+        error = max(log_error, self.error / 10) * math.sqrt(math.pi / 2)
+        return self.samples * (self.error / error) ** 2
 
     def advised(self) -> int:
         """A round number of passes for a std within 8 % on average."""
@@ -66,9 +66,9 @@ def recommend(rows: Sequence[AuditRow], yardstick: Yardstick) -> Recommendation:
 
 
 def _why(row: AuditRow, yardstick: Yardstick) -> str:
-    found, needed = row.total.log_error, yardstick.passes(max(row.total.log_error.value, 0.01))
+    error, needed = row.total.log_error, yardstick.passes(max(row.total.log_error.value, 0.01))
     return (
-        f"its std is off by {_percent(found.value)} on average (at most {_percent(found.high)}), "
+        f"its std is off by {_percent(error.value)} on average (at most {_percent(error.high)}), "
         f"for the time of {row.cost.value:.0f} forward passes; sampling takes {needed:.0f} samples "
         "to be as close"
     )
@@ -97,58 +97,48 @@ def sentences(
     departure: LayerRow | None,
 ) -> tuple[str, ...]:
     """The verdict, one sentence or two on each question."""
-    found = [*_on_diagonal(rows, departure), f"Use `{recommended}`: {recommended.reason}."]
-    return (*found, _on_mean(rows, recommended, plain_shift))
+    advice = f"Use `{recommended}`: {recommended.reason}."
+    return (
+        *_on_diagonal(rows, departure),
+        advice,
+        _on_mean(rows, recommended, plain_shift),
+    )
 
 
 def _on_diagonal(rows: Sequence[AuditRow], departure: LayerRow | None) -> list[str]:
     """Is the paper's propagation usable here?"""
     # With dropout, if there are both: the paper's method is the one that samples.
-    diagonal = [row for row in rows if row.by.is_diagonal]
-    row = next(iter(sorted(diagonal, key=lambda r: not r.by.draws_masks)), None)
-    if row is None:
-        return []
-    ratio, error = row.total.ratio.value, row.total.log_error.value
-    name = f"Diagonal propagation (`{row.label}`)"
-    if 0.8 <= ratio <= 1.25 and error <= 0.25:
-        return [_usable(name, row)]
-    size = f"{1 / ratio:.2g} times too small" if ratio < 1 else f"{ratio:.2g} times too large"
-    off = size if not 0.8 <= ratio <= 1.25 else f"off by {_percent(error)} on average"
-    where = "" if departure is None else f"; it departs from the truth at `{departure.name}`"
-    return [f"{name} is not usable as an error bar: its std is {off}{where}.", *_on_order(row)]
-
-
-def _usable(name: str, row: AuditRow) -> str:
-    """A right total can hide a wrong data part."""
-    ratio = row.total.ratio.value
-    if row.data is None or 0.8 <= row.data.ratio.value <= 1.25:
-        return f"{name} is usable here: its std is {ratio:.2f} of the true one."
-    return (
-        f"{name} is usable here for the total alone: its std is {ratio:.2f} of the true one, but "
-        f"that of its data part is {row.data.ratio.value:.2g} of it."
+    diagonal = sorted(
+        (row for row in rows if row.by.is_diagonal), key=lambda row: not row.by.draws_masks
     )
-
-
-def _on_order(row: AuditRow) -> list[str]:
-    rank = row.total.rank
-    if rank is None or rank.value < 0.9:
+    if not diagonal:
         return []
-    return [
-        f"Its ranking is right (rank {rank.value:.2f}): rank or reject by it, or rescale it on "
-        "held-out data."
-    ]
+    row = diagonal[0]
+    ratio, error = row.total.ratio.value, row.total.log_error.value
+    name, is_close = f"Diagonal propagation (`{row.label}`)", 0.8 <= ratio <= 1.25
+    if is_close and error <= 0.25:
+        start = f"its std is {ratio:.2f} of the true one"
+        # A right total can hide a wrong data part.
+        if row.data is None or 0.8 <= row.data.ratio.value <= 1.25:
+            return [f"{name} is usable here: {start}."]
+        part = f"that of its data part is {row.data.ratio.value:.2g} of it"
+        return [f"{name} is usable here for the total alone: {start}, but {part}."]
+    size = f"{1 / ratio:.2g} times too small" if ratio < 1 else f"{ratio:.2g} times too large"
+    off = f"off by {_percent(error)} on average" if is_close else size
+    where = "" if departure is None else f"; it departs from the truth at `{departure.name}`"
+    text = [f"{name} is not usable as an error bar: its std is {off}{where}."]
+    if row.total.rank is not None and row.total.rank.value >= 0.9:
+        text.append(
+            f"Its ranking is right (rank {row.total.rank.value:.2f}): rank or reject by it, or "
+            "rescale it on held-out data."
+        )
+    return text
 
 
 def _on_mean(rows: Sequence[AuditRow], recommended: Recommendation, plain: Estimate) -> str:
     """Should the propagated mean replace the plain output?"""
-    chosen = next(
-        (
-            row
-            for row in rows
-            if row.method == recommended.method and row.options == recommended.options
-        ),
-        None,
-    )
+    wanted = (recommended.method, recommended.options)
+    chosen = next((row for row in rows if (row.method, row.options) == wanted), None)
     start = f"The plain network's output is {plain.value:.2g} std from the mean under this noise"
     if plain.value < 0.25:
         return f"{start}: either mean will do."

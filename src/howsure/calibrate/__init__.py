@@ -1,14 +1,46 @@
 """Corrects predictions by what held-out data show; see docs/calibration.md for which one when."""
 
-from howsure.calibrate.affine_variance import AffineVariance as AffineVariance
-from howsure.calibrate.affine_variance import VarianceScale as VarianceScale
+from __future__ import annotations
+
+from typing import Any
+
+from howsure.calibrate.base import CalibratedPrediction as CalibratedPrediction
 from howsure.calibrate.base import Calibrator as Calibrator
-from howsure.calibrate.calibrated import CalibratedPrediction as CalibratedPrediction
-from howsure.calibrate.catalogue import CALIBRATORS as CALIBRATORS
-from howsure.calibrate.catalogue import from_state as from_state
-from howsure.calibrate.catalogue import named as named
 from howsure.calibrate.conformal import Conformal as Conformal
-from howsure.calibrate.conformal_classes import ConformalClasses as ConformalClasses
-from howsure.calibrate.isotonic_quantiles import IsotonicQuantiles as IsotonicQuantiles
+from howsure.calibrate.conformal import ConformalClasses as ConformalClasses
+from howsure.calibrate.quantiles import IsotonicQuantiles as IsotonicQuantiles
 from howsure.calibrate.temperature import Temperature as Temperature
 from howsure.calibrate.temperature import class_probabilities as class_probabilities
+from howsure.calibrate.variance import AffineVariance as AffineVariance
+from howsure.calibrate.variance import VarianceScale as VarianceScale
+
+CALIBRATORS: dict[str, type[Calibrator]] = {
+    calibrator.kind: calibrator
+    for calibrator in (
+        VarianceScale,
+        AffineVariance,
+        IsotonicQuantiles,
+        Temperature,
+        Conformal,
+        ConformalClasses,
+    )
+}
+
+
+def named(calibrator: str | type[Calibrator]) -> type[Calibrator]:
+    """The calibrator of that name, or the class itself."""
+    if isinstance(calibrator, type) and issubclass(calibrator, Calibrator):
+        return calibrator
+    if calibrator not in CALIBRATORS:
+        raise ValueError(f"`calibrator` must be one of {list(CALIBRATORS)}, not {calibrator!r}.")
+    return CALIBRATORS[calibrator]
+
+
+def from_state(state: dict[str, Any]) -> Calibrator:
+    """The calibrator whose `state()` it was, of any kind."""
+    kind = state.get("calibrator") if isinstance(state, dict) else None
+    if kind not in CALIBRATORS:
+        raise ValueError(
+            f"This is the state of the calibrator {kind!r}; howsure knows {list(CALIBRATORS)}."
+        )
+    return CALIBRATORS[kind].from_state(state)

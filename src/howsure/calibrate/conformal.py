@@ -1,24 +1,159 @@
-"""Intervals with a guarantee: split conformal prediction, normalised by the predicted std."""
+"""Intervals and prediction sets with a guarantee: split conformal prediction.
+
+The k-th smallest of n held-out scores, k = ceil((n + 1) * level), is at least as large as a new
+score with probability `level`, as long as held-out and new data are exchangeable.
+"""
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from fractions import Fraction
+from typing import Any, ClassVar, NoReturn, cast
 
 import torch
 from torch import Tensor
 
-from howsure.calibrate.base import Calibrator
-from howsure.calibrate.calibrated import CalibratedPrediction, with_intervals
-from howsure.calibrate.held_out import HeldOut, held_out, mean_and_var
-from howsure.calibrate.loader import Labels
-from howsure.calibrate.scores import GroupedScores, Label
+from howsure.calibrate.base import (
+    CalibratedPrediction,
+    Calibrator,
+    Labels,
+    check_uncalibrated,
+)
+from howsure.calibrate.held_out import HeldOut, around, check_labels, mean_and_var
 from howsure.prediction import Prediction
-from howsure.trees import TensorTree
+
+Label = int | str
+
+
+def rank(count: int, level: float) -> int:
+    """ceil((count + 1) * level): which of the sorted scores covers `level`.
+
+    In fractions, since 100 * 0.07 in floating point is above 7 and its ceiling 8.
+    """
+    return math.ceil((count + 1) * _fraction(level))
+
+
+def points_needed(level: float) -> int:
+    """The fewest held-out points with which an interval of this level is finite."""
+    exact = _fraction(level)
+    return math.ceil(exact / (1 - exact))
+
+
+def _fraction(level: float) -> Fraction:
+    if not 0 < level < 1:
+        raise ValueError(f"The level must be between 0 and 1, not {level}.")
+    exact = Fraction(level).limit_denominator(10**9)
+    return exact if 0 < exact < 1 else Fraction(level)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Conformal(Calibrator):
+class GroupedScores:
+    """What conformal calibrators share: the sorted scores of every group, and their quantiles.
+
+    Attributes:
+        scores: For each group, (points, ...), sorted along the points.
+        labels: The groups' labels; `None` if there is one group for all.
+    """
+
+    scores: tuple[Tensor, ...]
+    labels: tuple[Label, ...] | None
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many held-out points each group has."""
+        return tuple(len(scores) for scores in self.scores)
+
+    def quantile(self, level: float, groups: Labels | None, count: int) -> Tensor:
+        """The score that covers `level`, (1, ...) for all points or (count, ...) by group.
+
+        Infinite, with a warning, for groups with too few scores.
+        """
+        needed = points_needed(level)
+        if self.labels is None:
+            if groups is not None:
+                raise ValueError("The calibrator was fitted without groups; leave `groups` out.")
+            (scores,) = self.scores
+            if len(scores) < needed:
+                raise ValueError(
+                    f"A level of {level:g} needs at least {needed} held-out points; "
+                    f"there are {len(scores)}."
+                )
+            return scores[rank(len(scores), level) - 1][None]
+        if groups is None:
+            raise ValueError(
+                f"The calibrator was fitted by group; give `groups=`, the label of each of the "
+                f"{count} inputs, out of {list(self.labels)}."
+            )
+        labels, members = _numbered(groups, count)
+        by_label = dict(zip(self.labels, self.scores, strict=True))
+        known = [by_label.get(label, self.scores[0][:0]) for label in labels]
+        infinite = torch.full_like(self.scores[0][0], torch.inf)
+        quantiles = [
+            infinite if len(scores) < needed else scores[rank(len(scores), level) - 1]
+            for scores in known
+        ]
+        sizes = zip(labels, map(len, known), strict=True)
+        if small := [f"{label!r} has {n}" for label, n in sizes if n < needed]:
+            warnings.warn(
+                f"A level of {level:g} needs {needed} held-out points in each group "
+                f"({', '.join(small)}); with fewer only an infinite interval is sure to cover.",
+                stacklevel=3,
+            )
+        return torch.stack(quantiles)[members]
+
+    def __call__(self, prediction: Prediction) -> CalibratedPrediction:
+        """The prediction with conformal intervals or sets; mean and variances stay.
+
+        With groups, a note says up to which level each of them has finite intervals.
+        """
+        notes: tuple[str, ...] = ()
+        if self.labels is not None:
+            sizes = zip(self.labels, self.counts, strict=True)
+            listed = ", ".join(f"{label!r} {n / (n + 1):.3g} (n = {n})" for label, n in sizes)
+            notes = (f"Conformal intervals are finite up to the level: {listed}.",)
+        return CalibratedPrediction.of(prediction, cast(Calibrator, self), notes)
+
+
+def sort_by_group(
+    scores: Tensor,  # (n, ...)
+    groups: Labels | None,
+) -> tuple[tuple[Tensor, ...], tuple[Label, ...] | None]:
+    """The sorted scores of every group, and the groups' labels; one group without labels."""
+    if groups is None:
+        return (scores.sort(dim=0).values,), None
+    labels, members = _numbered(groups, len(scores))
+    return tuple(scores[members == i].sort(dim=0).values for i in range(len(labels))), labels
+
+
+def _numbered(groups: Labels, count: int) -> tuple[tuple[Label, ...], Tensor]:
+    """The different labels, and which of them each of `count` points has, (count,)."""
+    if isinstance(groups, Tensor):
+        if groups.dim() != 1 or groups.dtype.is_floating_point:
+            raise TypeError(
+                f"`groups` is a tensor of shape {tuple(groups.shape)} and {groups.dtype}; it must "
+                "be one whole number for each input."
+            )
+        groups = groups.tolist()
+    if len(groups) != count:
+        raise ValueError(f"`groups` has {len(groups)} labels for {count} inputs.")
+    numbers: dict[Label, int] = {}
+    members = []
+    for label in groups:
+        if not isinstance(label, str):
+            try:
+                label = label.__index__()
+            except AttributeError:
+                raise TypeError(
+                    f"The label {label!r} of `groups` must be a whole number or a string."
+                ) from None
+        members.append(numbers.setdefault(label, len(numbers)))
+    return tuple(numbers), torch.tensor(members)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Conformal(GroupedScores, Calibrator):
     """Intervals mean -+ q * std that cover a new target with probability of at least `level`.
 
     q is the k-th smallest of the n held-out scores |target - mean| / std, with
@@ -38,8 +173,6 @@ class Conformal(Calibrator):
     """
 
     kind: ClassVar[str] = "conformal"
-    scores: tuple[Tensor, ...]
-    labels: tuple[Label, ...] | None
     shape: tuple[int, ...]
     joint: bool = False
 
@@ -60,43 +193,85 @@ class Conformal(Calibrator):
             groups: A label for each input, whole numbers or strings.
             joint: Cover all outputs of an input at once.
         """
-        data = held_out(prediction, target)
-        scores = normalised_scores(data)
+        scores = HeldOut.of(prediction, target).scores
         shape = tuple(scores.shape[1:])
         if joint:
             scores = scores.reshape(len(scores), -1).amax(1)
-        found = GroupedScores.of(scores, groups)
-        return cls(found.scores, found.labels, shape, joint)
-
-    @property
-    def grouped(self) -> GroupedScores:
-        """The scores by group."""
-        return GroupedScores(self.scores, self.labels)
-
-    def __call__(self, prediction: Prediction) -> CalibratedPrediction:
-        """The prediction with conformal intervals; mean and variances stay."""
-        return with_intervals(prediction, self, self.grouped.notes())
+        return cls(*sort_by_group(scores, groups), shape, joint)
 
     def interval(
         self, prediction: Prediction, level: float = 0.95, *, groups: Labels | None = None
     ) -> tuple[Any, Any]:
         """Lower and upper end; infinite, with a warning, for groups too small for the level."""
-        mean, var = mean_and_var(prediction)
+        mean, _ = mean_and_var(prediction)
         if tuple(mean.shape[1:]) != self.shape:
             raise ValueError(
                 f"The calibrator was fitted for outputs of shape {self.shape}; this prediction has "
                 f"shape {tuple(mean.shape)}."
             )
-        q = self.grouped.quantile(level, groups, len(mean)).to(mean)
-        if self.joint:
-            q = q.reshape(-1, *[1] * len(self.shape))
-        # An infinite score covers everything, also where the std is 0.
-        reach = torch.where(torch.isinf(q), q, q * var.sqrt())
-        fill = TensorTree(prediction.mean).unflatten
-        return fill([mean - reach]), fill([mean + reach])
+        q = self.quantile(level, groups, len(mean)).to(mean)
+        return around(prediction, q.reshape(-1, *[1] * len(self.shape)) if self.joint else q)
 
 
-def normalised_scores(data: HeldOut) -> Tensor:
-    """|error| / std; with a std of 0 a right prediction has score 0 and a wrong one infinity."""
-    scores = data.error.abs() / data.var.sqrt()
-    return torch.where(data.error == 0, torch.zeros_like(scores), scores)
+@dataclass(frozen=True, eq=False, repr=False)
+class ConformalClasses(GroupedScores, Calibrator):
+    """Prediction sets that cover the true class with probability of at least `level`.
+
+    A class is in the set if 1 - p <= q, with q the k-th smallest held-out 1 - p of the true class,
+    k = ceil((n + 1) * level) (Sadinle et al. 2019). If the probabilities are right, no sets with
+    that coverage are smaller on average; a set may be empty, where no class is likely enough.
+    Groups as in `Conformal`: with the labels themselves unknown, use what the input tells.
+
+    Attributes:
+        scores: For each group the sorted scores, `(n, ...)`.
+        labels: The groups' labels, `None` without groups.
+        classes: How many classes there are.
+    """
+
+    kind: ClassVar[str] = "conformal_classes"
+    classes: int
+
+    @classmethod
+    def fit(
+        cls, prediction: Prediction, target: Tensor, *, groups: Labels | None = None
+    ) -> ConformalClasses:
+        """The scores of held-out class probabilities `(n, classes, ...)` and labels `(n, ...)`."""
+        check_uncalibrated(prediction)
+        probabilities = _probabilities(prediction).detach().cpu().double()
+        target = check_labels(probabilities, target)
+        scores = 1 - probabilities.gather(1, target.unsqueeze(1)).squeeze(1)
+        return cls(*sort_by_group(scores, groups), probabilities.shape[1])
+
+    def sets(
+        self, prediction: Prediction, level: float = 0.9, *, groups: Labels | None = None
+    ) -> Tensor:
+        """Which classes are in the set, `(batch, classes, ...)`, bool."""
+        probabilities = _probabilities(prediction)
+        if tuple(probabilities.shape[1:]) != (self.classes, *self.scores[0].shape[1:]):
+            raise ValueError(
+                f"The calibrator was fitted for {self.classes} classes and positions "
+                f"{tuple(self.scores[0].shape[1:])}; this prediction has shape "
+                f"{tuple(probabilities.shape)}."
+            )
+        q = self.quantile(level, groups, len(probabilities)).unsqueeze(1)
+        # In float64 as in `fit`: rounding to float32 could push a score past its own quantile.
+        return (1 - probabilities.double() <= q.to(probabilities.device)).detach()
+
+    def interval(self, prediction: Prediction, level: float = 0.95) -> NoReturn:
+        """An error: classes have no interval."""
+        raise TypeError("Classes have no interval; use `.sets(level)`.")
+
+
+def _probabilities(prediction: Prediction) -> Tensor:
+    mean, _ = mean_and_var(prediction)
+    if mean.dim() < 2:
+        raise ValueError(
+            f"Class probabilities have shape (batch, classes, ...), not {tuple(mean.shape)}."
+        )
+    # 1e-2: the rounding of bfloat16.
+    if not float(mean.min()) >= 0 or not bool(((mean.sum(1) - 1).abs() < 1e-2).all()):
+        raise ValueError(
+            "The prediction is not one of class probabilities, which are not negative and sum to "
+            '1 along dim 1; use `Uncertain(..., task="classification")`.'
+        )
+    return mean

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.calibrate.base import Calibrator
-from howsure.calibrate.held_out import check_labels, check_new, held_out, mean_and_var
-from howsure.calibrate.line_search import log_minimum, log_polished
+from howsure.calibrate.base import Calibrator, check_uncalibrated
+from howsure.calibrate.held_out import HeldOut, check_labels, mean_and_var
 from howsure.fit.temperature import check_minimum
+from howsure.line_search import log_minimum, log_refine
 from howsure.moments.rule import find
 from howsure.moments.value import Moments
 from howsure.prediction import Prediction, entropy
@@ -26,7 +26,7 @@ _FEW = 500
 class Temperature(Calibrator):
     """Class probabilities of logits / temperature; above 1 they become less sure.
 
-    The temperature minimises the categorical NLL of held-out labels (Guo et al. 2017, Sec. 4.2).
+    The temperature minimizes the categorical NLL of held-out labels (Guo et al. 2017, Sec. 4.2).
     Logits with mean m and variance v become m / T and v / T**2, and the probabilities are the mean
     of their softmax. Without variances that is Guo's softmax(m / T), whose NLL is convex in 1/T.
 
@@ -46,14 +46,34 @@ class Temperature(Calibrator):
         logits = _logits(prediction)
         mean, var = (tensor.detach().cpu().double() for tensor in mean_and_var(logits))
         labels = check_labels(mean, target)
-        held_out(logits, mean)  # finite, not negative, enough of them
-        found = _best(mean, var, labels)
-        check_minimum(at_zero=found < 1.5 * _LOW, at_infinity=found > _HIGH / 1.5)
-        return cls(torch.tensor(found, dtype=torch.float64))
+        HeldOut.of(logits, mean)  # finite, not negative, enough of them
+
+        has_variance = bool((var > 0).any())
+
+        def nll(t: Tensor, every: int = 1) -> Tensor:  # (1,)
+            """Of the labels at a temperature; of one input in `every`."""
+            if not has_variance:
+                return F.cross_entropy(mean / t, labels)[None]
+            rows = slice(None, None, every)
+            p = softmax_of(mean[rows] / t, var[rows] / t.square()).mean
+            p = p.gather(1, labels[rows].unsqueeze(1))
+            # Protects the logarithm of an underflowed 0.
+            return -torch.log(p.clamp(min=torch.finfo(p.dtype).tiny)).mean()[None]
+
+        stride = -(-len(mean) // _FEW) if has_variance else 1
+        best = log_minimum(lambda t: nll(t, stride), _LOW, _HIGH)
+        if stride > 1 and 10 * _LOW < float(best) < _HIGH / 10:
+            best = log_refine(nll, best, width=0.2, rounds=4)
+        elif stride > 1:
+            # Few inputs may all be right where many are not.
+            best = log_minimum(nll, _LOW, _HIGH)
+        at_zero, at_infinity = float(best) < 1.5 * _LOW, float(best) > _HIGH / 1.5
+        check_minimum(at_zero=at_zero, at_infinity=at_infinity)
+        return cls(best[0])
 
     def __call__(self, prediction: Prediction) -> Prediction:
         """The prediction with logits / T and the probabilities that follow."""
-        check_new(prediction)
+        check_uncalibrated(prediction)
         logits = _logits(prediction)
         t = self.temperature.to(logits.mean)
         cooled = replace(
@@ -62,13 +82,13 @@ class Temperature(Calibrator):
             data_var=logits.data_var / t.square(),
             model_var=logits.model_var / t.square(),
         )
-        known = prediction.temperature
+        fitted = prediction.temperature
         return replace(
             class_probabilities(cooled),
             notes=prediction.notes,
             novelty=prediction.novelty,
             joint_novelty=prediction.joint_novelty,
-            temperature=None if known is None else known * t.to(known),
+            temperature=None if fitted is None else fitted * t.to(fitted),
         )
 
 
@@ -80,28 +100,6 @@ def _logits(prediction: Prediction) -> Prediction:
             "prediction with `class_probabilities(Prediction(logits, data_var, model_var))`."
         )
     return prediction.logits
-
-
-def _best(mean: Tensor, var: Tensor, labels: Tensor) -> float:
-    """The best temperature: of all inputs, or where that is slow of some, then polished on all."""
-    if not bool((var > 0).any()) or len(mean) <= _FEW:
-        return float(log_minimum(lambda t: _nll(mean, var, labels, t), _LOW, _HIGH)[0])
-    stride = -(-len(mean) // _FEW)
-    some = mean[::stride], var[::stride], labels[::stride]
-    found = float(log_minimum(lambda t: _nll(*some, t), _LOW, _HIGH, steps=12)[0])
-    if not 10 * _LOW < found < _HIGH / 10:
-        # Few inputs may all be right where many are not.
-        return float(log_minimum(lambda t: _nll(mean, var, labels, t), _LOW, _HIGH)[0])
-    return log_polished(lambda t: float(_nll(mean, var, labels, mean.new_tensor([t]))), found)
-
-
-def _nll(mean: Tensor, var: Tensor, labels: Tensor, t: Tensor) -> Tensor:
-    """Mean -log p of the labels at the temperatures t, (1,)."""
-    if not bool((var > 0).any()):
-        return F.cross_entropy(mean / t, labels)[None]
-    p = softmax_of(mean / t, var / t.square()).mean.gather(1, labels.unsqueeze(1))
-    # Protects the logarithm of an underflowed 0.
-    return -torch.log(p.clamp(min=torch.finfo(p.dtype).tiny)).mean()[None]
 
 
 def class_probabilities(logits: Prediction) -> Prediction:
@@ -118,10 +116,10 @@ def class_probabilities(logits: Prediction) -> Prediction:
     parts = data + model
     share = torch.where(parts > 0, data / torch.where(parts > 0, parts, 1), 0.5)
     data_var, model_var = total.var * share, total.var * (1 - share)
-    whole = entropy(total.mean, dim=1)
+    total_entropy = entropy(total.mean, dim=1)
     smallest = torch.finfo(total.mean.dtype).tiny  # protects 0 / 0 where a class is impossible
     spread = (model_var / total.mean.clamp(min=smallest)).sum(1)
-    expected = torch.minimum((whole - 0.5 * spread).clamp(min=0), whole)
+    expected = torch.minimum((total_entropy - 0.5 * spread).clamp(min=0), total_entropy)
     return Prediction(total.mean, data_var, model_var, logits.notes, logits, expected)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from howsure.line_search import log_minimum
 from howsure.prediction import Prediction
 from howsure.trees import TensorTree
 
@@ -135,10 +135,9 @@ def check_outputs(var: Tensor | None) -> None:
 
 
 def fitted_residual_var(scored: Scored) -> float:
-    """The residual variance that minimises the mean NLL, by golden-section search on its log.
+    """The residual variance that minimizes the mean NLL, by a search on its logarithm.
 
-    Zero if no positive one is better. The NLL of a mixture of variances need not be unimodal in
-    the residual variance, so the search starts from the best of a coarse grid.
+    Zero if no positive one is better.
     """
     if scored.var is None:
         return 0.0
@@ -148,22 +147,11 @@ def fitted_residual_var(scored: Scored) -> float:
         return 0.0
     precise = Scored(error, scored.var.double())
 
-    def cost(residual_var: float) -> float:
-        # Without any variance the likelihood is not defined, which is worse than all else.
-        value = float(precise.nll(residual_var).mean())
-        return value if math.isfinite(value) else math.inf
+    def cost(residual_var: Tensor) -> Tensor:  # (1,)
+        return precise.nll(float(residual_var)).mean()[None]
 
-    grid = [scale * 10 ** (k / 4) for k in range(-24, 9)]
-    best = min(range(len(grid)), key=lambda i: cost(grid[i]))
-    residual_var = _golden(cost, grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-    return residual_var if cost(residual_var) < cost(0.0) else 0.0
-
-
-def _golden(cost: Callable[[float], float], low: float, high: float) -> float:
-    """The minimum of a unimodal function of a logarithm between two values."""
-    ratio = (5**0.5 - 1) / 2
-    for _ in range(40):
-        width = (high / low) ** ratio
-        left, right = high / width, low * width
-        low, high = (low, right) if cost(left) < cost(right) else (left, high)
-    return (low * high) ** 0.5
+    residual_var = log_minimum(cost, 1e-6 * scale, 1e2 * scale)
+    # Without any variance the likelihood is not defined, which is worse than all else.
+    at_zero = cost(torch.zeros(1))
+    at_zero = torch.where(at_zero.isfinite(), at_zero, torch.inf)
+    return float(residual_var) if bool(cost(residual_var) < at_zero) else 0.0

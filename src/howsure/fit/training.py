@@ -34,8 +34,8 @@ from howsure.multipliers import (
 )
 from howsure.noise import is_correlated, variance_of
 from howsure.progress import in_eval_mode, progress
+from howsure.settings import TASKS
 from howsure.trees import TensorTree, as_call, batch_size
-from howsure.values.settings import TASKS
 
 _DRAWS = 10  # of the logits, per training step of a classifier with a variance head
 

@@ -62,8 +62,8 @@ class Measurement:
 
     def __repr__(self) -> str:
         """Each axis with its std: `Measurement(x 1.2 ± 0.03, yaw 0.1 ± 0.02)`."""
-        each = zip(self.axes, self.mean, np.sqrt(np.diag(self.covariance)), strict=True)
-        return f"Measurement({', '.join(f'{a} {m:.3g} ± {s:.2g}' for a, m, s in each)})"
+        axes = zip(self.axes, self.mean, np.sqrt(np.diag(self.covariance)), strict=True)
+        return f"Measurement({', '.join(f'{a} {m:.3g} ± {s:.2g}' for a, m, s in axes)})"
 
     def __getitem__(self, axis: str) -> float:
         """The mean along an axis."""
@@ -83,12 +83,12 @@ class Measurement:
                 f"{missing} is not among the axes {self.axes}; give the variance of what was not "
                 f"measured, for example `unknown_var={UNKNOWN_VAR:g}`."
             )
-        whole, mean = np.eye(len(axes)) * (unknown_var or 0.0), np.zeros(len(axes))
-        here = [i for i, axis in enumerate(axes) if axis in self.axes]
-        there = [self.axes.index(axes[i]) for i in here]
-        whole[np.ix_(here, here)] = self.covariance[np.ix_(there, there)]
-        mean[here] = self.mean[there]
-        return Measurement(mean, whole, tuple(axes))
+        covariance, mean = np.eye(len(axes)) * (unknown_var or 0.0), np.zeros(len(axes))
+        new = [i for i, axis in enumerate(axes) if axis in self.axes]
+        old = [self.axes.index(axes[i]) for i in new]
+        covariance[np.ix_(new, new)] = self.covariance[np.ix_(old, old)]
+        mean[new] = self.mean[old]
+        return Measurement(mean, covariance, tuple(axes))
 
     def through(
         self,
@@ -116,9 +116,9 @@ class Measurement:
 
         A misspelt axis would otherwise be published as unknown.
         """
-        if strangers := [axis for axis in self.axes if axis not in axes]:
+        if unknown := [axis for axis in self.axes if axis not in axes]:
             raise ValueError(
-                f"{what} has the axes {tuple(axes)}, not {strangers}; rename them, or leave them "
+                f"{what} has the axes {tuple(axes)}, not {unknown}; rename them, or leave them "
                 "out with `measurement.ordered([...])`."
             )
         return self
@@ -148,20 +148,25 @@ def measurement(
     mean, var, correlation = _row(prediction, len(axes), row)
     kept = [i for i, axis in enumerate(axes) if axis is not None]
     std = np.sqrt(np.maximum(var, floor))[kept]
-    shrunk = _definite(correlation[np.ix_(kept, kept)])
+    covariance = _definite(correlation[np.ix_(kept, kept)]) * np.outer(std, std)
     names = tuple(axis for axis in axes if axis is not None)
-    return Measurement(mean[kept], shrunk * np.outer(std, std), names)
+    return Measurement(mean[kept], covariance, names)
 
 
 def _row(prediction: Prediction, count: int, row: int | None) -> tuple[Array, Array, Array]:
     """Mean, variances and correlations of the outputs of one input."""
-    mean, var = (_one(tree) for tree in (prediction.mean, prediction.total_var))
-    # A prediction without a batch axis still has one in its covariance.
-    covariance = None if prediction.covariance is None else _numbers(prediction.covariance)
-    if row is not None:
-        mean, var = mean[row], var[row]
-        covariance = None if covariance is None else covariance[row]
-    mean, var = mean.ravel(), var.ravel()
+    index = ... if row is None else row
+
+    def numbers(tensor: Tensor) -> Array:
+        return tensor.detach().cpu().double().numpy()[index]
+
+    means, variances = (TensorTree(t).tensors for t in (prediction.mean, prediction.total_var))
+    if len(means) != 1:
+        raise ValueError(
+            f"The prediction has {len(means)} tensors; choose one with `Uncertain(..., "
+            "output=...)`."
+        )
+    mean, var = numbers(means[0]).ravel(), numbers(variances[0]).ravel()
     if len(mean) != count:
         raise ValueError(
             f"The prediction has {len(mean)} numbers and `axes` {count} names; name every output "
@@ -169,32 +174,16 @@ def _row(prediction: Prediction, count: int, row: int | None) -> tuple[Array, Ar
         )
     if not (np.isfinite(mean).all() and np.isfinite(var).all() and (var >= 0).all()):
         raise ValueError(f"The prediction is NaN, infinite or of negative variance: {mean}, {var}.")
-    if covariance is None:
+    if prediction.covariance is None:
         return mean, var, np.eye(count)
-    return mean, var, _correlation(covariance.reshape(count, count))
-
-
-def _one(tree: object) -> Array:
-    tensors = TensorTree(tree).tensors
-    if len(tensors) != 1:
-        raise ValueError(
-            f"The prediction has {len(tensors)} tensors; choose one with `Uncertain(..., "
-            "output=...)`."
-        )
-    return _numbers(tensors[0])
-
-
-def _numbers(tensor: Tensor) -> Array:
-    return tensor.detach().cpu().double().numpy()
-
-
-def _correlation(covariance: Array) -> Array:
+    # A prediction without a batch axis still has one in its covariance.
+    covariance = numbers(prediction.covariance).reshape(count, count)
     std = np.sqrt(np.clip(np.diag(covariance), 0, None))
     # An output without variance is correlated with nothing.
     scale = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
-    found = covariance * np.outer(scale, scale)
-    np.fill_diagonal(found, 1.0)
-    return (found + found.T) / 2
+    correlation = covariance * np.outer(scale, scale)
+    np.fill_diagonal(correlation, 1.0)
+    return mean, var, (correlation + correlation.T) / 2
 
 
 def _definite(correlation: Array) -> Array:

@@ -6,7 +6,7 @@ what both accept: floats, and float64 arrays for covariances.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -26,6 +26,20 @@ from howsure.robotics.orders import ROS_POSE, ROS_TWIST, quaternion, ros_covaria
 Message = TypeVar("Message")
 IMU = ANGLES + ANGULAR_VELOCITY + LINEAR_ACCELERATION
 BOX = ("x", "y", "width", "height")
+# Fields of messages and the axes that they hold; an orientation is a quaternion.
+_FIELDS = {
+    "position": POSITION,
+    "orientation": ANGLES,
+    "linear": LINEAR_VELOCITY,
+    "angular": ANGULAR_VELOCITY,
+    "angular_velocity": ANGULAR_VELOCITY,
+    "linear_acceleration": LINEAR_ACCELERATION,
+}
+# Parts of messages with a 6 x 6 covariance: their fields, and the axes of the covariance.
+_WITH_COVARIANCE = {
+    "pose": (("position", "orientation"), ROS_POSE),
+    "twist": (("linear", "angular"), ROS_TWIST),
+}
 
 
 def fill_pose(
@@ -46,12 +60,7 @@ def fill_pose(
         header: That of the image or reading, for its time and frame.
         unknown_var: The variance of axes that were not measured.
     """
-    pose: Any = message if hasattr(message, "covariance") else _part(message, "pose")
-    measurement.only(ROS_POSE, "A pose")
-    _set(_part(pose, "pose").position, "xyz", measurement, POSITION)
-    _orient(pose.pose, measurement)
-    pose.covariance = np.array(ros_covariance(measurement, unknown_var=unknown_var))
-    return _headed(message, header)
+    return _fill_with_covariance(message, "pose", measurement, header, unknown_var)
 
 
 def fill_twist(
@@ -69,12 +78,19 @@ def fill_twist(
         header: That of the image or reading, for its time and frame.
         unknown_var: The variance of axes that were not measured.
     """
-    twist: Any = message if hasattr(message, "covariance") else _part(message, "twist")
-    measurement.only(ROS_TWIST, "A twist")
-    _set(_part(twist, "twist").linear, "xyz", measurement, LINEAR_VELOCITY)
-    _set(twist.twist.angular, "xyz", measurement, ANGULAR_VELOCITY)
-    twist.covariance = np.array(ros_covariance(measurement, unknown_var=unknown_var))
-    return _headed(message, header)
+    return _fill_with_covariance(message, "twist", measurement, header, unknown_var)
+
+
+def _fill_with_covariance(
+    message: Message, kind: str, measurement: Measurement, header: object, unknown_var: float
+) -> Message:
+    inner: Any = message if hasattr(message, "covariance") else _part(message, kind)
+    fields, axes = _WITH_COVARIANCE[kind]
+    measurement.only(axes, f"A {kind}")
+    for name in fields:
+        _fill_field(_part(inner, kind), name, measurement)
+    inner.covariance = np.array(ros_covariance(measurement, unknown_var=unknown_var))
+    return _fill_header(message, header)
 
 
 def fill_odometry(
@@ -90,12 +106,13 @@ def fill_odometry(
     unknown. Set `child_frame_id` yourself.
     """
     measurement.only(ROS_POSE + ROS_TWIST, "An odometry")
-    for part, axes, fill in (("pose", ROS_POSE, fill_pose), ("twist", ROS_TWIST, fill_twist)):
-        if here := [axis for axis in measurement.axes if axis in axes]:
-            fill(_part(message, part), measurement.ordered(here), unknown_var=unknown_var)
+    for kind, (_, axes) in _WITH_COVARIANCE.items():
+        part = _part(message, kind)
+        if measured := [axis for axis in measurement.axes if axis in axes]:
+            _fill_with_covariance(part, kind, measurement.ordered(measured), None, unknown_var)
         else:
-            _part(message, part).covariance = (unknown_var * np.eye(6)).ravel()
-    return _headed(message, header)
+            part.covariance = (unknown_var * np.eye(6)).ravel()
+    return _fill_header(message, header)
 
 
 def fill_imu(
@@ -114,16 +131,15 @@ def fill_imu(
         unknown_var: The variance of axes that were not measured in a part of which others were.
     """
     measurement.only(IMU, "An inertial reading")
-    _orient(message, measurement)
-    _set(_part(message, "angular_velocity"), "xyz", measurement, ANGULAR_VELOCITY)
-    _set(_part(message, "linear_acceleration"), "xyz", measurement, LINEAR_ACCELERATION)
-    for part, axes in (
-        ("orientation", ANGLES),
-        ("angular_velocity", ANGULAR_VELOCITY),
-        ("linear_acceleration", LINEAR_ACCELERATION),
-    ):
-        setattr(message, f"{part}_covariance", _nine(measurement, axes, unknown_var))
-    return _headed(message, header)
+    for name in ("orientation", "angular_velocity", "linear_acceleration"):
+        # -1 first, as the message's definition says, where no axis was measured.
+        covariance = np.array([-1.0] + [0.0] * 8)
+        if set(_FIELDS[name]) & set(measurement.axes):
+            _fill_field(message, name, measurement)
+            part = measurement.ordered(_FIELDS[name], unknown_var=unknown_var)
+            covariance = part.covariance.ravel()
+        setattr(message, f"{name}_covariance", covariance)
+    return _fill_header(message, header)
 
 
 def fill_detection(
@@ -134,14 +150,14 @@ def fill_detection(
     hypothesis: Callable[[], Any],
     header: object = None,
 ) -> Message:
-    """The given `vision_msgs/Detection2D`, filled: box, class scores, the centre's covariance.
+    """The given `vision_msgs/Detection2D`, filled: box, class scores, the center's covariance.
 
-    The box of the message has no covariance. That of the centre, in pixels**2, goes to x and y of
+    The box of the message has no covariance. That of the center, in pixels**2, goes to x and y of
     every hypothesis' pose; that of the size has no place.
 
     Args:
         message: What to fill; it is changed and returned.
-        measurement: x and y of the centre, width and height, in pixels.
+        measurement: x and y of the center, width and height, in pixels.
         scores: The probability of each class, by its id.
         hypothesis: Makes an empty `ObjectHypothesisWithPose`: rclpy's class itself, or
             `partial(blank, store, "vision_msgs/msg/ObjectHypothesisWithPose")`.
@@ -149,16 +165,16 @@ def fill_detection(
     """
     x, y, width, height = (float(v) for v in measurement.only(BOX, "A box").ordered(BOX).mean)
     box = _part(message, "bbox")
-    centre = _part(box.center, "position")
-    centre.x, centre.y, box.size_x, box.size_y = x, y, width, height
+    center = _part(box.center, "position")
+    center.x, center.y, box.size_x, box.size_y = x, y, width, height
     results = []
     for name, score in scores.items():
-        each = hypothesis()
-        each.hypothesis.class_id, each.hypothesis.score = str(name), float(score)
-        fill_pose(each.pose, measurement.ordered(("x", "y")))
-        results.append(each)
+        result = hypothesis()
+        result.hypothesis.class_id, result.hypothesis.score = str(name), float(score)
+        fill_pose(result.pose, measurement.ordered(("x", "y")))
+        results.append(result)
     message.results = results  # type: ignore[attr-defined]
-    return _headed(message, header)
+    return _fill_header(message, header)
 
 
 def fill_detections(
@@ -166,7 +182,7 @@ def fill_detections(
 ) -> Message:
     """The given `vision_msgs/Detection2DArray` with these detections."""
     message.detections = list(detections)  # type: ignore[attr-defined]
-    return _headed(message, header)
+    return _fill_header(message, header)
 
 
 def _part(message: object, name: str) -> Any:
@@ -178,32 +194,24 @@ def _part(message: object, name: str) -> Any:
     return getattr(message, name)
 
 
-def _set(
-    target: object, fields: Sequence[str], measurement: Measurement, axes: Sequence[str]
-) -> None:
-    for field, axis in zip(fields, axes, strict=True):
-        if axis in measurement.axes:
-            setattr(target, field, measurement[axis])
-
-
-def _orient(message: object, measurement: Measurement) -> None:
-    """Sets the quaternion if an angle was measured."""
-    if not set(ANGLES) & set(measurement.axes):
+def _fill_field(message: object, name: str, measurement: Measurement) -> None:
+    """Sets the measured numbers of a vector, or the quaternion if an angle was measured."""
+    measured = [axis for axis in _FIELDS[name] if axis in measurement.axes]
+    if not measured:
         return
-    angles = [measurement[axis] if axis in measurement.axes else 0.0 for axis in ANGLES]
-    target = _part(message, "orientation")
-    for field, value in zip("xyzw", quaternion(*angles).tolist(), strict=True):
-        setattr(target, field, value)
+    values = {axis: measurement[axis] for axis in measured}
+    if name == "orientation":
+        numbers = quaternion(*(values.get(axis, 0.0) for axis in ANGLES)).tolist()
+        components = dict(zip("xyzw", numbers, strict=True))
+    else:
+        letters = zip("xyz", _FIELDS[name], strict=True)
+        components = {letter: values[axis] for letter, axis in letters if axis in values}
+    field = _part(message, name)
+    for letter, value in components.items():
+        setattr(field, letter, value)
 
 
-def _nine(measurement: Measurement, axes: Sequence[str], unknown_var: float) -> np.ndarray:
-    """The covariance of three axes; -1 first, as the message's definition says, where none is."""
-    if not set(axes) & set(measurement.axes):
-        return np.array([-1.0] + [0.0] * 8)
-    return measurement.ordered(axes, unknown_var=unknown_var).covariance.ravel()
-
-
-def _headed(message: Message, header: object) -> Message:
+def _fill_header(message: Message, header: object) -> Message:
     if header is not None:
         _part(message, "header")
         message.header = header  # type: ignore[attr-defined]
@@ -228,21 +236,18 @@ def blank(store: Any, name: str) -> Any:
     return store.types[name](**fields)
 
 
-_NUMPY_NAMES = {"char": "uint8", "octet": "uint8"}  # of types that numpy does not know
-
-
 def _empty(store: Any, node: Enum, content: Any) -> object:
     """An empty field; `node` is rosbags' kind of it."""
     if node.name == "NAME":
         return blank(store, content)
     if node.name == "BASE":
-        return "" if "string" in content[0] else np.zeros((), _dtype(content)).item()
-    (inner, of), count = content
+        return "" if "string" in content[0] else np.zeros((), _dtype(content[0])).item()
+    (inner, item), count = content
     length = count if node.name == "ARRAY" else 0  # else a sequence, whose count is its limit
-    if inner.name == "BASE" and "string" not in of[0]:
-        return np.zeros(length, _dtype(of))
-    return [_empty(store, inner, of) for _ in range(length)]
+    if inner.name == "BASE" and "string" not in item[0]:
+        return np.zeros(length, _dtype(item[0]))
+    return [_empty(store, inner, item) for _ in range(length)]
 
 
-def _dtype(base: tuple[str, int]) -> str:
-    return _NUMPY_NAMES.get(base[0], base[0])
+def _dtype(name: str) -> str:
+    return "uint8" if name in ("char", "octet") else name  # which numpy does not know

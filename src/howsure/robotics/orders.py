@@ -36,8 +36,8 @@ def ros_covariance(measurement: Measurement, *, unknown_var: float = UNKNOWN_VAR
         unknown_var: The variance of axes that were not measured.
     """
     axes = ROS_TWIST if set(measurement.axes) <= set(ROS_TWIST) else ROS_POSE
-    whole = measurement.only(axes, "A pose").ordered(axes, unknown_var=unknown_var)
-    return whole.covariance.ravel().tolist()
+    ordered = measurement.only(axes, "A pose").ordered(axes, unknown_var=unknown_var)
+    return ordered.covariance.ravel().tolist()
 
 
 def gtsam_covariance(
@@ -136,9 +136,9 @@ def _angles_to_body(roll: float, pitch: float) -> Array:  # (3, 3)
 
 
 def _rotation(matrix: ArrayLike) -> Array:
-    found = np.asarray(matrix, float)
+    r = np.asarray(matrix, float)
     # Rotations out of float32 code are orthogonal to about 1e-6.
-    orthogonal = found.shape == (3, 3) and np.abs(found @ found.T - np.eye(3)).max() < 1e-5
-    if not (orthogonal and np.linalg.det(found) > 0):
-        raise ValueError(f"`rotation` must be a 3 x 3 rotation matrix, not {found.tolist()}.")
-    return found
+    is_orthogonal = r.shape == (3, 3) and np.abs(r @ r.T - np.eye(3)).max() < 1e-5
+    if not (is_orthogonal and np.linalg.det(r) > 0):
+        raise ValueError(f"`rotation` must be a 3 x 3 rotation matrix, not {r.tolist()}.")
+    return r

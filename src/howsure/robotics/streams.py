@@ -11,11 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.calibrate.conformal import normalised_scores
-from howsure.calibrate.held_out import held_out, mean_and_var
+from howsure.calibrate.held_out import HeldOut, around, mean_and_var
 from howsure.files import write_atomically
 from howsure.prediction import Prediction
-from howsure.trees import TensorTree
 
 _FORMAT = "howsure adaptive conformal 1"
 
@@ -82,12 +80,8 @@ class AdaptiveConformal:
 
         An empty interval, where alpha is 1 or more, is NaN at both ends.
         """
-        mean, var = mean_and_var(prediction)
-        q = self._quantile(tuple(mean.shape[1:])).to(mean)
-        # An infinite score covers everything, also where the std is 0.
-        reach = torch.where(torch.isinf(q), q, q * var.sqrt())
-        fill = TensorTree(prediction.mean).unflatten
-        return fill([mean - reach]), fill([mean + reach])
+        mean, _ = mean_and_var(prediction)
+        return around(prediction, self._quantile(tuple(mean.shape[1:])).to(mean))
 
     def update(self, prediction: Prediction, target: Tensor) -> AdaptiveConformal:
         """Learns from targets, row by row in their order; changes the stream and returns it.
@@ -95,17 +89,14 @@ class AdaptiveConformal:
         Call it after `interval` with the same prediction. A target that comes late is judged by
         the interval that it would have now.
         """
-        data = held_out(prediction, target, least=1)
-        for score in normalised_scores(data):
+        for score in HeldOut.of(prediction, target, least=1).scores:
             self._step(score)
         return self
 
     def start(self, prediction: Prediction, target: Tensor) -> AdaptiveConformal:
         """Takes the scores of held-out data, so that the first intervals are finite."""
-        scores = normalised_scores(held_out(prediction, target))[-self.window :]
-        self.reset()
-        self._begin(tuple(scores.shape[1:]))
-        self.scores = scores.clone()
+        scores = HeldOut.of(prediction, target).scores[-self.window :]
+        self.reset()._begin(scores.clone())
         return self
 
     def reset(self) -> AdaptiveConformal:
@@ -125,12 +116,17 @@ class AdaptiveConformal:
         if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
             raise ValueError("This is not the state of an `AdaptiveConformal`.")
         stream = cls(state["level"], state["rate"], state["window"])
-        if (scores := state["scores"]) is not None:
-            stream._begin(tuple(scores.shape[1:]))
-            _check_memory(state, stream.window)
-            stream.scores = scores.clone()
-            stream.alpha, stream.missed = state["alpha"].clone(), state["missed"].clone()
-            stream.steps = int(state["steps"])
+        scores, alpha, missed = (state[name] for name in ("scores", "alpha", "missed"))
+        if scores is None:
+            return stream
+        # Parts that do not fit would give a wrong interval.
+        fit = alpha.shape == missed.shape == scores.shape[1:] and len(scores) <= stream.window
+        if not (fit and bool((scores >= 0).all()) and bool(alpha.isfinite().all())):
+            raise ValueError(
+                "The state is damaged: its scores, alpha and counts do not fit together."
+            )
+        stream.scores, stream.alpha, stream.missed = scores.clone(), alpha.clone(), missed.clone()
+        stream.steps = int(state["steps"])
         return stream
 
     def save(self, path: str | Path) -> None:
@@ -142,15 +138,15 @@ class AdaptiveConformal:
         """The stream that was saved; such a file cannot run code."""
         return cls.from_state(torch.load(Path(path), weights_only=True))
 
-    def _begin(self, shape: tuple[int, ...]) -> None:
-        self.scores = torch.empty(0, *shape, dtype=torch.float64)
-        self.alpha = torch.full(shape, 1 - self.level, dtype=torch.float64)
-        self.missed = torch.zeros(shape, dtype=torch.int64)
+    def _begin(self, scores: Tensor) -> None:
+        self.scores = scores
+        self.alpha = scores.new_full(scores.shape[1:], 1 - self.level)
+        self.missed = torch.zeros_like(self.alpha, dtype=torch.int64)
 
     def _step(self, score: Tensor) -> None:
         q = self._quantile(tuple(score.shape))
         if self.scores is None or self.alpha is None or self.missed is None:
-            self._begin(tuple(score.shape))
+            self._begin(score[None][:0])
         assert self.scores is not None and self.alpha is not None and self.missed is not None
         # Nothing is inside an empty interval, whose q is NaN.
         missed = ~(score <= q)
@@ -174,11 +170,3 @@ class AdaptiveConformal:
         ordered = torch.cat([self.scores.sort(0).values, ends])
         q = ordered.gather(0, (k.clamp(1, n + 1) - 1)[None])[0]
         return torch.where(self.alpha >= 1, math.nan, torch.where(self.alpha <= 0, math.inf, q))
-
-
-def _check_memory(state: Mapping[str, Any], window: int) -> None:
-    """Refuses a memory whose parts do not fit, before it gives a wrong interval."""
-    scores, alpha, missed = state["scores"], state["alpha"], state["missed"]
-    fits = alpha.shape == missed.shape == scores.shape[1:] and len(scores) <= window
-    if not (fits and bool((scores >= 0).all()) and bool(alpha.isfinite().all())):
-        raise ValueError("The state is damaged: its scores, alpha and counts do not fit together.")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from howsure.moments.interpreter import Gaussian, RuleInterpreter, read
 from howsure.moments.rule import Rule, Sample, Target
-from howsure.moments.value import Moments, variance_dtype
+from howsure.moments.value import Moments, leaves_of, substitute, variance_dtype
 from howsure.operations import CallSites
 
 
@@ -23,18 +23,8 @@ class Call:
     def __init__(self, sample: Sample, dtype: torch.dtype = torch.float64) -> None:
         self.arguments = (sample.args, sample.kwargs)
         self.dtype = dtype
-        self.moments: list[Moments] = []
-        self._collect(self.arguments)
-
-    def _collect(self, tree: object) -> None:
-        if isinstance(tree, Moments):
-            if not any(tree is known for known in self.moments):
-                self.moments.append(tree)
-        elif isinstance(tree, (tuple, list)):
-            for item in tree:
-                self._collect(item)
-        elif isinstance(tree, dict):
-            self._collect(list(tree.values()))
+        by_identity = {id(moments): moments for moments in leaves_of(self.arguments, Moments)}
+        self.moments: list[Moments] = list(by_identity.values())
 
     @property
     def means(self) -> list[Tensor]:
@@ -48,18 +38,15 @@ class Call:
 
     def arguments_with(self, values: Sequence[object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments with `values` in place of the random ones."""
-        return self._filled(self.arguments, values)
+        pairs = zip(self.moments, values, strict=True)
+        by_identity = {id(moments): value for moments, value in pairs}
 
-    def _filled(self, tree: object, values: Sequence[object]) -> Any:
-        if isinstance(tree, Moments):
-            return next(v for m, v in zip(self.moments, values, strict=True) if m is tree)
-        if isinstance(tree, Tensor) and tree.dtype.is_floating_point:
-            return tree.to(self.dtype)
-        if isinstance(tree, (tuple, list)):
-            return type(tree)(self._filled(item, values) for item in tree)
-        if isinstance(tree, dict):
-            return {key: self._filled(item, values) for key, item in tree.items()}
-        return tree
+        def replace(leaf: Moments | Tensor) -> object:
+            if isinstance(leaf, Moments):
+                return by_identity[id(leaf)]
+            return leaf.to(self.dtype) if leaf.dtype.is_floating_point else leaf
+
+        return substitute(self.arguments, (Moments, Tensor), replace)
 
     def plain(self, target: Target, values: list[Tensor]) -> list[Tensor]:
         """What the torch operation itself returns."""
@@ -83,10 +70,7 @@ class Call:
 
 def tensors(result: object) -> list[Tensor]:
     """All tensors of numbers in a result, in order; sizes and indices are not random."""
-    if isinstance(result, Tensor):
-        return [result] if result.dtype.is_floating_point else []
-    items = result if isinstance(result, (tuple, list)) else ()
-    return [tensor for item in items for tensor in tensors(item)]
+    return [tensor for tensor in leaves_of(result, Tensor) if tensor.dtype.is_floating_point]
 
 
 def moments(result: object) -> list[Moments]:

@@ -26,8 +26,8 @@ from howsure.methods.saved_settings import (
 from howsure.multipliers import Placement, as_placement, describe
 from howsure.noise import NoiseLike, described
 from howsure.prediction import Prediction, predict_all
+from howsure.settings import PredictionKind
 from howsure.setup import Setup, check_options
-from howsure.values.settings import PredictionKind
 
 _FORMAT = 4
 

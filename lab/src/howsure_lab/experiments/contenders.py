@@ -16,8 +16,8 @@ from howsure.fit.training import train_adf, train_heteroscedastic
 from howsure.methods import MethodName
 from howsure.methods.variance_head import add_variance_head
 from howsure.noise import NoiseLike
+from howsure.settings import PredictionKind
 from howsure.uncertain import Ensemble, Uncertain
-from howsure.values.settings import PredictionKind
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.pairs import Pairs
 

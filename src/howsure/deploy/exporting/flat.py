@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from howsure.arrays import key_text, paths
-from howsure.calibrate.calibrated import CalibratedPrediction
+from howsure.calibrate.base import CalibratedPrediction
 from howsure.deploy.exporting.mask_inputs import MaskInput, mask_inputs, with_masks
 from howsure.errors import ExportError
 from howsure.methods import Method, gradients

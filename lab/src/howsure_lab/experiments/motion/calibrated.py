@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 from howsure import metrics
-from howsure.calibrate.affine_variance import AffineVariance
+from howsure.calibrate import AffineVariance
 from howsure.uncertain import Uncertain
 from howsure_lab.experiments.contenders import Bench, Tuned
 from howsure_lab.experiments.scores import FLOOR

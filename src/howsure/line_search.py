@@ -1,0 +1,56 @@
+"""The minimum of smooth functions of one positive number, for several functions at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Cost = Callable[[Tensor], Tensor]  # (k,) -> (k,)
+
+
+def log_minimum(cost: Cost, low: float, high: float, *, per_decade: int = 4) -> Tensor:  # (k,)
+    """Where each of k functions is smallest between `low` and `high`.
+
+    The best of a log-spaced grid, then parabolas. The grid is there because a likelihood need not
+    be unimodal. At the last width of 1e-4, rounding moves the vertex of a parabola by about 1e-11.
+    """
+    count = round(math.log10(high / low) * per_decade) + 1
+    grid = torch.logspace(math.log10(low), math.log10(high), count, dtype=torch.float64)
+    best = torch.stack([_finite(cost(x[None])) for x in grid]).argmin(0)
+    width = math.log(10) / per_decade
+    rounds = math.ceil(math.log(width / 1e-4, 3)) + 1
+    return log_refine(cost, grid[best], width=width, rounds=rounds).clamp(low, high)
+
+
+def log_refine(
+    cost: Cost,
+    start: Tensor,  # (k,)
+    *,
+    width: float,
+    rounds: int,
+) -> Tensor:  # (k,)
+    """The minima near `start`, by parabolas through three points that draw together.
+
+    Three evaluations a round. Four rounds from a width of 0.2 leave a relative error of about
+    1e-5, from a start that is off by up to a third.
+    """
+    at = start.double().log()
+    for _ in range(rounds):
+        left, middle, right = (_finite(cost((at + side * width).exp())) for side in (-1, 0, 1))
+        slope, curvature = (left - right) / 2, left - 2 * middle + right
+        is_bowl = (curvature > 0) & curvature.isfinite()
+        vertex = slope / torch.where(is_bowl, curvature, 1.0)
+        # Where there is no vertex: downhill, unless a side is undefined and the middle the lowest.
+        is_lowest = (middle <= left) & (middle <= right)
+        downhill = torch.where(is_lowest, 0.0, 2 * torch.sign(slope.nan_to_num()))
+        at = at + width * torch.where(is_bowl, vertex.clamp(-2, 2), downhill)
+        width /= 3
+    return at.exp()
+
+
+def _finite(values: Tensor) -> Tensor:
+    """A cost that is not defined is worse than all others."""
+    return torch.where(values.isfinite(), values, torch.inf)
