@@ -34,10 +34,11 @@ test-all: $(INSTALLED_ALL)  ## run all tests, also those that need Ray and OpenC
 test-oldest: $(INSTALLED_OLDEST)  ## run the tests with torch 2.6.0, in .venv-oldest (several GB)
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow" $(ARGS)
 
-lint: $(INSTALLED)  ## check style, format and types; changes nothing
+lint: $(INSTALLED)  ## check style, format, types and imports; changes nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/basedpyright
+	$(BIN)/lint-imports
 
 format: $(INSTALLED)  ## format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix

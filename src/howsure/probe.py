@@ -64,10 +64,10 @@ def probe_model(setup: Setup, x: Any) -> Probe:
     """How the model can be run for inputs like these; ask `setup.once(probe_model, x)`."""
     if is_tracing():
         return Probe(Layout.BATCHED)
-    x = finite(x)
+    x = replace_nonfinite(x)
     # A model that draws random numbers leaves those of its caller as they were.
     with torch.no_grad(), random_state_kept():
-        problem, before = Problem(setup, x, Probe(Layout.SINGLE), Sources(())), random_state()
+        before = random_state()
         output = TensorTree(setup.run(_copy(x)))
         plain, again = output.tensors, TensorTree(setup.run(_copy(x))).tensors
         setup.keep(DRAWS, random_state() != before)
@@ -91,7 +91,7 @@ def probe_model(setup: Setup, x: Any) -> Probe:
 def probe_gradients(setup: Setup, x: Any) -> Probe:
     """The same, with whether a part has no gradient; ask `setup.once(probe_gradients, x)`."""
     probe = setup.once(probe_model, x)
-    x = x if is_tracing() else finite(x)
+    x = x if is_tracing() else replace_nonfinite(x)
     problem = Problem(setup, x, probe)
     is_varied = bool(problem.sources.all) and problem.rows > 0
     if is_tracing() or probe.is_random or not is_varied or probe.outputs > MOST_OUTPUTS:
@@ -106,7 +106,7 @@ def _copy(x: Any) -> Any:
     return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
 
 
-def finite(x: object) -> Any:
+def replace_nonfinite(x: object) -> Any:
     """The input with 0 in place of NaN and infinity, to find out about inputs of its kind."""
 
     def leaf(item: object) -> object:
@@ -183,7 +183,7 @@ def _output_axes(setup: Setup, x: Any, plain: Sequence[Tensor]) -> list[tuple[in
 
 
 def _runs_as_batch(problem: Problem, plain: Sequence[Tensor]) -> bool:
-    """Whether rows of one batch have the outputs that they have with noise of their own.
+    """Whether batched points give the same outputs as one call per point.
 
     Noisy points as one batch against one call for each: a model whose rows share anything, be it a
     statistic, a branch or a number of the first row, gives itself away.

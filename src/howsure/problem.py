@@ -38,12 +38,13 @@ from howsure.trees import (
 
 # Numbers that are kept from call to call: 4 MB each of the last few.
 _KEPT, _LAST = 2**20, 4
-# Streams of random numbers: multipliers from here on, so that a sensor more leaves them alone.
+# Streams of random numbers: multipliers from here on, so that adding a sensor does not
+# change their draws.
 _MULTIPLIERS = 1000
 # Samples share no numbers: each is made of its own.
 _ONE = torch.ones(1, 1, dtype=torch.float64)
 # Points that share nothing are a block of their own.
-_INDEPENDENT = range(1000, 1001)
+_INDEPENDENT = range(900_000, 900_001)
 # What is added to the seed of points for that of samples.
 _SAMPLES = 77
 
@@ -62,13 +63,13 @@ class Probe:
 
     Attributes:
         layout: How it runs at many points.
-        output_axes: The axis of each output that counts the rows.
+        output_axes: The batch axis of each output tensor.
         channels_last: Whether images are laid out with their channels last.
         is_random: Whether the same input gives different outputs.
         mixes_rows: Whether rows influence each other although there is a batch axis.
         outputs: How many numbers a row has as outputs.
         returns_floats_only: Whether the output is made of floating-point tensors alone.
-        hides_gradients: Whether its gradients are not those of its outputs, if that was looked at.
+        hides_gradients: Whether autograd disagrees with finite differences; false if not checked.
     """
 
     layout: Layout
@@ -243,14 +244,14 @@ class Problem:
         """
         rows = self.rows if rows is None else rows
         drawn = 1 if self.shares_points else rows
-        sources, layout = self.sources, self.sources.design
+        sources, design = self.sources, self.sources.design
         # Rows of one pass have a stream together.
         seed = self.setup.seed + 104_729 * first
 
         def draw_all() -> list[Tensor]:
-            mixings = [layout.noise] * self.inputs + [layout.multipliers] * len(sources.active)
+            mixings = [design.noise] * self.inputs + [design.multipliers] * len(sources.active)
             sites = sources.sites if sources.is_watched else ()
-            count = len(blocks) * layout.points
+            count = len(blocks) * design.points
             numbers = [
                 draw(mixing, (drawn, *source.shape), blocks, seed, stream).flatten(0, 1)
                 for mixing, source, stream in zip(
@@ -293,7 +294,7 @@ class Problem:
         if z.shape[1] == rows:
             return z
         spread = z.expand(-1, rows, *z.shape[2:])
-        # What repeats in memory would tie a program to the batch size that it is written down for.
+        # Expanded tensors would fix the batch size of an exported program.
         return spread.clone() if is_tracing() else spread
 
     def _remember(self, name: str, key: Any, make: Callable[[], list[Tensor]]) -> list[Tensor]:
@@ -305,7 +306,8 @@ class Problem:
         kept: dict[Any, list[Tensor]] = self.setup._facts.setdefault(name, {})
         if key in kept:
             return kept[key]
-        numbers = make()
+        with torch.inference_mode(False):
+            numbers = make()
         are_small = sum(each.numel() for each in numbers) <= _KEPT
         if are_small and all(has_values(each) for each in numbers):
             while len(kept) >= _LAST:
@@ -463,7 +465,7 @@ class Problem:
             number += item.dtype.is_floating_point
             if item.dtype.is_floating_point and number in noisy:
                 own = self._move_back(self._join(noisy[number]))
-                # Some models look at the memory itself: it is no piece of a larger one.
+                # Some models rely on strides or storage: no view of a larger tensor.
                 return own if is_batched else own.clone()
             if not is_batched or item.dim() == 0:
                 return item.clone()
@@ -567,7 +569,7 @@ class Draws:
 
 
 def wide_type(dtype: torch.dtype) -> torch.dtype:
-    """In which numbers of this type are computed with: float64, or float32."""
+    """The dtype to compute in: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 

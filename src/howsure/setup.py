@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from howsure.errors import check_option
 from howsure.isolation import isolated, model_fingerprint, modules_of, structure_hash
 from howsure.moments.rule import Rule, Target
 from howsure.multipliers import (
@@ -270,11 +269,3 @@ class Setup:
             f"`{path or type(module).__name__}` is in train mode; call `model.eval()` first. "
             "howsure switches dropout on by itself."
         )
-
-
-def check_options(options: Iterable[str]) -> None:
-    """One clear sentence for an option that does not exist."""
-    known = [field.name for field in fields(Setup)]
-    public = [name for name in known if not name.startswith("_")]
-    for name in set(options).difference(known):
-        check_option(name, [*public, "method"], "Uncertain")

@@ -98,8 +98,10 @@ def outcome(tested, variant, true, verdicts):
     """
     form = tested.program.form
     noise = tested.noise if len(tested.noise) > 1 else tested.noise[0]
-    options = {"batch_dim": form.batch_dim, "_facts": verdicts, **variant.options}
-    sure = hs.Uncertain(tested.program, noise, variant.method, **options)
+    sure = hs.Uncertain(
+        tested.program, noise, variant.method, batch_dim=form.batch_dim, **variant.options
+    )
+    sure.setup = sure.setup.with_(_facts=verdicts)
     try:
         found = sure(*tested.inputs)
     except (ValueError, TypeError, hs.NoRuleError) as error:

@@ -1,5 +1,9 @@
 """The variance of a function of standard normal numbers from its gradients at a few points.
 
+For standard normal z, and z_t another with correlation t to it, Var F(z) is the integral over t
+from 0 to 1 of E<grad F(z), grad F(z_t)>. A block of correlated points is a quadrature of that
+integral: a weighted sum of the inner products of its gradients (docs/gradients.md).
+
 Blocks of points are independent estimates, which are averaged; their spread, and what the halves of
 a block say, give the standard error. The same pass shows whether a row's gradients can be relied
 on: over a pair of mirror images a, -a the outputs must change by the integral of the slope.
@@ -99,7 +103,7 @@ class Derivatives:
     at: list[Tensor]
 
     def behind(self, start: int) -> Derivatives:
-        """Those of all points but the first."""
+        """Those of the points from `start` on."""
         return Derivatives(
             self.values[start:],
             [gradient[:, start:] for gradient in self.gradients],
@@ -149,7 +153,7 @@ class Running:
 
     @staticmethod
     def of(numbers: Tensor) -> Running:  # (numbers, rows, outputs)
-        """Those in front."""
+        """Statistics over the leading axis."""
         return Running(float(len(numbers)), *torch.var_mean(numbers, 0, correction=0))
 
     def __add__(self, other: Running) -> Running:
@@ -173,7 +177,7 @@ class Running:
 
 
 def at_least(least: float, count: float | Tensor) -> float | Tensor:
-    """The count, and no less."""
+    """The count, clamped from below."""
     return count.clamp(min=least) if isinstance(count, Tensor) else max(least, count)
 
 
@@ -216,7 +220,12 @@ class Sums:
         merged = {}
         for field in fields(self):
             values = [getattr(sums, field.name) for sums in (self, *others)]
-            if values[0] is None:
+            # A single block is compared with none.
+            values = [value for value in values if value is not None]
+            if not values:
+                continue
+            if len(values) == 1 and others:
+                merged[field.name] = values[0]
                 continue
             is_list = isinstance(values[0], list)
             columns = zip(*values, strict=True) if is_list else [values]
@@ -309,12 +318,12 @@ class Estimate:
 
     @property
     def data_var(self) -> Tensor:
-        """(rows, outputs)."""
+        """Due to the sensors, (rows, outputs)."""
         return self._of_kind(range(self.inputs))
 
     @property
     def model_var(self) -> Tensor:
-        """(rows, outputs)."""
+        """Due to the multipliers, (rows, outputs)."""
         return self._of_kind(range(self.inputs, len(self.sums.forms)))
 
     def _of_kind(self, sources: range) -> Tensor:
@@ -338,8 +347,7 @@ class Estimate:
     def halves(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Mean, data and model covariance by the blocks of even and of odd number.
 
-        None if there are no odd ones: two independent estimates show the error of what is made
-        of them.
+        Two independent estimates show the error of what is made of them. Empty for a single block.
         """
         if self.most_blocks == 1:
             return []
@@ -385,9 +393,11 @@ class Estimate:
 
     @cached_property
     def squared_error(self) -> Tensor:
-        """Of the total variance, (rows, outputs), by the spread of the blocks and inside them.
+        """Of the total variance, (rows, outputs).
 
-        Few blocks agree by chance too often: how much the slopes vary says what is usual.
+        With few blocks the average of the squared errors between blocks, with one degree of freedom
+        less than blocks, and within them, which counts as `_INSIDE` further ones; and, since few
+        blocks agree by chance too often, what is usual for slopes that vary as much.
         """
         variance = self.sums.variance
         if self.most_blocks >= FEWEST_BLOCKS:
@@ -404,8 +414,8 @@ class Estimate:
         explained, variation = sums[..., 2], sums[..., 4]
         return (variation / explained.clamp(min=torch.finfo(sums.dtype).tiny)).clamp(max=1)
 
-    def one_sided(self) -> Tensor:  # (rows, outputs)
-        """The largest share of a single random number in the squared gradient at F(0)."""
+    def largest_element_share(self) -> Tensor:  # (rows, outputs)
+        """The share of a single random number in the squared gradient of F at z = 0."""
         squares = [g[:, 0].square() for g in self.derivatives.gradients[: len(self.sums.forms)]]
         total = torch.stack([s.sum(2) for s in squares]).sum(0)
         largest = torch.stack([s.amax(2) for s in squares]).amax(0)
@@ -423,7 +433,7 @@ def estimate(
 
     Args:
         function: What varies.
-        points: How many, rounded to whole blocks.
+        points: How many, rounded down to whole blocks; one block at least.
         tolerance: Largest relative standard error of any std; `None` takes `points` as they are.
         chunk: How many points run at once.
     """
@@ -503,7 +513,10 @@ class _Passes:
         for start in range(0, len(blocks), at_once):
             some = blocks[start : start + at_once]
             pieces = _pieces(function, rows, rows_at_once)
-            parts = [self._pass(some, number, *piece) for number, piece in enumerate(pieces)]
+            parts = [
+                self._pass(some, number, *piece, counted=rows)
+                for number, piece in enumerate(pieces)
+            ]
             sums = Sums.joined(parts)
             if rows is not None and not function.may_choose_rows:
                 sums = sums.by_row(lambda s: s[rows])
@@ -516,8 +529,13 @@ class _Passes:
         count = self.function.rows
         return lambda s: s.new_zeros(count, *s.shape[1:]).index_copy(0, rows, s)
 
-    def _pass(self, blocks: range, number: int, rows: Rows, count: int) -> Sums:
-        """The sums of some blocks for some rows; the first pass of a row has F(0) as well."""
+    def _pass(
+        self, blocks: range, number: int, rows: Rows, count: int, counted: Tensor | None
+    ) -> Sums:
+        """The sums of some blocks for some rows; the first pass of a row has F(0) as well.
+
+        Where no row can be left out, `counted` are those that are meant.
+        """
         function = self.function
         is_first = blocks[0] == 0
         first = 0 if function.shares_points else number
@@ -525,7 +543,7 @@ class _Passes:
         derivatives = differentiate(function, points, rows)
         if is_first:
             plain = Derivatives(
-                derivatives.values[:1], [g[:, :1] for g in derivatives.gradients], []
+                derivatives.values[:1], [_head(g) for g in derivatives.gradients], []
             )
             self._plain.append(plain)
             derivatives = derivatives.behind(1)
@@ -534,10 +552,10 @@ class _Passes:
             plain = Derivatives(
                 everything.values[:, rows], [g[:, :, rows] for g in everything.gradients], []
             )
-        self._note_elements(derivatives, rows)
+        self._note_elements(derivatives, rows, counted)
         return _sums(function, plain, derivatives, blocks, compare=self.compare)
 
-    def _note_elements(self, derivatives: Derivatives, rows: Rows) -> None:
+    def _note_elements(self, derivatives: Derivatives, rows: Rows, counted: Tensor | None) -> None:
         function = self.function
         gradients = derivatives.gradients[: function.inputs]
 
@@ -547,6 +565,8 @@ class _Passes:
                 return []
             if isinstance(rows, Tensor):
                 return [self._scatter(rows)(n) for n in numbers]
+            if rows == ALL and counted is not None:
+                return [self._scatter(counted)(n[counted]) for n in numbers]
             if rows == ALL:
                 return numbers
             places = torch.arange(function.rows, device=numbers[0].device)[rows]
@@ -557,6 +577,12 @@ class _Passes:
             self.elements.append(lambda: computed)
         else:
             self.elements.append(sums)
+
+
+def _head(gradients: Tensor) -> Tensor:
+    """Those at the first point; a view of large ones would keep them all in memory."""
+    first = gradients[:, :1]
+    return first.clone() if gradients.numel() > _KEPT else first
 
 
 def _pieces(function: Function, rows: Tensor | None, size: int) -> Iterator[tuple[Rows, int]]:
@@ -806,6 +832,10 @@ def contradicts_on_lines(
     The slopes are integrated by Gauss-Legendre quadrature; `share` of the squared change may be
     left unexplained.
     """
+    at_once = max(1, _ELEMENTS // (_NODES * function.design.points * max(1, function.elements)))
+    if function.may_choose_rows and len(rows) > at_once:
+        parts = [contradicts_on_lines(function, some, share) for some in rows.split(at_once)]
+        return torch.cat(parts)
     chosen, places = (rows, ALL) if function.may_choose_rows else (ALL, rows)
     count = len(rows) if function.may_choose_rows else function.rows
     points = function.points(range(1), count, 0, plain=False)

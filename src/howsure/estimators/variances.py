@@ -232,7 +232,7 @@ class Doubts:
         contradicted: The outputs at the points contradict the gradients there.
         suspected: They may: slopes between the points will tell.
         flat: There is no variance at all, or far more than the outputs show: samples will tell.
-        narrow: One random number of many has most of the gradient, as where a maximum is chosen:
+        dominated: One random number of many has most of the gradient, as where a maximum is chosen:
             samples will tell whether the choice changes.
         rounding: Variances below are those of rounding.
         variance: As the gradients have it.
@@ -241,14 +241,14 @@ class Doubts:
     contradicted: Tensor
     suspected: Tensor
     flat: Tensor
-    narrow: Tensor
+    dominated: Tensor
     rounding: Tensor
     variance: Tensor
 
     @property
     def any(self) -> Tensor:
         """Whether anything does."""
-        return self.contradicted | self.suspected | self.flat | self.narrow
+        return self.contradicted | self.suspected | self.flat | self.dominated
 
     def contradicted_by(self, spread: Tensor, rows: Tensor) -> Tensor:
         """Whether the variance of samples of some rows, (rows, outputs), is another one."""
@@ -275,7 +275,7 @@ def are_usual(estimate: Estimate, variance: Tensor) -> bool:
     )
     table = _margins(points, numbers.dtype, numbers.device)
     least, most = F.linear(numbers, table).aminmax()
-    return float(least) > 0 and float(most) < math.inf and not bool(is_narrow(estimate).any())
+    return float(least) > 0 and float(most) < math.inf and not bool(is_dominated(estimate).any())
 
 
 @functools.lru_cache(maxsize=16)
@@ -293,12 +293,12 @@ def _margins(points: float, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.tensor(rows, dtype=dtype, device=device)
 
 
-def is_narrow(estimate: Estimate) -> Tensor:  # (rows, outputs)
+def is_dominated(estimate: Estimate) -> Tensor:  # (rows, outputs)
     """Whether one random number of many has most of an output's gradient."""
     sizes = [g.shape[3] for g in estimate.derivatives.gradients[: len(estimate.sums.forms)]]
     if sum(sizes) <= FEW_ELEMENTS or estimate.most_blocks >= COMPARED:
         return torch.zeros_like(estimate.plain, dtype=torch.bool)
-    return estimate.one_sided() > _MOST_OF_IT
+    return estimate.largest_element_share() > _MOST_OF_IT
 
 
 def doubts(estimate: Estimate, variance: Tensor, *, multipliers: bool) -> Doubts:
@@ -319,8 +319,8 @@ def doubts(estimate: Estimate, variance: Tensor, *, multipliers: bool) -> Doubts
     if estimate.most_blocks >= COMPARED:
         contradicted = contradicted | _disagrees(estimate, variance, rounding)
     flat = (variance == 0) | ((variance > _LESS * spread) & (variance > rounding))
-    narrow = is_narrow(estimate) & (variance > rounding)
-    return Doubts(contradicted, suspected[..., 0], flat, narrow, rounding, variance)
+    dominated = is_dominated(estimate) & (variance > rounding)
+    return Doubts(contradicted, suspected[..., 0], flat, dominated, rounding, variance)
 
 
 def _most_spread(points: float | Tensor) -> float | Tensor:

@@ -41,7 +41,7 @@ from howsure.methods.passes import check_classes
 from howsure.methods.sampling import SampledRows, sample_rows
 from howsure.posterior.local_error import LastLinear
 from howsure.prediction import Details, Prediction
-from howsure.probe import RANDOM, finite, notes_on, probe_gradients
+from howsure.probe import RANDOM, notes_on, probe_gradients, replace_nonfinite
 from howsure.problem import MOST_OUTPUTS, Layout, Probe, Problem, Sources, check_outputs
 from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
@@ -92,6 +92,11 @@ SHIFTED = (
 
 class NoGradientsError(ValueError):
     """The gradients of a model cannot be used; the message says why."""
+
+
+def backward_failed(error: Exception) -> str:
+    """The reason where a backward pass raises an error."""
+    return f"the backward pass failed ({str(error).partition(chr(10))[0] or type(error).__name__})"
 
 
 @torch.inference_mode(False)
@@ -227,11 +232,12 @@ def examine(setup: Setup, x: Any, *, watch: bool, features: bool = False) -> Out
 
 
 def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe) -> Outcome:
-    """The same for a model of which is known how it can be run."""
+    """As `examine`, with a given probe."""
     check_probe(setup, probe, watch=watch)
     problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=watch))
     sources = problem.sources
-    has_classes = setup.task == "classification" and all(t.numel() for t in tensors_of(x))
+    is_empty = not problem.rows or not any(t.numel() for t in tensors_of(x))
+    has_classes = setup.task == "classification" and not is_empty
     plain, entering = _plain_pass(problem, features=features, has_classes=has_classes)
     notes = notes_on(probe, setup)
     if not sources.all or not problem.rows:
@@ -245,12 +251,11 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
         estimated = estimate(
             problem, setup.samples or POINTS, tolerance=setup.tolerance, chunk=setup.chunk
         )
-    # The plain pass has worked: it is the gradients that fail.
+    # The probe has run the model at such points: it is the gradients that fail.
     except (RuntimeError, TypeError) as error:
-        if is_tracing():
+        if is_tracing() or isinstance(error, torch.OutOfMemoryError):
             raise
-        reason = str(error).splitlines()[0]
-        raise NoGradientsError(f"the backward pass failed ({reason})") from error
+        raise NoGradientsError(backward_failed(error)) from error
     plain = estimated.plain if plain is None else plain
     variances = Variances.of(estimated, sources.all)
     sampled: SampledRows | None = None
@@ -363,10 +368,10 @@ def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Doubts) -> Tens
     if len(rows):
         spread = sampling.spread_of_rows(problem, rows)
         doubtful[rows] = doubt.contradicted_by(spread, rows).any(1)
-    rows = (doubt.narrow.any(1) & ~doubtful).nonzero()[:, 0]
+    rows = (doubt.dominated.any(1) & ~doubtful).nonzero()[:, 0]
     if len(rows):
         missed = sampling.missed_by_tangent(problem, estimated.derivatives, rows)
-        doubtful[rows] = (doubt.narrow[rows] & (missed > _MISSED)).any(1)
+        doubtful[rows] = (doubt.dominated[rows] & (missed > _MISSED)).any(1)
     return doubtful.nonzero()[:, 0]
 
 
@@ -375,7 +380,7 @@ def why_no_gradients(setup: Setup, x: Any, *, watch: bool = False) -> str | None
 
     With `watch`, those with respect to a multiplier at every unit as well.
     """
-    x = finite(x)
+    x = replace_nonfinite(x)
     if watch and setup.noise is not None:  # The noise would drown what the multipliers do.
         reason = why_no_gradients(setup.with_(noise=None), x, watch=True)
         return why_no_gradients(setup.with_(rate=None), x) if reason is None else reason
@@ -390,9 +395,11 @@ def why_no_gradients(setup: Setup, x: Any, *, watch: bool = False) -> str | None
         estimated = estimate(problem, POINTS)
     except NoGradientsError as error:
         return str(error)
-    # The plain pass has worked: it is the gradients that fail.
+    # The probe has run the model at such points: it is the gradients that fail.
     except (RuntimeError, TypeError) as error:
-        return f"the backward pass failed ({str(error).splitlines()[0]})"
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        return backward_failed(error)
     variance = Variances.of(estimated, problem.sources.all).total
     doubt = doubts(estimated, variance, multipliers=bool(problem.sources.active))
     rows = _doubtful_rows(problem, estimated, doubt)
@@ -433,12 +440,13 @@ def _means(
     has_classes = setup.task == "classification"
     share = _FURTHER_SHARE_OF_CLASSES if has_classes else _FURTHER_SHARE
     blocks = range(_FURTHER, _FURTHER + share * estimated.most_blocks * size // pair)
-    points = problem.points(blocks)
-    chosen = torch.arange(len(points[0])).reshape(-1, size)[:, :pair].flatten()
-    with torch.no_grad():
-        parts = [
-            problem([z[some] for z in points]) for some in chosen.split(setup.chunk or 2 * size)
-        ]
+    at_once = max(1, (setup.chunk or 2 * size) // pair)
+    parts = []
+    for start in range(0, len(blocks), at_once):
+        points = problem.points(blocks[start : start + at_once])
+        chosen = torch.arange(len(points[0])).reshape(-1, size)[:, :pair].flatten()
+        with torch.no_grad():
+            parts.append(problem([z[chosen] for z in points]))
     further = torch.cat(parts).to(estimated.mean.dtype)
     share = len(further) / (len(further) + estimated.points)
     by_points = [estimated.mean, *(mean for mean, _, _ in estimated.halves())]
@@ -473,7 +481,7 @@ def _notes(
     rounding = 20 * torch.finfo(estimated.dtype).eps * mean.abs()
     room = SHIFT * total.sqrt() + rounding - gap
     # One look at all rows; it is NaN where anything is not finite.
-    least = float((room + 0 * plain.sum(1, keepdim=True)).min()) if rows else 0.0
+    least = float((room + 0 * (plain.sum(1, keepdim=True) + total)).min()) if rows else 0.0
     if least >= 0 and least < math.inf:
         return variances, tuple(notes)
     is_finite = plain.isfinite().all(1, keepdim=True) & total.isfinite().all(1, keepdim=True)

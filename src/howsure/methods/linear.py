@@ -11,11 +11,11 @@ from torch import Tensor
 from howsure.estimators.gradients import ALL, differentiate
 from howsure.estimators.variances import note_doubt
 from howsure.methods import noise_sampling, sampling
-from howsure.methods.gradients import CONTRADICTED
+from howsure.methods.gradients import CONTRADICTED, backward_failed
 from howsure.methods.method import Method, note_on_nothing
 from howsure.methods.passes import Pass
 from howsure.prediction import Prediction, entropy
-from howsure.probe import RANDOM, finite, notes_on, probe_gradients, some_rows
+from howsure.probe import RANDOM, notes_on, probe_gradients, replace_nonfinite, some_rows
 from howsure.problem import MOST_OUTPUTS, Probe, Problem, Sources, wide_type
 from howsure.setup import Setup
 from howsure.trees import has_values, is_tracing
@@ -53,11 +53,11 @@ def predict(setup: Setup, x: Any) -> Prediction:
     problem = _problem(setup, x, look.probe)
     try:
         plain, variance = _first_order(problem)
-    # The plain pass of the probe has worked: it is the gradients that fail.
+    # The probe has run the model at such points: it is the gradients that fail.
     except (RuntimeError, TypeError) as error:
-        if is_tracing():
+        if is_tracing() or isinstance(error, torch.OutOfMemoryError):
             raise
-        return _sample(setup, x, f"the backward pass failed ({str(error).splitlines()[0]})")
+        return _sample(setup, x, backward_failed(error))
     notes = (
         *notes_on(look.probe, setup),
         *_note_curved(look.missed),
@@ -104,7 +104,7 @@ def _look(setup: Setup, x: Any) -> _Look:
         return _Look(probe, RANDOM)
     if probe.hides_gradients:
         return _Look(probe, CONTRADICTED)
-    problem = _problem(bare, x if is_tracing() else finite(x), probe)
+    problem = _problem(bare, x if is_tracing() else replace_nonfinite(x), probe)
     is_varied = bool(problem.sources.all) and problem.rows > 0
     if is_tracing() or not is_varied or _outputs(problem) > MOST_OUTPUTS:
         return _Look(probe)

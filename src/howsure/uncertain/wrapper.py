@@ -1,15 +1,14 @@
-"""A model with its noise and a method."""
+"""`Uncertain`, the wrapper that users see: a model with its noise and a method."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from howsure import calibrate as calibration
 from howsure.arrays import as_tensors, number_range
@@ -23,11 +22,12 @@ from howsure.methods.saved_settings import (
     saved_method,
     saved_settings,
 )
+from howsure.moments.rule import Rule, Target
 from howsure.multipliers import Placement, as_placement, describe
 from howsure.noise import NoiseLike, described
 from howsure.prediction import Prediction, predict_all
-from howsure.settings import PredictionKind
-from howsure.setup import Setup, check_options
+from howsure.settings import PredictionKind, Task
+from howsure.setup import Setup
 
 _FORMAT = 4
 
@@ -53,15 +53,25 @@ class Uncertain(nn.Module):
         samples: Noisy points, or Monte-Carlo samples; `None` for the method's own number.
         tolerance: Largest relative standard error of any std, in place of a number of samples:
             0.05 goes on until every row's std is known to 5 %.
-        output: Which part of the model's output counts: a key, index, attribute or function.
-        batch_dim: The axis that counts the inputs; `None` if a call is one input.
+        output: Which part of the model's output to use: a key, index, attribute or function.
+        batch_dim: The batch axis; `None` if a call is a single input.
         placement: Where dropout goes: "auto", "after", "before", "existing", or a list of
             layer name patterns.
         prediction: "network" predicts what the network itself says, the default of
             "gradients"; "mean" E[f(x + noise)], the default of the paper's methods.
         seed: Same seed, same result.
-        **method_options: Further settings of `howsure.setup.Setup`, such as
-            `task="classification"`, `residual_var`, `chunk`, `shared_masks`, `variance_dtype`.
+        task: "classification" for a model that returns logits.
+        residual_var: A constant variance added to `data_var` (Gal & Ghahramani's 1/tau).
+        chunk: How many points or samples run at once; bounds the memory.
+        shared_masks: The same points, noise and masks for all inputs of a call, so that an input's
+            result does not depend on its batch; or independent ones for each.
+        unbiased: Divide the variance of the means by T - 1; the paper divides by T.
+        variance_dtype: `torch.bfloat16` takes the paper's variances through linear layers in half
+            the bits; `None` keeps the model's precision.
+        fallback: What the paper's methods do without a rule, as in `propagate`.
+        rules: Rules of your own for the paper's methods, as in `propagate`.
+        uniforms: Numbers for every site, (samples, [batch,] *units), in place of drawn ones: a unit
+            is kept where its number is at least the rate.
     """
 
     def __init__(
@@ -78,11 +88,18 @@ class Uncertain(nn.Module):
         placement: str | Sequence[str] | Placement = "auto",
         prediction: PredictionKind | None = None,
         seed: int = 0,
-        **method_options: Any,
+        task: Task = "regression",
+        residual_var: float | Tensor = 0.0,
+        chunk: int | None = None,
+        shared_masks: bool = True,
+        unbiased: bool = False,
+        variance_dtype: torch.dtype | None = None,
+        fallback: str = "error",
+        rules: Mapping[Target, Rule] | None = None,
+        uniforms: tuple[Tensor, ...] | None = None,
     ) -> None:
         """Wraps a model."""
         super().__init__()
-        check_options(method_options)
         self.model = model
         self.method = method
         self.setup = Setup(
@@ -96,7 +113,15 @@ class Uncertain(nn.Module):
             batch_dim=batch_dim,
             seed=seed,
             prediction=prediction,
-            **method_options,
+            task=task,
+            residual_var=residual_var,
+            chunk=chunk,
+            shared_masks=shared_masks,
+            unbiased=unbiased,
+            variance_dtype=variance_dtype,
+            fallback=fallback,
+            rules=rules,
+            uniforms=uniforms,
         )
         self.last_fit: Found | None = None
         self.calibrators: tuple[calibration.Calibrator, ...] = ()
@@ -109,7 +134,7 @@ class Uncertain(nn.Module):
         x = kwargs if kwargs and not args else (args[0] if len(args) == 1 else args)
         if args and kwargs:
             raise TypeError("Give all inputs by position or all by keyword.")
-        if any(isinstance(each, np.ndarray) for each in (*args, *kwargs.values())):
+        if not isinstance(x, Tensor):
             x = as_tensors(x, self.model)
         result = self._predicted(x)
         for calibrator in self.calibrators:
@@ -118,13 +143,17 @@ class Uncertain(nn.Module):
 
     def _predicted(self, x: Any) -> Prediction:
         """The prediction before calibration."""
-        if self.model is not self.setup.model:
-            self.setup = self.setup.with_(model=self.model, _facts={})
-        self.setup.check_eval_mode()
+        self._check_model()
         method, setup, note = self.choice(x)
         result = self._compiled(setup, method, x) if self._compiled else method(setup, x)
         name, notes = result.method or method.name, (*note, *result.notes)
         return replace(result, method=name, notes=notes, batch_dim=setup.batch_dim)
+
+    def _check_model(self) -> None:
+        """An error if it is in train mode; another model in its place is taken over."""
+        if self.model is not self.setup.model:
+            self.setup = self.setup.with_(model=self.model, _facts={})
+        self.setup.check_eval_mode()
 
     @property
     def method(self) -> str:
@@ -169,7 +198,7 @@ class Uncertain(nn.Module):
     def fit(
         self, loader: Iterable[Any], *, model: ModelPart | None = "auto", **options: Any
     ) -> Found:
-        """Finds out on held-out data what the network does not know, by NLL.
+        """Fits the model variance on held-out data, by the negative log likelihood.
 
         >>> sure.fit(held_out, train_inputs=frames)    # the frames need no labels
         >>> sure.fit(held_out, model="dropout")        # the paper's: a dropout rate
@@ -178,7 +207,7 @@ class Uncertain(nn.Module):
         `howsure.fit.fit_method` for the options. Calibrators are dropped, since they were fitted
         to other settings.
         """
-        self.setup.check_eval_mode()
+        self._check_model()
         method = self._method or self.method
         self.setup, fit = fit_method(self.setup, method, loader, model=model, **options)
         self.last_fit = fit
@@ -193,8 +222,8 @@ class Uncertain(nn.Module):
     ) -> calibration.Calibrator:
         """Fits a calibrator on held-out data and applies it to all predictions from now on.
 
-        Calibrators add up: each is fitted to what those before it give. Set `calibrators = ()` to
-        drop them.
+        Calibrators stack: each is fitted to the output of those before it. Set `calibrators = ()`
+        to drop them.
 
         Args:
             loader: Batches of (inputs, targets), used neither in training nor in `fit`.
@@ -217,6 +246,7 @@ class Uncertain(nn.Module):
         """What `fit` found, in words; or for inputs like `x` where dropout goes, at which rate."""
         if x is None:
             return repr(self) if self.last_fit is None else f"{self!r}\n{self.last_fit}"
+        self._check_model()
         sites = self.setup.sites(x)
         rates = None if self.setup.rate is None else self.setup.rates(sites)
         return describe(sites, rates)
@@ -242,6 +272,7 @@ class Uncertain(nn.Module):
         own = ("format", "method", "calibrators")
         settings = loaded_settings({k: v for k, v in state.items() if k not in own})
         self.setup = self.setup.with_(**settings, _facts={})
+        self.last_fit = None
 
     def save(self, path: str | Path) -> None:
         """Writes the settings, without the model's weights, to a file that is safe to load."""

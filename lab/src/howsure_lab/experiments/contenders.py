@@ -16,7 +16,7 @@ from howsure.fit.training import train_adf, train_heteroscedastic
 from howsure.methods import MethodName
 from howsure.methods.variance_head import add_variance_head
 from howsure.noise import NoiseLike
-from howsure.settings import PredictionKind
+from howsure.settings import PredictionKind, Task
 from howsure.uncertain import Ensemble, Uncertain
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.pairs import Pairs
@@ -139,7 +139,7 @@ class Bench:
     validation: Pairs
     effort: Effort = field(default_factory=Effort)
     seed: int = 0
-    task: str = "regression"
+    task: Task = "regression"
     others: Callable[[int], Sequence[nn.Module]] | None = None
 
 
