@@ -287,3 +287,10 @@ def test_gradients_that_contradict_the_outputs_are_not_believed(options):
     p = hs.Uncertain(net, 9.0, "gradients", **options)(x)
     assert any("sampl" in note for note in p.notes)
     assert abs(float(p.std - truth)) < 3 * float(p.std_error)
+
+
+def test_an_odd_number_of_blocks():
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(80, 8), nn.Tanh(), nn.Linear(8, 1)).eval(), torch.randn(2, 80)
+    few, many = (hs.Uncertain(net, 0.01, "gradients", samples=n)(x).std for n in (36, 128))
+    torch.testing.assert_close(few, many, rtol=0.05, atol=0)

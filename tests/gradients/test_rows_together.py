@@ -157,3 +157,21 @@ def test_a_hidden_state_in_fit_calibrate_predict_and_audit():
         hs.Uncertain(net, noise).fit([((x, state), (y, state))], show_progress=False)
     with pytest.raises(ValueError, match="inside a batch"):
         hs.audit(net, (x, state), noise=noise, time_limit=5, show_progress=False)
+
+
+def test_rows_that_need_no_more_points_keep_their_shares():
+    """Where no row can be left out, further passes count for the rows that asked for them alone."""
+
+    class Four(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.layers = nn.Sequential(nn.Linear(80, 32), nn.Tanh(), nn.Linear(32, 2))
+
+        def forward(self, x):
+            assert len(x) == 4
+            return self.layers(x)
+
+    p = hs.Uncertain(Four().eval(), 0.01, "gradients", tolerance=0.01)(torch.randn(4, 80))
+    (shares,) = p.budget().elements.values()
+    torch.testing.assert_close(shares.sum(2), p.data_var)
