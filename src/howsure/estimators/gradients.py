@@ -415,8 +415,8 @@ class Estimate:
         return (variation / explained.clamp(min=torch.finfo(sums.dtype).tiny)).clamp(max=1)
 
     def largest_element_share(self) -> Tensor:  # (rows, outputs)
-        """The share of a single random number in the squared gradient of F at z = 0."""
-        squares = [g[:, 0].square() for g in self.derivatives.gradients[: len(self.sums.forms)]]
+        """The share of a single number of the sensors in their squared gradient at z = 0."""
+        squares = [g[:, 0].square() for g in self.derivatives.gradients[: self.inputs]]
         total = torch.stack([s.sum(2) for s in squares]).sum(0)
         largest = torch.stack([s.amax(2) for s in squares]).amax(0)
         return (largest / total.clamp(min=torch.finfo(total.dtype).tiny)).T

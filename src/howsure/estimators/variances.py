@@ -295,7 +295,7 @@ def _margins(points: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def is_dominated(estimate: Estimate) -> Tensor:  # (rows, outputs)
     """Whether one random number of many has most of an output's gradient."""
-    sizes = [g.shape[3] for g in estimate.derivatives.gradients[: len(estimate.sums.forms)]]
+    sizes = [g.shape[3] for g in estimate.derivatives.gradients[: estimate.inputs]]
     if sum(sizes) <= FEW_ELEMENTS or estimate.most_blocks >= COMPARED:
         return torch.zeros_like(estimate.plain, dtype=torch.bool)
     return estimate.largest_element_share() > _MOST_OF_IT

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
+from howsure.isolation import random_state_kept
 from howsure.methods import gradients, noise_sampling
 from howsure.methods.gradients import FEW_DIMENSIONS, sampling_for
 from howsure.methods.method import Method, nothing_unsure
@@ -17,10 +15,10 @@ from howsure.problem import MOST_OUTPUTS, Problem
 from howsure.setup import Setup
 from howsure.trees import TensorTree, clone_tensors
 
-# A network is small if it does not do more than so much work for an input (operations), and its
-# noise has few dimensions: inner products over few of them average little, so that gradients need
-# many points, while samples of all of them run as one batch in next to no time.
-SMALL_WORK = 2**20
+# A network is small if it has at most so many weights, and its noise has few dimensions: inner
+# products over few of them average little, so that gradients need many points, while samples of all
+# of them run as one batch in next to no time.
+SMALL_MODEL = 2**19
 FEW_ELEMENTS = 64
 # As many samples take a small network less time than the points that are as accurate: 3.5 %.
 SMALL_SAMPLES = 400
@@ -54,10 +52,10 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     if setup.temperature_model is not None and setup.temperature_model.dense:
         return noise_sampling.METHOD, setup, "it has the temperature that `fit` found for images"
     sampler = sampling_for(setup)
-    outputs, work, elements = setup.once(_size, x)
+    outputs, elements = setup.once(_size, x)
     directions = setup.noise_dimensions(x)
     has_few = directions < FEW_DIMENSIONS
-    is_small = work <= SMALL_WORK and (elements <= FEW_ELEMENTS or has_few)
+    is_small = _weights(setup) <= SMALL_MODEL and (elements <= FEW_ELEMENTS or has_few)
     # `fit` has counted the outputs: without any noise they cannot be told from rows here.
     if setup.is_fitted:
         if (is_small or has_few) and setup.samples is None and setup.tolerance is None:
@@ -85,52 +83,18 @@ def _has_classes(setup: Setup, x: Any) -> bool:
     """Whether the outputs are one row of logits for each input."""
     if setup.task != "classification":
         return False
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with random_state_kept(), torch.no_grad():
         tensors = TensorTree(setup.run(clone_tensors(x))).tensors
     return [t.dim() for t in tensors] == [2]
 
 
-def _size(setup: Setup, x: Any) -> tuple[int, int, int]:
-    """Outputs per input, operations per input, and noisy numbers per input."""
+def _size(setup: Setup, x: Any) -> tuple[int, int]:
+    """Outputs per input, and noisy numbers per input."""
     probe = setup.once(probe_model, x)
-    problem = Problem(setup, x, probe)
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), _Work() as work:
-        problem.plain()
-    work_per_row = work.total // max(1, problem.rows)
-    return probe.outputs, max(work_per_row, _parameters(setup)), problem.elements
+    return probe.outputs, Problem(setup, x, probe).elements
 
 
-class _Work(TorchDispatchMode):
-    """Counts operations by torch's own formulas.
-
-    torch's `FlopCounterMode` imports the compiler at its first operation, which takes a process
-    seconds; and its hooks on all modules fail where one is handed a view of a parameter.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        named = kwargs or {}
-        out = func(*args, **named)
-        formula = flop_registry.get(func._overloadpacket)
-        if formula is not None:
-            self.total += formula(*args, **named, out_val=out)
-        return out
-
-
-def _parameters(setup: Setup) -> int:
-    """Two operations for each weight: what recurrent layers do at least, which are not counted."""
-    named = setup.model.parameters() if isinstance(setup.model, torch.nn.Module) else ()
-    return 2 * sum(parameter.numel() for parameter in named)
+def _weights(setup: Setup) -> int:
+    """How many numbers the model has learned."""
+    parameters = setup.model.parameters() if isinstance(setup.model, torch.nn.Module) else ()
+    return sum(parameter.numel() for parameter in parameters)
