@@ -65,8 +65,8 @@ _CONTRADICTED_ROWS = 0.1
 
 CONTRADICTED = (
     "the model hides its gradient (no_grad, detach, rounding, or a backward pass of its own), has "
-    "steps, or is too rough for it, as a logarithm near 0 is: outputs change with the noise "
-    "otherwise than their gradients say"
+    "steps, chooses among its inputs as a median does, or is too rough for it, as a logarithm near "
+    "0 is: outputs change with the noise otherwise than their gradients say"
 )
 TOO_MANY = (
     "rows influence each other, so that a call is one input, and its outputs are too many for a "
@@ -76,7 +76,7 @@ ROWS_OF_CLASSES = "a call is one input, and it has several rows of classes"
 ROWS_MIXED = "the rows of a batch influence each other (`batch_dim=None` if a call is one input)"
 RESAMPLED = (
     "{count} of {total} inputs were sampled: the gradients at their points contradict each other "
-    "or the outputs."
+    "or the outputs, or depend on the choice of a single noisy number."
 )
 MORE_POINTS = " More points, by `tolerance=0.05` or `samples=64`, may need no sampling."
 NOT_FINITE = (
