@@ -25,8 +25,8 @@ _MOST_OUTPUTS = 256
 # Noisy points at which the network is held against its tangent: the rms of what it misses is known
 # to a fifth or so.
 _POINTS = 16
-# A tangent that is off by so much of the std (rms) is worth a note: where it misses what has nothing
-# to do with it, the std is 8 % too small.
+# A tangent that is off by so much of the std (rms) is worth a note: its std is then some 8 % too
+# small, if what it misses has nothing to do with it.
 _MISSED = 0.4
 
 CURVED = (
