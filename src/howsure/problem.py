@@ -236,17 +236,17 @@ class Problem:
         return self.run(len(z[0]), noisy, multipliers, rows)
 
     def points(
-        self, blocks: range, rows: int | None = None, first: int = 0, *, plain: bool = False
+        self, blocks: range, rows: int | None = None, part: int = 0, *, plain: bool = False
     ) -> list[Tensor]:
         """z of every source for some blocks, (points, rows, *shape), with z = 0 in front if asked.
 
-        All rows have the same; or every row from the first has its own.
+        All rows have the same, or each its own: `part` numbers the pass that they run in.
         """
         rows = self.rows if rows is None else rows
         drawn = 1 if self.shares_points else rows
         sources, design = self.sources, self.sources.design
         # Rows of one pass have a stream together.
-        seed = self.setup.seed + 104_729 * first
+        seed = self.setup.seed + 104_729 * part
 
         def draw_all() -> list[Tensor]:
             mixings = [design.noise] * self.inputs + [design.multipliers] * len(sources.active)
@@ -327,10 +327,10 @@ class Problem:
 
     # Samples.
 
-    def draw(self, units: range, rows: Rows = ALL) -> Draws:
-        """Noisy inputs and dropout masks for some units: single samples, or pairs with one mask."""
-        size = self.unit_size
-        numbers = range(units[0] * size, (units[-1] + 1) * size)
+    def draw(self, groups: range, rows: Rows = ALL) -> Draws:
+        """Noisy inputs and masks for some groups: single samples, or pairs with one mask."""
+        size = self.group_size
+        numbers = range(groups[0] * size, (groups[-1] + 1) * size)
         count = len(rows) if isinstance(rows, Tensor) else len(range(self.rows)[rows])
         noisy = {}
         for source, normals in zip(self.sources.inputs, self.normals(numbers, count), strict=True):
@@ -339,12 +339,12 @@ class Problem:
             noisy[source.number] = (x + source.root.apply(z, rows)).to(x.dtype)
         dropped = [
             None if mask is None else mask.expand(-1, count, *mask.shape[2:])
-            for mask in self._masks(units, size, count)
+            for mask in self._masks(groups, size, count)
         ]
         return Draws(len(numbers), noisy, dropped)
 
     @property
-    def unit_size(self) -> int:
+    def group_size(self) -> int:
         """Samples that share a mask: two, where both the noise and the masks are random."""
         return 2 if self.sources.active and self.sources.inputs else 1
 
@@ -362,8 +362,8 @@ class Problem:
 
         return self._remember("samples", (seed, numbers, *shapes), draw_all)
 
-    def _masks(self, units: range, size: int, rows: int) -> list[Tensor | None]:
-        """The masks of every site, (samples, rows or 1, *units); samples of a unit share theirs."""
+    def _masks(self, groups: range, size: int, rows: int) -> list[Tensor | None]:
+        """The masks of every site, (samples, rows or 1, *units); samples of a group share theirs."""
         if not self.sources.active:
             return []
         setup, sites = self.setup, self.sources.sites
@@ -371,8 +371,8 @@ class Problem:
             uniforms = [u.unsqueeze(1) if setup.shared_masks else u for u in setup.uniforms]
         else:
             drawn = 1 if setup.shared_masks else rows
-            uniforms = draw_uniforms(sites, units[-1] + 1, setup.seed, batch=drawn)
-        some = [u[units[0] : units[-1] + 1] for u in uniforms]
+            uniforms = draw_uniforms(sites, groups[-1] + 1, setup.seed, batch=drawn)
+        some = [u[groups[0] : groups[-1] + 1] for u in uniforms]
         dropped = masks(some, setup.rates(sites))
         return [None if m is None else m.repeat_interleave(size, 0) for m in dropped]
 
@@ -421,8 +421,8 @@ class Problem:
         x = self._assemble(points, noisy, rows)
         with self._fast_gradients():
             if any(m is not None for m in multipliers):
-                units = [None if m is None else self._join(m) for m in multipliers]
-                with Multiply(self.setup.model, self.sources.sites, units) as mode:
+                groups = [None if m is None else self._join(m) for m in multipliers]
+                with Multiply(self.setup.model, self.sources.sites, groups) as mode:
                     output = self.setup.run(x)
                 mode.check_all_used()
             else:

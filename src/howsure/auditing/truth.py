@@ -107,7 +107,7 @@ class Truth:
 def monte_carlo(case: Case, clock: Clock, *, samples: int | None, seed: int, show: bool) -> Truth:
     """The truth from exactly `samples` samples, or from as many as fit: at least 100."""
     seed = (seed + 1) * _STREAM
-    size = case.problem(seed).unit_size
+    size = case.problem(seed).group_size
     units = (TARGET if samples is None else samples) // size
     elements = sum(tensor.numel() for tensor in TensorTree(case.x).tensors)
     elements = max(elements, case.inputs * case.outputs)

@@ -86,7 +86,7 @@ class Function(Protocol):
         """The outputs, (points, rows, outputs), at z of every source, (points, rows, *shape)."""
         ...
 
-    def points(self, blocks: range, rows: int, first: int, *, plain: bool) -> list[Tensor]:
+    def points(self, blocks: range, rows: int, part: int, *, plain: bool) -> list[Tensor]:
         """z of every source for some blocks, with z = 0 in front if `plain`."""
         ...
 
@@ -538,8 +538,8 @@ class _Passes:
         """
         function = self.function
         is_first = blocks[0] == 0
-        first = 0 if function.shares_points else number
-        points = function.points(blocks, count, first, plain=is_first)
+        part = 0 if function.shares_points else number
+        points = function.points(blocks, count, part, plain=is_first)
         derivatives = differentiate(function, points, rows)
         if is_first:
             plain = Derivatives(

@@ -1,6 +1,6 @@
 """Mean, variance and standard error from samples that arrive in chunks.
 
-Samples come in units that are independent of each other: single ones, or pairs that share their
+Samples come in groups that are independent of each other: single ones, or pairs that share their
 dropout masks, so that the law of total variance splits into data and model variance.
 """
 
@@ -24,16 +24,16 @@ MOST_SAMPLES = 2**16
 class Samples:
     """Means over samples, about a centre near their mean.
 
-    With a the average deviation of a unit from the centre, s its average squared deviation, and w
+    With a the average deviation of a group from the centre, s its average squared deviation, and w
     half the squared difference of a pair, the variance at given masks:
 
     Attributes:
         centre: The mean of the first chunk, (rows, outputs).
         scale: What deviations are divided by, a power of 2 near the largest: their fourth powers
             would leave the range of single precision at a std of 1e10, or of 1e-10.
-        count: How many units; (rows, 1) where rows differ.
-        size: Samples of a unit, 1 or 2.
-        means: Of a, s, a squared, a s, s squared and w over the units, (6, rows, outputs).
+        count: How many groups; (rows, 1) where rows differ.
+        size: Samples of a group, 1 or 2.
+        means: Of a, s, a squared, a s, s squared and w over the groups, (6, rows, outputs).
     """
 
     centre: Tensor
@@ -44,13 +44,13 @@ class Samples:
 
     @classmethod
     def of(cls, values: Tensor, first: Samples | None = None) -> Samples:
-        """Those of one chunk, (units, size, rows, outputs), about the centre of the first."""
+        """Those of one chunk, (groups, size, rows, outputs), about the centre of the first."""
         wide = values if values.dtype == torch.float64 else values.float()
         middle = wide.mean((0, 1)) if first is None else first.centre
         deviations = wide - middle
         scale = _scale(deviations) if first is None else first.scale
         deviations = deviations / scale
-        units, size = wide.shape[:2]
+        groups, size = wide.shape[:2]
         if size > 1:
             a, s = deviations.mean(1), deviations.square().mean(1)
             squares, within = a.square(), deviations.var(1, correction=1)
@@ -58,10 +58,10 @@ class Samples:
             a = deviations[:, 0]
             squares = within = s = a.square()
         means = torch.stack([a, s, squares, a * s, s.square(), within]).mean(1)
-        return cls(middle, scale, float(units), size, means)
+        return cls(middle, scale, float(groups), size, means)
 
     def __add__(self, other: Samples) -> Samples:
-        """More units about the same centre."""
+        """More groups about the same centre."""
         count = self.count + other.count
         means = self.means + (other.count / count) * (other.means - self.means)
         return replace(self, count=count, means=means)
@@ -73,7 +73,7 @@ class Samples:
 
     @property
     def _others(self) -> float | Tensor:
-        """How many units there are besides one, at least 1."""
+        """How many groups there are besides one, at least 1."""
         return at_least(1.0, self.count - 1)
 
     @cached_property
@@ -133,7 +133,7 @@ class Samples:
         return replace(self, count=count, means=torch.where(at, other.means, self.means))
 
 
-def _scale(deviations: Tensor) -> Tensor:  # (units, size, rows, outputs)
+def _scale(deviations: Tensor) -> Tensor:  # (groups, size, rows, outputs)
     """The next power of two above the largest; 1 for 0, for what is not finite, and in a trace."""
     size = deviations.abs().amax((0, 1))
     if is_tracing():  # ONNX knows no exponents.
@@ -155,31 +155,31 @@ def sample(
     """The given number of samples, or as many as each row needs for the tolerance.
 
     Args:
-        draw: The outputs of all samples of some units, (units * size, rows, outputs).
+        draw: The outputs of all samples of some groups, (groups * size, rows, outputs).
         samples: How many.
-        size: Samples of a unit.
-        at_once: How many units run together.
+        size: Samples of a group.
+        at_once: How many groups run together.
         tolerance: Largest relative standard error of any std; `None` takes `samples` as they are.
         most: Where a tolerance gives up.
     """
 
-    def run(units: range, first: Samples | None) -> Samples:
+    def run(groups: range, first: Samples | None) -> Samples:
         total: Samples | None = None
-        for start in range(0, len(units), at_once):
-            values = draw(units[start : start + at_once])
+        for start in range(0, len(groups), at_once):
+            values = draw(groups[start : start + at_once])
             chunk = Samples.of(values.unflatten(0, (-1, size)), first or total)
             total = chunk if total is None else total + chunk
         assert total is not None
         return total
 
-    units = samples // size
-    total = run(range(units), None)
+    groups = samples // size
+    total = run(range(groups), None)
     if tolerance is None:
         return total
     done = total.are_precise(tolerance)
-    while not bool(done.all()) and units * size < most:
-        more = run(range(units, 2 * units), total)
+    while not bool(done.all()) and groups * size < most:
+        more = run(range(groups, 2 * groups), total)
         total = total.where(~done, total + more)
-        units *= 2
+        groups *= 2
         done = done | total.are_precise(tolerance)
     return total

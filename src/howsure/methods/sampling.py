@@ -158,27 +158,27 @@ def _sample(
 ) -> Samples:
     """Samples of some rows; the outputs of the given number are added to the list."""
 
-    def draw(units: range) -> Tensor:
-        draws = problem.draw(units, rows)
+    def draw(groups: range) -> Tensor:
+        draws = problem.draw(groups, rows)
         values = problem.run(draws.count, draws.noisy, draws.masks, rows)
-        if outputs is not None and units[0] * problem.unit_size < samples:
+        if outputs is not None and groups[0] * problem.group_size < samples:
             outputs.append(values)
         return values
 
     return sample(
         draw,
         samples,
-        size=problem.unit_size,
+        size=problem.group_size,
         at_once=_at_once(problem),
         tolerance=problem.setup.tolerance,
     )
 
 
 def _at_once(problem: Problem) -> int:
-    """How many units run as one batch."""
+    """How many groups of samples run as one batch."""
     elements = sum(t.numel() for t in problem.tensors)
     elements = max(1, elements, problem.elements * problem.rows)
-    return max(1, (problem.setup.chunk or _ELEMENTS // elements) // problem.unit_size)
+    return max(1, (problem.setup.chunk or _ELEMENTS // elements) // problem.group_size)
 
 
 def predict_by_sampling(
@@ -191,7 +191,7 @@ def predict_by_sampling(
     else:
         problem = Problem(setup, x, probe)
     samples = setup.samples or SAMPLES
-    if samples < 2 * problem.unit_size:
+    if samples < 2 * problem.group_size:
         raise ValueError(
             "`samples` is too small for a variance; use at least 2, or 4 with dropout."
         )
@@ -201,7 +201,7 @@ def predict_by_sampling(
     varies = bool(problem.sources.all) or is_random
     is_plain = setup.prediction == "network" and not is_random
     with torch.no_grad(), own_random_numbers(setup.seed) if is_random else nullcontext():
-        found = _sample(problem, samples if varies else 2 * problem.unit_size)
+        found = _sample(problem, samples if varies else 2 * problem.group_size)
         assert problem.structure is not None
         # What is returned besides numbers is that of a plain pass.
         needs_pass = is_plain or not problem.structure.is_tensor
@@ -247,8 +247,8 @@ def _stand_alone(problem: Problem, samples: int) -> bool:
     A branch on the largest number of a batch, say, is taken by a batch of many samples where a row
     by itself seldom takes it, if ever.
     """
-    units = max(1, min(samples // problem.unit_size, _at_once(problem)))
-    draws = problem.draw(range(units))
+    groups = max(1, min(samples // problem.group_size, _at_once(problem)))
+    draws = problem.draw(range(groups))
     # A model may write into its input, which is compared afterwards.
     copies = {number: x.clone() for number, x in draws.noisy.items()}
     together = problem.run(draws.count, copies, draws.masks)
