@@ -363,7 +363,7 @@ class Problem:
         return self._remember("samples", (seed, numbers, *shapes), draw_all)
 
     def _masks(self, groups: range, size: int, rows: int) -> list[Tensor | None]:
-        """The masks of every site, (samples, rows or 1, *units); samples of a group share theirs."""
+        """The masks of every site, (samples, rows or 1, *units); a group of samples shares one."""
         if not self.sources.active:
             return []
         setup, sites = self.setup, self.sources.sites
