@@ -277,8 +277,6 @@ def test_eight_threads_give_the_serial_result(trained):
     assert all(torch.equal(result, serial) for result in results)
 
 
-def test_options_of_the_first_version_name_the_new_ones():
-    with pytest.raises(TypeError, match="`tau` is now `residual_var`"):
-        hs.Uncertain(perceptron(), 0.01, tau=0.1)
+def test_an_option_of_the_first_version_names_the_new_one():
     with pytest.raises(TypeError, match="`fit_tau` is now `fit_residual_var`"):
         hs.Uncertain(perceptron(), 0.01).fit([], model="dropout", fit_tau=True)

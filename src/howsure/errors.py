@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
 # Options of version 0.1, and what takes their place.
-_RENAMED = {"tau": "residual_var", "fit_tau": "fit_residual_var", "noise_var": "noise"}
+_RENAMED = {"fit_tau": "fit_residual_var"}
 
 
 class NoRuleError(NotImplementedError):

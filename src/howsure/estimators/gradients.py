@@ -572,7 +572,7 @@ class _Passes:
             places = torch.arange(function.rows, device=numbers[0].device)[rows]
             return [self._scatter(places)(n) for n in numbers]
 
-        if sum(g.numel() for g in gradients) > _KEPT and has_values(derivatives.values):
+        if has_values(derivatives.values) and sum(g.numel() for g in gradients) > _KEPT:
             computed = sums()
             self.elements.append(lambda: computed)
         else:
@@ -582,7 +582,8 @@ class _Passes:
 def _head(gradients: Tensor) -> Tensor:
     """Those at the first point; a view of large ones would keep them all in memory."""
     first = gradients[:, :1]
-    return first.clone() if gradients.numel() > _KEPT else first
+    is_large = has_values(gradients) and gradients.numel() > _KEPT
+    return first.clone() if is_large else first
 
 
 def _pieces(function: Function, rows: Tensor | None, size: int) -> Iterator[tuple[Rows, int]]:
