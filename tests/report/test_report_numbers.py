@@ -83,10 +83,17 @@ def test_groups_of_equal_std(axes):
     np.testing.assert_allclose(line(ax, "measured"), (curve.std, curve.rmse))
 
 
+def widths_by_place(band):
+    """How high a filled band is at each of its places."""
+    corners = np.concatenate([path.vertices for path in band.get_paths()])
+    at = [corners[corners[:, 0] == place, 1] for place in np.unique(corners[:, 0])]
+    return np.array([heights.max() - heights.min() for heights in at])
+
+
 def test_bands_hold_the_data_part_inside_the_total(axes):
     ax = axes[chart(regression_report(), "bands").svg]
-    inner, outer, *_ = (band.get_datalim(ax.transData).height for band in ax.collections)
-    assert inner > 0 and outer > 0
+    data, above, below = (widths_by_place(band) for band in ax.collections)
+    np.testing.assert_allclose(data / (data + above + below), np.sqrt(0.75))
     targets = line(ax, "truth")[1]
     assert list(targets) == sorted(targets)
 
