@@ -37,28 +37,48 @@ FEW_ELEMENTS = 64
 
 @dataclass(frozen=True, eq=False)
 class Forms:
-    """Quadratic forms in the gradients at a block's points, (points, points) each.
+    """What is linear in the inner products of a block: quadratic forms, and changes over its pairs.
 
     Attributes:
-        variance: Estimates Var F.
+        variance: Estimates Var F from the gradients, (points, points).
         linear: Estimates c_1, its first-order part.
         halves: How steep F is at the first and at the second half of the points, (2, ...); each is
             in proportion to Var F for a linear and for a quadratic F.
         apart: The error of the block is their difference times this, since they share numbers.
+        changes: See `pair_changes`, (changes, 3 * points).
+        groups: Which of the changes are squared and summed to five numbers, (5, changes).
     """
 
     variance: Tensor
     linear: Tensor
     halves: Tensor
     apart: float
+    changes: Tensor
+    groups: Tensor
 
     @functools.lru_cache(maxsize=16)  # noqa: B019  (designs are few, and live as long as the process)
-    def table(self, dtype: torch.dtype, device: torch.device) -> Tensor:  # (4, points * points)
-        """Variance, linear part, error and sum of the halves, as rows for inner products."""
+    def table(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """All of it as one matrix, (5 + changes, points * points + 3 * points).
+
+        What it is applied to are the inner products of the gradients, the moves of the outputs, and
+        the slopes <grad F(z), z> and <grad F(0), z>. The first five numbers are the variance, its
+        linear part, the difference and the sum of the halves, and the average move.
+        """
         with outside_tracing(), torch.inference_mode(False):
             first, second = self.halves
-            rows = [self.variance, self.linear, self.apart * (first - second), first + second]
-            return torch.stack(rows).flatten(1).to(device, dtype)
+            forms = [self.variance, self.linear, self.apart * (first - second), first + second]
+            points = len(self.variance)
+            average = torch.zeros(1, 3 * points, dtype=torch.float64)
+            average[:, :points] = 1 / points
+            products = torch.stack(forms).flatten(1)
+            table = torch.block_diag(products, torch.cat([average, self.changes]))
+            return table.to(device, dtype)
+
+    @functools.lru_cache(maxsize=16)  # noqa: B019
+    def group_table(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """The groups in this dtype."""
+        with outside_tracing(), torch.inference_mode(False):
+            return self.groups.to(device, dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +122,7 @@ def design(*, noise: bool, multipliers: bool, few: bool = False) -> Design:
         shared, apart = math.sqrt(RHO), math.sqrt(1 - RHO)
         a_and_b = torch.tensor([[shared, apart, 0], [shared, 0, apart]], dtype=torch.float64)
         pairs = torch.kron(a_and_b, torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
-        forms = Forms(variance_form(), linear_form(), half_forms(), near)
+        forms = Forms(variance_form(), linear_form(), half_forms(), near, *pair_changes(POINTS))
         if not (noise and multipliers):
             return Design(pairs, pairs, forms, forms)
         ones = torch.ones(POINTS, 1, dtype=torch.float64)
@@ -115,12 +135,14 @@ def design(*, noise: bool, multipliers: bool, few: bool = False) -> Design:
             torch.kron(every, forms.linear),
             torch.stack([torch.kron(h, forms.variance) for h in (first, first.flip(0, 1))]),
             1 / math.sqrt(1 - RHO**2),
+            *pair_changes(POINTS**2, is_central=False),
         )
         model = Forms(
             torch.kron(forms.variance, average),
             torch.kron(forms.linear, average),
             torch.stack([torch.kron(half, average) for half in forms.halves]),
             near,
+            *_averaged_over_noise(*pair_changes(POINTS, is_central=False)),
         )
         return Design(torch.kron(POINTS * every, pairs), torch.kron(pairs, ones), data, model)
 
@@ -161,6 +183,49 @@ def _form(*, odd: tuple[float, float], even: tuple[float, float]) -> Tensor:
         both = slice(start, start + 2)
         weights[both, both] = torch.tensor([[at_one, at_rho], [at_rho, at_one]]) / 2
     return parts.T @ weights @ parts
+
+
+def pair_changes(points: int, *, is_central: bool = True) -> tuple[Tensor, Tensor]:
+    """What is made of moves and slopes at the points, (changes, 3 * points); and their groups.
+
+    Along the line from -a to a, with slope s(t) = <grad F(t a), a>, the change F(a) - F(-a) is the
+    integral of s: by Simpson's rule (s(-1) + 4 s(0) + s(1)) / 3, or s(-1) + s(1) where F(0) is not
+    on the line: where a pair has multipliers, or noise, of its own. How much the slope varies is
+    s(1) - s(-1) and s(1) - 2 s(0) + s(-1).
+
+    The groups, (5, changes), are moves, changes, what the slopes say about these, what they leave
+    unexplained, and how much they vary.
+    """
+    eye = torch.eye(points, dtype=torch.float64)
+    nothing = torch.zeros(points // 2, points, dtype=torch.float64)
+    first, second = eye[0::2], eye[1::2]  # of every pair
+    moves = torch.cat([eye, torch.zeros(points, 2 * points, dtype=torch.float64)], 1)
+    change = torch.cat([first - second, nothing, nothing], 1)
+    # s(-1) = -<grad F(-a), -a>
+    ends, middle = (1 / 3, 4 / 3) if is_central else (1.0, 0.0)
+    integral = torch.cat([nothing, ends * (first - second), middle * first], 1)
+    tilt = torch.cat([nothing, first + second, nothing], 1)
+    bend = torch.cat([nothing, first - second, -2 * first], 1)
+    kinds = [moves, change, integral, change - integral, torch.cat([tilt, bend])]
+    groups = torch.block_diag(*(torch.ones(1, len(k), dtype=torch.float64) for k in kinds))
+    return torch.cat(kinds), groups
+
+
+def _averaged_over_noise(changes: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of the averages over a block of noise at every point, which vary by chance as well.
+
+    Pairs of mirror images cancel what is odd; the averages of two pairs of noise differ by the
+    rest. These are few numbers: what they vary by is at most 12 times as much, but for one row in
+    10,000 (an F distribution of 2 and 4 degrees of freedom). It counts as variation of the slopes.
+    """
+    average = torch.full((1, POINTS), 1 / POINTS, dtype=torch.float64)
+    eye = torch.eye(POINTS, dtype=torch.float64)
+    of_pairs = torch.kron(eye, torch.tensor([[0.5, 0.5, -0.5, -0.5]], dtype=torch.float64))
+    by_chance = torch.cat([of_pairs, of_pairs.new_zeros(POINTS, 2 * POINTS**2)], 1)
+    weights = groups.new_zeros(len(groups), POINTS)
+    weights[4] = 12.0
+    averaged = torch.kron(changes, average)
+    return torch.cat([averaged, by_chance]), torch.cat([groups, weights], 1)
 
 
 def draw(

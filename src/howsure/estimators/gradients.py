@@ -11,9 +11,7 @@ on: over a pair of mirror images a, -a the outputs must change by the integral o
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Protocol
@@ -23,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from howsure.estimators.designs import FEW_ELEMENTS, POINTS, Design, Forms
-from howsure.trees import has_values, is_tracing, outside_tracing
+from howsure.estimators.designs import FEW_ELEMENTS, Design, Forms
+from howsure.trees import has_values, is_tracing
 
 Rows = slice | Tensor
 ALL = slice(None)
@@ -187,11 +185,11 @@ class Sums:
 
     Attributes:
         variance: The total variances by single blocks.
-        forms: Of every source and pair of outputs, over blocks of even and of odd number:
-            covariance, its first-order part, by how much the halves of a block differ and their
-            sum, (rows, 2, outputs * outputs, 4).
+        by_kind: Variance and its first-order part by kind of source, sensors and multipliers,
+            (rows, outputs, kinds, 2).
         gaps: Squared errors of the total variance that the halves of each block show.
-        moves: Outputs minus the plain ones, averaged over a block, (rows, 2, outputs).
+        moves: Outputs minus the plain ones, averaged over a block, over blocks of even and of odd
+            number, (rows, 2, outputs).
         changes: Five sums of squares over points or pairs of mirror images for each kind of source,
             (rows, outputs, kinds, 5): differences from the plain output; changes over a pair; what
             the slopes say about these; what they leave unexplained; and how much they vary.
@@ -201,7 +199,7 @@ class Sums:
     """
 
     variance: Running
-    forms: list[Tensor]
+    by_kind: Tensor
     gaps: Tensor
     moves: Tensor
     changes: Tensor
@@ -222,15 +220,9 @@ class Sums:
             values = [getattr(sums, field.name) for sums in (self, *others)]
             # A single block is compared with none.
             values = [value for value in values if value is not None]
-            if not values:
-                continue
-            if len(values) == 1 and others:
-                merged[field.name] = values[0]
-                continue
-            is_list = isinstance(values[0], list)
-            columns = zip(*values, strict=True) if is_list else [values]
-            results = [merge(*column) for column in columns]
-            merged[field.name] = results if is_list else results[0]
+            if values:
+                is_alone = len(values) == 1 and others
+                merged[field.name] = values[0] if is_alone else merge(*values)
         return Sums(**merged)
 
     @staticmethod
@@ -247,19 +239,17 @@ class Sums:
 
 
 @dataclass(frozen=True, eq=False)
-class Elements:
-    """Variances by element of every sensor, summed over the blocks of all rows.
+class Products:
+    """What the gradients of a pass say in detail, summed over its blocks, for all rows.
 
-    Computed when they are read; large gradients are summed up at once.
+    Attributes:
+        covariances: Between the outputs, for every source, over blocks of even and of odd number,
+            (rows, 2, outputs * outputs).
+        elements: Variances by element of every sensor, (rows, outputs, elements).
     """
 
-    parts: list[Callable[[], list[Tensor]]]  # (rows, outputs, elements) each
-
-    @cached_property
-    def sums(self) -> list[Tensor]:
-        """Over all parts."""
-        columns = zip(*(part() for part in self.parts), strict=True)
-        return [torch.stack(column).sum(0) for column in columns]
+    covariances: list[Tensor]
+    elements: list[Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +259,7 @@ class Estimate:
     Attributes:
         derivatives: F(0) and its gradients.
         sums: Over the blocks.
-        elements: Variances by element.
+        passes: What computes the products of the gradients, for every pass.
         design: The points of a block.
         inputs: How many sources are sensors.
         most_blocks: Of the row that has most.
@@ -278,7 +268,7 @@ class Estimate:
 
     derivatives: Derivatives
     sums: Sums
-    elements: Elements
+    passes: list[Callable[[], Products]]
     design: Design
     inputs: int
     most_blocks: int
@@ -307,9 +297,23 @@ class Estimate:
         return self.plain.shape[1]
 
     @cached_property
+    def products(self) -> Products:
+        """Those of all passes; computed when they are asked for."""
+        parts = [products() for products in self.passes]
+
+        def add(columns: Iterable[Sequence[Tensor]]) -> list[Tensor]:
+            return [torch.stack(list(column)).sum(0) for column in columns]
+
+        return Products(
+            add(zip(*(part.covariances for part in parts), strict=True)),
+            add(zip(*(part.elements for part in parts), strict=True)),
+        )
+
+    @cached_property
     def by_source(self) -> list[Tensor]:
         """Variances, (rows, outputs) for each source."""
-        return [self._mean(f[..., :: self.outputs + 1, 0].sum(1)) for f in self.sums.forms]
+        step = self.outputs + 1
+        return [self._mean(c[..., ::step].sum(1)) for c in self.products.covariances]
 
     @property
     def total(self) -> Tensor:
@@ -319,18 +323,18 @@ class Estimate:
     @property
     def data_var(self) -> Tensor:
         """Due to the sensors, (rows, outputs)."""
-        return self._of_kind(range(self.inputs))
+        return self._of_kind(0) if self.inputs else torch.zeros_like(self.total)
 
     @property
     def model_var(self) -> Tensor:
         """Due to the multipliers, (rows, outputs)."""
-        return self._of_kind(range(self.inputs, len(self.sums.forms)))
+        kind = 1 if self.inputs else 0
+        has_any = kind < self.sums.by_kind.shape[2]
+        return self._of_kind(kind) if has_any else torch.zeros_like(self.total)
 
-    def _of_kind(self, sources: range) -> Tensor:
-        if len(sources) == len(self.sums.forms):
-            return self.total
-        variances = [self.by_source[source] for source in sources]
-        return torch.stack(variances).sum(0) if variances else torch.zeros_like(self.total)
+    def _of_kind(self, kind: int) -> Tensor:
+        kinds = self.sums.by_kind
+        return self.total if kinds.shape[2] == 1 else self._mean(kinds[:, :, kind, 0])
 
     def covariances(self) -> tuple[Tensor, Tensor]:
         """Of the data and of the model, (rows, outputs, outputs)."""
@@ -338,11 +342,11 @@ class Estimate:
         return data, model
 
     def _covariance_sums(self) -> tuple[Tensor, Tensor]:  # (rows, 2, outputs, outputs)
-        forms, inputs = self.sums.forms, self.inputs
-        shape = (*forms[0].shape[:2], self.outputs, self.outputs)
-        nothing = forms[0].new_zeros(shape)
-        data = sum((f[..., 0].reshape(shape) for f in forms[:inputs]), nothing)
-        return data, sum((f[..., 0].reshape(shape) for f in forms[inputs:]), nothing)
+        by_source, inputs = self.products.covariances, self.inputs
+        shape = (*by_source[0].shape[:2], self.outputs, self.outputs)
+        nothing = by_source[0].new_zeros(shape)
+        data = sum((c.reshape(shape) for c in by_source[:inputs]), nothing)
+        return data, sum((c.reshape(shape) for c in by_source[inputs:]), nothing)
 
     def halves(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Mean, data and model covariance by the blocks of even and of odd number.
@@ -383,13 +387,12 @@ class Estimate:
     @property
     def linear_share(self) -> Tensor:
         """The first-order share of the variance, between 0 and 1; 1 where there is none."""
-        linear = sum(f[..., :: self.outputs + 1, 1].sum(1) for f in self.sums.forms)
-        share = self._mean(torch.as_tensor(linear)) / self.total
+        share = self._mean(self.sums.by_kind[..., 1].sum(2)) / self.total
         return torch.where(self.total > 0, share.clamp(0, 1), 1.0)
 
     def by_element(self) -> list[Tensor]:
         """Variances by element of every sensor, (rows, outputs, elements)."""
-        return [self._mean(sums) for sums in self.elements.sums]
+        return [self._mean(sums) for sums in self.products.elements]
 
     @cached_property
     def squared_error(self) -> Tensor:
@@ -452,7 +455,7 @@ def estimate(
     return Estimate(
         passes.plain,
         total,
-        Elements(passes.elements),
+        passes.products,
         function.design,
         function.inputs,
         blocks,
@@ -474,7 +477,7 @@ class _Passes:
 
     Attributes:
         plain: F(0) and its gradients, once a pass has run; of all rows.
-        elements: What computes the variances by element, for every pass.
+        products: What computes the products of the gradients, for every pass.
     """
 
     def __init__(self, function: Function, chunk: int | None, *, compare: bool) -> None:
@@ -482,7 +485,7 @@ class _Passes:
         self.chunk = chunk
         self.compare = compare
         self._plain: list[Derivatives] = []
-        self.elements: list[Callable[[], list[Tensor]]] = []
+        self.products: list[Callable[[], Products]] = []
 
     @cached_property
     def plain(self) -> Derivatives:
@@ -552,31 +555,38 @@ class _Passes:
             plain = Derivatives(
                 everything.values[:, rows], [g[:, :, rows] for g in everything.gradients], []
             )
-        self._note_elements(derivatives, rows, counted)
+        self._note_products(derivatives, blocks, rows, counted)
         return _sums(function, plain, derivatives, blocks, compare=self.compare)
 
-    def _note_elements(self, derivatives: Derivatives, rows: Rows, counted: Tensor | None) -> None:
+    def _note_products(
+        self, at: Derivatives, blocks: range, rows: Rows, counted: Tensor | None
+    ) -> None:
+        """Keeps small gradients until they are asked for; large ones are summed up at once."""
         function = self.function
-        gradients = derivatives.gradients[: function.inputs]
+        varying = at.gradients[: len(at.gradients) - function.watched]
 
-        def sums() -> list[Tensor]:
-            numbers = [_by_element(g, function.design) for g in gradients]
-            if not numbers:
-                return []
+        def place(sums: Tensor) -> Tensor:
             if isinstance(rows, Tensor):
-                return [self._scatter(rows)(n) for n in numbers]
-            if rows == ALL and counted is not None:
-                return [self._scatter(counted)(n[counted]) for n in numbers]
-            if rows == ALL:
-                return numbers
-            places = torch.arange(function.rows, device=numbers[0].device)[rows]
-            return [self._scatter(places)(n) for n in numbers]
+                return self._scatter(rows)(sums)
+            if rows != ALL:
+                places = torch.arange(function.rows, device=sums.device)[rows]
+                return self._scatter(places)(sums)
+            return sums if counted is None else self._scatter(counted)(sums[counted])
 
-        if has_values(derivatives.values) and sum(g.numel() for g in gradients) > _KEPT:
-            computed = sums()
-            self.elements.append(lambda: computed)
+        def products() -> Products:
+            data, model, inputs = function.design.data, function.design.model, function.inputs
+            covariances = [
+                _covariances(g, data if i < inputs else model, blocks)
+                for i, g in enumerate(varying)
+            ]
+            elements = [_by_element(g, data) for g in varying[:inputs]]
+            return Products(list(map(place, covariances)), list(map(place, elements)))
+
+        if has_values(at.values) and sum(g.numel() for g in varying) > _KEPT:
+            computed = products()
+            self.products.append(lambda: computed)
         else:
-            self.elements.append(sums)
+            self.products.append(products)
 
 
 def _head(gradients: Tensor) -> Tensor:
@@ -602,70 +612,94 @@ def _pieces(function: Function, rows: Tensor | None, size: int) -> Iterator[tupl
 def _sums(
     function: Function, plain: Derivatives, at: Derivatives, blocks: range, *, compare: bool
 ) -> Sums:
-    """What blocks of these numbers say."""
+    """What blocks of these numbers say.
+
+    All of it is linear in inner products, or the squares of what is: one matrix for each kind of
+    source makes it.
+    """
     design, inputs = function.design, function.inputs
     varying = len(at.gradients) - function.watched
     rows, outputs = at.values.shape[1:]
-    forms = [
-        _apply_forms(g, design.data if i < inputs else design.model)
-        for i, g in enumerate(at.gradients[:varying])
-    ]  # (blocks, rows, outputs * outputs, 4)
-    kinds = [k for k in (forms[:inputs], forms[inputs:]) if k]
-    variance, gap = _block_variance(kinds[0])
-    if len(kinds) > 1:
-        of_model = _block_variance(kinds[1])
-        variance, gap = variance + of_model[0], gap + of_model[1]
+    shape = (len(blocks), rows, outputs)
+    wide = torch.float64 if at.gradients[0].dtype == torch.float64 else torch.float32
     # Rows and outputs on one axis: for four axes an exported program would be tied to its strides.
-    moves = (at.values - plain.values).to(gap.dtype).reshape(len(blocks), design.points, -1)
-    average = moves.mean(1).reshape(len(blocks), rows, outputs)
+    moves = (at.values - plain.values).to(wide).reshape(len(blocks), design.points, -1)
+    by_kind, changes, variance, gap = [], [], None, None
+    for forms, sources in ((design.data, range(inputs)), (design.model, range(inputs, varying))):
+        if not sources:
+            continue
+        products = [_gram(sources, at, shape), moves.mT, *_slopes(sources, plain, at, shape)]
+        numbers = F.linear(torch.cat(products, 2), forms.table(wide, moves.device))
+        squares = F.linear(numbers[..., 5:].square().sum(0), forms.group_table(wide, moves.device))
+        numbers = numbers.reshape(*shape, -1)
+        of_kind, _, apart, both, average = numbers[..., :5].unbind(3)
+        # A block whose halves are both 0 has no gradient at all.
+        gap_of_kind = of_kind * apart / both.clamp(min=torch.finfo(wide).tiny)
+        variance = of_kind if variance is None else variance + of_kind
+        gap = gap_of_kind if gap is None else gap + gap_of_kind
+        by_kind.append(numbers[..., :2].sum(0))
+        changes.append(squares.reshape(rows, outputs, 5))
+    assert variance is not None and gap is not None
     return Sums(
         Running.of(variance),
-        [_sum_by_parity(f, blocks) for f in forms],
+        torch.stack(by_kind, 2),
         gap.square().sum(0),
         _sum_by_parity(average, blocks),
-        _changes(function, plain, at, moves),
+        torch.stack(changes, 2),
         _compare_blocks(moves, rows) if compare and len(blocks) > 1 else None,
         _watched(at, varying) if function.watched else None,
     )
 
 
-def _apply_forms(gradients: Tensor, forms: Forms) -> Tensor:
-    """The quadratic forms of every pair of outputs, (blocks, rows, outputs * outputs, 4).
-
-    `gradients` are those of one source, (outputs, blocks * points, rows, d).
-    """
+def _by_block(gradients: Tensor, blocks: int) -> Tensor:  # (outputs, points, rows, d)
+    """Gradients as (blocks, rows, outputs, points of a block, d), no narrower than float32."""
     wide = gradients if gradients.dtype == torch.float64 else gradients.float()
     outputs, count, rows, elements = wide.shape
-    points = forms.variance.shape[0]
-    by_block = wide.reshape(outputs, count // points, points, rows, elements)
-    flat = by_block.permute(1, 3, 0, 2, 4).reshape(-1, outputs * points, elements)
-    gram = torch.bmm(flat, flat.mT)
-    if outputs > 1:
-        gram = gram.reshape(-1, outputs, points, outputs, points).transpose(2, 3)
-    numbers = F.linear(gram.reshape(-1, points * points), forms.table(wide.dtype, wide.device))
-    return numbers.reshape(count // points, rows, outputs * outputs, 4)
+    return wide.reshape(outputs, blocks, count // blocks, rows, elements).permute(1, 3, 0, 2, 4)
 
 
-def _block_variance(forms: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """The variance of one kind of sources by every block, (blocks, rows, outputs), and its error.
-
-    The error is how far the halves of a block are apart.
-    """
-    numbers = forms[0] if len(forms) == 1 else torch.stack(list(forms)).sum(0)
-    outputs = math.isqrt(numbers.shape[2])
-    own = numbers if outputs == 1 else numbers[:, :, :: outputs + 1]
-    variance, _, apart, both = own.unbind(3)
-    # A block whose halves are both 0 has no gradient at all.
-    return variance, variance * apart / both.clamp(min=torch.finfo(both.dtype).tiny)
+def _gram(sources: range, at: Derivatives, shape: tuple[int, int, int]) -> Tensor:
+    """The inner products of an output's gradients, (blocks, rows * outputs, points * points)."""
+    blocks, rows, outputs = shape
+    grams = []
+    for source in sources:
+        flat = _by_block(at.gradients[source], blocks).flatten(0, 2)
+        grams.append(torch.bmm(flat, flat.mT))
+    gram = grams[0] if len(grams) == 1 else torch.stack(grams).sum(0)
+    return gram.reshape(blocks, rows * outputs, -1)
 
 
-def _by_element(gradients: Tensor, design: Design) -> Tensor:
+def _slopes(
+    sources: range, plain: Derivatives, at: Derivatives, shape: tuple[int, int, int]
+) -> Iterator[Tensor]:  # (blocks, rows * outputs, points)
+    """<grad F(z), z> and <grad F(0), z> at every point."""
+    blocks, rows, outputs = shape
+    for derivatives in (at, plain):
+        parts = [torch.linalg.vecdot(derivatives.gradients[s], at.at[s]) for s in sources]
+        slopes = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+        slopes = slopes if slopes.dtype == torch.float64 else slopes.float()
+        # (outputs, points, rows)
+        by_block = slopes.reshape(outputs, blocks, -1, rows).permute(1, 3, 0, 2)
+        yield by_block.reshape(blocks, rows * outputs, -1)
+
+
+def _covariances(gradients: Tensor, forms: Forms, blocks: range) -> Tensor:
+    """Between all pairs of outputs, by one source, (rows, 2, outputs * outputs)."""
+    by_block = _by_block(gradients, len(blocks))
+    _, rows, outputs, points, _ = by_block.shape
+    flat = by_block.flatten(2, 3).flatten(0, 1)
+    gram = torch.bmm(flat, flat.mT).reshape(-1, outputs, points, outputs, points)
+    variance = forms.variance.to(gram).flatten()
+    numbers = gram.transpose(2, 3).flatten(3).flatten(1, 2) @ variance
+    return _sum_by_parity(numbers.reshape(len(blocks), rows, -1), blocks)
+
+
+def _by_element(gradients: Tensor, forms: Forms) -> Tensor:
     """The summands of the inner products, over all blocks: (rows, outputs, elements)."""
-    wide = gradients if gradients.dtype == torch.float64 else gradients.float()
-    outputs, count, rows, elements = wide.shape
-    by_block = wide.reshape(outputs, count // design.points, design.points, rows, elements)
-    form = design.data.variance.to(wide)
-    return torch.einsum("pq,kbprd,kbqrd->rkd", form, by_block, by_block)
+    points = len(forms.variance)
+    by_block = _by_block(gradients, gradients.shape[1] // points)
+    form = forms.variance.to(by_block)
+    return torch.einsum("pq,brkpd,brkqd->rkd", form, by_block, by_block)
 
 
 def _sum_by_parity(by_block: Tensor, blocks: range) -> Tensor:  # (blocks, rows, ...)
@@ -687,82 +721,6 @@ def _compare_blocks(moves: Tensor, rows: int) -> Running:
 def _watched(at: Derivatives, varying: int) -> Tensor:  # (rows, outputs, d)
     """Gradients with respect to watched multipliers, summed over the points."""
     return torch.cat(at.gradients[varying:], 3).sum(1).transpose(0, 1)
-
-
-def _changes(
-    function: Function, plain: Derivatives, at: Derivatives, moves: Tensor
-) -> Tensor:  # (rows, outputs, kinds, 5)
-    """Sums of squares of what the outputs do and of what the slopes say about it; see `Sums`."""
-    varying = len(at.gradients) - function.watched
-    sensors, multipliers = range(function.inputs), range(function.inputs, varying)
-    changes = []
-    for sources in (sensors, multipliers):
-        if not sources:
-            continue
-        # (blocks, rows * outputs, 3, points)
-        numbers = torch.stack([moves, *_slopes(sources, plain, at, moves)], 1).permute(0, 3, 1, 2)
-        by_chance: Tensor | None = None
-        if sensors and sources is multipliers:  # Each has a block of noise, which is averaged.
-            by_chance = _noise_of_averages(moves)
-            numbers = numbers.unflatten(3, (-1, POINTS)).mean(4)
-        # F(0) is in the middle of a pair, unless that has multipliers, or noise, of its own.
-        is_central = not (sensors and multipliers)
-        points = numbers.shape[3]
-        contrasts, groups = _contrasts(points, is_central, numbers.dtype, numbers.device)
-        squares = F.linear(numbers.flatten(2), contrasts).square()
-        sums = F.linear(squares.sum(0), groups)  # (rows * outputs, 5)
-        if by_chance is not None:
-            sums = torch.cat([sums[:, :4], sums[:, 4:] + by_chance[:, None]], 1)
-        changes.append(sums.reshape(*at.values.shape[1:], 1, 5))
-    return changes[0] if len(changes) == 1 else torch.cat(changes, 2)
-
-
-def _noise_of_averages(moves: Tensor) -> Tensor:  # (blocks, points, rows * outputs)
-    """How much averages over a block of noise may vary by chance, squared, summed over the blocks.
-
-    Pairs of mirror images cancel what is odd; the averages of two pairs differ by the rest. These
-    are few numbers: what they vary by is at most so many times as much, but for one row in 10,000
-    (an F distribution of 2 and 4 degrees of freedom).
-    """
-    pairs = moves.unflatten(1, (-1, POINTS // 2, 2)).mean(3)
-    return 12.0 * (pairs[:, :, 0] - pairs[:, :, 1]).square().sum((0, 1))
-
-
-def _slopes(
-    sources: range, plain: Derivatives, at: Derivatives, moves: Tensor
-) -> Iterator[Tensor]:  # like moves
-    """<grad F(z), z> and <grad F(0), z> at every point."""
-    for derivatives in (at, plain):
-        parts = [torch.linalg.vecdot(derivatives.gradients[s], at.at[s]) for s in sources]
-        slopes = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
-        # (outputs, points, rows)
-        yield slopes.permute(1, 2, 0).reshape(moves.shape).to(moves.dtype)
-
-
-@functools.lru_cache(maxsize=16)
-def _contrasts(
-    points: int, is_central: bool, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:  # (contrasts, 3 * points) and (5, contrasts)
-    """What is made of the changes of the outputs, of <grad F(z), z> and of <grad F(0), z>.
-
-    Along the line from -a to a, with slope s(t) = <grad F(t a), a>, the change F(a) - F(-a) is the
-    integral of s: by Simpson's rule (s(-1) + 4 s(0) + s(1)) / 3, or s(-1) + s(1) where F(0) is not
-    on the line. How much the slope varies is s(1) - s(-1) and s(1) - 2 s(0) + s(-1).
-    """
-    with outside_tracing(), torch.inference_mode(False):
-        eye = torch.eye(points, dtype=torch.float64)
-        nothing = torch.zeros(points // 2, points, dtype=torch.float64)
-        first, second = eye[0::2], eye[1::2]  # of every pair
-        change = torch.cat([first - second, nothing, nothing], 1)
-        # s(-1) = -<grad F(-a), -a>
-        ends, middle = (1 / 3, 4 / 3) if is_central else (1.0, 0.0)
-        integral = torch.cat([nothing, ends * (first - second), middle * first], 1)
-        tilt = torch.cat([nothing, first + second, nothing], 1)
-        bend = torch.cat([nothing, first - second, -2 * first], 1)
-        values = torch.cat([eye, torch.zeros(points, 2 * points, dtype=torch.float64)], 1)
-        kinds = [values, change, integral, change - integral, torch.cat([tilt, bend])]
-        groups = torch.block_diag(*(torch.ones(1, len(k), dtype=torch.float64) for k in kinds))
-        return torch.cat(kinds).to(device, dtype), groups.to(device, dtype)
 
 
 # Short lines through a noisy point: half their length in std of the noise, such that few of them
