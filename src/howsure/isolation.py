@@ -91,6 +91,13 @@ def isolated(model: Callable[..., Any]) -> Callable[..., Any]:
     return copier.module(model) if id(model) in copier.written else model
 
 
+def writes_nothing(model: Callable[..., Any]) -> bool:
+    """Whether there is nothing that a call of the model could write, with or without gradients."""
+    if isinstance(model, torch.jit.ScriptModule):
+        return True
+    return isinstance(model, nn.Module) and not _Copier(True).find_modules(model, set())
+
+
 class _Copier:
     """One copy of a model and of what it refers to, object by object.
 

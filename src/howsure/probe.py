@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from howsure.estimators.gradients import ALL, Rows, hides_gradients
-from howsure.isolation import random_state, random_state_kept
+from howsure.isolation import random_state, random_state_kept, writes_nothing
 from howsure.problem import (
     MOST_OUTPUTS,
     Layout,
@@ -32,7 +32,7 @@ from howsure.problem import (
     rows_of,
 )
 from howsure.setup import Setup
-from howsure.trees import Slot, TensorTree, is_tracing, map_leaves, tensors_of
+from howsure.trees import Slot, TensorTree, is_tracing, map_leaves, tensors_of, unwrap_compiled
 
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8
@@ -85,7 +85,12 @@ def probe_model(setup: Setup, x: Any) -> Probe:
         only_floats[0] &= leaf is None or isinstance(leaf, Slot)
 
     map_leaves(check, output.template)
-    return replace(found, outputs=outputs, returns_floats_only=only_floats[0])
+    return replace(
+        found,
+        outputs=outputs,
+        returns_floats_only=only_floats[0],
+        writes_nothing=writes_nothing(unwrap_compiled(setup.model)),
+    )
 
 
 def probe_gradients(setup: Setup, x: Any) -> Probe:

@@ -70,6 +70,7 @@ class Probe:
         outputs: How many numbers a row has as outputs.
         returns_floats_only: Whether the output is made of floating-point tensors alone.
         hides_gradients: Whether autograd disagrees with finite differences; false if not checked.
+        writes_nothing: Whether there is nothing that a call could write; false if not checked.
     """
 
     layout: Layout
@@ -80,6 +81,7 @@ class Probe:
     outputs: int = 0
     returns_floats_only: bool = False
     hides_gradients: bool = False
+    writes_nothing: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -420,13 +422,14 @@ class Problem:
     ) -> Tensor:
         x = self._assemble(points, noisy, rows)
         with self._fast_gradients():
+            writes_nothing = self.probe.writes_nothing
             if any(m is not None for m in multipliers):
                 groups = [None if m is None else self._join(m) for m in multipliers]
                 with Multiply(self.setup.model, self.sources.sites, groups) as mode:
-                    output = self.setup.run(x)
+                    output = self.setup.run(x, writes_nothing=writes_nothing)
                 mode.check_all_used()
             else:
-                output = self.setup.run(x)
+                output = self.setup.run(x, writes_nothing=writes_nothing)
         structure = TensorTree(self._finished(output))
         # What a plain call returned besides tensors is what users expect.
         self.structure = self.structure or structure

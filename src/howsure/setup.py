@@ -232,10 +232,15 @@ class Setup:
             return after.with_(placement=replace(self.placement, kind="before"))
         return after
 
-    def run(self, x: Any) -> Any:
-        """What the model returns for an input, or the part of it that was asked for."""
+    def run(self, x: Any, *, writes_nothing: bool = False) -> Any:
+        """What the model returns for an input, or the part of it that was asked for.
+
+        A model that is known to write nothing runs itself, others run as a copy.
+        """
         args, kwargs = as_call(x, self.model)
-        return select_output(isolated(unwrap_compiled(self.model))(*args, **kwargs), self.output)
+        model = unwrap_compiled(self.model)
+        model = model if writes_nothing else isolated(model)
+        return select_output(model(*args, **kwargs), self.output)
 
     def has_masks(self, x: Any) -> bool:
         """Whether units are dropped: a rate is set, or the model's own dropout is to be used."""

@@ -413,7 +413,8 @@ class Estimate:
     @property
     def roughness(self) -> Tensor:  # (rows, outputs)
         """How much slopes vary over the noise, as a share of what they explain; at most 1."""
-        sums = self.sums.changes.sum(2)
+        changes = self.sums.changes
+        sums = changes[:, :, 0] if changes.shape[2] == 1 else changes.sum(2)
         explained, variation = sums[..., 2], sums[..., 4]
         return (variation / explained.clamp(min=torch.finfo(sums.dtype).tiny)).clamp(max=1)
 
@@ -632,9 +633,10 @@ def _sums(
         numbers = F.linear(torch.cat(products, 2), forms.table(wide, moves.device))
         squares = F.linear(numbers[..., 5:].square().sum(0), forms.group_table(wide, moves.device))
         numbers = numbers.reshape(*shape, -1)
-        of_kind, _, apart, both, average = numbers[..., :5].unbind(3)
+        of_kind, average = numbers[..., 0], numbers[..., 4]
         # A block whose halves are both 0 has no gradient at all.
-        gap_of_kind = of_kind * apart / both.clamp(min=torch.finfo(wide).tiny)
+        both = numbers[..., 3].clamp(min=torch.finfo(wide).tiny)
+        gap_of_kind = of_kind * numbers[..., 2] / both
         variance = of_kind if variance is None else variance + of_kind
         gap = gap_of_kind if gap is None else gap + gap_of_kind
         by_kind.append(numbers[..., :2].sum(0))
@@ -642,10 +644,10 @@ def _sums(
     assert variance is not None and gap is not None
     return Sums(
         Running.of(variance),
-        torch.stack(by_kind, 2),
+        by_kind[0][:, :, None] if len(by_kind) == 1 else torch.stack(by_kind, 2),
         gap.square().sum(0),
         _sum_by_parity(average, blocks),
-        torch.stack(changes, 2),
+        changes[0][:, :, None] if len(changes) == 1 else torch.stack(changes, 2),
         _compare_blocks(moves, rows) if compare and len(blocks) > 1 else None,
         _watched(at, varying) if function.watched else None,
     )

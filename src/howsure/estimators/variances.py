@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -91,9 +90,10 @@ class Variances:
         Where gradients at different points contradict each other an inner product, and with it an
         estimate, can be negative by chance: a part that is counts as 0.
         """
-        data, model = estimate.data_var.relu(), estimate.model_var.relu()
+        data, model = estimate.data_var.relu(), estimate.model_var
         squared = estimate.squared_error
         if len(sources) > estimate.inputs:
+            model = model.relu()
             squared = squared + (2 * _BERNOULLI * model).square()
         # d std = d var / (2 std); where the variance is 0 its error is 0 as well.
         total = (data + model).clamp(min=torch.finfo(data.dtype).tiny)
@@ -274,8 +274,10 @@ def are_usual(estimate: Estimate, variance: Tensor) -> bool:
         [changes[:, :, 0], variance[..., None], estimate.shift.square()[..., None]], 2
     )
     table = _margins(points, numbers.dtype, numbers.device)
-    least, most = F.linear(numbers, table).aminmax()
-    return float(least) > 0 and float(most) < math.inf and not bool(is_dominated(estimate).any())
+    # What is not finite is not positive in one of the four.
+    if not bool((F.linear(numbers, table) > 0).all()):
+        return False
+    return not may_be_dominated(estimate) or not bool(is_dominated(estimate).any())
 
 
 @functools.lru_cache(maxsize=16)
@@ -293,10 +295,15 @@ def _margins(points: float, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.tensor(rows, dtype=dtype, device=device)
 
 
+def may_be_dominated(estimate: Estimate) -> bool:
+    """Whether sensors have many random numbers, of which few points show too little."""
+    sizes = [g.shape[3] for g in estimate.derivatives.gradients[: estimate.inputs]]
+    return sum(sizes) > FEW_ELEMENTS and estimate.most_blocks < COMPARED
+
+
 def is_dominated(estimate: Estimate) -> Tensor:  # (rows, outputs)
     """Whether one random number of many has most of an output's gradient."""
-    sizes = [g.shape[3] for g in estimate.derivatives.gradients[: estimate.inputs]]
-    if sum(sizes) <= FEW_ELEMENTS or estimate.most_blocks >= COMPARED:
+    if not may_be_dominated(estimate):
         return torch.zeros_like(estimate.plain, dtype=torch.bool)
     return estimate.largest_element_share() > _MOST_OF_IT
 
