@@ -173,6 +173,14 @@ class Problem:
         sources: What is random.
         tensors: The floating-point tensors of the input.
         rows: How many rows the input has; 1 if a call is one input.
+        design: The points of a block.
+        inputs: How many sources are sensors.
+        watched: How many sites have multipliers of 1 whose gradients are wanted.
+        elements: Random numbers of a row.
+        may_choose_rows: Whether a call may leave rows out.
+        shares_points: Whether all rows have the same random numbers.
+        device: Of the input.
+        wide: In which random numbers and variances are computed: as the input, or float32.
         structure: That of the model's output, once it was called.
         columns: The outputs of every row that count, (rows, outputs); `None` for all.
         finish: What is done to the model's output.
@@ -182,45 +190,23 @@ class Problem:
         self.setup = setup
         self.x = x
         self.probe = probe
-        self.sources = Sources.of(setup, x, probe.layout) if sources is None else sources
-        self.tensors = [x] if type(x) is Tensor and x.is_floating_point() else TensorTree(x).tensors
+        sources = Sources.of(setup, x, probe.layout) if sources is None else sources
+        self.sources = sources
+        tensors = [x] if type(x) is Tensor and x.is_floating_point() else TensorTree(x).tensors
+        self.tensors = tensors
         self.axis = setup.batch_dim or 0
         self.rows = 1 if probe.layout is Layout.SINGLE else rows_of(x, self.axis)
+        self.design = sources.design
+        self.inputs = len(sources.inputs)
+        self.watched = len(sources.sites) if sources.is_watched else 0
+        self.elements = sources.elements
+        self.may_choose_rows = probe.layout is Layout.BATCHED
+        self.shares_points = setup.shared_masks
+        self.device = tensors[0].device if tensors else torch.device("cpu")
+        self.wide = wide_type(tensors[0].dtype) if tensors else torch.float32
         self.structure: TensorTree | None = None
         self.columns: Tensor | None = None
         self.finish: Callable[[Any], Any] | None = None
-
-    # What estimators ask.
-
-    @property
-    def design(self) -> Design:
-        """The points of a block."""
-        return self.sources.design
-
-    @property
-    def inputs(self) -> int:
-        """How many sources are sensors."""
-        return len(self.sources.inputs)
-
-    @property
-    def watched(self) -> int:
-        """How many sites have multipliers of 1 whose gradients are wanted."""
-        return len(self.sources.sites) if self.sources.is_watched else 0
-
-    @property
-    def elements(self) -> int:
-        """Random numbers of a row."""
-        return self.sources.elements
-
-    @property
-    def may_choose_rows(self) -> bool:
-        """Whether a call may leave rows out."""
-        return self.probe.layout is Layout.BATCHED
-
-    @property
-    def shares_points(self) -> bool:
-        """Whether all rows have the same random numbers."""
-        return self.setup.shared_masks
 
     def __call__(self, z: Sequence[Tensor], rows: Rows = ALL) -> Tensor:
         """The outputs, (points, rows, outputs), at z of every source, (points, rows, *shape)."""
@@ -316,16 +302,6 @@ class Problem:
                 kept.pop(next(iter(kept)), None)
             kept[key] = numbers
         return numbers
-
-    @property
-    def device(self) -> torch.device:
-        """Of the input."""
-        return self.tensors[0].device if self.tensors else torch.device("cpu")
-
-    @property
-    def wide(self) -> torch.dtype:
-        """In which random numbers and variances are computed: that of the input, or float32."""
-        return wide_type(self.tensors[0].dtype) if self.tensors else torch.float32
 
     # Samples.
 

@@ -46,39 +46,25 @@ COMPARED = 8
 
 
 class Function(Protocol):
-    """F(z), row by row: what an estimator knows about a model with its noise and multipliers."""
+    """F(z), row by row: what an estimator knows about a model with its noise and multipliers.
 
-    @property
-    def design(self) -> Design:
-        """The points of a block."""
-        ...
+    Attributes:
+        design: The points of a block.
+        inputs: How many sources are sensors; the others are multipliers.
+        watched: How many multipliers do not vary, and have their gradients wanted; they come last.
+        elements: Random numbers of a row.
+        rows: How many rows there are.
+        may_choose_rows: Whether a call may leave rows out.
+        shares_points: Whether all rows have the same points.
+    """
 
-    @property
-    def inputs(self) -> int:
-        """How many sources are sensors; the others are multipliers."""
-        ...
-
-    @property
-    def watched(self) -> int:
-        """How many multipliers do not vary, and have their gradients wanted; they come last."""
-        ...
-
-    @property
-    def elements(self) -> int:
-        """Random numbers of a row."""
-        ...
-
-    @property
-    def may_choose_rows(self) -> bool:
-        """Whether a call may leave rows out."""
-        ...
-
-    @property
-    def shares_points(self) -> bool:
-        """Whether all rows have the same points."""
-        ...
-
+    design: Design
+    inputs: int
+    watched: int
+    elements: int
     rows: int
+    may_choose_rows: bool
+    shares_points: bool
 
     def __call__(self, z: Sequence[Tensor], rows: Rows) -> Tensor:
         """The outputs, (points, rows, outputs), at z of every source, (points, rows, *shape)."""
