@@ -31,8 +31,20 @@ from howsure.problem import (
     has_rows,
     rows_of,
 )
+from howsure.progress import say_if_slow
 from howsure.setup import Setup
-from howsure.trees import Slot, TensorTree, is_tracing, map_leaves, tensors_of, unwrap_compiled
+from howsure.trees import (
+    Slot,
+    TensorTree,
+    clone_tensors,
+    is_tracing,
+    map_leaves,
+    tensors_of,
+    unwrap_compiled,
+)
+
+# What is said where the checks of a first call take a while.
+CHECKING = "howsure: checking once {what} for inputs of this shape; later calls do without."
 
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8
@@ -68,12 +80,13 @@ def probe_model(setup: Setup, x: Any) -> Probe:
     # A model that draws random numbers leaves those of its caller as they were.
     with torch.no_grad(), random_state_kept():
         before = random_state()
-        output = TensorTree(setup.run(_copy(x)))
-        plain, again = output.tensors, TensorTree(setup.run(_copy(x))).tensors
+        output = TensorTree(setup.run(clone_tensors(x)))
+        plain, again = output.tensors, TensorTree(setup.run(clone_tensors(x))).tensors
         setup.keep(DRAWS, random_state() != before)
     if not plain:
         raise nothing_to_vary(output)
-    found = _layout(setup, x, plain, again)
+    with say_if_slow(CHECKING.format(what="how the model runs")):
+        found = _layout(setup, x, plain, again)
     problem = Problem(setup, x, found, Sources(()))
     try:
         outputs = problem.flatten(plain, 1).shape[2]
@@ -102,13 +115,11 @@ def probe_gradients(setup: Setup, x: Any) -> Probe:
     if is_tracing() or probe.is_random or not is_varied or probe.outputs > MOST_OUTPUTS:
         return probe
     try:
-        return replace(probe, hides_gradients=hides_gradients(problem, *some_rows(problem)))
+        with say_if_slow(CHECKING.format(what="whether the model's gradients are right")):
+            hides = hides_gradients(problem, *some_rows(problem))
+        return replace(probe, hides_gradients=hides)
     except (RuntimeError, TypeError):  # There is no backward pass; a call will say so.
         return probe
-
-
-def _copy(x: Any) -> Any:
-    return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, x)
 
 
 def replace_nonfinite(x: object) -> Any:

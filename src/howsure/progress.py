@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from torch import nn
 
 Item = TypeVar("Item")
 
+# Seconds after which a user wonders.
+SLOW = 2.0
 # A little below 32 MB, the largest block from which the GNU C library learns.
 _BYTES = 32 * 2**20 - 2**16
 
@@ -40,6 +43,18 @@ def _counted(items: Iterable[Item], label: str) -> Iterator[Item]:
             print(f"\r{label}: {done}{total}", end="", file=sys.stderr, flush=True)
         yield item
     print(f"\r{label}: done{' ' * 20}", file=sys.stderr)
+
+
+@contextmanager
+def say_if_slow(sentence: str) -> Iterator[None]:
+    """One line on stderr where what is inside takes more than two seconds."""
+    timer = threading.Timer(SLOW, print, (sentence,), {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager
