@@ -86,8 +86,8 @@ def probe_model(setup: Setup, x: Any) -> Probe:
     if not plain:
         raise nothing_to_vary(output)
     with say_if_slow(CHECKING.format(what="how the model runs")):
-        found = _layout(setup, x, plain, again)
-    problem = Problem(setup, x, found, Sources(()))
+        probe = _layout(setup, x, plain, again)
+    problem = Problem(setup, x, probe, Sources(()))
     try:
         outputs = problem.flatten(plain, 1).shape[2]
     except NotRowsError:  # Rows are elsewhere; nothing varies, or a call will say so.
@@ -99,7 +99,7 @@ def probe_model(setup: Setup, x: Any) -> Probe:
 
     map_leaves(check, output.template)
     return replace(
-        found,
+        probe,
         outputs=outputs,
         returns_floats_only=only_floats[0],
         writes_nothing=writes_nothing(unwrap_compiled(setup.model)),
@@ -150,8 +150,8 @@ def _layout(setup: Setup, x: Any, plain: Sequence[Tensor], again: Sequence[Tenso
         return Probe(Layout.SINGLE)
     if rows_of(x, setup.batch_dim) == 0:
         return Probe(Layout.BATCHED)
-    found = _as_batch(setup, x, plain) or _call_by_call(setup, x, plain)
-    return found or Probe(Layout.SINGLE, mixes_rows=True)
+    probe = _as_batch(setup, x, plain) or _call_by_call(setup, x, plain)
+    return probe or Probe(Layout.SINGLE, mixes_rows=True)
 
 
 def _close(one: Tensor, two: Tensor, among: Tensor | None = None) -> bool:

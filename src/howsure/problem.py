@@ -296,8 +296,8 @@ class Problem:
             return kept[key]
         with torch.inference_mode(False):
             numbers = make()
-        are_small = sum(each.numel() for each in numbers) <= _KEPT
-        if are_small and all(has_values(each) for each in numbers):
+        are_small = sum(n.numel() for n in numbers) <= _KEPT
+        if are_small and all(map(has_values, numbers)):
             while len(kept) >= _LAST:
                 kept.pop(next(iter(kept)), None)
             kept[key] = numbers
@@ -443,13 +443,13 @@ class Problem:
                 return item
             number += item.dtype.is_floating_point
             if item.dtype.is_floating_point and number in noisy:
-                own = self._move_back(self._join(noisy[number]))
+                tensor = self._move_back(self._join(noisy[number]))
                 # Some models rely on strides or storage: no view of a larger tensor.
-                return own if is_batched else own.clone()
+                return tensor if is_batched else tensor.clone()
             if not is_batched or item.dim() == 0:
                 return item.clone()
-            own = _to_front(item, self.axis)[rows]
-            return self._move_back(own.repeat(points, *(1,) * (own.dim() - 1)))
+            chosen = _to_front(item, self.axis)[rows]
+            return self._move_back(chosen.repeat(points, *(1,) * (chosen.dim() - 1)))
 
         return map_leaves(leaf, self.x)
 

@@ -152,7 +152,7 @@ class Setup:
     def keep(self, key: Hashable, fact: object) -> None:
         """Remembers a fact, and forgets the oldest of those with a tuple for a key, if many."""
         if key not in self._facts and len(self._facts) >= _MOST_FACTS:
-            del self._facts[next(each for each in self._facts if isinstance(each, tuple))]
+            del self._facts[next(key for key in self._facts if isinstance(key, tuple))]
         self._facts[key] = fact
 
     def kind_of(self, x: Any, without: int | None = None) -> tuple[Hashable, ...]:
@@ -212,8 +212,9 @@ class Setup:
         """
         key = (structure_hash(self.model), self.placement, shape_key(x, without=self.batch_dim))
         if key not in self._facts:
-            own = find_sites(self.model, clone_tensors(x), self.placement, batch_dim=self.batch_dim)
-            self.keep(key, own)
+            copies = clone_tensors(x)
+            sites = find_sites(self.model, copies, self.placement, batch_dim=self.batch_dim)
+            self.keep(key, sites)
         return self._facts[key]
 
     def watching(self, x: Any) -> Setup:
@@ -253,23 +254,23 @@ class Setup:
         """The rate of every site."""
         if self.rate is not None:
             return check_rates(self.rate, sites)
-        own = [site.rate for site in sites if site.rate is not None]
-        if len(own) != len(sites):
+        rates = [site.rate for site in sites if site.rate is not None]
+        if len(rates) != len(sites):
             raise ValueError(
                 "The dropout rate is not known: call `.fit(loader)` with held-out data to find "
                 "it, or give `rate=...`."
             )
-        return tuple(own)
+        return tuple(rates)
 
     def check_eval_mode(self) -> None:
         """An error if a part of the model is in train mode."""
-        training = [each for each in modules_of(self.model) if getattr(each, "training", False)]
+        training = [m for m in modules_of(self.model) if getattr(m, "training", False)]
         # A list of networks is no layer: it has no mode of its own.
-        wrong = [each for each in training if not isinstance(each, nn.ModuleList)]
+        wrong = [module for module in training if not isinstance(module, nn.ModuleList)]
         if not wrong:
             return
         named = self.model.named_modules() if isinstance(self.model, nn.Module) else ()
-        path, module = next(each for each in named if any(each[1] is one for one in wrong))
+        path, module = next((p, m) for p, m in named if any(m is one for one in wrong))
         raise ValueError(
             f"`{path or type(module).__name__}` is in train mode; call `model.eval()` first. "
             "howsure switches dropout on by itself."

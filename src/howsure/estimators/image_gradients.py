@@ -51,8 +51,8 @@ class _ImageGradients(Operations):
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the operation."""
-        found = _convolution(*args, **kwargs) if func is torch.conv2d else None
-        return func(*args, **kwargs) if found is None else found
+        output = _convolution(*args, **kwargs) if func is torch.conv2d else None
+        return func(*args, **kwargs) if output is None else output
 
 
 def _convolution(
@@ -73,8 +73,8 @@ def _convolution(
         return None
     plain = F.conv2d(input.detach(), weight, bias, strides, paddings, dilations)
     geometry = _Geometry(strides, paddings, dilations)
-    found: Any = _WithInputGradient.apply(plain, input, weight, bias, geometry)
-    return found
+    output: Any = _WithInputGradient.apply(plain, input, weight, bias, geometry)
+    return output
 
 
 def _gains(x: Tensor, weight: Tensor) -> bool:
@@ -96,8 +96,8 @@ def _gains(x: Tensor, weight: Tensor) -> bool:
 
 
 def _pair(sizes: int | Sequence[int]) -> tuple[int, ...]:
-    found = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-    return found * 2 if len(found) == 1 else found
+    both = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+    return both * 2 if len(both) == 1 else both
 
 
 def _paddings(
@@ -145,8 +145,7 @@ class _WithInputGradient(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         if torch.is_grad_enabled():
             sizes = [len(weight)] if ctx.has_bias else None
-            found = _backward(gradient, x, weight, sizes, ctx.geometry)
-            return None, *found, None
+            return None, *_backward(gradient, x, weight, sizes, ctx.geometry), None
         return gradient, _input_gradient(gradient, x, weight, ctx.geometry), None, None, None
 
 

@@ -186,7 +186,7 @@ def _rescale(budget: Budget, data: Tensor, model: Tensor) -> Budget:
     """
     variances, maps = budget.variances.clone(), dict(budget.elements)
     for kind, total in (("input", data), ("dropout", model)):
-        numbers = [i for i, known in enumerate(budget.kinds) if known == kind]
+        numbers = [i for i, name in enumerate(budget.kinds) if name == kind]
         if not numbers:
             continue
         was = variances[numbers].sum(0)

@@ -86,8 +86,8 @@ def replace_class_rows(prediction: Prediction, setup: Setup, x: Any, rows: Tenso
     problem = _problem_of_classes(setup, x, setup.once(probe_model, x), judged)
     chosen, places = _places(problem, rows)
     with torch.no_grad():
-        found = _sample(problem, SAMPLES, chosen)
-    sampled = _prediction(problem, found, found.mean, (), is_biased=False)
+        moments = _sample(problem, SAMPLES, chosen)
+    sampled = _prediction(problem, moments, moments.mean, (), is_biased=False)
 
     def put(name: str, whole: Prediction, part: Prediction) -> Tensor:
         value: Tensor = getattr(whole, name)
@@ -201,7 +201,7 @@ def predict_by_sampling(
     varies = bool(problem.sources.all) or is_random
     is_plain = setup.prediction == "network" and not is_random
     with torch.no_grad(), own_random_numbers(setup.seed) if is_random else nullcontext():
-        found = _sample(problem, samples if varies else 2 * problem.group_size)
+        moments = _sample(problem, samples if varies else 2 * problem.group_size)
         assert problem.structure is not None
         # What is returned besides numbers is that of a plain pass.
         needs_pass = is_plain or not problem.structure.is_tensor
@@ -209,17 +209,17 @@ def predict_by_sampling(
     notes = [*notes_on(probe, setup)]
     if is_random:
         notes.append(f"{RANDOM}; they are part of `data_var`.")
-    if setup.tolerance is not None and not bool(found.are_precise(setup.tolerance).all()):
+    if setup.tolerance is not None and not bool(moments.are_precise(setup.tolerance).all()):
         notes.append(
             f"Some inputs did not reach the tolerance of {setup.tolerance:g} with "
             f"{MOST_SAMPLES} samples; `std_error` says what they reached."
         )
     if not is_tracing():
-        notes += note_unchanged(problem, found.are_still, samples)
+        notes += note_unchanged(problem, moments.are_still, samples)
         notes += _note_rounding(problem)
         notes += note_on_nothing(setup, probe, problem.sources)
-    mean = plain if is_plain and plain is not None else found.mean
-    return _prediction(problem, found, mean, tuple(notes), is_biased=is_biased)
+    mean = plain if is_plain and plain is not None else moments.mean
+    return _prediction(problem, moments, mean, tuple(notes), is_biased=is_biased)
 
 
 def _problem_of_classes(setup: Setup, x: Any, probe: Probe, judged: Judged | None) -> Problem:
