@@ -1,11 +1,14 @@
 """One logit, several labels, tokens: the tasks beside one class for each input."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
+from howsure.report.outcomes import decisions, outcome_of
 
 STD = 0.3
 
@@ -111,6 +114,23 @@ def test_labels_show_the_task(net):
         hs.Uncertain(net, task="multilabel").fit([(x, 2 * one_hot)])
     with pytest.raises(ValueError, match='task="binary"'):
         hs.Uncertain(net, 0.01, task="classification", output=SHAPES["one logit"][0])(x)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_a_rate_can_be_fitted_and_a_report_written(net, kind):
+    output, labels, task = SHAPES[kind]
+    sure = hs.Uncertain(net, 0.01, "noise_sampling", task=task, output=output)
+    x = points(60, 1)
+    held_out = [(x, labels(questions(x, 1)))]
+    for objective in ("one_hot", "categorical"):
+        fit = sure.fit(held_out, model="dropout", rates=(0.0, 0.1), samples=8, objective=objective)
+        assert all(math.isfinite(nll) for nll in fit.nll)
+    p = hs.Uncertain(net, task=task, output=output, noise=0.0)(x)
+    right = (p.mean.argmax(1) if kind == "two logits" else p.mean > 0.5).float()
+    expected = float((right.flatten() == held_out[0][1].flatten()).double().mean())
+    outcome = outcome_of(p, held_out[0][1], task)
+    assert float(1 - decisions(outcome).wrong.mean()) == pytest.approx(expected)
+    assert hs.report.build(sure, held_out, show_progress=False).task == task
 
 
 def test_settings_survive_a_file(net, tmp_path):
