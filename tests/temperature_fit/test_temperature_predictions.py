@@ -270,3 +270,27 @@ def test_far_inputs_stay_new_however_sure_the_network_is(net, sure):
         assert float(p.novelty.min()) > 3
         assert float(p.model_var.sum(1).min()) > float(known.model_var.sum(1).median())
         assert float(p.mutual_information.min()) > float(known.mutual_information.median())
+
+
+class Fragile(nn.Module):
+    """Right about readings as they are, and sure of the first class under further noise."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        rough = (10 * x - (10 * x).round()).abs().amax(1, keepdim=True) > 0.01
+        return torch.where(rough, torch.tensor([20.0, 0.0, 0.0]), self.net(x))
+
+
+def test_a_note_says_where_the_network_itself_is_more_likely(net):
+    x, y = blobs(200, 1)
+    held_out = [((10 * x).round() / 10, y)]
+    with_note = fitted(Fragile(net).eval(), hs.noise.std(0.1), held_out, {"growth": False})
+    assert any('prediction="network"' in note for note in with_note.last_fit.model.notes)
+    without = fitted(
+        Fragile(net).eval(), hs.noise.std(0.1), held_out, {"growth": False}, prediction="network"
+    )
+    assert without.last_fit.model.notes == ()
+    assert without.last_fit.nll < with_note.last_fit.nll

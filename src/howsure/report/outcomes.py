@@ -67,7 +67,8 @@ def outcome_of(prediction: Prediction, target: Tensor, task: str) -> Outcome:
         if not bool(value.isfinite().all()):
             raise ValueError(f"The predicted {name} contains NaN or infinity; nothing can be said.")
     if task == "regression":
-        return Outcome(*(_as_outputs(t) for t in (mean, data_var, model_var, target)))
+        mean, data_var, model_var = (_as_outputs(t) for t in (mean, data_var, model_var))
+        return Outcome(mean, data_var, model_var, _as_outputs(target))
     entropies = prediction.expected_entropy
     if entropies is not None and entropies.shape == mean.shape:  # "no" and "yes" of every element
         classes = torch.stack([1 - mean, mean], 1)
@@ -76,7 +77,8 @@ def outcome_of(prediction: Prediction, target: Tensor, task: str) -> Outcome:
         axis = class_dim(mean)
         classes, data_var, model_var = (t.movedim(axis, 1) for t in (mean, data_var, model_var))
     labels = target.detach().cpu().reshape(len(target), -1).long()
-    return Outcome(*(_as_outputs(t) for t in (classes, data_var, model_var)), labels)
+    classes, data_var, model_var = (_as_outputs(t) for t in (classes, data_var, model_var))
+    return Outcome(classes, data_var, model_var, labels)
 
 
 def separate_outputs(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
