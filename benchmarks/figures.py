@@ -67,8 +67,8 @@ def _roads() -> str:
     return shift.table(result("shift")["roads"]["scores"])
 
 
-def _cifar() -> str:
-    return shift_classes.table(result("shift")["cifar"]["scores"])
+def _cifar(study: str = "cifar") -> str:
+    return shift_classes.table(result("shift")[study]["scores"])
 
 
 def _uci() -> str:
@@ -108,6 +108,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("model.md", "roads"): _roads,
     ("model.md", "uci"): _uci,
     ("model.md", "cifar"): _cifar,
+    ("model.md", "cifar32"): lambda: _cifar("cifar32"),
     ("model.md", "dense"): _dense,
     ("model.md", "dense-novelty"): lambda: dense.table_of_novelty(
         result("dense")["novelty"], result("dense")["scores"]

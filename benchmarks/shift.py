@@ -4,7 +4,8 @@
     python benchmarks/shift.py demo [--seeds 3] [--scenes 100]     (that of the demonstration)
     python benchmarks/shift.py drive --data DATA
     python benchmarks/shift.py uci --data DATA [--resume] [--peer-python PYTHON]
-    python benchmarks/shift.py cifar --data DATA        (classes: shift_classes.py)
+    python benchmarks/shift.py cifar --data DATA        (classes, ResNet-20: shift_classes.py)
+    python benchmarks/shift.py cifar32 --data DATA      (ResNet-32)
 
 writes benchmarks/results/shift.json or uci.json, and the tables of docs/model.md. NLL without
 1/2 log 2 pi.
@@ -183,7 +184,7 @@ def table(found: list[Scores]) -> str:
 def main() -> int:
     """Runs one study and writes it down."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("study", choices=("roads", "demo", "drive", "uci", "cifar"))
+    parser.add_argument("study", choices=("roads", "demo", "drive", "uci", "cifar", "cifar32"))
     parser.add_argument("--data")
     parser.add_argument("--resume", action="store_true", help="uci: go on with what was written")
     parser.add_argument("--peer-python", help="uci: an interpreter that has laplace-torch")
@@ -195,11 +196,11 @@ def main() -> int:
     if asked.study == "uci":
         shown(asked.study, uci.table(uci.study(asked)))
         return 0
-    studies = {"drive": drive, "cifar": shift_classes.cifar}
+    studies = {"drive": drive, "cifar": shift_classes.cifar, "cifar32": shift_classes.cifar}
     found = studies.get(asked.study, roads)(asked)
-    is_cifar = asked.study == "cifar"
+    is_cifar = asked.study.startswith("cifar")
     known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    first = {"drive": 0, "cifar": 0}.get(asked.study, FIRST_SEED)
+    first = {"drive": 0, "cifar": 0, "cifar32": 0}.get(asked.study, FIRST_SEED)
     seeds = [first + each for each in range(len(found))]
     known[asked.study] = {**record(seeds), "scores": found}
     if is_cifar:

@@ -1,4 +1,4 @@
-"""Classes under shift that nobody announced: ResNet-20 on CIFAR-10, for `shift.py cifar`.
+"""Classes under unseen shifts: ResNets on CIFAR-10, for `shift.py cifar` and `cifar32`.
 
 The form of the temperature was the best of 24 variants on 1,500 test images, clean and under
 `stress="images"`. Which layers count and from where it grows were chosen later, with a second
@@ -15,12 +15,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from models.cifar_resnet import load
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import howsure as hs
+from howsure_lab.demo.conditions import Roads
 from howsure_lab.digits.data import load_digits
 from howsure_lab.experiments.recognition.cifar import Cifar, read_cifar
 from howsure_lab.experiments.recognition.data import normalised
@@ -31,9 +33,12 @@ TRAINED, TUNED, TESTED, UNKNOWN = 2500, 1000, 1000, 500
 BATCH = 250
 CLEAN = "clean"
 SOFTMAX, CONSTANT, OURS = "softmax", "temperature", "by distance"
+# Videos of DAVIS that show no class of CIFAR-10; four others show a swan, a horse or cars.
+VIDEOS = "camel", "cows", "dance-twirl", "kite-surf", "paragliding-launch", "scooter-black"
 # What has to hold: NLL on clean images beside that of a constant temperature, the ratio of both on
 # corrupted ones, calibration error, and AUROC of the novelty of unknown things.
 MOST_CLEAN, MOST_RATIO, MOST_ECE, LEAST_AUROC = 0.01, 1.65 / 1.84, 0.15, 0.98
+LEAST_MEAN_AUROC, LEAST_SCENES = 0.965, 0.90
 Scores = dict[str, dict[str, dict[str, float]]]  # by method and condition
 
 
@@ -75,11 +80,68 @@ def compressed(x: Tensor, step: float) -> Tensor:
     return back.permute(0, 1, 2, 4, 3, 5).reshape(x.shape)
 
 
-def unknown() -> dict[str, Tensor]:
-    """Digits in the size of the images, and noise; values between 0 and 1."""
+def unknown(folder: Path, images: Tensor) -> dict[str, Tensor]:
+    """Nine sets of things that are no class of CIFAR-10, values between 0 and 1.
+
+    Scenes and crops are frames of DAVIS, whole and at their own resolution; `images` are those of
+    CIFAR, whose pixels are permuted.
+    """
+    g = torch.Generator().manual_seed(12)
     digits = F.interpolate(load_digits().images[:UNKNOWN], size=32, mode="bilinear")
-    noise = torch.rand(UNKNOWN, 3, 32, 32, generator=torch.Generator().manual_seed(12))
-    return {"digits": digits.expand(-1, 3, -1, -1), "noise": noise}
+    coarse = torch.rand(UNKNOWN, 3, 4, 4, generator=g)
+    davis = folder / "davis2016" / "JPEGImages" / "240p"
+    frames = sorted(path for name in VIDEOS for path in (davis / name).glob("*.jpg"))
+    video = torch.stack([picture(path) for path in spread(frames, UNKNOWN)])
+    roads = sorted((folder / "udacity" / "test_ch2_001" / "center").glob("*.jpg"))
+    drive = torch.stack([picture(path) for path in spread(roads, UNKNOWN)])
+    scenes = video[..., (video.shape[-1] - 240) // 2 :][..., :240]
+    found = {
+        "digits": digits.expand(-1, 3, -1, -1),
+        "noise": torch.rand(UNKNOWN, 3, 32, 32, generator=g),
+        "smooth noise": F.interpolate(coarse, size=32, mode="bicubic"),
+        "permuted pixels": images.flatten(2)[..., torch.randperm(1024, generator=g)].view_as(
+            images
+        ),
+        "textures": gratings(g),
+        "scenes": F.interpolate(scenes, 32, mode="bilinear", antialias=True),
+        "crops": cropped(video, g),
+        "roads": F.interpolate(drive, 32, mode="bilinear", antialias=True),
+        "rendered roads": Roads(UNKNOWN, 5).clean().x[..., ::2, ::2].expand(-1, 3, -1, -1),
+    }
+    return {name: each.clamp(0, 1) for name, each in found.items()}
+
+
+def picture(path: Path) -> Tensor:  # (3, height, width)
+    """A picture with values between 0 and 1."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1) / 255
+
+
+def spread(paths: list[Path], count: int) -> list[Path]:
+    """So many of them, spread evenly."""
+    return [paths[number * len(paths) // count] for number in range(count)]
+
+
+def gratings(g: torch.Generator) -> Tensor:
+    """Three waves of any direction and color, one over the other."""
+    y, x = torch.meshgrid(torch.arange(32.0), torch.arange(32.0), indexing="ij")
+    wave = 0.2 + 1.2 * torch.rand(UNKNOWN, 3, 1, 1, generator=g)
+    angle, phase = 2 * math.pi * torch.rand(2, UNKNOWN, 3, 1, 1, generator=g)
+    waves = torch.sin(wave * (x * angle.cos() + y * angle.sin()) + phase)
+    colors = torch.rand(UNKNOWN, 3, 3, generator=g) - 0.5
+    return 0.5 + torch.einsum("nwhv,nwc->nchv", waves, colors)
+
+
+def cropped(images: Tensor, g: torch.Generator) -> Tensor:
+    """A piece of 32 x 32 pixels of every image."""
+    rows, columns = (
+        torch.randint(side - 32, (len(images),), generator=g) for side in images.shape[2:]
+    )
+    return torch.stack(
+        [each[:, r : r + 32, c : c + 32] for each, r, c in zip(images, rows, columns, strict=True)]
+    )
 
 
 def prepared(x: Tensor) -> Tensor:
@@ -117,7 +179,7 @@ def predicted(sures: dict[str, hs.Uncertain], x: Tensor) -> dict[str, Any]:
     return found
 
 
-def split_scores(net: nn.Module, data: Cifar, seed: int) -> Scores:
+def split_scores(net: nn.Module, data: Cifar, folder: Path, seed: int) -> Scores:
     """All methods under all conditions for one split of the test images."""
     order = torch.randperm(len(data.test_y), generator=torch.Generator().manual_seed(seed))
     tuned, tested = order[:TUNED], order[TUNED : TUNED + TESTED]
@@ -132,7 +194,8 @@ def split_scores(net: nn.Module, data: Cifar, seed: int) -> Scores:
         for name, (p, *_) in found.items():
             scores[name][condition] = scored(p, data.test_y[tested])
         print(condition, {n: rounded(s[condition]) for n, s in scores.items()}, flush=True)
-    for condition, images in unknown().items():
+    others = data.test_x[order[-UNKNOWN:]] / 255
+    for condition, images in unknown(folder, others).items():
         found = predicted(sures, prepared(images))
         for name, (_, entropy, novelty) in found.items():
             own = {"auroc_entropy": auroc(clean[name][1], entropy)}
@@ -165,12 +228,12 @@ def rounded(values: dict[str, float]) -> dict[str, float]:
 
 
 def cifar(asked: argparse.Namespace) -> list[Scores]:
-    """ResNet-20, fitted on a part of the test images: as many splits as there are seeds."""
-    folder = Path(asked.data)
-    net, data = load(folder / "cifar10_resnets", 20), read_cifar(folder / "cifar10")
+    """A ResNet, fitted on a part of the test images: as many splits as there are seeds."""
+    folder, depth = Path(asked.data), 32 if asked.study == "cifar32" else 20
+    net, data = load(folder / "cifar10_resnets", depth), read_cifar(folder / "cifar10")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return [split_scores(net, data, seed) for seed in range(asked.seeds)]
+        return [split_scores(net, data, folder, seed) for seed in range(asked.seeds)]
 
 
 def summary(found: list[Scores], method: str) -> dict[str, float]:
@@ -182,9 +245,10 @@ def summary(found: list[Scores], method: str) -> dict[str, float]:
     numbers |= {"clean_nll": _mean([each["nll"] for each in clean])}
     numbers |= {"clean_ece": _mean([each["ece"] for each in clean])}
     for key in ("auroc_entropy", "auroc_novelty"):
-        for thing in ("digits", "noise"):
-            if key in own[0][thing]:
-                numbers[f"{key}, {thing}"] = _mean([s[thing][key] for s in own])
+        unknown = {n: [scores[n][key] for scores in own] for n in own[0] if key in own[0][n]}
+        if unknown:
+            numbers |= {f"{key}, {name}": _mean(each) for name, each in unknown.items()}
+            numbers[f"{key}, mean"] = _mean([_mean(each) for each in unknown.values()])
     return numbers
 
 
@@ -204,6 +268,8 @@ def must_hold(found: list[Scores]) -> dict[str, Any]:
         "ECE on corruptions": (ours["ece"], MOST_ECE),
         "1 - AUROC of digits": (1 - ours["auroc_novelty, digits"], 1 - LEAST_AUROC),
         "1 - AUROC of noise": (1 - ours["auroc_novelty, noise"], 1 - LEAST_AUROC),
+        "1 - mean AUROC": (1 - ours["auroc_novelty, mean"], 1 - LEAST_MEAN_AUROC),
+        "1 - AUROC of scenes": (1 - ours["auroc_novelty, scenes"], 1 - LEAST_SCENES),
     }
     return {
         name: {"found": value, "most": most, "holds": value <= most}
@@ -212,20 +278,27 @@ def must_hold(found: list[Scores]) -> dict[str, Any]:
 
 
 def table(found: list[Scores]) -> str:
-    """A row for every method, means over splits."""
-    lines = [
-        "| | clean NLL / ECE % | corrupted NLL / ECE % | AUROC of digits | AUROC of noise |",
-        "|---|---|---|---|---|",
-    ]
+    """Likelihood and calibration of every method, then AUROC by unknown set; means over splits."""
+    lines = ["| | clean NLL / ECE % | corrupted NLL / ECE % | mean AUROC |", "|---|---|---|---|"]
     for method in found[0]:
-        own = summary(found, method)
-        cells = [
-            f"{own['clean_nll']:.3f} / {100 * own['clean_ece']:.1f}",
-            f"{own['nll']:.2f} / {100 * own['ece']:.1f}",
-        ]
-        for thing in ("digits", "noise"):
-            novelty = own.get(f"auroc_novelty, {thing}")
-            entropy = f"{own[f'auroc_entropy, {thing}']:.3f}"
-            cells.append(entropy if novelty is None else f"{entropy} / {novelty:.3f}")
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        numbers = summary(found, method)
+        lines.append(
+            f"| {method} | {numbers['clean_nll']:.3f} / {100 * numbers['clean_ece']:.1f} "
+            f"| {numbers['nll']:.2f} / {100 * numbers['ece']:.1f} "
+            f"| {_by_both(numbers, 'mean')} |"
+        )
+    sets = [name for name, each in found[0][OURS].items() if "auroc_novelty" in each]
+    numbers = summary(found, OURS)
+    lines += [
+        "",
+        "| AUROC, " + OURS + " | " + " | ".join(sets) + " |",
+        "|---" * (len(sets) + 1) + "|",
+        "| entropy / novelty | " + " | ".join(_by_both(numbers, name) for name in sets) + " |",
+    ]
     return "\n".join(lines)
+
+
+def _by_both(numbers: dict[str, float], name: str) -> str:
+    """The AUROC by entropy, and by novelty where there is one."""
+    keys = [f"auroc_{kind}, {name}" for kind in ("entropy", "novelty")]
+    return " / ".join(f"{numbers[key]:.3f}" for key in keys if key in numbers)

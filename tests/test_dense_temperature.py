@@ -78,11 +78,14 @@ def test_the_constant_is_that_of_an_independent_optimiser(net):
 def test_predictions_are_the_network_at_the_temperature_of_the_image(sure, net):
     x, _ = scenes(5, 2)
     p = sure(x)
-    t = sure.setup.temperature_model.judged(sure.setup, x).temperature
+    t = sure.setup.temperature_model.score_inputs(sure.setup, x).temperature
     torch.testing.assert_close(p.temperature, t)
     torch.testing.assert_close(p.mean, (net(x) / t[:, None, None, None]).softmax(1))
     assert p.entropy.shape == p.mutual_information.shape == (5, SIDE, SIDE)
-    assert float(p.total_var.max()) == 0
+    share = (1 - 1 / t)[:, None, None]
+    torch.testing.assert_close(p.model_var, share[:, None] * p.mean * (1 - p.mean))
+    torch.testing.assert_close(p.mutual_information, share * p.entropy, rtol=1e-4, atol=1e-6)
+    assert float(p.data_var.max()) == 0
 
 
 def test_images_unlike_the_known_ones_are_less_sure(sure):
@@ -103,7 +106,7 @@ def test_variances_are_those_of_the_cooled_probabilities(net):
     torch.manual_seed(0)
     draws = torch.stack([(net(x + 0.3 * torch.randn_like(x)) / t).softmax(1) for _ in range(3000)])
     expected = draws.std(0)
-    ratio = p.std[expected > 0.02] / expected[expected > 0.02]
+    ratio = (p.data_var.sqrt() / expected)[expected > 0.02]
     assert float(ratio.log().mean().exp()) == pytest.approx(1, abs=0.08)  # 200 samples
     torch.testing.assert_close(p.mean, draws.mean(0), rtol=0, atol=0.1)
 

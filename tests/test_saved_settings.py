@@ -55,6 +55,7 @@ OTHER = {
         Distances((LayerGaussian("0", torch.rand(2), torch.eye(2)),), "2", torch.rand(7, 4), 9),
         (0.25, 2.0),
         torch.rand(2),
+        (0.1, 9.0),
         0.5,
         torch.rand(5),
         ("said",),

@@ -306,9 +306,12 @@ class Prediction:
 
     @property
     def entropy(self) -> Tensor:
-        """Entropy of the class probabilities, (batch, classes, ...), in nats; of every pixel."""
+        """Entropy of the class probabilities, in nats: of every input, pixel, token or label."""
         self._check_classification()
-        return entropy(self.mean, dim=1 if self.mean.dim() > 1 else 0)
+        assert self.expected_entropy is not None
+        if self.expected_entropy.shape == self.mean.shape:  # Each output is a question of its own.
+            return binary_entropy(self.mean)
+        return entropy(self.mean, dim=class_dim(self.mean))
 
     @property
     def mutual_information(self) -> Tensor:
@@ -328,6 +331,16 @@ class Prediction:
 def entropy(probabilities: Tensor, dim: int = -1) -> Tensor:
     """-sum p log p along `dim`, with 0 log 0 = 0."""
     return torch.special.entr(probabilities.clamp(min=0)).sum(dim)
+
+
+def binary_entropy(probabilities: Tensor) -> Tensor:
+    """-p log p - (1 - p) log (1 - p) of every element."""
+    return torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
+
+
+def class_dim(logits: Tensor) -> int:
+    """The axis of the classes: (batch, classes, ...), (batch, tokens, classes) or (classes,)."""
+    return {1: 0, 3: 2}.get(logits.dim(), 1)
 
 
 def _root(leaf: Any) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor
 from howsure.arrays import brief
 from howsure.trees import has_values
 
-Task = Literal["regression", "classification"]
+Task = Literal["regression", "classification", "binary", "multilabel"]
 PredictionKind = Literal["mean", "network"]
 TASKS = get_args(Task)
 

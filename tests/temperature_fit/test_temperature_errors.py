@@ -56,10 +56,16 @@ def test_a_class_that_never_occurs_is_told(net):
         fitted(net, held_out=[(x[y < 2], y[y < 2])])
 
 
-def test_labels_that_have_no_best_temperature_are_refused(net):
+def test_a_network_that_is_always_right_keeps_its_temperature_and_one_that_guesses_is_refused(net):
     x = blobs(100, 1)[0]
-    with pytest.raises(ValueError, match="some mistakes"):
-        fitted(net, held_out=[(x, net(x).argmax(1))])
+    with pytest.warns(UserWarning, match="left at 1"):
+        right = fitted(net, held_out=[(x, net(x).argmax(1))])
+    p = right(torch.cat([x, FAR]))
+    assert right.last_fit.model.temperature == 1 and right.last_fit.accuracy == 1
+    torch.testing.assert_close(
+        p.mean, (net(torch.cat([x, FAR])) / p.temperature[:, None]).softmax(1)
+    )
+    assert float(p.model_var[:100].max(1).values.median()) == 0 < float(p.model_var[100:].sum())
     with pytest.raises(ValueError, match="better than chance"):
         fitted(net, held_out=[(x, net(x).argmin(1))])
 
@@ -80,5 +86,12 @@ def test_tasks_and_methods_without_a_temperature_say_so(net, sure):
     with pytest.raises(ValueError, match="for classes"):
         other(FAR)
     places = nn.Conv1d(2, 3, 1).eval()
+    with pytest.raises(ValueError, match=r"each token, \(60, 3\).*y.mT"):
+        fitted(
+            places,
+            held_out=[(torch.rand(60, 2, 4), torch.zeros(60, 4).long())],
+            options={"stress": None},
+        )
+    pairs = hs.Uncertain(net, task="classification", output=lambda y: (y, y))
     with pytest.raises(TypeError, match=r'one tensor of logits.*model="dropout"'):
-        fitted(places, held_out=[(torch.rand(60, 2, 4), torch.zeros(60, 4).long())])
+        pairs.fit([blobs(60, 1)])

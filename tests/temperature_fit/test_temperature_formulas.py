@@ -85,8 +85,16 @@ def test_temperature_and_novelty_are_their_formulas(net, sure):
     p = sure(new)
     wanted = model.temperature * np.exp(beyond @ [0.5, 1.0])
     np.testing.assert_allclose(p.temperature, wanted, rtol=1e-3)
-    novelty = np.exp(at @ [0.5, 1.0] - np.quantile(logs @ [0.5, 1.0], 0.75))
-    np.testing.assert_allclose(p.novelty, novelty, rtol=1e-3)
+    energy, known_energy = (net(each).double().logsumexp(1).numpy() for each in (new, held_out))
+    ranges = [np.subtract(*np.quantile(e, [0.75, 0.25])) for e in (logs @ [0.5, 1.0], known_energy)]
+    level = np.quantile(known_energy, 0.75)
+    lack, known_lack = (np.maximum(level - e, 0) for e in (energy, known_energy))
+    weight = 2 * ranges[0] / ranges[1]
+    np.testing.assert_allclose(model.energy, (weight, level), rtol=1e-4)
+    known = np.quantile(logs @ [0.5, 1.0] + weight * known_lack, 0.75)
+    np.testing.assert_allclose(
+        p.novelty, np.exp(at @ [0.5, 1.0] + weight * lack - known), rtol=1e-3
+    )
     torch.testing.assert_close(p.mean, (net(new) / p.temperature[:, None]).softmax(1))
     torch.testing.assert_close(p.entropy, torch.special.entr(p.mean).sum(1))
 

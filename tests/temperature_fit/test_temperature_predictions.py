@@ -1,11 +1,13 @@
 """Predictions at their temperature: noise, sets, gates, files and exports."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
-from three_classes import FAR, blobs, fitted
+from three_classes import FAR, blobs, fitted, with_model_share
 from torch import nn
+from torch.nn import functional as F
 
 import howsure as hs
 
@@ -20,10 +22,8 @@ def test_noise_and_dropout_are_those_of_a_network_with_cooler_logits(net, noise,
         each.div_(own.setup.temperature_model.temperature)
     x = blobs(8, 2)[0]
     found, wanted = own(x), hs.Uncertain(cooler, noise, task="classification", **options)(x)
-    for name in ("mean", "data_var", "model_var", "mutual_information", "std_error"):
-        torch.testing.assert_close(
-            getattr(found, name), getattr(wanted, name), rtol=2e-3, atol=1e-6, msg=name
-        )
+    for name, value in with_model_share(wanted, 1 - 1 / found.temperature).items():
+        torch.testing.assert_close(getattr(found, name), value, rtol=2e-3, atol=1e-6, msg=name)
     torch.testing.assert_close(
         found.logits.covariance, wanted.logits.covariance, rtol=2e-3, atol=1e-7
     )
@@ -59,10 +59,16 @@ def test_where_gradients_say_nothing_samples_are_at_their_temperature(net):
     for each in cooler[4].parameters():
         each.div_(t)
     truth = hs.Uncertain(
-        nn.Sequential(Steps(), cooler).eval(), 0.04, "noise_sampling", task="classification"
+        nn.Sequential(Steps(), cooler).eval(),
+        0.04,
+        "noise_sampling",
+        task="classification",
+        samples=400,
     )(x)
-    torch.testing.assert_close(p.std, truth.std, rtol=1e-3, atol=1e-6)
-    torch.testing.assert_close(p.std_error, truth.std_error, rtol=1e-3, atol=1e-6)
+    truth = dataclasses.replace(truth, mean=p.mean)
+    expected = with_model_share(truth, 1 - 1 / p.temperature)
+    for name in ("data_var", "model_var", "std_error"):
+        torch.testing.assert_close(getattr(p, name), expected[name], rtol=1e-3, atol=1e-6)
 
 
 def test_batches_of_a_loader_are_joined(sure):
@@ -169,3 +175,122 @@ def test_double_precision_stays(net):
     x, y = blobs(100, 1)
     own = fitted(wide, held_out=[(x.double(), y)], options={"growth": True})
     assert own(FAR.double()).mean.dtype == own(FAR.double()).temperature.dtype == torch.float64
+
+
+@pytest.mark.parametrize("method", ["auto", "gradients", "noise_sampling"])
+@pytest.mark.parametrize("is_fitted", [False, True])
+def test_probabilities_are_averaged_over_the_stated_noise(net, method, is_fitted):
+    std = 0.8
+    own = hs.Uncertain(net, hs.noise.std(std), method, task="classification", samples=400)
+    if is_fitted:
+        x, y = blobs(400, 1)
+        noise = std * torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
+        own.fit([(x + noise, y)], show_progress=False)
+    x = blobs(30, 2)[0]
+    p = own(x)
+    assert p.method == ("gradients" if method == "gradients" else "noise_sampling")
+    t = p.temperature[:, None] if is_fitted else 1.0
+    torch.manual_seed(0)
+    draws = torch.stack([(net(x + std * torch.randn_like(x)) / t).softmax(1) for _ in range(4000)])
+    plain = (net(x) / t).softmax(1)
+    error = float((p.mean - draws.mean(0)).abs().mean())
+    # Logits of two noisy numbers are far from Gaussian, as gradients take them to be.
+    most, scale = (0.4, 0.25) if method == "gradients" else (0.12, 0.1)
+    assert error < most * float((plain - draws.mean(0)).abs().mean())
+    ratio = (p.data_var.sqrt() / draws.std(0))[draws.std(0) > 0.05]
+    assert float(ratio.log().mean().exp()) == pytest.approx(1, abs=scale)
+
+
+def test_the_temperature_is_that_of_averaged_probabilities(net):
+    std, (x, y) = 0.8, blobs(600, 1)
+    noisy = x + std * torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
+    own = fitted(net, hs.noise.std(std), [(noisy, y)], {"growth": False, "inputs": "noisy"})
+    torch.manual_seed(1)
+    logits = torch.stack([net(noisy + std * torch.randn_like(x)) for _ in range(200)]).double()
+
+    def nll(t):
+        return float(F.nll_loss((logits / t).softmax(2).mean(0).log(), y))
+
+    best = min((0.1 * 1.05**k for k in range(100)), key=nll)
+    constant = own.setup.temperature_model.temperature
+    # The noise is known from 16 draws, whose likelihood is a little too small.
+    assert nll(constant) < nll(best) + 0.01
+    alone = fitted(net, None, [(noisy, y)], {"growth": False}).setup.temperature_model.temperature
+    assert constant < 0.9 * alone and nll(alone) > nll(constant) + 0.01
+
+
+class Forward(torch.autograd.Function):
+    """The identity, with a backward pass that must not be made."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise AssertionError("a gradient was computed")
+
+
+class NoBackward(nn.Module):
+    def forward(self, x):
+        return Forward.apply(x)
+
+
+def test_without_noise_no_gradient_is_computed(net):
+    own = fitted(nn.Sequential(NoBackward(), net).eval())
+    p = own(torch.cat([blobs(5, 2)[0], FAR]))
+    assert p.method == "gradients" and not any("sampl" in note for note in p.notes)
+
+
+def test_the_model_variance_is_that_of_gaussian_logits(net, sure):
+    new = torch.cat([blobs(20, 2)[0], FAR])
+    p = sure(new)
+    share = 1 - 1 / p.temperature
+    torch.testing.assert_close(p.model_var, share[:, None] * p.mean * (1 - p.mean))
+    torch.testing.assert_close(p.mutual_information, share * p.entropy, rtol=1e-4, atol=1e-6)
+    assert float(p.model_var[20:].sum(1).min()) > 1.5 * float(p.model_var[:20].sum(1).median())
+    # Gaussian logits around the network's whose mean probabilities have the same entropy.
+    torch.manual_seed(0)
+    normals = torch.randn(20000, 3)
+    for row in range(len(new)):
+        low, high = 0.0, 2000.0
+        for _ in range(30):
+            draws = (net(new[row]) + (low + high) / 2 * normals).softmax(1)
+            is_low = float(torch.special.entr(draws.mean(0)).sum()) < float(p.entropy[row])
+            low, high = ((low + high) / 2, high) if is_low else (low, (low + high) / 2)
+        expected = float(draws.var(0).sum())
+        assert float(p.model_var[row].sum()) == pytest.approx(expected, rel=0.25, abs=0.03)
+
+
+def test_far_inputs_stay_new_however_sure_the_network_is(net, sure):
+    directions = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
+    known = sure(blobs(200, 1)[0])
+    for scale in (20, 100, 1000, 1e5):
+        p = sure(scale * directions / directions.norm(dim=1, keepdim=True))
+        assert float(p.novelty.min()) > 3
+        assert float(p.model_var.sum(1).min()) > float(known.model_var.sum(1).median())
+        assert float(p.mutual_information.min()) > float(known.mutual_information.median())
+
+
+class Fragile(nn.Module):
+    """Right about readings as they are, and sure of the first class under further noise."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        rough = (10 * x - (10 * x).round()).abs().amax(1, keepdim=True) > 0.01
+        return torch.where(rough, torch.tensor([20.0, 0.0, 0.0]), self.net(x))
+
+
+def test_a_note_says_where_the_network_itself_is_more_likely(net):
+    x, y = blobs(200, 1)
+    held_out = [((10 * x).round() / 10, y)]
+    with_note = fitted(Fragile(net).eval(), hs.noise.std(0.1), held_out, {"growth": False})
+    assert any('prediction="network"' in note for note in with_note.last_fit.model.notes)
+    without = fitted(
+        Fragile(net).eval(), hs.noise.std(0.1), held_out, {"growth": False}, prediction="network"
+    )
+    assert without.last_fit.model.notes == ()
+    assert without.last_fit.nll < with_note.last_fit.nll

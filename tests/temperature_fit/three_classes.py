@@ -25,3 +25,17 @@ def labels_of(model, x):
     """What the model says, but for each third input."""
     labels = model(x).argmax(1)
     return torch.where(torch.arange(len(x)) % 3 > 0, labels, torch.arange(len(x)) // 3 % 3)
+
+
+def with_model_share(prediction, share):
+    """A prediction of which the model's share of p (1 - p), (rows,), is known; as a dict."""
+    p, noise = prediction.mean, prediction.total_var
+    added = share[:, None] * (p * (1 - p) - noise).clamp(min=0)
+    expected = (1 - share) * prediction.expected_entropy
+    return {
+        "mean": p,
+        "data_var": prediction.data_var,
+        "model_var": prediction.model_var + added,
+        "mutual_information": torch.special.entr(p).sum(1) - expected,
+        "std_error": prediction.std_error * (1 - share[:, None]) * (noise / (noise + added)).sqrt(),
+    }

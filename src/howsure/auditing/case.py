@@ -168,7 +168,7 @@ class Case:
 
 def _flatten(setup: Setup, tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
     """All outputs of an input in one row; for classification the probabilities alone."""
-    compared = tensors[:1] if setup.task == "classification" else tensors
+    compared = tensors[:1] if setup.task != "regression" else tensors
     return torch.cat([tensor.reshape(tensor.shape[0], -1) for tensor in compared], 1)
 
 

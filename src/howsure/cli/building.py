@@ -56,7 +56,7 @@ class Case:
     def _target(self) -> Tensor:
         """The target in the type and, where only a dimension of 1 differs, the output's shape."""
         target = self.data.target()
-        if self.sure.setup.task == "classification":
+        if self.sure.setup.task != "regression":
             return target
         output = _output(self.sure, self.rows(self.batch if self.fixed else 1))
         if output is None:

@@ -161,7 +161,7 @@ def add_method(parser: argparse.ArgumentParser, *, choose: bool = True) -> None:
     group.add_argument(
         "--placement", help="where dropout goes: auto, after, before, existing, or layers (a,b)"
     )
-    group.add_argument("--task", choices=("regression", "classification"))
+    group.add_argument("--task", choices=("regression", "classification", "binary", "multilabel"))
     group.add_argument(
         "--prediction",
         choices=("mean", "network"),

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.prediction import binary_entropy, class_dim, entropy
+from howsure.settings import Task
 from howsure.trees import is_tracing, outside_tracing
 
 DRAWS = 2000
@@ -22,6 +24,36 @@ _ELEMENTS = 2**24
 # What is left of a logit's variance, given others, is rounding if it is such a share of it.
 _LEFT = 1e-3
 _STEPS = 16
+
+
+def is_elementwise(logits: Tensor, task: Task) -> bool:
+    """Whether every output is a yes-or-no question of its own, with a sigmoid and no softmax.
+
+    So it is for several labels, and for two classes with one logit.
+    """
+    has_two = logits.dim() > 1 and logits.shape[class_dim(logits)] == 2
+    return task == "multilabel" or (task == "binary" and not has_two)
+
+
+def probabilities_of(logits: Tensor, task: Task) -> Tensor:
+    """The probabilities of the classes, or of "yes", in the shape of the logits."""
+    if is_elementwise(logits, task):
+        return torch.sigmoid(logits)
+    return torch.softmax(logits, class_dim(logits))
+
+
+def entropy_of(probabilities: Tensor, task: Task) -> Tensor:
+    """The entropy of every input, pixel or token; of elementwise probabilities that of each."""
+    if is_elementwise(probabilities, task):
+        return binary_entropy(probabilities)
+    return entropy(probabilities, class_dim(probabilities))
+
+
+def class_logits(logits: Tensor, task: Task) -> Tensor:  # (rows, classes, ...)
+    """The logits with their classes along axis 1: of "no" and "yes" where they are elementwise."""
+    if is_elementwise(logits, task):
+        return torch.stack([-logits / 2, logits / 2], 1)
+    return logits.movedim(class_dim(logits), 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +100,29 @@ def through_softmax(
     return [
         _drawn(logits.mean, own, columns, seed)
         for logits, own in zip(estimates, pairs, strict=True)
+    ]
+
+
+def through_sigmoid(estimates: Sequence[Logits], seed: int) -> list[Classes]:
+    """Likewise the moments of sigmoid(logit + u + w) of every logit by itself.
+
+    A sigmoid is the softmax of -logit / 2 and logit / 2, which vary together.
+    """
+    shape = estimates[0].mean.shape
+    opposite = estimates[0].mean.new_tensor([[0.25, -0.25], [-0.25, 0.25]])
+
+    def as_pairs(logits: Logits) -> Logits:
+        variances = [
+            each.diagonal(dim1=1, dim2=2).flatten() for each in (logits.data, logits.model)
+        ]
+        data, model = (opposite.to(v) * v[:, None, None] for v in variances)
+        return Logits(
+            torch.stack([-logits.mean / 2, logits.mean / 2], 2).flatten(0, 1), data, model
+        )
+
+    return [
+        Classes(*(part[:, 1].reshape(shape) for part in (pair.mean, pair.data_var, pair.model_var)))
+        for pair in through_softmax([as_pairs(each) for each in estimates], None, seed)
     ]
 
 

@@ -8,5 +8,5 @@ from howsure.fit.posterior import PosteriorSearch as PosteriorSearch
 from howsure.fit.search import DEFAULT_RATES as DEFAULT_RATES
 from howsure.fit.search import Fit as Fit
 from howsure.fit.search import Search as Search
-from howsure.fit.temperature_search import TemperatureFit as TemperatureFit
-from howsure.fit.temperature_search import TemperatureSearch as TemperatureSearch
+from howsure.fit.temperature import TemperatureFit as TemperatureFit
+from howsure.fit.temperature import TemperatureSearch as TemperatureSearch

@@ -125,8 +125,9 @@ def _spread(names: Sequence[str]) -> tuple[str, ...]:
 def _head(seen: Activations, names: Sequence[str]) -> str | None:
     """The last layer whose output are the logits; else the last with as many outputs."""
     wide = {n: out for n, out in seen.outputs.items() if n in names}
-    fitting = [n for n, out in wide.items() if out.shape == seen.logits.shape]
-    exact = [n for n in fitting if _same(wide[n], seen.logits.to(wide[n]))]
+    logits = seen.logits.reshape(len(seen.logits), -1)
+    fitting = [n for n, out in wide.items() if out.shape == logits.shape]
+    exact = [n for n in fitting if _same(wide[n], logits.to(wide[n]))]
     return next(reversed(exact or fitting), None)
 
 

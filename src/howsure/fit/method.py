@@ -21,8 +21,12 @@ from howsure.fit.grid import Batches, search_grid
 from howsure.fit.inputs import check_finite
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, fit_posterior
 from howsure.fit.search import Fit, Search
-from howsure.fit.temperature import fit_temperature, why_no_temperature
-from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
+from howsure.fit.temperature import (
+    TemperatureFit,
+    TemperatureSearch,
+    fit_temperature,
+    why_no_temperature,
+)
 from howsure.fit.validation_data import (
     pairs_of,
     rows_in_front,
@@ -79,7 +83,7 @@ def fit_method(
         changed, fit = _fit_dropout(setup.unfitted(), own, loader, Search(**options))
         return changed, fit if note is None else replace(fit, notes=(note, *fit.notes))
     _check_part(setup, own, model)
-    if setup.task == "classification":
+    if setup.task != "regression":
         wanted = TemperatureSearch(**{"growth": model is not None, **options})
         return fit_temperature(setup, _batches(setup, loader, wanted), wanted)
     search = PosteriorSearch(**options, masks=model is not None)
@@ -98,7 +102,7 @@ def _model_for(
 ) -> tuple[ModelPart, str | None]:
     """What "auto" stands for, and why it is not the posterior."""
     fitting = _part(setup, None)
-    has_room = method is None or method.has_posterior
+    has_room = method is None or _has_room(method, setup)
     is_rate_search = bool((_names(Search) - _names(_SEARCHES[fitting])) & set(options))
     if not has_room or is_rate_search or setup.placement.kind == "existing":
         return "dropout", None
@@ -111,6 +115,11 @@ def _model_for(
     if reason is None:
         return fitting, None
     return "dropout", f"a dropout rate, since there can be no {what}: {reason}"
+
+
+def _has_room(method: Method, setup: Setup) -> bool:
+    """Whether a method can use what `fit` finds; samples have a temperature as well."""
+    return method.has_posterior or (setup.task != "regression" and method.has_dense_posterior)
 
 
 def _without_unused(options: dict[str, object], note: str) -> tuple[dict[str, object], str]:
@@ -136,7 +145,7 @@ def _why_no_posterior(setup: Setup, method: Method | None, x: object) -> str | N
 def _part(setup: Setup, model: str | None) -> ModelPart:
     """The part whose options count; `None` leaves one out that the task would have."""
     known = next((part for part in get_args(ModelPart) if part == model), None)
-    return known or ("temperature" if setup.task == "classification" else "posterior")
+    return known or ("posterior" if setup.task == "regression" else "temperature")
 
 
 def _names(search: type) -> set[str]:
@@ -160,8 +169,8 @@ def _check_part(setup: Setup, method: Method | None, model: str | None) -> None:
         raise ValueError(f"`model` must be {known} or None, not {model!r}.")
     fitting = _part(setup, None)
     what = "posterior over masks" if fitting == "posterior" else "temperature of each input"
-    if method is not None and not method.has_posterior:
-        known = [each.name for each in METHODS.values() if each.has_posterior]
+    if method is not None and not _has_room(method, setup):
+        known = [each.name for each in METHODS.values() if _has_room(each, setup)]
         raise ValueError(
             f'The method "{method}" has no {what}; use one of {known} or "auto", or '
             '`model="dropout"`.'
@@ -203,7 +212,7 @@ def _fit_dropout(
     """The setup with the rate and residual variance that minimise the NLL of held-out data."""
     batches = _batches(setup, loader, search)
     own = method or _method_for_fit(setup, batches)
-    in_closed_form = _closed_form(own, search, classification=setup.task == "classification")
+    in_closed_form = _closed_form(own, search, classification=setup.task != "regression")
     if in_closed_form and not _wants_closed_form(search):
         in_closed_form = why_no_gradients(_at_a_rate(setup), batches[0][0]) is None
     while True:

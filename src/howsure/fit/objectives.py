@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.line_search import log_minimum
-from howsure.prediction import Prediction
+from howsure.prediction import Prediction, class_dim
 from howsure.trees import TensorTree
 
 
@@ -59,17 +59,23 @@ def gaussian(prediction: Prediction, target: Tensor) -> Scored:
 def one_hot(prediction: Prediction, target: Tensor) -> Scored:
     """Classification as in the paper: a Gaussian around the one-hot label for every class."""
     mean, var = _one_tensor(prediction)
-    label = F.one_hot(target.long(), mean.shape[1]).to(mean.dtype)
-    return Scored((label.movedim(-1, 1) - mean).square(), var)
+    if _is_elementwise(prediction):
+        return Scored((target.reshape(mean.shape).to(mean.dtype) - mean).square(), var)
+    axis = class_dim(mean)
+    label = F.one_hot(target.long(), mean.shape[axis]).to(mean.dtype)
+    return Scored((label.movedim(-1, axis) - mean).square(), var)
 
 
 def categorical(prediction: Prediction, target: Tensor) -> Scored:
     """Classification: -log of the predicted probability of the label."""
     mean, _ = _one_tensor(prediction)
     smallest = torch.finfo(mean.dtype).tiny  # protects the logarithm of an underflowed 0
-    return Scored(
-        F.nll_loss(torch.log(mean.clamp(min=smallest)), target.long(), reduction="none"), None
-    )
+    if _is_elementwise(prediction):
+        chosen = torch.where(target.reshape(mean.shape) > 0, mean, 1 - mean)
+    else:
+        axis = class_dim(mean)
+        chosen = mean.gather(axis, target.long().unsqueeze(axis)).squeeze(axis)
+    return Scored(-torch.log(chosen.clamp(min=smallest)), None)
 
 
 OBJECTIVES: dict[str, Callable[[Prediction, Tensor], Scored]] = {
@@ -88,10 +94,22 @@ def _one_tensor(prediction: Prediction) -> tuple[Tensor, Tensor]:
     return means[0], variances[0]
 
 
+def _is_elementwise(prediction: Prediction) -> bool:
+    """Whether every probability is that of a label of its own."""
+    mean, entropies = prediction.mean, prediction.expected_entropy
+    return entropies is not None and entropies.shape == mean.shape
+
+
 def check_targets(prediction: Prediction, target: Tensor, objective: str) -> None:
     """One clear sentence if targets do not fit the predictions."""
     mean, _ = _one_tensor(prediction)
-    expected = mean.shape if objective == "gaussian" else mean.shape[:1] + mean.shape[2:]
+    classes, expected = 2, mean.shape
+    if objective != "gaussian" and not _is_elementwise(prediction):
+        axis = class_dim(mean)
+        classes = mean.shape[axis]
+        expected = torch.Size(size for dim, size in enumerate(mean.shape) if dim != axis)
+    elif objective != "gaussian" and target.numel() == mean.numel():
+        expected = target.shape  # a flat logit, or one along an axis of its own
     if target.shape != expected:
         raise ValueError(
             f"The targets have shape {tuple(target.shape)}; predictions of shape "
@@ -101,9 +119,9 @@ def check_targets(prediction: Prediction, target: Tensor, objective: str) -> Non
         raise ValueError("The targets contain NaN or infinity; leave those inputs out.")
     if objective != "gaussian":
         low, high = int(target.min()), int(target.max())
-        if low < 0 or high >= mean.shape[1]:
+        if low < 0 or high >= classes:
             raise ValueError(
-                f"The labels run from {low} to {high}, but the model has {mean.shape[1]} classes."
+                f"The labels run from {low} to {high}, but the model has {classes} classes."
             )
 
 

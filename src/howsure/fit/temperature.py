@@ -1,19 +1,23 @@
 """Fits the temperature of class probabilities: a constant, and how it grows with the distance.
 
-The constant minimises the categorical NLL of held-out labels (Guo et al. 2017). Where an input lies
-further from the known ones than most held-out inputs, its temperature is higher.
+The constant minimizes the categorical NLL of held-out labels (Guo et al. 2017), of probabilities
+that are averaged over the stated noise as those of predictions are. Where an input lies further
+from the known ones than most held-out inputs, its temperature is higher.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from howsure.estimators.softmax import class_logits
 from howsure.fit.known_activations import (
     KnownActivations,
     NoDistancesError,
@@ -21,20 +25,23 @@ from howsure.fit.known_activations import (
     activations,
 )
 from howsure.fit.known_inputs import FEWEST, Batches
-from howsure.fit.labelled import PIXELS, Labelled, check_labels
-from howsure.fit.options import check_count
+from howsure.fit.labelled import PIXELS, Labelled, check_labels, recognize_task
+from howsure.fit.options import KnownOptions, check_count
 from howsure.fit.stress import Stress, corruptions
-from howsure.fit.temperature_search import TemperatureFit, TemperatureSearch
+from howsure.line_search import log_minimum
 from howsure.methods.temperature import (
     GROWTH,
-    Distances,
     TemperatureModel,
-    grows_from,
-    quantiles_of_novelty,
+    energy_of,
+    novelty_score,
+    threshold_quantile,
+    weigh_energy,
 )
-from howsure.posterior.variance_model import KNOWN
+from howsure.noise import sample_of
+from howsure.posterior.variance_model import KNOWN, LEVELS, quantile_at, quantiles_of
 from howsure.probe import RANDOM, probe_model
 from howsure.progress import progress
+from howsure.settings import Task
 from howsure.setup import Setup
 
 _RATES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
@@ -47,6 +54,123 @@ _HALVINGS = 44
 _GROWTH_OF_IMAGES = 0.5
 # Held-out inputs under each corruption that nobody asked for.
 _STRESSED = 500
+# Draws of the noise over which the probabilities of a held-out input are averaged. Where noise is
+# most of the uncertainty, 16 lose 0.004 of the NLL, and 8 0.03.
+_DRAWS = 16
+# By how much averaging over the noise may raise the NLL before a note says so.
+_WORTH_A_NOTE = 0.02
+WORSE_AVERAGED = (
+    "The probabilities are averaged over the stated noise, and their NLL on held-out data is "
+    '{averaged:.3f}; that of the network\'s own is {plain:.3f} (`prediction="network"`). It loses '
+    "more to the noise than it gains from the average, as networks do that were trained without."
+)
+ALL_RIGHT = (
+    "The labels contradict no prediction of the network, so that nothing shows its temperature: it "
+    "is left at 1. Give more held-out data, with some mistakes in it."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemperatureSearch(KnownOptions):
+    """The options of `Uncertain.fit(model="temperature")`: those of `KnownOptions`.
+
+    Without `stress` log T grows by 0.5 and 1 times the log distances; without `growth` it is one
+    for all inputs.
+
+    Attributes:
+        stress: As for others; "auto" takes those of images for some of the inputs, if they look
+            like images and have one label each.
+    """
+
+    stress: Stress | None = "auto"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TemperatureFit:
+    """What was found, and how well it does on the held-out data.
+
+    Attributes:
+        model: The temperature model.
+        task: Classification, or what the labels show it to be.
+        count: Held-out inputs.
+        known: Inputs to which distances are taken.
+        cross_fitted: Whether these were the held-out ones, in folds.
+        accuracy: Of the network.
+        nll: Mean categorical NLL of the held-out labels.
+        constant_nll: At the constant temperature.
+        plain_nll: At temperature 1: what the network says by itself.
+        ece: Expected calibration error, a share of 1.
+        plain_ece: At temperature 1.
+        stressed_nll: Mean NLL on the corrupted inputs, where there were any.
+        constant_stressed_nll: At the constant temperature.
+    """
+
+    model: TemperatureModel
+    task: Task
+    count: int
+    known: int
+    cross_fitted: bool
+    accuracy: float
+    nll: float
+    constant_nll: float
+    plain_nll: float
+    ece: float
+    plain_ece: float
+    stressed_nll: float | None = None
+    constant_stressed_nll: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was found as plain data, without the known inputs themselves."""
+        model = self.model
+        return {
+            "temperature": model.temperature,
+            "growth": list(model.growth),
+            "thresholds": model.thresholds.tolist(),
+            "layers": [] if model.distances is None else list(model.distances.wanted),
+            "novelty_quantiles": {level: quantile_at(model.quantiles, level) for level in LEVELS},
+            "notes": list(model.notes),
+            **{f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"},
+        }
+
+    def __repr__(self) -> str:
+        """The temperature, the NLL and what it was found on, in one line."""
+        words = f"temperature {self.model.temperature:.3g}, NLL {self.nll:.3f}"
+        return f"TemperatureFit({words}, {self.count} inputs)"
+
+    def __str__(self) -> str:
+        """What was fitted and on what, in words."""
+        lines = [
+            f"temperature {self.model.temperature:.4g} fitted on {self.count} held-out inputs: NLL "
+            f"{self.constant_nll:.4f}, of the network itself {self.plain_nll:.4f}; accuracy "
+            f"{100 * self.accuracy:.1f} %",
+            f"calibration error (ECE) {100 * self.ece:.1f} %, of the network itself "
+            f"{100 * self.plain_ece:.1f} %",
+            *self._distances(),
+            *self.model.notes,
+        ]
+        if self.stressed_nll is not None:
+            lines.append(
+                f"NLL on the corrupted inputs {self.stressed_nll:.4f}, at the constant temperature "
+                f"{self.constant_stressed_nll:.4f}"
+            )
+        return "\n".join(lines)
+
+    def _distances(self) -> list[str]:
+        distances = self.model.distances
+        if distances is None:
+            return []
+        where = "the held-out inputs, in five folds" if self.cross_fitted else "unlabelled inputs"
+        one, two = self.model.growth
+        near = ""
+        if distances.neighbours is not None:
+            kept = len(distances.neighbours)
+            near = f"{one:g} times the log squared distance to the 6th of {kept} neighbours, and "
+        level = threshold_quantile(dense=self.model.dense)
+        return [
+            f"it grows with the distance from {self.known} of {where}, NLL {self.nll:.4f}: by "
+            f"{near}{two:g} times the log Mahalanobis distance over {len(distances.layers)} "
+            f"layers, beyond that of {100 * level:.0f} % of the held-out inputs",
+        ]
 
 
 def fit_temperature(
@@ -55,52 +179,52 @@ def fit_temperature(
     """The setup with the temperature model that is best for held-out data."""
     setup = setup.unfitted()
     check_count(batches, FEWEST, "temperature")
-    reason = why_no_temperature(setup, batches[0][0], growth=search.growth)
+    x, y = batches[0]
+    reason = why_no_temperature(setup, x, growth=search.growth)
     if reason is not None:
         raise ValueError(
             f'No input has a temperature of its own: {reason}; fit with `model="dropout"`.'
         )
-    watched = Watched.of(setup, batches[0][0]) if search.growth else Watched((), None)
-    known = _known(setup, watched, batches, search)
-    held_out = _held_out(setup, watched, known, batches, show=search.show_progress)
-    check_labels(held_out)
-    constant = best_temperature(held_out.logits, held_out.labels)
-    model = _model(constant, held_out, known, watched.notes, dense=batches[0][1].dim() > 1)
-    stressed = [] if known is None else _stressed(setup, watched, known, batches, search.stress)
+    logits = activations(setup, x, ()).logits
+    setup, dense = setup.with_(task=recognize_task(setup.task, logits, y)), logits.dim() > 2
+    watched = Watched.of(setup, x) if search.growth else Watched((), None)
+    known = KnownActivations.of(setup, watched, batches, search) if watched.names else None
+    held_out = _read(setup, watched, known, batches, show=search.show_progress)
+    check_labels(held_out, setup.task)
+    averaged = held_out
+    if setup.noise is not None and setup.prediction != "network":
+        averaged = _average(setup, held_out, batches)
+    model = _usual_model(held_out, known, watched.notes, dense=dense)
+    plain = best_temperature(held_out.logits, held_out.labels)
+    stressed = []
+    # Those of images would find the usual growth of dense classes.
+    if known is not None and not (dense and search.stress == "auto"):
+        stressed = _stress(setup, watched, known, batches, search.stress)
     if stressed:
-        model = _with_best_growth(model, held_out, stressed)
-    return setup.with_(temperature_model=model), _fit(model, held_out, known, stressed)
-
-
-def _known(
-    setup: Setup, watched: Watched, batches: Batches, search: TemperatureSearch
-) -> KnownActivations | None:
-    if not watched.names:
-        return None
-    return KnownActivations.of(setup, watched, batches, search)
-
-
-def _fit(
-    model: TemperatureModel,
-    held_out: Labelled,
-    known: KnownActivations | None,
-    stressed: Sequence[Labelled],
-) -> TemperatureFit:
-    t, constant = model.at(held_out.logs), model.temperature
-    return TemperatureFit(
+        model = _with_best_growth(replace(model, temperature=plain), held_out, stressed)
+    constant = best_temperature(averaged.logits, averaged.labels, warn=True)
+    model = replace(model, temperature=constant)
+    gap = averaged.nll(constant) - held_out.nll(plain)
+    if gap > _WORTH_A_NOTE:
+        note = WORSE_AVERAGED.format(averaged=averaged.nll(constant), plain=held_out.nll(plain))
+        model = replace(model, notes=(*model.notes, note))
+    t = model.at(held_out.logs)
+    fit = TemperatureFit(
         model,
-        len(held_out.logs),
-        0 if known is None else known.distances.count,
-        known is not None and known.folds is not None,
-        float((held_out.logits.argmax(1) == held_out.labels).double().mean()),
-        held_out.nll(t),
-        held_out.nll(constant),
-        held_out.nll(1.0),
-        held_out.ece(t),
-        held_out.ece(1.0),
-        _mean([each.nll(model.at(each.logs)) for each in stressed]),
-        _mean([each.nll(constant) for each in stressed]),
+        task=setup.task,
+        count=len(held_out.logs),
+        known=0 if known is None else known.distances.count,
+        cross_fitted=known is not None and known.folds is not None,
+        accuracy=held_out.accuracy,
+        nll=averaged.nll(t),
+        constant_nll=averaged.nll(constant),
+        plain_nll=held_out.nll(1.0),
+        ece=averaged.ece(t),
+        plain_ece=held_out.ece(1.0),
+        stressed_nll=_mean([part.nll(model.at(part.logs)) for part in stressed]),
+        constant_stressed_nll=_mean([part.nll(constant) for part in stressed]),
     )
+    return setup.with_(temperature_model=model), fit
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -122,7 +246,7 @@ def why_no_temperature(setup: Setup, x: object, *, growth: bool = True) -> str |
     return None
 
 
-def _held_out(
+def _read(
     setup: Setup,
     watched: Watched,
     known: KnownActivations | None,
@@ -131,30 +255,63 @@ def _held_out(
     show: bool = False,
 ) -> Labelled:
     """All held-out inputs, each judged by known inputs of which it is none."""
-    share = max(1, PIXELS // sum(len(target) for _, target in batches))
     parts = []
-    for number, (x, target) in enumerate(progress(batches, show, "fit")):
+    for number, (x, labels) in enumerate(progress(batches, show, "fit")):
         seen = activations(setup, x, watched.names)
         nothing = seen.logits.new_zeros(len(seen.logits), 2, dtype=torch.float64)
         logs = nothing if known is None else known.logs(seen, number)
-        parts.append(Labelled.of(seen.logits, target, logs, share))
-    return Labelled.joined(parts)
+        energy = energy_of(class_logits(seen.logits, setup.task))
+        given = (labels, logs, energy)
+        parts.append(Labelled.of([seen.logits], *given, task=setup.task, share=_positions(batches)))
+    return Labelled.join(parts)
 
 
-def best_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The temperature of least categorical NLL, by halving: the NLL is convex in 1 / T.
+def _positions(batches: Batches) -> int:
+    """How many pixels or tokens of every input are looked at."""
+    return max(1, PIXELS // sum(len(labels) for _, labels in batches))
 
-    The slope in b = 1 / T is the mean of E[logit] - logit of the label, E by softmax(b logits).
+
+def _average(setup: Setup, held_out: Labelled, batches: Batches) -> Labelled:
+    """The held-out inputs with their logits at several draws of the noise."""
+    generator, parts = torch.Generator().manual_seed(setup.seed), []
+    for x, labels in batches:
+        draws = [
+            activations(setup, sample_of(setup.noise, x, generator, batch_dim=0), ()).logits
+            for _ in range(_DRAWS)
+        ]
+        nothing = torch.zeros(len(labels), 2), torch.zeros(len(labels))
+        share = _positions(batches)
+        parts.append(Labelled.of(draws, labels, *nothing, task=setup.task, share=share))
+    return replace(held_out, logits=Labelled.join(parts).logits)
+
+
+def best_temperature(logits: Tensor, labels: Tensor, *, warn: bool = False) -> float:
+    """The temperature of least categorical NLL; 1 if the labels contradict no prediction.
+
+    Of one draw, (1, labels, classes) or (labels, classes), by halving: the NLL is convex in
+    b = 1 / T, and its slope is the mean of E[logit] - logit of the label, E by softmax(b logits).
+    Of several draws the probabilities are averaged.
     """
-    logits = logits.double()
-    own = logits.gather(1, labels.long()[:, None])[:, 0]
+    logits = logits.double().reshape(-1, *logits.shape[-2:])
+    index = labels.long().expand(len(logits), -1)[..., None]
+    chosen = logits.gather(2, index)[..., 0]
 
     def slope(log_t: float) -> float:
-        p = (logits / math.exp(log_t)).softmax(1)
-        return float(((p * logits).sum(1) - own).mean())
+        p = (logits / math.exp(log_t)).softmax(2)
+        return float(((p * logits).sum(2) - chosen).mean())
+
+    def nll(t: Tensor) -> Tensor:  # (1,)
+        log_p = (logits / t).log_softmax(2).gather(2, index)[..., 0]
+        return -log_p.logsumexp(0).mean()[None]
 
     low, high = math.log(_LOW), math.log(_HIGH)
-    check_minimum(at_zero=slope(low) <= 0, at_infinity=slope(high) >= 0)
+    if slope(low) <= 0:
+        if warn:
+            warnings.warn(ALL_RIGHT, stacklevel=5)
+        return 1.0
+    check_minimum(at_zero=False, at_infinity=slope(high) >= 0)
+    if len(logits) > 1:
+        return float(log_minimum(nll, _LOW, _HIGH))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if slope(middle) < 0 else (middle, high)
@@ -175,33 +332,33 @@ def check_minimum(*, at_zero: bool, at_infinity: bool) -> None:
         )
 
 
-def _model(
-    temperature: float,
-    held_out: Labelled,
-    known: KnownActivations | None,
-    notes: tuple[str, ...],
-    *,
-    dense: bool,
+def _usual_model(
+    held_out: Labelled, known: KnownActivations | None, notes: tuple[str, ...], *, dense: bool
 ) -> TemperatureModel:
-    """The temperature model with the usual growth."""
-    distances: Distances | None = None if known is None else known.distances
-    level, quantiles = quantiles_of_novelty(held_out.logs, KNOWN)
-    usual = (0.0, _GROWTH_OF_IMAGES) if dense else GROWTH
-    growth = (usual[0] if distances is not None and distances.head else 0.0, usual[1])
+    """The temperature model with the usual growth, before its constant is known."""
+    logs, distances = held_out.logs, None if known is None else known.distances
+    growth = (0.0, 0.0)
+    if distances is not None:
+        usual = (0.0, _GROWTH_OF_IMAGES) if dense else GROWTH
+        growth = (usual[0] if distances.head else 0.0, usual[1])
+    energy = weigh_energy(logs, held_out.energy)
+    score = novelty_score(logs, held_out.energy, energy)
+    level = float(score.quantile(KNOWN))
     return TemperatureModel(
-        temperature,
-        held_out.logits.shape[1],
+        1.0,
+        held_out.logits.shape[2],
         distances,
-        growth if distances is not None else (0.0, 0.0),
-        held_out.logs.quantile(grows_from(dense=dense), 0).clone(),
+        growth,
+        logs.quantile(threshold_quantile(dense=dense), 0).clone(),
+        energy,
         level,
-        quantiles,
+        (quantiles_of(score) - level).exp(),
         notes,
         dense,
     )
 
 
-def _stressed(
+def _stress(
     setup: Setup,
     watched: Watched,
     known: KnownActivations,
@@ -209,15 +366,12 @@ def _stressed(
     stress: Stress | None,
 ) -> list[Labelled]:
     """The held-out inputs under each corruption, with their own labels."""
-    is_auto = stress == "auto"
-    if is_auto and batches[0][1].dim() > 1:  # They would find the usual growth of dense classes.
-        return []
     changes = corruptions(stress, batches[0][0])
-    if is_auto and changes:
+    if stress == "auto" and changes:
         share = -(-_STRESSED // len(batches))
         batches = [(x[:share], y[:share]) for x, y in batches]
     return [
-        _held_out(setup, watched, known, [(change(x), y) for x, y in batches]) for change in changes
+        _read(setup, watched, known, [(change(x), y) for x, y in batches]) for change in changes
     ]
 
 
@@ -228,8 +382,8 @@ def _with_best_growth(
 
     def cost(growth: tuple[float, float]) -> float:
         tried = replace(model, growth=growth)
-        each = [judged.nll(tried.at(judged.logs)) for judged in stressed]
-        return held_out.nll(tried.at(held_out.logs)) + sum(each) / len(each)
+        nlls = [part.nll(tried.at(part.logs)) for part in stressed]
+        return held_out.nll(tried.at(held_out.logs)) + sum(nlls) / len(nlls)
 
     has_head = model.distances is not None and model.distances.head is not None
     first = _RATES if has_head else (0.0,)

@@ -50,11 +50,11 @@ def logits_of(output: Any) -> Tensor:
     """The one tensor of logits in a model's output; an error if it has others."""
     tensors = TensorTree(output).tensors
     shapes = [tuple(each.shape) for each in tensors]
-    if len(shapes) != 1 or len(shapes[0]) not in (2, 4):
+    if len(shapes) != 1 or not 1 <= len(shapes[0]) <= 4:
         raise TypeError(
-            "A temperature needs a model that returns one tensor of logits, (batch, classes) or "
-            f"(batch, classes, height, width); this one returns {shapes}. Choose it with "
-            '`output=`, or fit with `model="dropout"`.'
+            "A temperature needs a model that returns one tensor of logits, (batch, classes), "
+            f"(batch, tokens, classes) or (batch, classes, height, width); this one returns "
+            f'{shapes}. Choose it with `output=`, or fit with `model="dropout"`.'
         )
     return tensors[0]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from howsure.estimators.softmax import is_elementwise
 from howsure.isolation import random_state_kept
 from howsure.methods import gradients, noise_sampling
 from howsure.methods.gradients import FEW_DIMENSIONS, sampling_for
@@ -39,7 +40,7 @@ def choose(setup: Setup, x: Any) -> Choice:
         raise ValueError(nothing_unsure(setup))
     method, setup, reason = _chosen(setup, x)
     if setup.prediction is None:  # The same number, whatever is chosen.
-        setup = setup.with_(prediction="network")
+        setup = setup.with_(prediction="network" if setup.task == "regression" else "mean")
     note = f'"auto" chose "{method}": {reason}.'
     if not has_model:
         note += " The model's own uncertainty is not included; `.fit(loader)` finds it."
@@ -56,12 +57,15 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     directions = setup.noise_dimensions(x)
     has_few = directions < FEW_DIMENSIONS
     is_small = _weights(setup) <= SMALL_MODEL and (elements <= FEW_ELEMENTS or has_few)
-    # `fit` has counted the outputs: without any noise they cannot be told from rows here.
-    if setup.is_fitted:
+    # `fit` has counted the outputs: without any noise they cannot be told from rows here. Classes
+    # at a temperature are chosen for as others: it needs no gradient.
+    if setup.variance_model is not None or (setup.is_fitted and setup.noise is None):
         if (is_small or has_few) and setup.samples is None and setup.tolerance is None:
             setup = setup.with_(samples=SMALL_POINTS)
         return gradients.METHOD, setup, "it has what `fit` found about the model itself"
-    if outputs > MOST_OUTPUTS and not _has_classes(setup, x):
+    if setup.task != "regression" and not setup.once(_has_one_row, x):
+        return sampler, setup, "its classes are those of pixels or tokens"
+    if outputs > MOST_OUTPUTS and not setup.once(_has_softmax, x):
         return sampler, setup, f"{outputs} outputs are too many for a backward pass each"
     if sampler.draws_noise and (is_small or has_few):
         if is_small and setup.samples is None and setup.tolerance is None:
@@ -79,13 +83,22 @@ def outputs_of(setup: Setup, x: Any) -> int:
     return setup.once(probe_model, x).outputs
 
 
-def _has_classes(setup: Setup, x: Any) -> bool:
-    """Whether the outputs are one row of logits for each input."""
-    if setup.task != "classification":
-        return False
+def _logits(setup: Setup, x: Any) -> list[torch.Tensor]:
+    """What the model returns for some inputs."""
     with random_state_kept(), torch.no_grad():
-        tensors = TensorTree(setup.run(clone_tensors(x))).tensors
-    return [t.dim() for t in tensors] == [2]
+        return TensorTree(setup.run(clone_tensors(x))).tensors
+
+
+def _has_one_row(setup: Setup, x: Any) -> bool:
+    """Whether the outputs are one row of logits for each input."""
+    return all(logits.dim() <= 2 for logits in _logits(setup, x))
+
+
+def _has_softmax(setup: Setup, x: Any) -> bool:
+    """Whether the outputs are one row of logits for each input, of which the largest count."""
+    return setup.task != "regression" and all(
+        logits.dim() == 2 and not is_elementwise(logits, setup.task) for logits in _logits(setup, x)
+    )
 
 
 def _size(setup: Setup, x: Any) -> tuple[int, int]:

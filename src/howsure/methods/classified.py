@@ -9,39 +9,55 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from howsure.estimators.gradients import Estimate
-from howsure.estimators.softmax import Classes, Logits, through_softmax
+from howsure.estimators.softmax import (
+    Classes,
+    Logits,
+    entropy_of,
+    is_elementwise,
+    probabilities_of,
+    through_sigmoid,
+    through_softmax,
+)
 from howsure.estimators.variances import Variances
 from howsure.methods.activations import read
-from howsure.methods.temperature import Judged
-from howsure.prediction import Details, Prediction, entropy
+from howsure.methods.temperature import ClassScores, cool
+from howsure.prediction import Details, Prediction
+from howsure.settings import Task
 from howsure.setup import Setup
 from howsure.trees import is_tracing
 
 if TYPE_CHECKING:
     from howsure.methods.gradients import Outcome
+    from howsure.problem import Problem
 
 
-def classified(setup: Setup, x: Any, seen: Outcome) -> Prediction:
-    """Class probabilities, from the covariance of the logits; and the logits themselves."""
+def classified(setup: Setup, seen: Outcome, scores: ClassScores | None) -> Prediction:
+    """Class probabilities, from the covariance of the logits; and the logits themselves.
+
+    They are averaged over the noise, unless the network's own are asked for.
+    """
     assert seen.logits is not None
     plain, found, means = seen.logits.plain, seen.logits.estimate, seen.logits.means
     own, columns = seen.variances, seen.problem.columns
-    judged = judged_at(setup, x)
-    t = None if judged is None else judged.temperature
+    elementwise = is_elementwise(plain, setup.task)
+    t = plain.new_ones(len(plain), 1) if scores is None else scores.temperature[:, None].to(plain)
     # Noise shifts the logits, and where they lie decides how much the softmax lets through: they
     # vary around their mean, whatever is predicted.
-    covariances = list(found.covariances())
-    estimates = [(means[0], *covariances), *_halves(found, means)]
-    at_t = [
-        _at_temperature(_among(plain, columns, mean), data, model, t)
-        for mean, data, model in estimates
+    halves = [(mean, *half[1:]) for mean, half in zip(means[1:], found.halves(), strict=False)]
+    estimates = [
+        Logits(
+            _scatter(plain, columns, mean) / t, data / t[..., None] ** 2, model / t[..., None] ** 2
+        )
+        for mean, data, model in [(means[0], *found.covariances()), *halves]
     ]
-    classes, *halves = through_softmax(at_t, columns, setup.seed)
-    is_mean = setup.prediction == "mean"
-    probabilities = classes.mean if is_mean else _divided(plain, t).softmax(1)
-    centre = _divided(_among(plain, columns, means[0]) if is_mean else plain, t)
-    cooled = own if t is None else own.scale(t[:, None] ** -2)
+    if elementwise:
+        classes, *halves = through_sigmoid(estimates, setup.seed)
+    else:
+        classes, *halves = through_softmax(estimates, columns, setup.seed)
+    is_mean = setup.prediction != "network"
+    probabilities = classes.mean if is_mean else probabilities_of(plain / t, setup.task)
+    centre = (_scatter(plain, columns, means[0]) if is_mean else plain) / t
+    cooled = own if scores is None else own.scale(t.double() ** -2)
     logits = replace(_logits(setup, cooled, centre, columns), notes=seen.notes)
     prediction = Prediction(
         probabilities,
@@ -49,71 +65,79 @@ def classified(setup: Setup, x: Any, seen: Outcome) -> Prediction:
         classes.model_var,
         seen.notes,
         logits,
-        _expected_entropy(probabilities, classes),
+        _expected_entropy(probabilities, classes, setup.task),
         std_error=_error_of_classes(cooled, classes, [half.std for half in halves]),
     )
-    return with_temperature(prediction, judged)
+    return _reshape(prediction, seen.problem) if elementwise else prediction
+
+
+def _reshape(prediction: Prediction, problem: Problem) -> Prediction:
+    """A prediction of flat outputs in the shape of the model's own."""
+    assert problem.structure is not None and prediction.logits is not None
+    shape = problem.structure.tensors[0].shape
+
+    def reshape(part: Prediction, *names: str) -> Prediction:
+        names = ("mean", "data_var", "model_var", "std_error", *names)
+        return replace(part, **{name: getattr(part, name).reshape(shape) for name in names})
+
+    logits = reshape(prediction.logits)
+    return replace(reshape(prediction, "expected_entropy"), logits=logits)
 
 
 def certain(setup: Setup, x: Any) -> Prediction:
     """The network's own class probabilities, where nothing is random; at their temperature."""
-    judged = judged_at(setup, x)
-    plain = read(setup, x, ()).logits if judged is None else judged.logits
-    centre = plain if judged is None else judged.cooled(plain)
-    probabilities, nothing = centre.softmax(1), torch.zeros_like(centre)
+    scores = class_scores(setup, x)
+    plain = read(setup, x, ()).logits if scores is None else scores.logits
+    centre = plain if scores is None else cool(plain, scores.temperature)
+    probabilities, nothing = probabilities_of(centre, setup.task), torch.zeros_like(centre)
     prediction = Prediction(
         probabilities,
         nothing + setup.residual_var,
         nothing,
         logits=_logits(setup, Variances.zero(plain), centre, None),
-        expected_entropy=entropy(probabilities, dim=1),
+        expected_entropy=entropy_of(probabilities, setup.task),
         std_error=nothing,
     )
-    return with_temperature(prediction, judged)
+    return with_temperature(prediction, scores)
 
 
-def judged_at(setup: Setup, x: Any) -> Judged | None:
+def class_scores(setup: Setup, x: Any) -> ClassScores | None:
     """Temperature and novelty of some inputs, where they were fitted."""
     model = setup.temperature_model
-    return None if model is None else model.judged(setup, x)
+    return None if model is None else model.score_inputs(setup, x)
 
 
-def with_temperature(prediction: Prediction, judged: Judged | None) -> Prediction:
-    """The prediction with the temperature and the novelty of its inputs."""
-    if judged is None:
+def with_temperature(prediction: Prediction, scores: ClassScores | None) -> Prediction:
+    """The prediction with temperature, novelty and model variance of its inputs.
+
+    Of what the noise leaves of the variance p (1 - p) of a label, the model has a share; of the
+    entropy it has the same one.
+    """
+    if scores is None:
         return prediction
+    p, before = prediction.mean, prediction.total_var
+    share = scores.model_share.reshape(-1, *(1,) * (p.dim() - 1)).to(before)
+    added = share * (p * (1 - p) - before).clamp(min=0)
+    std = (before + added).sqrt()
+    expected = prediction.expected_entropy
+    assert expected is not None
+    kept = 1 - scores.model_share.reshape(-1, *(1,) * (expected.dim() - 1)).to(expected)
     return replace(
         prediction,
-        notes=(*prediction.notes, *judged.notes),
-        novelty=judged.novelty,
-        joint_novelty=judged.novelty,
-        temperature=judged.temperature,
+        model_var=prediction.model_var + added,
+        expected_entropy=kept * expected,
+        std_error=prediction.std_error
+        * torch.where(std > 0, (1 - share) * before.sqrt() / torch.where(std > 0, std, 1.0), 1.0),
+        notes=(*prediction.notes, *scores.notes),
+        novelty=scores.novelty,
+        joint_novelty=scores.novelty,
+        temperature=scores.temperature,
     )
 
 
-def _divided(logits: Tensor, temperature: Tensor | None) -> Tensor:
-    """The logits of every row divided by its temperature."""
-    return logits if temperature is None else logits / temperature[:, None].to(logits)
-
-
-def _among(plain: Tensor, columns: Tensor | None, mean: Tensor) -> Tensor:
+def _scatter(plain: Tensor, columns: Tensor | None, mean: Tensor) -> Tensor:
     """The logits with others in place of the network's, where they vary."""
     return mean if columns is None else plain.scatter(1, columns, mean)
-
-
-def _at_temperature(
-    mean: Tensor, data: Tensor, model: Tensor, temperature: Tensor | None
-) -> Logits:
-    """Logits and their covariances at a temperature."""
-    if temperature is not None:
-        square = temperature[:, None, None].to(data) ** 2
-        data, model = data / square, model / square
-    return Logits(_divided(mean, temperature), data, model)
-
-
-def _halves(found: Estimate, means: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Mean, data and model covariance of the logits by two halves of the points."""
-    return [(mean, *each[1:]) for mean, each in zip(means[1:], found.halves(), strict=False)]
 
 
 def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None) -> Prediction:
@@ -169,8 +193,14 @@ def _chance_of_classes(own: Variances, classes: Classes, halves: list[Tensor]) -
     return ((squares + share * variance) / 2).sqrt()
 
 
-def _expected_entropy(probabilities: Tensor, classes: Classes) -> Tensor:
+def _expected_entropy(probabilities: Tensor, classes: Classes, task: Task) -> Tensor:
     """E[H(p)] over the masks, to second order: H(E[p]) - sum of model variance / (2 p)."""
     smallest = torch.finfo(probabilities.dtype).tiny  # protects classes of probability 0
-    disagreement = (classes.model_var / (2 * probabilities.clamp(min=smallest))).sum(1)
-    return (entropy(probabilities, dim=1) - disagreement).clamp(min=0)
+    disagreement = classes.model_var / (2 * probabilities.clamp(min=smallest))
+    if is_elementwise(probabilities, task):
+        disagreement = disagreement + classes.model_var / (
+            2 * (1 - probabilities).clamp(min=smallest)
+        )
+    else:
+        disagreement = disagreement.sum(1)
+    return (entropy_of(probabilities, task) - disagreement).clamp(min=0)

@@ -23,7 +23,7 @@ from howsure.estimators.gradients import (
     estimate,
     is_precise,
 )
-from howsure.estimators.softmax import varying
+from howsure.estimators.softmax import is_elementwise, varying
 from howsure.estimators.variances import (
     SHIFT,
     UNEXPLAINED,
@@ -34,14 +34,14 @@ from howsure.estimators.variances import (
     note_doubt,
 )
 from howsure.methods import mc_dropout, noise_sampling, sampling
-from howsure.methods.classified import certain, classified
+from howsure.methods.classified import certain, class_scores, classified, with_temperature
 from howsure.methods.method import Method, note_on_nothing
 from howsure.methods.modelled import Modelled, modelled
 from howsure.methods.passes import check_classes
 from howsure.methods.sampling import SampledRows, sample_rows
 from howsure.posterior.local_error import LastLinear
 from howsure.prediction import Details, Prediction
-from howsure.probe import RANDOM, notes_on, probe_gradients, replace_nonfinite
+from howsure.probe import RANDOM, notes_on, probe_gradients, probe_model, replace_nonfinite
 from howsure.problem import MOST_OUTPUTS, Layout, Probe, Problem, Sources, check_outputs
 from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
@@ -107,19 +107,21 @@ def predict(setup: Setup, x: Any) -> Prediction:
     try:
         local = None if model is None else model.local_error
         watch = model is not None and model.posterior is not None
-        probe = (setup.watching(x) if watch else setup).once(probe_gradients, x)
-        if _is_certain(setup, x, probe):
+        if _is_certain(setup, x):
             return certain(setup, x)
+        probe = (setup.watching(x) if watch else setup).once(probe_gradients, x)
         outcome = _examine(setup, x, watch=watch, features=local is not None, probe=probe)
     except NoGradientsError as error:
         if model is not None:
             raise cannot_use(str(error)) from error
         return _sample_all(setup, x, str(error))
     if outcome.logits is not None:
-        prediction = classified(setup, x, outcome)
+        scores = class_scores(setup, x)
+        prediction = classified(setup, outcome, scores)
         if outcome.sampled is not None:
-            prediction = sampling.replace_class_rows(prediction, setup, x, outcome.sampled.rows)
-        return _labelled(prediction, outcome)
+            rows = outcome.sampled.rows
+            prediction = sampling.replace_class_rows(prediction, setup, x, rows, scores)
+        return _labelled(with_temperature(prediction, scores), outcome)
     result = Modelled(outcome.variances)
     if model is not None:
         near = None if local is None or outcome.features is None else local.at(outcome.features)
@@ -154,10 +156,11 @@ def _labelled(prediction: Prediction, outcome: Outcome) -> Prediction:
     return replace(prediction, method=method.name, notes=notes, details=details)
 
 
-def _is_certain(setup: Setup, x: Any, probe: Probe) -> bool:
-    """Whether nothing is random but the class itself."""
+def _is_certain(setup: Setup, x: Any) -> bool:
+    """Whether nothing is random but the class itself: then no gradient is needed."""
     if setup.task == "regression" or setup.noise is not None:
         return False
+    probe = setup.once(probe_model, x)
     return not probe.is_random and not Sources.of(setup, x, probe.layout).all
 
 
@@ -165,7 +168,7 @@ def _sample_all(setup: Setup, x: Any, reason: str) -> Prediction:
     """The prediction by sampling, with the reason."""
     # Which knows of temperatures.
     method = sampling_for(setup) if setup.temperature_model is None else noise_sampling.METHOD
-    prediction = setup.prediction or "network"
+    prediction = setup.prediction or ("network" if setup.task == "regression" else "mean")
     result = method.predict(setup.with_(samples=None, prediction=prediction), x)
     note = f'"gradients" cannot be used, so "{method}" was: {reason}.'
     return replace(result, method=method.name, notes=(note, *result.notes))
@@ -237,7 +240,7 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
     problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=watch))
     sources = problem.sources
     is_empty = not problem.rows or not any(t.numel() for t in tensors_of(x))
-    has_classes = setup.task == "classification" and not is_empty
+    has_classes = setup.task != "regression" and not is_empty
     plain, entering = _plain_pass(problem, features=features, has_classes=has_classes)
     notes = notes_on(probe, setup)
     if not sources.all or not problem.rows:
@@ -279,7 +282,7 @@ def check_probe(setup: Setup, probe: Probe, *, watch: bool = False) -> None:
     is_single = probe.layout is Layout.SINGLE
     if watch and is_single and setup.batch_dim is not None:
         raise NoGradientsError(ROWS_MIXED)
-    if is_single and probe.outputs > MOST_OUTPUTS and setup.task != "classification":
+    if is_single and probe.outputs > MOST_OUTPUTS and setup.task == "regression":
         raise NoGradientsError(TOO_MANY)
     if probe.hides_gradients:
         raise NoGradientsError(CONTRADICTED)
@@ -303,9 +306,10 @@ def _plain_pass(
         if plain is None:
             with torch.no_grad():
                 plain = problem.plain()
-        _check_logits(problem)
-        check_classes(plain)
-        problem.columns = varying(plain)
+        task = problem.setup.task
+        _check_logits(problem, elementwise=is_elementwise(plain, task))
+        check_classes(plain, task)
+        problem.columns = None if is_elementwise(plain, task) else varying(plain)
         outputs = plain.shape[1] if problem.columns is None else problem.columns.shape[1]
     if problem.sources.all:
         check_outputs(outputs)
@@ -322,10 +326,12 @@ def plain_pass(problem: Problem, *, features: bool) -> tuple[Tensor, Tensor | No
     return outputs, last.features(problem.rows)
 
 
-def _check_logits(problem: Problem) -> None:
+def _check_logits(problem: Problem, *, elementwise: bool) -> None:
     """An error if the outputs are not one row of logits for each input."""
     assert problem.structure is not None
     shapes = [tuple(out.shape) for out in problem.structure.tensors]
+    if elementwise and len(shapes) == 1:
+        return
     has_one_row = all(math.prod(shape) == shape[-1] for shape in shapes if shape)
     if problem.probe.layout is Layout.SINGLE and not has_one_row:
         raise NoGradientsError(ROWS_OF_CLASSES)
@@ -391,7 +397,7 @@ def why_no_gradients(setup: Setup, x: Any, *, watch: bool = False) -> str | None
         problem = Problem(varied, x, probe)
         if not problem.sources.all or not problem.rows:
             return None
-        _plain_pass(problem, features=False, has_classes=setup.task == "classification")
+        _plain_pass(problem, features=False, has_classes=setup.task != "regression")
         estimated = estimate(problem, POINTS)
     except NoGradientsError as error:
         return str(error)
@@ -437,7 +443,7 @@ def _means(
     is the cheaper way to average them.
     """
     setup, size, pair = problem.setup, problem.design.points, 2
-    has_classes = setup.task == "classification"
+    has_classes = setup.task != "regression"
     share = _FURTHER_SHARE_OF_CLASSES if has_classes else _FURTHER_SHARE
     blocks = range(_FURTHER, _FURTHER + share * estimated.most_blocks * size // pair)
     at_once = max(1, (setup.chunk or 2 * size) // pair)
@@ -476,7 +482,9 @@ def _notes(
         notes.append(RESAMPLED.format(count=len(sampled.rows), total=rows) + more)
         notes += sampling.note_unchanged(problem, total == 0, sampling.LOOK)
     # Some logits are no columns of the plain ones.
-    is_comparable = problem.setup.prediction != "mean" and mean.shape == plain.shape
+    by_default = "network" if problem.setup.task == "regression" else "mean"
+    predicts_plain = (problem.setup.prediction or by_default) == "network"
+    is_comparable = predicts_plain and mean.shape == plain.shape
     gap = (mean - plain).abs() if is_comparable else torch.zeros_like(total)
     rounding = 20 * torch.finfo(estimated.dtype).eps * mean.abs()
     room = SHIFT * total.sqrt() + rounding - gap

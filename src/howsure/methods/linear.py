@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from howsure.estimators.gradients import ALL, differentiate
+from howsure.estimators.softmax import entropy_of
 from howsure.estimators.variances import note_doubt
 from howsure.methods import noise_sampling, sampling
 from howsure.methods.gradients import CONTRADICTED, backward_failed
 from howsure.methods.method import Method, note_on_nothing
 from howsure.methods.passes import Pass
-from howsure.prediction import Prediction, entropy
+from howsure.prediction import Prediction
 from howsure.probe import RANDOM, notes_on, probe_gradients, replace_nonfinite, some_rows
 from howsure.problem import MOST_OUTPUTS, Probe, Problem, Sources, wide_type
 from howsure.setup import Setup
@@ -78,7 +79,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     means = problem.split(plain)
     data_vars, model_vars = (problem.split(flat, wide=True) for flat in (data, nothing))
     logits = Prediction(means[1], data_vars[1], model_vars[1], notes)
-    expected = entropy(means[0], dim=1 if means[0].dim() > 1 else 0)
+    expected = entropy_of(means[0], setup.task)
     return Prediction(means[0], data_vars[0], model_vars[0], notes, logits, expected)
 
 
@@ -121,7 +122,7 @@ def _problem(setup: Setup, x: Any, probe: Probe) -> Problem:
     """The model with the noise of its sensors alone; classes have probabilities and logits."""
     sources = replace(Sources.of(setup, x, probe.layout), sites=(), odds=())
     problem = Problem(setup, x, probe, sources)
-    problem.finish = Pass(setup, x).finished if setup.task == "classification" else None
+    problem.finish = Pass(setup, x).finished if setup.task != "regression" else None
     return problem
 
 

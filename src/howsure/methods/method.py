@@ -128,13 +128,15 @@ class Method:
         """An error if the method has no room for what `fit` found."""
         model, classes = setup.variance_model, setup.temperature_model
         is_dense = model is not None and model.head is not None
-        is_dense = is_dense or (classes is not None and classes.dense)
-        if setup.is_fitted and not (self.has_dense_posterior if is_dense else self.has_posterior):
+        has_room = self.has_dense_posterior if is_dense else self.has_posterior
+        if classes is not None:
+            has_room = self.has_dense_posterior or (self.has_posterior and not classes.dense)
+        if setup.is_fitted and not has_room:
             raise ValueError(
                 f'The method "{self}" has no room for what `fit` found: use "auto", or fit again '
                 'with `model="dropout"`.'
             )
-        if setup.temperature_model is not None and setup.task != "classification":
+        if setup.temperature_model is not None and setup.task == "regression":
             raise ValueError(
                 "A temperature was fitted, which is for classes; use "
                 '`task="classification"`, or fit again.'

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from howsure.methods.classified import certain, judged_at, with_temperature
+from howsure.methods.classified import certain, class_scores, with_temperature
 from howsure.methods.method import Method
 from howsure.methods.pixels import with_model_var
 from howsure.methods.sampling import predict_by_sampling
@@ -28,8 +28,8 @@ def predict(setup: Setup, x: Any) -> Prediction:
     if setup.temperature_model is not None:  # All samples of an image have its temperature.
         if setup.noise is None and not setup.has_masks(x):
             return certain(setup, x)
-        judged = judged_at(setup, x)
-        return with_temperature(predict_by_sampling(setup, x, judged), judged)
+        scores = class_scores(setup, x)
+        return with_temperature(predict_by_sampling(setup, x, scores), scores)
     if setup.variance_model is None:
         return predict_by_sampling(setup, x)
     sensor = setup.with_(variance_model=None)

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
+from howsure.estimators.softmax import entropy_of, is_elementwise, probabilities_of
 from howsure.isolation import one_at_a_time
 from howsure.moments.interpreter import Propagated, RuleInterpreter, outcome, python_only, run
 from howsure.moments.numerics import layers_of_variances_in
@@ -25,8 +25,9 @@ from howsure.moments.prefix import Prefix, PrefixInterpreter
 from howsure.moments.value import variance_dtype
 from howsure.multipliers import Multiply, Site, draw_uniforms, masks
 from howsure.operations import CallSites
-from howsure.prediction import Prediction, entropy
+from howsure.prediction import Prediction, class_dim
 from howsure.progress import keep_freed_memory
+from howsure.settings import Task
 from howsure.setup import Setup
 from howsure.trees import TensorTree, batch_size, clone_tensors, has_values, select_output
 
@@ -66,8 +67,8 @@ class Pass:
         """The means and the variances of the outputs."""
         result = self.propagated(prefix)
         self.parts = TensorTree(result.mean)
-        if self.setup.task == "classification":
-            check_classes(self.parts.tensors[1])
+        if self.setup.task != "regression":
+            check_classes(self.parts.tensors[1], self.setup.task)
         return tuple(self.parts.tensors), tuple(TensorTree(result.var).tensors)
 
     def propagated(self, prefix: Prefix | None = None) -> Propagated:
@@ -92,25 +93,29 @@ class Pass:
                 "Classification needs a model that returns one tensor of logits, not a "
                 f"{type(output).__name__}."
             )
-        check_classes(output)
-        return F.softmax(output, dim=1 if output.dim() > 1 else 0), output
+        check_classes(output, self.setup.task)
+        return probabilities_of(output, self.setup.task), output
 
     def with_entropy(self, output: Any) -> Any:
         """The same, for classification with the entropy of the probabilities, (batch, 1, ...)."""
         finished = self.finished(output)
         if self.setup.task == "regression":
             return finished
-        axis = 1 if output.dim() > 1 else 0
-        return *finished, entropy(finished[0], dim=axis).unsqueeze(axis)
+        entropies = entropy_of(finished[0], self.setup.task)
+        if not is_elementwise(output, self.setup.task):
+            entropies = entropies.unsqueeze(class_dim(output))
+        return *finished, entropies
 
 
-def check_classes(logits: Tensor) -> None:
+def check_classes(logits: Tensor, task: Task) -> None:
     """An error for a single class; a warning if the outputs look like probabilities."""
-    axis = 1 if logits.dim() > 1 else 0
+    if is_elementwise(logits, task):
+        return
+    axis = class_dim(logits)
     if logits.shape[axis] == 1:
         raise ValueError(
             "Classification needs a logit for each class, and there is one: its softmax is 1 "
-            "whatever it is. Of two classes give both: `output=lambda y: torch.cat([0 * y, y], 1)`."
+            'whatever it is. Of two classes with one logit: `task="binary"`.'
         )
     if not has_values(logits) or not logits.numel() or bool((logits < 0).any()):
         return
@@ -250,7 +255,7 @@ def prediction(
         return Prediction(run.parts.unflatten(means), *variances, notes=run.notes)
     logits = Prediction(means[1], noisy[1], model_vars[1], run.notes)
     per_sample = means[0][None] if samples is None else samples
-    expected = entropy(per_sample, dim=2 if per_sample.dim() > 2 else 1).mean(0)
+    expected = torch.stack([entropy_of(each, setup.task) for each in per_sample]).mean(0)
     return Prediction(means[0], noisy[0], model_vars[0], run.notes, logits, expected)
 
 

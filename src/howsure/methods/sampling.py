@@ -17,13 +17,13 @@ from torch import Tensor
 
 from howsure.estimators.gradients import ALL, Derivatives, Rows
 from howsure.estimators.sampling import MOST_SAMPLES, Samples, sample
+from howsure.estimators.softmax import is_elementwise
 from howsure.estimators.variances import Variances, with_variances
-from howsure.methods.classified import judged_at
 from howsure.methods.method import note_on_nothing
 from howsure.methods.passes import Pass, own_random_numbers
-from howsure.methods.temperature import Judged
+from howsure.methods.temperature import ClassScores, cool
 from howsure.noise import number_of
-from howsure.prediction import Details, Prediction
+from howsure.prediction import Details, Prediction, class_dim
 from howsure.probe import RANDOM, notes_on, probe_model
 from howsure.problem import Layout, Probe, Problem
 from howsure.setup import Setup
@@ -80,11 +80,14 @@ def sample_rows(problem: Problem, rows: Tensor) -> SampledRows:
     return SampledRows(rows, variances, samples.mean[places])
 
 
-def replace_class_rows(prediction: Prediction, setup: Setup, x: Any, rows: Tensor) -> Prediction:
+def replace_class_rows(
+    prediction: Prediction, setup: Setup, x: Any, rows: Tensor, scores: ClassScores | None
+) -> Prediction:
     """Class probabilities with those of samples for some rows, given as indices."""
-    judged = judged_at(setup, x)
-    problem = _problem_of_classes(setup, x, setup.once(probe_model, x), judged)
-    chosen, places = _places(problem, rows)
+    probe = setup.once(probe_model, x)
+    chosen, places = _places(Problem(setup, x, probe), rows)
+    temperature = None if scores is None else scores.temperature[chosen]
+    problem = _problem_of_classes(setup, x, probe, temperature)
     with torch.no_grad():
         moments = _sample(problem, SAMPLES, chosen)
     sampled = _prediction(problem, moments, moments.mean, (), is_biased=False)
@@ -94,7 +97,7 @@ def replace_class_rows(prediction: Prediction, setup: Setup, x: Any, rows: Tenso
         return value.index_copy(0, rows, getattr(part, name)[places].to(value))
 
     names = ["data_var", "model_var", "std_error"]
-    names += ["mean"] if setup.prediction == "mean" else []
+    names += ["mean"] if setup.prediction != "network" else []
     assert prediction.logits is not None and sampled.logits is not None
     pairs = (prediction.logits, sampled.logits)
     logits = replace(prediction.logits, **{name: put(name, *pairs) for name in names})
@@ -182,12 +185,13 @@ def _at_once(problem: Problem) -> int:
 
 
 def predict_by_sampling(
-    setup: Setup, x: Any, judged: Judged | None = None, *, is_biased: bool = False
+    setup: Setup, x: Any, scores: ClassScores | None = None, *, is_biased: bool = False
 ) -> Prediction:
     """The prediction; `is_biased` divides the variance by the number of samples, as the paper."""
     probe = setup.once(_probe, x)
-    if setup.task == "classification":
-        problem = _problem_of_classes(setup, x, probe, judged)
+    if setup.task != "regression":
+        temperature = None if scores is None else scores.temperature
+        problem = _problem_of_classes(setup, x, probe, temperature)
     else:
         problem = Problem(setup, x, probe)
     samples = setup.samples or SAMPLES
@@ -222,10 +226,12 @@ def predict_by_sampling(
     return _prediction(problem, moments, mean, tuple(notes), is_biased=is_biased)
 
 
-def _problem_of_classes(setup: Setup, x: Any, probe: Probe, judged: Judged | None) -> Problem:
+def _problem_of_classes(setup: Setup, x: Any, probe: Probe, temperature: Tensor | None) -> Problem:
     """The model with the softmax of its logits, at their temperature, and the entropy."""
-    problem, classes = Problem(setup, x, probe), Pass(setup, x)
-    problem.finish = lambda out: classes.with_entropy(out if judged is None else judged.cooled(out))
+    problem, run = Problem(setup, x, probe), Pass(setup, x)
+    problem.finish = lambda out: run.with_entropy(
+        out if temperature is None else cool(out, temperature)
+    )
     return problem
 
 
@@ -343,12 +349,15 @@ def _prediction(
         problem.split(flat, wide=True) for flat in (data, model, found.std_error)
     )
     logits = Prediction(means[1], data_vars[1], model_vars[1], std_error=errors[1])
+    expected = problem.split(found.mean)[2]
+    if not is_elementwise(means[1], setup.task):
+        expected = expected.squeeze(class_dim(means[1]))
     return Prediction(
         means[0],
         data_vars[0],
         model_vars[0],
         notes,
         logits,
-        expected_entropy=problem.split(found.mean)[2].squeeze(1),
+        expected_entropy=expected,
         std_error=errors[0],
     )

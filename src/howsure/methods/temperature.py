@@ -1,14 +1,26 @@
 """A temperature for every input, from its distances to the inputs that the network knows.
 
-    log T = log T0 + growth_1 (u_1 - q_1)_+ + growth_2 (u_2 - q_2)_+
+    log T       = log T0 + growth_1 (u_1 - q_1)_+ + growth_2 (u_2 - q_2)_+
+    log novelty = u_1 / 2 + u_2 + r (q_E - E)_+ - its held-out quantile
 
-T0 is best for held-out data. u_1 is the log squared distance to the 6th neighbour among the known
-inputs, by the normalised input of the last layer; u_2 the log of the squared Mahalanobis distance
+T0 is best for held-out data. u_1 is the log squared distance to the 6th neighbor among the known
+inputs, by the normalized input of the last layer; u_2 the log of the squared Mahalanobis distance
 of what goes into each layer, averaged over places, per number and over layers. Of the layers with
-places the first half is left out: its averages are colours and brightness. q is the 75 % quantile
-of u on held-out inputs: known ones keep T0, others get probabilities that are less sure.
-Where every pixel has classes of its own, all pixels of an image have its temperature, by the
-distance over all layers, and q is the 90 % quantile.
+places the first half is left out: its averages are colors and brightness. E is the log-sum-exp of
+the logits (Liu et al. 2020, "Energy-based out-of-distribution detection"). q is the 75 % quantile
+on held-out inputs: known ones keep T0, others get probabilities that are less sure.
+Where every pixel or token has classes of its own, all of an input have its temperature, by the
+distance over all layers, and the temperature grows from the 90 % quantile.
+
+The temperature also says how much of the uncertainty is the model's. Let the logits be Gaussian
+around the network's, so that the mean of the softmax is p = softmax(logits / T), for logits that
+are those of T_r = min(T0, 1) when nothing is in doubt. Since d softmax_k / d logit_k is
+q_k (1 - q_k), the mean of q_k (1 - q_k) is the derivative of that mean, p_k (1 - p_k) T_r / T, and
+
+    Var q_k = p_k (1 - p_k) (1 - T_r / T),
+
+for any number of classes. With T_r = T0 a network's overconfidence on held-out data would be no
+doubt at all; with T_r = 1 the variance follows the disagreement of two networks (docs/model.md).
 """
 
 from __future__ import annotations
@@ -20,9 +32,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from howsure.estimators.softmax import class_logits
 from howsure.methods.activations import Activations, read
 from howsure.posterior.laplace import count_sketch
-from howsure.posterior.variance_model import KNOWN, quantiles_of
+from howsure.posterior.variance_model import KNOWN
 from howsure.setup import Setup
 
 NEIGHBOUR = 6
@@ -139,10 +152,11 @@ class TemperatureModel:
         distances: The known inputs; `None` if the temperature is the same for all.
         growth: How fast log T grows with either distance.
         thresholds: The distances from which it grows, (2,).
-        known: The held-out quantile of their weighted sum that is a novelty of 1.
-        quantiles: Of the held-out inputs' novelty in equal steps, (`masks.novelty.QUANTILES`,).
+        energy: The weight r of the energy in the novelty, and the energy q_E below which it counts.
+        known: The held-out quantile of the score that is a novelty of 1.
+        quantiles: Of the held-out inputs' novelty in equal steps.
         notes: What a user should know about it.
-        dense: Whether every pixel has classes of its own.
+        dense: Whether every pixel or token has classes of its own.
     """
 
     temperature: float
@@ -150,15 +164,11 @@ class TemperatureModel:
     distances: Distances | None
     growth: tuple[float, float]
     thresholds: Tensor
+    energy: tuple[float, float]
     known: float
     quantiles: Tensor
     notes: tuple[str, ...] = ()
     dense: bool = False
-
-    @property
-    def grows_from(self) -> float:
-        """The quantile of the held-out distances from which it grows."""
-        return grows_from(dense=self.dense)
 
     @property
     def novelty_quantiles(self) -> Tensor | None:
@@ -170,83 +180,102 @@ class TemperatureModel:
         beyond = (logs - self.thresholds.to(logs)).clamp(min=0)
         return self.temperature * (beyond @ logs.new_tensor(self.growth)).exp()
 
-    def novelty(self, logs: Tensor) -> Tensor:  # (rows, 2) -> (rows,)
-        """The weighted product of the distances; above 1 for a quarter of the held-out inputs."""
-        return (weighted(logs) - self.known).exp()
-
-    def judged(self, setup: Setup, x: Any) -> Judged:
+    def score_inputs(self, setup: Setup, x: Any) -> ClassScores:
         """Logits, temperature and novelty of some inputs, by one plain pass."""
-        seen = read(setup, x, () if self.distances is None else self.distances.wanted)
-        if seen.logits.shape[1] != self.classes:
+        activations = read(setup, x, () if self.distances is None else self.distances.wanted)
+        logits = activations.logits
+        classes = class_logits(logits, setup.task)
+        if classes.shape[1] != self.classes:
             raise ValueError(
-                f"The model returns {seen.logits.shape[1]} logits, and the temperature was fitted "
+                f"The model returns {classes.shape[1]} logits, and the temperature was fitted "
                 f"for {self.classes} classes; fit again."
             )
-        if self.distances is None:
-            constant = seen.logits.new_full((len(seen.logits),), self.temperature)
-            return Judged(seen.logits, constant, None, self.notes)
-        logs = self.distances.logs(seen)
-        dtype = seen.logits.dtype if seen.logits.dtype == torch.float64 else torch.float32
-        found = self.at(logs).to(dtype), self.novelty(logs).to(dtype)
-        return Judged(seen.logits, *found, self.notes)
+        dtype = logits.dtype if logits.dtype == torch.float64 else torch.float32
+        temperature = torch.full((len(logits),), self.temperature, dtype=dtype).to(logits.device)
+        novelty = None
+        if self.distances is not None:
+            logs = self.distances.logs(activations)
+            temperature = self.at(logs).to(dtype)
+            score = novelty_score(logs, energy_of(classes), self.energy)
+            novelty = (score - self.known).exp().to(dtype)
+        share = 1 - min(self.temperature, 1.0) / temperature
+        return ClassScores(logits, temperature, novelty, share.clamp(min=0), self.notes)
 
     def state(self) -> dict[str, Any]:
         """Tensors, numbers and text, to be saved."""
-        own = {**_table(self), "growth": list(self.growth), "notes": list(self.notes)}
+        pairs = {"growth": list(self.growth), "energy": list(self.energy)}
+        state = {**_table(self), **pairs, "notes": list(self.notes)}
         if self.distances is not None:
             layers = [_table(layer) for layer in self.distances.layers]
-            own["distances"] = {**_table(self.distances), "layers": layers}
-        return own
+            state["distances"] = {**_table(self.distances), "layers": layers}
+        return state
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> TemperatureModel:
         """What `state` gave."""
-        own = {**state, "growth": tuple(state["growth"]), "notes": tuple(state["notes"])}
-        if own["distances"] is not None:
-            layers = tuple(LayerGaussian(**each) for each in own["distances"]["layers"])
-            own["distances"] = Distances(**{**own["distances"], "layers": layers})
-        return cls(**own)
+        values = {**state, **{name: tuple(state[name]) for name in ("growth", "energy", "notes")}}
+        if values["distances"] is not None:
+            layers = tuple(LayerGaussian(**layer) for layer in values["distances"]["layers"])
+            values["distances"] = Distances(**{**values["distances"], "layers": layers})
+        return cls(**values)
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
-    """Some inputs with their temperature.
+class ClassScores:
+    """What `fit` says about some inputs.
 
     Attributes:
-        logits: What the network says, (rows, classes) or (rows, classes, height, width).
+        logits: What the network says, (rows, classes) or more axes.
         temperature: (rows,).
         novelty: (rows,); `None` if nothing is known about distances.
+        model_share: The model's share of p (1 - p), (rows,).
         notes: What a user should know.
     """
 
     logits: Tensor
     temperature: Tensor
     novelty: Tensor | None
+    model_share: Tensor
     notes: tuple[str, ...]
 
-    def cooled(self, logits: Tensor) -> Tensor:  # (points * rows, classes, ...)
-        """Logits at one or several points divided by the temperature of their input."""
-        points = len(logits) // max(1, len(self.temperature))
-        t = self.temperature.to(logits).repeat(points)
-        return logits / t.reshape(-1, *(1,) * (logits.dim() - 1))
+
+def cool(logits: Tensor, temperature: Tensor) -> Tensor:  # (points * rows, classes, ...), (rows,)
+    """Logits at one or several points divided by the temperature of their input."""
+    points = len(logits) // max(1, len(temperature))
+    return logits / temperature.to(logits).repeat(points).reshape(-1, *(1,) * (logits.dim() - 1))
 
 
-def grows_from(*, dense: bool) -> float:
+def threshold_quantile(*, dense: bool) -> float:
     """The quantile of the held-out distances from which the temperature grows."""
     return _OF_IMAGES if dense else KNOWN
 
 
-def weighted(logs: Tensor) -> Tensor:  # (rows, 2) -> (rows,)
-    """The sum of the log distances by which inputs are ranked; it needs no fit."""
-    return logs @ logs.new_tensor(GROWTH)
+def energy_of(logits: Tensor) -> Tensor:  # (rows, classes, ...) -> (rows,)
+    """The log-sum-exp of the logits, averaged over pixels, tokens or labels."""
+    return logits.double().logsumexp(1).reshape(len(logits), -1).mean(1)
 
 
-def quantiles_of_novelty(logs: Tensor, level: float) -> tuple[float, Tensor]:
-    """The quantile of the held-out inputs that is a novelty of 1, and all quantiles."""
-    score = weighted(logs)
-    known = float(score.quantile(level))
-    return known, (quantiles_of(score) - known).exp()
+def novelty_score(logs: Tensor, energy: Tensor, weights: tuple[float, float]) -> Tensor:  # (rows,)
+    """The log of the novelty but for a constant: both log distances, and a lack of energy.
+
+    More energy than known inputs have makes nothing less new: far from all known inputs a network
+    of ReLUs is surer without end (Hein et al. 2019).
+    """
+    weight, level = weights
+    return logs @ logs.new_tensor(GROWTH) + weight * (level - energy.to(logs)).clamp(min=0)
+
+
+def weigh_energy(logs: Tensor, energy: Tensor) -> tuple[float, float]:
+    """The weight of the energy beside the distances, and the energy of most held-out inputs.
+
+    By their interquartile ranges it counts twice as much as the distances. With one time as much
+    the mean AUROC of nine unknown sets is .966 and not .973 on ResNet-20, .957 and not .958 on -32.
+    """
+    level, distances = float(energy.quantile(KNOWN)), logs @ logs.new_tensor(GROWTH)
+    low, high = torch.stack([distances, energy]).quantile(logs.new_tensor([1 - KNOWN, KNOWN]), 1)
+    spread = high - low
+    return (float(2 * spread[0] / spread[1]), level) if spread[1] > 0 else (0.0, level)
 
 
 def _table(value: TemperatureModel | Distances | LayerGaussian) -> dict[str, Any]:
-    return {each.name: getattr(value, each.name) for each in fields(value)}
+    return {field.name: getattr(value, field.name) for field in fields(value)}

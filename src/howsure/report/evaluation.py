@@ -77,7 +77,8 @@ def from_predictions(
     Args:
         predictions: By noise level, in multiples of the sensor's std; one entry is enough.
         target: True values, or classes.
-        task: "regression" or "classification"; the means are then probabilities.
+        task: "regression", or "classification", "binary" or "multilabel": the means are then
+            probabilities.
         options: As in `build`; `inputs` says whether the noise was added to the inputs.
     """
     if not predictions:
@@ -138,7 +139,7 @@ def _views(
 ) -> tuple[tuple[str, ...], tuple[tuple[View, ...], ...]]:
     """Names of the outputs, and what is said by level and output."""
     names = options.output_names(outcomes[0].mean.shape[1])
-    if task == "classification":
+    if task != "regression":
         views = classification.views(outcomes, levels)
         return ("all classes",), tuple((view,) for view in views)
     by_output = zip(*separate_outputs(outcomes), strict=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure.fit.objectives import check_targets
-from howsure.prediction import Prediction, entropy
+from howsure.prediction import Prediction, class_dim, entropy
 from howsure.trees import TensorTree
 
 # Up to so many outputs can be looked at one by one.
@@ -66,10 +66,19 @@ def outcome_of(prediction: Prediction, target: Tensor, task: str) -> Outcome:
     for name, value in (("mean", mean), ("variance", data_var + model_var)):
         if not bool(value.isfinite().all()):
             raise ValueError(f"The predicted {name} contains NaN or infinity; nothing can be said.")
-    mean, data_var, model_var = (_as_outputs(t) for t in (mean, data_var, model_var))
     if task == "regression":
+        mean, data_var, model_var = (_as_outputs(t) for t in (mean, data_var, model_var))
         return Outcome(mean, data_var, model_var, _as_outputs(target))
-    return Outcome(mean, data_var, model_var, _as_outputs(target.unsqueeze(1))[:, 0].long())
+    entropies = prediction.expected_entropy
+    if entropies is not None and entropies.shape == mean.shape:  # "no" and "yes" of every element
+        classes = torch.stack([1 - mean, mean], 1)
+        data_var, model_var = (torch.stack([var, var], 1) for var in (data_var, model_var))
+    else:
+        axis = class_dim(mean)
+        classes, data_var, model_var = (t.movedim(axis, 1) for t in (mean, data_var, model_var))
+    labels = target.detach().cpu().reshape(len(target), -1).long()
+    classes, data_var, model_var = (_as_outputs(t) for t in (classes, data_var, model_var))
+    return Outcome(classes, data_var, model_var, labels)
 
 
 def separate_outputs(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
