@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from howsure import calibrate as calibration
 from howsure.arrays import as_tensors, number_range
-from howsure.deploy.compiling import Compiled
+from howsure.deploy.compile import Compiled
 from howsure.files import write_atomically
 from howsure.fit import Found, ModelPart, fit_method
 from howsure.methods import Choice, Method, MethodName, choose, method_of
