@@ -176,6 +176,18 @@ def test_without_a_compiler_it_runs_as_before():
     assert "runs uncompiled" in found.stdout, found.stdout + found.stderr
 
 
+def test_what_torch_compiles_around_a_wrapper_is_what_the_wrapper_says():
+    sure, x = hs.Uncertain(perceptron(), 0.1, "gradients", samples=8), torch.rand(4, 3)
+
+    def doubled(x):
+        return sure(2 * x).total_var * 2
+
+    expected = sure(x)
+    found = torch.compile(sure, backend="eager")(x)
+    assert torch.equal(found.total_var, expected.total_var) and found.notes == expected.notes
+    assert torch.equal(torch.compile(doubled, backend="eager")(x), doubled(x))
+
+
 def test_the_compiler_is_imported_only_to_compile():
     code = "import sys, howsure; howsure.Uncertain; print('torch._inductor' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
