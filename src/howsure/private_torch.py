@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
+# What packed and nested sequences call, which have no public operators.
+from torch import _VF as variable_functions
 from torch import Tensor
 
 # Traces under a mode without real tensors need the Python implementations of operators.
@@ -39,6 +42,7 @@ __all__ = [
     "nn_operators",
     "pytree",
     "set_mkldnn_enabled",
+    "variable_functions",
     "write_package",
 ]
 
