@@ -122,7 +122,7 @@ WEIGHTS = {
     "in place": lambda m: m[0].weight.data.mul_(2),
     "by numpy": lambda m: m[0].bias.detach().numpy().__iadd__(1),
     "another parameter": lambda m: setattr(m[2], "weight", nn.Parameter(2 * m[2].weight.data)),
-    "another layer": lambda m: m.__setitem__(2, nn.Linear(5, 2)),
+    "another layer": lambda m: m.__setitem__(2, nn.Linear(5, 2).eval()),
 }
 
 
