@@ -3,7 +3,10 @@
 import ast
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import get_args
+
+import torch
 
 import howsure as hs
 
@@ -22,6 +25,26 @@ def test_the_laboratory_uses_no_private_names():
 def test_howsure_does_not_import_the_laboratory():
     assert not [path for path in PACKAGE.rglob("*.py") if "import howsure_lab" in path.read_text()]
     assert not [path for path in PACKAGE.rglob("*.py") if "from howsure_lab" in path.read_text()]
+
+
+def private_modules(path):
+    """Modules of torch with a private name that a file imports or reads."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if "._" in alias.name)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
+            yield from (
+                name for alias in node.names if "._" in (name := f"{node.module}.{alias.name}")
+            )
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch":
+            is_module = isinstance(getattr(torch, node.attr, None), ModuleType)
+            if is_module and node.attr.startswith("_") and not node.attr.startswith("__"):
+                yield f"torch.{node.attr}"
+
+
+def test_private_modules_of_torch_are_in_one_file():
+    using = {path.name for path in PACKAGE.rglob("*.py") if list(private_modules(path))}
+    assert using == {"private_torch.py"}
 
 
 # Words that are names of methods, and mean something else in these files.

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from howsure.deploy.compiling.backward import COMPILED, DECOMPOSITIONS
+from howsure.deploy.tracing import COMPILED, DECOMPOSITIONS
 
 aten = torch.ops.aten
 

@@ -13,8 +13,8 @@ from torch._dynamo.utils import counters
 
 import howsure as hs
 from compilers import CASES, assert_same, needs_compiler, without_compiler_warnings
-from howsure.deploy.compiling import Compiled
-from howsure.deploy.compiling.tracing import traced
+from howsure.deploy.compile import Compiled, Program, read_state
+from howsure.deploy.tracing import traced
 from howsure.methods import METHODS
 from nets import perceptron, small_image_net
 
@@ -49,26 +49,29 @@ def test_errors_are_those_of_eager():
         Compiled()(sure.setup, METHODS["adf"], torch.full((2, 3), float("nan")))
 
 
-def test_new_shapes_weights_and_settings_are_compiled_anew(monkeypatch):
+def test_new_shapes_and_settings_are_compiled_anew(monkeypatch):
     made = []
 
-    def compiled_method(setup, method, x, **_):
+    def compile_method(setup, method, x, **_):
         made.append(tuple(x.shape))
-        return lambda x: method(setup, x)
+        return Program(read_state(setup), lambda tensors, held: method(setup, *tensors), {})
 
-    monkeypatch.setattr("howsure.deploy.compiling.compiled.compiled_method", compiled_method)
+    monkeypatch.setattr("howsure.deploy.compile.compile_method", compile_method)
     model, x = perceptron(), torch.rand(4, 3)
     sure = hs.Uncertain(model, 0.1, "adf").compile()
     sure(x), sure(2 * x)
     assert made == [(4, 3)]
-    with pytest.warns(UserWarning, match=r"Compiling again.*\(2, 3\)"):
+    with pytest.warns(UserWarning, match=r"Compiling again.*2, 3"):
         sure(x[:2])
     with torch.no_grad():
         model[0].weight.mul_(2)
     assert_same(sure(x), hs.Uncertain(model, 0.1, "adf")(x))
+    assert made == [(4, 3), (2, 3)]
     sure.setup = sure.setup.with_(noise=0.4)
-    assert_same(sure(x), hs.Uncertain(model, 0.4, "adf")(x))
-    assert made == [(4, 3), (2, 3), (4, 3), (4, 3)]
+    with pytest.warns(UserWarning, match="Compiling again.*the settings, has changed"):
+        found = sure(x)
+    assert_same(found, hs.Uncertain(model, 0.4, "adf")(x))
+    assert made == [(4, 3), (2, 3), (4, 3)]
 
 
 @needs_compiler
@@ -118,9 +121,9 @@ def test_a_large_batch_is_one_program_run_in_parts(monkeypatch):
     sure = hs.Uncertain(model, 0.1, "gradients")
     x, traces = torch.rand(6, 3), []
     # 8 points of 3 numbers for each of at most 4 rows: 3 divide the batch.
-    monkeypatch.setattr("howsure.deploy.compiling.program._ELEMENTS", 100)
+    monkeypatch.setattr("howsure.deploy.compile._ELEMENTS", 100)
     monkeypatch.setattr(
-        "howsure.deploy.compiling.program.traced",
+        "howsure.deploy.compile.traced",
         lambda function, tensors, *_: traces.append(tensors[0].shape) or traced(function, tensors),
     )
     compiled = Compiled()
@@ -156,7 +159,7 @@ def test_gradients_that_eager_does_not_take_as_they_are_run_as_before(model, opt
 def test_without_a_compiler_it_runs_as_before():
     code = """
         import warnings, torch, howsure as hs
-        from howsure.deploy.compiling import Compiled
+        from howsure.deploy.compile import Compiled
         from howsure.methods import METHODS
         sure = hs.Uncertain(torch.nn.Linear(2, 1).eval(), 0.1, "adf")
         with warnings.catch_warnings(record=True) as found:
@@ -171,6 +174,18 @@ def test_without_a_compiler_it_runs_as_before():
         env={**os.environ, "CXX": "/does/not/exist", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
     )
     assert "runs uncompiled" in found.stdout, found.stdout + found.stderr
+
+
+def test_what_torch_compiles_around_a_wrapper_is_what_the_wrapper_says():
+    sure, x = hs.Uncertain(perceptron(), 0.1, "gradients", samples=8), torch.rand(4, 3)
+
+    def doubled(x):
+        return sure(2 * x).total_var * 2
+
+    expected = sure(x)
+    found = torch.compile(sure, backend="eager")(x)
+    assert torch.equal(found.total_var, expected.total_var) and found.notes == expected.notes
+    assert torch.equal(torch.compile(doubled, backend="eager")(x), doubled(x))
 
 
 def test_the_compiler_is_imported_only_to_compile():

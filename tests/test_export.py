@@ -11,9 +11,9 @@ from torch import nn
 import howsure as hs
 from exports import EXAMPLE, QUIET, assert_same, in_onnxruntime, needs_onnx
 from howsure.calibrate import AffineVariance, Conformal, VarianceScale
-from howsure.deploy.compiling.tracing import traced
-from howsure.deploy.exporting import ExportError, export, read_metadata
-from howsure.deploy.exporting.any_batch import BatchSizeMattersError, for_any_batch
+from howsure.deploy.any_batch import BatchSizeMattersError, for_any_batch
+from howsure.deploy.export import ExportError, export, read_metadata
+from howsure.deploy.tracing import traced
 from nets import TwoSensors, perceptron, small_image_net
 
 pytestmark = QUIET

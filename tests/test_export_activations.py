@@ -8,8 +8,7 @@ from torch.nn import functional as F
 import howsure as hs
 from exports import QUIET, assert_same, in_onnxruntime, needs_onnx
 from howsure import export
-from howsure.deploy.compiling.backward import mish_backward, silu_backward
-from howsure.deploy.compiling.tracing import traced
+from howsure.deploy.tracing import mish_backward, silu_backward, traced
 from howsure.errors import ExportError
 
 pytestmark = QUIET

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.deploy.exporting import export
+from howsure.deploy.export import export
 from nets import perceptron
 
 SOURCE = Path(__file__).parents[1] / "examples" / "cpp" / "run.cpp"

@@ -9,8 +9,14 @@ from torch import nn
 
 import howsure as hs
 from exports import EXAMPLE, QUIET, needs_onnx
-from howsure.deploy.exporting import ExportError, export, read_metadata
-from howsure.deploy.exporting.checking import _difference, _is_rounding, _scales
+from howsure.deploy.export import (
+    ExportError,
+    export,
+    is_rounding,
+    read_metadata,
+    relative_difference,
+    scales_of,
+)
 from nets import perceptron, small_image_net
 
 pytestmark = QUIET
@@ -136,17 +142,17 @@ def test_example_draws_masks_without_howsure(suffix, tmp_path):
 def test_rounding_of_means_explains_tiny_variances_only():
     rounding = 1e-6
     tiny, moved = torch.tensor([1e-11]), torch.tensor([1.5e-11])
-    assert _difference(tiny, moved, 1e-11) > 0.1
-    assert _is_rounding("model_var", tiny, moved, rounding)
-    assert not _is_rounding("mean", tiny, moved, rounding)
+    assert relative_difference(tiny, moved, 1e-11) > 0.1
+    assert is_rounding("model_var", tiny, moved, rounding)
+    assert not is_rounding("mean", tiny, moved, rounding)
     large = torch.tensor([1e-2])
-    assert not _is_rounding("model_var", large, large * 1.001, rounding)
-    assert not _is_rounding("model_var", tiny, torch.tensor([float("nan")]), rounding)
-    assert not _is_rounding("model_var", tiny, tiny[:0], rounding)
-    assert _difference(tiny, tiny[:0], 1.0) == float("inf")
+    assert not is_rounding("model_var", large, large * 1.001, rounding)
+    assert not is_rounding("model_var", tiny, torch.tensor([float("nan")]), rounding)
+    assert not is_rounding("model_var", tiny, tiny[:0], rounding)
+    assert relative_difference(tiny, tiny[:0], 1.0) == float("inf")
 
 
 def test_a_part_that_is_0_is_measured_by_the_total_variance():
     mean, data, model = torch.zeros(2, 1), torch.full((2, 1), 4.0), torch.zeros(2, 1)
-    assert _scales([mean, data, model]) == [2.0, 4.0, 4.0]
-    assert _difference(model, model + 4e-7, 4.0) == pytest.approx(1e-7)
+    assert scales_of([mean, data, model]) == [2.0, 4.0, 4.0]
+    assert relative_difference(model, model + 4e-7, 4.0) == pytest.approx(1e-7)

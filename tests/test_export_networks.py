@@ -6,7 +6,7 @@ from torch import nn
 
 import howsure as hs
 from exports import QUIET, assert_same, in_onnxruntime, needs_onnx
-from howsure.deploy.exporting import export
+from howsure.deploy.export import export
 
 pytestmark = QUIET
 

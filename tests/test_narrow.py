@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 import howsure as hs
 from compilers import needs_compiler
-from howsure.deploy.compiling import program
-from howsure.deploy.compiling.tracing import traced
+from howsure.deploy import compile as program
+from howsure.deploy.tracing import traced
 from howsure.methods import METHODS
 from howsure.moments.numerics import expectation, widths_noted
 from howsure.trees import TensorTree
@@ -133,12 +133,12 @@ def test_without_a_second_program_it_runs_uncompiled(monkeypatch):
         if not may_assume:
             raise OSError("no room")
 
-        def run(x):
+        def run(tensors, held):
             raise program.TooWideError
 
-        return run
+        return program.Program(program.read_state(setup), run, {})
 
-    monkeypatch.setattr("howsure.deploy.compiling.compiled.compiled_method", not_again)
+    monkeypatch.setattr("howsure.deploy.compile.compile_method", not_again)
     sure, plain = (hs.Uncertain(Tokens().eval(), 1e-2, "adf") for _ in range(2))
     x = torch.rand(2, 3, 4)
     again, uncompiled = "Compiling again", "runs uncompiled.*no room"

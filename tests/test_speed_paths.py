@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import howsure as hs
-from howsure.deploy.compiling.tracing import traced
+from howsure.deploy.tracing import traced
 from howsure.methods.passes import usual_chunk
 from howsure.moments.numerics import in_blocks, squared, unit_tail
 from howsure.moments.value import Moments

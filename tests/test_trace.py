@@ -7,8 +7,8 @@ from torch.nn.utils import prune
 
 import howsure as hs
 from compilers import CASES, assert_same, needs_compiler, without_compiler_warnings
-from howsure.deploy.compiling.program import compiled_method
-from howsure.deploy.compiling.tracing import traced
+from howsure.deploy.compile import compile_method
+from howsure.deploy.tracing import traced
 from howsure.methods import METHODS
 from howsure.trees import TensorTree
 from nets import small_image_net
@@ -154,7 +154,7 @@ def test_a_trace_leaves_no_stand_ins_in_the_model(made, tmp_path):
     model, x = Keeps().eval(), torch.rand(2, 3)
     weight, sure = model.layer.weight, hs.Uncertain(model, 0.1, "adf")
     if made == "compiled":
-        compiled_method(sure.setup, METHODS["adf"], x)
+        compile_method(sure.setup, METHODS["adf"], x)
     else:
         hs.export(sure, x, tmp_path / "net.pt2")
     assert type(model.layer.weight) is Tensor and torch.equal(model.layer.weight, weight)

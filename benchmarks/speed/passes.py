@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure.deploy.compiling.program import compiled_graph
-from howsure.deploy.compiling.tracing import traced
+from howsure.deploy.compile import compiled_graph
+from howsure.deploy.tracing import traced
 from speed.networks import Network
 
 NOISE = (2 / 255) ** 2

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from howsure.auditing.trace import trace as trace
     from howsure.data import distributed as distributed
     from howsure.data.scoring import predict_to_file as predict_to_file
-    from howsure.deploy.exporting import export as export
+    from howsure.deploy.export import export as export
     from howsure.deploy.gate import Gate as Gate
     from howsure.deploy.gate import blend as blend
     from howsure.errors import NoRuleError as NoRuleError
@@ -53,7 +53,7 @@ _HOMES = {
     "batches": "howsure.arrays",
     "blend": "howsure.deploy.gate",
     "check": "howsure.auditing.check",
-    "export": "howsure.deploy.exporting",
+    "export": "howsure.deploy.export",
     "missing_rules": "howsure.auditing.check",
     "predict_to_file": "howsure.data.scoring",
     "propagate": "howsure.moments.interpreter",

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from howsure.private_torch import pytree
 from howsure.trees import TensorTree, has_values, map_leaves
 
 # Samples of a dataset that make a batch.

@@ -42,3 +42,15 @@ def unsealed(path: Path, context: bytes = b"") -> bytes | None:
         return None
     content = whole[: -hashlib.sha256().digest_size]
     return content if whole == sealed(content, context) else None
+
+
+def check_trusted(path: Path, *, trust: bool) -> None:
+    """An error if a `.pt2` file is missing, or is to be loaded without the user's word for it."""
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file `{path}`.")
+    if not trust:
+        raise ValueError(
+            f"`{path}` is not loaded: torch unpickles and evaluates what a `.pt2` file holds, so "
+            "it can run code; if you know where it comes from, `--trust` (in Python `trust=True`) "
+            "loads it."
+        )

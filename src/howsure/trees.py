@@ -11,12 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
-    is_functorch_wrapped_tensor,
-)
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
+
+from howsure.private_torch import disable_current_modes, functorch, pytree
 
 
 def map_leaves(function: Callable[..., object], tree: object, *others: object) -> Any:
@@ -185,9 +182,7 @@ class TensorTree:
         """The structure with `values` in place of its floating-point tensors."""
         if self.is_tensor:
             return values[0]
-        return map_leaves(
-            lambda leaf: values[leaf.index] if isinstance(leaf, Slot) else leaf, self.template
-        )
+        return fill_slots(self.template, values)
 
     def unflatten_variance(self, variances: Sequence[object]) -> Any:
         """The same for variances: what is no floating-point tensor, such as an index, has none.
@@ -212,12 +207,17 @@ class Slot:
         self.index = index
 
 
+def fill_slots(template: object, values: Sequence[object]) -> Any:
+    """The structure with values in place of its slots."""
+    return map_leaves(lambda leaf: values[leaf.index] if isinstance(leaf, Slot) else leaf, template)
+
+
 def has_values(tensor: Tensor) -> bool:
     """Whether the values can be looked at: not inside `vmap`, `torch.export` or `torch.compile`."""
     return (
         type(tensor) in (Tensor, torch.nn.Parameter)
         and not is_tracing()
-        and not is_functorch_wrapped_tensor(tensor)
+        and not functorch.is_functorch_wrapped_tensor(tensor)
     )
 
 
@@ -228,4 +228,4 @@ def is_tracing() -> bool:
 
 def outside_tracing() -> AbstractContextManager[object]:
     """Operations on constants are done at once, and a trace sees what comes out."""
-    return _disable_current_modes()
+    return disable_current_modes()

@@ -11,9 +11,8 @@ from torch import nn
 
 import howsure as hs
 from compilers import needs_compiler, without_compiler_warnings
-from howsure.deploy.compiling.compiled import _walk
-from howsure.values.bits import same_bits
-from howsure.values.contents import Snapshot, contents_of
+from howsure.deploy.compile import Program, bits_of, read_state
+from howsure.deploy.state import State
 
 pytestmark = without_compiler_warnings
 OPTIONS = {
@@ -89,14 +88,21 @@ def test_no_method_is_stale(name, method):
     check_not_stale(name, method)
 
 
+def program_of(setup):
+    """A program without code that has frozen all that a setup holds."""
+    state = read_state(setup)
+    copies = {number: tensor.detach().clone() for number, tensor in enumerate(state.tensors)}
+    return Program(state, lambda tensors, held: None, copies)
+
+
 @pytest.mark.parametrize("name", EDITS)
-def test_a_compiled_program_would_be_made_anew(name):
+def test_a_frozen_program_would_be_made_anew(name):
     model = net()
     setup = wrapped(model, "adf").setup
-    kept = Snapshot(_walk(setup).leaves)
-    assert kept.holds(_walk(setup).leaves)
+    program = program_of(setup)
+    assert program.fits(read_state(setup))
     EDITS[name](model)
-    assert not kept.holds(_walk(setup).leaves)
+    assert not program.fits(read_state(setup))
 
 
 def check_compiled(name, method):
@@ -112,6 +118,31 @@ def test_a_compiled_prediction_is_not_stale(name):
     check_compiled(name, "adf")
 
 
+WEIGHTS = {
+    "in place": lambda m: m[0].weight.data.mul_(2),
+    "by numpy": lambda m: m[0].bias.detach().numpy().__iadd__(1),
+    "another parameter": lambda m: setattr(m[2], "weight", nn.Parameter(2 * m[2].weight.data)),
+    "another layer": lambda m: m.__setitem__(2, nn.Linear(5, 2).eval()),
+}
+
+
+@needs_compiler
+def test_weights_are_inputs_of_a_program_without_convolutions():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
+    noise, x = torch.full((3,), 0.1), torch.rand(4, 3)
+    sure = hs.Uncertain(model, noise, "gradients", samples=8).compile()
+    sure(x)
+    (program,) = sure._compiled.programs.values()
+    for name, edit in {**WEIGHTS, "noise": lambda m: noise.mul_(4)}.items():
+        before = numbers(sure(x))
+        edit(model)
+        found, eager = sure(x), hs.Uncertain(model, noise, "gradients", samples=8)(x)
+        torch.testing.assert_close(numbers(found), numbers(eager), rtol=1e-5, atol=1e-6)
+        assert not torch.allclose(numbers(found), before, rtol=1e-3), name
+    assert list(sure._compiled.programs.values()) == [program]
+
+
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["adf", "gradients"])
@@ -120,35 +151,71 @@ def test_no_compiled_prediction_is_stale(name, method):
     check_compiled(name, method)
 
 
-def tensor_in(noise):
-    return next(leaf for leaf in contents_of(noise) if isinstance(leaf, torch.Tensor))
-
-
 @pytest.mark.parametrize(
     "noise, edit",
     [
         (torch.full((8,), 0.01), lambda n: n.mul_(9)),
-        (hs.noise.std(torch.full((8,), 0.1)), lambda n: tensor_in(n).data.mul_(3)),
+        (hs.noise.std(torch.full((8,), 0.1)), lambda n: State(n).tensors[0].data.mul_(3)),
         ((torch.full((8,), 0.01),), lambda n: n[0].numpy().__imul__(9)),
     ],
     ids=["tensor", "noise", "tuple"],
 )
 def test_the_noise_is_part_of_what_is_frozen(noise, edit):
     setup = hs.Uncertain(net(), noise, "adf").setup
-    kept = Snapshot(_walk(setup).leaves)
+    program = program_of(setup)
     edit(noise)
-    assert not kept.holds(_walk(setup).leaves)
+    assert not program.fits(read_state(setup))
 
 
-def test_bits_and_not_numbers_are_compared():
-    nan, other = torch.tensor([float("nan")]), torch.tensor([0x7FC00001], dtype=torch.int32)
-    assert same_bits(nan, nan.clone()) and not same_bits(nan, other.view(torch.float32))
-    assert not same_bits(torch.zeros(3), -torch.zeros(3))
-    assert not same_bits(torch.zeros(2), torch.zeros(2, dtype=torch.float64))
-    for dtype in (torch.bool, torch.bfloat16, torch.complex64, torch.complex128, torch.int8):
-        values = torch.rand(3, 5).mul(3).to(dtype)
-        assert same_bits(values, values.clone()) and same_bits(values.mT, values.mT.clone())
-        assert not same_bits(values, values.logical_not().to(dtype))
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.bfloat16, torch.complex64, torch.complex128, torch.int8]
+)
+def test_bits_and_not_numbers_are_compared(dtype):
+    values = torch.tensor([[1.0, torch.nan, 0.0], [2.0, 1.0, 3.0]]).to(dtype)
+    changes = [(0, 0)] if dtype is torch.bool else [(0, 0), (1, 2)]
+    for tensor in (values, values.mT):
+        program = program_of(hs.Uncertain(net(), tensor, "adf").setup)
+        assert program.fits(read_state(hs.Uncertain(net(), tensor, "adf").setup))
+        for i, j in changes:
+            other = values.clone()
+            other[i, j] = 0
+            other = other.mT if tensor is not values else other
+            assert not torch.equal(bits_of(other), bits_of(tensor))
+
+
+def test_one_zero_is_not_the_other():
+    assert not torch.equal(bits_of(torch.zeros(3)), bits_of(-torch.zeros(3)))
+    nan = torch.tensor([torch.nan])
+    assert torch.equal(bits_of(nan), bits_of(nan.clone()))
+
+
+class Tied(nn.Module):
+    """Two layers that are one, and a third."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = self.second = nn.Linear(3, 3)
+        self.third = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.third(self.second(self.first(x)))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda m: setattr(m, "second", m.third),
+        lambda m: setattr(m, "second", nn.Linear(3, 3)),
+        lambda m: setattr(m.third, "weight", m.first.weight),
+    ],
+    ids=["layer of others", "layer of its own", "weight of others"],
+)
+def test_which_layers_share_weights_is_frozen(edit):
+    model = Tied()
+    before = State(model).signature
+    assert State(model).signature == before
+    edit(model)
+    assert State(model).signature != before
 
 
 @needs_compiler

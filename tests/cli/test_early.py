@@ -25,6 +25,8 @@ REFUSED = {
     "tolerance": (["predict", "a:b", "x.npy", "--tolerance", "a"], "must be a positive number"),
     "rates": (["fit", "a:b", "x.npy", "--rates", "a,b"], "must be numbers with commas"),
     "size": (["fit", "a:b", "x.npy", "--image-size", "3,4,5"], "must be HEIGHT,WIDTH in pixels"),
+    "no trust": (["check", "x.pt2", "x.npy"], "it can run code"),
+    "no program": (["check", "y.pt2", "x.npy", "--trust"], "no file `y.pt2`"),
     "settings' name": (["fit", "a:b", "x.npy", "--out", "s.txt"], "must end in `.json`"),
 }
 PROGRAM = """
@@ -39,13 +41,14 @@ sys.exit(code)
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_before_torch_is_imported(tmp_path, case):
     arguments, words = REFUSED[case]
-    (tmp_path / "x.npy").write_bytes(b"")
+    for name in ("x.npy", "x.pt2"):
+        (tmp_path / name).write_bytes(b"")
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True
     )
     assert ran.returncode == 2 and ran.stdout.split() == ["False", "False"], ran
     assert words in ran.stderr and len(ran.stderr.strip().splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.npy", "x.pt2"]
 
 
 def test_every_method_can_be_asked_for():

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+from howsure.files import check_trusted
+
 # Options that name something to be read, and something to be written.
 _READ = ("data", "weights", "settings", "train_inputs", "audit")
 _WRITTEN = ("out", "heatmap")
@@ -22,6 +24,9 @@ def check_files(options: Namespace) -> None:
             raise ValueError(
                 f"`{out}` would be written over `{path}`, which is read; choose another place."
             )
+    model = given.get("model")
+    if isinstance(model, str) and model.endswith(".pt2") and "trust" in given:
+        check_trusted(Path(model), trust=given["trust"])
     suffixes, out = given.get("suffixes"), given.get("out")
     if suffixes and out is not None and out.suffix not in suffixes:
         endings = ", ".join(f"`{suffix}`" for suffix in suffixes[:-1])

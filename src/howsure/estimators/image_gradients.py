@@ -16,16 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from howsure.operations import Operations
+from howsure.private_torch import hooks_of_saved_tensors
 from howsure.trees import has_values, is_tracing
 
 _FEW_CHANNELS = 4
 # The product has a row for each number of a kernel's window, the gradient one for each output
 # channel. Far beyond this ratio (measured: 22) to write the product takes longer than it saves.
 _MOST_ROWS_PER_CHANNEL = 8
-# Which functions stand between autograd and what it saves: none, or those of a checkpoint, which
-# must find the same tensors when it computes again. Before 2.8, torch does not tell.
-_autograd = getattr(torch._C, "_autograd", None)
-_hooks_of_saved_tensors = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
 # Narrower ones would be added up with their own rounding; oneDNN adds them up in float32.
 _DTYPES = (torch.float32, torch.float64)
 
@@ -33,7 +30,7 @@ _DTYPES = (torch.float32, torch.float64)
 def fast_image_gradients(images: Iterable[Tensor]) -> AbstractContextManager[Any]:
     """A mode for forward passes; one without effect where no image gains from it."""
     gains = any(x.shape[1] <= _FEW_CHANNELS for x in images)
-    if not gains or is_tracing() or _hooks_of_saved_tensors is None:
+    if not gains or is_tracing() or hooks_of_saved_tensors is None:
         return nullcontext()
     return _ImageGradients()
 
@@ -90,8 +87,8 @@ def _gains(x: Tensor, weight: Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and has_values(x)
         and has_values(weight)
-        and _hooks_of_saved_tensors is not None
-        and _hooks_of_saved_tensors(False) is None
+        and hooks_of_saved_tensors is not None
+        and hooks_of_saved_tensors(False) is None
     )
 
 

@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
-from torch.utils import _pytree as pytree
 
 from howsure.errors import NoRuleError
 from howsure.moments.value import Args, Kwargs, Moments, Target, variance_dtype
+from howsure.private_torch import functorch, pytree
 from howsure.trees import has_values
 
 Fallback = Callable[[Target, Args, Kwargs], object]
@@ -136,7 +135,7 @@ def _backward_check(call: RandomCall) -> Callable[[Tensors, Tensors], bool]:
         return lambda directions, pushed: True
     with torch.inference_mode(False), torch.enable_grad():
         inputs = tuple(mean.detach().clone() for mean in call.means)
-        if _functorch.peek_interpreter_stack() is None:
+        if functorch.peek_interpreter_stack() is None:
             outputs = call.floats(*(tensor.requires_grad_() for tensor in inputs))
             pull = None
         else:

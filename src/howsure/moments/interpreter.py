@@ -37,6 +37,7 @@ from howsure.moments.value import (
     variance_dtype,
 )
 from howsure.operations import CallSites
+from howsure.private_torch import OpOverload
 from howsure.progress import keep_freed_memory
 from howsure.trees import as_call, clone_tensors, has_values, is_tracing, map_leaves
 
@@ -349,7 +350,7 @@ class RuleInterpreter:
                 "variance. Use the Python module that was scripted or traced, or "
                 '`fallback="linearise"`.'
             )
-        if isinstance(func, torch._ops.OpOverload):
+        if isinstance(func, OpOverload):
             raise NoRuleError(
                 "Programs have rules as `torch.export` makes them, and after "
                 "`run_decompositions({})`; decomposed further, operations lose theirs. Export "

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from howsure.moments.value import Moments
+from howsure.private_torch import functorch
 from howsure.trees import has_values, is_tracing
 
 # Blocks: large tensors are computed piece by piece, such that temporaries stay in the cache.
@@ -36,10 +36,10 @@ def in_blocks(function: Elementwise, *inputs: Tensor, size: int = _BLOCK) -> tup
     """
     if torch.is_grad_enabled() or is_tracing():
         return function(*inputs)
-    level = _functorch.peek_interpreter_stack()
+    level = functorch.peek_interpreter_stack()
     if level is None or all(map(has_values, inputs)):
         return _blockwise(function, inputs, size)
-    if level.key() != _functorch.TransformType.Vmap:
+    if level.key() != functorch.TransformType.Vmap:
         return function(*inputs)
     return _WholeBatch.apply(function, size, *inputs)  # pyright: ignore[reportReturnType]
 
@@ -464,8 +464,8 @@ def widths_noted() -> Iterator[list[Tensor]]:
 def are_narrow(std: Tensor) -> bool:
     """Whether all of these standard deviations are small, or may be taken for it."""
     # The values that `vmap` and derivatives work on, of all samples.
-    while _functorch.is_functorch_wrapped_tensor(std):
-        std = _functorch.get_unwrapped(std)
+    while functorch.is_functorch_wrapped_tensor(std):
+        std = functorch.get_unwrapped(std)
     noted, is_seen = _widths.get(), has_values(std)
     if not is_seen and noted is None:
         return False

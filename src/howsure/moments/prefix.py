@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
 from howsure.moments.interpreter import Gaussian, RuleInterpreter
 from howsure.moments.rule import Rule, Target
 from howsure.moments.value import Args, Kwargs, Moments
 from howsure.operations import CallSites
+from howsure.private_torch import pytree
 
 # Elements of means and variances that are kept, a quarter of a gigabyte of float32, or a few times
 # the largest result, which takes as much while it is computed; what comes after is repeated.

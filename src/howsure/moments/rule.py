@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _nn  # pyright: ignore[reportAttributeAccessIssue]
 
 from howsure.moments.value import Moments, Target
+from howsure.private_torch import nn_operators
 
 # Samples: calls of an operation, to be written beside its rule.
 
@@ -125,7 +125,7 @@ def spellings(*names: str, inplace: bool = True) -> tuple[Target, ...]:
     for name in names:
         variants = (name, f"__{name}__", f"{name}_", f"__i{name}__")
         for variant in variants if inplace else variants[:2]:
-            spaces = (torch, torch.Tensor, torch.nn.functional, torch.special, _nn)
+            spaces = (torch, torch.Tensor, torch.nn.functional, torch.special, nn_operators)
             candidates = (getattr(space, variant, None) for space in spaces)
             targets |= dict.fromkeys(target for target in candidates if callable(target))
             # The overloads of `aten.name`; `.out` overloads write elsewhere and are left out.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from howsure import calibrate as calibration
 from howsure.arrays import as_tensors, number_range
-from howsure.deploy.compiling import Compiled
+from howsure.deploy.compile import Compiled
 from howsure.files import write_atomically
 from howsure.fit import Found, ModelPart, fit_method
 from howsure.methods import Choice, Method, MethodName, choose, method_of
@@ -131,6 +131,12 @@ class Uncertain(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Prediction:
         """The prediction for inputs given as to the model itself."""
+        if torch.compiler.is_dynamo_compiling():  # `torch.compile(sure)`; what can be has `compile`
+            uncompiled: Any = torch.compiler.disable(self._forward)
+            return uncompiled(*args, **kwargs)
+        return self._forward(*args, **kwargs)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Prediction:
         x = kwargs if kwargs and not args else (args[0] if len(args) == 1 else args)
         if args and kwargs:
             raise TypeError("Give all inputs by position or all by keyword.")

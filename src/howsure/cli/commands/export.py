@@ -39,7 +39,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Result:
     """Exports the model and returns what was written."""
     from howsure.cli.building import check_unsure, example_of, model_of, uncertain_of
-    from howsure.deploy.exporting import export
+    from howsure.deploy.export import export
 
     model = model_of(arguments)
     example = example_of(arguments, model)

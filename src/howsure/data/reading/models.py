@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from howsure.data.reading.weights import load_weights
+from howsure.files import check_trusted
 
 _DROPOUT_TRAINS = 2  # the place of `train` among the arguments of aten's dropout
 
@@ -66,14 +67,7 @@ def load_model(
 
 def _load_program(path: Path, *, trust: bool) -> Model:
     """The program of a `.pt2` file, with the batch size of its example unless it takes any."""
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file `{path}`.")
-    if not trust:
-        raise ValueError(
-            f"`{path}` is not loaded: torch unpickles and evaluates what a `.pt2` file holds, so "
-            "it can run code; if you know where it comes from, `--trust` (in Python `trust=True`) "
-            "loads it."
-        )
+    check_trusted(path, trust=trust)
     try:
         program = torch.export.load(path)
         module = program.module()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import _VF, Tensor
+from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
@@ -20,6 +20,7 @@ from howsure.moments.families import composite, move
 from howsure.moments.rule import APPROXIMATE, STRUCTURAL, Draw, Kind, Sample, rule, sample
 from howsure.moments.rules.softmax import leave_one_out
 from howsure.moments.value import Moments, mean_of, var_of, variance_dtype
+from howsure.private_torch import variable_functions
 
 Operand = Moments | Tensor
 
@@ -386,7 +387,7 @@ def _project_heads(
 
 
 @rule(
-    _VF._nested_tensor_from_mask_left_aligned,
+    variable_functions._nested_tensor_from_mask_left_aligned,
     name="nested tensors",
     fidelity=STRUCTURAL,
     samples=sample((2, 3, 4), torch.ones(2, 3, dtype=torch.bool)),

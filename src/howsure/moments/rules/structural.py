@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import _VF, Tensor
+from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
@@ -42,6 +42,7 @@ from howsure.moments.value import (
     mean_of,
     variance_dtype,
 )
+from howsure.private_torch import variable_functions
 
 _aten = torch.ops.aten
 _CUBE = (2, 3, 4)
@@ -385,8 +386,8 @@ def _packs(draw: Draw) -> Iterable[Sample]:
     yield Sample(draw.moments(5, 4), torch.tensor([2, 2, 1]), True, 0.0, -1)
 
 
-_PACK = _VF._pack_padded_sequence, _aten._pack_padded_sequence.default
-_PAD = _VF._pad_packed_sequence, _aten._pad_packed_sequence.default
+_PACK = variable_functions._pack_padded_sequence, _aten._pack_padded_sequence.default
+_PAD = variable_functions._pad_packed_sequence, _aten._pad_packed_sequence.default
 _PADDED = {0: "data", 3: "padding_value"}
 structural(*_PACK, name="pack_padded_sequence", samples=_sequences, views=False)
 structural(*_PAD, name="pad_packed_sequence", samples=_packs, data=_PADDED, views=False)

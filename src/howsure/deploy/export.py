@@ -1,0 +1,602 @@
+"""`howsure.export`: one call from a wrapper to a checked file that runs without howsure.
+
+A prediction becomes a function from tensors to named tensors, its trace a program for any batch
+size where possible, and the program a file: ONNX, torch's `.pt2`, or machine code of AOTInductor.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import re
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+import howsure
+from howsure.arrays import key_text, paths
+from howsure.calibrate.base import CalibratedPrediction
+from howsure.deploy.any_batch import BatchSizeMattersError, for_any_batch
+from howsure.deploy.tracing import traced
+from howsure.errors import ExportError, NoRuleError, missing_packages
+from howsure.estimators.sampling import MOST_SAMPLES
+from howsure.files import write_atomically
+from howsure.methods import METHODS, Method, gradients
+from howsure.methods.passes import SAMPLES
+from howsure.multipliers import draw_uniforms
+from howsure.noise import encode, to_config
+from howsure.prediction import Prediction
+from howsure.private_torch import load_package, pytree, write_package
+from howsure.setup import Setup
+from howsure.trees import TensorTree, batch_size
+
+if TYPE_CHECKING:
+    from howsure.uncertain import Uncertain
+
+FIELDS = ("mean", "data_var", "model_var")
+MASKS = ("fixed", "inputs")
+# The name of a file's description.
+KEY = "howsure"
+# Largest difference to eager, relative to what `scales_of` says.
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+# Runs a file as a user would.
+Run = Callable[[Sequence[Tensor]], list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        path: The file.
+        inputs: The names of its inputs, in order.
+        outputs: The names of its outputs, in order.
+        batch: The batch size that it needs; `None` for any.
+        difference: Largest difference to eager found when the file was run, relative to the
+            largest value of each output. A variance that is nothing but rounding counts at most
+            as what is allowed.
+    """
+
+    path: Path
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    batch: int | None
+    difference: float
+
+
+def export(
+    uncertain: Uncertain,
+    example: object,
+    path: str | Path,
+    *,
+    any_batch: bool | None = None,
+    compiled: bool = False,
+    masks: str = "fixed",
+    units: str | None = None,
+) -> Exported:
+    """Writes mean, `data_var` and `model_var` as a program that runs without howsure.
+
+    The file is run before the function returns, and compared with the wrapper itself. Settings
+    are fixed in it: noise, rates, `residual_var`, and calibrators that scale variances.
+    `howsure.deploy.export.read_metadata` reads them back.
+
+    Args:
+        uncertain: The wrapper, tuned and calibrated.
+        example: An input as the model takes it.
+        path: A file that ends in `.onnx` (for onnxruntime) or `.pt2` (for `torch.export.load`).
+        any_batch: Whether the program takes any batch size; `None` if that is possible.
+        compiled: For `.pt2`: machine code of AOTInductor, for this kind of processor, to be loaded
+            by `torch._inductor.aoti_load_package` or from C++.
+        masks: For methods that sample by dropout: "fixed" are drawn once, from the seed, so that
+            the same input gives the same output; "inputs" are given in every call, one for each
+            site: uniform numbers between 0 and 1, or 0 and 1 for dropped and kept.
+        units: The units of the output, noted in the file.
+
+    Raises:
+        ExportError: If the method or the model cannot be exported, or the file gives other numbers.
+    """
+    path = Path(path)
+    if masks not in MASKS:
+        raise ExportError(f"`masks` must be one of {MASKS}, not {masks!r}.")
+    if path.suffix not in (".onnx", ".pt2"):
+        raise ExportError(f"`{path.name}` must end in `.onnx` or `.pt2`.")
+    if path.suffix == ".onnx":
+        for package in ("onnx", "onnxruntime", "onnxscript"):
+            _import(package)
+        if compiled:
+            raise ExportError("`compiled=True` goes with a `.pt2` file.")
+    if not hasattr(uncertain, "setup"):
+        kind = type(uncertain).__name__
+        raise ExportError(f"Wrap the {kind} first: `export(Uncertain(model, noise), x, path)`.")
+    flat = Flat(uncertain, example, masks_as_inputs=masks == "inputs")
+    with torch.no_grad():
+        program, batch = make_program(flat, any_batch)
+    about = describe(flat, batch, units)
+    if path.suffix == ".onnx":
+        write, load = _write_onnx, _load_onnx
+    else:
+        write, load = (_write_package, _load_package) if compiled else (_write_pt2, _load_pt2)
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Path(folder) / path.name
+        write(trial, program, about)
+        difference = compare(flat, batch, load(trial), path)
+        write_atomically(path, lambda file: file.write(trial.read_bytes()))
+    return Exported(path, tuple(flat.input_names), tuple(flat.output_names), batch, difference)
+
+
+# A prediction as a function from tensors to named tensors.
+
+
+@dataclass(frozen=True, eq=False)
+class MaskInput:
+    """An input of a program that says which units of a site are kept.
+
+    A mask has a number for every unit, and a unit is kept where its number is at least the site's
+    rate. So uniform numbers between 0 and 1 give dropout at the tuned rate, and a mask of 0 and 1
+    does what it says. The program itself divides by 1 - rate.
+
+    Attributes:
+        name: Its name in the program, unique: two sites can differ in dots and underscores alone.
+        site: The layer, as `Uncertain.describe` lists it.
+        place: Which of the setup's sites it is.
+        rate: The rate below which a number means that the unit is dropped.
+        batch_axis: The axis with a row for each input; `None` where all inputs share a mask.
+        drawn: What the setup's seed gives, of shape (samples, [batch,] *units).
+    """
+
+    name: str
+    site: str
+    place: int
+    rate: float
+    batch_axis: int | None
+    drawn: Tensor
+
+
+class Flat:
+    """A wrapper's prediction for inputs shaped like an example.
+
+    Attributes:
+        uncertain: The wrapper, with the setup that its method takes for the example.
+        method: Its method; never "auto".
+        masks: The inputs that are masks.
+        tensors: The example's tensors, then the masks.
+        batch_axes: The axis of each along which the batch lies; `None` where there is none.
+        input_names: The names of all tensors.
+        output_names: The names of mean, data and model variance of every output.
+    """
+
+    def __init__(self, uncertain: Uncertain, example: object, *, masks_as_inputs: bool) -> None:
+        self._leaves, self._spec = pytree.tree_flatten(example)
+        self._places = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
+        if not self._places:
+            raise ExportError("`example` has no tensor; give an input as the model takes it.")
+        with torch.no_grad():  # Finds what a trace needs, too.
+            first = uncertain(*(example if type(example) is tuple else (example,)))
+        if isinstance(first, CalibratedPrediction):
+            raise ExportError(
+                f"`{type(first.calibrator).__name__}` gives intervals, and a file holds only mean "
+                "and variances; drop it from `calibrators`, or use `VarianceScale`."
+            )
+        self.method, setup = _choose(uncertain, example)
+        self.uncertain = copy.copy(uncertain)
+        self.uncertain.setup, self.uncertain.method = setup, self.method
+        self.masks = _mask_inputs(setup, self.method, example) if masks_as_inputs else ()
+        inputs = [self._leaves[place].detach() for place in self._places]
+        batch = len(inputs[0]) if inputs[0].dim() else 0
+        self.tensors = [*inputs, *(mask.drawn for mask in self.masks)]
+        self.batch_axes = [
+            *(0 if tensor.dim() and len(tensor) == batch else None for tensor in inputs),
+            *(mask.batch_axis for mask in self.masks),
+        ]
+        leaves = pytree.tree_leaves_with_path(example)
+        keys = [path for path, leaf in leaves if isinstance(leaf, Tensor)]
+        words = ["_".join(key_text(key) for key in path) for path in keys]
+        names = [word if word and not word[0].isdigit() else f"x{word}" for word in words]
+        self.input_names = [*names, *(mask.name for mask in self.masks)]
+        self.output_names = [
+            f"{field}{path}" for field in FIELDS for path in paths(getattr(first, field))
+        ]
+
+    def input_of(self, tensors: Sequence[Tensor]) -> Any:
+        """The model's input made of the first tensors; everything else in it is fixed."""
+        leaves = list(self._leaves)
+        for place, tensor in zip(self._places, tensors, strict=False):
+            leaves[place] = tensor
+        return pytree.tree_unflatten(leaves, self._spec)
+
+    def eager(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs as the wrapper itself gives them."""
+        with torch.no_grad():
+            if self.masks:
+                return self.predict(self.uncertain.setup, tensors)
+            x = self.input_of(tensors)
+            return _flatten(self.uncertain(*(x if type(x) is tuple else (x,))))
+
+    def predict(self, setup: Setup, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The same by a given setup, without what a file does not hold."""
+        x = self.input_of(tensors)
+        if self.masks:
+            given = tensors[len(self._places) :]
+            # What stands for a site without dropout is not looked at.
+            uniforms = [given[0]] * len(setup.sites(x))
+            for mask, tensor in zip(self.masks, given, strict=True):
+                uniforms[mask.place] = tensor
+            setup = setup.with_(uniforms=tuple(uniforms))
+        result = replace(self.method(setup, x), details=None, std_error=None)
+        for calibrator in self.uncertain.calibrators:
+            result = calibrator(result)
+        return _flatten(result)
+
+    def rows(self, count: int) -> list[Tensor]:
+        """The example's tensors with `count` rows, which repeat as often as needed."""
+        return [
+            t if axis is None else t.index_select(axis, torch.arange(count) % t.shape[axis])
+            for t, axis in zip(self.tensors, self.batch_axes, strict=True)
+        ]
+
+    def stand_ins(self, size: int) -> list[Tensor]:
+        """Tensors of no memory with another batch size: tracing looks at shapes only."""
+        return [
+            t
+            if axis is None
+            else t.new_empty(1).expand(*t.shape[:axis], size, *t.shape[axis + 1 :])
+            for t, axis in zip(self.tensors, self.batch_axes, strict=True)
+        ]
+
+
+def _flatten(prediction: Prediction) -> list[Tensor]:
+    """Means, data variances and model variances of all outputs."""
+    return [leaf for field in FIELDS for leaf in TensorTree(getattr(prediction, field)).tensors]
+
+
+def _choose(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
+    """The method and the setup for it; an error if a file cannot do the same."""
+    method, setup, _ = uncertain.choice(example)
+    if method.draws_noise and uncertain.method == "auto" and not setup.is_fitted:
+        warnings.warn(
+            f'"auto" takes "{method}" here, which draws new noise in every call; the file has '
+            f'"{gradients.METHOD}" instead, the same variance by other means.',
+            stacklevel=4,
+        )
+        method, setup = gradients.METHOD, setup.with_(samples=None)
+    if method.draws_noise:
+        raise ExportError(
+            f'The method "{method}" draws new noise in every call, which a file cannot do; use '
+            '`method="gradients"` for few outputs, `"adf"` or `"sampled_adf"` for many.'
+        )
+    if not method.has_budget:
+        return method, setup
+    if setup.tolerance is not None:
+        raise ExportError(
+            "With a `tolerance`, every input takes as many points as it needs; in a file, all take "
+            "the same number. Give it with `samples=` and `tolerance=None`."
+        )
+    reason = gradients.why_no_gradients(setup, example)
+    if reason is not None:
+        raise ExportError(
+            f'"gradients" cannot be used for this model, and sampling cannot be exported: {reason}.'
+            ' `method="adf"` or `"sampled_adf"` may do.'
+        )
+    return method, setup
+
+
+def _mask_inputs(setup: Setup, method: Method, x: object) -> tuple[MaskInput, ...]:
+    """One input for every site that drops anything."""
+    if not method.draws_masks:
+        names = [method.name for method in METHODS.values() if method.draws_masks]
+        raise ExportError(
+            f'The method "{method}" has no masks that a program could take as inputs; those with '
+            f"masks are {names}."
+        )
+    sites = setup.sites(x)
+    rates = setup.rates(sites)
+    batch = None if setup.shared_masks else batch_size(x)
+    axis = None if batch is None else 1
+    drawn = draw_uniforms(sites, setup.samples or SAMPLES, setup.seed, batch=batch)
+    inputs = tuple(
+        MaskInput(f"mask{i}_" + re.sub(r"\W", "_", site.name), site.name, i, rate, axis, uniforms)
+        for i, (site, rate, uniforms) in enumerate(zip(sites, rates, drawn, strict=True))
+        if rate > 0
+    )
+    if not inputs:
+        raise ExportError("All dropout rates are 0, so there are no masks to take as inputs.")
+    return inputs
+
+
+# The program.
+
+
+def make_program(
+    flat: Flat, any_batch: bool | None
+) -> tuple[torch.export.ExportedProgram, int | None]:
+    """The prediction as torch's own program, and the batch size that it needs; `None` for any.
+
+    `any_batch=None` takes the example's batch size where it must be fixed.
+    """
+    batch = flat.tensors[0].shape[0] if flat.tensors[0].dim() else 0
+    if any_batch is not False:
+        try:
+            return _program_for_any_batch(flat), None
+        except (BatchSizeMattersError, ExportError) as error:
+            if any_batch:
+                raise ExportError(
+                    f"The program depends on the batch size: {error} Use `any_batch=False` for a "
+                    f"program that takes batches of {batch}."
+                ) from error
+    graph = _name_ports(_trace(flat, flat.tensors), flat)
+    return torch.export.export(graph, tuple(flat.tensors), strict=False), batch
+
+
+def _program_for_any_batch(flat: Flat) -> torch.export.ExportedProgram:
+    graph = for_any_batch(lambda size: _trace(flat, flat.stand_ins(size)), 0)
+    graph = _name_ports(graph, flat)
+    batch = torch.export.Dim("batch")
+    shapes = tuple(None if axis is None else {axis: batch} for axis in flat.batch_axes)
+    examples = tuple(flat.rows(3))  # A batch of 1 would be taken as fixed.
+    try:
+        return torch.export.export(graph, examples, dynamic_shapes=shapes, strict=False)
+    except Exception as error:  # Its errors have no common class.
+        raise BatchSizeMattersError(f"{error}".partition("\n")[0]) from error
+
+
+def _trace(flat: Flat, tensors: Sequence[Tensor]) -> GraphModule:
+    setup = flat.uncertain.setup
+    # All samples, and all rows, at once: a file has one graph, not pieces.
+    setup = setup.with_(chunk=setup.chunk or setup.samples or MOST_SAMPLES)
+    try:
+        return traced(lambda *inputs: flat.predict(setup, inputs), tensors)
+    except (NoRuleError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        raise ExportError(
+            f'The method "{flat.method}" of this model cannot be written down as a graph, most '
+            f"often because the model decides by the values it sees: {error}"
+        ) from error
+
+
+def _name_ports(graph: GraphModule, flat: Flat) -> GraphModule:
+    """The graph with named inputs and a dict of named outputs."""
+    nodes = list(graph.graph.nodes)
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    for node, name in zip(inputs, flat.input_names, strict=True):
+        node.target = name
+    outputs = nodes[-1].args[0]
+    nodes[-1].args = (dict(zip(flat.output_names, outputs, strict=True)),)
+    graph.recompile()
+    return graph
+
+
+# The file's description of itself: noise, rates, units, method, as JSON.
+
+
+def describe(flat: Flat, batch: int | None, units: str | None) -> dict[str, Any]:
+    """Everything that tells how the variances were made, as plain data."""
+    setup = flat.uncertain.setup
+    sites = setup.sites(flat.input_of(flat.tensors)) if setup.rate is not None else ()
+    rates = setup.rates(sites) if sites else ()
+    try:
+        noise: object = to_config(setup.noise)
+    except TypeError:  # A function, which is no plain data, by its name.
+        noise = repr(setup.noise)
+    count = len(flat.tensors) - len(flat.masks)
+    named = list(zip(flat.input_names, flat.tensors, strict=True))[:count]
+    return {
+        "howsure": howsure.__version__,
+        "torch": torch.__version__,
+        "method": flat.method.name,
+        "noise": noise,
+        "noise_units": "variance, in the square of the input's units",
+        "rates": {site.name: rate for site, rate in zip(sites, rates, strict=True)},
+        "residual_var": encode(setup.residual_var),
+        "samples": setup.samples,
+        "seed": setup.seed,
+        "prediction": setup.prediction,
+        "task": setup.task,
+        "tolerance": setup.tolerance,
+        "calibrators": [
+            {key: encode(value) for key, value in calibrator.state().items()}
+            for calibrator in flat.uncertain.calibrators
+        ],
+        "units": units,
+        "batch": batch,
+        "inputs": [{"name": name, **_shape(tensor)} for name, tensor in named],
+        "masks": [
+            {
+                "name": mask.name,
+                "site": mask.site,
+                "rate": mask.rate,
+                "batch_axis": mask.batch_axis,
+                **_shape(mask.drawn),
+            }
+            for mask in flat.masks
+        ],
+        "outputs": flat.output_names,
+    }
+
+
+def _shape(tensor: Tensor) -> dict[str, object]:
+    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+
+
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """What `howsure.export` wrote into a file about how it was made."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file `{path}`.")
+    if path.suffix == ".onnx":
+        model = _import("onnx").load(str(path), load_external_data=False)
+        texts = [item.value for item in model.metadata_props if item.key == KEY]
+    else:  # A `.pt2` file is an archive; what torch calls extra files are entries of it.
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name.endswith(f"/{KEY}.json")]
+            texts = [archive.read(name).decode() for name in names]
+    if not texts or not texts[0]:
+        raise ExportError(f"`{path}` was not written by `howsure.export`.")
+    return json.loads(texts[0])
+
+
+# The three kinds of files: how each is written, and run as a user would.
+
+
+def _write_pt2(path: Path, program: torch.export.ExportedProgram, about: dict[str, object]) -> None:
+    torch.export.save(program, path, extra_files={f"{KEY}.json": json.dumps(about)})
+
+
+def _load_pt2(path: Path) -> Run:
+    module = torch.export.load(path).module()
+    return lambda tensors: list(module(*tensors).values())
+
+
+def _write_package(
+    path: Path, program: torch.export.ExportedProgram, about: dict[str, object]
+) -> None:
+    write_package(program, str(path))
+    with zipfile.ZipFile(path, "a") as archive:
+        root = archive.namelist()[0].split("/")[0]
+        archive.writestr(f"{root}/extra/{KEY}.json", json.dumps(about))
+
+
+def _load_package(path: Path) -> Run:
+    package = load_package(str(path))
+    return lambda tensors: list(package(*tensors).values())
+
+
+def _write_onnx(path: Path, program: torch.export.ExportedProgram, about: dict[str, Any]) -> None:
+    names = [item["name"] for item in (*about["inputs"], *about["masks"])]
+    with _quiet():
+        try:
+            converted = torch.onnx.export(
+                program,
+                dynamo=True,
+                verbose=False,
+                input_names=names,
+                output_names=about["outputs"],
+            )
+        except Exception as error:
+            # What the exporter has to say, without the colors of a terminal and its advice.
+            text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+            lines = text.rpartition("## Exception summary")[2].strip().splitlines()
+            raise ExportError(
+                "ONNX has no form for a part of this program; a `.pt2` file has: "
+                f"{lines[0] if lines else type(error).__name__}"
+            ) from error
+    assert converted is not None
+    # Inner values with other names than the outputs: torch calls an average `mean` as well.
+    graph: Any = converted.model.graph
+    finals = {id(value) for value in graph.outputs}
+    for value in (value for node in graph for value in node.outputs):
+        if value.name in about["outputs"] and id(value) not in finals:
+            value.name = f"{value.name}_inside"
+    model = converted.model_proto
+    model.metadata_props.add(key=KEY, value=json.dumps(about))
+    path.write_bytes(model.SerializeToString())
+
+
+def _load_onnx(path: Path) -> Run:
+    session = _import("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [item.name for item in session.get_inputs()]
+
+    def run(tensors: Sequence[Tensor]) -> list[Tensor]:
+        arrays = [tensor.detach().cpu().numpy() for tensor in tensors]
+        outputs = session.run(None, dict(zip(names, arrays, strict=True)))
+        return [torch.from_numpy(array) for array in outputs]
+
+    return run
+
+
+def _import(package: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise missing_packages(error) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's reports on packages that nobody asked for."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+# The written file against the wrapper itself: the same numbers, or an error.
+
+
+def compare(flat: Flat, batch: int | None, run: Run, path: Path) -> float:
+    """The largest relative difference to eager; an error if it is too large."""
+    count = len(flat.tensors[0]) if flat.tensors[0].dim() else 1
+    worst = 0.0
+    for size in [count] if batch is not None else [count, 1, 2 * count + 1]:
+        tensors = flat.tensors if size == count else flat.rows(size)
+        expected = flat.eager(tensors)
+        means = expected[: len(expected) // 3]
+        # How far the rounding of many operations may move a mean.
+        rounding = 10 * torch.finfo(expected[0].dtype).eps * max(map(_largest, means), default=0.0)
+        outputs = run(tensors)
+        for name, eager, written, scale in zip(
+            flat.output_names, expected, outputs, scales_of(expected), strict=True
+        ):
+            allowed = _TOLERANCE.get(eager.dtype, 1e-2)
+            difference = relative_difference(eager, written, scale)
+            if difference > allowed and is_rounding(name, eager, written, rounding):
+                difference = allowed
+            if not difference <= allowed:
+                raise ExportError(
+                    f"`{path.name}` gives another `{name}` than the wrapper for {size} inputs, by "
+                    f"{difference:.1e} of its largest value; it was not written. Please report "
+                    "it, and try `any_batch=False`."
+                )
+            worst = max(worst, difference)
+    return worst
+
+
+def scales_of(outputs: list[Tensor]) -> list[float]:
+    """What differences are relative to: the largest mean or std, and the largest total variance.
+
+    A part of the variance that is 0, or nearly, is no scale for itself.
+    """
+    count = len(outputs) // 3
+    means, data, model = (outputs[k * count : (k + 1) * count] for k in range(3))
+    totals = [_largest(one + two) for one, two in zip(data, model, strict=True)]
+    pairs = zip(means, totals, strict=True)
+    return [*(max(_largest(mean), total**0.5) for mean, total in pairs), *totals, *totals]
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.abs().max()) if tensor.numel() else 0.0
+
+
+def relative_difference(expected: Tensor, written: Tensor, scale: float) -> float:
+    """max |a - b| / scale; infinity for other shapes, NaN for NaN."""
+    if expected.shape != written.shape:
+        return float("inf")
+    if expected.numel() == 0 or torch.equal(expected, written.to(expected)):
+        return 0.0
+    apart = _largest(expected - written.to(expected))
+    return apart / max(scale, torch.finfo(expected.dtype).tiny)
+
+
+def is_rounding(name: str, expected: Tensor, written: Tensor, rounding: float) -> bool:
+    """Whether moved means explain another variance: samples that are almost equal have such ones.
+
+    If means move by d, the variance of their samples moves by at most d**2 + 2 d std.
+    """
+    if name.startswith("mean") or expected.shape != written.shape:
+        return False
+    apart = (expected - written.to(expected)).abs()
+    return bool((apart <= rounding * (rounding + 2 * expected.clamp(min=0).sqrt())).all())

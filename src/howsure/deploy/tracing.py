@@ -1,0 +1,285 @@
+"""Writes down what a function does to tensors, as a graph of plain operations.
+
+`make_fx` sees through `vmap`, forward and backward derivatives, so that every method is flat in
+the end: no Gaussians, no rules, no autograd. The tensors are stand-ins without values.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from howsure.private_torch import (
+    FakeTensorMode,
+    OpOverload,
+    enable_python_dispatcher,
+    is_mkldnn_enabled,
+    set_mkldnn_enabled,
+)
+from howsure.trees import outside_tracing
+
+aten = torch.ops.aten
+
+_FEW = 4
+
+
+# Backward operations as forward ones, which every compiler and runtime knows.
+
+
+def convolution_backward(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor, None, None]:
+    """The gradient of a convolution's input: the convolution that goes the other way.
+
+    A strided convolution leaves out what does not fill a step; `output_padding` brings it back.
+    """
+    if list(output_mask) != [True, False, False]:
+        return NotImplemented
+    spatial = len(stride)
+    kernel, size = weight.shape[2:], input.shape[2:]
+    fitting = [
+        (grad.shape[2 + i] - 1) * stride[i] - 2 * padding[i] + dilation[i] * (kernel[i] - 1) + 1
+        for i in range(spatial)
+    ]
+    missing = [0] * spatial if transposed else [s - f for s, f in zip(size, fitting, strict=True)]
+    settings = (stride, padding, dilation, not transposed, missing, groups)
+    return aten.convolution.default(grad, weight, None, *settings), None, None
+
+
+def _few_channels_backward(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    *settings: Any,
+) -> object:
+    """The same as a product and a sum of shifted maps, where images have few channels.
+
+    Processors are slow at convolutions that make one or three channels.
+    """
+    dilation, transposed, _, groups, mask = settings
+    is_plain = len(stride) == 2 and not transposed and groups == 1 and max(dilation) == 1
+    if list(mask) != [True, False, False] or not is_plain or weight.shape[1] > _FEW:
+        return convolution_backward(grad, input, weight, bias_sizes, stride, padding, *settings)
+    out, channels, *kernel = weight.shape
+    taps = [-(-k // s) for k, s in zip(kernel, stride, strict=True)]  # per phase of the stride
+    missing = [t * s - k for t, s, k in zip(taps, stride, kernel, strict=True)]
+    filled = aten.constant_pad_nd(weight, [0, missing[1], 0, missing[0]])
+    rows = grad.permute(0, 2, 3, 1)
+    shape = (*rows.shape[:3], channels, taps[0], stride[0], taps[1], stride[1])
+    parts = (rows.reshape(-1, out) @ filled.reshape(out, -1)).reshape(shape)
+    # The sum of what all windows say about a pixel; parts are (n, h, w, c, tap, phase, tap, phase).
+    shifted = [
+        aten.constant_pad_nd(
+            parts[:, :, :, :, i, :, j], [0] * 6 + [j, taps[1] - 1 - j, i, taps[0] - 1 - i]
+        )
+        for i in range(taps[0])
+        for j in range(taps[1])
+    ]
+    total: Tensor = functools.reduce(operator.add, shifted)
+    whole = total.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+    left = [input.shape[2 + k] + padding[k] - whole.shape[2 + k] for k in (0, 1)]
+    # Negative padding cuts off.
+    cut = [-padding[1], left[1], -padding[0], left[0]]
+    return aten.constant_pad_nd(whole, cut), None, None
+
+
+def max_pool2d_backward(
+    grad: Tensor,
+    input: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: Tensor,
+) -> Tensor:
+    """Every gradient at the place where the maximum was."""
+    flat = torch.zeros_like(input).flatten(-2)
+    return flat.scatter_add(-1, indices.flatten(-2), grad.flatten(-2)).reshape(input.shape)
+
+
+def avg_pool2d_backward(
+    grad: Tensor,
+    input: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> object:
+    """Every gradient spread over its window: a transposed convolution with equal weights."""
+    if ceil_mode or (any(padding) and not count_include_pad):
+        return NotImplemented
+    kernel, padding = _pair(kernel), _pair(padding)
+    stride = _pair(stride) if stride else kernel
+    share = 1 / (divisor_override or kernel[0] * kernel[1])
+    weight = torch.full((1, 1, *kernel), share, dtype=grad.dtype, device=grad.device)
+    one, whole = (t.reshape(-1, 1, *t.shape[-2:]) for t in (grad, input))
+    settings = (stride, padding, [1, 1], False, [0, 0], 1, [True, False, False])
+    return convolution_backward(one, whole, weight, None, *settings)[0].reshape(input.shape)
+
+
+def _pair(sizes: Sequence[int]) -> list[int]:
+    return list(sizes) * (2 // len(sizes))
+
+
+def silu_backward(grad: Tensor, input: Tensor) -> Tensor:
+    """The gradient of x s(x), with the sigmoid s."""
+    s = torch.sigmoid(input)
+    return grad * s * (1 + input * (1 - s))
+
+
+def mish_backward(grad: Tensor, input: Tensor) -> Tensor:
+    """The gradient of x t(x), with t the tanh of the softplus."""
+    t = torch.tanh(torch.nn.functional.softplus(input))
+    return grad * (t + input * torch.sigmoid(input) * (1 - t * t))
+
+
+DECOMPOSITIONS: dict[OpOverload, Callable[..., object]] = {
+    aten.convolution_backward.default: convolution_backward,
+    aten.avg_pool2d_backward.default: avg_pool2d_backward,
+    aten.max_pool2d_with_indices_backward.default: max_pool2d_backward,
+    aten.silu_backward.default: silu_backward,
+    aten.mish_backward.default: mish_backward,
+}
+# What compiled programs take besides.
+COMPILED = {**DECOMPOSITIONS, aten.convolution_backward.default: _few_channels_backward}
+
+
+class _RealDraws(TorchFunctionMode):
+    """Random numbers from a generator are drawn at once: a seed gives what it gives in eager."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        if kwargs.get("generator") is None:
+            return func(*args, **kwargs)
+        with outside_tracing():
+            return func(*args, **kwargs)
+
+
+def traced(
+    function: Callable[..., Sequence[Tensor]],
+    tensors: Sequence[Tensor],
+    decompositions: Mapping[OpOverload, Callable[..., object]] = DECOMPOSITIONS,
+) -> GraphModule:
+    """The function of these tensors as a graph; its constants are buffers.
+
+    Args:
+        function: From tensors to a flat sequence of tensors. Decisions by shapes are taken as for
+            these shapes; a decision by values is an error.
+        tensors: Examples: only dtype, device and shape matter.
+        decompositions: Operations in other words.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        stand_ins = [
+            torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+            for tensor in tensors
+        ]
+
+    def drawn(*inputs: Tensor) -> list[Tensor]:
+        with _RealDraws():
+            return [output.detach() for output in function(*inputs)]
+
+    make = make_fx(drawn, dict(decompositions), tracing_mode="real", _allow_non_fake_inputs=True)
+    with _plain_operations(), mode, enable_python_dispatcher():
+        graph = make(*stand_ins)
+    # The graph keeps the mode, and a weight to which the mode has a weak reference refuses
+    # `torch.utils.swap_tensors`.
+    mode.fake_tensor_converter.meta_converter.describer.lookup_tensor.clear()
+    graph.graph.eliminate_dead_code()
+    for node in graph.graph.nodes:
+        # Views expect the order in memory of the stand-ins.
+        if node.target in (aten.view.default, aten._unsafe_view.default):
+            node.target = aten.reshape.default
+        # `clamp(x, 0.0, 1.5)` in place of `clamp(x, 0, 1.5)`, of which torch's ONNX export fails.
+        if node.target in (aten.clamp.default, aten.clamp_.default):
+            limits = [*node.args[1:], *node.kwargs.values()]
+            if any(isinstance(limit, float) for limit in limits):
+                node.args = (node.args[0], *map(_as_float, node.args[1:]))
+                node.kwargs = {name: _as_float(limit) for name, limit in node.kwargs.items()}
+    graph.recompile()
+    # Compilers and exporters take buffers for constants.
+    for name in dict.fromkeys(str(n.target) for n in graph.graph.nodes if n.op == "get_attr"):
+        value = getattr(graph, name)
+        if isinstance(value, Tensor):
+            delattr(graph, name)
+            graph.register_buffer(name, value)
+    return graph.eval()
+
+
+def held_constants(graph: GraphModule, tensors: Sequence[Tensor]) -> dict[str, int]:
+    """The constants of a graph that are among some tensors: their names, and numbers there."""
+    numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
+    constants = graph.named_buffers(remove_duplicate=False)
+    return {name: numbers[id(value)] for name, value in constants if id(value) in numbers}
+
+
+def lift_constants(graph: GraphModule, names: Sequence[str]) -> None:
+    """Makes some constants of the graph its last inputs, in this order."""
+    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
+    mode = last.meta["val"].fake_mode
+    uses = [node for node in graph.graph.nodes if node.op == "get_attr"]
+    for name in names:
+        with graph.graph.inserting_after(last):
+            last = graph.graph.placeholder(f"held_{name}")
+        value = graph.get_buffer(name)
+        with mode:
+            last.meta["val"] = torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device=value.device
+            )
+        for node in uses:
+            if node.target == name:
+                node.replace_all_uses_with(last)
+                graph.graph.erase_node(node)
+        delattr(graph, name)
+    graph.recompile()
+
+
+@contextmanager
+def _plain_operations() -> Iterator[None]:
+    """Attention and recurrent layers as products: fused kernels have no form outside torch."""
+    mha = torch.backends.mha
+    before = mha.get_fastpath_enabled(), is_mkldnn_enabled()
+    mha.set_fastpath_enabled(False)
+    set_mkldnn_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        mha.set_fastpath_enabled(before[0])
+        set_mkldnn_enabled(before[1])
+
+
+def _as_float(limit: Any) -> Any:
+    return float(limit) if isinstance(limit, int) else limit
