@@ -68,6 +68,10 @@ CONTRADICTED = (
     "steps, chooses among its inputs as a median does, or is too rough for it, as a logarithm near "
     "0 is: outputs change with the noise otherwise than their gradients say"
 )
+MOVED = (
+    "alpha dropout moves the mean of what it drops, so that the network without it is no point of "
+    "it"
+)
 TOO_MANY = (
     "rows influence each other, so that a call is one input, and its outputs are too many for a "
     "backward pass each"
@@ -236,6 +240,8 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
     check_probe(setup, probe, watch=watch)
     problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=watch))
     sources = problem.sources
+    if any(sources.sites[number].is_affine for number in sources.active):
+        raise NoGradientsError(MOVED)
     is_empty = not problem.rows or not any(t.numel() for t in tensors_of(x))
     has_classes = setup.task == "classification" and not is_empty
     plain, entering = _plain_pass(problem, features=features, has_classes=has_classes)

@@ -23,7 +23,7 @@ from howsure.moments.interpreter import Propagated, RuleInterpreter, outcome, py
 from howsure.moments.numerics import layers_of_variances_in
 from howsure.moments.prefix import Prefix, PrefixInterpreter
 from howsure.moments.value import variance_dtype
-from howsure.multipliers import Multiply, Site, draw_uniforms, masks
+from howsure.multipliers import Multiply, Site, at_rates, draw_uniforms, masks
 from howsure.operations import CallSites
 from howsure.prediction import Prediction, entropy
 from howsure.progress import keep_freed_memory
@@ -168,6 +168,7 @@ def sampled(
     keep_freed_memory()
     sites = setup.sites(x)
     drawn = masks_of(setup, sites, x)
+    sites = at_rates(sites, setup.rates(sites))
     chunk = setup.chunk or usual_chunk(sites, x)
     prefix = Prefix() if chunk < samples else None
     parts = []

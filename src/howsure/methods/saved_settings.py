@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from howsure import noise as noises
+from howsure.files import check_unpacked_size
 from howsure.methods import METHODS, Method
 from howsure.methods.temperature import TemperatureModel
 from howsure.multipliers import Placement
@@ -105,6 +106,7 @@ def _loaded(value: Any) -> Any:
 
 def read_state(path: Path) -> dict[str, Any]:
     """What a file of `Uncertain.save` holds; nothing in it is executed."""
+    check_unpacked_size(path)
     try:
         state = torch.load(path, weights_only=True)
     except FileNotFoundError:
