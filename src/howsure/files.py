@@ -84,8 +84,8 @@ def check_unpacked_size(path: Path) -> None:
     packed = path.stat().st_size
     if unpacked > _MOST_UNPACKED * packed + 2**20:
         raise ValueError(
-            f"`{path}` has {packed / 1e6:.1f} MB and would unpack to {unpacked / 1e6:.0f} MB, which "
-            "no file of `torch.save` does; it is not loaded."
+            f"`{path}` has {packed / 1e6:.1f} MB and would unpack to {unpacked / 1e6:.0f} MB, "
+            "which no file of `torch.save` does; it is not loaded."
         )
 
 

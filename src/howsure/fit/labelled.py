@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from howsure.errors import HowsureWarning
 from howsure.metrics import ece
 
 # Pixels that are looked at, as many from every image: neighbours tell little news.
@@ -115,5 +116,6 @@ def check_labels(held_out: Labelled) -> None:
             f"{len(missing)} of {classes} classes never occur among the held-out labels "
             f"({', '.join(map(str, missing[:5]))}{', ...' if len(missing) > 5 else ''}): nothing "
             "shows how sure the network may be of them.",
+            HowsureWarning,
             stacklevel=6,
         )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from howsure.arrays import as_tensors, batched, batches
+from howsure.errors import HowsureWarning
 from howsure.fit.inputs import are_copies
 from howsure.noise import is_correlated
 from howsure.setup import Setup
@@ -74,6 +75,7 @@ def warn_if_training_data(
         warnings.warn(
             "The held-out data shares inputs with the training data. Errors on training data are "
             "too small, so the rate will be, too; fit on data that the model has not seen.",
+            HowsureWarning,
             stacklevel=6,
         )
 
@@ -114,6 +116,7 @@ def warn_if_clean(setup: Setup, pairs: list[tuple[object, Tensor]]) -> None:
             f"The held-out inputs look cleaner (std about {found:.2g}) than the noise that is "
             f"assumed (std {assumed:.2g}), so what is fitted will not suit noisy inputs; use "
             '`inputs="clean"` to add the noise to them.',
+            HowsureWarning,
             stacklevel=6,
         )
 

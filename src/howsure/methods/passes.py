@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.errors import NoRuleError
+from howsure.errors import HowsureWarning, NoRuleError
 from howsure.isolation import one_at_a_time
 from howsure.moments.interpreter import Propagated, RuleInterpreter, outcome, python_only, run
 from howsure.moments.numerics import layers_of_variances_in
@@ -119,6 +119,7 @@ def check_classes(logits: Tensor) -> None:
         warnings.warn(
             "The outputs are not negative and sum to 1, as probabilities do. Classification takes "
             "its softmax, so give the logits: `output=torch.log` if the model has none.",
+            HowsureWarning,
             stacklevel=2,
         )
 

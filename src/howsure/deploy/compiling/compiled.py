@@ -19,6 +19,7 @@ from howsure.deploy.compiling.program import (
     tensors_of,
 )
 from howsure.deploy.compiling.watch import watch_over
+from howsure.errors import HowsureWarning
 from howsure.methods import Method
 from howsure.prediction import Prediction
 from howsure.setup import Setup
@@ -70,6 +71,7 @@ class Compiled:
         warnings.warn(
             "Compiling again, which takes a while: the noise inside the network is larger than "
             "for the inputs before.",
+            HowsureWarning,
             stacklevel=4,
         )
         self._add(key, setup, method, x, may_assume=False)
@@ -95,6 +97,7 @@ class Compiled:
                 f"Compiling again, which takes a while: the inputs {key[1][1]} are new to this "
                 f"wrapper, which has {len(compiled)} compiled shapes. Give batches of one "
                 "size, or use `drop_last=True`.",
+                HowsureWarning,
                 stacklevel=4,
             )
 
@@ -137,6 +140,7 @@ def _made(setup: Setup, method: Method, x: object, *, may_assume: bool = True) -
         warnings.warn(
             f'The method "{method}" runs uncompiled, as before `compile()`: '
             f"{type(error).__name__}, {reason[0] if reason else 'no reason given'}",
+            HowsureWarning,
             stacklevel=5,
         )
         return None

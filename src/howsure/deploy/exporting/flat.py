@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from howsure.arrays import key_text, paths
 from howsure.calibrate.base import CalibratedPrediction
 from howsure.deploy.exporting.mask_inputs import MaskInput, mask_inputs, with_masks
-from howsure.errors import ExportError
+from howsure.errors import ExportError, HowsureWarning
 from howsure.methods import Method, gradients
 from howsure.prediction import Prediction
 from howsure.setup import Setup
@@ -130,6 +130,7 @@ def _choice(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
         warnings.warn(
             f'"auto" takes "{method}" here, which draws new noise in every call; the file has '
             f'"{gradients.METHOD}" instead, the same variance by other means.',
+            HowsureWarning,
             stacklevel=4,
         )
         method, setup = gradients.METHOD, setup.with_(samples=None)
