@@ -9,6 +9,7 @@ write nothing in eval mode, are shared, so that a copy costs microseconds.
 from __future__ import annotations
 
 import copy
+import hashlib
 import random
 import threading
 import types
@@ -23,6 +24,8 @@ from torch import Tensor, nn
 
 # Objects that a copy follows, and no more: what is larger is a trainer or a data set, not a state.
 _MOST_OBJECTS = 20_000
+# Numbers of a weight by which it is recognized: training changes all of them.
+_KEPT_NUMBERS = 64
 _SHARED = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType)
 _SWITCHES = (bool, int, float, str)
 _TABLES = frozenset((dict, OrderedDict, set))
@@ -74,6 +77,26 @@ def model_fingerprint(model: Any) -> tuple[int, int]:
         (w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights if w is not None
     ]
     return hash(tuple(structure)), hash(tuple(writes))
+
+
+def identify(model: Any) -> tuple[str, Tensor]:
+    """What a fit belongs to: a digest of the structure, and some numbers of every weight.
+
+    The structure is the names, classes and options of all modules, and the shapes of the weights.
+    """
+    inner = getattr(model, "_orig_mod", model)
+    if not isinstance(inner, nn.Module):
+        return "", torch.empty(0)
+    digest = hashlib.sha256()
+    for name, module in inner.named_modules():
+        digest.update(f"{name} {type(module).__name__} {module.extra_repr()}\n".encode())
+    parts = [torch.empty(0)]
+    for name, weight in (*inner.named_parameters(), *inner.named_buffers()):
+        digest.update(f"{name} {tuple(weight.shape)}\n".encode())
+        if weight.is_floating_point():
+            flat = weight.detach().flatten()
+            parts.append(flat[:: max(1, len(flat) // _KEPT_NUMBERS)].float().cpu())
+    return digest.hexdigest(), torch.cat(parts)
 
 
 def isolated(model: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from howsure.arrays import as_tensors, number_range
 from howsure.deploy.compiling import Compiled
 from howsure.files import write_atomically
 from howsure.fit import Found, ModelPart, fit_method
+from howsure.isolation import identify
 from howsure.methods import Choice, Method, MethodName, choose, method_of
 from howsure.methods.saved_settings import (
     loaded_settings,
@@ -146,7 +147,8 @@ class Uncertain(nn.Module):
         self._check_model()
         method, setup, note = self.choice(x)
         result = self._compiled(setup, method, x) if self._compiled else method(setup, x)
-        name, notes = result.method or method.name, (*note, *result.notes)
+        name = result.method or method.name
+        notes = (*note, *result.notes, *self.setup.note_other_weights())
         return replace(result, method=name, notes=notes, batch_dim=setup.batch_dim)
 
     def _check_model(self) -> None:
@@ -209,7 +211,8 @@ class Uncertain(nn.Module):
         """
         self._check_model()
         method = self._method or self.method
-        self.setup, fit = fit_method(self.setup, method, loader, model=model, **options)
+        fitted, fit = fit_method(self.setup, method, loader, model=model, **options)
+        self.setup = fitted.with_(fitted_to=identify(self.model))
         self.last_fit = fit
         self.calibrators = ()
         return fit
@@ -270,6 +273,8 @@ class Uncertain(nn.Module):
         self.calibrators = tuple(calibration.from_state(each) for each in state["calibrators"])
         self.method = state["method"]
         own = ("format", "method", "calibrators")
+        # Files of 0.2 do not say which network was fitted.
+        state = {"fitted_to": None, **state}
         settings = loaded_settings({k: v for k, v in state.items() if k not in own})
         self.setup = self.setup.with_(**settings, _facts={})
         self.last_fit = None
@@ -284,4 +289,5 @@ class Uncertain(nn.Module):
         """The wrapper that `save` wrote, around a model with the same layers."""
         loaded = cls(model)
         loaded.set_extra_state(read_state(Path(path)))
+        loaded.setup.note_other_weights()  # An error for other layers.
         return loaded
