@@ -25,7 +25,7 @@ from howsure.methods.saved_settings import (
 )
 from howsure.moments.rule import Rule, Target
 from howsure.multipliers import Placement, as_placement, describe
-from howsure.noise import NoiseLike, described
+from howsure.noise import NoiseLike, described, note_units
 from howsure.prediction import Prediction, predict_all
 from howsure.settings import PredictionKind, Task
 from howsure.setup import Setup
@@ -149,6 +149,8 @@ class Uncertain(nn.Module):
         result = self._compiled(setup, method, x) if self._compiled else method(setup, x)
         name = result.method or method.name
         notes = (*note, *result.notes, *self.setup.note_other_weights())
+        if not isinstance(setup.noise, float):
+            notes += note_units(setup.noise, x)
         return replace(result, method=name, notes=notes, batch_dim=setup.batch_dim)
 
     def _check_model(self) -> None:
