@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import random
 import threading
 import types
@@ -294,6 +295,13 @@ def _content(cell: types.CellType) -> Any:
 
 # All threads draw from one stream, so that one at a time may have it.
 one_at_a_time = threading.RLock()
+# A child of `fork` has no thread that would give back what another thread holds at that moment.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=one_at_a_time.acquire,
+        after_in_parent=one_at_a_time.release,
+        after_in_child=one_at_a_time.release,
+    )
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from howsure.noise import (
     dimensions_of,
     is_correlated,
     is_number,
+    number_of,
     roots_of,
     variance_of,
 )
@@ -34,6 +35,7 @@ from howsure.settings import SETTINGS, PredictionKind, Task, check_setting
 from howsure.trees import (
     as_call,
     clone_tensors,
+    floats_of,
     is_tracing,
     select_output,
     shape_key,
@@ -194,6 +196,13 @@ class Setup:
 
     def roots(self, x: Any, *, whole: bool = False) -> list[tuple[int, str, Root]]:
         """Number, name and square root of the noise of every noisy tensor; see `roots_of`."""
+        number = number_of(self.noise) or 0.0
+        for dtype in {tensor.dtype for tensor in floats_of(x)}:
+            if number > torch.finfo(dtype).max:
+                raise ValueError(
+                    f"A noise variance of {number:.3g} is more than {dtype} can hold; give a "
+                    "smaller one: a number is a variance in the units of the input, squared."
+                )
         return roots_of(self.noise, x, self.batch_dim, whole=whole)
 
     def of_noise(self, name: Hashable, x: Any, find: Callable[[], Fact]) -> Fact:

@@ -94,6 +94,12 @@ SHIFTED = (
 )
 
 
+UNDERFLOW = (
+    "The variances of {count} of {total} inputs are smaller than {dtype} can hold: take float64, or "
+    "an output in larger units, such as `output=lambda y: 1e12 * y`."
+)
+
+
 class NoGradientsError(ValueError):
     """The gradients of a model cannot be used; the message says why."""
 
@@ -480,11 +486,12 @@ def _notes(
     if sampled is not None:
         more = "" if estimated.most_blocks >= COMPARED else MORE_POINTS
         notes.append(RESAMPLED.format(count=len(sampled.rows), total=rows) + more)
-        notes += sampling.note_unchanged(problem, total == 0, sampling.LOOK)
     # Some logits are no columns of the plain ones.
     is_comparable = problem.setup.prediction != "mean" and mean.shape == plain.shape
     gap = (mean - plain).abs() if is_comparable else torch.zeros_like(total)
     rounding = 20 * torch.finfo(estimated.dtype).eps * mean.abs()
+    still = (total == 0) & (gap <= rounding)
+    notes += sampling.note_unchanged(problem, still, sampling.LOOK)
     room = SHIFT * total.sqrt() + rounding - gap
     # One look at all rows; it is NaN where anything is not finite.
     least = float((room + 0 * (plain.sum(1, keepdim=True) + total)).min()) if rows else 0.0
@@ -494,7 +501,12 @@ def _notes(
     if broken := rows - int(is_finite.sum()):
         notes.append(NOT_FINITE.format(count=broken, total=rows))
         variances = variances.scale(torch.where(is_finite, 1.0, torch.nan))
-    if shifted := int((room < 0).any(1).sum()):
+    limits = torch.finfo(total.dtype)
+    lost = (room < 0) & (total < limits.tiny / limits.eps)
+    if underflows := int(lost.any(1).sum()):
+        dtype = str(total.dtype).removeprefix("torch.")
+        notes.append(UNDERFLOW.format(count=underflows, total=rows, dtype=dtype))
+    if shifted := int(((room < 0) & ~lost).any(1).sum()):
         notes.append(SHIFTED.format(count=shifted, total=rows, std=SHIFT))
     return variances, tuple(notes)
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from howsure import calibrate as calibration
-from howsure.arrays import as_tensors, number_range
+from howsure.arrays import as_tensors, check_tensor, number_range
 from howsure.deploy.compiling import Compiled
 from howsure.files import write_atomically
 from howsure.fit import Found, ModelPart, fit_method
@@ -101,6 +102,11 @@ class Uncertain(nn.Module):
     ) -> None:
         """Wraps a model."""
         super().__init__()
+        if isinstance(model, nn.Module) and any(map(is_lazy, model.parameters())):
+            raise ValueError(
+                "The model has lazy layers whose weights do not exist yet; call it once on an "
+                "input, load its weights, and wrap it then."
+            )
         self.model = model
         self.method = method
         self.setup = Setup(
@@ -135,7 +141,9 @@ class Uncertain(nn.Module):
         x = kwargs if kwargs and not args else (args[0] if len(args) == 1 else args)
         if args and kwargs:
             raise TypeError("Give all inputs by position or all by keyword.")
-        if not isinstance(x, Tensor):
+        if isinstance(x, Tensor):
+            check_tensor(x)
+        else:
             x = as_tensors(x, self.model)
         result = self._predicted(x)
         for calibrator in self.calibrators:
@@ -271,6 +279,10 @@ class Uncertain(nn.Module):
             raise ValueError(
                 f"These settings have format {state.get('format')!r}; this version of howsure "
                 f"reads format {_FORMAT}."
+            )
+        if missing := [name for name in ("method", "calibrators") if name not in state]:
+            raise ValueError(
+                f"These settings are not complete: they lack {missing}. Run `fit` again, and save."
             )
         self.calibrators = tuple(calibration.from_state(each) for each in state["calibrators"])
         self.method = state["method"]
