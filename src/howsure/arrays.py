@@ -114,7 +114,8 @@ def as_tensors(x: object, model: nn.Module) -> object:
 
     def as_tensor(leaf: object) -> object:
         # A table of pandas or polars.
-        leaf = leaf.to_numpy() if hasattr(leaf, "to_numpy") else leaf
+        to_numpy = getattr(leaf, "to_numpy", None)
+        leaf = leaf if to_numpy is None else to_numpy()
         if not isinstance(leaf, np.ndarray):
             return leaf
         native = leaf.dtype.newbyteorder("=")

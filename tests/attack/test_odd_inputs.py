@@ -52,7 +52,7 @@ def test_lazy_layers_are_refused_until_they_have_weights():
 
 
 def test_a_variance_that_the_type_cannot_hold_is_refused():
-    with pytest.raises(ValueError, match="more than torch.float32 can hold"):
+    with pytest.raises(ValueError, match=r"more than torch\.float32 can hold"):
         hs.Uncertain(NET, 1e300)(X)
     assert bool(hs.Uncertain(NET.double(), 1e300)(X.double()).std.isfinite().all())
     NET.float()

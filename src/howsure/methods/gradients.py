@@ -95,8 +95,8 @@ SHIFTED = (
 
 
 UNDERFLOW = (
-    "The variances of {count} of {total} inputs are smaller than {dtype} can hold: take float64, or "
-    "an output in larger units, such as `output=lambda y: 1e12 * y`."
+    "The variances of {count} of {total} inputs are smaller than {dtype} can hold: take float64, "
+    "or an output in larger units, such as `output=lambda y: 1e12 * y`."
 )
 
 
