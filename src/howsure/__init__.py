@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from howsure.deploy.export import export as export
     from howsure.deploy.gate import Gate as Gate
     from howsure.deploy.gate import blend as blend
+    from howsure.errors import HowsureWarning as HowsureWarning
     from howsure.errors import NoRuleError as NoRuleError
     from howsure.fit.training import train_adf as train_adf
     from howsure.fit.training import train_heteroscedastic as train_heteroscedastic
@@ -43,6 +44,7 @@ _HOMES = {
     "Ensemble": "howsure.uncertain",
     "Fidelity": "howsure.moments.rule",
     "Gate": "howsure.deploy.gate",
+    "HowsureWarning": "howsure.errors",
     "Moments": "howsure.moments.value",
     "NoRuleError": "howsure.errors",
     "Placement": "howsure.multipliers",
@@ -90,6 +92,7 @@ __all__ = [
     "Ensemble",
     "Fidelity",
     "Gate",
+    "HowsureWarning",
     "Moments",
     "NoRuleError",
     "Placement",

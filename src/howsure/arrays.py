@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from howsure.private_torch import pytree
-from howsure.trees import TensorTree, has_values, map_leaves
+from howsure.trees import TensorTree, has_values, map_leaves, tensors_of
 
 # Samples of a dataset that make a batch.
 BATCH = 64
@@ -79,14 +79,43 @@ def _select(batch: object, choice: Choice, option: str) -> object:
     return batch[choice] if isinstance(choice, str) else {key: batch[key] for key in keys}
 
 
+def check_tensor(tensor: Tensor) -> None:
+    """An error for a tensor whose elements cannot be read one by one."""
+    is_odd = tensor.is_nested or tensor.is_meta or tensor.is_quantized
+    if tensor.layout is torch.strided and not is_odd:
+        return
+    if tensor.is_nested:
+        kind, remedy = "nested", "pad it: `x.to_padded_tensor(0.0)`"
+    elif tensor.is_quantized:
+        kind, remedy = "quantized", "give `x.dequantize()`"
+    elif tensor.is_meta:
+        kind, remedy = 'on the device "meta"', "give one that has values"
+    else:
+        kind, remedy = "sparse", "give `x.to_dense()`"
+    raise TypeError(f"An input is {kind}, and noise is added to every element; {remedy}.")
+
+
+def _check_leaf(leaf: object) -> None:
+    if isinstance(leaf, Tensor):
+        check_tensor(leaf)
+
+
 def as_tensors(x: object, model: nn.Module) -> object:
     """Arrays of an input as tensors; floating-point ones in the type and on the device of a model.
 
     A model computes in one precision, and numpy's own is twice that of most.
     """
     weight = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    if type(x) in (list, str, type(None)) and not tensors_of(x):
+        raise TypeError(
+            f"The input is a {type(x).__name__} without any tensor; give a tensor or an array, as "
+            "`torch.tensor(x)` makes of a list."
+        )
 
     def as_tensor(leaf: object) -> object:
+        # A table of pandas or polars.
+        to_numpy = getattr(leaf, "to_numpy", None)
+        leaf = leaf if to_numpy is None else to_numpy()
         if not isinstance(leaf, np.ndarray):
             return leaf
         native = leaf.dtype.newbyteorder("=")
@@ -96,7 +125,9 @@ def as_tensors(x: object, model: nn.Module) -> object:
         tensor = torch.from_numpy(leaf).to(weight.device)
         return tensor.to(weight.dtype) if tensor.is_floating_point() else tensor
 
-    return map_leaves(as_tensor, x)
+    tree = map_leaves(as_tensor, x)
+    map_leaves(_check_leaf, tree)
+    return tree
 
 
 def as_array(tensor: object) -> Any:

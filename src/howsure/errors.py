@@ -1,4 +1,4 @@
-"""What howsure refuses: an operation without a rule, an option that does not exist."""
+"""What howsure refuses or warns of: operations without a rule, options that do not exist."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ class NoRuleError(NotImplementedError):
     def __init__(self, message: str, *, can_fall_back: bool = False) -> None:
         super().__init__(message)
         self.can_fall_back = can_fall_back
+
+
+class HowsureWarning(UserWarning):
+    """The category of every warning of howsure, so that a program can filter them by it."""
 
 
 class ExportError(ValueError):

@@ -2,31 +2,91 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import tempfile
+import secrets
+import stat
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+# Windows has no such links, and opens text unless told otherwise.
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS
+# Archives that are stored are as large as their content, but for names.
+_MOST_UNPACKED = 2
 
-def write_atomically(path: Path, write: Callable[[IO[Any]], object], *, text: bool = False) -> None:
-    """Writes to a temporary file beside `path` and renames it; a failure leaves nothing behind."""
+
+def write_atomically(
+    path: Path,
+    write: Callable[[IO[Any]], object],
+    *,
+    text: bool = False,
+    permissions_of: Path | None = None,
+) -> None:
+    """Writes to a temporary file beside `path` and renames it; a failure leaves nothing behind.
+
+    The file keeps the permissions that it has, or those of another file; a new one has what the
+    umask leaves.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    mode = _mode(permissions_of or path)
+    # Nobody may open it before it has its permissions.
+    handle = os.open(temporary, _NEW_FILE, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(handle, "w" if text else "wb", encoding="utf-8" if text else None) as file:
             write(file)
             file.flush()
             # Else a power failure could leave a name without data.
             os.fsync(file.fileno())
-        # A temporary file is private; the finished one has the usual permissions.
-        temporary.chmod(0o644)
+        if mode is not None:
+            temporary.chmod(mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return None
+
+
+def open_without_following(path: Path) -> IO[bytes]:
+    """A file for reading and writing, made if it is missing; its content stays as it is.
+
+    An error if it is a link: what that points to is not ours.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINKS, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ValueError(f"`{path}` is a link, which howsure never makes; remove it.") from None
+    return os.fdopen(handle, "r+b")
+
+
+def check_unpacked_size(path: Path) -> None:
+    """An error for a file of torch that would unpack to far more than its size.
+
+    `torch.save` compresses nothing, so a small file is a small state.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+    except (OSError, zipfile.BadZipFile, NotImplementedError):
+        return  # Not of this format; `torch.load` says what is wrong.
+    packed = path.stat().st_size
+    if unpacked > _MOST_UNPACKED * packed + 2**20:
+        raise ValueError(
+            f"`{path}` has {packed / 1e6:.1f} MB and would unpack to {unpacked / 1e6:.0f} MB, "
+            "which no file of `torch.save` does; it is not loaded."
+        )
 
 
 def sealed(content: bytes, context: bytes = b"") -> bytes:

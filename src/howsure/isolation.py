@@ -9,6 +9,8 @@ write nothing in eval mode, are shared, so that a copy costs microseconds.
 from __future__ import annotations
 
 import copy
+import hashlib
+import os
 import random
 import threading
 import types
@@ -23,6 +25,8 @@ from torch import Tensor, nn
 
 # Objects that a copy follows, and no more: what is larger is a trainer or a data set, not a state.
 _MOST_OBJECTS = 20_000
+# Numbers of a weight by which it is recognized: training changes all of them.
+_KEPT_NUMBERS = 64
 _SHARED = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType)
 _SWITCHES = (bool, int, float, str)
 _TABLES = frozenset((dict, OrderedDict, set))
@@ -74,6 +78,26 @@ def model_fingerprint(model: Any) -> tuple[int, int]:
         (w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights if w is not None
     ]
     return hash(tuple(structure)), hash(tuple(writes))
+
+
+def identify(model: Any) -> tuple[str, Tensor]:
+    """What a fit belongs to: a digest of the structure, and some numbers of every weight.
+
+    The structure is the names, classes and options of all modules, and the shapes of the weights.
+    """
+    inner = getattr(model, "_orig_mod", model)
+    if not isinstance(inner, nn.Module):
+        return "", torch.empty(0)
+    digest = hashlib.sha256()
+    for name, module in inner.named_modules():
+        digest.update(f"{name} {type(module).__name__} {module.extra_repr()}\n".encode())
+    parts = [torch.empty(0)]
+    for name, weight in (*inner.named_parameters(), *inner.named_buffers()):
+        digest.update(f"{name} {tuple(weight.shape)}\n".encode())
+        if weight.is_floating_point():
+            flat = weight.detach().flatten()
+            parts.append(flat[:: max(1, len(flat) // _KEPT_NUMBERS)].float().cpu())
+    return digest.hexdigest(), torch.cat(parts)
 
 
 def isolated(model: Callable[..., Any]) -> Callable[..., Any]:
@@ -278,6 +302,13 @@ def _content(cell: types.CellType) -> Any:
 
 # All threads draw from one stream, so that one at a time may have it.
 one_at_a_time = threading.RLock()
+# A child of `fork` has no thread that would give back what another thread holds at that moment.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=one_at_a_time.acquire,
+        after_in_parent=one_at_a_time.release,
+        after_in_child=one_at_a_time.release,
+    )
 
 
 @contextmanager

@@ -42,6 +42,7 @@ DROPOUTS = {
     "feature_dropout": True,
     "feature_alpha_dropout": True,
 }
+ALPHA_DROPOUTS = {"alpha_dropout", "feature_alpha_dropout"}
 NORMALIZATIONS = {"batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"}
 # Functions of one element.
 ACTIVATIONS = frozenset(

@@ -24,7 +24,7 @@ from howsure.estimators.gradients import ALL, Rows
 from howsure.estimators.image_gradients import fast_image_gradients
 from howsure.estimators.softmax import MOST_OUTPUTS as MOST_OUTPUTS
 from howsure.estimators.variances import Source
-from howsure.multipliers import Multiply, Site, draw_uniforms, masks
+from howsure.multipliers import Multiply, Site, at_rates, draw_uniforms, masks
 from howsure.noise import Root
 from howsure.setup import Setup
 from howsure.trees import (
@@ -124,8 +124,9 @@ class Sources:
         if not setup.has_masks(x):
             return sources
         sites = setup.sites(x)
-        odds = tuple(rate / (1 - rate) for rate in setup.rates(sites))
-        return replace(sources, sites=sites, odds=odds)
+        rates = setup.rates(sites)
+        odds = tuple(rate / (1 - rate) for rate in rates)
+        return replace(sources, sites=at_rates(sites, rates), odds=odds)
 
     @cached_property
     def active(self) -> tuple[int, ...]:

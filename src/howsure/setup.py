@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from howsure.isolation import isolated, model_fingerprint, modules_of, structure_hash
+from howsure.isolation import identify, isolated, model_fingerprint, modules_of, structure_hash
 from howsure.moments.rule import Rule, Target
 from howsure.multipliers import (
     NothingToDropError,
@@ -26,6 +26,7 @@ from howsure.noise import (
     dimensions_of,
     is_correlated,
     is_number,
+    number_of,
     roots_of,
     variance_of,
 )
@@ -34,6 +35,7 @@ from howsure.settings import SETTINGS, PredictionKind, Task, check_setting
 from howsure.trees import (
     as_call,
     clone_tensors,
+    floats_of,
     is_tracing,
     select_output,
     shape_key,
@@ -47,6 +49,13 @@ Fact = TypeVar("Fact")
 # The rate of masks whose gradients are to be checked: multipliers of 1 +- 1 %, since the posterior
 # takes slopes, which a kink further away does not change.
 WATCHED_RATE = 1e-4
+
+# Weights that were converted to another type and back differ by less.
+_SAME_WEIGHTS = 1e-6
+OTHER_WEIGHTS = (
+    "The weights have changed by {:.2g} of their size since `fit`, so that what it found may no "
+    "longer hold; call `.fit(loader)` again."
+)
 
 # Facts that are kept: a model that is trained between two calls is another one each time.
 _MOST_FACTS = 256
@@ -86,6 +95,7 @@ class Setup:
             distance from known inputs; `None` before.
         uniforms: Numbers for every site, (samples, [batch,] *units), in place of drawn ones: a unit
             is kept where its number is at least the rate.
+        fitted_to: The network that `fit` has seen, as `identify` describes it; `None` before.
     """
 
     model: Callable[..., Any]
@@ -109,6 +119,7 @@ class Setup:
     variance_model: VarianceModel | None = None
     temperature_model: TemperatureModel | None = None
     uniforms: tuple[Tensor, ...] | None = None
+    fitted_to: tuple[str, Tensor] | None = None
     _facts: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -132,6 +143,25 @@ class Setup:
     def unfitted(self) -> Setup:
         """The same without what `fit` has found."""
         return self.with_(variance_model=None, temperature_model=None)
+
+    def note_other_weights(self) -> tuple[str, ...]:
+        """A note where the weights are not those that `fit` has seen; an error for other layers."""
+        if self.fitted_to is None or is_tracing():
+            return ()
+        state = model_fingerprint(self.model)
+        last, notes = self._facts.get("other weights", (None, ()))
+        if last == state:
+            return notes
+        (structure, weights), (structure_now, now) = self.fitted_to, identify(self.model)
+        if structure != structure_now:
+            raise ValueError(
+                "What `fit` found belongs to a network with other layers or outputs than this one; "
+                "call `.fit(loader)` for this one."
+            )
+        gap = float((now - weights).norm() / weights.norm()) if weights.any() else 0.0
+        notes = (OTHER_WEIGHTS.format(gap),) if not gap <= _SAME_WEIGHTS else ()
+        self._facts["other weights"] = state, notes
+        return notes
 
     def once(self, find: Callable[[Setup, Any], Fact], x: Any) -> Fact:
         """What `find` says about the model at inputs of this kind; it is asked once.
@@ -166,6 +196,13 @@ class Setup:
 
     def roots(self, x: Any, *, whole: bool = False) -> list[tuple[int, str, Root]]:
         """Number, name and square root of the noise of every noisy tensor; see `roots_of`."""
+        number = number_of(self.noise) or 0.0
+        for dtype in {tensor.dtype for tensor in floats_of(x)}:
+            if number > torch.finfo(dtype).max:
+                raise ValueError(
+                    f"A noise variance of {number:.3g} is more than {dtype} can hold; give a "
+                    "smaller one: a number is a variance in the units of the input, squared."
+                )
         return roots_of(self.noise, x, self.batch_dim, whole=whole)
 
     def of_noise(self, name: Hashable, x: Any, find: Callable[[], Fact]) -> Fact:

@@ -25,6 +25,7 @@ from howsure.moments.interpreter import (
 )
 from howsure.moments.rule import APPROXIMATE, LINEARISED, Rule, Target, find, operation_name
 from howsure.moments.value import Args, Kwargs, certain, leaves_of, mean_of
+from howsure.noise import Noise, note_units, variance_of
 from howsure.operations import CallSites
 from howsure.trees import clone_tensors, map_leaves
 
@@ -63,9 +64,15 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class Check:
-    """The operations of a model, with what howsure makes of them."""
+    """The operations of a model, with what howsure makes of them.
+
+    Attributes:
+        rows: The operations.
+        notes: What contradicts the noise that was given.
+    """
 
     rows: tuple[CheckRow, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -86,7 +93,7 @@ class Check:
     @property
     def advice(self) -> tuple[str, ...]:
         """What to do, in sentences."""
-        notes = [f"`{row.operation}`: {row.reason}" for row in self.missing]
+        notes = [*self.notes, *(f"`{row.operation}`: {row.reason}" for row in self.missing)]
         if not self.rows:
             notes.append(
                 "No operation meets a noisy number: the inputs are integers or tokens, which carry "
@@ -131,13 +138,15 @@ def check(
         model: Any module or function made of torch operations, in eval mode.
         *inputs: Its inputs, as to the model itself: `check(model, x, h)`. A tuple as the only
             one is taken as several, a dict as inputs by name.
-        noise_var: Which inputs are noisy, as in `propagate`: a variance, for several inputs in
-            their structure, with `None` for those without noise. By default every input of
-            floating-point numbers is.
+        noise_var: Which inputs are noisy, as in `propagate`: a variance or a noise of
+            `howsure.noise`; for several inputs variances in their structure, with `None` for those
+            without noise. By default every input of floating-point numbers is.
         rules: Rules that win over the registered ones, by operation.
         **named_inputs: Inputs by name, in place of `inputs`: `check(model, image=x, motion=h)`.
     """
     x = as_input(model, inputs, named_inputs, noise_var)
+    notes = note_units(noise_var, x)
+    noise_var = variance_of(noise_var, x) if isinstance(noise_var, Noise) else noise_var
     by_operation: dict[tuple[str, str], list[OperationCall]] = {}
     for call in survey(model, x, noise_var, rules=rules):
         if call.rule is None or not call.rule.is_query:
@@ -157,7 +166,8 @@ def check(
             adds_up=rule.adds_up if rule and serves else False,
         )
         rows.append(row)
-    return Check(tuple(sorted(rows, key=lambda row: (row.fidelity != _MISSING, row.operation))))
+    rows.sort(key=lambda row: (row.fidelity != _MISSING, row.operation))
+    return Check(tuple(rows), notes)
 
 
 @dataclass(frozen=True)

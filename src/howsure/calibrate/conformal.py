@@ -22,6 +22,7 @@ from howsure.calibrate.base import (
     check_uncalibrated,
 )
 from howsure.calibrate.held_out import HeldOut, around, check_labels, mean_and_var
+from howsure.errors import HowsureWarning
 from howsure.prediction import Prediction
 
 Label = int | str
@@ -99,6 +100,7 @@ class GroupedScores:
             warnings.warn(
                 f"A level of {level:g} needs {needed} held-out points in each group "
                 f"({', '.join(small)}); with fewer only an infinite interval is sure to cover.",
+                HowsureWarning,
                 stacklevel=3,
             )
         return torch.stack(quantiles)[members]

@@ -25,6 +25,7 @@ from torch.fx import GraphModule
 
 from howsure.deploy.state import State
 from howsure.deploy.tracing import COMPILED, held_constants, lift_constants, traced
+from howsure.errors import HowsureWarning
 from howsure.estimators.variances import note_doubts
 from howsure.methods import Method
 from howsure.methods.gradients import POINTS, why_no_gradients
@@ -123,6 +124,7 @@ class Compiled:
             warnings.warn(
                 "Compiling again, which takes a while: the noise inside the network is larger "
                 "than for the inputs before.",
+                HowsureWarning,
                 stacklevel=3,
             )
             self._add(key, setup, method, x, may_assume=False)
@@ -142,6 +144,7 @@ class Compiled:
             warnings.warn(
                 f'The method "{method}" runs uncompiled, as before `compile()`: '
                 f"{type(error).__name__}, {reason[0] if reason else 'no reason given'}",
+                HowsureWarning,
                 stacklevel=4,
             )
             program = None
@@ -159,7 +162,7 @@ class Compiled:
                 "Give batches of one size, or use `drop_last=True`."
             )
         if count:
-            warnings.warn(f"Compiling again, which takes a while: {reason}", stacklevel=4)
+            warnings.warn(f"Compiling again, which takes a while: {reason}", HowsureWarning, stacklevel=4)
 
 
 def read_state(setup: Setup) -> State:

@@ -29,7 +29,7 @@ from howsure.arrays import key_text, paths
 from howsure.calibrate.base import CalibratedPrediction
 from howsure.deploy.any_batch import BatchSizeMattersError, for_any_batch
 from howsure.deploy.tracing import traced
-from howsure.errors import ExportError, NoRuleError, missing_packages
+from howsure.errors import ExportError, HowsureWarning, NoRuleError, missing_packages
 from howsure.estimators.sampling import MOST_SAMPLES
 from howsure.files import write_atomically
 from howsure.methods import METHODS, Method, gradients
@@ -267,6 +267,7 @@ def _choose(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
         warnings.warn(
             f'"auto" takes "{method}" here, which draws new noise in every call; the file has '
             f'"{gradients.METHOD}" instead, the same variance by other means.',
+            HowsureWarning,
             stacklevel=4,
         )
         method, setup = gradients.METHOD, setup.with_(samples=None)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.errors import HowsureWarning
 from howsure.estimators.softmax import class_logits
 from howsure.metrics import ece
 from howsure.settings import Task
@@ -164,5 +165,6 @@ def check_labels(held_out: Labelled, task: Task) -> None:
             f"{len(missing)} of {classes} classes never occur among the held-out labels "
             f"({', '.join(map(str, missing[:5]))}{', ...' if len(missing) > 5 else ''}): nothing "
             "shows how sure the network may be of them.",
+            HowsureWarning,
             stacklevel=6,
         )

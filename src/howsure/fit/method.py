@@ -32,6 +32,7 @@ from howsure.fit.validation_data import (
     rows_in_front,
     warn_if_clean,
     warn_if_training_data,
+    warn_of_targets,
 )
 from howsure.methods import METHODS, Method, choose, gradients, method_of
 from howsure.methods.choice import outputs_of
@@ -190,6 +191,8 @@ def _batches(
     warn_if_training_data(setup, loader, batches, search.training_data)
     for x, _ in batches:
         _check_inputs(setup, x)
+    if setup.task == "regression":
+        warn_of_targets(setup, batches)
     if search.inputs == "clean":
         return _with_noise(setup, batches)
     warn_if_clean(setup, batches)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.errors import HowsureWarning
 from howsure.fit.grid import Batches
 from howsure.fit.objectives import check_outputs
 from howsure.fit.optimum import Optimum, optimum, optimum_at
@@ -118,6 +119,7 @@ def _best_pass(tried: list[tuple[Terms, Optimum]]) -> tuple[Terms, Optimum]:
     warnings.warn(
         f"The rate did not settle within {PASSES} passes; the best one that was tried is taken "
         f'(NLL {best.nll:.3g}). `search="grid"` tries them all.',
+        HowsureWarning,
         stacklevel=7,
     )
     return terms, best

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure.errors import HowsureWarning
 from howsure.estimators.softmax import class_logits
 from howsure.fit.known_activations import (
     KnownActivations,
@@ -307,7 +308,7 @@ def best_temperature(logits: Tensor, labels: Tensor, *, warn: bool = False) -> f
     low, high = math.log(_LOW), math.log(_HIGH)
     if slope(low) <= 0:
         if warn:
-            warnings.warn(ALL_RIGHT, stacklevel=5)
+            warnings.warn(ALL_RIGHT, HowsureWarning, stacklevel=5)
         return 1.0
     check_minimum(at_zero=False, at_infinity=slope(high) >= 0)
     if len(logits) > 1:

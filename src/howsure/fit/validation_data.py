@@ -10,9 +10,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from howsure.arrays import as_tensors, batched, batches
+from howsure.errors import HowsureWarning
 from howsure.fit.inputs import are_copies
+from howsure.fit.suspicious_targets import describe_suspicions
+from howsure.isolation import random_state_kept
 from howsure.noise import is_correlated
 from howsure.setup import Setup
+from howsure.trees import TensorTree, clone_tensors, tensors_of
+
+# Numbers of an input, an output and a target that are looked at.
+_COMPARED = 64
 
 
 def pairs_of(
@@ -74,6 +81,7 @@ def warn_if_training_data(
         warnings.warn(
             "The held-out data shares inputs with the training data. Errors on training data are "
             "too small, so the rate will be, too; fit on data that the model has not seen.",
+            HowsureWarning,
             stacklevel=6,
         )
 
@@ -114,8 +122,30 @@ def warn_if_clean(setup: Setup, pairs: list[tuple[object, Tensor]]) -> None:
             f"The held-out inputs look cleaner (std about {found:.2g}) than the noise that is "
             f"assumed (std {assumed:.2g}), so what is fitted will not suit noisy inputs; use "
             '`inputs="clean"` to add the noise to them.',
+            HowsureWarning,
             stacklevel=6,
         )
+
+
+def warn_of_targets(setup: Setup, pairs: list[tuple[object, Tensor]]) -> None:
+    """Warns of targets that can hardly be right; see `describe_suspicions`."""
+    inputs, outputs, targets = [], [], []
+    axis = setup.batch_dim or 0
+    for x, y in pairs:
+        with torch.no_grad(), random_state_kept():
+            tensors = TensorTree(setup.run(clone_tensors(x))).tensors
+        floats = [t for t in tensors_of(x) if t.dim() > axis]
+        if len(tensors) != 1 or tensors[0].shape != y.shape or y.dim() <= axis or not floats:
+            return  # A fit says what does not fit together.
+        inputs.append(rows_in_front(floats[0], axis).flatten(1)[:, :_COMPARED])
+        outputs.append(rows_in_front(tensors[0], axis).flatten(1)[:, :_COMPARED])
+        targets.append(rows_in_front(y, axis).flatten(1)[:, :_COMPARED].to(tensors[0].device))
+        if any(len(t) != len(targets[-1]) for t in (inputs[-1], outputs[-1])):
+            return
+    if len({t.shape[1:] for t in inputs}) > 1:
+        return
+    for sentence in describe_suspicions(*map(torch.cat, (inputs, outputs, targets))):
+        warnings.warn(sentence, HowsureWarning, stacklevel=6)
 
 
 def _noise_std(images: Tensor) -> float:  # (batch, channels, height, width)

@@ -68,6 +68,10 @@ CONTRADICTED = (
     "steps, chooses among its inputs as a median does, or is too rough for it, as a logarithm near "
     "0 is: outputs change with the noise otherwise than their gradients say"
 )
+MOVED = (
+    "alpha dropout moves the mean of what it drops, so that the network without it is no point of "
+    "it"
+)
 TOO_MANY = (
     "rows influence each other, so that a call is one input, and its outputs are too many for a "
     "backward pass each"
@@ -87,6 +91,12 @@ SHIFTED = (
     "The noise moves the outputs of {count} of {total} inputs by more than {std} std on average: "
     "what the network says for the reading itself is not what it says under its noise. "
     '`prediction="mean"` predicts the latter.'
+)
+
+
+UNDERFLOW = (
+    "The variances of {count} of {total} inputs are smaller than {dtype} can hold: take float64, "
+    "or an output in larger units, such as `output=lambda y: 1e12 * y`."
 )
 
 
@@ -239,6 +249,8 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
     check_probe(setup, probe, watch=watch)
     problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=watch))
     sources = problem.sources
+    if any(sources.sites[number].is_affine for number in sources.active):
+        raise NoGradientsError(MOVED)
     is_empty = not problem.rows or not any(t.numel() for t in tensors_of(x))
     has_classes = setup.task != "regression" and not is_empty
     plain, entering = _plain_pass(problem, features=features, has_classes=has_classes)
@@ -480,13 +492,14 @@ def _notes(
     if sampled is not None:
         more = "" if estimated.most_blocks >= COMPARED else MORE_POINTS
         notes.append(RESAMPLED.format(count=len(sampled.rows), total=rows) + more)
-        notes += sampling.note_unchanged(problem, total == 0, sampling.LOOK)
     # Some logits are no columns of the plain ones.
     by_default = "network" if problem.setup.task == "regression" else "mean"
     predicts_plain = (problem.setup.prediction or by_default) == "network"
     is_comparable = predicts_plain and mean.shape == plain.shape
     gap = (mean - plain).abs() if is_comparable else torch.zeros_like(total)
     rounding = 20 * torch.finfo(estimated.dtype).eps * mean.abs()
+    still = (total == 0) & (gap <= rounding)
+    notes += sampling.note_unchanged(problem, still, sampling.LOOK)
     room = SHIFT * total.sqrt() + rounding - gap
     # One look at all rows; it is NaN where anything is not finite.
     least = float((room + 0 * (plain.sum(1, keepdim=True) + total)).min()) if rows else 0.0
@@ -496,7 +509,12 @@ def _notes(
     if broken := rows - int(is_finite.sum()):
         notes.append(NOT_FINITE.format(count=broken, total=rows))
         variances = variances.scale(torch.where(is_finite, 1.0, torch.nan))
-    if shifted := int((room < 0).any(1).sum()):
+    limits = torch.finfo(total.dtype)
+    lost = (room < 0) & (total < limits.tiny / limits.eps)
+    if underflows := int(lost.any(1).sum()):
+        dtype = str(total.dtype).removeprefix("torch.")
+        notes.append(UNDERFLOW.format(count=underflows, total=rows, dtype=dtype))
+    if shifted := int(((room < 0) & ~lost).any(1).sum()):
         notes.append(SHIFTED.format(count=shifted, total=rows, std=SHIFT))
     return variances, tuple(notes)
 

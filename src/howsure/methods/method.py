@@ -12,16 +12,17 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from howsure.isolation import modules_of, random_state_kept
+from howsure.multipliers import uncounted_dropout
 from howsure.prediction import Prediction
 from howsure.probe import DRAWS, RANDOM, probe_model
 from howsure.problem import Probe, Sources
 from howsure.setup import Setup
-from howsure.trees import is_tracing
+from howsure.trees import clone_tensors, is_tracing
 
 Predict = Callable[[Setup, Any], Prediction]
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 MethodName = Literal[
     "auto",
@@ -105,9 +106,10 @@ class Method:
                 prediction = self._checked(setup, x)
         else:
             prediction = self._checked(setup, x)
-        if not setup.rules or self.has_rules:
-            return prediction
-        return replace(prediction, notes=(*prediction.notes, UNUSED_RULES))
+        notes = () if not setup.rules or self.has_rules else (UNUSED_RULES,)
+        if setup.placement.kind == "existing" and not is_tracing():
+            notes += setup.once(_uncounted, x)
+        return replace(prediction, notes=(*prediction.notes, *notes)) if notes else prediction
 
     def _checked(self, setup: Setup, x: Any) -> Prediction:
         """The prediction; an error if the model is random and the method cannot deal with it."""
@@ -151,9 +153,18 @@ class Method:
         return f"Method({self.name})"
 
 
+def _uncounted(setup: Setup, x: Any) -> tuple[str, ...]:
+    """What to say about randomness of the model's own that "existing" leaves out."""
+    return uncounted_dropout(setup.model, clone_tensors(x))
+
+
 def nothing_unsure(setup: Setup) -> str:
     """What to say about a setup without anything random, and what to do."""
-    has_dropout = any(isinstance(module, _DROPOUTS) for module in modules_of(setup.model))
+    has_dropout = any(
+        isinstance(module, _DropoutNd)
+        or (isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) and module.dropout > 0)
+        for module in modules_of(setup.model)
+    )
     own = (
         " The model's own dropout layers are off in eval mode; to count them, at their own rates, "
         'give `placement="existing"`.'

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.errors import NoRuleError
+from howsure.errors import HowsureWarning, NoRuleError
 from howsure.estimators.softmax import entropy_of, is_elementwise, probabilities_of
 from howsure.isolation import one_at_a_time
 from howsure.moments.interpreter import Propagated, RuleInterpreter, outcome, python_only, run
 from howsure.moments.numerics import layers_of_variances_in
 from howsure.moments.prefix import Prefix, PrefixInterpreter
 from howsure.moments.value import variance_dtype
-from howsure.multipliers import Multiply, Site, draw_uniforms, masks
+from howsure.multipliers import Multiply, Site, at_rates, draw_uniforms, masks
 from howsure.operations import CallSites
 from howsure.prediction import Prediction, class_dim
 from howsure.progress import keep_freed_memory
@@ -124,6 +124,7 @@ def check_classes(logits: Tensor, task: Task) -> None:
         warnings.warn(
             "The outputs are not negative and sum to 1, as probabilities do. Classification takes "
             "its softmax, so give the logits: `output=torch.log` if the model has none.",
+            HowsureWarning,
             stacklevel=2,
         )
 
@@ -173,6 +174,7 @@ def sampled(
     keep_freed_memory()
     sites = setup.sites(x)
     drawn = masks_of(setup, sites, x)
+    sites = at_rates(sites, setup.rates(sites))
     chunk = setup.chunk or usual_chunk(sites, x)
     prefix = Prefix() if chunk < samples else None
     parts = []

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from howsure import noise as noises
+from howsure.files import check_unpacked_size
 from howsure.methods import METHODS, Method
 from howsure.methods.temperature import TemperatureModel
 from howsure.multipliers import Placement
@@ -24,6 +25,7 @@ from howsure.setup import Setup
 # What a field holds that is no plain value, as a dict with one of these names.
 _TUPLE, _DTYPE, _PLACEMENT = "tuple", "dtype", "placement"
 _MODELS = {"variance_model": VarianceModel, "temperature_model": TemperatureModel}
+_NOT_NEGATIVE = ("residual_var", "noise_factor", "mask_var", "squared_error", "spread")
 _DTYPES = {"bfloat16": torch.bfloat16}
 
 
@@ -97,14 +99,34 @@ def _loaded(value: Any) -> Any:
         return tuple(_loaded(item) for item in value[_TUPLE])
     for name, kind in _MODELS.items():
         if name in value:
+            _check_numbers(name, value[name])
             return kind.from_state(value[name])
     if _DTYPE in value:
         return _DTYPES[value[_DTYPE]]
     return Placement(**{key: _loaded(item) for key, item in value[_PLACEMENT].items()})
 
 
+def _check_numbers(name: str, value: Any) -> None:
+    """An error for numbers that no fit finds: NaN anywhere, or a variance below 0."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_numbers(f"{name}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_numbers(name, item)
+    elif isinstance(value, float) or (isinstance(value, Tensor) and value.is_floating_point()):
+        numbers = torch.as_tensor(value)
+        is_variance = name.rpartition(".")[2] in _NOT_NEGATIVE
+        if bool(numbers.isnan().any()) or (is_variance and bool((numbers < 0).any())):
+            raise ValueError(
+                f"The settings were damaged: `{name}` has numbers that are NaN, or negative where "
+                "there is a variance. Run `fit` again, and save."
+            )
+
+
 def read_state(path: Path) -> dict[str, Any]:
     """What a file of `Uncertain.save` holds; nothing in it is executed."""
+    check_unpacked_size(path)
     try:
         state = torch.load(path, weights_only=True)
     except FileNotFoundError:

@@ -6,16 +6,20 @@ happens inside the `with` block, leaving it ends the multiplication.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from howsure.multipliers.inner import INNER, inner_rate, run_with_dropout
 from howsure.multipliers.sites import BatchDim, Site
 from howsure.operations import (
+    ALPHA_DROPOUTS,
     DROPOUTS,
     RECURRENT,
     LayerNames,
@@ -23,6 +27,9 @@ from howsure.operations import (
     base_name,
     numbered,
 )
+
+# What alpha dropout puts in the place of a dropped unit: the lower limit of SELU.
+_SATURATION = -1.7580993408473766
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +70,7 @@ class Multiply(Operations):
         factors = [_Factor(s, m) for s, m in zip(sites, multipliers, strict=True) if m is not None]
         self._at_dropouts = {f.site.name: f for f in factors if f.site.kind == "existing"}
         self._at_layers = {f.site.name: f for f in factors if f.site.kind != "existing"}
+        self._inner = {f.site.chain[0] for f in self._at_dropouts.values()} & INNER.keys()
         # Results inside a chain, by identity: the result, its factor, the operations to come.
         self._pending: dict[int, tuple[object, _Factor, Sequence[str]]] = {}
 
@@ -78,6 +86,12 @@ class Multiply(Operations):
             call = numbered(self._names.module_path() or name, self._dropout_calls)
             factor = self._at_dropouts.get(call)
             return data if factor is None else self._apply(data, factor)
+        if name in self._inner:
+            # One without a rate has no site; that of a bare attention shows in train mode only.
+            if inner_rate(name, args, kwargs) or name == "scaled_dot_product_attention":
+                site = f"{self._names.module_path() or name}:{INNER[name]}"
+                return run_with_dropout(name, func, args, kwargs, partial(self._drop, site))
+            return func(*args, **kwargs)
 
         layer = self._names.layer_of(func, args, kwargs) if self._at_layers else None
         factor = None if layer is None else self._at_layers.get(layer)
@@ -99,6 +113,11 @@ class Multiply(Operations):
         end = result[0] if isinstance(result, tuple) else result
         self._pending[id(end)] = end, factor, remaining
         return result
+
+    def _drop(self, site: str, data: Tensor) -> Tensor:
+        """What the next dropout inside an operation makes of the data."""
+        factor = self._at_dropouts.get(numbered(site, self._dropout_calls))
+        return data if factor is None else self._apply(data, factor)
 
     def _apply(self, result: Any, factor: _Factor) -> Any:
         """The result of an operation, multiplied; of several results only the first.
@@ -125,11 +144,20 @@ class Multiply(Operations):
         return last if directions == len(state) else torch.cat([state[:-directions], last])
 
     def _multiply(self, data: Tensor, factor: _Factor) -> Tensor:
-        """The data times the multiplier."""
+        """The data times the multiplier.
+
+        Alpha dropout moves a unit towards a constant s instead, and scales all of them such that
+        numbers of mean 0 and variance 1 stay so: (m x + (1 - m) s) sqrt((1 - p) / (1 + p s**2)).
+        """
         if self._before is not None:
             self._before()
         multiplier = _broadcast(factor.multiplier, data.shape, factor.site)
-        return data * multiplier.to(dtype=data.dtype, device=data.device)
+        multiplier = multiplier.to(dtype=data.dtype, device=data.device)
+        rate = factor.site.rate
+        if factor.site.chain[0] not in ALPHA_DROPOUTS or rate is None:
+            return data * multiplier
+        scale = math.sqrt((1 - rate) / (1 + rate * _SATURATION**2))
+        return data * (scale * multiplier) + scale * _SATURATION * (1 - multiplier)
 
     def check_all_used(self) -> None:
         """An error if a site was not reached: the model took another path than in the dry run."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 import fnmatch
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from howsure.isolation import isolated, random_state_kept
+from howsure.isolation import ORIGINAL, isolated, modules_of, random_state, random_state_kept
+from howsure.multipliers.inner import INNER, inner_rate, is_packed, run_with_dropout
 from howsure.operations import (
     ACTIVATIONS,
+    ALPHA_DROPOUTS,
     DROPOUTS,
     NORMALIZATIONS,
     POOLS,
@@ -29,9 +31,21 @@ from howsure.operations import (
     operands,
     spatial_dims,
 )
-from howsure.trees import as_call, batch_size, floats_of, is_tracing, map_leaves, unwrap_compiled
+from howsure.trees import (
+    as_call,
+    batch_size,
+    clone_tensors,
+    floats_of,
+    is_tracing,
+    map_leaves,
+    unwrap_compiled,
+)
 
 PLACEMENTS = ("auto", "after", "before", "existing")
+_PACKED = (
+    "The dropout between the layers of {} is not counted, because the sequence is packed; give "
+    "padded sequences to count it."
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,11 @@ class Site:
     units: tuple[int, ...]
     rate: float | None = None
     batch: BatchDim = BatchDim()
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether units are moved to a constant and scaled, as alpha dropout does."""
+        return self.chain[0] in ALPHA_DROPOUTS
 
 
 @dataclass(frozen=True)
@@ -127,10 +146,12 @@ def find_sites(
     trace = trace_calls(model, x)
     batch = dict(zip(trace.tensors, _locate_batch(model, x, trace, batch_dim), strict=True))
     layers = [call for call in trace.calls if call.rate is None]
-    dropouts = [call for call in trace.calls if call.rate]
+    dropouts = [call for call in trace.calls if call.rate and call.chain[0] not in INNER]
     kind = placement.kind
     if kind == "auto":
         kind = "existing" if dropouts and not placement.only else "after"
+    elif kind == "existing":
+        dropouts = _all_dropouts(model, x, trace)
     if kind == "existing":
         calls = dropouts
     elif kind == "before":
@@ -146,8 +167,49 @@ def find_sites(
             data = call.output if kind == "after" else call.input
             sites[call.name] = _site(call, kind, data.shape, batch[data], placement)
     if not sites:
-        raise NothingToDropError(_why_no_site(model, layers, placement))
+        raise NothingToDropError(_why_no_site(model, trace.calls, placement))
     return tuple(sites.values())
+
+
+def _all_dropouts(model: Callable[..., object], x: object, trace: Trace) -> list[Call]:
+    """Every dropout that a model has in train mode, also inside attention and recurrent layers."""
+    rates = {}
+    if any(call.chain[0] == "scaled_dot_product_attention" for call in trace.calls):
+        in_training = trace_training(model, x)
+        rates = {} if in_training is None else {c.name: c.rate for c in in_training.calls}
+    for call in trace.calls:
+        if call.chain[0] == "scaled_dot_product_attention":
+            call.rate = rates.get(call.name, call.rate)
+    return [call for call in trace.calls if call.rate and not call.is_packed]
+
+
+def at_rates(sites: Sequence[Site], rates: Sequence[float]) -> tuple[Site, ...]:
+    """The sites; those of alpha dropout with the rate in use, which their scale depends on."""
+    return tuple(
+        replace(site, rate=rate) if site.is_affine and site.rate != rate else site
+        for site, rate in zip(sites, rates, strict=True)
+    )
+
+
+def uncounted_dropout(model: Callable[..., object], x: object) -> tuple[str, ...]:
+    """A sentence for each kind of randomness in train mode that no site stands for."""
+    trace, notes = trace_calls(model, x), []
+    packed = sorted({f"`{call.name}`" for call in trace.calls if call.rate and call.is_packed})
+    if packed:
+        notes.append(_PACKED.format(", ".join(packed)))
+    in_training = trace_training(model, x)
+    if in_training is None:
+        if any(call.chain[0] == "scaled_dot_product_attention" for call in trace.calls):
+            notes.append(
+                "Whether attention weights are dropped is not known, because a copy of the model "
+                "in train mode failed; they are not counted."
+            )
+    elif in_training.draws:
+        notes.append(
+            "In train mode the model draws random numbers besides its dropout, such as stochastic "
+            "depth or noise; they are not counted."
+        )
+    return tuple(notes)
 
 
 def _site(call: Call, kind: str, shape: torch.Size, batch: BatchDim, placement: Placement) -> Site:
@@ -158,7 +220,8 @@ def _site(call: Call, kind: str, shape: torch.Size, batch: BatchDim, placement: 
     is_fresh = operation in RECURRENT and placement.over_time == "fresh"
     sample = batch.sample_shape(shape)
     if kind == "existing":
-        units = (sample[0], *(1,) * (len(sample) - 1)) if DROPOUTS[operation] else sample
+        whole_channels = DROPOUTS.get(operation, False)
+        units = (sample[0], *(1,) * (len(sample) - 1)) if whole_channels else sample
     elif dims and placement.units == "element":
         units = tuple(shape[-dims - 1 :])
     elif dims:
@@ -171,7 +234,8 @@ def _site(call: Call, kind: str, shape: torch.Size, batch: BatchDim, placement: 
     return Site(call.name, kind, tuple(chain), units, call.rate, batch)
 
 
-def _why_no_site(model: Callable[..., object], layers: Sequence[Call], placement: Placement) -> str:
+def _why_no_site(model: Callable[..., object], calls: Sequence[Call], placement: Placement) -> str:
+    layers = [call for call in calls if call.rate is None]
     if isinstance(model, nn.Module) and any(
         isinstance(module, torch.jit.ScriptModule) for module in model.modules()
     ):
@@ -183,6 +247,8 @@ def _why_no_site(model: Callable[..., object], layers: Sequence[Call], placement
         names = sorted({call.name for call in layers if call.feeds_a_layer})
         return f"No layer matches {list(placement.only)}; the layers that can be dropped: {names}."
     if placement.kind == "existing":
+        if packed := next((call for call in calls if call.is_packed), None):
+            return _PACKED.format(f"`{packed.name}`")
         return 'The model has no dropout of its own; use the placement "after".'
     if not layers:
         return (
@@ -267,6 +333,7 @@ class Call:
         pools: The pools behind the chain.
         feeds_a_layer: Whether another layer depends on it.
         batch_dim: The batch dimension that a recurrent layer declares.
+        is_packed: Whether it is a dropout between layers that run on a packed sequence.
     """
 
     name: str
@@ -277,6 +344,7 @@ class Call:
     pools: list[str] = field(default_factory=list)
     feeds_a_layer: bool = False
     batch_dim: int | None = None
+    is_packed: bool = False
 
 
 class Trace(Operations):
@@ -285,10 +353,12 @@ class Trace(Operations):
     Attributes:
         calls: The calls of layers and dropouts, in order.
         origins: For every tensor the last layers that it was computed from.
+        draws: Whether the pass drew random numbers; its dropouts do not.
     """
 
     def __init__(self, model: Callable[..., object]) -> None:
         super().__init__()
+        self.draws = False
         self.calls: list[Call] = []
         self.origins: dict[Tensor, set[Call]] = {}
         self._names = LayerNames(model)
@@ -307,11 +377,16 @@ class Trace(Operations):
         """Runs the operation and records it."""
         inputs = [tensor for tensor in operands(args, kwargs) if tensor.dtype.is_floating_point]
         origins: set[Call] = set().union(*(self.origins.get(tensor, ()) for tensor in inputs))
-        result = func(*args, **kwargs)
+        name = base_name(func)
+        if name in DROPOUTS:  # A copy in train mode would drop.
+            result = args[0] if args else kwargs["input"]
+        elif name == "scaled_dot_product_attention":
+            result = self._attend(func, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
         outputs = floats_of(result)
         if not inputs or not outputs:
             return result
-        name = base_name(func)
         layer = self._names.layer_of(func, args, kwargs)
         # Calls keep views, because the model may change the shape of its tensors in place.
         if layer is not None:
@@ -323,6 +398,8 @@ class Trace(Operations):
             if name in RECURRENT:
                 call.batch_dim = int(args[-1] is False)  # The last argument is `batch_first`.
             self.calls.append(call)
+            if name in INNER:
+                self._record_inner(name, func, args, kwargs)
             self._ends[outputs[0]] = call
             origins = {call}
         else:
@@ -335,6 +412,42 @@ class Trace(Operations):
         for tensor in outputs:
             self.origins[tensor] = self.origins.get(tensor, set()) | origins
         return result
+
+    def _attend(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Attention without its dropout, which is recorded: its weights, one for each key."""
+        names = ("query", "key", "value", "attn_mask", "dropout_p")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        rate, query = float(given.pop("dropout_p", 0.0)), given["query"]
+        path = self._names.module_path() or "scaled_dot_product_attention"
+        name = numbered(f"{path}:weights", self._dropout_calls)
+        like = query.detach()[..., :1].expand(*query.shape[:-1], given["key"].shape[-2])
+        self.calls.append(Call(name, ["scaled_dot_product_attention"], like, like, rate))
+        rest = dict(zip(("is_causal", "scale", "enable_gqa"), args[5:], strict=False))
+        return func(**given, **rest)
+
+    def _record_inner(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Notes the dropouts inside a layer."""
+        rate = inner_rate(name, args, kwargs)
+        if not rate:
+            return
+        path = self._names.module_path() or name
+        if name in RECURRENT and is_packed(args):
+            data = args[0].detach()
+            self.calls.append(Call(path, [name], data, data, rate, is_packed=True))
+            return
+
+        def record(data: Tensor) -> Tensor:
+            site = numbered(f"{path}:{INNER[name]}", self._dropout_calls)
+            call = Call(site, [name], data.detach(), data.detach(), rate)
+            call.batch_dim = int(args[-1] is False) if name in RECURRENT else 0
+            self.calls.append(call)
+            return data
+
+        run_with_dropout(name, func, args, kwargs, record)
 
     def _extend_chain(self, name: str, data: Tensor, output: object) -> None:
         """Adds the operation to the layer that it directly follows, or ends the layer's chain."""
@@ -354,10 +467,32 @@ class Trace(Operations):
 
 def trace_calls(model: Callable[..., object], x: object) -> Trace:
     """The layers and dropouts of a plain pass, which changes neither model nor random numbers."""
+    return _trace(model, isolated(unwrap_compiled(model)), x)
+
+
+def trace_training(model: Callable[..., object], x: object) -> Trace | None:
+    """The same with modules of the user's own in train mode; `None` if that fails.
+
+    They are copies, whose dropouts are noted and left out. Torch's own layers stay in eval mode.
+    """
+    copy = isolated(unwrap_compiled(model))
+    for module in modules_of(copy):
+        if ORIGINAL in module.__dict__:
+            module.training = True
+    try:
+        return _trace(model, copy, clone_tensors(x))
+    except Exception:  # In train mode a model may want targets, or fail in any other way.
+        return None
+
+
+def _trace(model: Callable[..., object], running: Callable[..., object], x: object) -> Trace:
     trace = Trace(model)
     args, kwargs = as_call(x, model)
-    with torch.no_grad(), random_state_kept(), trace:
-        isolated(unwrap_compiled(model))(*args, **kwargs)
+    with torch.no_grad(), random_state_kept():
+        before = random_state()
+        with trace:
+            running(*args, **kwargs)
+        trace.draws = random_state() != before
     return trace
 
 

@@ -22,6 +22,7 @@ from howsure.noise.inputs import dimensions_of as dimensions_of
 from howsure.noise.inputs import from_config as from_config
 from howsure.noise.inputs import is_correlated as is_correlated
 from howsure.noise.inputs import is_number as is_number
+from howsure.noise.inputs import note_units as note_units
 from howsure.noise.inputs import number_of as number_of
 from howsure.noise.inputs import roots_of as roots_of
 from howsure.noise.inputs import sample_of as sample_of

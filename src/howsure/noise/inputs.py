@@ -12,7 +12,8 @@ from torch import Tensor
 
 from howsure.noise.base import Noise, Root, as_value, decode_tensor, encode
 from howsure.noise.identify import CameraFit, Identified
-from howsure.noise.sensors import Constant, Custom
+from howsure.noise.sensors import Constant, Custom, GrayLevels
+from howsure.trees import floats_of
 
 # What users may give: for one tensor a number or a tensor (a **variance**), a noise, what was
 # identified from readings, a function of the tensor that returns its variance, or none; for several
@@ -216,6 +217,20 @@ def described(noise: NoiseLike) -> str:
     if _is_sequence(noise):
         return "(" + ", ".join(map(described, noise)) + ")"
     return str(as_noise(noise))
+
+
+def note_units(noise: object, x: object) -> tuple[str, ...]:
+    """A note where pixels contradict the range that their noise was stated for."""
+    if isinstance(noise, GrayLevels):
+        notes = [noise.describe_contradiction(t) for t in floats_of(x)[:1]]
+        return tuple(note for note in notes if note)
+    if isinstance(noise, Mapping) and isinstance(x, Mapping):
+        pairs = [(part, x[key]) for key, part in noise.items() if key in x]
+    elif isinstance(noise, tuple | list) and isinstance(x, tuple | list):
+        pairs = list(zip(noise, x, strict=False))
+    else:
+        return ()
+    return tuple(note for part, value in pairs for note in note_units(part, value))
 
 
 def to_config(noise: object) -> object:

@@ -26,11 +26,41 @@ class Constant(Noise):
     @property
     def uniform_var(self) -> float | None:
         """The variance, unless it is a tensor or a subclass changes it."""
-        return self.var if type(self) is Constant and isinstance(self.var, float) else None
+        is_plain = type(self) in (Constant, GrayLevels)
+        return self.var if is_plain and isinstance(self.var, float) else None
 
     def var_at(self, x: Tensor) -> Tensor:
         """The variance, whatever `x` is."""
         return like(self.var, x)
+
+
+@dataclass(frozen=True, eq=False)
+class GrayLevels(Constant):
+    """A constant variance that was stated for pixels between 0 and `white`."""
+
+    kind: ClassVar[str] = "gray_levels"
+    white: float = 1.0
+
+    def describe_contradiction(self, pixels: Tensor) -> str | None:
+        """What to say where the range of the pixels is not the one that the noise was stated for.
+
+        Noise reaches a little beyond black and white.
+        """
+        if not pixels.numel() or not has_values(pixels):
+            return None
+        low, high = (float(end) for end in pixels.detach().aminmax())
+        stated = f"the noise was stated for pixels between 0 and {self.white:g}"
+        if low < -0.1 * self.white:
+            return (
+                f"The pixels go down to {low:.3g}, and {stated}: if they are normalized, give "
+                "`normalize_std=` as well, else the std is too small."
+            )
+        if high > 2 * self.white or (self.white > 2 and 0 < high <= 1):
+            return (
+                f"The pixels go up to {high:.3g}, and {stated}: give the `scale=` that your pixels "
+                "have, 255 for [0, 1] and 1 for [0, 255]."
+            )
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +141,8 @@ class Custom(Noise):
 
     def var_at(self, x: Tensor) -> Tensor:
         """What the function returns, checked to be a variance."""
-        var = torch.as_tensor(self.function(x), dtype=x.dtype, device=x.device)
+        # It may write into its argument, which is the caller's.
+        var = torch.as_tensor(self.function(x.clone()), dtype=x.dtype, device=x.device)
         if has_values(var) and not bool(((var >= 0) & var.isfinite()).all()):
             raise ValueError(
                 f"`{self.name}` returned a variance that is negative, NaN or infinite; it must "
@@ -191,7 +222,7 @@ def gray_levels(
         raise ValueError(f'`kind` is {kind!r}; say what `k` is: "std" or "variance".')
     check("k", float(k))
     check("scale", float(scale), positive=True)
-    noise = Constant((k * k if kind == "std" else k) / scale**2)
+    noise = GrayLevels((k * k if kind == "std" else k) / scale**2, 255 / scale)
     return noise if normalize_std is None else noise.through_normalize(0, normalize_std, dim=dim)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from howsure.calibrate.held_out import HeldOut, around, mean_and_var
-from howsure.files import write_atomically
+from howsure.files import check_unpacked_size, write_atomically
 from howsure.prediction import Prediction
 
 _FORMAT = "howsure adaptive conformal 1"
@@ -136,6 +136,7 @@ class AdaptiveConformal:
     @classmethod
     def load(cls, path: str | Path) -> AdaptiveConformal:
         """The stream that was saved; such a file cannot run code."""
+        check_unpacked_size(Path(path))
         return cls.from_state(torch.load(Path(path), weights_only=True))
 
     def _begin(self, scores: Tensor) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from howsure import calibrate as calibration
-from howsure.arrays import as_tensors, number_range
+from howsure.arrays import as_tensors, check_tensor, number_range
 from howsure.deploy.compile import Compiled
 from howsure.files import write_atomically
 from howsure.fit import Found, ModelPart, fit_method
+from howsure.isolation import identify
 from howsure.methods import Choice, Method, MethodName, choose, method_of
 from howsure.methods.saved_settings import (
     loaded_settings,
@@ -24,7 +26,7 @@ from howsure.methods.saved_settings import (
 )
 from howsure.moments.rule import Rule, Target
 from howsure.multipliers import Placement, as_placement, describe
-from howsure.noise import NoiseLike, described
+from howsure.noise import NoiseLike, described, note_units
 from howsure.prediction import Prediction, predict_all
 from howsure.settings import PredictionKind, Task
 from howsure.setup import Setup
@@ -100,6 +102,11 @@ class Uncertain(nn.Module):
     ) -> None:
         """Wraps a model."""
         super().__init__()
+        if isinstance(model, nn.Module) and any(map(is_lazy, model.parameters())):
+            raise ValueError(
+                "The model has lazy layers whose weights do not exist yet; call it once on an "
+                "input, load its weights, and wrap it then."
+            )
         self.model = model
         self.method = method
         self.setup = Setup(
@@ -140,7 +147,9 @@ class Uncertain(nn.Module):
         x = kwargs if kwargs and not args else (args[0] if len(args) == 1 else args)
         if args and kwargs:
             raise TypeError("Give all inputs by position or all by keyword.")
-        if not isinstance(x, Tensor):
+        if isinstance(x, Tensor):
+            check_tensor(x)
+        else:
             x = as_tensors(x, self.model)
         result = self._predicted(x)
         for calibrator in self.calibrators:
@@ -152,7 +161,10 @@ class Uncertain(nn.Module):
         self._check_model()
         method, setup, note = self.choice(x)
         result = self._compiled(setup, method, x) if self._compiled else method(setup, x)
-        name, notes = result.method or method.name, (*note, *result.notes)
+        name = result.method or method.name
+        notes = (*note, *result.notes, *self.setup.note_other_weights())
+        if not isinstance(setup.noise, float):
+            notes += note_units(setup.noise, x)
         return replace(result, method=name, notes=notes, batch_dim=setup.batch_dim)
 
     def _check_model(self) -> None:
@@ -215,7 +227,8 @@ class Uncertain(nn.Module):
         """
         self._check_model()
         method = self._method or self.method
-        self.setup, fit = fit_method(self.setup, method, loader, model=model, **options)
+        fitted, fit = fit_method(self.setup, method, loader, model=model, **options)
+        self.setup = fitted.with_(fitted_to=identify(self.model))
         self.last_fit = fit
         self.calibrators = ()
         return fit
@@ -273,9 +286,15 @@ class Uncertain(nn.Module):
                 f"These settings have format {state.get('format')!r}; this version of howsure "
                 f"reads format {_FORMAT}."
             )
+        if missing := [name for name in ("method", "calibrators") if name not in state]:
+            raise ValueError(
+                f"These settings are not complete: they lack {missing}. Run `fit` again, and save."
+            )
         self.calibrators = tuple(calibration.from_state(each) for each in state["calibrators"])
         self.method = state["method"]
         own = ("format", "method", "calibrators")
+        # Files of 0.2 do not say which network was fitted.
+        state = {"fitted_to": None, **state}
         settings = loaded_settings({k: v for k, v in state.items() if k not in own})
         self.setup = self.setup.with_(**settings, _facts={})
         self.last_fit = None
@@ -290,4 +309,5 @@ class Uncertain(nn.Module):
         """The wrapper that `save` wrote, around a model with the same layers."""
         loaded = cls(model)
         loaded.set_extra_state(read_state(Path(path)))
+        loaded.setup.note_other_weights()  # An error for other layers.
         return loaded

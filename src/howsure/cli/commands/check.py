@@ -33,12 +33,13 @@ def run(arguments: argparse.Namespace) -> Result:
     from howsure.auditing.check import check
     from howsure.cli.building import example_of, model_of
     from howsure.cli.noises import noise_of
-    from howsure.noise import variance_of
+    from howsure.noise import Noise, variance_of
 
     model = model_of(arguments)
     x = example_of(arguments, model)
     noise = noise_of(arguments)
-    found = check(model.module, x, noise_var=None if noise is None else variance_of(noise, x))
+    is_single = noise is None or isinstance(noise, Noise)
+    found = check(model.module, x, noise_var=noise if is_single else variance_of(noise, x))
     data = {
         "ok": found.ok,
         "operations": [asdict(row) for row in found.rows],

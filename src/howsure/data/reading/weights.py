@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from howsure.files import check_unpacked_size
+
 # Where training scripts put the weights: the released one uses "net".
 _WRAPPERS = ("net", "state_dict", "model", "model_state_dict")
 _PREFIX = "module."
@@ -76,6 +78,7 @@ def load_checkpoint(
         path: The file.
         map_location: Where the tensors go, whatever device they were saved from.
     """
+    check_unpacked_size(Path(path))
     try:
         content = torch.load(Path(path), map_location=map_location, weights_only=True)
     except FileNotFoundError:

@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
@@ -19,11 +20,13 @@ import numpy as np
 
 from howsure.data.scoring.formats import Layout
 from howsure.data.scoring.scorer import Shard, first_notes
-from howsure.files import sealed, unsealed, write_atomically
+from howsure.files import open_without_following, sealed, unsealed, write_atomically
 
-_MANIFEST, _MERGED, _LOCK, _SHARDS = "manifest.json", "merged", "lock", "rows-*.npz"
-# What a killed run leaves behind: temporary files, and the result before it gets its name.
-_LEFTOVERS = (".manifest.json.*", ".rows-*", ".merged.*", _MERGED)
+_MANIFEST, _MERGED, _LOCK, _SHARDS = "manifest.json", ".result", "lock", "rows-*.npz"
+_SHARD = r"rows-\d{12}-\d{12}\.npz"
+# What a killed run leaves behind: temporary files, and the result before it gets its name. Files of
+# other names are not ours.
+_LEFTOVERS = (rf"\.({re.escape(_MANIFEST)}|{_SHARD}|\.result)\.[0-9a-f]{{16}}", r"\.result")
 
 
 class WorkFolder:
@@ -45,7 +48,7 @@ class WorkFolder:
     def opened(self, *, fresh: bool) -> Iterator[None]:
         """The folder for this process alone; refuses to continue another run unless `fresh`."""
         with _locked(self.path):
-            self._remove(*_LEFTOVERS, *((_SHARDS, _MANIFEST) if fresh else ()))
+            self._remove(*_LEFTOVERS, *((_SHARD, re.escape(_MANIFEST)) if fresh else ()))
             self._check_manifest()
             text = json.dumps(self.manifest, indent=2) + "\n"
             self._write(_MANIFEST, lambda file: file.write(text.encode()))
@@ -53,7 +56,7 @@ class WorkFolder:
                 yield
             finally:
                 if not any(self.path.glob(_SHARDS)):  # finished, or failed before the first shard
-                    self._remove(_MANIFEST, _LOCK)
+                    self._remove(re.escape(_MANIFEST), _LOCK)
                     with contextlib.suppress(OSError):  # a file that is not ours keeps its folder
                         self.path.rmdir()
 
@@ -117,9 +120,9 @@ class WorkFolder:
 
     def finish(self, write: Callable[[IO[bytes]], object]) -> None:
         """Writes the result, gives it its name in one step, and removes the shards."""
-        self._write(_MERGED, write)
+        write_atomically(self.path / _MERGED, write, permissions_of=self.out)
         (self.path / _MERGED).replace(self.out)
-        self._remove(_SHARDS)
+        self._remove(_SHARD)
 
     def _context(self, rows: range) -> bytes:
         return json.dumps([self._shard(rows).name, self.manifest]).encode()
@@ -131,8 +134,10 @@ class WorkFolder:
         write_atomically(self.path / name, write)
 
     def _remove(self, *patterns: str) -> None:
-        for path in [path for pattern in patterns for path in self.path.glob(pattern)]:
-            path.unlink()
+        """Deletes the files of the folder whose whole names match one of these expressions."""
+        for path in list(self.path.iterdir()):
+            if any(re.fullmatch(pattern, path.name) for pattern in patterns):
+                path.unlink()
 
 
 @contextlib.contextmanager
@@ -144,7 +149,7 @@ def _locked(folder: Path) -> Iterator[None]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            file = (folder / _LOCK).open("w")
+            file = open_without_following(folder / _LOCK)
         except FileNotFoundError:
             continue  # another run has just finished and removed the folder
         with file:
@@ -160,7 +165,7 @@ def _locked(folder: Path) -> Iterator[None]:
                     return
 
 
-def _lock(file: IO[str]) -> bool:
+def _lock(file: IO[bytes]) -> bool:
     try:
         import fcntl
     except ImportError:  # Windows: users must see to it themselves
