@@ -14,13 +14,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from howsure.fit.folds import FEWEST, Batches
 from howsure.fit.known_activations import (
     KnownActivations,
     NoDistancesError,
     Watched,
     activations,
 )
-from howsure.fit.known_inputs import FEWEST, Batches
 from howsure.fit.labelled import PIXELS, Labelled, check_labels
 from howsure.fit.options import check_count
 from howsure.fit.stress import Stress, corruptions

@@ -129,7 +129,10 @@ class Method:
         model, classes = setup.variance_model, setup.temperature_model
         is_dense = model is not None and model.head is not None
         is_dense = is_dense or (classes is not None and classes.dense)
-        if setup.is_fitted and not (self.has_dense_posterior if is_dense else self.has_posterior):
+        fits = self.has_dense_posterior if is_dense else self.has_posterior
+        if model is not None and model.posterior is None:
+            fits = self.has_posterior or self.has_dense_posterior
+        if setup.is_fitted and not fits:
             raise ValueError(
                 f'The method "{self}" has no room for what `fit` found: use "auto", or fit again '
                 'with `model="dropout"`.'

@@ -14,7 +14,7 @@ from howsure import calibrate as calibration
 from howsure.arrays import as_tensors, number_range
 from howsure.deploy.compiling import Compiled
 from howsure.files import write_atomically
-from howsure.fit import Found, ModelPart, fit_method
+from howsure.fit import FitResult, ModelPart, fit_method
 from howsure.methods import Choice, Method, MethodName, choose, method_of
 from howsure.methods.saved_settings import (
     loaded_settings,
@@ -29,7 +29,7 @@ from howsure.prediction import Prediction, predict_all
 from howsure.settings import PredictionKind, Task
 from howsure.setup import Setup
 
-_FORMAT = 4
+_FORMAT = 5
 
 
 class Uncertain(nn.Module):
@@ -123,7 +123,7 @@ class Uncertain(nn.Module):
             rules=rules,
             uniforms=uniforms,
         )
-        self.last_fit: Found | None = None
+        self.last_fit: FitResult | None = None
         self.calibrators: tuple[calibration.Calibrator, ...] = ()
         self._compiled: Compiled | None = None
         # What "auto" chose last, for which setup and kind of input.
@@ -197,7 +197,7 @@ class Uncertain(nn.Module):
 
     def fit(
         self, loader: Iterable[Any], *, model: ModelPart | None = "auto", **options: Any
-    ) -> Found:
+    ) -> FitResult:
         """Fits the model variance on held-out data, by the negative log likelihood.
 
         >>> sure.fit(held_out, train_inputs=frames)    # the frames need no labels
@@ -264,8 +264,8 @@ class Uncertain(nn.Module):
         """Takes over the settings that `get_extra_state` gave."""
         if state.get("format") != _FORMAT:
             raise ValueError(
-                f"These settings have format {state.get('format')!r}; this version of howsure "
-                f"reads format {_FORMAT}."
+                f"These settings have format {state.get('format')!r}, that of another version of "
+                f"howsure (this one reads {_FORMAT}); run `fit` again, and save."
             )
         self.calibrators = tuple(calibration.from_state(each) for each in state["calibrators"])
         self.method = state["method"]
