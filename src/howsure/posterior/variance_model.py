@@ -1,9 +1,11 @@
 """The variance of a prediction from sensor noise, the posterior, distances and held-out errors.
 
-    v_in = residual_var + data_var + mask_var max(m, m_05) + layer_var L + deviation_var (f - mean y)^2
-           + local_weight local + kernel_var G                       inputs like the known ones
-    v    = v_in + squared_error [ g(n_m) + sum_j growth_j g(n_j) + g(far) ],  g(n) = (n^exponent - 1)_+
-    var  = (v^-4 + V^-4)^(-1/4),  V = Var y + (f - mean y)^2         cap
+    v_in = residual_var + data_var + mask_var max(m, m_05) + layer_var L
+           + deviation_var (f - mean y)^2 + local_weight local + kernel_var G
+    v    = v_in + squared_error [ g(n_m) + sum_j growth_j g(n_j) + g(far) ]
+    var  = (v^-4 + V^-4)^(-1/4),  V = Var y + (f - mean y)^2
+
+with g(n) = (n^exponent - 1)_+. v_in is for inputs like the known ones, V is a cap.
 
 m is the predictive variance of the posterior over multipliers, and at least its 5 % quantile on
 held-out inputs: where units are dead, gradients vanish and m with them. L is the squared
