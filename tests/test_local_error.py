@@ -84,12 +84,15 @@ def test_the_growth_needs_both_new_gradients_and_far_rows():
         new = 1.5 * table(9, 2)[0]
         near = torch.cdist(wrapped.setup.model[:-1](new).double(), rows).amin(1).square()
         held = torch.cdist(wrapped.setup.model[:-1](held_out[0]).double(), rows).amin(1).square()
-    assert model.known_distance == pytest.approx(float(held.quantile(0.75)), rel=1e-4)
+    assert model.known_nearest == pytest.approx(float(held.quantile(0.75)), rel=1e-4)
     p = wrapped(new)
-    both = (p.novelty[:, 0].double() * near / held.quantile(0.75)).sqrt()
+    # None of these inputs is far outside the range, where the growth has another term.
+    assert float(wrapped.setup.variance_model.input_range.distance(new).max()) < 1
+    novelty = p.novelty[:, 0].double() * model.novelty_scale
+    both = (novelty * near / held.quantile(0.75)).sqrt()
     expected = model.squared_error * (both**model.exponent - 1).clamp(min=0)
     budget = p.budget()
-    grown = budget.variances[budget.names.index("novelty")][:, 0]
+    grown = budget.variances[budget.names.index("growth")][:, 0]
     assert float(expected.max()) > 0
     torch.testing.assert_close(grown, expected.to(grown), rtol=1e-3, atol=1e-6)
 
@@ -149,11 +152,11 @@ def test_what_is_far_stays_unknown(sure):
 def test_the_parts_add_up_and_are_named(sure):
     p = sure(table(20, 6)[0])
     budget = p.budget()
-    assert budget.names == ("constant", "local error", "masks", "novelty")
+    assert budget.names == ("residual", "local error", "model", "growth")
     torch.testing.assert_close(budget.total, p.total_var)
     torch.testing.assert_close(p.data_var, budget.variances[:2].sum(0))
     torch.testing.assert_close(p.covariance[:, 0, 0], p.total_var[:, 0])
-    assert "30 nearest of 600 training rows" in sure.describe()
+    assert "600 training rows" in sure.describe()
     assert sure.last_fit.to_dict()["local_rows"] == 600
 
 

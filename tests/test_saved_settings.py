@@ -8,11 +8,12 @@ import torch
 
 import howsure as hs
 from howsure.methods.saved_settings import loaded_settings, names_of_settings, saved_settings
-from howsure.methods.temperature import Distances, LayerGaussian, TemperatureModel
+from howsure.methods.temperature import TemperatureModel
 from howsure.moments.rule import find
 from howsure.multipliers import Placement
+from howsure.posterior.distances import Distances, InputRange, LayerGaussian
 from howsure.posterior.laplace import Posterior
-from howsure.posterior.local_error import LocalError
+from howsure.posterior.local_error import Kernel, LocalError
 from howsure.posterior.variance_model import VarianceModel
 from howsure.setup import Setup
 from nets import perceptron
@@ -37,17 +38,26 @@ OTHER = {
     "fallback": "linearise",
     "variance_model": VarianceModel(
         Posterior(torch.eye(3), torch.ones(1), 60, 3),
-        *torch.rand(4, 1),
+        Distances((LayerGaussian("0", torch.rand(2), torch.eye(2)),), "2", torch.rand(7, 4), 9),
+        InputRange(torch.rand(2), torch.rand(2)),
+        *torch.rand(7, 1),
+        torch.rand(2),
+        torch.rand(2),
+        torch.rand(1, 2),
+        torch.rand(1),
         1.25,
-        torch.ones(1),
+        torch.rand(1),
         2.0,
+        5.0,
         *torch.rand(2, 1),
         torch.rand(5, 1),
         torch.rand(5),
+        *torch.rand(2, 1),
         "head",
         LocalError(torch.rand(40, 2), torch.rand(40, 1), torch.rand(1), 0.5),
-        torch.rand(1),
         0.3,
+        Kernel(torch.rand(40, 2), 0.5),
+        "why",
     ),
     "temperature_model": TemperatureModel(
         1.5,
@@ -177,3 +187,13 @@ def test_settings_of_another_network_are_refused(tmp_path, monkeypatch, exact):
     sure = hs.Uncertain.load(tmp_path / "sure.pt", other)
     with pytest.raises(ValueError, match="with 16 multipliers, but this network has 24"):
         sure(torch.randn(2, 3))
+
+
+def test_what_another_version_has_fitted_is_refused():
+    state = saved_settings(Setup(perceptron(), variance_model=OTHER["variance_model"]))
+    del state["variance_model"]["variance_model"]["floor"]
+    with pytest.raises(ValueError, match="another version of howsure; run `fit` again"):
+        loaded_settings(state)
+    old = hs.Uncertain(perceptron()).get_extra_state() | {"format": 4}
+    with pytest.raises(ValueError, match="format 4, that of another version"):
+        hs.Uncertain(perceptron()).set_extra_state(old)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from howsure.arrays import as_array, batched, number_range, table_of
 from howsure.progress import progress
+from howsure.student import central_reach
 from howsure.trees import TensorTree, map_leaves
 
 CONSTANT = "constant"
@@ -160,6 +161,8 @@ class Prediction:
         novelty: How unlike the known inputs this one is, where `fit` has found that out: above 1
             for a quarter of the held-out inputs. For every output; of classes for every input.
         joint_novelty: The same for all outputs together, (batch,).
+        degrees_of_freedom: Of the Student-t with variance `total_var` that intervals are made of,
+            where `fit` has found it; infinity for a Gaussian.
         temperature: By what the logits of each input were divided, (batch,), where `fit` has found
             a temperature.
         method: The method that made the prediction.
@@ -177,6 +180,7 @@ class Prediction:
     novelty: Any = None
     joint_novelty: Tensor | None = None
     temperature: Tensor | None = None
+    degrees_of_freedom: float = math.inf
     method: str = ""
     batch_dim: int | None = 0
     details: Details | Callable[[], Details] | None = None
@@ -285,10 +289,10 @@ class Prediction:
     epistemic = property(lambda self: self.model_var, doc="Another name for `model_var`.")
 
     def interval(self, level: float = 0.95) -> tuple[Any, Any]:
-        """Lower and upper end of the central interval of the Gaussian N(mean, total_var)."""
+        """Lower and upper end of the central interval of `distribution()`."""
         if not 0 < level < 1:
             raise ValueError(f"The level of an interval must be between 0 and 1, not {level}.")
-        reach = math.sqrt(2) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
+        reach = central_reach(level, self.degrees_of_freedom)
         low = self._with_std(lambda mean, std: mean - reach * std)
         return low, self._with_std(lambda mean, std: mean + reach * std)
 
@@ -300,9 +304,18 @@ class Prediction:
         return map_leaves(leaf, self.mean, self.std)
 
     def distribution(self) -> Any:
-        """The Gaussian N(mean, total_var) as `torch.distributions.Normal`."""
-        normal = torch.distributions.Normal
-        return self._with_std(lambda mean, std: normal(mean, std, validate_args=False))
+        """The predictive distribution: `torch.distributions.Normal`, or `StudentT` after a fit.
+
+        Both have the mean and the variance of the prediction.
+        """
+        nu = self.degrees_of_freedom
+        if nu == math.inf:
+            normal = torch.distributions.Normal
+            return self._with_std(lambda mean, std: normal(mean, std, validate_args=False))
+        student, shrink = torch.distributions.StudentT, math.sqrt((nu - 2) / nu)
+        return self._with_std(
+            lambda mean, std: student(nu, mean, shrink * std, validate_args=False)
+        )
 
     @property
     def entropy(self) -> Tensor:

@@ -34,15 +34,23 @@ def progress(items: Iterable[Item], show: bool, label: str) -> Iterable[Item]:
 
 
 def _counted(items: Iterable[Item], label: str) -> Iterator[Item]:
-    """The items; a line on stderr says how many are done, at most once a second."""
-    total = f" of {len(items)}" if isinstance(items, Sized) else ""
-    said = 0.0
+    """The items; a line on stderr says how many are done and how long the rest will take.
+
+    It is written at most once a second.
+    """
+    count = len(items) if isinstance(items, Sized) else None
+    start = time.monotonic()
+    printed = 0.0
     for done, item in enumerate(items):
-        if time.monotonic() - said >= 1:
-            said = time.monotonic()
-            print(f"\r{label}: {done}{total}", end="", file=sys.stderr, flush=True)
+        now = time.monotonic()
+        if now - printed >= 1:
+            printed = now
+            words = f"{label}: {done}" + ("" if count is None else f" of {count}")
+            if count is not None and done:
+                words += f", about {(now - start) / done * (count - done):.0f} s left"
+            print(f"\r{words:<60}", end="", file=sys.stderr, flush=True)
         yield item
-    print(f"\r{label}: done{' ' * 20}", file=sys.stderr)
+    print(f"\r{f'{label}: done':<60}", file=sys.stderr)
 
 
 @contextmanager

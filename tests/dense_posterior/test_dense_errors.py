@@ -160,8 +160,9 @@ def test_other_methods_and_models_say_that_they_have_no_room(sure, net):
     other.setup = sure.setup
     with pytest.raises(ValueError, match="has no room"):
         other(images(1, 0))
-    with pytest.raises(ValueError, match="up to 64"):
-        hs.Uncertain(net, 0.001, "gradients").fit([data(60, 1)])
+    many = hs.Uncertain(net, 0.001, "gradients")
+    assert "too many" in many.fit([data(60, 1)]).notes[0]
+    assert many(images(2, 0)).method == "noise_sampling"
     renamed = nn.Sequential(net)
     with pytest.raises(ValueError, match="none of that name"):
         at_pixels(hs.Uncertain(renamed.eval()).setup, images(1, 0), "head")

@@ -16,7 +16,7 @@ def test_fit_says_what_it_found(sure):
     assert (fit.count, fit.known, fit.cross_fitted) == (30, 60, False)
     assert 0.9 < fit.coverage < 0.99
     masks = {"head": 8, "*": 5 + 8}[fit.model.head]
-    assert f"posterior over {masks} masks" in str(fit)
+    assert f"posterior over {masks} multipliers" in str(fit)
 
 
 def test_the_weights_are_at_least_as_good_as_a_constant(net):
@@ -37,11 +37,14 @@ def test_the_prediction_is_the_formula(sure, net):
     noise = hs.Uncertain(net, 0.001, "noise_sampling", samples=20)(x).data_var.double()
     m = gradients_at_pixels(sure.setup, x, model.head).predictive_variance(model.posterior)
     m, f = m.reshape(x.shape), net(x).double()
-    novelty = m / model.known
-    growth = model.squared_error * (novelty**1.5 - 1).clamp(min=0)
-    v = model.residual_var + model.noise_factor * noise + model.mask_var * m + growth
-    most = model.spread + (f - model.centre) ** 2
+    m = m.clamp(min=float(model.floor))
+    ratio = m / model.known
+    growth = model.squared_error * (ratio**1.5 - 1).clamp(min=0)
+    deviation = (f - model.center) ** 2
+    v = model.residual_var + noise + model.mask_var * m + model.deviation_var * deviation + growth
+    most = model.spread + deviation
     expected = (v**-4 + most**-4) ** -0.25
+    novelty = ratio / model.novelty_scale
     torch.testing.assert_close(p.total_var.double(), expected, rtol=1e-5, atol=0)
     torch.testing.assert_close(p.novelty.double(), novelty, rtol=1e-5, atol=0)
     torch.testing.assert_close(p.mean, net(x))

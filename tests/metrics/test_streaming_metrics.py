@@ -227,7 +227,7 @@ def test_different_widths_do_not_merge(metric):
 
 
 def test_options_are_checked_when_the_stream_begins():
-    with pytest.raises(TypeError, match=r"`nll` has no option `bins`; its options are \['floor'"):
+    with pytest.raises(TypeError, match=r"`nll` has no option `bins`; its options are .*'floor'"):
         M.nll.stream(bins=3)
     with pytest.raises(TypeError, match="has no option `weight`"):
         M.nll.stream(weight=torch.ones(3))

@@ -1,4 +1,4 @@
-"""No posterior: what is refused, and where a rate is found in its place."""
+"""No posterior: what is refused, and where distances stand in its place."""
 
 import math
 
@@ -103,20 +103,64 @@ NO_POSTERIOR = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:The best rate")
+class Random(nn.Module):
+    """A network that draws random numbers itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x):
+        return self.net(x + 0.1 * torch.randn_like(x))
+
+
+class Kriging(nn.Module):
+    """A Gaussian process: it has no layers to multiply."""
+
+    def __init__(self):
+        super().__init__()
+        x, y = data(30, 4)
+        self.register_buffer("x", x)
+        self.register_buffer("y", y)
+
+    def forward(self, x):
+        def k(a, b):
+            return (-(a[:, None] - b).square().sum(2)).exp()
+
+        gram = k(self.x, self.x) + 0.1 * torch.eye(30)
+        return k(x, self.x) @ torch.linalg.solve(gram, self.y)
+
+
+NO_POSTERIOR |= {
+    "random": (lambda: Random().eval(), data(60, 1)[0], "random"),
+    "no layers": (lambda: Kriging().eval(), data(60, 1)[0], "no layers"),
+}
+
+
+@pytest.mark.parametrize("noise", [None, 1e-4])
 @pytest.mark.parametrize("kind", NO_POSTERIOR)
-def test_where_there_can_be_no_posterior_fit_finds_a_rate_and_says_why(kind):
+def test_where_there_can_be_no_posterior_there_is_a_residual_variance_and_a_novelty(kind, noise):
     make, x, words = NO_POSTERIOR[kind]
     torch.manual_seed(0)
     model = make()
     y = model(x).detach() + 0.05 * torch.randn(model(x).shape)
-    wrapped = hs.Uncertain(model, 1e-4)
-    fit = wrapped.fit(iter([(x, y)]), train_inputs=x, growth=False, show_progress=False)
-    assert fit.rate is not None and words in fit.notes[0] and fit.notes[0] in str(fit)
-    assert fit.notes[0].endswith("not used: `train_inputs`, `growth`")
-    assert wrapped.setup.variance_model is None
-    with pytest.raises(ValueError, match=words):
-        hs.Uncertain(model, 1e-4).fit([(x, y)], model="posterior")
+    wrapped = hs.Uncertain(model, noise)
+    fit = wrapped.fit(iter([(x, y)]), show_progress=False)
+    assert words in fit.notes[0] and fit.notes[0] in str(fit)
+    p = wrapped(x)
+    assert any(words in note for note in p.notes)
+    covered = ((p.mean - y).abs() <= 1.96 * p.std).double().mean()
+    assert float(covered) > 0.85 and p.novelty.shape == p.mean.shape
+    assert p.budget().names == ("noise", "residual", "model", "growth")
+    torch.testing.assert_close(p.budget().total, p.total_var.flatten(1))
+    far = wrapped(100 * x)
+    assert float(far.novelty.min()) > 3 and float(far.std.min()) > float(p.std.median())
+    again = hs.Uncertain(model)
+    again.load_state_dict(wrapped.state_dict())
+    torch.testing.assert_close(again(x).novelty, p.novelty)
+    if kind != "random":
+        with pytest.raises(ValueError, match="model="):
+            hs.Uncertain(model, 1e-4).fit([(x, y)], model="posterior")
 
 
 def test_a_call_whose_rows_influence_each_other_has_no_posterior_to_use(sure):

@@ -13,8 +13,10 @@ import howsure as hs
 from howsure.fit.variance_terms import best_weights
 from howsure.methods.gradients import gradients_at_input
 from howsure.posterior import laplace
+from howsure.posterior.distances import InputRange
 from howsure.posterior.laplace import Gram
-from howsure.posterior.variance_model import VarianceModel
+from howsure.posterior.local_error import Kernel
+from howsure.posterior.variance_model import Scores, VarianceModel
 
 
 def gram_of(batches):
@@ -166,28 +168,81 @@ def variance_model(**changes):
     one = torch.ones(1, dtype=torch.float64)
     values = {
         "posterior": None,
+        "distances": None,
+        "input_range": None,
         "residual_var": 0.1 * one,
-        "noise_factor": 2 * one,
+        "noise_factor": one,
         "mask_var": 0.5 * one,
+        "layer_var": 0.2 * one,
+        "deviation_var": 0.3 * one,
+        "floor": 0.4 * one,
         "known": one,
+        "known_distances": torch.tensor([0.1, 2.0], dtype=torch.float64),
+        "farthest": torch.tensor([1.0, 8.0], dtype=torch.float64),
+        "growth": torch.tensor([[0.0, 0.7]], dtype=torch.float64),
+        "novelty_scale": 2 * one,
         "joint_known": 1.0,
         "squared_error": 0.3 * one,
         "exponent": 1.5,
-        "centre": 0 * one,
+        "degrees_of_freedom": math.inf,
+        "center": 1 * one,
         "spread": math.inf * one,
         "quantiles": torch.ones(101, 1),
         "joint_quantiles": torch.ones(101),
+        "local_weight": 0 * one,
+        "kernel_var": 0.25 * one,
     }
     return VarianceModel(**{**values, **changes})
 
 
 def test_the_variance_model_is_its_formula():
-    m = torch.tensor([[0.5], [4.0]], dtype=torch.float64)
-    parts = variance_model().parts(torch.zeros(2, 1), torch.full((2, 1), 0.05), m)
-    total = parts.residual + parts.data + parts.posterior + parts.growth
-    expected = [0.1 + 0.1 + 0.25, 0.1 + 0.1 + 2.0 + 0.3 * 7.0]
-    torch.testing.assert_close(total.flatten(), torch.tensor(expected, dtype=torch.float64))
-    capped = variance_model(spread=torch.tensor([0.5], dtype=torch.float64))
-    far = capped.parts(torch.ones(2, 1), torch.zeros(2, 1), 1e6 * m)
-    var = far.residual + far.data + far.posterior + far.growth
-    torch.testing.assert_close(var, torch.full_like(var, 1.5), rtol=1e-3, atol=0)
+    m, data, f = (torch.rand(40, 1, dtype=torch.float64) * k for k in (4, 0.1, 3))
+    distances = torch.rand(40, 2, dtype=torch.float64) * torch.tensor([0.5, 20.0])
+    beyond, kernel = (torch.rand(40, dtype=torch.float64) * k for k in (9, 1))
+    scores = Scores.of(f, data, m, distances, beyond, kernel=kernel)
+    parts = variance_model().parts(scores)
+    m, layers = m.clamp(min=0.4), distances[:, 1:]
+    deviation = (f - 1) ** 2
+    inside = 0.1 + data + 0.5 * m + 0.2 * layers + 0.3 * deviation + 0.25 * kernel[:, None]
+    far = torch.maximum(distances[:, 0], torch.maximum(layers[:, 0] / 8, beyond))[:, None]
+
+    def grown(n):
+        return (n**1.5 - 1).clamp(min=0)
+
+    expected = inside + 0.3 * (grown(m) + grown(far) + 0.7 * grown(layers / 2))
+    torch.testing.assert_close(parts.total, expected)
+    novelty = torch.maximum(torch.maximum(m, layers / 2), far) / 2
+    torch.testing.assert_close(parts.novelty, novelty)
+    capped = variance_model(spread=torch.tensor([0.5], dtype=torch.float64)).parts(scores)
+    most = 0.5 + deviation
+    torch.testing.assert_close(capped.total, (expected**-4 + most**-4) ** -0.25)
+    torch.testing.assert_close(capped.data, data)  # The sensor's own is never capped.
+
+
+def test_numbers_that_overflow_leave_the_cap():
+    huge = torch.full((1, 1), 1e200, dtype=torch.float64)
+    scores = Scores.of(torch.ones(1, 1), torch.zeros(1, 1), huge, huge.expand(1, 2), huge[0])
+    capped = variance_model(spread=torch.tensor([0.5], dtype=torch.float64)).parts(scores)
+    assert float(capped.total) == pytest.approx(0.5)
+
+
+def test_the_kernel_is_that_of_a_gaussian_process():
+    rows, new = torch.randn(15, 3), torch.randn(6, 3)
+    kernel = Kernel.of(rows)
+
+    def k(a, b):
+        gaps = np.square(a.numpy().astype(float)[:, None] - b.numpy().astype(float)).sum(2)
+        return np.exp(-0.5 * gaps / kernel.width**2)
+
+    inverse = np.linalg.inv(k(rows, rows) + 1e-3 * np.eye(15))
+    expected = [1 - row @ inverse @ row for row in k(new, rows)]
+    np.testing.assert_allclose(kernel.variance(new), expected, rtol=1e-5, atol=1e-9)
+    assert float(kernel.variance(rows).max()) < 0.01
+    assert float(kernel.variance(rows + 1e3).min()) == pytest.approx(1)
+
+
+def test_the_range_is_1_at_twice_what_is_known():
+    inputs = torch.tensor([[0.0, 5.0, 0.0], [2.0, 5.0, 0.0]], dtype=torch.float64)
+    known = InputRange.of(inputs.amin(0), inputs.amax(0))
+    new = torch.tensor([[3.0, 5.0, 0.0], [1.0, 15.0, 0.0], [1.0, 5.0, 4.0]], dtype=torch.float64)
+    torch.testing.assert_close(known.distance(new), torch.tensor([1.0, 1.0, 4.0]).double())

@@ -48,14 +48,16 @@ def test_a_gate_rejects_what_is_new(sure):
 
 def test_describe_says_what_was_fitted(sure):
     said = sure.describe()
-    assert "48 masks" in said and "200 held-out inputs" in said and said.startswith("Uncertain(")
+    assert (
+        "48 multipliers" in said and "200 held-out inputs" in said and said.startswith("Uncertain(")
+    )
 
 
 def test_the_parts_add_up(sure):
     p = sure(data(20, 6)[0])
     torch.testing.assert_close(p.total_var, p.data_var + p.model_var)
     budget = p.budget()
-    assert budget.kinds[-3:] == ("constant", "masks", "novelty")
+    assert budget.kinds == ("input", "residual", "model", "growth")
     torch.testing.assert_close(budget.total, p.total_var)
     torch.testing.assert_close(p.covariance[:, 0, 0], p.total_var[:, 0])
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from howsure.cli.result import plain
 from howsure.files import write_atomically
-from howsure.fit import Found
+from howsure.fit import FitResult
 from howsure.noise import encode
 from howsure.report import decoded
 from howsure.uncertain import Uncertain
@@ -19,7 +19,7 @@ _FORMAT = "howsure settings 1"
 _MOST_NUMBERS = 1_000_000
 
 
-def write_settings(path: Path, sure: Uncertain, fit: Found | None = None) -> None:
+def write_settings(path: Path, sure: Uncertain, fit: FitResult | None = None) -> None:
     """Writes settings, and beside them how they were found; a `.pt` has the settings alone."""
     _check_size(path, sure)
     if path.suffix == ".pt":

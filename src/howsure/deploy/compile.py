@@ -162,7 +162,9 @@ class Compiled:
                 "Give batches of one size, or use `drop_last=True`."
             )
         if count:
-            warnings.warn(f"Compiling again, which takes a while: {reason}", HowsureWarning, stacklevel=4)
+            warnings.warn(
+                f"Compiling again, which takes a while: {reason}", HowsureWarning, stacklevel=4
+            )
 
 
 def read_state(setup: Setup) -> State:

@@ -8,24 +8,18 @@ one image resemble each other, so that a fold has all of an image or nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
 import torch
 from torch import Tensor
 
+from howsure.fit.folds import FOLDS, Batches, folds_of
 from howsure.fit.inputs import unseen_inputs
-from howsure.fit.known_inputs import (
-    FOLDS,
-    Batches,
-    Judged,
-    Known,
-    folds_of,
-    squared_error,
-)
+from howsure.fit.known_inputs import HeldOut, Known, squared_error
 from howsure.fit.labelled import PIXELS
-from howsure.fit.posterior import PosteriorFit, PosteriorSearch, check_held_out, fit_judged
+from howsure.fit.posterior import PosteriorFit, PosteriorSearch, check_held_out, fit_variance
 from howsure.fit.stress import corruptions
 from howsure.methods import Method, noise_sampling
 from howsure.methods.choice import outputs_of
@@ -35,7 +29,7 @@ from howsure.methods.pixel_head import NoPixelHeadError, head_of
 from howsure.methods.pixels import gradients_at_pixels
 from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW
 from howsure.posterior.pixels import PixelGradients, PixelGram
-from howsure.posterior.variance_model import ALL_LAYERS, KNOWN, VarianceModel, quantiles_of
+from howsure.posterior.variance_model import ALL_LAYERS, KNOWN, Scores, VarianceModel, quantiles_of
 from howsure.probe import RANDOM, probe_model
 from howsure.problem import MOST_OUTPUTS
 from howsure.progress import progress
@@ -99,7 +93,7 @@ def fit_dense(
     stress = None if search.stress == "auto" or not search.growth else search.stress
     changes = corruptions(stress, batches[0][0])
     stressed = [images.judged(change)[0] for change in changes]
-    fit = fit_judged(clean, stressed, images.known, search)
+    fit = fit_variance(clean, stressed, images.known, search)
     model = _with_joint_novelty(replace(fit.model, head=images.head), joint)
     fit = replace(fit, model=model, count=len(joint), known=images.count)
     return setup.with_(variance_model=model), fit
@@ -107,7 +101,8 @@ def fit_dense(
 
 def _with_joint_novelty(model: VarianceModel, m: Tensor) -> VarianceModel:  # (images, outputs)
     """The novelty of an image as a whole is its mean over all pixels."""
-    novelty = (m / torch.where(model.known > 0, model.known, 1.0)).mean(1)
+    known = torch.where(model.known > 0, model.known, 1.0) * model.novelty_scale
+    novelty = (m / known).mean(1)
     known = max(float(novelty.quantile(KNOWN)), torch.finfo(torch.float64).tiny)
     return replace(model, joint_known=known, joint_quantiles=quantiles_of(novelty) / known)
 
@@ -143,7 +138,7 @@ class _Images:
             gram, known = _cross_fitted(setup, head, batches)
         return cls(setup, batches, head, known, gram.inputs, search.show_progress)
 
-    def judged(self, change: Callable[[object], object]) -> tuple[Judged, Tensor]:
+    def judged(self, change: Callable[[object], object]) -> tuple[HeldOut, Tensor]:
         """Some pixels of every image, and the mean of m over all, (images, outputs)."""
         images = sum(len(target) for _, target in self.batches)
         share = max(1, PIXELS // images)
@@ -151,12 +146,14 @@ class _Images:
         parts, joint = [], []
         for number, (x, target) in enumerate(shown):
             whole = self._judged(number, change(x), target)
-            joint.append(whole.m.mean(1))
-            parts.append(_some_pixels(whole, share, number))
-        return Judged.joined(parts), torch.cat(joint)
+            joint.append(whole[2].mean(1))
+            parts.append(_some_pixels(*whole, share, number))
+        return HeldOut.joined(parts), torch.cat(joint)
 
-    def _judged(self, number: int, x: object, target: Tensor) -> Judged:
-        """All pixels of a batch, (images, pixels, outputs)."""
+    def _judged(
+        self, number: int, x: object, target: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Mean, sensor variance, m, target and squared error, (images, pixels, outputs) each."""
         seen = gradients_at_pixels(self.setup, x, self.head)
         if target.numel() != seen.output.numel() or len(target) != len(seen.output):
             raise ValueError(
@@ -166,9 +163,8 @@ class _Images:
         mean, data = self._predicted(seen, x)
         flat = seen.by_pixel(target.reshape(seen.output.shape).double())
         m = self._m(seen, number)
-        nothing = torch.zeros_like(flat)
         error = squared_error(flat, mean.to(seen.output.dtype))
-        return Judged(mean, error, data, m, flat, nothing, nothing[..., :1])
+        return mean, data, m, flat, error
 
     def _predicted(self, seen: PixelGradients, x: object) -> tuple[Tensor, Tensor]:
         """What is predicted, and the sensor's variance."""
@@ -192,12 +188,16 @@ class _Images:
         return torch.cat(by_image)
 
 
-def _some_pixels(whole: Judged, share: int, number: int) -> Judged:
+def _some_pixels(
+    mean: Tensor, data: Tensor, m: Tensor, target: Tensor, error: Tensor, share: int, number: int
+) -> HeldOut:
     """As many pixels of every image, drawn without repetition; pixels are the rows."""
-    pixels = whole.m.shape[1]
     generator = torch.Generator().manual_seed(number)
-    chosen = torch.randperm(pixels, generator=generator)[:share].to(whole.m.device)
-    return Judged(*(getattr(whole, f.name)[:, chosen].flatten(0, 1) for f in fields(whole)))
+    chosen = torch.randperm(m.shape[1], generator=generator)[:share].to(m.device)
+    mean, data, m, target, error = (
+        values[:, chosen].flatten(0, 1) for values in (mean, data, m, target, error)
+    )
+    return HeldOut(Scores.of(mean, data, m), error, target)
 
 
 def _cross_fitted(setup: Setup, head: str, batches: Batches) -> tuple[PixelGram, Known]:

@@ -6,17 +6,18 @@ the held-out inputs in folds: no input is judged by distances to itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from howsure.fit.folds import FEWEST, FOLDS, Batches, folds_of
 from howsure.fit.inputs import check_finite, unseen_inputs
-from howsure.fit.known_inputs import FEWEST, FOLDS, Batches, folds_of
 from howsure.fit.options import KnownOptions
 from howsure.methods.activations import Activations, read
-from howsure.methods.temperature import (
+from howsure.posterior.distances import (
     MOST_NUMBERS,
     Distances,
     LayerGaussian,
@@ -53,16 +54,18 @@ class Watched:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, setup: Setup, x: object) -> Watched:
+    def of(
+        cls, setup: Setup, x: object, look: Callable[[Setup, Any], Activations] = read
+    ) -> Watched:
         """The layers of a model, found by a pass with all inputs of a batch and one with fewer.
 
         A layer counts if it says the same about an input whatever the others are: then it has a
         row for every input, and no other axis that happens to be as long.
         """
-        seen = activations(setup, x)
+        seen = look(setup, x)
         rows = len(seen.logits)
         kept = slice(0, rows - 1) if rows > 1 else torch.zeros(2, dtype=torch.long)
-        fewer = activations(setup, _rows(x, kept))
+        fewer = look(setup, _rows(x, kept))
         if not _same(seen.logits[kept], fewer.logits):
             raise NoDistancesError(ROWS_MIX)
         names = [n for n, each in seen.inputs.items() if _same(each[kept], fewer.inputs.get(n))]
@@ -263,7 +266,7 @@ def _from_training(
     for x in progress(unseen, search.show_progress, "distances"):
         seen = activations(setup, x, watched.names)
         check_finite(seen.inputs.values(), "activations at training inputs")
-        centres = centres or _centres(seen, watched)
+        centres = centres or centers_of(seen, watched)
         found.add(seen, centres, generator)
     if found.count < FEWEST:
         raise ValueError(
@@ -281,15 +284,14 @@ def _by_fold(
     shown = progress(batches, search.show_progress, "distances")
     for number, (x, _) in enumerate(shown):
         seen = activations(setup, x, watched.names)
-        centres = centres or _centres(seen, watched)
+        centres = centres or centers_of(seen, watched)
         fold = folds_of(len(seen.logits), number).to(seen.logits.device)
         for k, gathered in enumerate(folds):
-            own = {name: each[fold == k] for name, each in seen.inputs.items()}
-            gathered.add(Activations(seen.logits[fold == k], own), centres, generator)
+            gathered.add(seen.select(fold == k), centres, generator)
     return folds
 
 
-def _centres(seen: Activations, watched: Watched) -> dict[str, Tensor]:
+def centers_of(seen: Activations, watched: Watched) -> dict[str, Tensor]:
     """Where the sums are about: near the mean, so that little is lost by subtracting it."""
     names = watched.layers
     return {n: narrow(seen.inputs[n].double(), MOST_NUMBERS).mean(0) for n in names}

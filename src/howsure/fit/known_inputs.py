@@ -1,68 +1,85 @@
-"""Held-out inputs judged by a posterior over masks that has not seen them.
+"""Known inputs, and the scores of held-out inputs that took no part in them.
 
-The posterior is made from unlabelled inputs of the kind that the network was trained on, or, where
-there are none, from the held-out inputs in folds.
+Known are unlabelled inputs of the kind that the network was trained on, or, where there are none,
+the held-out inputs in folds: no input is compared with itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 import torch
 from torch import Tensor
 
+from howsure.fit.folds import FEWEST, FOLDS, Batches, folds_of
 from howsure.fit.inputs import check_finite, unseen_inputs
+from howsure.fit.known_activations import (
+    Gathered,
+    KnownActivations,
+    NoDistancesError,
+    Watched,
+    centers_of,
+)
+from howsure.methods import noise_sampling
+from howsure.methods.activations import read_layers, summarize_inputs
 from howsure.methods.gradients import (
     NoGradientsError,
     cannot_use,
     examine,
     gradients_at_input,
 )
-from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW, Gram, Posterior
-from howsure.posterior.local_error import LocalError, Nearby
+from howsure.posterior.distances import InputRange
+from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW, Gram, Posterior, one_for_zero
+from howsure.posterior.local_error import Kernel, LocalError
+from howsure.posterior.variance_model import Scores
 from howsure.progress import progress
 from howsure.setup import Setup
+from howsure.trees import TensorTree
 
-FEWEST = 50
-FOLDS = 5
-Batches = Sequence[tuple[Any, Tensor]]
+# Known inputs of a table that the Gaussian process keeps.
+MOST_POINTS = 5000
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
-    """Held-out inputs with what their variance is made of, all (inputs, outputs).
+class HeldOut:
+    """Held-out inputs with what their variance is made of.
 
     Attributes:
-        mean: The prediction.
-        error: Its squared error.
-        data: The sensor's variance.
-        m: What the masks leave open.
-        target: The targets.
-        local: The error near each input; 0 without labelled training rows.
-        distance: Squared, to the nearest training row, (inputs, 1); 0 likewise.
+        scores: What the variance is made of.
+        error: Squared errors, (inputs, outputs).
+        target: The targets, (inputs, outputs).
     """
 
-    mean: Tensor
+    scores: Scores
     error: Tensor
-    data: Tensor
-    m: Tensor
     target: Tensor
-    local: Tensor
-    distance: Tensor
+
+    @classmethod
+    def of(cls, scores: Scores, target: Tensor, mean: Tensor) -> HeldOut:
+        """A batch; an error if the targets do not fit the predictions."""
+        if target.numel() != mean.numel() or len(target) != len(mean):
+            raise ValueError(
+                f"The targets have shape {tuple(target.shape)}, and the model predicts "
+                f"{mean.shape[1]} numbers for each of {len(mean)} inputs."
+            )
+        flat = target.to(mean.device).reshape(mean.shape).double()
+        return cls(scores, squared_error(flat, mean), flat)
 
     @staticmethod
-    def joined(parts: Sequence[Judged]) -> Judged:
+    def joined(parts: Sequence[HeldOut]) -> HeldOut:
         """All inputs of several batches; an error if there is none to learn from."""
-        names = [each.name for each in fields(Judged)]
-        found = Judged(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
-        if not bool(found.error.any()):
+        scores = Scores.joined([part.scores for part in parts])
+        error, target = (torch.cat([getattr(p, n) for p in parts]) for n in ("error", "target"))
+        if not bool(error.any()):
             raise ValueError(
                 "The held-out targets are the model's own predictions, up to rounding, so there is "
                 "no error to learn from; give the true values."
             )
-        return found
+        return HeldOut(scores, error, target)
 
 
 def squared_error(target: Tensor, mean: Tensor) -> Tensor:
@@ -74,100 +91,210 @@ def squared_error(target: Tensor, mean: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """The posterior for new inputs, and for held-out ones that have taken part in it.
+    """The known inputs, for new inputs and for held-out ones that have taken part in them.
 
     Attributes:
-        posterior: From all known inputs; `None` if masks are left out.
+        posterior: The posterior over multipliers; `None` if there is none.
         folds: Cross-fitted: those that have not seen the held-out inputs of a fold.
+        activations: Distances inside the network; `None` if there are none.
+        input_range: The range of the inputs; `None` if the model part is left out.
+        kernel: Those of a table as points of a Gaussian process; `None` if there are none.
         local_error: By labelled training rows, where there were any.
+        count: The number of known inputs.
+        note: Why there is no posterior, or nothing.
     """
 
-    posterior: Posterior | None
+    posterior: Posterior | None = None
     folds: tuple[Posterior, ...] | None = None
+    activations: KnownActivations | None = None
+    input_range: InputRange | None = None
+    kernel: Kernel | None = None
     local_error: LocalError | None = None
+    count: int = 0
+    note: str = ""
 
-    @classmethod
-    def of(
-        cls, setup: Setup, batches: Batches, train_inputs: object, *, show: bool = False
-    ) -> Known:
-        """From unlabelled inputs, or from the held-out ones in folds."""
-        if train_inputs is not None:
-            return cls(_from_training(setup, batches, train_inputs, show).posterior(RIDGE))
-        grams = _by_fold(setup, batches, show)
-        rest = [_sum(grams[:k] + grams[k + 1 :]) for k in range(len(grams))]
-        folds = tuple(each.posterior(RIDGE_OF_FEW) for each in rest)
-        return cls(_sum(grams).posterior(RIDGE_OF_FEW), folds)
+    @property
+    def is_cross_fitted(self) -> bool:
+        """Whether the known inputs are the held-out ones, in folds."""
+        activations = self.activations
+        return self.folds is not None or (activations is not None and activations.folds is not None)
 
-    def judged(self, setup: Setup, number: int, x: object, target: Tensor) -> Judged:
-        """A held-out batch, each row by a posterior that has not seen it."""
-        nearby = self.local_error
-        watch = self.posterior is not None
-        try:
-            found = examine(setup, x, watch=watch, features=nearby is not None)
-        except NoGradientsError as error:
-            raise cannot_use(str(error)) from error
-        flat = target.reshape(len(found.mean), -1).double()
-        if flat.shape != found.mean.shape:
-            raise ValueError(
-                f"The targets have shape {tuple(target.shape)}, and the model predicts "
-                f"{found.mean.shape[1]} numbers for each of {len(found.mean)} inputs."
-            )
-        m = torch.zeros_like(flat)
-        if self.posterior is not None:
-            assert found.slopes is not None
-            m = self._m(found.slopes, number)
-        near = Nearby(torch.zeros_like(flat), torch.zeros_like(flat[:, :1]))
-        if nearby is not None and found.features is not None:
-            near = nearby.at(found.features)
-        mean, data = found.mean.double(), found.variances.data.double()
-        error = squared_error(flat, found.mean)
-        parts = (mean, error, data, m, flat, near.error, near.squared_distance)
-        return Judged(*parts)
-
-    def _m(self, z: Tensor, number: int) -> Tensor:
-        assert self.posterior is not None
-        if self.folds is None:
-            return self.posterior.predictive_variance(z)
-        fold = folds_of(len(z), number)
-        each = torch.stack([posterior.predictive_variance(z) for posterior in self.folds])
-        return each.gather(0, fold[None, :, None].expand(1, *each.shape[1:]))[0]
-
-
-def folds_of(count: int, number: int) -> Tensor:
-    """The fold of every row of a batch."""
-    return (torch.arange(count) + number) % FOLDS
-
-
-def _sum(grams: Sequence[Gram]) -> Gram:
-    total = grams[0]
-    for each in grams[1:]:
-        total = total + each
-    return total
+    def score(self, setup: Setup, number: int, x: object, target: Tensor) -> HeldOut:
+        """A held-out batch, each input by known ones of which it is none."""
+        z, features = None, None
+        if self.note:
+            mean, data = _sampled(setup, x)
+        else:
+            try:
+                outcome = examine(
+                    setup,
+                    x,
+                    watch=self.posterior is not None,
+                    features=self.local_error is not None,
+                )
+            except NoGradientsError as error:
+                raise cannot_use(str(error)) from error
+            mean, data, features = outcome.mean, outcome.variances.data, outcome.features
+            z = None if self.posterior is None else outcome.slopes
+        m = near = distances = kernel = None
+        if self.posterior is not None and z is not None:
+            m = _by_folds(self.posterior, self.folds, z, number)
+        if self.local_error is not None and features is not None:
+            near = self.local_error.at(features)
+        if self.activations is not None:
+            head = self.activations.distances.head
+            seen, _ = read_layers(setup, x, self.activations.distances.wanted)
+            distances = self.activations.logs(seen, number).exp()
+            if self.kernel is not None and head is not None:
+                kernel = self.kernel.variance(seen.inputs[head])
+        beyond = None
+        if self.input_range is not None:
+            beyond = self.input_range.distance(summarize_inputs(x, setup.batch_dim))
+        scores = Scores.of(
+            mean,
+            data,
+            m,
+            distances,
+            beyond,
+            None if near is None else near.error,
+            None if near is None else near.squared_distance,
+            kernel,
+        )
+        return HeldOut.of(scores, target, mean)
 
 
-def _by_fold(setup: Setup, batches: Batches, show: bool) -> list[Gram]:
-    grams: list[Gram] = []
-    for number, (x, _) in enumerate(progress(batches, show, "masks")):
-        z = gradients_at_input(setup, x)
-        if not grams:
-            whole = Gram()
-            whole.add(z)
-            grams = [Gram(whole.scale) for _ in range(FOLDS)]
-        fold = folds_of(len(z), number)
-        for k, gram in enumerate(grams):
-            gram.add(z[fold == k])
-    return grams
+def _sampled(setup: Setup, x: object) -> tuple[Tensor, Tensor]:
+    """Predictions and the sensor's variance by samples, (inputs, outputs)."""
+    _, output = read_layers(setup, x, ())
+    mean = _rows(setup, output)
+    if setup.noise is None:
+        return mean, torch.zeros_like(mean)
+    sampled = noise_sampling.predict(setup, x)
+    is_mean = setup.prediction == "mean"
+    return _rows(setup, sampled.mean) if is_mean else mean, _rows(setup, sampled.data_var)
 
 
-def _from_training(setup: Setup, batches: Batches, inputs: object, show: bool) -> Gram:
-    gram, unseen = Gram(), unseen_inputs(inputs, batches, setup)
-    for x in progress(unseen, show, "masks"):
-        z = gradients_at_input(setup, x)
-        check_finite([z], "gradients at training inputs")
-        gram.add(z)
-    if gram.count < FEWEST:
+def _rows(setup: Setup, output: object) -> Tensor:
+    axis = setup.batch_dim
+    tensors = [t.movedim(axis, 0) if axis else t for t in TensorTree(output).tensors]
+    rows = 1 if axis is None else len(tensors[0])
+    return torch.cat([t.reshape(rows, -1) for t in tensors], 1)
+
+
+def _by_folds(
+    posterior: Posterior, folds: tuple[Posterior, ...] | None, z: Tensor, number: int
+) -> Tensor:
+    """m of every input, by the posterior that has not seen it."""
+    if folds is None:
+        return posterior.predictive_variance(z)
+    fold = folds_of(len(z), number)
+    m = torch.empty(z.shape[:2], dtype=torch.float64, device=z.device)
+    for k, without in enumerate(folds):
+        m[fold == k] = without.predictive_variance(z[fold == k])
+    return m
+
+
+def gather_known(
+    setup: Setup,
+    batches: Batches,
+    train_inputs: object,
+    *,
+    masks: bool = True,
+    note: str = "",
+    fewest: int = FEWEST,
+    show: bool = False,
+) -> Known:
+    """What one pass over unlabelled inputs, or over the held-out ones in folds, shows.
+
+    Args:
+        setup: The model.
+        batches: The held-out data.
+        train_inputs: Unlabelled inputs; `None` takes the held-out ones in folds.
+        masks: Whether there is a posterior over multipliers.
+        note: Why there is none.
+        fewest: How many inputs are needed.
+        show: Show progress.
+    """
+    watched = _watched(setup, batches[0][0])
+    is_table = isinstance(batches[0][0], Tensor) and batches[0][0].dim() == 2
+    is_training = train_inputs is not None
+    parts = [_Part(watched) for _ in range(1 if is_training else FOLDS)]
+    centers: dict[str, Tensor] = {}
+    generator = torch.Generator().manual_seed(setup.seed)
+    scale, low, high, kept = None, None, None, []
+    inputs = unseen_inputs(train_inputs, batches, setup) if is_training else [x for x, _ in batches]
+    for number, x in enumerate(progress(inputs, show, "known inputs")):
+        summary = summarize_inputs(x, setup.batch_dim)
+        least = summary.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf).amin(0)
+        most = summary.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf).amax(0)
+        low = least if low is None else torch.minimum(low, least)
+        high = most if high is None else torch.maximum(high, most)
+        fold = torch.zeros(len(summary), dtype=torch.long)
+        fold = fold if is_training else folds_of(len(summary), number)
+        z, seen = None, None
+        if masks:
+            z = gradients_at_input(setup, x)
+            check_finite([z], "gradients at training inputs")
+            if scale is None:
+                scale = one_for_zero(z.double().square().mean((0, 2)).sqrt())
+        if watched is not None:
+            seen, _ = read_layers(setup, x, watched.names)
+            check_finite(seen.inputs.values(), "activations at training inputs")
+            centers = centers or centers_of(seen, watched)
+            if is_training and is_table and watched.head is not None:
+                kept.append(seen.inputs[watched.head].float())
+        for k, part in enumerate(parts):
+            chosen = fold == k
+            part.count += int(chosen.sum())
+            if z is not None:
+                part.gram.scale = scale
+                part.gram.add(z[chosen.to(z.device)])
+            if seen is not None and part.gathered is not None:
+                part.gathered.add(seen.select(chosen.to(seen.logits.device)), centers, generator)
+    count = sum(part.count for part in parts)
+    if count < fewest:
         raise ValueError(
-            f"There are {gram.count} training inputs, and the posterior needs at least {FEWEST}, "
+            f"There are {count} training inputs, and the posterior needs at least {fewest}, "
             "better some hundred."
         )
-    return gram
+    assert low is not None and high is not None
+    known = Known(input_range=InputRange.of(low, high), count=count, note=note)
+    ridge = RIDGE if is_training else RIDGE_OF_FEW
+    rest = [] if is_training else [parts[:k] + parts[k + 1 :] for k in range(FOLDS)]
+    if masks:
+        whole, *folds = (
+            reduce(add, [part.gram for part in group]).posterior(ridge) for group in (parts, *rest)
+        )
+        known = replace(known, posterior=whole, folds=tuple(folds) or None)
+    if watched is not None:
+        whole, *folds = (
+            Gathered.joined([part.gathered for part in group if part.gathered]).distances(ridge)
+            for group in (parts, *rest)
+        )
+        known = replace(known, activations=KnownActivations(whole, tuple(folds) or None))
+    if kept:
+        features = torch.cat(kept)
+        if len(features) > MOST_POINTS:
+            features = features[torch.randperm(len(features), generator=generator)[:MOST_POINTS]]
+        known = replace(known, kernel=Kernel.of(features))
+    return known
+
+
+class _Part:
+    """What is gathered from the known inputs of a fold."""
+
+    def __init__(self, watched: Watched | None) -> None:
+        self.gram = Gram()
+        self.gathered = None if watched is None else Gathered(watched)
+        self.count = 0
+
+
+def _watched(setup: Setup, x: object) -> Watched | None:
+    """The layers whose inputs have distances; `None` if there are none."""
+    if setup.batch_dim != 0:
+        return None
+    try:
+        watched = Watched.of(setup, x, lambda setup, x: read_layers(setup, x)[0])
+    except NoDistancesError:
+        return None
+    return watched if watched.names else None

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from howsure.arrays import BATCH, batched
+from howsure.fit.folds import Batches
 from howsure.fit.inputs import check_finite, check_same_kind
-from howsure.fit.known_inputs import Batches
 from howsure.fit.validation_data import pairs_of, rows_in_front
 from howsure.methods.gradients import NoGradientsError, cannot_use, check_probe, plain_pass
 from howsure.posterior.local_error import NEIGHBOURS, LocalError

@@ -37,13 +37,14 @@ from howsure.fit.validation_data import (
 from howsure.methods import METHODS, Method, choose, gradients, method_of
 from howsure.methods.choice import outputs_of
 from howsure.methods.gradients import cannot_use, why_no_gradients
+from howsure.multipliers import NothingToDropError
 from howsure.noise import sample_of
 from howsure.problem import MOST_OUTPUTS
 from howsure.setup import Setup
 from howsure.trees import TensorTree, clone_tensors, tensors_of
 
 ModelPart = Literal["auto", "posterior", "temperature", "dropout"]
-Found = Fit | PosteriorFit | TemperatureFit
+FitResult = Fit | PosteriorFit | TemperatureFit
 # The options of each part.
 _SEARCHES = {
     "posterior": PosteriorSearch,
@@ -59,7 +60,7 @@ def fit_method(
     *,
     model: ModelPart | None = "auto",
     **options: Any,
-) -> tuple[Setup, Found]:
+) -> tuple[Setup, FitResult]:
     """The setup with what minimises the NLL of held-out data.
 
     Args:
@@ -73,11 +74,12 @@ def fit_method(
             option of the rate search asks for the rate.
         **options: See `howsure.fit.PosteriorSearch`, `TemperatureSearch` and `Search`.
     """
-    own, note = method_of(method), None
+    own, note, reason = method_of(method), None, None
     if model == "auto":
         loader = list(loader) if isinstance(loader, Iterator) else loader
-        model, note = _model_for(setup, own, loader, options)
-    if note is not None:
+        model, reason = _model_for(setup, own, loader, options)
+    if reason is not None and model == "dropout":
+        note = f"a dropout rate, since there can be no temperature of each input: {reason}"
         options, note = _without_unused(options, note)
     _check_options(options, _part(setup, model))
     if model == "dropout":
@@ -89,19 +91,21 @@ def fit_method(
         return fit_temperature(setup, _batches(setup, loader, wanted), wanted)
     search = PosteriorSearch(**options, masks=model is not None)
     batches = _batches(setup, loader, search)
-    if is_dense(setup, own, batches[0][0], search):
+    if reason is None and is_dense(setup, own, batches[0][0], search):
         return fit_dense(setup, batches, search)
-    reason = why_no_gradients(setup, batches[0][0], watch=model is not None)
-    if reason is not None:
-        raise cannot_use(reason)
     axis = setup.batch_dim or 0
-    return fit_posterior(setup, [(x, rows_in_front(y, axis)) for x, y in batches], search)
+    in_rows = [(x, rows_in_front(y, axis)) for x, y in batches]
+    if reason is None:
+        failure = why_no_gradients(setup, batches[0][0], watch=model is not None)
+        if failure is not None:
+            raise cannot_use(failure)
+    return fit_posterior(setup, in_rows, search, reason or "")
 
 
 def _model_for(
     setup: Setup, method: Method | None, loader: Iterable[object], options: Iterable[str]
 ) -> tuple[ModelPart, str | None]:
-    """What "auto" stands for, and why it is not the posterior."""
+    """What "auto" stands for, and why there can be no posterior, or no temperature."""
     fitting = _part(setup, None)
     has_room = method is None or _has_room(method, setup)
     is_rate_search = bool((_names(Search) - _names(_SEARCHES[fitting])) & set(options))
@@ -109,13 +113,10 @@ def _model_for(
         return "dropout", None
     x = next(iter(pairs_of(loader, model=setup.model)))[0]
     _check_inputs(setup, x)
-    if fitting == "temperature":
-        what, reason = "temperature of each input", why_no_temperature(setup, x)
-    else:
-        what, reason = "posterior over masks", _why_no_posterior(setup, method, x)
-    if reason is None:
-        return fitting, None
-    return "dropout", f"a dropout rate, since there can be no {what}: {reason}"
+    if fitting == "posterior":
+        return fitting, _why_no_posterior(setup, method, x)
+    reason = why_no_temperature(setup, x)
+    return (fitting, None) if reason is None else ("dropout", reason)
 
 
 def _has_room(method: Method, setup: Setup) -> bool:
@@ -134,8 +135,11 @@ def _without_unused(options: dict[str, object], note: str) -> tuple[dict[str, ob
 
 def _why_no_posterior(setup: Setup, method: Method | None, x: object) -> str | None:
     """Why a model has no posterior over masks; `None` if it has one."""
-    watching = setup.watching(x)
-    outputs = outputs_of(watching, x)
+    try:
+        watching = setup.watching(x)
+        outputs = outputs_of(watching, x)
+    except NothingToDropError:
+        return "the model has no layers to multiply"
     if outputs > MOST_OUTPUTS:
         can_be_dense = method is None or method.has_dense_posterior
         reason = f"{outputs} outputs are too many for a backward pass each"

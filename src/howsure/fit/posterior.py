@@ -15,31 +15,41 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from howsure.fit.known_inputs import FEWEST, Batches, Judged, Known
+from howsure.fit.folds import FEWEST, Batches
+from howsure.fit.known_inputs import HeldOut, Known, gather_known
 from howsure.fit.local_error import labelled, local_error
 from howsure.fit.options import KnownOptions, check_count
 from howsure.fit.stress import Stress, corruptions
 from howsure.fit.terms import points_for
-from howsure.fit.variance_terms import best_weights, nll
+from howsure.fit.variance_terms import best_weights
 from howsure.methods.gradients import POINTS
-from howsure.posterior.local_error import NEIGHBOURS, Nearby
 from howsure.posterior.variance_model import (
     EXPONENT,
+    FLOOR,
     KNOWN,
     LEVELS,
     VarianceModel,
     quantiles_of,
 )
+from howsure.problem import MOST_OUTPUTS
 from howsure.progress import progress
 from howsure.setup import Setup
+from howsure.student import best_degrees, central_reach, student_nll
+from howsure.trees import tensors_of
 
 # Corruptions are milder than what may come: they do not lower the usual exponent. They raise it to
-# at most 2: one that the masks do not see asks for any, and it would serve nothing else.
+# at most 2: one that no score sees asks for any, and it would serve nothing else.
 _EXPONENTS = (EXPONENT, 1.75, 2.0)
 # The sensor's std is known within a factor of two: the std of the logarithm of the factor on its
 # variance. Few inputs cannot tell a small variance with a large factor from a residual.
-_LOG_FACTOR_STD = math.log(4)
-_STRESSED = 100  # held-out inputs under each corruption that nobody asked for: one number is found
+_LOG_FACTOR_STD = math.log(2)
+_STRESSED = (
+    100  # held-out inputs under each corruption that nobody asked for: few numbers are found
+)
+# Numbers of held-out inputs that are examined; the weights need no more than some hundred inputs.
+_NUMBERS, _LEAST_INPUTS = 2**24, 512
+# Held-out inputs of more than 64 outputs, which have a residual variance each: two for every fold.
+FEWEST_OF_MANY = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +66,19 @@ class PosteriorSearch(KnownOptions):
             many rows. Of more than 5,000 a random choice is kept.
         masks: Whether the model's own part is fitted; else the sensor's and the residual alone.
         residual_var: A residual variance that is known; `None` fits it.
-        noise_factor: A factor on the sensor's variance that is known; `None` fits it.
+        noise_factor: A factor on the sensor's variance: 1, so that `data_var` is that of the noise
+            as stated; `None` fits one, which is noted.
         cap: Whether the variance is bounded by that of the targets.
         dense_masks: Of more than 64 outputs, such as a depth at every pixel: masks of "all" layers
             along 32 directions, which takes as many forward passes; or of the "head" alone, a last
-            layer of 1 x 1, in one pass. It is blind to most of what is new.
+            layer of 1 x 1, in one pass. It misses most out-of-distribution inputs.
     """
 
     stress: Stress | None = "auto"
     train: object = None
     masks: bool = True
     residual_var: float | None = None
-    noise_factor: float | None = None
+    noise_factor: float | None = 1.0
     cap: bool = True
     dense_masks: Literal["all", "head"] = "all"
 
@@ -86,17 +97,19 @@ class PosteriorSearch(KnownOptions):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PosteriorFit:
-    """What was found, and how well it does on the held-out data.
+    """The result of a fit, and how well it does on the held-out data.
 
     Attributes:
         model: The variance model.
         count: Held-out inputs.
         known: Inputs of which the posterior was made.
         cross_fitted: Whether these were the held-out ones, in folds.
-        nll: Mean NLL on the held-out data, without 1/2 log 2 pi.
-        constant_nll: That of the best constant variance.
+        nll: Mean NLL of the Student-t on the held-out data, without 1/2 log 2 pi.
+        constant_nll: That of the best constant variance, a Gaussian.
         coverage: Share of the held-out targets in their 95 % intervals.
+        shares: Mean share of each part in the variance of held-out predictions.
         stressed_nll: Mean NLL on the corrupted inputs, where there were any.
+        notes: What a user should know about the fit.
     """
 
     model: VarianceModel
@@ -106,17 +119,29 @@ class PosteriorFit:
     nll: float
     constant_nll: float
     coverage: float
+    shares: dict[str, float]
     stressed_nll: float | None = None
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """What was found as plain data, without the posterior itself."""
+        """The result as plain data, without the posterior itself."""
         model = self.model
-        names = ("residual_var", "noise_factor", "mask_var", "squared_error")
+        names = (
+            "residual_var",
+            "noise_factor",
+            "mask_var",
+            "layer_var",
+            "deviation_var",
+            "local_weight",
+            "kernel_var",
+            "growth",
+            "squared_error",
+        )
         return {
             **{name: getattr(model, name).tolist() for name in names},
-            "local_weight": None if model.local_weight is None else model.local_weight.tolist(),
             "local_rows": 0 if model.local_error is None else len(model.local_error.features),
             "exponent": model.exponent,
+            "degrees_of_freedom": model.degrees_of_freedom,
             "masks": 0 if model.posterior is None else model.posterior.masks,
             "novelty_quantiles": {
                 level: model.quantiles.quantile(level, 0).tolist() for level in LEVELS
@@ -127,89 +152,105 @@ class PosteriorFit:
     def __repr__(self) -> str:
         """The NLL and what it was found on, in one line."""
         masks = 0 if self.model.posterior is None else self.model.posterior.masks
-        return f"PosteriorFit(NLL {self.nll:.3f}, {masks} masks, {self.count} inputs)"
+        return f"PosteriorFit(NLL {self.nll:.3f}, {masks} multipliers, {self.count} inputs)"
 
     def __str__(self) -> str:
         """What was fitted and on what, in words."""
-        model, masks = self.model, self.model.posterior
-        where = "the held-out inputs, in five folds" if self.cross_fitted else "unlabelled inputs"
+        model, posterior = self.model, self.model.posterior
+        gain = self.constant_nll - self.nll
         lines = [
-            f"variance fitted on {self.count} held-out inputs: NLL {self.nll:.4f}, of a constant "
-            f"{self.constant_nll:.4f}; 95 % intervals cover {100 * self.coverage:.1f} %",
-            f"residual_var {_numbers(model.residual_var)}, noise factor "
-            f"{_numbers(model.noise_factor)}",
+            *self.notes,
+            f"variance fitted on {self.count} held-out inputs; 95 % intervals cover "
+            f"{100 * self.coverage:.1f} % of them",
+            f"NLL {self.nll:.4f}, {abs(gain):.4f} {'below' if gain >= 0 else 'above'} that of a "
+            "constant variance",
+            "variance on held-out inputs: "
+            + ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.shares.items()),
         ]
-        if masks is not None:
-            lines += [
-                f"posterior over {masks.masks} masks from {self.known} of {where}; variance per "
-                f"unit of m {_numbers(model.mask_var)}",
-                f"beyond the {100 * KNOWN:.0f} % quantile of the novelty the variance grows with "
-                f"exponent {model.exponent:g}",
-            ]
-        if model.local_error is not None and model.local_weight is not None:
-            rows = len(model.local_error.features)
-            lines.append(
-                f"local error from the {NEIGHBOURS} nearest of {rows} training rows; its weight "
-                f"{_numbers(model.local_weight)}"
+        if self.known:
+            inputs = "held-out inputs, in five folds" if self.cross_fitted else "unlabelled inputs"
+            what = (
+                "distances"
+                if posterior is None
+                else f"posterior over {posterior.masks} multipliers"
             )
+            lines.append(f"{what} from {self.known} {inputs}")
+        scores = [
+            n for n, g in zip(("neighbor", "layers"), model.growth.mT, strict=True) if g.any()
+        ]
+        if model.has_novelty:
+            by = ["gradients"] * (posterior is not None) + scores + ["range of the inputs"]
+            lines.append(
+                f"novelty by {', '.join(by)}; the variance grows with its power {model.exponent:g}"
+            )
+        if model.local_error is not None:
+            lines.append(f"local error from {len(model.local_error.features)} training rows")
+        shape = (
+            "Gaussian"
+            if model.degrees_of_freedom == math.inf
+            else (f"Student-t with {model.degrees_of_freedom:g} degrees of freedom")
+        )
+        lines.append(f"errors are {shape}")
         if self.stressed_nll is not None:
-            lines.append(f"NLL on the corrupted inputs {self.stressed_nll:.4f}")
+            lines.append(f"NLL on corrupted held-out inputs {self.stressed_nll:.4f}")
         return "\n".join(lines)
 
 
-def _numbers(values: Tensor) -> str:
-    shown = [f"{float(each):.4g}" for each in values.flatten()[:4]]
-    return ", ".join(shown) + (", ..." if values.numel() > 4 else "")
-
-
 def fit_posterior(
-    setup: Setup, batches: Batches, search: PosteriorSearch
+    setup: Setup, batches: Batches, search: PosteriorSearch, note: str = ""
 ) -> tuple[Setup, PosteriorFit]:
-    """The setup with the variance model that is best for held-out data."""
+    """The setup with the variance model that is best for held-out data.
+
+    With a `note`, which says why, it has no posterior: the sensor's part is sampled, and distances
+    and the range of the inputs say how novel an input is.
+    """
     setup = setup.unfitted().with_(rate=None, residual_var=0.0)
-    check_held_out(batches, FEWEST)
-    asked = setup
-    if setup.samples is None and setup.tolerance is None:
+    target = batches[0][1]
+    is_wide = target.numel() > MOST_OUTPUTS * max(1, len(target))
+    fewest = FEWEST_OF_MANY if note and is_wide else FEWEST
+    check_held_out(batches, fewest)
+    fitted = setup
+    if setup.samples is None and setup.tolerance is None and not note:
         setup = setup.with_(samples=max(POINTS, points_for(setup, batches[0][0])))
-    known = _known(setup, batches, search)
-    shown = enumerate(progress(batches, search.show_progress, "fit"))
-    held_out = Judged.joined([known.judged(setup, number, *batch) for number, batch in shown])
-    stressed = _stressed(setup, batches, known, search) if search.masks and search.growth else ()
-    fit = fit_judged(held_out, stressed, known, search)
-    return asked.with_(variance_model=fit.model), fit
+    known = _known(setup, batches, search, note, fewest)
+    examined = _some(batches)
+    shown = enumerate(progress(examined, search.show_progress, "held-out inputs"))
+    held_out = HeldOut.joined([known.score(setup, number, *batch) for number, batch in shown])
+    stressed = ()
+    if search.masks and search.growth and held_out.error.shape[1] <= MOST_OUTPUTS:
+        stressed = _stressed(setup, examined, known, search, held_out.scores.data.mean(0))
+    fit = fit_variance(held_out, stressed, known, search)
+    return fitted.with_(variance_model=fit.model), fit
 
 
-def fit_judged(
-    held_out: Judged, stressed: Sequence[Judged], known: Known, search: PosteriorSearch
-) -> PosteriorFit:
-    """The variance model that is best for inputs that were judged, and how well it does."""
-    model = _weighted(held_out, known, search)
-    if stressed:
-        model = _with_best_exponent(model, held_out, stressed)
-    var = _variance(model, held_out)
-    return PosteriorFit(
-        model,
-        len(held_out.error),
-        known.posterior.count if known.posterior else 0,
-        known.folds is not None,
-        float(nll(held_out.error, var)),
-        float(nll(held_out.error, held_out.error.mean(0).expand_as(var))),
-        float((held_out.error <= 1.959964**2 * var).double().mean()),
-        _mean_nll(model, stressed) if stressed else None,
-    )
-
-
-def _known(setup: Setup, batches: Batches, search: PosteriorSearch) -> Known:
-    """The posterior and the local error that the training data gives."""
+def _known(
+    setup: Setup, batches: Batches, search: PosteriorSearch, note: str, fewest: int
+) -> Known:
+    """The known inputs, and the local error that labelled training data gives."""
     if not search.masks:
-        return Known(None)
-    if search.train is None:
-        return Known.of(setup, batches, search.train_inputs, show=search.show_progress)
+        return Known(note=note)
+    show = search.show_progress
+    if search.train is None or note:
+        inputs = search.train_inputs
+        return gather_known(
+            setup, batches, inputs, masks=not note, note=note, fewest=fewest, show=show
+        )
     train = labelled(search.train)
     local = local_error(setup, batches, train)
     inputs = train if search.train_inputs is None else search.train_inputs
-    known = Known.of(setup, batches, inputs, show=search.show_progress)
-    return replace(known, local_error=local)
+    return replace(gather_known(setup, batches, inputs, show=show), local_error=local)
+
+
+def _some(batches: Batches) -> Batches:
+    """As many held-out inputs as the weights need: the first of every batch, of large inputs."""
+    numbers = sum(tensor.numel() for x, _ in batches for tensor in tensors_of(x))
+    count = sum(len(target) for _, target in batches)
+    most = max(_LEAST_INPUTS, _NUMBERS * count // max(1, numbers))
+    x = batches[0][0]
+    if count <= most or not isinstance(x, Tensor):
+        return batches
+    share = [-(-len(y) * most // count) for _, y in batches]
+    return [(x[:k], y[:k]) for k, (x, y) in zip(share, batches, strict=True)]
 
 
 def check_held_out(batches: Batches, fewest: int) -> None:
@@ -219,85 +260,192 @@ def check_held_out(batches: Batches, fewest: int) -> None:
         raise ValueError("Some held-out targets are NaN or infinite; leave those inputs out.")
 
 
-def _weighted(held_out: Judged, known_inputs: Known, search: PosteriorSearch) -> VarianceModel:
-    """The variance model with the best weights for every output."""
-    posterior, nearby = known_inputs.posterior, known_inputs.local_error
-    residual, noise, masks, local = _best(held_out, known_inputs, search).unbind(1)
-    # Without noise there is nothing to scale.
-    noise = torch.where(held_out.data.mean(0) > 0, noise, 1.0)
-    known = held_out.m.quantile(KNOWN, 0)
-    novelty = held_out.m / torch.where(known > 0, known, 1.0)
-    smallest = torch.finfo(torch.float64).tiny
-    joint_known = max(float(novelty.mean(1).quantile(KNOWN)), smallest)
-    spread = held_out.target.var(0) if search.cap else torch.full_like(known, math.inf)
-    return VarianceModel(
-        posterior,
-        residual,
-        noise,
-        masks,
-        known,
-        joint_known,
-        held_out.error.mean(0) if posterior and search.growth else torch.zeros_like(known),
-        EXPONENT,
-        held_out.target.mean(0),
-        spread,
-        quantiles_of(novelty),
-        quantiles_of(novelty.mean(1)) / joint_known,
-        local_error=nearby,
-        local_weight=None if nearby is None else local,
-        known_distance=None if nearby is None else _known_distance(held_out),
+def fit_variance(
+    held_out: HeldOut, stressed: Sequence[HeldOut], known: Known, search: PosteriorSearch
+) -> PosteriorFit:
+    """The variance model that is best for held-out errors, and how well it does."""
+    model = _with_best_weights(_reference(held_out, known, search), held_out, search)
+    if stressed:
+        model = _with_best_growth(model, held_out, stressed)
+    model = _with_novelty(model, held_out)
+    parts, error = model.parts(held_out.scores), held_out.error
+    var = parts.total
+    nu = best_degrees(error, var)
+    model = replace(model, degrees_of_freedom=nu)
+    constant = error.mean(0).expand_as(var)
+    names = {"sensor": "data", "residual": "residual", "local error": "local"}
+    names |= {"model": "posterior", "growth": "growth"}
+    shares = {n: float((getattr(parts, part) / var).mean()) for n, part in names.items()}
+    notes = [f"no posterior: {known.note}"] if known.note else []
+    if search.noise_factor != 1 and bool(held_out.scores.data.any()):
+        notes.append(
+            f"the noise counts {_numbers(model.noise_factor)} times as stated, as asked for"
+        )
+    return PosteriorFit(
+        model,
+        len(error),
+        known.count,
+        known.is_cross_fitted,
+        float(student_nll(error, var, nu).mean()),
+        float(student_nll(error, constant, math.inf).mean()),
+        float((error <= central_reach(0.95, nu) ** 2 * var).double().mean()),
+        {name: share for name, share in shares.items() if share > 0},
+        _mean_nll(model, stressed, nu) if stressed else None,
+        tuple(notes),
     )
 
 
-def _known_distance(held_out: Judged) -> float | None:
-    """The distance that counts as known; `None` if most held-out inputs are training rows, too."""
-    return float(held_out.distance.quantile(KNOWN)) or None
+def _numbers(values: Tensor) -> str:
+    shown = [f"{float(value):.4g}" for value in values.flatten()[:4]]
+    return ", ".join(shown) + (", ..." if values.numel() > 4 else "")
 
 
-def _best(held_out: Judged, known: Known, search: PosteriorSearch) -> Tensor:  # (outputs, 4)
-    """The weights of a constant, the sensor's variance, m and the local error."""
-    parts = (0.0 if part is None else None for part in (known.posterior, known.local_error))
-    given = (search.residual_var, search.noise_factor, *parts)
-    fixed = torch.tensor([math.nan if g is None else g for g in given], dtype=torch.float64)
-    terms = (torch.ones_like(held_out.m), held_out.data, held_out.m, held_out.local)
-    columns, errors = torch.stack(terms, 2), held_out.error
-    log_std = fixed.new_tensor([math.inf, _LOG_FACTOR_STD, math.inf, math.inf])
-    each = range(errors.shape[1])
-    return torch.stack([best_weights(errors[:, k], columns[:, k], fixed, log_std) for k in each])
+def _reference(held_out: HeldOut, known: Known, search: PosteriorSearch) -> VarianceModel:
+    """The variance model without weights: what held-out inputs are like."""
+    scores, error = held_out.scores, held_out.error
+    nothing = torch.zeros_like(error[0])
+    nearest = float(scores.nearest.quantile(KNOWN))
+    distances = None if known.activations is None else known.activations.distances
+    # Without gradients the layers alone say how far away an input is.
+    by_layers = 1.0 if known.note and distances is not None else 0.0
+    growth = torch.stack([nothing, nothing + by_layers], 1)
+    is_bounded = search.cap and search.masks
+    return VarianceModel(
+        posterior=known.posterior,
+        distances=distances,
+        input_range=known.input_range,
+        residual_var=nothing,
+        noise_factor=torch.ones_like(nothing),
+        mask_var=nothing,
+        layer_var=nothing,
+        deviation_var=nothing,
+        floor=scores.m.quantile(FLOOR, 0),
+        known=scores.m.quantile(KNOWN, 0),
+        known_distances=scores.distances.quantile(KNOWN, 0),
+        farthest=2 * scores.distances.amax(0),
+        growth=growth if search.growth else torch.zeros_like(growth),
+        novelty_scale=torch.ones_like(nothing),
+        joint_known=1.0,
+        squared_error=error.mean(0) if search.masks and search.growth else nothing,
+        exponent=EXPONENT,
+        degrees_of_freedom=math.inf,
+        center=held_out.target.mean(0),
+        spread=held_out.target.var(0) if is_bounded else torch.full_like(nothing, math.inf),
+        quantiles=nothing,
+        joint_quantiles=nothing,
+        local_weight=nothing,
+        kernel_var=nothing,
+        local_error=known.local_error,
+        known_nearest=None if known.local_error is None else nearest or None,
+        kernel=known.kernel,
+        note="" if not known.note else f"There is no posterior over multipliers: {known.note}.",
+    )
+
+
+def _with_best_weights(
+    model: VarianceModel, held_out: HeldOut, search: PosteriorSearch
+) -> VarianceModel:
+    """With the weights of v_in that are best for every output."""
+    terms, error = model.terms(held_out.scores), held_out.error
+    free = math.nan if search.masks else 0.0
+    fixed = [search.residual_var, search.noise_factor, None, free, free, None, None]
+    given = terms.new_tensor([math.nan if value is None else value for value in fixed])
+    log_std = torch.full_like(given, math.inf)
+    log_std[1] = _LOG_FACTOR_STD
+    if error.shape[1] <= MOST_OUTPUTS:
+        columns = range(error.shape[1])
+        weights = torch.stack(
+            [best_weights(error[:, k], terms[:, k], given, log_std) for k in columns]
+        )
+    else:  # What the sensor does not explain, of every output.
+        weights = torch.zeros_like(terms[0])
+        factor = 1.0 if search.noise_factor is None else search.noise_factor
+        rest = error.mean(0) - factor * held_out.scores.data.mean(0)
+        weights[:, 0] = torch.maximum(rest, 0.01 * error.mean(0))
+        weights[:, 1] = factor
+    # Without noise there is nothing to scale.
+    factor = torch.where(held_out.scores.data.mean(0) > 0, weights[:, 1], 1.0)
+    return replace(
+        model,
+        residual_var=weights[:, 0],
+        noise_factor=factor,
+        mask_var=weights[:, 2],
+        layer_var=weights[:, 3],
+        deviation_var=weights[:, 4],
+        local_weight=weights[:, 5],
+        kernel_var=weights[:, 6],
+    )
+
+
+def _with_best_growth(
+    model: VarianceModel, held_out: HeldOut, stressed: Sequence[HeldOut]
+) -> VarianceModel:
+    """With the growth that is best for clean and corrupted inputs, half of the weight on either."""
+    repeated = max(1, round(sum(len(s.error) for s in stressed) / len(held_out.error)))
+    parts = [held_out] * repeated + list(stressed)
+    error = torch.cat([part.error for part in parts])
+    inside = torch.cat([(model.terms(p.scores) * model.weights).sum(2) for p in parts])
+    fixed = error.new_tensor([1.0, math.nan, math.nan])
+
+    def fitted(exponent: float) -> VarianceModel:
+        tried = replace(model, exponent=exponent)
+        grown = torch.cat([tried.grown(part.scores) for part in parts])
+        columns = torch.cat([(inside + grown[..., 0])[..., None], grown[..., 1:]], 2)
+        weights = [best_weights(error[:, k], columns[:, k], fixed) for k in range(error.shape[1])]
+        return replace(tried, growth=torch.stack(weights)[:, 1:])
+
+    def cost(tried: VarianceModel) -> float:
+        return _mean_nll(tried, [held_out]) + _mean_nll(tried, stressed)
+
+    return min(map(fitted, _EXPONENTS), key=cost)
+
+
+def _with_novelty(model: VarianceModel, held_out: HeldOut) -> VarianceModel:
+    """With the scale and the quantiles of the held-out inputs' novelty."""
+    novelty = model.novelty(held_out.scores)
+    smallest = torch.finfo(torch.float64).tiny
+    scale = novelty.quantile(KNOWN, 0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    novelty = novelty / scale
+    joint = novelty.mean(1)
+    joint_known = max(float(joint.quantile(KNOWN)), smallest)
+    return replace(
+        model,
+        novelty_scale=scale,
+        joint_known=joint_known,
+        quantiles=quantiles_of(novelty),
+        joint_quantiles=quantiles_of(joint) / joint_known,
+    )
 
 
 def _stressed(
-    setup: Setup, batches: Batches, known: Known, search: PosteriorSearch
-) -> tuple[Judged, ...]:
-    """The held-out inputs under each corruption, with their own targets."""
+    setup: Setup, batches: Batches, known: Known, search: PosteriorSearch, data: Tensor
+) -> tuple[HeldOut, ...]:
+    """The held-out inputs under each corruption, with their own targets.
+
+    Their gradients are those at the input itself, in an eighth of the passes: the variance of the
+    sensor is taken to be that of clean inputs on average.
+    """
+    quiet = setup.with_(noise=None)
+
+    def score(number: int, x: Any, target: Tensor) -> HeldOut:
+        part = known.score(quiet, number, x, target)
+        return replace(part, scores=replace(part.scores, data=data.expand_as(part.error)))
+
     changes = corruptions(search.stress, batches[0][0])
     if search.stress == "auto" and changes:
         some = -(-_STRESSED // len(batches))
         batches = [(x[:some], y[:some]) for x, y in batches]
+    shown = progress(changes, search.show_progress, "corruptions")
     return tuple(
-        Judged.joined([known.judged(setup, n, change(x), y) for n, (x, y) in enumerate(batches)])
-        for change in changes
+        HeldOut.joined([score(n, change(x), y) for n, (x, y) in enumerate(batches)])
+        for change in shown
     )
 
 
-def _with_best_exponent(
-    model: VarianceModel, held_out: Judged, stressed: Sequence[Judged]
-) -> VarianceModel:
-    """Half of the weight is on clean data, the other half on all corruptions alike."""
-
-    def cost(exponent: float) -> float:
-        tried = replace(model, exponent=exponent)
-        clean = float(nll(held_out.error, _variance(tried, held_out)))
-        return clean + _mean_nll(tried, stressed)
-
-    return replace(model, exponent=min(_EXPONENTS, key=cost))
-
-
-def _mean_nll(model: VarianceModel, stressed: Sequence[Judged]) -> float:
-    each = [float(nll(judged.error, _variance(model, judged))) for judged in stressed]
-    return sum(each) / len(each)
-
-
-def _variance(model: VarianceModel, judged: Judged) -> Tensor:
-    near = Nearby(judged.local, judged.distance)
-    return model.parts(judged.mean, judged.data, judged.m, near).total
+def _mean_nll(model: VarianceModel, stressed: Sequence[HeldOut], nu: float = math.inf) -> float:
+    losses = [
+        float(student_nll(part.error, model.parts(part.scores).total, nu).mean())
+        for part in stressed
+    ]
+    return sum(losses) / len(losses)

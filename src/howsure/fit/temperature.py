@@ -19,13 +19,13 @@ from torch import Tensor
 
 from howsure.errors import HowsureWarning
 from howsure.estimators.softmax import class_logits
+from howsure.fit.folds import FEWEST, Batches
 from howsure.fit.known_activations import (
     KnownActivations,
     NoDistancesError,
     Watched,
     activations,
 )
-from howsure.fit.known_inputs import FEWEST, Batches
 from howsure.fit.labelled import PIXELS, Labelled, check_labels, recognize_task
 from howsure.fit.options import KnownOptions, check_count
 from howsure.fit.stress import Stress, corruptions

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from howsure.operations import LayerNames, Operations, base_name, numbered, spatial_dims
+from howsure.problem import rows_of
 from howsure.setup import Setup
-from howsure.trees import TensorTree, clone_tensors
+from howsure.trees import TensorTree, clone_tensors, tensors_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,11 @@ class Activations:
     outputs: dict[str, Tensor] = field(default_factory=dict)
     averaged: frozenset[str] = frozenset()
 
+    def select(self, rows: Tensor) -> Activations:
+        """The inputs of the layers for some rows."""
+        inputs = {name: activation[rows] for name, activation in self.inputs.items()}
+        return Activations(self.logits[rows], inputs)
+
 
 def read(setup: Setup, x: Any, wanted: Collection[str] | None = None) -> Activations:
     """The logits and the activations of one plain pass; of all layers, or of those wanted."""
@@ -44,6 +50,42 @@ def read(setup: Setup, x: Any, wanted: Collection[str] | None = None) -> Activat
         output = setup.run(clone_tensors(x))
     averaged = frozenset(reader.averaged)
     return Activations(logits_of(output), reader.inputs, reader.outputs, averaged)
+
+
+def read_layers(
+    setup: Setup, x: Any, wanted: Collection[str] | None = None
+) -> tuple[Activations, Any]:
+    """The activations of one plain pass of a model with any outputs, and what it returned.
+
+    In place of logits they have all outputs of an input in one row.
+    """
+    reader = _Reader(setup.model, wanted)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), reader:
+        output = setup.run(clone_tensors(x))
+    return reader.activations(output, rows_of(x)), output
+
+
+def summarize_inputs(x: Any, batch_dim: int | None) -> Tensor:  # (batch, numbers)
+    """The numbers of every input that are compared with the range of the known ones.
+
+    All of a vector; of an image the least and the largest of every channel; of a sequence those of
+    every step and of every feature; of a call that is one input those of every tensor.
+    """
+    floats = [t.detach().double() for t in tensors_of(x) if t.is_floating_point()]
+    if batch_dim is None:
+        edges = [edge for t in floats for edge in (t.amin(), t.amax()) if t.numel()]
+        return torch.stack(edges)[None] if edges else torch.zeros(1, 0, dtype=torch.float64)
+    rows, parts = rows_of(x, batch_dim), []
+    for tensor in floats:
+        if tensor.dim() <= batch_dim or tensor.shape[batch_dim] != rows:
+            continue
+        values = tensor.movedim(batch_dim, 0)
+        if values.dim() <= 2:
+            parts.append(values.reshape(rows, -1))
+            continue
+        lines = [values.flatten(2)] if values.dim() > 3 else [values, values.mT]
+        parts += [edge for line in lines for edge in (line.amin(2), line.amax(2))]
+    return torch.cat(parts, 1) if parts else torch.zeros(rows, 0, dtype=torch.float64)
 
 
 def logits_of(output: Any) -> Tensor:
@@ -88,6 +130,12 @@ class _Reader(Operations):
         if self.wanted is None and isinstance(result, Tensor):
             self.outputs |= _pooled(name, result, dims)
         return result
+
+    def activations(self, output: Any, rows: int) -> Activations:
+        """What was noted, with all outputs of an input in one row."""
+        tensors = [t for t in TensorTree(output).tensors if t.dim() and len(t) == rows]
+        flat = torch.cat([t.detach().reshape(rows, -1) for t in tensors], 1)
+        return Activations(flat, self.inputs, self.outputs, frozenset(self.averaged))
 
     def _data(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """The first operand that is no weight."""

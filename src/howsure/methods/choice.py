@@ -50,6 +50,8 @@ def choose(setup: Setup, x: Any) -> Choice:
 def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     if setup.variance_model is not None and setup.variance_model.head is not None:
         return noise_sampling.METHOD, setup, "it has what `fit` found about every pixel"
+    if setup.variance_model is not None and setup.variance_model.note:
+        return noise_sampling.METHOD, setup, "`fit` found a variance without a posterior"
     if setup.temperature_model is not None and setup.temperature_model.dense:
         return noise_sampling.METHOD, setup, "it has the temperature that `fit` found for images"
     sampler = sampling_for(setup)

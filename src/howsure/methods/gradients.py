@@ -36,7 +36,7 @@ from howsure.estimators.variances import (
 from howsure.methods import mc_dropout, noise_sampling, sampling
 from howsure.methods.classified import certain, class_scores, classified, with_temperature
 from howsure.methods.method import Method, note_on_nothing
-from howsure.methods.modelled import Modelled, modelled
+from howsure.methods.modelled import Modelled, modelled, score_inputs
 from howsure.methods.passes import check_classes
 from howsure.methods.sampling import SampledRows, sample_rows
 from howsure.posterior.local_error import LastLinear
@@ -114,6 +114,8 @@ def predict(setup: Setup, x: Any) -> Prediction:
     """The prediction with data and model variance, covariance, budget and standard error."""
     keep_freed_memory()
     model = setup.variance_model
+    if model is not None and model.note:
+        return replace(noise_sampling.predict(setup, x), method=noise_sampling.METHOD.name)
     try:
         local = None if model is None else model.local_error
         watch = model is not None and model.posterior is not None
@@ -134,8 +136,9 @@ def predict(setup: Setup, x: Any) -> Prediction:
         return _labelled(with_temperature(prediction, scores), outcome)
     result = Modelled(outcome.variances)
     if model is not None:
-        near = None if local is None or outcome.features is None else local.at(outcome.features)
-        result = modelled(outcome.variances, outcome.mean, outcome.slopes, model, near)
+        sensor, z = outcome.variances, outcome.slopes
+        scores = score_inputs(setup, x, outcome.mean, sensor.data, z, outcome.features)
+        result = modelled(sensor, scores, z, model)
     problem = outcome.problem
     variances = result.variances.add_constant(setup.residual_var)
     prediction = Prediction(
@@ -146,6 +149,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
         std_error=problem.unflatten_variance(variances.standard_error),
         novelty=None if result.novelty is None else problem.unflatten_variance(result.novelty),
         joint_novelty=result.joint,
+        degrees_of_freedom=math.inf if model is None else model.degrees_of_freedom,
         details=variances.details() if is_tracing() else functools.cache(variances.details),
     )
     return _labelled(prediction, outcome)

@@ -133,6 +133,8 @@ class Method:
         has_room = self.has_dense_posterior if is_dense else self.has_posterior
         if classes is not None:
             has_room = self.has_dense_posterior or (self.has_posterior and not classes.dense)
+        elif model is not None and model.posterior is None:
+            has_room = self.has_posterior or self.has_dense_posterior
         if setup.is_fitted and not has_room:
             raise ValueError(
                 f'The method "{self}" has no room for what `fit` found: use "auto", or fit again '

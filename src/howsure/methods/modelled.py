@@ -1,16 +1,20 @@
-"""Variances with the model's own part: what the variance model makes of the sensor's and of z."""
+"""Predictions with what `fit` found: the scores of their inputs, and the variances they make."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from howsure.estimators.variances import Variances, with_variances
-from howsure.posterior.local_error import Nearby
-from howsure.posterior.variance_model import VarianceModel, VarianceParts
-from howsure.prediction import CONSTANT, Budget, Details
+from howsure.methods.activations import Activations, read_layers, summarize_inputs
+from howsure.posterior.laplace import one_for_zero
+from howsure.posterior.variance_model import Scores, VarianceModel, VarianceParts
+from howsure.prediction import Budget, Details, Prediction
+from howsure.setup import Setup
+from howsure.trees import TensorTree, map_leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +23,7 @@ class Modelled:
 
     Attributes:
         variances: Data and model variance, with the budget.
-        novelty: Of every output, (rows, outputs); `None` without a posterior.
+        novelty: Of every output, (rows, outputs); `None` where inputs are compared with nothing.
         joint: Of all outputs together, (rows,).
     """
 
@@ -28,71 +32,162 @@ class Modelled:
     joint: Tensor | None = None
 
 
-def modelled(
-    own: Variances,
-    mean: Tensor,
-    z: Tensor | None,
-    model: VarianceModel,
-    local: Nearby | None = None,
-) -> Modelled:
+def score_inputs(
+    setup: Setup, x: Any, mean: Tensor, data: Tensor, z: Tensor | None, features: Tensor | None
+) -> Scores:
+    """What the variance of some predictions is made of.
+
+    Args:
+        setup: With a variance model.
+        x: The inputs.
+        mean: Predictions, (rows, outputs).
+        data: Their variance by the sensor's noise alone, (rows, outputs).
+        z: Gradients with respect to the multipliers, (rows, outputs, multipliers).
+        features: What enters the last linear layer, where the model has a local error.
+    """
+    model = setup.variance_model
+    assert model is not None
+    posterior, local = model.posterior, model.local_error
+    near = None if local is None or features is None else local.at(features)
+    activations = None
+    if model.distances is not None:
+        activations, _ = read_layers(setup, x, model.distances.wanted)
+    return Scores.of(
+        mean,
+        data,
+        None if posterior is None or z is None else posterior.predictive_variance(z),
+        None if activations is None else distances_of(model, activations),
+        beyond_range(setup, x),
+        None if near is None else near.error,
+        None if near is None else near.squared_distance,
+        None if activations is None else kernel_of(model, activations),
+    )
+
+
+def distances_of(model: VarianceModel, activations: Activations) -> Tensor:  # (rows, 2)
+    """Squared distances to a neighbor and over the layers."""
+    assert model.distances is not None
+    return model.distances.logs(activations).exp()
+
+
+def kernel_of(model: VarianceModel, activations: Activations) -> Tensor | None:  # (rows,)
+    """The variance of a Gaussian process between known inputs, where there are any."""
+    if model.kernel is None or model.distances is None or model.distances.head is None:
+        return None
+    return model.kernel.variance(activations.inputs[model.distances.head])
+
+
+def beyond_range(setup: Setup, x: Any) -> Tensor | None:  # (rows,)
+    """How far inputs lie outside the range of the known ones, where it was kept."""
+    model = setup.variance_model
+    if model is None or model.input_range is None:
+        return None
+    return model.input_range.distance(summarize_inputs(x, setup.batch_dim))
+
+
+def modelled(sensor: Variances, scores: Scores, z: Tensor | None, model: VarianceModel) -> Modelled:
     """The sensor's variances with the rest, as the variance model says.
 
     Args:
-        own: Variances by the sensor's noise alone.
-        mean: Predictions, (rows, outputs).
-        z: Gradients with respect to the masks, (rows, outputs, masks).
+        sensor: Variances by the sensor's noise alone.
+        scores: What the variance is made of.
+        z: Gradients with respect to the multipliers, (rows, outputs, multipliers).
         model: What `fit` has found.
-        local: What training rows near each input say.
     """
-    open_ = None if model.posterior is None or z is None else model.posterior.covariance(z)
-    m = None if open_ is None else open_.diagonal(dim1=1, dim2=2)
-    parts = model.parts(mean, own.data, m, local)
+    parts = model.parts(scores)
     residual = parts.residual + parts.local
     data, rest = residual + parts.data, parts.posterior + parts.growth
-    std = (data + rest).sqrt()
-    share = (parts.data / _positive(own.data)).sqrt() * parts.data.sqrt() / _positive(std)
+    share = (
+        parts.data / one_for_zero(sensor.data.double()).sqrt() / one_for_zero((data + rest).sqrt())
+    )
 
     def details() -> Details:
-        was = own.details()
-        assert was.covariance is not None and was.budget is not None
-        total = with_variances(was.covariance.double(), parts.data) + torch.diag_embed(residual)
-        covariance = total if open_ is None else total + with_variances(open_, rest)
-        budget = _budget(
-            was.budget, own, parts, with_local=local is not None, with_masks=m is not None
-        )
-        return Details(covariance.to(own.data), was.linear_share, budget)
+        of_sensor = sensor.details()
+        assert of_sensor.covariance is not None and of_sensor.budget is not None
+        sensed = with_variances(of_sensor.covariance.double(), parts.data)
+        covariance = sensed + torch.diag_embed(residual)
+        if model.posterior is not None and z is not None:
+            covariance = covariance + with_variances(model.posterior.covariance(z), rest)
+        else:
+            covariance = covariance + torch.diag_embed(rest)
+        budget = _budget(of_sensor.budget, sensor, parts, model)
+        return Details(covariance.to(sensor.data), of_sensor.linear_share, budget)
 
     variances = Variances(
-        data.to(own.data, copy=True),  # which users may write into
-        rest.to(own.data, copy=True),
-        own.standard_error * share.to(own.standard_error),
+        data.to(sensor.data, copy=True),  # which users may write into
+        rest.to(sensor.data, copy=True),
+        sensor.standard_error * share.to(sensor.standard_error),
         details,
     )
-    if m is None:
+    if not model.has_novelty:
         return Modelled(variances)
-    return Modelled(variances, parts.novelty.to(own.data), parts.joint.to(own.data))
+    return Modelled(variances, parts.novelty.to(sensor.data), parts.joint.to(sensor.data))
+
+
+def with_variance_model(setup: Setup, x: Any, sampled: Prediction | None) -> Prediction:
+    """The prediction of a model without a posterior: what samples say about the sensor, and scores.
+
+    Args:
+        setup: With a variance model.
+        x: The inputs.
+        sampled: The prediction by samples of the sensor's noise; `None` without noise.
+    """
+    model = setup.variance_model
+    assert model is not None
+    if sampled is None:
+        _, output = read_layers(setup, x, ())
+        nothing = map_leaves(torch.zeros_like, output)
+        sampled = Prediction(output, nothing, nothing, std_error=nothing)
+    structure = TensorTree(sampled.mean)
+    rows = 1 if setup.batch_dim is None else structure.tensors[0].shape[setup.batch_dim]
+
+    def flat(values: Any) -> Tensor:
+        tensors = TensorTree(values).tensors
+        moved = [t.movedim(setup.batch_dim, 0) if setup.batch_dim else t for t in tensors]
+        return torch.cat([t.reshape(rows, -1) for t in moved], 1)
+
+    def shaped(values: Tensor) -> Any:
+        sizes = [t.numel() // rows for t in structure.tensors]
+        leaves = []
+        for part, like in zip(values.split(sizes, 1), structure.tensors, strict=True):
+            moved = like.movedim(setup.batch_dim, 0) if setup.batch_dim else like
+            leaf = part.reshape(moved.shape).to(like.dtype)
+            leaves.append(leaf.movedim(0, setup.batch_dim) if setup.batch_dim else leaf)
+        return structure.unflatten(leaves)
+
+    mean, data = flat(sampled.mean), flat(sampled.data_var)
+    parts = model.parts(score_inputs(setup, x, mean, data, None, None))
+    sources = torch.stack([parts.data, parts.residual, parts.posterior, parts.growth])
+    kinds = ("input", "residual", "model", "growth")
+    error = flat(sampled.std_error).double() * (data.double() / one_for_zero(parts.total)).sqrt()
+    return replace(
+        sampled,
+        data_var=shaped(parts.data + parts.residual),
+        model_var=shaped(parts.posterior + parts.growth),
+        std_error=shaped(error),
+        novelty=shaped(parts.novelty) if model.has_novelty else None,
+        joint_novelty=parts.joint.to(mean) if model.has_novelty else None,
+        degrees_of_freedom=model.degrees_of_freedom,
+        notes=(*sampled.notes, *([model.note] if model.note else [])),
+        details=Details(budget=Budget(("noise", *kinds[1:]), kinds, sources.to(mean))),
+    )
 
 
 def _budget(
-    was: Budget, own: Variances, parts: VarianceParts, *, with_local: bool, with_masks: bool
+    of_sensor: Budget, sensor: Variances, parts: VarianceParts, model: VarianceModel
 ) -> Budget:
-    """The sensors' shares in proportion, then residual, errors nearby, masks and growth."""
-    factor = (parts.data / _positive(own.data)).to(own.data)
-    names, kinds = [*was.names, CONSTANT], [*was.kinds, CONSTANT]
-    rows = [*(factor * was.variances), parts.residual.to(own.data)]
-    if with_local:
-        names, kinds = [*names, "local error"], [*kinds, "local error"]
-        rows += [parts.local.to(own.data)]
-    if with_masks:
-        names, kinds = [*names, "masks", "novelty"], [*kinds, "masks", "novelty"]
-        rows += [parts.posterior.to(own.data), parts.growth.to(own.data)]
+    """The sensors' shares in proportion, then residual, errors nearby, model and growth."""
+    factor = (parts.data / one_for_zero(sensor.data.double())).to(sensor.data)
+    names, rows = ["residual"], [parts.residual]
+    if model.local_error is not None:
+        names, rows = [*names, "local error"], [*rows, parts.local]
+    if model.has_novelty:
+        names, rows = [*names, "model", "growth"], [*rows, parts.posterior, parts.growth]
     maps = {
-        name: each * factor.reshape(*factor.shape, *(1,) * (each.dim() - 2))
-        for name, each in was.elements.items()
+        name: variances * factor.reshape(*factor.shape, *(1,) * (variances.dim() - 2))
+        for name, variances in of_sensor.elements.items()
     }
-    return Budget(tuple(names), tuple(kinds), torch.stack(rows), maps)
-
-
-def _positive(each: Tensor) -> Tensor:
-    """With 1 in place of 0, where nothing is divided but 0."""
-    return torch.where(each > 0, each, 1.0)
+    variances = torch.stack(
+        [*(factor * of_sensor.variances), *(row.to(sensor.data) for row in rows)]
+    )
+    return Budget((*of_sensor.names, *names), (*of_sensor.kinds, *names), variances, maps)

@@ -11,6 +11,7 @@ import torch
 
 from howsure.methods.classified import certain, class_scores, with_temperature
 from howsure.methods.method import Method
+from howsure.methods.modelled import with_variance_model
 from howsure.methods.pixels import with_model_var
 from howsure.methods.sampling import predict_by_sampling
 from howsure.prediction import Prediction
@@ -34,6 +35,8 @@ def predict(setup: Setup, x: Any) -> Prediction:
         return predict_by_sampling(setup, x)
     sensor = setup.with_(variance_model=None)
     sampled = None if setup.noise is None else predict_by_sampling(sensor, x)
+    if setup.variance_model.head is None:
+        return with_variance_model(setup, x, sampled)
     return with_model_var(setup, x, sampled)
 
 

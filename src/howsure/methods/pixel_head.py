@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from howsure.posterior.laplace import EXACT
 from howsure.posterior.pixels import PixelGradients, by_pixel, from_pixels
 from howsure.problem import rows_of
 from howsure.setup import Setup
@@ -25,6 +24,8 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # A step of the multipliers, and how far the output's change may be from what its derivative says,
 # relative to it: curvature and rounding in half precision are below, a hidden gradient is not.
 _STEP, _DIFFERENCE = 1e-2, 0.3
+# Channels of the last layer: their matrix has 512 MB in double precision.
+_MOST_CHANNELS = 8192
 
 Hook = Callable[[Tensor, Tensor], Tensor | None]
 
@@ -186,8 +187,8 @@ def _check(setup: Setup, x: Any, head: str) -> None:
     pixels, count = seen.channels.shape[1], seen.masks
     if pixels < 2:
         raise NoPixelHeadError("its last layer sees an input as a whole, not pixel by pixel")
-    if count > EXACT:
-        raise NoPixelHeadError(f"its last layer has {count} channels, more than {EXACT}")
+    if count > _MOST_CHANNELS:
+        raise NoPixelHeadError(f"its last layer has {count} channels, more than {_MOST_CHANNELS}")
     generator = torch.Generator().manual_seed(0)
     step = _STEP * (2 * torch.randint(2, (count,), generator=generator) - 1).to(seen.channels)
     told = seen.slopes * ((seen.channels[:, :, 0] * step) @ seen.weight.mT)

@@ -11,8 +11,8 @@ from torch import Tensor
 from howsure.methods.pixel_directions import along_directions
 from howsure.methods.pixel_head import at_pixels
 from howsure.posterior.pixels import PixelGradients
-from howsure.posterior.variance_model import ALL_LAYERS, VarianceModel, VarianceParts
-from howsure.prediction import CONSTANT, Budget, Details, Prediction
+from howsure.posterior.variance_model import ALL_LAYERS, Scores, VarianceModel, VarianceParts
+from howsure.prediction import Budget, Details, Prediction
 from howsure.setup import Setup
 
 
@@ -33,7 +33,12 @@ def with_model_var(setup: Setup, x: Any, sampled: Prediction | None) -> Predicti
     data = seen.by_pixel(known.data_var)
     parts = parts_at_pixels(model, seen.by_pixel(mean), data, m)
     error = seen.by_pixel(known.std_error) * _share(parts, data)
-    return replace(_prediction(seen, parts, error), mean=mean, notes=known.notes)
+    return replace(
+        _prediction(seen, parts, error),
+        mean=mean,
+        notes=known.notes,
+        degrees_of_freedom=model.degrees_of_freedom,
+    )
 
 
 def gradients_at_pixels(setup: Setup, x: Any, head: str) -> PixelGradients:
@@ -48,7 +53,7 @@ def _without_noise(output: Tensor) -> Prediction:
 
 def parts_at_pixels(model: VarianceModel, mean: Tensor, data: Tensor, m: Tensor) -> VarianceParts:
     """The variance by part, (inputs, pixels, outputs) each; the joint novelty is (inputs,)."""
-    found = model.parts(mean.flatten(0, 1), data.flatten(0, 1), m.flatten(0, 1))
+    found = model.parts(Scores.of(*(each.flatten(0, 1) for each in (mean, data, m))))
 
     def own(part: Tensor) -> Tensor:
         return part.reshape(m.shape)
@@ -76,7 +81,7 @@ def _prediction(seen: PixelGradients, parts: VarianceParts, error: Tensor) -> Pr
         return seen.shaped(numbers).to(seen.output.dtype)
 
     sources = [shaped(p) for p in (parts.data, parts.residual, parts.posterior, parts.growth)]
-    kinds = ("input", CONSTANT, "masks", "novelty")
+    kinds = ("input", "residual", "model", "growth")
     budget = Budget(("noise", *kinds[1:]), kinds, torch.stack(sources).flatten(2))
     return Prediction(
         seen.output,

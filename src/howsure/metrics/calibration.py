@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -30,12 +31,13 @@ def coverage(
     target: Tensor,  # (...)
     *,
     level: float = 0.95,
+    degrees_of_freedom: float = math.inf,
     mask: Tensor | None = None,  # (...), bool
     weight: Tensor | None = None,  # (...)
 ) -> Sums:
     """Fraction of targets inside the central interval of `level`; should be `level`."""
     mean, var, target, weight = entries(mask, weight, mean=mean, var=var, target=target)
-    inside = (target - mean).abs() <= half_widths(var, level)
+    inside = (target - mean).abs() <= half_widths(var, level, degrees_of_freedom)
     return Sums.of(inside.to(weight), weight)
 
 

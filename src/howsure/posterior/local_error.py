@@ -26,6 +26,9 @@ NEIGHBOURS = 30
 _WIDTH = 0.25
 # Samples that the width is measured at.
 _PROBES = 1000
+# Known inputs near one that the Gaussian process looks at, and the share of it that is noise.
+_POINTS = 20
+_JITTER = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +82,39 @@ class LocalError:
         total = (weight[:, :, None] * squared[nearest]).sum(1)
         error = (total + typical) / (weight.sum(1, keepdim=True) + 1)
         return Nearby(error, distance[:, :1].square())
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """Known inputs of a table as points of a Gaussian process; its fields are saved.
+
+    Attributes:
+        features: The inputs of the last layer, (samples, features).
+        width: Width of the kernel: the median distance to the 30th neighbor.
+    """
+
+    features: Tensor
+    width: float
+
+    @classmethod
+    def of(cls, features: Tensor) -> Kernel:
+        """From the features of known inputs."""
+        probes = features[:: max(1, len(features) // _PROBES)]
+        count = min(NEIGHBOURS + 1, len(features))
+        farthest = _distances(probes, features).topk(count, 1, largest=False).values[:, -1]
+        return cls(features, max(float(farthest.median()), torch.finfo(torch.float64).tiny))
+
+    def variance(self, features: Tensor) -> Tensor:  # (batch, features) -> (batch,)
+        """G = 1 - k' (K + 1e-3 I)^-1 k, over the nearest known inputs: 0 at them, 1 far away."""
+        known, count = self.features.to(features.device), min(_POINTS, len(self.features))
+        distance, nearest = _distances(features, known).topk(count, 1, largest=False)
+        points = known[nearest].double()
+        between = (points[:, :, None] - points[:, None]).square().sum(3)
+        covariance = (-0.5 * between / self.width**2).exp()
+        covariance = covariance + _JITTER * torch.eye(count).to(covariance)
+        k = (-0.5 * (distance / self.width).square()).exp()[:, :, None]
+        explained = (k.mT @ torch.linalg.solve(covariance, k)).flatten()
+        return (1 - explained).clamp(0, 1)
 
 
 def _distances(one: Tensor, two: Tensor) -> Tensor:

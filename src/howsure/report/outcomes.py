@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,13 +24,15 @@ class Outcome:
 
     For regression (inputs, outputs, elements), for classification probabilities of shape (inputs,
     classes, elements) and targets of shape (inputs, elements). Elements are what a dense output
-    has beyond its channels, such as pixels; else there is one.
+    has beyond its channels, such as pixels; else there is one. Errors of a regression follow a
+    Student-t with these degrees of freedom.
     """
 
     mean: Tensor
     data_var: Tensor
     model_var: Tensor
     target: Tensor
+    degrees_of_freedom: float = math.inf
 
     @property
     def var(self) -> Tensor:
@@ -68,7 +71,8 @@ def outcome_of(prediction: Prediction, target: Tensor, task: str) -> Outcome:
             raise ValueError(f"The predicted {name} contains NaN or infinity; nothing can be said.")
     if task == "regression":
         mean, data_var, model_var = (_as_outputs(t) for t in (mean, data_var, model_var))
-        return Outcome(mean, data_var, model_var, _as_outputs(target))
+        nu = prediction.degrees_of_freedom
+        return Outcome(mean, data_var, model_var, _as_outputs(target), nu)
     entropies = prediction.expected_entropy
     if entropies is not None and entropies.shape == mean.shape:  # "no" and "yes" of every element
         classes = torch.stack([1 - mean, mean], 1)

@@ -34,10 +34,10 @@ def metric_list(outcome: Outcome) -> list[Metric]:
     rmse, mae = float(metrics.rmse(mean, target)), float(metrics.mae(mean, target))
     std = float(metrics.sharpness(var))
     ratio = Measured(std / rmse) if rmse else Measured(None, "the predictions have no error.")
-    bins = min(_BINS, len(var))
+    bins, nu = min(_BINS, len(var)), outcome.degrees_of_freedom
 
     def held(level: float) -> Metric:
-        found = measured(metrics.coverage, mean, var, target, level=level)
+        found = measured(metrics.coverage, mean, var, target, level=level, degrees_of_freedom=nu)
         return found.metric(_coverage_of(level), lambda v: readings.coverage(v, level, n), percent)
 
     return [
@@ -47,10 +47,12 @@ def metric_list(outcome: Outcome) -> list[Metric]:
         _order(error, var),
         Measured(rmse).metric("RMSE", lambda v: readings.error_size(v, _std_of(target))),
         Measured(mae).metric("MAE", lambda _: "The mean size of the error."),
-        measured(metrics.nll, mean, var, target).metric(
+        measured(metrics.nll, mean, var, target, degrees_of_freedom=nu).metric(
             "NLL, without ½ log 2π", lambda v: readings.likelihood(v, _constant_nll(rmse))
         ),
-        measured(metrics.crps, mean, var, target).metric("CRPS", lambda v: readings.crps(v, mae)),
+        measured(metrics.crps, mean, var, target, degrees_of_freedom=nu).metric(
+            "CRPS", lambda v: readings.crps(v, mae)
+        ),
         measured(metrics.miscalibration_area, mean, var, target).metric(
             "Miscalibration area", readings.area
         ),

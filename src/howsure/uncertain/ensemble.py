@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from howsure.fit import Found
+from howsure.fit import FitResult
 from howsure.fit.inputs import repeatable
 from howsure.methods.ensemble import mixture
 from howsure.prediction import Prediction, predict_all
@@ -45,7 +45,7 @@ class Ensemble(nn.Module):
         """How many members, and the first of them, in one line."""
         return f"Ensemble({len(self.members)} members, {self.members[0]!r} first)"
 
-    def fit(self, loader: Iterable[Any], **options: Any) -> list[Found]:
+    def fit(self, loader: Iterable[Any], **options: Any) -> list[FitResult]:
         """Fits every member by itself on the same held-out data; options as in `Uncertain.fit`."""
         # A data set has a say in the warnings of `fit`; anything else may be gone after one round.
         batches = loader if hasattr(loader, "dataset") else list(loader)

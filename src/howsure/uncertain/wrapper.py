@@ -15,7 +15,7 @@ from howsure import calibrate as calibration
 from howsure.arrays import as_tensors, check_tensor, number_range
 from howsure.deploy.compile import Compiled
 from howsure.files import write_atomically
-from howsure.fit import Found, ModelPart, fit_method
+from howsure.fit import FitResult, ModelPart, fit_method
 from howsure.isolation import identify
 from howsure.methods import Choice, Method, MethodName, choose, method_of
 from howsure.methods.saved_settings import (
@@ -31,7 +31,7 @@ from howsure.prediction import Prediction, predict_all
 from howsure.settings import PredictionKind, Task
 from howsure.setup import Setup
 
-_FORMAT = 4
+_FORMAT = 5
 
 
 class Uncertain(nn.Module):
@@ -130,7 +130,7 @@ class Uncertain(nn.Module):
             rules=rules,
             uniforms=uniforms,
         )
-        self.last_fit: Found | None = None
+        self.last_fit: FitResult | None = None
         self.calibrators: tuple[calibration.Calibrator, ...] = ()
         self._compiled: Compiled | None = None
         # What "auto" chose last, for which setup and kind of input.
@@ -215,7 +215,7 @@ class Uncertain(nn.Module):
 
     def fit(
         self, loader: Iterable[Any], *, model: ModelPart | None = "auto", **options: Any
-    ) -> Found:
+    ) -> FitResult:
         """Fits the model variance on held-out data, by the negative log likelihood.
 
         >>> sure.fit(held_out, train_inputs=frames)    # the frames need no labels
@@ -283,8 +283,8 @@ class Uncertain(nn.Module):
         """Takes over the settings that `get_extra_state` gave."""
         if state.get("format") != _FORMAT:
             raise ValueError(
-                f"These settings have format {state.get('format')!r}; this version of howsure "
-                f"reads format {_FORMAT}."
+                f"These settings have format {state.get('format')!r}, that of another version of "
+                f"howsure (this one reads {_FORMAT}); run `fit` again, and save."
             )
         if missing := [name for name in ("method", "calibrators") if name not in state]:
             raise ValueError(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from howsure.fit import Fit, Found
+from howsure.fit import Fit, FitResult
 from howsure.fit.training import train_adf, train_heteroscedastic
 from howsure.methods import MethodName
 from howsure.methods.variance_head import add_variance_head
@@ -206,7 +206,7 @@ def _fit_options(contender: Contender, effort: Effort) -> dict[str, Any]:
     }
 
 
-def _record(fit: Found) -> dict[str, object]:
+def _record(fit: FitResult) -> dict[str, object]:
     """What was found, as plain data."""
     if not isinstance(fit, Fit):
         return {"validation_nll": fit.nll, **fit.to_dict()}
