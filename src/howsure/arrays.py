@@ -87,6 +87,8 @@ def as_tensors(x: object, model: nn.Module) -> object:
     weight = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
 
     def as_tensor(leaf: object) -> object:
+        if hasattr(leaf, "to_numpy"):  # a table, or a column, of pandas
+            leaf = np.asarray(leaf)
         if not isinstance(leaf, np.ndarray):
             return leaf
         native = leaf.dtype.newbyteorder("=")

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from howsure.gaussian_output import Gaussian
 from howsure.isolation import modules_of, random_state_kept
 from howsure.prediction import Prediction
 from howsure.probe import DRAWS, RANDOM, probe_model
@@ -165,6 +166,7 @@ def nothing_unsure(setup: Setup) -> str:
 def note_on_nothing(setup: Setup, probe: Probe, sources: Sources) -> tuple[str, ...]:
     """A note if neither inputs nor units nor the model itself vary, and no constant is set."""
     varies = sources.all or probe.is_random or setup.rate is not None or setup.is_fitted
+    varies = varies or isinstance(setup.output, Gaussian)
     if varies or is_tracing() or bool(torch.as_tensor(setup.residual_var).any()):
         return ()
     return () if setup.placement.kind == "existing" else (nothing_unsure(setup),)

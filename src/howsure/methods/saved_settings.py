@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from howsure import noise as noises
+from howsure.gaussian_output import Gaussian
 from howsure.methods import METHODS, Method
 from howsure.methods.temperature import TemperatureModel
 from howsure.multipliers import Placement
@@ -22,7 +23,7 @@ from howsure.posterior.variance_model import VarianceModel
 from howsure.setup import Setup
 
 # What a field holds that is no plain value, as a dict with one of these names.
-_TUPLE, _DTYPE, _PLACEMENT = "tuple", "dtype", "placement"
+_TUPLE, _DTYPE, _PLACEMENT, _GAUSSIAN = "tuple", "dtype", "placement", "gaussian"
 _MODELS = {"variance_model": VarianceModel, "temperature_model": TemperatureModel}
 _DTYPES = {"bfloat16": torch.bfloat16}
 
@@ -63,6 +64,8 @@ def _saved(name: str, value: Any) -> Any:
         return {_TUPLE: [_saved(name, item) for item in value]}
     if isinstance(value, Placement):
         return {_PLACEMENT: {key: _saved(name, item) for key, item in asdict(value).items()}}
+    if isinstance(value, Gaussian):
+        return {_GAUSSIAN: {key: _saved(name, item) for key, item in vars(value).items()}}
     if isinstance(value, VarianceModel | TemperatureModel):
         return {name: value.state()}
     if value in _DTYPES.values():
@@ -98,6 +101,8 @@ def _loaded(value: Any) -> Any:
     for name, kind in _MODELS.items():
         if name in value:
             return kind.from_state(value[name])
+    if _GAUSSIAN in value:
+        return Gaussian(**value[_GAUSSIAN])
     if _DTYPE in value:
         return _DTYPES[value[_DTYPE]]
     return Placement(**{key: _loaded(item) for key, item in value[_PLACEMENT].items()})

@@ -7,9 +7,11 @@ import hashlib
 import json
 import math
 import re
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
+import torch
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -17,18 +19,27 @@ from howsure.files import write_atomically
 from howsure.report.audit_tables import audit_section
 from howsure.report.charts import variables
 from howsure.report.readings import percent, short
+from howsure.report.reproduce import STATE_FILE
 from howsure.report.values import Cell, Report, Table
 
 
 def write(path: str | Path, report: Report) -> Path:
-    """Writes the report as one HTML file, whole or not at all, and returns its path."""
+    """Writes the report as one HTML file, whole or not at all, and returns its path.
+
+    What `fit` found goes into a file beside it, `report.fit.pt`, as `Uncertain.save` writes it.
+    """
     if not isinstance(report, Report):
         raise TypeError(
             f"`report` is a {type(report).__name__}; give what `howsure.report.build` returned."
         )
+    path = Path(path)
+    if report.state is not None:
+        beside = path.with_suffix(".fit.pt")
+        write_atomically(beside, lambda file: torch.save(report.state, file))
+        report = replace(report, code=report.code.replace(STATE_FILE, beside.name))
     page = to_html(report)
-    write_atomically(Path(path), lambda file: file.write(page), text=True)
-    return Path(path)
+    write_atomically(path, lambda file: file.write(page), text=True)
+    return path
 
 
 def to_html(report: Report) -> str:
