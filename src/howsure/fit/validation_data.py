@@ -67,7 +67,8 @@ def held_out_batches(data: Any, targets: Any, model: object) -> Iterable[object]
         if not is_pair or not all(hasattr(part, "__array__") for part in data):
             return data
         data, targets = data
-    x, y = (torch.as_tensor(np.array(part)) for part in (data, targets))
+    arrays = (part if isinstance(part, Tensor) else np.array(part) for part in (data, targets))
+    x, y = map(torch.as_tensor, arrays)
     if len(x) != len(y):
         raise ValueError(f"There are {len(x)} inputs and {len(y)} targets; give one for each.")
     # Numbers of numpy and pandas are twice as precise as most models.
@@ -87,9 +88,10 @@ def _inputs_beside(batch: object, targets: str, model: object) -> object:
     assert callable(function)
     parameters = inspect.signature(function).parameters
     taken = {key: item for key, item in others.items() if key in parameters}
-    if taken or len(others) != 1:
-        return taken or others
-    return next(iter(others.values()))
+    first = next((name for name in parameters if name != "self"), None)
+    if set(taken) == {first} or (not taken and len(others) == 1):
+        return next(iter((taken or others).values()))  # by position, as `sure(x)` gives it
+    return taken or others
 
 
 def _parameters(model: object) -> Iterable[Tensor]:
