@@ -136,10 +136,9 @@ def test_fit_takes_data_as_people_have_it():
     model, x, y = pairs()
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame(x.double().numpy(), columns=list("abc"))
-    dicts = [{"x": x[:60], "y": y[:60], "id": torch.arange(60)}]
-    dicts += [{"x": x[60:], "y": y[60:], "id": torch.arange(60)}]
+    dicts = [{"x": x[:64], "y": y[:64], "id": 1}, {"x": x[64:], "y": y[64:], "id": 2}]
     ways = {
-        "loader": lambda sure: sure.fit([(x, y)], show_progress=False),
+        "loader": lambda sure: sure.fit([(x[:64], y[:64]), (x[64:], y[64:])], show_progress=False),
         "X, y": lambda sure: sure.fit(x, y, show_progress=False),
         "pair": lambda sure: sure.fit((x, y), show_progress=False),
         "numpy": lambda sure: sure.fit(x.numpy(), y.numpy(), show_progress=False),

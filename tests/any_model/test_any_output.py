@@ -107,7 +107,7 @@ def test_outputs_with_rows_on_different_axes_have_their_variances():
 
 def test_tokens_have_no_noise_but_a_posterior():
     sure = hs.Uncertain(Tokens().eval())
-    with pytest.raises(ValueError, match="nothing to be unsure about"):
+    with pytest.raises(ValueError, match="No source of uncertainty"):
         sure(TOKENS[:4])
     sure.fit(held_out(TOKENS, Y), show_progress=False)
     p = sure(TOKENS[:4])

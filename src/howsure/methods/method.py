@@ -158,8 +158,8 @@ def nothing_unsure(setup: Setup) -> str:
         'give `placement="existing"`.'
     )
     return (
-        "There is nothing to be unsure about: give the sensor's `noise`, or fit the model's own "
-        f"uncertainty with `.fit(loader)`.{own if has_dropout else ''}"
+        "No source of uncertainty: pass `noise=` or call `.fit(loader)` first."
+        f"{own if has_dropout else ''}"
     )
 
 

@@ -56,7 +56,7 @@ def to_html(report: Report) -> str:
         "json": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
     }
     script = _asset("report.js")
-    return environment.from_string(_asset("template.html")).render(
+    page = environment.from_string(_asset("template.html")).render(
         report=report,
         all_levels=_all_levels(report),
         audit=audit_section(report.audit),
@@ -66,6 +66,25 @@ def to_html(report: Report) -> str:
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
     )
+    return _with_shared_styles(page)
+
+
+def _with_shared_styles(page: str) -> str:
+    """The page with one rule for every style of its drawings, which repeat a few of them often."""
+    names: dict[str, str] = {}
+
+    def as_class(style: re.Match[str]) -> str:
+        return f' class="{names.setdefault(style[1], f"s{len(names)}")}"'
+
+    def change(drawing: re.Match[str]) -> str:
+        return re.sub(
+            "<[^>]+>", lambda tag: re.sub(r' style="([^"]*)"', as_class, tag[0]), drawing[0]
+        )
+
+    page = re.sub(r"<svg viewBox=.*?</svg>", change, page, flags=re.DOTALL)
+    rules = "".join(f".{name}{{{style}}}\n" for style, name in names.items())
+    head, end, rest = page.partition("</style>\n</head>")
+    return head + rules + end + rest
 
 
 def _all_levels(report: Report) -> Table:

@@ -57,7 +57,7 @@ class Study:
         """What howsure was told about a condition."""
         if outcome is self.clear:
             return "(known)"
-        return "(noise told)" if outcome.condition.name == NOISY.name else "(nobody told)"
+        return "(noise level given)" if outcome.condition.name == NOISY.name else "(unseen)"
 
     @property
     def method(self) -> str:
