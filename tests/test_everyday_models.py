@@ -225,3 +225,13 @@ def test_an_editor_knows_every_option_of_fit():
         for name in search.__dataclass_fields__
     }
     assert set(FitKeywords.__annotations__) == known
+
+
+def test_a_few_held_out_rows_less_are_a_warning_and_hardly_any_an_error():
+    model, x, y = pairs()
+    with pytest.warns(UserWarning, match="from fewer than 50 is rough"):
+        sure = hs.Uncertain(model, 0.01, "gradients")
+        sure.fit(x[:49], y[:49], show_progress=False)
+    assert bool((sure(x).model_var > 0).any())
+    with pytest.raises(ValueError, match="needs at least 20"):
+        hs.Uncertain(model, 0.01, "gradients").fit(x[:19], y[:19], show_progress=False)

@@ -26,7 +26,7 @@ def cost_of_five_percent() -> str:
     return (
         f"8 points take as long as {points:.0f} plain forward passes, and the std is "
         f"{100 * errors['gradients'][eight]:.1f} % off. Monte Carlo is within 5 % after "
-        f"{sampled:.0f}. Linearisation is {100 * errors['linear'][0]:.0f} % off"
+        f"{sampled:.0f}. Linearization is {100 * errors['linear'][0]:.0f} % off"
     )
 
 
