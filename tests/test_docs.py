@@ -50,6 +50,8 @@ def test_pages_with_code_are_found():
     assert {page.name for page in WITH_CODE} >= {"README.md", "index.md", "from_scratch.md"}
 
 
+# torch says so of every tensor in a program that is part of a larger one.
+@pytest.mark.filterwarnings("ignore:No complete tensor found")
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
 def test_code_runs(page, capsys):
     assert run(page)
@@ -59,6 +61,15 @@ def test_readme_example_gives_a_mean_and_a_variance(capsys):
     names = run(ROOT / "README.md")
     assert names["p"].mean.shape == names["p"].total_var.shape
     assert (names["p"].data_var > 0).all() and (names["p"].model_var > 0).all()
+
+
+@pytest.mark.filterwarnings("ignore:No complete tensor found")
+def test_the_quick_starts_fit_beats_a_constant_and_its_file_is_the_fitted_model(capsys):
+    names = run(ROOT / "docs" / "quickstart.md")
+    assert names["ours"] < names["one"] - 0.05 and abs(names["coverage"] - 0.95) < 0.04
+    program = torch.export.load(names["folder"] / "net.pt2").module()
+    result = program(names["test"][:4])
+    torch.testing.assert_close(result["model_var"], names["p"].model_var[:4], rtol=1e-3, atol=1e-6)
 
 
 def test_from_scratch_equals_the_library(capsys):
