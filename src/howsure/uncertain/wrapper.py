@@ -257,8 +257,12 @@ class Uncertain(nn.Module):
         self._check_model()
         loader = held_out_batches(data, targets, self.model)
         loader = list(loader) if isinstance(loader, Iterator) else loader
-        x, _ = next(pairs_of(loader, model=self.model))
-        self._recognize_variance(x)
+        try:
+            first = next(pairs_of(loader, model=self.model))
+        except (TypeError, ValueError):  # `fit_method` says what is wrong, options first.
+            first = None
+        if first is not None:
+            self._recognize_variance(first[0])
         method = self._method or self.method
         self.setup, fit = fit_method(self.setup, method, loader, model=model, **options)
         self.last_fit = fit
