@@ -22,7 +22,8 @@ def std_is_right() -> str:
     )
     return (
         f"predicted std / true std has a median of {ratio:.3f}, a mean log error of {error:.3f} "
-        f"and a rank correlation of {rank:.3f}, for {passes:.0f} forward passes in operations"
+        f"and a rank correlation of {rank:.3f}, at the cost (in FLOPs) of {passes:.0f} forward "
+        "passes"
     )
 
 
@@ -117,7 +118,7 @@ def rates_agree() -> str:
 
 
 CLAIMS: Claims = {
-    std_is_right: ["README.md", "docs/index.md"],
+    std_is_right: ["docs/index.md"],
     independence_fails: ["docs/faq.md"],
     digits_lose_most: ["docs/concepts.md"],
     network_is_not_the_mean: ["docs/faq.md"],

@@ -182,7 +182,7 @@ def test_bad_use(trained):
         hs.Uncertain(nn.Linear(2, 1).eval(), 0.1, "sampled_adf", rate=0.1)(x)
     with pytest.raises(ValueError, match=r"is in train mode; call `model\.eval\(\)`"):
         hs.Uncertain(nn.Linear(2, 1), 0.1, "adf")(x)
-    with pytest.raises(ValueError, match="nothing to be unsure about"):
+    with pytest.raises(ValueError, match="No source of uncertainty"):
         hs.Uncertain(net)(x)
     with pytest.raises(ValueError, match="empty"):
         hs.Uncertain(net, 0.1, "adf").predict([])

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from howsure import metrics as metrics
     from howsure import noise as noise
     from howsure import plots as plots
-    from howsure import report as report
     from howsure import robotics as robotics
     from howsure.arrays import batches as batches
     from howsure.auditing import audit as audit
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from howsure.errors import NoRuleError as NoRuleError
     from howsure.fit.training import train_adf as train_adf
     from howsure.fit.training import train_heteroscedastic as train_heteroscedastic
+    from howsure.gaussian_output import Gaussian as Gaussian
     from howsure.methods.variance_head import add_variance_head as add_variance_head
     from howsure.moments.interpreter import propagate as propagate
     from howsure.moments.rule import Fidelity as Fidelity
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from howsure.moments.value import Moments as Moments
     from howsure.multipliers import Placement as Placement
     from howsure.prediction import Prediction as Prediction
+    from howsure.report import this_module as report
     from howsure.uncertain import Ensemble as Ensemble
     from howsure.uncertain import Uncertain as Uncertain
 
@@ -44,6 +45,7 @@ _HOMES = {
     "Ensemble": "howsure.uncertain",
     "Fidelity": "howsure.moments.rule",
     "Gate": "howsure.deploy.gate",
+    "Gaussian": "howsure.gaussian_output",
     "HowsureWarning": "howsure.errors",
     "Moments": "howsure.moments.value",
     "NoRuleError": "howsure.errors",
@@ -92,6 +94,7 @@ __all__ = [
     "Ensemble",
     "Fidelity",
     "Gate",
+    "Gaussian",
     "HowsureWarning",
     "Moments",
     "NoRuleError",

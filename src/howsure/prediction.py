@@ -76,10 +76,10 @@ class Budget:
         }
         return Budget(self.names, self.kinds, factor * self.variances, elements)
 
-    def with_constant(self, constant: Tensor) -> Budget:
-        """The budget with a constant variance of every output, (batch, outputs)."""
+    def with_constant(self, constant: Tensor, name: str = CONSTANT) -> Budget:
+        """The budget with a variance of every output that no source explains, (batch, outputs)."""
         variances = torch.cat([self.variances, constant[None].to(self.variances)])
-        names, kinds = (*self.names, CONSTANT), (*self.kinds, "constant")
+        names, kinds = (*self.names, name), (*self.kinds, "constant")
         return Budget(names, kinds, variances, self.elements)
 
     @property
@@ -170,14 +170,15 @@ class Prediction:
         details: Covariance, linear share and budget; or what computes them when they are read.
     """
 
-    mean: Any
-    data_var: Any
-    model_var: Any
+    # Tensors for editors; of a model that returns a structure, the same structure of tensors.
+    mean: Tensor
+    data_var: Tensor
+    model_var: Tensor
     notes: tuple[str, ...] = ()
     logits: Prediction | None = None
     expected_entropy: Tensor | None = None
-    std_error: Any = None
-    novelty: Any = None
+    std_error: Tensor | None = None
+    novelty: Tensor | None = None
     joint_novelty: Tensor | None = None
     temperature: Tensor | None = None
     degrees_of_freedom: float = math.inf
@@ -271,12 +272,12 @@ class Prediction:
         return self.sources
 
     @property
-    def total_var(self) -> Any:
+    def total_var(self) -> Tensor:
         """data_var + model_var (Loquercio et al. 2020, Eq. 16)."""
         return map_leaves(lambda data, model: data + model, self.data_var, self.model_var)
 
     @property
-    def std(self) -> Any:
+    def std(self) -> Tensor:
         """Standard deviation: the root of the total variance."""
         return map_leaves(_root, self.total_var)
 
@@ -285,10 +286,17 @@ class Prediction:
         """Gone."""
         raise AttributeError("`trust` is now `linear_share`; `std_error` is the error of the std.")
 
-    aleatoric = property(lambda self: self.data_var, doc="Another name for `data_var`.")
-    epistemic = property(lambda self: self.model_var, doc="Another name for `model_var`.")
+    @property
+    def aleatoric(self) -> Tensor:
+        """Another name for `data_var`."""
+        return self.data_var
 
-    def interval(self, level: float = 0.95) -> tuple[Any, Any]:
+    @property
+    def epistemic(self) -> Tensor:
+        """Another name for `model_var`."""
+        return self.model_var
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Lower and upper end of the central interval of `distribution()`."""
         if not 0 < level < 1:
             raise ValueError(f"The level of an interval must be between 0 and 1, not {level}.")

@@ -362,6 +362,13 @@ class Problem:
         self.structure = TensorTree(self._finished(self.setup.run(clone_tensors(self.x))))
         return self.flatten(self.structure.tensors, 1)[0]
 
+    def learned_variance(self) -> Tensor | float:  # (rows, outputs)
+        """The variance that the model itself predicts; 0 if it predicts none."""
+        learned = self.setup.learned_variance(self.x)
+        if learned is None:
+            return 0.0
+        return self.flatten(TensorTree(learned).tensors, 1)[0].to(self.wide)
+
     def run(
         self,
         points: int,

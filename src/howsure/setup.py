@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from howsure.gaussian_output import Gaussian
 from howsure.isolation import identify, isolated, model_fingerprint, modules_of, structure_hash
 from howsure.moments.rule import Rule, Target
 from howsure.multipliers import (
@@ -126,6 +127,10 @@ class Setup:
         """One clear sentence for each wrong setting."""
         for name in SETTINGS:
             check_setting(name, getattr(self, name))
+        if isinstance(self.output, Gaussian) and self.task != "regression":
+            raise ValueError(
+                f'`output=Gaussian(...)` is for regression, and the task is "{self.task}".'
+            )
 
     def __getstate__(self) -> dict[str, object]:
         """What a copy in this or another process starts with: its facts are its own."""
@@ -279,6 +284,14 @@ class Setup:
         model = unwrap_compiled(self.model)
         model = model if writes_nothing else isolated(model)
         return select_output(model(*args, **kwargs), self.output)
+
+    def learned_variance(self, x: Any) -> Any:
+        """The variance that the model itself predicts, in the structure of its mean, or `None`."""
+        if not isinstance(self.output, Gaussian):
+            return None
+        args, kwargs = as_call(clone_tensors(x), self.model)
+        with torch.no_grad():
+            return self.output.variance(isolated(unwrap_compiled(self.model))(*args, **kwargs))
 
     def has_masks(self, x: Any) -> bool:
         """Whether units are dropped: a rate is set, or the model's own dropout is to be used."""

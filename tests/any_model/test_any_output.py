@@ -47,9 +47,13 @@ def test_a_function_chooses_and_says_that_it_cannot_be_saved(tmp_path):
         sure.save(tmp_path / "settings.pt")
 
 
-def test_a_distribution_as_the_output_names_the_remedy():
-    with pytest.raises(TypeError, match=r"returns a Normal; .*output="):
-        hs.Uncertain(Policy().eval(), noise=0.01)(X[:4])
+def test_a_distribution_as_the_output_is_a_mean_and_a_variance():
+    model = Policy().eval()
+    with torch.no_grad():
+        normal = model(X[:4])
+    p = hs.Uncertain(model, noise=0.01)(X[:4])
+    torch.testing.assert_close(p.mean, normal.mean)
+    assert bool((p.data_var > normal.variance).all())
 
 
 def test_classes_of_an_output_of_a_class():
@@ -107,7 +111,7 @@ def test_outputs_with_rows_on_different_axes_have_their_variances():
 
 def test_tokens_have_no_noise_but_a_posterior():
     sure = hs.Uncertain(Tokens().eval())
-    with pytest.raises(ValueError, match="nothing to be unsure about"):
+    with pytest.raises(ValueError, match="No source of uncertainty"):
         sure(TOKENS[:4])
     sure.fit(held_out(TOKENS, Y), show_progress=False)
     p = sure(TOKENS[:4])

@@ -17,8 +17,8 @@ def network(*, dropout: bool) -> nn.Module:
     return nn.Sequential(*layers[:2], *([nn.Dropout(0.2)] if dropout else []), layers[2]).eval()
 
 
-OWN = r'nothing to be unsure.*give `placement="existing"`'
-NONE = r"nothing to be unsure.*`\.fit\(loader\)`\.$"
+OWN = r'No source of uncertainty.*give `placement="existing"`'
+NONE = r"No source of uncertainty.*`\.fit\(loader\)` first\.$"
 
 
 @pytest.mark.parametrize("method", ["gradients", "noise_sampling", "linear"])

@@ -163,7 +163,7 @@ def test_the_words_follow_from_the_numbers():
     assert judged(inside) == "as far as 100 roads can tell, the intervals cover what they say"
     assert judged(outcome([0.0] * 100, [1.0] * 100, [0.5] * 80 + [3.0] * 20)).endswith("too narrow")
     assert judged(outcome([0.0] * 1000, [1.0] * 1000, [0.5] * 1000)).endswith("need to be")
-    assert "nearly always" in detected(0.95)
+    assert "almost perfectly" in detected(0.95)
     assert "often" in detected(0.8)
     assert "does not" in detected(0.55)
     assert "keep their coverage" in reading._on_intervals([inside])
@@ -187,8 +187,8 @@ def test_a_gate_rejects_what_is_newer(found):
     assert each.rejected(found.gate) == pytest.approx(float(newer))
     assert [found.told(o) for o in found.outcomes[:3]] == [
         "(known)",
-        "(noise told)",
-        "(nobody told)",
+        "(noise level given)",
+        "(unseen)",
     ]
 
 

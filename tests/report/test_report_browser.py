@@ -1,13 +1,30 @@
 """The page in a real browser: quiet, alone, movable, sortable, and as wide as the window."""
 
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
 import pytest
+import torch
 from headless_browser import Browser, Page, find_browser
 from report_data import HOSTILE, class_report, hostile_report, regression_report
 
+import howsure as hs
 from howsure import report
 
 EXECUTABLE = find_browser()
 pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="Chromium is not installed")
+
+
+def report_of_a_wide_network():
+    """A posterior over 1,536 multipliers, which would be millions of numbers as text."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(4, 768), torch.nn.ReLU(), torch.nn.Linear(768, 768), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(768, 2)).eval()
+    x = torch.randn(200, 4)
+    y = model(x).detach() + 0.1 * torch.randn(200, 2)
+    sure = hs.Uncertain(model, 0.01, "gradients")
+    sure.fit(x[:100], y[:100], show_progress=False)
+    return report.build(sure, [(x[100:], y[100:])], show_progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +41,7 @@ def addresses(tmp_path_factory):
         "regression": regression_report(),
         "classification": class_report(),
         "hostile": hostile_report(),
+        "wide": report_of_a_wide_network(),
     }
     return {
         name: report.write(folder / f"{name}.html", content).as_uri()
@@ -68,6 +86,14 @@ def test_it_loads_alone_and_fits(open_page, addresses, name, width, dark):
         page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
     )
     assert dark_page == dark
+
+
+@pytest.mark.parametrize("name", ["regression", "classification", "wide"])
+def test_it_is_small_and_a_few_screens_high(open_page, addresses, name):
+    page = open_page(name, width=1280)
+    assert page.evaluate("document.documentElement.scrollHeight") <= 12 * 800
+    file = Path(unquote(urlparse(addresses[name]).path))
+    assert file.stat().st_size < 1_000_000
 
 
 def test_the_slider_moves_plots_numbers_and_words(open_page):

@@ -4,6 +4,7 @@ import copy
 import json
 import re
 from html import unescape
+from pathlib import Path
 
 import pytest
 import torch
@@ -96,20 +97,21 @@ def test_the_code_on_the_page_repeats_the_report(method, tmp_path, monkeypatch):
     sure = hs.Uncertain(model, noise, method, rate=0.05, placement="before", residual_var=tau)
     options = report.Options(title="Lift & 'drag'", names=["lift", "<drag>"], gallery=3)
     found = report.build(sure, loader, options=options, show_progress=False)
-    page = report.to_html(found)
-    code = unescape(re.search(r'<pre id="code".*?<code>(.*?)</code>', page, re.DOTALL)[1])
     monkeypatch.chdir(tmp_path)
+    page = report.write("report.html", found).read_text(encoding="utf-8")
+    Path("report.html").unlink()
+    code = unescape(re.search(r'<pre id="code".*?<code>(.*?)</code>', page, re.DOTALL)[1])
     exec(code, {"model": model, "loader": loader})
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
     settings = unescape(re.search(r'<pre id="settings".*?<code>(.*?)</code>', page, re.DOTALL)[1])
-    assert json.loads(settings)["uncertain"]["rate"] == 0.05
+    assert json.loads(settings)["uncertain"]["method"] == method
 
 
 def test_a_noise_of_the_users_own_is_left_to_the_user():
     model = small_net()
     sure = hs.Uncertain(model, noise=lambda x: 0.01 * x.square(), method="gradients")
     found = built(sure, pairs(model))
-    assert found.settings["uncertain"] is None
+    assert found.state is None
     assert "fill in `sure`" in found.code
     report.to_html(found)
 

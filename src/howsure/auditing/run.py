@@ -28,6 +28,7 @@ from howsure.prediction import Prediction
 from howsure.progress import progress
 from howsure.setup import Setup
 from howsure.trees import TensorTree
+from howsure.uncertain import Uncertain
 
 Named = str | Method | tuple[str | Method, Mapping[str, object]]
 Result = TypeVar("Result")
@@ -57,7 +58,8 @@ def audit(
     Print the result. Its numbers are for these inputs, this noise and this rate.
 
     Args:
-        model: Any trained module, in eval mode; it is not changed.
+        model: Any trained module, in eval mode; it is not changed. Or an `Uncertain`, which has
+            noise, rate and other settings already: `audit(sure, x)`.
         data: Inputs as a tensor or a dict of tensors, or a loader of inputs or of (inputs,
             targets); targets are left aside.
         noise: The sensor's noise as in `Uncertain`: a number or tensor is a **variance**.
@@ -81,14 +83,19 @@ def audit(
         raise ValueError(f"`time_limit` must be a positive number of seconds, not {time_limit!r}.")
     clock = Clock(float(time_limit) if samples is None else None)
     candidates = _candidates(methods)
-    setup = Setup(
-        model,
-        noise,
-        placement=as_placement(placement),
-        rate=tuple(rate) if isinstance(rate, Sequence) else rate,
-        seed=seed,
-        **method_options,
-    )
+    if isinstance(model, Uncertain):
+        _check_no_settings(noise=noise, rate=rate, **method_options)
+        # Monte Carlo knows the noise and the dropout, not what `fit` learned from errors.
+        setup = model.setup.unfitted().with_(seed=seed, residual_var=0.0)
+    else:
+        setup = Setup(
+            model,
+            noise,
+            placement=as_placement(placement),
+            rate=tuple(rate) if isinstance(rate, Sequence) else rate,
+            seed=seed,
+            **method_options,
+        )
     case = Case.of(setup, gather_inputs(data, inputs), seed)
     _check_time(case, clock)
 
@@ -153,6 +160,15 @@ def audit(
         clock.seconds,
         (*notes, *_remarks(case, truth, pairs)),
     )
+
+
+def _check_no_settings(**settings: object) -> None:
+    """An error for settings beside an `Uncertain`, which has its own."""
+    given = [name for name, value in settings.items() if value is not None]
+    if given:
+        raise TypeError(
+            f"`{given[0]}` is a setting of the `Uncertain` that is audited; set it there."
+        )
 
 
 @dataclass(frozen=True, eq=False)

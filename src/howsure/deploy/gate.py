@@ -14,6 +14,7 @@ from howsure.arrays import brief
 from howsure.methods.temperature import TemperatureModel
 from howsure.moments.value import Moments
 from howsure.posterior.variance_model import VarianceModel, quantile_at
+from howsure.prediction import Prediction
 from howsure.trees import has_values
 
 By = Literal["std", "variance", "novelty"]
@@ -112,14 +113,25 @@ class Gate:
         value = var.sqrt() if self.by == "std" else var
         return value.flatten(batch_dims).mean(-1) if self.joint and self.shape else value
 
-    def __call__(self, var: Tensor) -> Tensor:
+    def __call__(self, var: Tensor | Prediction) -> Tensor:
         """Whether to trust: a bool for each sample if joint, else for each output.
 
-        A variance that is NaN or negative is not trusted.
+        Of a prediction it takes the total variance, or the joint novelty. A variance that is NaN
+        or negative is not trusted.
         """
+        if isinstance(var, Prediction):
+            var = self._measured(var)
         value, limit = self.uncertainty(var), self.threshold
         limit = limit.to(value.device) if isinstance(limit, Tensor) else limit
         return (value <= limit) & (value >= 0)
+
+    def _measured(self, prediction: Prediction) -> Tensor:
+        """What of a prediction the gate is about."""
+        if self.by != "novelty":
+            return prediction.total_var
+        if prediction.joint_novelty is None:
+            raise ValueError("This prediction has no novelty; `fit` the model first.")
+        return prediction.joint_novelty
 
     def select(self, mean: Tensor, var: Tensor, fallback: float | Tensor = 0.0) -> Tensor:
         """`mean` where it is trusted, else `fallback`."""

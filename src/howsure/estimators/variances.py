@@ -14,7 +14,7 @@ from torch import Tensor
 
 from howsure.estimators.designs import FEW_ELEMENTS
 from howsure.estimators.gradients import COMPARED, Estimate, at_least
-from howsure.prediction import Budget, Details
+from howsure.prediction import CONSTANT, Budget, Details
 from howsure.trees import has_values
 
 # Outputs at the points that vary by so much more than their gradients say have a step between them:
@@ -120,7 +120,7 @@ class Variances:
             factor * self.data, factor * self.model, factor.sqrt() * self.standard_error, details
         )
 
-    def add_constant(self, value: float | Tensor) -> Variances:
+    def add_constant(self, value: float | Tensor, name: str = CONSTANT) -> Variances:
         """With a constant variance of every output as part of the data variance."""
         if not isinstance(value, Tensor) and value == 0:
             return self
@@ -130,7 +130,9 @@ class Variances:
             was = self.details()
             assert was.covariance is not None and was.budget is not None
             covariance = was.covariance + torch.diag_embed(constant)
-            return replace(was, covariance=covariance, budget=was.budget.with_constant(constant))
+            return replace(
+                was, covariance=covariance, budget=was.budget.with_constant(constant, name)
+            )
 
         return replace(self, data=self.data + constant, details=details)
 

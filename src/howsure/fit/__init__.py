@@ -1,5 +1,6 @@
 """What a trained model does not say by itself, found on held-out data."""
 
+from howsure.fit.keywords import FitKeywords as FitKeywords
 from howsure.fit.method import FitResult as FitResult
 from howsure.fit.method import ModelPart as ModelPart
 from howsure.fit.method import fit_method as fit_method

@@ -34,6 +34,7 @@ from howsure.fit.validation_data import (
     warn_if_training_data,
     warn_of_targets,
 )
+from howsure.gaussian_output import Gaussian
 from howsure.methods import METHODS, Method, choose, gradients, method_of
 from howsure.methods.choice import outputs_of
 from howsure.methods.gradients import cannot_use, why_no_gradients
@@ -220,6 +221,8 @@ def _fit_dropout(
     batches = _batches(setup, loader, search)
     own = method or _method_for_fit(setup, batches)
     in_closed_form = _closed_form(own, search, classification=setup.task != "regression")
+    if isinstance(setup.output, Gaussian):  # The closed form knows the sources' variances alone.
+        in_closed_form = False
     if in_closed_form and not _wants_closed_form(search):
         in_closed_form = why_no_gradients(_at_a_rate(setup), batches[0][0]) is None
     while True:

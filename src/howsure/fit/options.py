@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from howsure.fit.stress import Stress
+
+# The share of the usual number of held-out inputs from which a fit is rough and not an error.
+_LEAST_SHARE = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +57,16 @@ class KnownOptions(FitOptions):
 
 
 def check_count(batches: Sequence[tuple[object, Tensor]], fewest: int, what: str) -> None:
-    """An error for too few held-out inputs."""
+    """A warning for fewer held-out inputs than that, an error for less than 40 % of them."""
     count = sum(len(target) for _, target in batches)
-    if count < fewest:
+    if _LEAST_SHARE * fewest <= count < fewest:
+        warnings.warn(
+            f"There are {count} held-out inputs; a {what} from fewer than {fewest} is rough.",
+            stacklevel=6,
+        )
+    elif count < fewest:
         raise ValueError(
-            f"There are {count} held-out inputs, and a {what} needs at least {fewest}; give "
+            f"There are {count} held-out inputs, and a {what} needs at least "
+            f"{math.ceil(_LEAST_SHARE * fewest)}, better {fewest} or more; give "
             'more, or fit the dropout rate: `model="dropout"` (`--model-part dropout`).'
         )

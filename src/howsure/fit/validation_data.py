@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from howsure.arrays import as_tensors, batched, batches
+from howsure.arrays import BATCH, as_tensors, batched, batches
 from howsure.errors import HowsureWarning
 from howsure.fit.inputs import are_copies
 from howsure.fit.suspicious_targets import describe_suspicions
@@ -56,6 +59,52 @@ def pairs_of(
         raise ValueError("The loader is empty; there is nothing to fit on.")
 
 
+def held_out_batches(data: Any, targets: Any, model: object) -> Iterable[object]:
+    """Batches of (inputs, targets) from the ways in which people give held-out data.
+
+    `data` is a loader, a data set, a pair (X, y), or X with `targets=y`; or its batches are dicts,
+    and `targets` is a key of them, or a function.
+    """
+    if isinstance(targets, str):
+        return batches(data, lambda batch: _inputs_beside(batch, targets, model), targets)
+    if callable(targets) and not hasattr(targets, "__array__"):
+        return batches(data, lambda batch: batch, targets)
+    if targets is None:
+        is_pair = isinstance(data, (tuple, list)) and len(data) == 2
+        if not is_pair or not all(hasattr(part, "__array__") for part in data):
+            return data
+        data, targets = data
+    arrays = (part if isinstance(part, Tensor) else np.array(part) for part in (data, targets))
+    x, y = map(torch.as_tensor, arrays)
+    if len(x) != len(y):
+        raise ValueError(f"There are {len(x)} inputs and {len(y)} targets; give one for each.")
+    # Numbers of numpy and pandas are twice as precise as most models.
+    weight = next((p for p in _parameters(model) if p.is_floating_point()), torch.empty(0))
+    x, y = (part.to(weight.dtype) if part.is_floating_point() else part for part in (x, y))
+    return [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(x), BATCH)]
+
+
+def _inputs_beside(batch: object, targets: str, model: object) -> object:
+    """What of a dict the model takes: the entries that it has parameters for, or the only one."""
+    if not isinstance(batch, Mapping):
+        raise TypeError(
+            f"`targets={targets!r}` is a key, but a batch is a {type(batch).__name__}, not a dict."
+        )
+    others = {key: batch[key] for key in batch if key != targets}
+    function = type(model).forward if isinstance(model, nn.Module) else model
+    assert callable(function)
+    parameters = inspect.signature(function).parameters
+    taken = {key: item for key, item in others.items() if key in parameters}
+    first = next((name for name in parameters if name != "self"), None)
+    if set(taken) == {first} or (not taken and len(others) == 1):
+        return next(iter((taken or others).values()))  # by position, as `sure(x)` gives it
+    return taken or others
+
+
+def _parameters(model: object) -> Iterable[Tensor]:
+    return model.parameters() if isinstance(model, nn.Module) else ()
+
+
 def rows_in_front(target: Tensor, axis: int) -> Tensor:
     """Targets with one row for each input, where the model's output has them on another axis."""
     return target.movedim(axis, 0) if target.dim() > axis else target
@@ -66,7 +115,8 @@ def _described(batch: object) -> str:
     if not isinstance(batch, Mapping):
         return type(batch).__name__
     return (
-        f"{type(batch).__name__} with {list(batch)}: `hs.batches(loader, inputs=..., targets=...)`"
+        f"{type(batch).__name__} with {list(batch)}: name the targets, `fit(loader, targets=...)`, "
+        "or both parts, `hs.batches(loader, inputs=..., targets=...)`"
     )
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from howsure.estimators.softmax import is_elementwise
+from howsure.gaussian_output import Gaussian
 from howsure.isolation import random_state_kept
-from howsure.methods import gradients, noise_sampling
+from howsure.methods import constant, gradients, noise_sampling
 from howsure.methods.gradients import FEW_DIMENSIONS, sampling_for
 from howsure.methods.method import Method, nothing_unsure
 from howsure.probe import probe_model
@@ -27,24 +28,34 @@ SMALL_SAMPLES = 400
 SMALL_POINTS = 64
 
 
+LEARNED = "The variance that the network itself predicts is part of `data_var`."
+
 # A method, the setup for it, and what there is to say about it.
 Choice = tuple[Method, Setup, tuple[str, ...]]
 
 
 @torch.inference_mode(False)
-def choose(setup: Setup, x: Any) -> Choice:
+def choose(setup: Setup, x: Any, *, may_be_certain: bool = False) -> Choice:
     """The method, the setup for it, and a note that says what was picked and why."""
     own_dropout = setup.placement.kind == "existing"
     has_model = setup.rate is not None or own_dropout or setup.is_fitted
-    if setup.noise is None and not has_model:
+    is_certain = setup.noise is None and not has_model
+    predicts_variance = isinstance(setup.output, Gaussian)
+    if is_certain and not predicts_variance and not may_be_certain:
         raise ValueError(nothing_unsure(setup))
-    method, setup, reason = _chosen(setup, x)
+    if is_certain and may_be_certain and not predicts_variance:
+        return constant.METHOD, setup, ()
+    if is_certain:
+        method, reason = constant.METHOD, "there is no noise, and nothing was fitted"
+    else:
+        method, setup, reason = _chosen(setup, x)
     if setup.prediction is None:  # The same number, whatever is chosen.
         setup = setup.with_(prediction="network" if setup.task == "regression" else "mean")
     note = f'"auto" chose "{method}": {reason}.'
     if not has_model:
         note += " The model's own uncertainty is not included; `.fit(loader)` finds it."
-    return method, setup, (note,)
+    notes = (note, LEARNED) if predicts_variance else (note,)
+    return method, setup, notes
 
 
 def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:

@@ -47,6 +47,8 @@ from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
 from howsure.trees import has_values, is_tracing, tensors_of
 
+# The source of the variance that a network predicts itself.
+LEARNED = "network"
 # Points unless `samples` says otherwise: two blocks of one source, one of noise at multipliers.
 POINTS = 8
 # Directions of the noise below which 8 points leave a std 12 to 30 % off, as 8 samples do.
@@ -265,7 +267,8 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
                 plain = problem.plain()
         notes += () if watch else note_on_nothing(setup, probe, sources)
         slopes = unit_gradients(problem) if watch and problem.rows else None
-        return Outcome(problem, plain, Variances.zero(plain), slopes, notes, entering)
+        constant = Variances.zero(plain).add_constant(problem.learned_variance(), LEARNED)
+        return Outcome(problem, plain, constant, slopes, notes, entering)
     try:
         estimated = estimate(
             problem, setup.samples or POINTS, tolerance=setup.tolerance, chunk=setup.chunk
@@ -288,6 +291,7 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
         return Outcome(problem, plain, variances, None, notes, None, logits, sampled)
     mean = plain if setup.prediction != "mean" else _means(problem, estimated, sampled)[0]
     slopes = estimated.watched if watch else None
+    variances = variances.add_constant(problem.learned_variance(), LEARNED)
     return Outcome(problem, mean, variances, slopes, notes, entering, sampled=sampled)
 
 

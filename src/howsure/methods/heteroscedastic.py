@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
+from howsure.gaussian_output import Gaussian
 from howsure.isolation import isolated
 from howsure.methods.method import Method
 from howsure.methods.passes import (
@@ -41,19 +42,22 @@ _UNUSED_NOISE = (
 
 def predict(setup: Setup, x: Any) -> Prediction:
     """The prediction with the learned data variance, and model variance if there is dropout."""
-    if not isinstance(setup.model, HeteroscedasticModel):
+    form = Gaussian(log_var=1) if isinstance(setup.model, HeteroscedasticModel) else setup.output
+    if not isinstance(form, Gaussian):
         raise TypeError(
-            'The method "heteroscedastic" needs a model with a variance head, not a '
-            f"{type(setup.model).__name__}: make it with `add_variance_head(model, x)` and train "
-            "it with `train_heteroscedastic`."
+            'The method "heteroscedastic" needs a model that predicts its variance, not a '
+            f"{type(setup.model).__name__}: say where it is with `output=hs.Gaussian(log_var=1)`, "
+            "or make one with `add_variance_head(model, x)` and train it with "
+            "`train_heteroscedastic`."
         )
+    setup = setup.with_(output=None)  # The variance is read here, from every pass.
     run = Pass(setup, x)
     run.notes = () if setup.noise is None else (_UNUSED_NOISE,)
     with no_gradients():
         if not _has_dropout(setup, x):
-            means, variances = _halves(_one_pass(run))
+            means, variances = _halves(_one_pass(run, form))
             return prediction(setup, run, means, variances, zeros_like_each(variances))
-        means, variances = _halves(sampled(setup, x, lambda _: _one_pass(run)))
+        means, variances = _halves(sampled(setup, x, lambda _: _one_pass(run, form)))
         return prediction(
             setup,
             run,
@@ -71,13 +75,12 @@ def _has_dropout(setup: Setup, x: Any) -> bool:
     return has_active_sites(setup, x)
 
 
-def _one_pass(run: Pass) -> tuple[Tensor, ...]:
+def _one_pass(run: Pass, form: Gaussian) -> tuple[Tensor, ...]:
     """Means and then variances; for classification of (probabilities, logits)."""
-    args, kwargs = as_call(clone_tensors(run.x))
-    mean, log_var = isolated(run.setup.model)(*args, **kwargs)
-    run.parts = TensorTree(mean)
-    means = run.parts.tensors
-    variances = [each.exp() for each in TensorTree(log_var).tensors]
+    args, kwargs = as_call(clone_tensors(run.x), run.setup.model)
+    output = isolated(run.setup.model)(*args, **kwargs)
+    run.parts = TensorTree(form(output))
+    means, variances = run.parts.tensors, TensorTree(form.variance(output)).tensors
     if run.setup.task == "regression":
         return (*means, *variances)
     if len(means) != 1:

@@ -68,7 +68,8 @@ def predict(setup: Setup, x: Any) -> Prediction:
     )
     # What is not finite has no std.
     variance = torch.where(plain.isfinite(), variance, torch.nan)
-    data, nothing = variance + setup.residual_var, torch.zeros_like(variance)
+    constant = setup.residual_var + problem.learned_variance()
+    data, nothing = variance + constant, torch.zeros_like(variance)
     if setup.task == "regression":
         return Prediction(
             problem.unflatten(plain),

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from howsure.gaussian_output import Gaussian
 from howsure.isolation import modules_of, random_state_kept
 from howsure.multipliers import uncounted_dropout
 from howsure.prediction import Prediction
@@ -172,14 +173,15 @@ def nothing_unsure(setup: Setup) -> str:
         'give `placement="existing"`.'
     )
     return (
-        "There is nothing to be unsure about: give the sensor's `noise`, or fit the model's own "
-        f"uncertainty with `.fit(loader)`.{own if has_dropout else ''}"
+        "No source of uncertainty: pass `noise=` or call `.fit(loader)` first."
+        f"{own if has_dropout else ''}"
     )
 
 
 def note_on_nothing(setup: Setup, probe: Probe, sources: Sources) -> tuple[str, ...]:
     """A note if neither inputs nor units nor the model itself vary, and no constant is set."""
     varies = sources.all or probe.is_random or setup.rate is not None or setup.is_fitted
+    varies = varies or isinstance(setup.output, Gaussian)
     if varies or is_tracing() or bool(torch.as_tensor(setup.residual_var).any()):
         return ()
     return () if setup.placement.kind == "existing" else (nothing_unsure(setup),)

@@ -252,6 +252,8 @@ def prediction(
     """
     assert run.parts is not None
     noisy = [var + setup.residual_var for var in data_vars]
+    learned = TensorTree(setup.learned_variance(run.x)).tensors
+    noisy = [var + own for var, own in zip(noisy, learned, strict=True)] if learned else noisy
     if setup.task == "regression":
         variances = [run.parts.unflatten_variance(each) for each in (noisy, model_vars)]
         return Prediction(run.parts.unflatten(means), *variances, notes=run.notes)

@@ -32,6 +32,7 @@ def with_model_var(setup: Setup, x: Any, sampled: Prediction | None) -> Predicti
     mean = known.mean if setup.prediction == "mean" else seen.output
     data = seen.by_pixel(known.data_var)
     parts = parts_at_pixels(model, seen.by_pixel(mean), data, m)
+    assert known.std_error is not None
     error = seen.by_pixel(known.std_error) * _share(parts, data)
     return replace(
         _prediction(seen, parts, error),

@@ -336,6 +336,7 @@ def _prediction(
             model = model * (1 - 1 / found.count)
     if isinstance(setup.residual_var, Tensor) or setup.residual_var:
         data = data + setup.residual_var
+    data = data + problem.learned_variance()
     if setup.task == "regression":
         return Prediction(
             problem.unflatten(mean),

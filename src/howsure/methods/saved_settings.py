@@ -16,6 +16,7 @@ from torch import Tensor
 
 from howsure import noise as noises
 from howsure.files import check_unpacked_size
+from howsure.gaussian_output import Gaussian
 from howsure.methods import METHODS, Method
 from howsure.methods.temperature import TemperatureModel
 from howsure.multipliers import Placement
@@ -23,7 +24,7 @@ from howsure.posterior.variance_model import VarianceModel
 from howsure.setup import Setup
 
 # What a field holds that is no plain value, as a dict with one of these names.
-_TUPLE, _DTYPE, _PLACEMENT = "tuple", "dtype", "placement"
+_TUPLE, _DTYPE, _PLACEMENT, _GAUSSIAN = "tuple", "dtype", "placement", "gaussian"
 _MODELS = {"variance_model": VarianceModel, "temperature_model": TemperatureModel}
 _NOT_NEGATIVE = ("residual_var", "noise_factor", "mask_var", "squared_error", "spread")
 _DTYPES = {"bfloat16": torch.bfloat16}
@@ -65,6 +66,8 @@ def _saved(name: str, value: Any) -> Any:
         return {_TUPLE: [_saved(name, item) for item in value]}
     if isinstance(value, Placement):
         return {_PLACEMENT: {key: _saved(name, item) for key, item in asdict(value).items()}}
+    if isinstance(value, Gaussian):
+        return {_GAUSSIAN: {key: _saved(name, item) for key, item in vars(value).items()}}
     if isinstance(value, VarianceModel | TemperatureModel):
         return {name: value.state()}
     if value in _DTYPES.values():
@@ -101,6 +104,8 @@ def _loaded(value: Any) -> Any:
         if name in value:
             _check_numbers(name, value[name])
             return kind.from_state(value[name])
+    if _GAUSSIAN in value:
+        return Gaussian(**value[_GAUSSIAN])
     if _DTYPE in value:
         return _DTYPES[value[_DTYPE]]
     return Placement(**{key: _loaded(item) for key, item in value[_PLACEMENT].items()})

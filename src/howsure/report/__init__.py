@@ -1,4 +1,13 @@
-"""A report as one HTML file that opens from disk; see docs/report.md."""
+"""A report as one HTML file that opens from disk; see docs/report.md.
+
+>>> hs.report(sure, held_out, "report.html")       # build and write in one call
+"""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 from howsure.report.evaluation import build as build
 from howsure.report.evaluation import from_predictions as from_predictions
@@ -7,3 +16,35 @@ from howsure.report.page import to_html as to_html
 from howsure.report.page import write as write
 from howsure.report.reproduce import decoded as decoded
 from howsure.report.values import Report as Report
+from howsure.uncertain import Uncertain
+
+
+class _CallableModule(ModuleType):
+    """This module, which is also the function that does it all in one call."""
+
+    Options = Options
+    Report = Report
+    build = staticmethod(build)
+    decoded = staticmethod(decoded)
+    from_predictions = staticmethod(from_predictions)
+    to_html = staticmethod(to_html)
+    write = staticmethod(write)
+
+    def __call__(
+        self,
+        sure: Uncertain,
+        data: Iterable[object],
+        path: str | Path = "report.html",
+        *,
+        options: Options | None = None,
+        audit: object = None,
+        show_progress: bool = True,
+    ) -> Path:
+        """Builds the report on held-out data, writes it, and returns its path; see `build`."""
+        chosen = Options() if options is None else options
+        built = build(sure, data, options=chosen, audit=audit, show_progress=show_progress)
+        return write(path, built)
+
+
+sys.modules[__name__].__class__ = _CallableModule
+this_module = cast(_CallableModule, sys.modules[__name__])

@@ -331,10 +331,19 @@ def _svg(ax: Axes) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1">', svg, count=1)
-    # Two decimals of a point are finer than a screen; texts between the tags keep theirs.
-    svg = re.sub("<[^>]+>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), svg)
+    # A tenth of a point is finer than a screen; texts between the tags keep their digits.
+    svg = re.sub("<[^>]+>", lambda tag: _shortened(tag[0]), svg)
     svg = re.sub(r"\s*\n\s*", "\n", svg)
     return re.sub("|".join(_VARIABLES), lambda color: f"var({_VARIABLES[color[0]]})", svg)
+
+
+def _shortened(tag: str) -> str:
+    """A tag without digits that nobody sees, fonts that are the page's, and turns by nothing."""
+    tag = re.sub(r"(\.\d)\d+", r"\1", tag)
+    tag = re.sub(r"font-family: [^;\"]*; ?", "", tag)
+    tag = re.sub(r' transform="rotate\(-?0 [^"]*"', "", tag)
+    tag = re.sub(r"\s*\n\s*([LzMQC])", r"\1", tag)
+    return tag.replace("; ", ";").replace(": ", ":").replace(" L ", "L")
 
 
 def _colors(theme: Theme) -> dict[str, str]:

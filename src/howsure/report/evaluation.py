@@ -20,7 +20,7 @@ from howsure.report.cases import as_images, cases_of
 from howsure.report.charts import search_chart
 from howsure.report.options import Levels, Options, scaled
 from howsure.report.outcomes import Outcome, outcome_of, output_choices, separate_outputs
-from howsure.report.reproduce import code_of, facts, settings_of
+from howsure.report.reproduce import code_of, facts, settings_of, state_of
 from howsure.report.values import Report, Share, View
 from howsure.trees import as_call
 from howsure.uncertain import Uncertain
@@ -53,7 +53,7 @@ def build(
     pictured = replace(options, images=_images(pairs, options))
     whole = [concatenated(batches) for batches in runs]
     found = _judged(whole, target, sure.setup.task, levels, pictured)
-    settings = settings_of(sure, options)
+    settings, state = settings_of(sure, options), state_of(sure)
     return replace(
         found,
         facts=(*facts(sure, whole[levels.start], len(target)), ("Noise levels", str(levels))),
@@ -61,7 +61,8 @@ def build(
         budget=shares_of(runs[levels.start]),
         audit=_as_dict(audit),
         settings=settings,
-        code=code_of(settings),
+        code=code_of(settings, has_state=state is not None),
+        state=state,
     )
 
 

@@ -70,7 +70,7 @@ class Options:
     """
 
     title: str = "How sure is this network?"
-    noise_levels: Sequence[float] = (0.5, 0.75, 1.0, 1.5, 2.0)
+    noise_levels: Sequence[float] = (0.5, 1.0, 2.0)
     inputs: Literal["noisy", "clean"] = "noisy"
     names: Sequence[str] = ()
     case_names: Sequence[str] = ()

@@ -15,7 +15,7 @@ from howsure.prediction import Prediction, class_dim, entropy
 from howsure.trees import TensorTree
 
 # Up to so many outputs can be looked at one by one.
-_SEPARATE = 6
+_SEPARATE = 4
 
 
 @dataclass(frozen=True, eq=False)

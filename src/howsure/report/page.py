@@ -7,9 +7,11 @@ import hashlib
 import json
 import math
 import re
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
+import torch
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -17,18 +19,27 @@ from howsure.files import write_atomically
 from howsure.report.audit_tables import audit_section
 from howsure.report.charts import variables
 from howsure.report.readings import percent, short
+from howsure.report.reproduce import STATE_FILE
 from howsure.report.values import Cell, Report, Table
 
 
 def write(path: str | Path, report: Report) -> Path:
-    """Writes the report as one HTML file, whole or not at all, and returns its path."""
+    """Writes the report as one HTML file, whole or not at all, and returns its path.
+
+    What `fit` found goes into a file beside it, `report.fit.pt`, as `Uncertain.save` writes it.
+    """
     if not isinstance(report, Report):
         raise TypeError(
             f"`report` is a {type(report).__name__}; give what `howsure.report.build` returned."
         )
+    path = Path(path)
+    if report.state is not None:
+        beside = path.with_suffix(".fit.pt")
+        write_atomically(beside, lambda file: torch.save(report.state, file))
+        report = replace(report, code=report.code.replace(STATE_FILE, beside.name))
     page = to_html(report)
-    write_atomically(Path(path), lambda file: file.write(page), text=True)
-    return Path(path)
+    write_atomically(path, lambda file: file.write(page), text=True)
+    return path
 
 
 def to_html(report: Report) -> str:
@@ -45,7 +56,7 @@ def to_html(report: Report) -> str:
         "json": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
     }
     script = _asset("report.js")
-    return environment.from_string(_asset("template.html")).render(
+    page = environment.from_string(_asset("template.html")).render(
         report=report,
         all_levels=_all_levels(report),
         audit=audit_section(report.audit),
@@ -55,6 +66,25 @@ def to_html(report: Report) -> str:
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
     )
+    return _with_shared_styles(page)
+
+
+def _with_shared_styles(page: str) -> str:
+    """The page with one rule for every style of its drawings, which repeat a few of them often."""
+    names: dict[str, str] = {}
+
+    def as_class(style: re.Match[str]) -> str:
+        return f' class="{names.setdefault(style[1], f"s{len(names)}")}"'
+
+    def change(drawing: re.Match[str]) -> str:
+        return re.sub(
+            "<[^>]+>", lambda tag: re.sub(r' style="([^"]*)"', as_class, tag[0]), drawing[0]
+        )
+
+    page = re.sub(r"<svg viewBox=.*?</svg>", change, page, flags=re.DOTALL)
+    rules = "".join(f".{name}{{{style}}}\n" for style, name in names.items())
+    head, end, rest = page.partition("</style>\n</head>")
+    return head + rules + end + rest
 
 
 def _all_levels(report: Report) -> Table:

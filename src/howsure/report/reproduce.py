@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 import howsure
 from howsure.methods.temperature import TemperatureModel
-from howsure.noise import Constant, decode_tensor, encode, to_config
+from howsure.noise import Constant, decode_tensor
 from howsure.posterior.variance_model import VarianceModel, quantile_at, share_below
 from howsure.prediction import Prediction
 from howsure.report.options import Options
@@ -20,11 +19,10 @@ from howsure.report.readings import percent
 from howsure.trees import TensorTree
 from howsure.uncertain import Uncertain
 
-# Settings that `Uncertain.get_extra_state` leaves out because they change the cost and not, or
-# hardly, the result.
-_OPTIONS = ("chunk", "fallback")
-# Numbers on a line of code: at most 24 characters each, so that the lines stay below 80.
-_PER_LINE = 3
+# Settings that fit on a line.
+_SHORT = ("task", "samples", "tolerance", "prediction", "seed", "batch_dim", "chunk", "fallback")
+# Where the state is, beside the page; `write` puts the page's own name in its place.
+STATE_FILE = "report.fit.pt"
 
 
 def versions() -> dict[str, str]:
@@ -92,11 +90,11 @@ def describe_noise(noise: object) -> str:
 
 
 def settings_of(sure: Uncertain, options: Options) -> dict[str, object]:
-    """Everything that a repetition needs, as plain data for JSON."""
-    own = {name: encode(getattr(sure.setup, name)) for name in _OPTIONS}
+    """What was asked for, as short plain data for JSON; what `fit` found is in the state's file."""
+    setup = sure.setup
+    short = {name: getattr(setup, name) for name in _SHORT}
     return {
-        "uncertain": _plain_state(sure),
-        "options": {name: value for name, value in own.items() if value is not None},
+        "uncertain": {"method": sure.method, **short, "noise": describe_noise(setup.noise)},
         "report": {
             "title": options.title,
             "names": [str(name) for name in options.names],
@@ -109,13 +107,10 @@ def settings_of(sure: Uncertain, options: Options) -> dict[str, object]:
     }
 
 
-def _plain_state(sure: Uncertain) -> dict[str, object] | None:
-    """The settings of the wrapper; `None` if one is a function, which is not plain data."""
+def state_of(sure: Uncertain) -> dict[str, Any] | None:
+    """What `Uncertain.save` would write; `None` if a setting is a function, which no file holds."""
     try:
-        to_config(sure.setup.noise)
-        found: Any = encode(sure.get_extra_state())
-        json.dumps(found)
-        return found
+        return sure.get_extra_state()
     except (TypeError, ValueError):
         return None
 
@@ -129,54 +124,26 @@ def decoded(value: object) -> Any:
     return [decoded(item) for item in value] if isinstance(value, list) else value
 
 
-def code_of(settings: dict[str, Any]) -> str:
+def code_of(settings: dict[str, Any], *, has_state: bool) -> str:
     """Python that repeats the report; it needs the model and the data, which only users have."""
-    options = ", ".join(f"{k}={_literal(v)}" for k, v in settings["options"].items())
-    report = ", ".join(f"{k}={_literal(v)}" for k, v in settings["report"].items())
-    lines = [
-        "# `model` is the trained network, `loader` gives batches (inputs, targets).",
-        "import howsure",
-        "from howsure import report",
-        "",
-    ]
-    if settings["uncertain"] is None:
-        lines.append("# The noise or the output is a function of your own: fill in `sure`.")
-        lines.append("sure = howsure.Uncertain(model, noise=..., method=..., rate=...)")
-    else:
-        lines.append(f"sure = howsure.Uncertain(model, {options})")
-        lines += [
-            "state = report.decoded(",
-            *_literal_lines(settings["uncertain"], "    "),
-            ")",
-            "sure.set_extra_state(state)",
+    options = ", ".join(f"{k}={_literal(v)}" for k, v in settings["report"].items())
+    sure = f'sure = howsure.Uncertain.load("{STATE_FILE}", model)  # the file beside this page'
+    if not has_state:
+        sure = (
+            "# The noise or the output is a function of your own: fill in `sure`.\n"
+            "sure = howsure.Uncertain(model, noise=..., method=..., rate=...)"
+        )
+    return "\n".join(
+        [
+            "# `model` is the trained network, `loader` gives batches (inputs, targets).",
+            "import howsure",
+            "from howsure import report",
+            "",
+            sure,
+            f"options = report.Options({options})",
+            'report.write("report.html", report.build(sure, loader, options=options))',
         ]
-    lines += [
-        f"options = report.Options({report})",
-        'report.write("report.html", report.build(sure, loader, options=options))',
-    ]
-    return "\n".join(lines)
-
-
-def _literal_lines(value: object, margin: str, name: str = "", end: str = "") -> list[str]:
-    """Nested plain data as Python; `pprint` takes seconds for the numbers of a posterior."""
-    deeper = margin + " "
-    if isinstance(value, dict) and value:
-        items = ((item, f"{key!r}: ") for key, item in value.items())
-        inner = [line for item, key in items for line in _literal_lines(item, deeper, key, ",")]
-        return [f"{margin}{name}{{", *inner, f"{margin}}}{end}"]
-    if isinstance(value, list) and value:
-        if all(isinstance(item, int | float) for item in value):
-            inner = [deeper + line for line in _number_lines(value)]
-        else:
-            inner = [line for item in value for line in _literal_lines(item, deeper, end=",")]
-        return [f"{margin}{name}[", *inner, f"{margin}]{end}"]
-    return [f"{margin}{name}{value!r}{end}"]
-
-
-def _number_lines(numbers: list[float]) -> list[str]:
-    """Some numbers on every line, with a comma behind each."""
-    starts = range(0, len(numbers), _PER_LINE)
-    return [", ".join(map(repr, numbers[i : i + _PER_LINE])) + "," for i in starts]
+    )
 
 
 def _literal(value: object) -> str:

@@ -107,8 +107,9 @@ class Report:
         budget: Where the variance comes from.
         audit: Tables and verdict of an audit, as `Audit.to_dict()` gives them.
         notes: What the method has to say about its own result.
-        settings: Everything that a repetition needs, as plain data.
+        settings: What was asked for, as short plain data.
         code: Python that repeats it.
+        state: What `Uncertain.save` would write, for the file beside the page.
     """
 
     title: str
@@ -126,6 +127,7 @@ class Report:
     notes: tuple[str, ...] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
     code: str = ""
+    state: Mapping[str, object] | None = None
 
     @property
     def view(self) -> View:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,8 +18,9 @@ from howsure.uncertain.wrapper import Uncertain
 class Ensemble(nn.Module):
     """An equally weighted mixture of wrapped models (Lakshminarayanan et al. 2017).
 
+    >>> p = Ensemble([first, second, third])(x)    # `model_var` is their disagreement
     >>> both = Ensemble([Uncertain(first, 0.01, rate=0.1), Uncertain(second, 0.01, method="adf")])
-    >>> p = both(x)                                # `model_var` includes their disagreement
+    >>> p = both(x)                                # here it includes their disagreement
 
     `state_dict` has every member's weights and settings under `members.0.`, `members.1.`, ...
     """
@@ -36,22 +37,31 @@ class Ensemble(nn.Module):
             raise ValueError("An ensemble needs at least one member.")
         wrapped = [_wrapped(member, options, index) for index, member in enumerate(members)]
         self.members = nn.ModuleList(wrapped)
+        for member in wrapped if len(wrapped) > 1 else ():
+            member.may_be_certain = True  # Their disagreement is uncertainty enough.
 
     def forward(self, *args: Any, **kwargs: Any) -> Prediction:
         """The mixture's prediction for inputs given as to the models themselves."""
-        return mixture([member(*args, **kwargs) for member in self.members])
+        members = [member for member in self.members if isinstance(member, Uncertain)]
+        return mixture([member(*args, **kwargs) for member in members])
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Prediction:
+            """As `forward`; `nn.Module` itself leaves the type open."""
+            ...
 
     def __repr__(self) -> str:
         """How many members, and the first of them, in one line."""
         return f"Ensemble({len(self.members)} members, {self.members[0]!r} first)"
 
-    def fit(self, loader: Iterable[Any], **options: Any) -> list[FitResult]:
-        """Fits every member by itself on the same held-out data; options as in `Uncertain.fit`."""
-        # A data set has a say in the warnings of `fit`; anything else may be gone after one round.
-        batches = loader if hasattr(loader, "dataset") else list(loader)
+    def fit(self, data: Iterable[Any], targets: Any = None, **options: Any) -> list[FitResult]:
+        """Fits every member by itself on the same held-out data; all as in `Uncertain.fit`."""
+        # What is an iterator may be gone after one round.
+        batches = list(data) if isinstance(data, Iterator) else data
         options = repeatable(options)
         members = [member for member in self.members if isinstance(member, Uncertain)]
-        return [member.fit(batches, **options) for member in members]
+        return [member.fit(batches, targets, **options) for member in members]
 
     @torch.no_grad()
     def predict(self, loader: Iterable[Any], *, show_progress: bool = True) -> Prediction:

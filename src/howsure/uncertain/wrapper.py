@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,10 @@ from howsure import calibrate as calibration
 from howsure.arrays import as_tensors, check_tensor, number_range
 from howsure.deploy.compile import Compiled
 from howsure.files import write_atomically
-from howsure.fit import FitResult, ModelPart, fit_method
-from howsure.isolation import identify
+from howsure.fit import FitKeywords, FitResult, ModelPart, fit_method
+from howsure.fit.validation_data import held_out_batches, pairs_of
+from howsure.gaussian_output import Gaussian, recognize
+from howsure.isolation import identify, random_state_kept
 from howsure.methods import Choice, Method, MethodName, choose, method_of
 from howsure.methods.saved_settings import (
     loaded_settings,
@@ -24,12 +26,17 @@ from howsure.methods.saved_settings import (
     saved_method,
     saved_settings,
 )
+from howsure.methods.variance_head import HeteroscedasticModel
 from howsure.moments.rule import Rule, Target
 from howsure.multipliers import Placement, as_placement, describe
 from howsure.noise import NoiseLike, described, note_units
 from howsure.prediction import Prediction, predict_all
 from howsure.settings import PredictionKind, Task
 from howsure.setup import Setup
+from howsure.trees import clone_tensors, is_tracing
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _FORMAT = 5
 
@@ -130,9 +137,13 @@ class Uncertain(nn.Module):
             rules=rules,
             uniforms=uniforms,
         )
+        # Whether a model without noise and fit is no mistake: it is a member of an ensemble.
+        self.may_be_certain = False
         self.last_fit: FitResult | None = None
         self.calibrators: tuple[calibration.Calibrator, ...] = ()
         self._compiled: Compiled | None = None
+        # The model whose output was looked at for a variance of its own.
+        self._looked_at: tuple[object] | None = None
         # What "auto" chose last, for which setup and kind of input.
         self._last_choice: tuple[Setup, Hashable, Choice] | None = None
 
@@ -156,9 +167,16 @@ class Uncertain(nn.Module):
             result = calibrator(result)
         return result
 
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Prediction:
+            """As `forward`; `nn.Module` itself leaves the type open."""
+            ...
+
     def _predicted(self, x: Any) -> Prediction:
         """The prediction before calibration."""
         self._check_model()
+        self._recognize_variance(x)
         method, setup, note = self.choice(x)
         result = self._compiled(setup, method, x) if self._compiled else method(setup, x)
         name = result.method or method.name
@@ -172,6 +190,22 @@ class Uncertain(nn.Module):
         if self.model is not self.setup.model:
             self.setup = self.setup.with_(model=self.model, _facts={})
         self.setup.check_eval_mode()
+
+    def _recognize_variance(self, x: Any) -> None:
+        """Takes a `Normal`, or a dict of a mean and a variance, as such; it is looked at once."""
+        setup = self.setup
+        is_known = self._looked_at is not None and self._looked_at[0] is setup.model
+        if is_known or isinstance(setup.output, Gaussian) or is_tracing():
+            return
+        if setup.task == "regression" and not isinstance(setup.model, nn.ModuleList):
+            if isinstance(setup.model, HeteroscedasticModel) and setup.output is None:
+                gaussian = Gaussian(log_var=1)
+            else:
+                with torch.no_grad(), random_state_kept():
+                    gaussian = recognize(setup.run(clone_tensors(x)), setup.output)
+            if gaussian is not None:
+                self.setup = setup.with_(output=gaussian, _facts={})
+        self._looked_at = (setup.model,)  # A tuple, since a module would be one of the wrapper's.
 
     @property
     def method(self) -> str:
@@ -200,7 +234,7 @@ class Uncertain(nn.Module):
         now = self.setup.kind_of(x)
         if last is not None and setup is self.setup and kind == now:
             return last
-        found = choose(self.setup, x)
+        found = choose(self.setup, x, may_be_certain=self.may_be_certain)
         self._last_choice = self.setup, now, found
         return found
 
@@ -214,18 +248,38 @@ class Uncertain(nn.Module):
         return self
 
     def fit(
-        self, loader: Iterable[Any], *, model: ModelPart | None = "auto", **options: Any
+        self,
+        data: Iterable[Any],
+        targets: Any = None,
+        *,
+        model: ModelPart | None = "auto",
+        **options: Unpack[FitKeywords],
     ) -> FitResult:
         """Fits the model variance on held-out data, by the negative log likelihood.
 
         >>> sure.fit(held_out, train_inputs=frames)    # the frames need no labels
+        >>> sure.fit(X, y)                             # tensors, arrays, or tables of pandas
+        >>> sure.fit(loader, targets="labels")         # batches that are dicts
         >>> sure.fit(held_out, model="dropout")        # the paper's: a dropout rate
 
-        The data must be held out from training and carry the noise of deployment; see
-        `howsure.fit.fit_method` for the options. Calibrators are dropped, since they were fitted
-        to other settings.
+        Calibrators are dropped, since they were fitted to other settings.
+
+        Args:
+            data: Held out from training, with the noise of deployment: a loader or data set of
+                (inputs, targets), a pair of arrays, or the inputs alone, with `targets`.
+            targets: The targets; or where they are in every batch: a key or a function.
+            model: What stands for the model's own uncertainty, as in `howsure.fit.fit_method`.
+            **options: See `howsure.fit.PosteriorSearch`, `TemperatureSearch` and `Search`.
         """
         self._check_model()
+        loader = held_out_batches(data, targets, self.model)
+        loader = list(loader) if isinstance(loader, Iterator) else loader
+        try:
+            first = next(pairs_of(loader, model=self.model))
+        except (TypeError, ValueError):  # `fit_method` says what is wrong, options first.
+            first = None
+        if first is not None:
+            self._recognize_variance(first[0])
         method = self._method or self.method
         fitted, fit = fit_method(self.setup, method, loader, model=model, **options)
         self.setup = fitted.with_(fitted_to=identify(self.model))

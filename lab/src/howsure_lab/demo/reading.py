@@ -55,7 +55,7 @@ def _on_noisy(noisy: Outcome, clear: Outcome) -> str:
 def _on_unseen(outcome: Outcome, clear: Outcome) -> str:
     auroc = outcome.auroc_against(clear)
     return (
-        f"- {outcome.name}: not in training, and nobody told howsure. The std is "
+        f"- {outcome.name}: unseen in training and in fitting. The std is "
         f"{outcome.mean_std / clear.mean_std:.1f} times that on clear roads, which "
         f"{detected(auroc)} (AUROC {auroc:.2f}), and its median novelty is "
         f"{outcome.novelty:.1f}; the error is "
@@ -100,7 +100,7 @@ def judged(outcome: Outcome) -> str:
 def detected(auroc: float) -> str:
     """How well the std distinguishes a condition from the clear one."""
     if auroc >= 0.9:
-        return "distinguishes it from clear nearly always"
+        return "separates it from clear almost perfectly"
     if auroc >= 0.7:
         return "often distinguishes it from clear"
     return "does not distinguish it from clear"

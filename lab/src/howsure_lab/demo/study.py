@@ -12,6 +12,7 @@ import howsure as hs
 from howsure import report
 from howsure.fit import PosteriorFit
 from howsure.prediction import concatenated
+from howsure.report import Report
 from howsure.uncertain import Uncertain
 from howsure_lab.demo.conditions import BATCH, CLEAR, CONDITIONS, NOISY, Condition, Roads
 from howsure_lab.demo.outcome import Outcome
@@ -56,14 +57,14 @@ class Study:
         """What howsure was told about a condition."""
         if outcome is self.clear:
             return "(known)"
-        return "(noise told)" if outcome.condition.name == NOISY.name else "(nobody told)"
+        return "(noise level given)" if outcome.condition.name == NOISY.name else "(unseen)"
 
     @property
     def method(self) -> str:
         """The method that made the predictions; several where "auto" chose differently."""
         return ", ".join(dict.fromkeys(outcome.prediction.method for outcome in self.outcomes))
 
-    def report(self) -> report.Report:
+    def report(self) -> Report:
         """The report on clear roads, with a slider over cameras up to the noisy one."""
         factors = (0.5, 1.0, 2.0, NOISY.noise_std / CLEAR.noise_std)
         options = report.Options(

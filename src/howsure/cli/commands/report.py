@@ -36,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--noise-levels",
         type=numbers,
-        default=(0.5, 0.75, 1.0, 1.5, 2.0),
+        default=(0.5, 1.0, 2.0),
         metavar="F,F,...",
         help="multiples of the sensor's std, for the slider",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import distributed
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
@@ -16,7 +16,7 @@ from howsure.uncertain import Uncertain
 Result = TypeVar("Result")
 
 
-def fit(sure: Uncertain, loader: Iterable[object], **options: object) -> Fit:
+def fit(sure: Uncertain, loader: Iterable[object], **options: Any) -> Fit:
     """Finds what `sure.fit` finds, each process working on its share of the batches.
 
     Every process must give the same model and the same loader, in the same order; each reads all

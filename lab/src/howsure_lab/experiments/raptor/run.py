@@ -92,6 +92,7 @@ def scores(p: Prediction, truth: Tensor, samples: int) -> dict[str, Any]:
     `within` is the share of them within two standard errors: the prediction's own, which it
     states, and that of the truth.
     """
+    assert p.std_error is not None
     std, own = p.std.double(), p.std_error.double()
     error = (own.square() + truth.square() / (2 * samples)).sqrt()
     ratio = std / truth
