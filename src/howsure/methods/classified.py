@@ -119,14 +119,14 @@ def with_temperature(prediction: Prediction, scores: ClassScores | None) -> Pred
     share = scores.model_share.reshape(-1, *(1,) * (p.dim() - 1)).to(before)
     added = share * (p * (1 - p) - before).clamp(min=0)
     std = (before + added).sqrt()
-    expected = prediction.expected_entropy
-    assert expected is not None
+    expected, error = prediction.expected_entropy, prediction.std_error
+    assert expected is not None and error is not None
     kept = 1 - scores.model_share.reshape(-1, *(1,) * (expected.dim() - 1)).to(expected)
     return replace(
         prediction,
         model_var=prediction.model_var + added,
         expected_entropy=kept * expected,
-        std_error=prediction.std_error
+        std_error=error
         * torch.where(std > 0, (1 - share) * before.sqrt() / torch.where(std > 0, std, 1.0), 1.0),
         notes=(*prediction.notes, *scores.notes),
         novelty=scores.novelty,
