@@ -77,8 +77,11 @@ def test_torchscript_predicts_and_has_no_masks(kind):
     model = torch.jit.script(python) if kind == "scripted" else torch.jit.trace(python, X[:4])
     expected = hs.Uncertain(python, noise=0.01)(X[:4])
     torch.testing.assert_close(hs.Uncertain(model, noise=0.01)(X[:4]).std, expected.std)
-    with pytest.raises(ValueError, match="use the Python module"):
-        hs.Uncertain(model, noise=0.01).fit(held_out(X, Y), show_progress=False)
+    sure = hs.Uncertain(model, noise=0.01)
+    result = sure.fit(held_out(X, Y), show_progress=False)
+    assert "use the Python module" in result.notes[0]
+    p = sure(torch.cat([X[:4], 100 * X[:4]]))
+    assert bool((p.novelty[4:] > 3).all()) and p.std[4:].mean() > p.std[:4].mean()
 
 
 def test_a_compiled_model_has_the_masks_of_its_module():

@@ -65,7 +65,10 @@ class Watched:
         seen = look(setup, x)
         rows = len(seen.logits)
         kept = slice(0, rows - 1) if rows > 1 else torch.zeros(2, dtype=torch.long)
-        fewer = look(setup, _rows(x, kept))
+        try:
+            fewer = look(setup, _rows(x, kept, setup.batch_dim or 0))
+        except Exception as error:  # A model for its own batch size can fail in any way.
+            raise NoDistancesError(ROWS_MIX) from error
         if not _same(seen.logits[kept], fewer.logits):
             raise NoDistancesError(ROWS_MIX)
         names = [n for n, each in seen.inputs.items() if _same(each[kept], fewer.inputs.get(n))]
@@ -97,9 +100,15 @@ def activations(setup: Setup, x: object, wanted: Sequence[str] | None = None) ->
     return read(setup, x, wanted)
 
 
-def _rows(x: object, kept: slice | Tensor) -> object:
+def _rows(x: object, kept: slice | Tensor, axis: int) -> object:
     """Some rows of an input."""
-    return map_leaves(lambda t: t[kept] if isinstance(t, Tensor) and t.dim() else t, x)
+
+    def choose(leaf: object) -> object:
+        if not isinstance(leaf, Tensor) or leaf.dim() <= axis:
+            return leaf
+        return leaf.movedim(axis, 0)[kept].movedim(0, axis)
+
+    return map_leaves(choose, x)
 
 
 def _same(one: Tensor, two: Tensor | None) -> bool:

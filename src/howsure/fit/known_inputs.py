@@ -291,7 +291,7 @@ class _Part:
 
 def _watched(setup: Setup, x: object) -> Watched | None:
     """The layers whose inputs have distances; `None` if there are none."""
-    if setup.batch_dim != 0:
+    if setup.batch_dim is None:
         return None
     try:
         watched = Watched.of(setup, x, lambda setup, x: read_layers(setup, x)[0])

@@ -140,7 +140,9 @@ def _why_no_posterior(setup: Setup, method: Method | None, x: object) -> str | N
         watching = setup.watching(x)
         outputs = outputs_of(watching, x)
     except NothingToDropError:
-        return "the model has no layers to multiply"
+        is_script = isinstance(setup.model, torch.jit.ScriptModule)
+        advice = ", or hides them as TorchScript does: use the Python module" if is_script else ""
+        return f"the model has no layers to multiply{advice}"
     if outputs > MOST_OUTPUTS:
         can_be_dense = method is None or method.has_dense_posterior
         reason = f"{outputs} outputs are too many for a backward pass each"

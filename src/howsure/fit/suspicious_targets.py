@@ -50,7 +50,7 @@ def describe_suspicions(inputs: Tensor, outputs: Tensor, targets: Tensor) -> lis
         )
     error = float(((f - y) / scale).square().mean().sqrt())
     varies = bool((y.std(0) > 0).all())
-    if varies and error < _VANISHING:
+    if varies and 0 < error < _VANISHING:  # Errors of 0 are refused by all fits.
         sentences.append(
             f"The held-out errors are {error:.1e} of the targets' std, as on training data: the "
             "std will be as small; fit on data that the network has not seen."

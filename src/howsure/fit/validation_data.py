@@ -187,9 +187,9 @@ def warn_of_targets(setup: Setup, pairs: list[tuple[object, Tensor]]) -> None:
         floats = [t for t in tensors_of(x) if t.dim() > axis]
         if len(tensors) != 1 or tensors[0].shape != y.shape or y.dim() <= axis or not floats:
             return  # A fit says what does not fit together.
-        inputs.append(rows_in_front(floats[0], axis).flatten(1)[:, :_COMPARED])
-        outputs.append(rows_in_front(tensors[0], axis).flatten(1)[:, :_COMPARED])
-        targets.append(rows_in_front(y, axis).flatten(1)[:, :_COMPARED].to(tensors[0].device))
+        for parts, tensor in ((inputs, floats[0]), (outputs, tensors[0]), (targets, y)):
+            rows = rows_in_front(tensor, axis)
+            parts.append(rows.reshape(len(rows), -1)[:, :_COMPARED].to(tensors[0].device))
         if any(len(t) != len(targets[-1]) for t in (inputs[-1], outputs[-1])):
             return
     if len({t.shape[1:] for t in inputs}) > 1:

@@ -59,10 +59,11 @@ def read_layers(
 
     In place of logits they have all outputs of an input in one row.
     """
-    reader = _Reader(setup.model, wanted)
+    axis = setup.batch_dim or 0
+    reader = _Reader(setup.model, wanted, axis, rows_of(x, axis))
     with torch.no_grad(), torch.random.fork_rng(devices=[]), reader:
         output = setup.run(clone_tensors(x))
-    return reader.activations(output, rows_of(x)), output
+    return reader.activations(output), output
 
 
 def summarize_inputs(x: Any, batch_dim: int | None) -> Tensor:  # (batch, numbers)
@@ -102,11 +103,17 @@ def logits_of(output: Any) -> Tensor:
 
 
 class _Reader(Operations):
-    """Notes what goes into the layers, and what comes out."""
+    """Notes what goes into the layers, and what comes out.
 
-    def __init__(self, model: Any, wanted: Collection[str] | None) -> None:
+    Rows are in front, or on the axis that counts the inputs of the model, if one is as long.
+    """
+
+    def __init__(
+        self, model: Any, wanted: Collection[str] | None, axis: int = 0, rows: int = 0
+    ) -> None:
         super().__init__()
         self.wanted = wanted
+        self.axis, self.rows = axis, rows
         self.names = LayerNames(model)
         self.calls: Counter[str] = Counter()
         self.inputs: dict[str, Tensor] = {}
@@ -123,18 +130,24 @@ class _Reader(Operations):
             return func(*args, **kwargs)
         dims, data = spatial_dims(base_name(func)), self._data(args, kwargs)
         # Before the call, which may write into its input.
-        self.inputs |= {} if data is None else _pooled(name, data, dims)
+        self.inputs |= {} if data is None else _pooled(name, self._rows_first(data), dims)
         if data is not None and data.dim() > 2:
             self.averaged.add(name)
         result = func(*args, **kwargs)
         if self.wanted is None and isinstance(result, Tensor):
-            self.outputs |= _pooled(name, result, dims)
+            self.outputs |= _pooled(name, self._rows_first(result), dims)
         return result
 
-    def activations(self, output: Any, rows: int) -> Activations:
+    def _rows_first(self, data: Tensor) -> Tensor:
+        axis = self.axis
+        is_there = axis and data.dim() > axis and data.shape[axis] == self.rows
+        return data.movedim(axis, 0) if is_there else data
+
+    def activations(self, output: Any) -> Activations:
         """What was noted, with all outputs of an input in one row."""
-        tensors = [t for t in TensorTree(output).tensors if t.dim() and len(t) == rows]
-        flat = torch.cat([t.detach().reshape(rows, -1) for t in tensors], 1)
+        tensors = [self._rows_first(t.detach()) for t in TensorTree(output).tensors]
+        by_row = [t.reshape(self.rows, -1) for t in tensors if t.dim() and len(t) == self.rows]
+        flat = torch.cat(by_row, 1) if by_row else torch.zeros(self.rows, 0)
         return Activations(flat, self.inputs, self.outputs, frozenset(self.averaged))
 
     def _data(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
