@@ -1,5 +1,6 @@
 """Fits of dense outputs: their weights, folds and predictions."""
 
+import pytest
 import torch
 from dense_networks import SIDE, Dense, data, images
 
@@ -112,6 +113,7 @@ def test_the_mean_over_noise_is_predicted_if_asked_for(net):
     assert not torch.allclose(wrapped(x).mean, net(x), atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:1 of 20 held-out rows:howsure.HowsureWarning")
 def test_folds_are_images_that_have_not_been_seen(net):
     x, y = data(20, 1)
     x[7] = 9.0  # So far from all others that it is new unless the posterior has seen it.

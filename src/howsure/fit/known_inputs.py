@@ -212,7 +212,7 @@ def gather_known(
         train_inputs: Unlabelled inputs; `None` takes the held-out ones in folds.
         masks: Whether there is a posterior over multipliers.
         note: Why there is none.
-        fewest: How many inputs are needed.
+        fewest: How many unlabelled inputs are needed.
         show: Show progress.
     """
     watched = _watched(setup, batches[0][0])
@@ -252,7 +252,7 @@ def gather_known(
             if seen is not None and part.gathered is not None:
                 part.gathered.add(seen.select(chosen.to(seen.logits.device)), centers, generator)
     count = sum(part.count for part in parts)
-    if count < fewest:
+    if is_training and count < fewest:
         raise ValueError(
             f"There are {count} training inputs, and the posterior needs at least {fewest}, "
             "better some hundred."

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from howsure.errors import HowsureWarning
 from howsure.fit.stress import Stress
 
 # The share of the usual number of held-out inputs from which a fit is rough and not an error.
@@ -62,6 +63,7 @@ def check_count(batches: Sequence[tuple[object, Tensor]], fewest: int, what: str
     if _LEAST_SHARE * fewest <= count < fewest:
         warnings.warn(
             f"There are {count} held-out inputs; a {what} from fewer than {fewest} is rough.",
+            HowsureWarning,
             stacklevel=6,
         )
     elif count < fewest:
