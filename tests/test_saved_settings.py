@@ -71,6 +71,7 @@ OTHER = {
         ("said",),
     ),
     "uniforms": (torch.rand(2, 3), torch.rand(2, 4)),
+    "fitted_to": ("layers", torch.rand(5)),
 }
 REFUSED = {"rules": {torch.relu: find(torch.relu)}}
 
@@ -184,9 +185,8 @@ def test_settings_of_another_network_are_refused(tmp_path, monkeypatch, exact):
     monkeypatch.setattr("howsure.posterior.laplace.SKETCHED", 8)
     fitted(16).save(tmp_path / "sure.pt")
     other = fitted(24).model
-    sure = hs.Uncertain.load(tmp_path / "sure.pt", other)
-    with pytest.raises(ValueError, match="with 16 multipliers, but this network has 24"):
-        sure(torch.randn(2, 3))
+    with pytest.raises(ValueError, match="belongs to a network with other layers"):
+        hs.Uncertain.load(tmp_path / "sure.pt", other)
 
 
 def test_what_another_version_has_fitted_is_refused():

@@ -15,8 +15,8 @@ _HEAD = """\
 # Benchmarks
 
 How long a prediction takes, in plain forward passes of the same network. `make bench` measures it
-and writes this page; the numbers are in `benchmarks/results/`. One thread, float32. All passes of
-a network take turns in one process, and the shortest time of each counts. Weights are random, with
+and writes this page; the numbers are in `benchmarks/results/`. One thread, float32. All variants
+are interleaved in one process; we report the fastest run of each. Weights are random, with
 activations of usual size; beyond that speed does not depend on them. Cost says little without
 accuracy: `python benchmarks/time_to_accuracy.py --data PATH` measures both, and
 [gradients](gradients.md#accuracy-on-real-networks) has the accuracy on trained networks.

@@ -23,6 +23,9 @@ from torch._ops import OpOverload
 # Tensors without memory, on which a trace runs.
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+# The class of all dropout layers, which has no public name.
+from torch.nn.modules.dropout import _DropoutNd as AnyDropout
+
 # Nested structures with the paths of their leaves; `torch.utils.pytree` came later than torch 2.6.
 from torch.utils import _pytree as pytree
 
@@ -30,6 +33,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
 
 __all__ = [
+    "AnyDropout",
     "FakeTensorMode",
     "OpOverload",
     "compile_graph",

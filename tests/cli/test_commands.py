@@ -210,7 +210,7 @@ def test_export_writes_a_program_that_predict_can_check(project, howsure):
     with torch.no_grad():
         expected = hs.Uncertain(loaded(), noise=hs.noise.std(0.1), method="adf")(inputs())
     torch.testing.assert_close(program(inputs())["data_var"], expected.data_var)
-    assert hs.deploy.exporting.read_metadata("sure.pt2")["units"] == "rad"
+    assert hs.deploy.export.read_metadata("sure.pt2")["units"] == "rad"
 
 
 def test_rules_can_be_searched(howsure, refused, project):

@@ -67,6 +67,7 @@ def test_the_part_can_be_chosen(roads, howsure, refused):
     refused(*command, "--train-inputs", "wide.npy", words="same way")
 
 
-def test_a_posterior_too_large_for_json_names_the_other_file(roads, howsure, refused):
+def test_a_posterior_too_large_for_json_names_the_other_file(roads, howsure):
     command = ("fit", NET, "held_out.npz", "--noise-std", "0.1", "--model-args", '{"hidden": 1500}')
-    refused(*command, "--out", "settings.json", words="settings.pt")
+    ran = howsure(*command, "--out", "settings.json")
+    assert ran.code == 2 and "give `--out settings.pt`" in ran.err.splitlines()[-1]

@@ -203,7 +203,8 @@ def test_an_exported_program_of_a_fixed_batch(project, howsure, refused):
     refused("predict", "net.pt2", "seven.npy", *options, words="takes 5 rows at a time")
     budget = ("budget", "net.pt2", "x.npy", "--trust", "--noise-std", "0.1", "--rows", "7")
     assert howsure(*budget).code == 0
-    refused("check", "net.pt2", "--shape", "3", "--weights", "weights.pt", words="its own weights")
+    check = ("check", "net.pt2", "--trust", "--shape", "3", "--weights", "weights.pt")
+    refused(*check, words="its own weights")
 
 
 def test_a_program_exported_in_train_mode_is_refused(project, refused):

@@ -105,7 +105,7 @@ def test_a_file_in_place_of_a_folder(project, refused):
 def test_wrong_settings_are_told(project, refused, arguments, words):
     (project / "bad.json").write_text("[1, 2")
     (project / "half.json").write_text(
-        '{"format": "howsure settings 1", "uncertain": {"format": 4}}'
+        '{"format": "howsure settings 1", "uncertain": {"format": 5}}'
     )
     refused(*arguments, words=words)
 

@@ -59,6 +59,10 @@ WRITTEN_SINCE = [
 ]
 
 
+# With version 0.3.
+WRITTEN_SINCE += [('{"kind": "gray_levels", "var": 0.25, "white": 1.0}', [0.25] * 3)]
+
+
 @pytest.mark.parametrize(("text", "var"), WRITTEN + WRITTEN_SINCE)
 def test_files_of_every_version_are_read(text, var):
     found = noise.from_config(json.loads(text))

@@ -179,7 +179,7 @@ class PosteriorFit:
             n for n, g in zip(("neighbor", "layers"), model.growth.mT, strict=True) if g.any()
         ]
         if model.has_novelty:
-            by = ["gradients"] * (posterior is not None) + scores + ["range of the inputs"]
+            by = ["multipliers"] * (posterior is not None) + scores + ["range of the inputs"]
             lines.append(
                 f"novelty by {', '.join(by)}; the variance grows with its power {model.exponent:g}"
             )

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from howsure.gaussian_output import Gaussian
 from howsure.isolation import modules_of, random_state_kept
 from howsure.multipliers import uncounted_dropout
 from howsure.prediction import Prediction
+from howsure.private_torch import AnyDropout
 from howsure.probe import DRAWS, RANDOM, probe_model
 from howsure.problem import Probe, Sources
 from howsure.setup import Setup
@@ -164,7 +164,7 @@ def _uncounted(setup: Setup, x: Any) -> tuple[str, ...]:
 def nothing_unsure(setup: Setup) -> str:
     """What to say about a setup without anything random, and what to do."""
     has_dropout = any(
-        isinstance(module, _DropoutNd)
+        isinstance(module, AnyDropout)
         or (isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) and module.dropout > 0)
         for module in modules_of(setup.model)
     )

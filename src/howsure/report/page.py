@@ -33,12 +33,18 @@ def write(path: str | Path, report: Report) -> Path:
             f"`report` is a {type(report).__name__}; give what `howsure.report.build` returned."
         )
     path = Path(path)
+    beside = path.with_suffix(".fit.pt")
+    is_new = report.state is not None and not beside.exists()
     if report.state is not None:
-        beside = path.with_suffix(".fit.pt")
         write_atomically(beside, lambda file: torch.save(report.state, file))
         report = replace(report, code=report.code.replace(STATE_FILE, beside.name))
-    page = to_html(report)
-    write_atomically(path, lambda file: file.write(page), text=True)
+    try:
+        page = to_html(report)
+        write_atomically(path, lambda file: file.write(page), text=True)
+    except BaseException:
+        if is_new:
+            beside.unlink(missing_ok=True)
+        raise
     return path
 
 

@@ -197,7 +197,8 @@ class Uncertain(nn.Module):
         is_known = self._looked_at is not None and self._looked_at[0] is setup.model
         if is_known or isinstance(setup.output, Gaussian) or is_tracing():
             return
-        if setup.task == "regression" and not isinstance(setup.model, nn.ModuleList):
+        is_list = isinstance(setup.model, (nn.ModuleList, Sequence))
+        if setup.task == "regression" and not is_list:
             if isinstance(setup.model, HeteroscedasticModel) and setup.output is None:
                 gaussian = Gaussian(log_var=1)
             else:

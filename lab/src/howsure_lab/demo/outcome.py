@@ -63,7 +63,8 @@ class Outcome:
     @property
     def nll(self) -> float:
         """Mean negative log-likelihood, without 1/2 log 2 pi."""
-        return float(metrics.nll(self.mean, self.var, self.true))
+        nu = self.prediction.degrees_of_freedom
+        return float(metrics.nll(self.mean, self.var, self.true, degrees_of_freedom=nu))
 
     def nll_of_one_std(self, std: float) -> float:
         """The same if every prediction had this std."""
@@ -72,7 +73,8 @@ class Outcome:
     @property
     def coverage(self) -> float:
         """Share of true angles inside the 95 % interval."""
-        return float(metrics.coverage(self.mean, self.var, self.true, level=0.95))
+        low, high = (end.flatten() for end in self.prediction.interval(0.95))
+        return float(((low <= self.true) & (self.true <= high)).double().mean())
 
     def coverage_of_one_std(self, std: float) -> float:
         """The same if every prediction had this std."""
