@@ -252,7 +252,7 @@ def gather_known(
             if seen is not None and part.gathered is not None:
                 part.gathered.add(seen.select(chosen.to(seen.logits.device)), centers, generator)
     count = sum(part.count for part in parts)
-    if count < fewest:
+    if is_training and count < fewest:
         raise ValueError(
             f"There are {count} training inputs, and the posterior needs at least {fewest}, "
             "better some hundred."
