@@ -310,13 +310,13 @@ def _reference(held_out: HeldOut, known: Known, search: PosteriorSearch) -> Vari
     scores, error = held_out.scores, held_out.error
     nothing = torch.zeros_like(error[0])
     nearest = float(scores.nearest.quantile(KNOWN))
-    distances = None if known.activations is None else known.activations.distances
+    distances = None if known.distances is None else known.distances.whole
     # Without gradients the layers alone say how far away an input is.
     by_layers = 1.0 if known.note and distances is not None else 0.0
     growth = torch.stack([nothing, nothing + by_layers], 1)
     is_bounded = search.cap and search.masks
     return VarianceModel(
-        posterior=known.posterior,
+        posterior=None if known.posterior is None else known.posterior.whole,
         distances=distances,
         input_range=known.input_range,
         residual_var=nothing,
