@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.fit import PosteriorSearch, Search, TemperatureSearch
-from howsure.fit.keywords import FitKeywords
+from howsure.fit import FitKeywords, PosteriorSearch, Search, TemperatureSearch
 
 
 class WithVariance(nn.Module):

@@ -10,7 +10,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import nn
 
 import howsure as hs
-from howsure.fit import settling
+from howsure.fit import dropout
 
 QUIET = {"show_progress": False, "samples": 0}
 
@@ -128,14 +128,14 @@ def test_a_rate_is_believed_only_near_a_pass(net, noise):
 def test_rates_that_never_settle_end_at_the_best_pass(net, monkeypatch):
     """Data variance that jumps with the rate: every pass asks for the other side of the jump."""
     x, y = held_out(net, 500, rate=0.1, noise=0.01)
-    true_terms = settling.terms_of
+    true_terms = dropout.terms_of
 
     def jumping(setup, name, batch):
         terms = true_terms(setup, name, batch)
         huge = 100 * terms.error.mean() * torch.ones_like(terms.data)
         return replace(terms, data=huge if float(terms.odds[0]) > 0.05 else terms.data)
 
-    monkeypatch.setattr(settling, "terms_of", jumping)
+    monkeypatch.setattr(dropout, "terms_of", jumping)
     with pytest.warns(UserWarning, match="did not settle within 6 passes") as caught:
         fit = hs.Uncertain(net, 0.01, "gradients").fit([(x, y)], **QUIET)
     assert 0.02 < fit.rate <= 0.05, "the bracket closes in on the jump from below"

@@ -104,7 +104,7 @@ def test_what_is_not_the_users_fault_has_exit_code_1(project, howsure, monkeypat
     def fail(*arguments, **options):
         raise RuntimeError("out of\n cheese")
 
-    monkeypatch.setattr("howsure.fit.method.search_closed_form", fail)
+    monkeypatch.setattr("howsure.fit.dropout.search_closed_form", fail)
     ran = howsure(*FIT_A_RATE)
     assert ran.code == 1
     assert "RuntimeError: out of cheese" in ran.err and "--debug" in ran.err

@@ -115,7 +115,7 @@ def test_a_model_without_modules_has_no_head():
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"held_out": [data(3, 1)]}, "at least 4"),
+        ({"held_out": [data(3, 1)]}, "at least 4, better 10"),
         ({"train_inputs": images(9, 0)}, "at least 10"),
         ({"train_inputs": torch.rand(20, 1, SIDE, 8)}, "prepare both"),
         ({"train_inputs": data(12, 1)[0]}, "has not seen"),

@@ -118,7 +118,8 @@ def test_folds_are_images_that_have_not_been_seen(net):
     x, y = data(20, 1)
     x[7] = 9.0  # So far from all others that it is new unless the posterior has seen it.
     crossed, seen = hs.Uncertain(net), PixelGram()
-    crossed.fit([(x, y)], dense_masks="head", show_progress=False)
+    with pytest.warns(UserWarning, match="1 of 20 held-out rows"):
+        crossed.fit([(x, y)], dense_masks="head", show_progress=False)
     found = at_pixels(crossed.setup, x, "head")
     model = crossed.setup.variance_model
     seen.add(found)

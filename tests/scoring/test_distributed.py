@@ -12,7 +12,7 @@ import howsure as hs
 from howsure import metrics
 from howsure.data.distributed import evaluate, fit
 from howsure.data.distributed.sharing import sharded
-from howsure.fit.share import Share
+from howsure.fit.options import Share
 from howsure.noise import to_config
 from nets import perceptron
 

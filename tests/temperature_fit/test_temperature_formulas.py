@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from howsure.fit import TemperatureFit, known_activations
 from howsure.fit.temperature import best_temperature
 from howsure.methods.activations import read
-from howsure.posterior import distances as distances_module
+from howsure.posterior import distances as layer_distances
 
 
 def test_the_constant_is_that_of_an_independent_optimiser(net):
@@ -177,16 +177,16 @@ def test_other_inputs_are_not_corrupted_unless_asked(sure):
 def test_neighbours_layers_and_widths_are_capped(net, monkeypatch):
     monkeypatch.setattr(known_activations, "MOST_NEIGHBOURS", 70)
     monkeypatch.setattr(known_activations, "MOST_LAYERS", 2)
-    for module in (known_activations, distances_module):
+    for module in (known_activations, layer_distances):
         monkeypatch.setattr(module, "MOST_NUMBERS", 8)
-    monkeypatch.setattr(distances_module, "MOST_FEATURES", 8)
+    monkeypatch.setattr(layer_distances, "MOST_FEATURES", 8)
     known = blobs(200, 0)[0]
     own = fitted(net, options={"train_inputs": known})
     distances = own.setup.temperature_model.distances
     assert distances.count == 200 and distances.neighbours.shape == (70, 8)
     assert [layer.name for layer in distances.layers] == ["0", "4"]
     assert [len(layer.mean) for layer in distances.layers] == [2, 8]
-    every = distances_module.direction(read(own.setup, known).inputs["4"])
+    every = layer_distances.direction(read(own.setup, known).inputs["4"])
     nearest = torch.cdist(distances.neighbours, every).min(1).values
     assert float(nearest.max()) < 1e-3
     assert float(own(FAR).novelty.min()) > 3

@@ -15,7 +15,7 @@ from operator import add
 import torch
 from torch import Tensor
 
-from howsure.fit.folds import FOLDS, Batches, folds_of
+from howsure.fit.folds import FOLDS, Batches, CrossFit, folds_of
 from howsure.fit.inputs import unseen_inputs
 from howsure.fit.known_inputs import HeldOut, Known, squared_error
 from howsure.fit.labelled import PIXELS
@@ -27,7 +27,7 @@ from howsure.methods.gradients import CONTRADICTED, ROWS_MIXED
 from howsure.methods.pixel_directions import has_derivatives
 from howsure.methods.pixel_head import NoPixelHeadError, head_of
 from howsure.methods.pixels import gradients_at_pixels
-from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW
+from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW, Posterior
 from howsure.posterior.pixels import PixelGradients, PixelGram
 from howsure.posterior.variance_model import ALL_LAYERS, KNOWN, Scores, VarianceModel, quantiles_of
 from howsure.probe import RANDOM, probe_model
@@ -93,7 +93,7 @@ def fit_dense(
     stress = None if search.stress == "auto" or not search.growth else search.stress
     changes = corruptions(stress, batches[0][0])
     stressed = [images.judged(change)[0] for change in changes]
-    fit = fit_variance(clean, stressed, images.known, search)
+    fit = fit_variance(clean, stressed, Known(images.posterior), search)
     model = _with_joint_novelty(replace(fit.model, head=images.head), joint)
     fit = replace(fit, model=model, count=len(joint), known=images.count)
     return setup.with_(variance_model=model), fit
@@ -115,7 +115,7 @@ class _Images:
         setup: The setup without a variance model.
         batches: The held-out images and their targets.
         head: Of which layers the masks are.
-        known: The posteriors.
+        posterior: The posterior.
         count: Images of which the posterior was made.
         show_progress: Show a bar.
     """
@@ -123,7 +123,7 @@ class _Images:
     setup: Setup
     batches: Batches
     head: str
-    known: Known
+    posterior: CrossFit[Posterior]
     count: int
     show_progress: bool
 
@@ -131,12 +131,8 @@ class _Images:
     def of(cls, setup: Setup, batches: Batches, search: PosteriorSearch) -> _Images:
         """With the posterior of unlabelled images, or of the held-out ones in folds."""
         head = _head(setup, batches[0][0], search)
-        if search.train_inputs is not None:
-            gram = _from_training(setup, head, batches, search.train_inputs)
-            known = Known(gram.posterior(RIDGE))
-        else:
-            gram, known = _cross_fitted(setup, head, batches)
-        return cls(setup, batches, head, known, gram.inputs, search.show_progress)
+        posterior, count = _gather_known(setup, head, batches, search)
+        return cls(setup, batches, head, posterior, count, search.show_progress)
 
     def judged(self, change: Callable[[object], object]) -> tuple[HeldOut, Tensor]:
         """Some pixels of every image, and the mean of m over all, (images, outputs)."""
@@ -162,7 +158,11 @@ class _Images:
             )
         mean, data = self._predicted(seen, x)
         flat = seen.by_pixel(target.reshape(seen.output.shape).double())
-        m = self._m(seen, number)
+        m = self.posterior.score(
+            len(seen.channels),
+            number,
+            lambda posterior, rows: seen.select(rows).predictive_variance(posterior),
+        )
         error = squared_error(flat, mean.to(seen.output.dtype))
         return mean, data, m, flat, error
 
@@ -175,17 +175,6 @@ class _Images:
         if self.setup.prediction == "mean":
             mean = seen.by_pixel(found.mean).double()
         return mean, seen.by_pixel(found.data_var).double()
-
-    def _m(self, seen: PixelGradients, number: int) -> Tensor:
-        """Each image by a posterior that has not seen it."""
-        assert self.known.posterior is not None
-        if self.known.folds is None:
-            return seen.predictive_variance(self.known.posterior)
-        folds = folds_of(len(seen.channels), number).tolist()
-        by_image = [
-            seen.select([i]).predictive_variance(self.known.folds[k]) for i, k in enumerate(folds)
-        ]
-        return torch.cat(by_image)
 
 
 def _some_pixels(
@@ -200,26 +189,25 @@ def _some_pixels(
     return HeldOut(Scores.of(mean, data, m), error, target)
 
 
-def _cross_fitted(setup: Setup, head: str, batches: Batches) -> tuple[PixelGram, Known]:
-    grams = [PixelGram() for _ in range(FOLDS)]
-    for number, (x, _) in enumerate(batches):
+def _gather_known(
+    setup: Setup, head: str, batches: Batches, search: PosteriorSearch
+) -> tuple[CrossFit[Posterior], int]:
+    """The posterior of unlabelled images, or of the held-out ones in folds, and how many."""
+    is_training = search.train_inputs is not None
+    inputs = [x for x, _ in batches]
+    if is_training:
+        inputs = unseen_inputs(search.train_inputs, batches, setup)
+    grams = [PixelGram() for _ in range(1 if is_training else FOLDS)]
+    for number, x in enumerate(inputs):
         seen = gradients_at_pixels(setup, x, head)
-        folds = folds_of(len(seen.channels), number)
+        fold = folds_of(len(seen.channels), number) % len(grams)
         for k, gram in enumerate(grams):
-            gram.add(seen.select(folds == k))
-    rest = [reduce(add, grams[:k] + grams[k + 1 :]) for k in range(len(grams))]
-    whole = reduce(add, grams)
-    folds = tuple(each.posterior(RIDGE_OF_FEW) for each in rest)
-    return whole, Known(whole.posterior(RIDGE_OF_FEW), folds)
-
-
-def _from_training(setup: Setup, head: str, batches: Batches, inputs: object) -> PixelGram:
-    gram = PixelGram()
-    for x in unseen_inputs(inputs, batches, setup):
-        gram.add(gradients_at_pixels(setup, x, head))
-    if gram.inputs < FEWEST_IMAGES:
+            gram.add(seen.select(fold == k))
+    count = sum(gram.inputs for gram in grams)
+    if is_training and count < FEWEST_IMAGES:
         raise ValueError(
-            f"`train_inputs` has {gram.inputs} images, and the posterior needs at least "
+            f"`train_inputs` has {count} images, and the posterior needs at least "
             f"{FEWEST_IMAGES}, better some hundred."
         )
-    return gram
+    ridge = RIDGE if is_training else RIDGE_OF_FEW
+    return CrossFit.of(grams, lambda group: reduce(add, group).posterior(ridge)), count

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.fit.folds import FEWEST, FOLDS, Batches, folds_of
+from howsure.fit.folds import FEWEST, FOLDS, Batches, CrossFit, folds_of
 from howsure.fit.inputs import check_finite, unseen_inputs
 from howsure.fit.options import KnownOptions
 from howsure.methods.activations import Activations, read
@@ -233,71 +233,44 @@ class LayerSums:
         return LayerGaussian(name, self.centre + away, whitening.contiguous())
 
 
-@dataclass(frozen=True, eq=False)
-class KnownActivations:
-    """The distances for new inputs, and for held-out ones that have taken part in them.
-
-    Attributes:
-        distances: From all known inputs.
-        folds: Cross-fitted: those that have not seen the held-out inputs of a fold.
-    """
-
-    distances: Distances
-    folds: tuple[Distances, ...] | None = None
-
-    @classmethod
-    def of(
-        cls, setup: Setup, watched: Watched, batches: Batches, search: KnownOptions
-    ) -> KnownActivations:
-        """From unlabelled inputs, or from the held-out ones in folds."""
-        if search.train_inputs is not None:
-            return cls(_from_training(setup, watched, batches, search).distances(RIDGE))
-        folds = _by_fold(setup, watched, batches, search)
-        rest = [Gathered.joined(folds[:k] + folds[k + 1 :]) for k in range(len(folds))]
-        left_out = tuple(each.distances(RIDGE_OF_FEW) for each in rest)
-        return cls(Gathered.joined(folds).distances(RIDGE_OF_FEW), left_out)
-
-    def logs(self, seen: Activations, number: int) -> Tensor:  # (rows, 2)
-        """The log distances of a held-out batch, each row by inputs of which it is none."""
-        if self.folds is None:
-            return self.distances.logs(seen)
-        fold = folds_of(len(seen.logits), number).to(seen.logits.device)
-        each = torch.stack([distances.logs(seen) for distances in self.folds])
-        return each.gather(0, fold[None, :, None].expand(1, *each.shape[1:]))[0]
-
-
-def _from_training(
+def gather_distances(
     setup: Setup, watched: Watched, batches: Batches, search: KnownOptions
-) -> Gathered:
-    found, centres = Gathered(watched), dict[str, Tensor]()
+) -> CrossFit[Distances]:
+    """The distances from unlabelled inputs, or from the held-out ones in folds."""
+    is_training = search.train_inputs is not None
+    inputs = [x for x, _ in batches]
+    if is_training:
+        inputs = unseen_inputs(search.train_inputs, batches, setup)
+    parts = [Gathered(watched) for _ in range(1 if is_training else FOLDS)]
+    centers = dict[str, Tensor]()
     generator = torch.Generator().manual_seed(setup.seed)
-    unseen = unseen_inputs(search.train_inputs, batches, setup)
-    for x in progress(unseen, search.show_progress, "distances"):
+    for number, x in enumerate(progress(inputs, search.show_progress, "distances")):
         seen = activations(setup, x, watched.names)
-        check_finite(seen.inputs.values(), "activations at training inputs")
-        centres = centres or centers_of(seen, watched)
-        found.add(seen, centres, generator)
-    if found.count < FEWEST:
+        if is_training:
+            check_finite(seen.inputs.values(), "activations at training inputs")
+        centers = centers or centers_of(seen, watched)
+        fold = folds_of(len(seen.logits), number) % len(parts)
+        for k, part in enumerate(parts):
+            part.add(seen.select((fold == k).to(seen.logits.device)), centers, generator)
+    if is_training and parts[0].count < FEWEST:
         raise ValueError(
-            f"`train_inputs` has {found.count} inputs, and distances need at least {FEWEST}, "
+            f"`train_inputs` has {parts[0].count} inputs, and distances need at least {FEWEST}, "
             "better some thousand."
         )
-    return found
+    return cross_fit_distances(parts)
 
 
-def _by_fold(
-    setup: Setup, watched: Watched, batches: Batches, search: KnownOptions
-) -> list[Gathered]:
-    folds, centres = [Gathered(watched) for _ in range(FOLDS)], dict[str, Tensor]()
-    generator = torch.Generator().manual_seed(setup.seed)
-    shown = progress(batches, search.show_progress, "distances")
-    for number, (x, _) in enumerate(shown):
-        seen = activations(setup, x, watched.names)
-        centres = centres or centers_of(seen, watched)
-        fold = folds_of(len(seen.logits), number).to(seen.logits.device)
-        for k, gathered in enumerate(folds):
-            gathered.add(seen.select(fold == k), centres, generator)
-    return folds
+def cross_fit_distances(parts: Sequence[Gathered]) -> CrossFit[Distances]:
+    """The distances from what was gathered in every fold, or from training inputs alone."""
+    ridge = RIDGE if len(parts) == 1 else RIDGE_OF_FEW
+    return CrossFit.of(parts, lambda group: Gathered.joined(group).distances(ridge))
+
+
+def log_distances(known: CrossFit[Distances], seen: Activations, number: int) -> Tensor:
+    """The log distances of a held-out batch, each row by inputs of which it is none, (rows, 2)."""
+    return known.score(
+        len(seen.logits), number, lambda distances, rows: distances.logs(seen.select(rows))
+    )
 
 
 def centers_of(seen: Activations, watched: Watched) -> dict[str, Tensor]:

@@ -15,14 +15,15 @@ from operator import add
 import torch
 from torch import Tensor
 
-from howsure.fit.folds import FEWEST, FOLDS, Batches, folds_of
+from howsure.fit.folds import FEWEST, FOLDS, Batches, CrossFit, folds_of
 from howsure.fit.inputs import check_finite, unseen_inputs
 from howsure.fit.known_activations import (
     Gathered,
-    KnownActivations,
     NoDistancesError,
     Watched,
     centers_of,
+    cross_fit_distances,
+    log_distances,
 )
 from howsure.methods import noise_sampling
 from howsure.methods.activations import read_layers, summarize_inputs
@@ -32,7 +33,7 @@ from howsure.methods.gradients import (
     examine,
     gradients_at_input,
 )
-from howsure.posterior.distances import InputRange
+from howsure.posterior.distances import Distances, InputRange
 from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW, Gram, Posterior, one_for_zero
 from howsure.posterior.local_error import Kernel, LocalError
 from howsure.posterior.variance_model import Scores
@@ -95,8 +96,7 @@ class Known:
 
     Attributes:
         posterior: The posterior over multipliers; `None` if there is none.
-        folds: Cross-fitted: those that have not seen the held-out inputs of a fold.
-        activations: Distances inside the network; `None` if there are none.
+        distances: Distances inside the network; `None` if there are none.
         input_range: The range of the inputs; `None` if the model part is left out.
         kernel: Those of a table as points of a Gaussian process; `None` if there are none.
         local_error: By labelled training rows, where there were any.
@@ -104,9 +104,8 @@ class Known:
         note: Why there is no posterior, or nothing.
     """
 
-    posterior: Posterior | None = None
-    folds: tuple[Posterior, ...] | None = None
-    activations: KnownActivations | None = None
+    posterior: CrossFit[Posterior] | None = None
+    distances: CrossFit[Distances] | None = None
     input_range: InputRange | None = None
     kernel: Kernel | None = None
     local_error: LocalError | None = None
@@ -116,8 +115,8 @@ class Known:
     @property
     def is_cross_fitted(self) -> bool:
         """Whether the known inputs are the held-out ones, in folds."""
-        activations = self.activations
-        return self.folds is not None or (activations is not None and activations.folds is not None)
+        fits = (self.posterior, self.distances)
+        return any(fit is not None and fit.folds is not None for fit in fits)
 
     def score(self, setup: Setup, number: int, x: object, target: Tensor) -> HeldOut:
         """A held-out batch, each input by known ones of which it is none."""
@@ -138,13 +137,15 @@ class Known:
             z = None if self.posterior is None else outcome.slopes
         m = near = distances = kernel = None
         if self.posterior is not None and z is not None:
-            m = _by_folds(self.posterior, self.folds, z, number)
+            m = self.posterior.score(
+                len(z), number, lambda posterior, rows: posterior.predictive_variance(z[rows])
+            )
         if self.local_error is not None and features is not None:
             near = self.local_error.at(features)
-        if self.activations is not None:
-            head = self.activations.distances.head
-            seen, _ = read_layers(setup, x, self.activations.distances.wanted)
-            distances = self.activations.logs(seen, number).exp()
+        if self.distances is not None:
+            head = self.distances.whole.head
+            seen, _ = read_layers(setup, x, self.distances.whole.wanted)
+            distances = log_distances(self.distances, seen, number).exp()
             if self.kernel is not None and head is not None:
                 kernel = self.kernel.variance(seen.inputs[head])
         beyond = None
@@ -179,19 +180,6 @@ def _rows(setup: Setup, output: object) -> Tensor:
     tensors = [t.movedim(axis, 0) if axis else t for t in TensorTree(output).tensors]
     rows = 1 if axis is None else len(tensors[0])
     return torch.cat([t.reshape(rows, -1) for t in tensors], 1)
-
-
-def _by_folds(
-    posterior: Posterior, folds: tuple[Posterior, ...] | None, z: Tensor, number: int
-) -> Tensor:
-    """m of every input, by the posterior that has not seen it."""
-    if folds is None:
-        return posterior.predictive_variance(z)
-    fold = folds_of(len(z), number)
-    m = torch.empty(z.shape[:2], dtype=torch.float64, device=z.device)
-    for k, without in enumerate(folds):
-        m[fold == k] = without.predictive_variance(z[fold == k])
-    return m
 
 
 def gather_known(
@@ -229,8 +217,7 @@ def gather_known(
         most = summary.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf).amax(0)
         low = least if low is None else torch.minimum(low, least)
         high = most if high is None else torch.maximum(high, most)
-        fold = torch.zeros(len(summary), dtype=torch.long)
-        fold = fold if is_training else folds_of(len(summary), number)
+        fold = folds_of(len(summary), number) % len(parts)
         z, seen = None, None
         if masks:
             z = gradients_at_input(setup, x)
@@ -259,19 +246,13 @@ def gather_known(
         )
     assert low is not None and high is not None
     known = Known(input_range=InputRange.of(low, high), count=count, note=note)
-    ridge = RIDGE if is_training else RIDGE_OF_FEW
-    rest = [] if is_training else [parts[:k] + parts[k + 1 :] for k in range(FOLDS)]
     if masks:
-        whole, *folds = (
-            reduce(add, [part.gram for part in group]).posterior(ridge) for group in (parts, *rest)
-        )
-        known = replace(known, posterior=whole, folds=tuple(folds) or None)
+        ridge, grams = RIDGE if is_training else RIDGE_OF_FEW, [part.gram for part in parts]
+        posterior = CrossFit.of(grams, lambda group: reduce(add, group).posterior(ridge))
+        known = replace(known, posterior=posterior)
     if watched is not None:
-        whole, *folds = (
-            Gathered.joined([part.gathered for part in group if part.gathered]).distances(ridge)
-            for group in (parts, *rest)
-        )
-        known = replace(known, activations=KnownActivations(whole, tuple(folds) or None))
+        gathered = [part.gathered for part in parts if part.gathered is not None]
+        known = replace(known, distances=cross_fit_distances(gathered))
     if kept:
         features = torch.cat(kept)
         if len(features) > MOST_POINTS:

@@ -166,5 +166,5 @@ def check_labels(held_out: Labelled, task: Task) -> None:
             f"({', '.join(map(str, missing[:5]))}{', ...' if len(missing) > 5 else ''}): nothing "
             "shows how sure the network may be of them.",
             HowsureWarning,
-            stacklevel=6,
+            stacklevel=5,
         )

@@ -18,11 +18,11 @@ from torch import Tensor
 from howsure.fit.folds import FEWEST, Batches
 from howsure.fit.known_inputs import HeldOut, Known, gather_known
 from howsure.fit.local_error import labelled, local_error
-from howsure.fit.options import KnownOptions, check_count
+from howsure.fit.options import KnownOptions, check_count, points_for
 from howsure.fit.stress import Stress, corruptions
-from howsure.fit.terms import points_for
+from howsure.fit.validation_data import rows_in_front
 from howsure.fit.variance_terms import best_weights
-from howsure.methods.gradients import POINTS
+from howsure.methods.gradients import POINTS, cannot_use, why_no_gradients
 from howsure.posterior.variance_model import (
     EXPONENT,
     FLOOR,
@@ -204,14 +204,19 @@ def fit_posterior(
     With a `note`, which says why, it has no posterior: the sensor's part is sampled, and distances
     and the range of the inputs say how novel an input is.
     """
+    x, axis = batches[0][0], setup.batch_dim or 0
+    failure = None if note else why_no_gradients(setup, x, watch=search.masks)
+    if failure is not None:
+        raise cannot_use(failure)
     setup = setup.unfitted().with_(rate=None, residual_var=0.0)
+    batches = [(x, rows_in_front(y, axis)) for x, y in batches]
     target = batches[0][1]
     is_wide = target.numel() > MOST_OUTPUTS * max(1, len(target))
     fewest = FEWEST_OF_MANY if note and is_wide else FEWEST
     check_held_out(batches, fewest)
     fitted = setup
     if setup.samples is None and setup.tolerance is None and not note:
-        setup = setup.with_(samples=max(POINTS, points_for(setup, batches[0][0])))
+        setup = setup.with_(samples=max(POINTS, points_for(setup, x)))
     known = _known(setup, batches, search, note, fewest)
     examined = _some(batches)
     shown = enumerate(progress(examined, search.show_progress, "held-out inputs"))
@@ -305,13 +310,13 @@ def _reference(held_out: HeldOut, known: Known, search: PosteriorSearch) -> Vari
     scores, error = held_out.scores, held_out.error
     nothing = torch.zeros_like(error[0])
     nearest = float(scores.nearest.quantile(KNOWN))
-    distances = None if known.activations is None else known.activations.distances
+    distances = None if known.distances is None else known.distances.whole
     # Without gradients the layers alone say how far away an input is.
     by_layers = 1.0 if known.note and distances is not None else 0.0
     growth = torch.stack([nothing, nothing + by_layers], 1)
     is_bounded = search.cap and search.masks
     return VarianceModel(
-        posterior=known.posterior,
+        posterior=None if known.posterior is None else known.posterior.whole,
         distances=distances,
         input_range=known.input_range,
         residual_var=nothing,

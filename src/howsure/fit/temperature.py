@@ -19,12 +19,13 @@ from torch import Tensor
 
 from howsure.errors import HowsureWarning
 from howsure.estimators.softmax import class_logits
-from howsure.fit.folds import FEWEST, Batches
+from howsure.fit.folds import FEWEST, Batches, CrossFit
 from howsure.fit.known_activations import (
-    KnownActivations,
     NoDistancesError,
     Watched,
     activations,
+    gather_distances,
+    log_distances,
 )
 from howsure.fit.labelled import PIXELS, Labelled, check_labels, recognize_task
 from howsure.fit.options import KnownOptions, check_count
@@ -39,6 +40,7 @@ from howsure.methods.temperature import (
     weigh_energy,
 )
 from howsure.noise import sample_of
+from howsure.posterior.distances import Distances
 from howsure.posterior.variance_model import KNOWN, LEVELS, quantile_at, quantiles_of
 from howsure.probe import RANDOM, probe_model
 from howsure.progress import progress
@@ -189,7 +191,7 @@ def fit_temperature(
     logits = activations(setup, x, ()).logits
     setup, dense = setup.with_(task=recognize_task(setup.task, logits, y)), logits.dim() > 2
     watched = Watched.of(setup, x) if search.growth else Watched((), None)
-    known = KnownActivations.of(setup, watched, batches, search) if watched.names else None
+    known = gather_distances(setup, watched, batches, search) if watched.names else None
     held_out = _read(setup, watched, known, batches, show=search.show_progress)
     check_labels(held_out, setup.task)
     averaged = held_out
@@ -214,7 +216,7 @@ def fit_temperature(
         model,
         task=setup.task,
         count=len(held_out.logs),
-        known=0 if known is None else known.distances.count,
+        known=0 if known is None else known.whole.count,
         cross_fitted=known is not None and known.folds is not None,
         accuracy=held_out.accuracy,
         nll=averaged.nll(t),
@@ -250,7 +252,7 @@ def why_no_temperature(setup: Setup, x: object, *, growth: bool = True) -> str |
 def _read(
     setup: Setup,
     watched: Watched,
-    known: KnownActivations | None,
+    known: CrossFit[Distances] | None,
     batches: Batches,
     *,
     show: bool = False,
@@ -260,7 +262,7 @@ def _read(
     for number, (x, labels) in enumerate(progress(batches, show, "fit")):
         seen = activations(setup, x, watched.names)
         nothing = seen.logits.new_zeros(len(seen.logits), 2, dtype=torch.float64)
-        logs = nothing if known is None else known.logs(seen, number)
+        logs = nothing if known is None else log_distances(known, seen, number)
         energy = energy_of(class_logits(seen.logits, setup.task))
         given = (labels, logs, energy)
         parts.append(Labelled.of([seen.logits], *given, task=setup.task, share=_positions(batches)))
@@ -334,10 +336,10 @@ def check_minimum(*, at_zero: bool, at_infinity: bool) -> None:
 
 
 def _usual_model(
-    held_out: Labelled, known: KnownActivations | None, notes: tuple[str, ...], *, dense: bool
+    held_out: Labelled, known: CrossFit[Distances] | None, notes: tuple[str, ...], *, dense: bool
 ) -> TemperatureModel:
     """The temperature model with the usual growth, before its constant is known."""
-    logs, distances = held_out.logs, None if known is None else known.distances
+    logs, distances = held_out.logs, None if known is None else known.whole
     growth = (0.0, 0.0)
     if distances is not None:
         usual = (0.0, _GROWTH_OF_IMAGES) if dense else GROWTH
@@ -362,7 +364,7 @@ def _usual_model(
 def _stress(
     setup: Setup,
     watched: Watched,
-    known: KnownActivations,
+    known: CrossFit[Distances],
     batches: Batches,
     stress: Stress | None,
 ) -> list[Labelled]:

@@ -132,7 +132,7 @@ def warn_if_training_data(
             "The held-out data shares inputs with the training data. Errors on training data are "
             "too small, so the rate will be, too; fit on data that the model has not seen.",
             HowsureWarning,
-            stacklevel=6,
+            stacklevel=5,
         )
 
 
@@ -173,7 +173,7 @@ def warn_if_clean(setup: Setup, pairs: list[tuple[object, Tensor]]) -> None:
             f"assumed (std {assumed:.2g}), so what is fitted will not suit noisy inputs; use "
             '`inputs="clean"` to add the noise to them.',
             HowsureWarning,
-            stacklevel=6,
+            stacklevel=5,
         )
 
 
@@ -195,7 +195,7 @@ def warn_of_targets(setup: Setup, pairs: list[tuple[object, Tensor]]) -> None:
     if len({t.shape[1:] for t in inputs}) > 1:
         return
     for sentence in describe_suspicions(*map(torch.cat, (inputs, outputs, targets))):
-        warnings.warn(sentence, HowsureWarning, stacklevel=6)
+        warnings.warn(sentence, HowsureWarning, stacklevel=5)
 
 
 def _noise_std(images: Tensor) -> float:  # (batch, channels, height, width)

@@ -36,7 +36,7 @@ class Activations:
     outputs: dict[str, Tensor] = field(default_factory=dict)
     averaged: frozenset[str] = frozenset()
 
-    def select(self, rows: Tensor) -> Activations:
+    def select(self, rows: Tensor | slice) -> Activations:
         """The inputs of the layers for some rows."""
         inputs = {name: activation[rows] for name, activation in self.inputs.items()}
         return Activations(self.logits[rows], inputs)

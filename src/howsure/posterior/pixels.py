@@ -48,7 +48,7 @@ class PixelGradients:
         """Gradients of every output with respect to the multiplier of every channel."""
         return self.slopes[..., None] * self.weight * self.channels
 
-    def select(self, samples: Tensor | list[int]) -> PixelGradients:
+    def select(self, samples: Tensor | slice) -> PixelGradients:
         """The gradients of some samples of the batch."""
         output, channels = self.output[samples], self.channels[samples]
         return replace(self, output=output, channels=channels, slopes=self.slopes[samples])

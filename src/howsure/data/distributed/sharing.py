@@ -10,7 +10,7 @@ from torch import distributed
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from howsure.fit import Fit
-from howsure.fit.share import WHOLE, Share
+from howsure.fit.options import WHOLE, Share
 from howsure.uncertain import Uncertain
 
 Result = TypeVar("Result")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from howsure import metrics
-from howsure.fit.search import ONE_HOT_FLOOR
+from howsure.fit.dropout import ONE_HOT_FLOOR
 from howsure.prediction import Prediction, entropy
 from howsure_lab.experiments.tables import Column
 
