@@ -23,7 +23,7 @@ def with_nan(count, seed):
         ({"train_inputs": with_nan(100, 0)[0]}, "gradients at training inputs are NaN"),
         ({"train_inputs": torch.rand(100, 3)}, "prepare both in the same way"),
         ({"train_inputs": torch.rand(20, 2)}, "at least 50"),
-        ({"held_out": [data(30, 1)]}, "at least 50"),
+        ({"held_out": [data(15, 1)]}, "at least 20"),
         ({"held_out": [data(100, 0)], "train_inputs": data(100, 0)[0]}, "also among"),
         ({"held_out": [(data(60, 1)[0], torch.full((60, 1), math.nan))]}, "NaN"),
         ({"held_out": [(data(60, 1)[0], torch.ones(60, 2))]}, "targets have shape"),

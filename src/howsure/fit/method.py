@@ -76,7 +76,8 @@ def fit_method(
         **options: See `howsure.fit.PosteriorSearch`, `TemperatureSearch` and `Search`.
     """
     own, note, reason = method_of(method), None, None
-    if model == "auto":
+    is_chosen = model != "auto"
+    if not is_chosen:
         loader = list(loader) if isinstance(loader, Iterator) else loader
         model, reason = _model_for(setup, own, loader, options)
     if reason is not None and model == "dropout":
@@ -96,7 +97,7 @@ def fit_method(
         return fit_dense(setup, batches, search)
     axis = setup.batch_dim or 0
     in_rows = [(x, rows_in_front(y, axis)) for x, y in batches]
-    if reason is None:
+    if is_chosen:
         failure = why_no_gradients(setup, batches[0][0], watch=model is not None)
         if failure is not None:
             raise cannot_use(failure)

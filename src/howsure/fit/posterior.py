@@ -31,6 +31,7 @@ from howsure.posterior.variance_model import (
     VarianceModel,
     quantiles_of,
 )
+from howsure.probe import probe_model
 from howsure.problem import MOST_OUTPUTS
 from howsure.progress import progress
 from howsure.setup import Setup
@@ -211,7 +212,10 @@ def fit_posterior(
     check_held_out(batches, fewest)
     fitted = setup
     if setup.samples is None and setup.tolerance is None and not note:
-        setup = setup.with_(samples=max(POINTS, points_for(setup, batches[0][0])))
+        x = batches[0][0]
+        probed = setup.watching(x) if search.masks else setup
+        layout = probed.once(probe_model, x).layout
+        setup = setup.with_(samples=max(POINTS, points_for(setup, x, layout)))
     known = _known(setup, batches, search, note, fewest)
     examined = _some(batches)
     shown = enumerate(progress(examined, search.show_progress, "held-out inputs"))
@@ -426,10 +430,9 @@ def _stressed(
     Their gradients are those at the input itself, in an eighth of the passes: the variance of the
     sensor is taken to be that of clean inputs on average.
     """
-    quiet = setup.with_(noise=None)
 
     def score(number: int, x: Any, target: Tensor) -> HeldOut:
-        part = known.score(quiet, number, x, target)
+        part = known.score(setup, number, x, target, noisy=False)
         return replace(part, scores=replace(part.scores, data=data.expand_as(part.error)))
 
     changes = corruptions(search.stress, batches[0][0])

@@ -16,7 +16,7 @@ from howsure.methods import Method, adf, gradients
 from howsure.methods.passes import Pass, no_gradients
 from howsure.prediction import Budget, Prediction
 from howsure.probe import probe_model
-from howsure.problem import Sources
+from howsure.problem import Layout, Sources
 from howsure.setup import Setup
 
 # Random numbers that an input should see at least, and blocks of points at the most.
@@ -91,7 +91,8 @@ def terms_of(setup: Setup, method: Method, batch: HeldOut) -> Terms:
     # Masks alone: the method has no sensor noise, or propagates it without correlations.
     seen = setup.with_(noise=None) if method.draws_masks else setup
     # Own points for every input: errors average over the held-out data.
-    own = seen.with_(samples=points_for(seen, batch.x), tolerance=None, shared_masks=False)
+    points = points_for(seen, batch.x, seen.once(probe_model, batch.x).layout)
+    own = seen.with_(samples=points, tolerance=None, shared_masks=False)
     found = gradients.METHOD(own, batch.x)
     if found.sources is None:
         raise ValueError(f'The rate has no closed form here: {found.notes[0]} Use `search="grid"`.')
@@ -111,9 +112,9 @@ def _rows(values: Tensor) -> Tensor:  # (inputs, outputs)
     return values.reshape(len(values), -1)
 
 
-def points_for(setup: Setup, x: object) -> int:
+def points_for(setup: Setup, x: object, layout: Layout) -> int:
     """One block for large networks; more where inner products average over few summands."""
-    sources = Sources.of(setup, x, setup.once(probe_model, x).layout)
+    sources = Sources.of(setup, x, layout)
     blocks = max(1, min(_MOST_BLOCKS, _ELEMENTS // max(1, sources.elements)))
     return blocks * sources.design.points
 

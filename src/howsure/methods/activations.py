@@ -44,7 +44,7 @@ class Activations:
 
 def read(setup: Setup, x: Any, wanted: Collection[str] | None = None) -> Activations:
     """The logits and the activations of one plain pass; of all layers, or of those wanted."""
-    reader = _Reader(setup.model, wanted)
+    reader = LayerReader(setup.model, wanted)
     # Random numbers that the model draws are not its caller's.
     with torch.no_grad(), torch.random.fork_rng(devices=[]), reader:
         output = setup.run(clone_tensors(x))
@@ -59,7 +59,7 @@ def read_layers(
 
     In place of logits they have all outputs of an input in one row.
     """
-    reader = _Reader(setup.model, wanted)
+    reader = LayerReader(setup.model, wanted)
     with torch.no_grad(), torch.random.fork_rng(devices=[]), reader:
         output = setup.run(clone_tensors(x))
     return reader.activations(output, rows_of(x)), output
@@ -101,8 +101,8 @@ def logits_of(output: Any) -> Tensor:
     return tensors[0]
 
 
-class _Reader(Operations):
-    """Notes what goes into the layers, and what comes out."""
+class LayerReader(Operations):
+    """Notes what goes into the layers of a pass, and what comes out."""
 
     def __init__(self, model: Any, wanted: Collection[str] | None) -> None:
         super().__init__()
