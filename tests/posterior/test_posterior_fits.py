@@ -13,7 +13,7 @@ from waves import data, trained
 import howsure as hs
 from howsure.fit import PosteriorFit
 from howsure.fit.stress import IMAGES, TABLES
-from howsure.methods.gradients import gradients_at_input
+from howsure.methods.gradients import examine_at_input
 
 
 def test_without_noise_the_network_alone_is_judged(net):
@@ -63,7 +63,7 @@ def test_cross_fitting_judges_no_input_by_a_posterior_that_has_seen_it(net):
     assert isinstance(fit, PosteriorFit) and fit.cross_fitted and fit.known == 60
     assert "five folds" in str(fit)
     naive = wrapped.setup.variance_model.posterior.predictive_variance(
-        gradients_at_input(wrapped.setup, x)
+        examine_at_input(wrapped.setup, x).slopes
     )
     assert float(wrapped.setup.variance_model.known) > float(naive.quantile(0.75))
 

@@ -11,7 +11,7 @@ from waves import data, trained
 
 import howsure as hs
 from howsure.fit.variance_terms import best_weights
-from howsure.methods.gradients import gradients_at_input
+from howsure.methods.gradients import examine_at_input
 from howsure.posterior import laplace
 from howsure.posterior.distances import InputRange
 from howsure.posterior.laplace import Gram
@@ -37,7 +37,7 @@ def conv_net():
     [(trained(outputs=2), data(5, 0)[0]), (conv_net(), torch.rand(3, 1, 8, 8))],
 )
 def test_mask_gradients_are_finite_differences_of_multipliers(model, x):
-    z = gradients_at_input(hs.Uncertain(model.double(), 0.01).setup, x.double())
+    z = examine_at_input(hs.Uncertain(model.double(), 0.01).setup, x.double()).slopes
     layers = [m for m in model if isinstance(m, nn.Linear | nn.Conv2d)][:-1]
     number, step = 0, 1e-6
     for layer in layers:

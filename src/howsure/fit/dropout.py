@@ -40,6 +40,7 @@ from howsure.methods.gradients import why_no_gradients
 from howsure.methods.passes import Pass, no_gradients
 from howsure.noise import scaled
 from howsure.prediction import Prediction
+from howsure.probe import probe_model
 from howsure.problem import MOST_OUTPUTS
 from howsure.progress import progress
 from howsure.setup import Setup
@@ -469,7 +470,7 @@ def terms_of(setup: Setup, method: Method, batch: _Batch) -> Terms:
     # Masks alone: the method has no sensor noise, or propagates it without correlations.
     source = setup.with_(noise=None) if method.draws_masks else setup
     # Own points for every input: errors average over the held-out data.
-    points = points_for(source, batch.x)
+    points = points_for(source, batch.x, source.once(probe_model, batch.x).layout)
     source = source.with_(samples=points, tolerance=None, shared_masks=False)
     prediction = gradients.METHOD(source, batch.x)
     budget = prediction.sources

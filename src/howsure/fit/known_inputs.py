@@ -26,12 +26,12 @@ from howsure.fit.known_activations import (
     log_distances,
 )
 from howsure.methods import noise_sampling
-from howsure.methods.activations import read_layers, summarize_inputs
+from howsure.methods.activations import Activations, read_layers, summarize_inputs
 from howsure.methods.gradients import (
     NoGradientsError,
     cannot_use,
     examine,
-    gradients_at_input,
+    examine_at_input,
 )
 from howsure.posterior.distances import Distances, InputRange
 from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW, Gram, Posterior, one_for_zero
@@ -118,23 +118,38 @@ class Known:
         fits = (self.posterior, self.distances)
         return any(fit is not None and fit.folds is not None for fit in fits)
 
-    def score(self, setup: Setup, number: int, x: object, target: Tensor) -> HeldOut:
-        """A held-out batch, each input by known ones of which it is none."""
-        z, features = None, None
-        if self.note:
-            mean, data = _sampled(setup, x)
-        else:
-            try:
-                outcome = examine(
-                    setup,
-                    x,
-                    watch=self.posterior is not None,
-                    features=self.local_error is not None,
-                )
-            except NoGradientsError as error:
-                raise cannot_use(str(error)) from error
-            mean, data, features = outcome.mean, outcome.variances.data, outcome.features
-            z = None if self.posterior is None else outcome.slopes
+    def score(
+        self, setup: Setup, number: int, x: object, target: Tensor, *, noisy: bool = True
+    ) -> HeldOut:
+        """A held-out batch, each input by known ones of which it is none.
+
+        Args:
+            setup: The model.
+            number: Of the batch, which says in which folds its inputs are.
+            x: The inputs.
+            target: Their targets.
+            noisy: Whether gradients are averages over the noise, which has a variance; else they
+                are those at the input itself, in one pass.
+        """
+        if not noisy and self.note:
+            setup = setup.with_(noise=None)
+        activations, z, features = None, None, None
+        wanted = None if self.distances is None else self.distances.whole.wanted
+        has_local_error = self.local_error is not None
+        try:
+            if self.note:
+                mean, data = _sampled(setup, x)
+            elif self.posterior is not None and (not noisy or setup.noise is None):
+                at_input = examine_at_input(setup, x, wanted or (), features=has_local_error)
+                mean, data, z = at_input.mean, at_input.learned_var, at_input.slopes
+                activations, features = at_input.activations, at_input.features
+            else:
+                watch = self.posterior is not None
+                outcome = examine(setup, x, watch=watch, features=has_local_error)
+                mean, data, features = outcome.mean, outcome.variances.data, outcome.features
+                z = outcome.slopes if watch else None
+        except NoGradientsError as error:
+            raise cannot_use(str(error)) from error
         m = near = distances = kernel = None
         if self.posterior is not None and z is not None:
             m = self.posterior.score(
@@ -144,10 +159,11 @@ class Known:
             near = self.local_error.at(features)
         if self.distances is not None:
             head = self.distances.whole.head
-            seen, _ = read_layers(setup, x, self.distances.whole.wanted)
-            distances = log_distances(self.distances, seen, number).exp()
+            if activations is None:
+                activations, _ = read_layers(setup, x, wanted)
+            distances = log_distances(self.distances, activations, number).exp()
             if self.kernel is not None and head is not None:
-                kernel = self.kernel.variance(seen.inputs[head])
+                kernel = self.kernel.variance(activations.inputs[head])
         beyond = None
         if self.input_range is not None:
             beyond = self.input_range.distance(summarize_inputs(x, setup.batch_dim))
@@ -218,14 +234,20 @@ def gather_known(
         low = least if low is None else torch.minimum(low, least)
         high = most if high is None else torch.maximum(high, most)
         fold = folds_of(len(summary), number) % len(parts)
-        z, seen = None, None
+        z: Tensor | None = None
+        seen: Activations | None = None
         if masks:
-            z = gradients_at_input(setup, x)
+            try:
+                at_input = examine_at_input(setup, x, () if watched is None else watched.names)
+            except NoGradientsError as error:
+                raise cannot_use(str(error)) from error
+            z, seen = at_input.slopes, at_input.activations
             check_finite([z], "gradients at training inputs")
             if scale is None:
                 scale = one_for_zero(z.double().square().mean((0, 2)).sqrt())
         if watched is not None:
-            seen, _ = read_layers(setup, x, watched.names)
+            if seen is None:
+                seen, _ = read_layers(setup, x, watched.names)
             check_finite(seen.inputs.values(), "activations at training inputs")
             centers = centers or centers_of(seen, watched)
             if is_training and is_table and watched.head is not None:
@@ -236,7 +258,7 @@ def gather_known(
             if z is not None:
                 part.gram.scale = scale
                 part.gram.add(z[chosen.to(z.device)])
-            if seen is not None and part.gathered is not None:
+            if part.gathered is not None and seen is not None:
                 part.gathered.add(seen.select(chosen.to(seen.logits.device)), centers, generator)
     count = sum(part.count for part in parts)
     if is_training and count < fewest:

@@ -92,7 +92,8 @@ def fit_method(
     batches = _read_held_out(setup, loader, search)
     if reason is None and is_dense(setup, chosen, batches[0][0], search):
         return fit_dense(setup, batches, search)
-    return fit_posterior(setup, batches, search, reason or "")
+    is_checked = model == "auto"  # as a part was chosen by it
+    return fit_posterior(setup, batches, search, reason or "", is_checked=is_checked)
 
 
 def _usual_part(setup: Setup) -> ModelPart:

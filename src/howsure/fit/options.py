@@ -12,8 +12,7 @@ from torch import Tensor
 
 from howsure.errors import HowsureWarning
 from howsure.fit.stress import Stress
-from howsure.probe import probe_model
-from howsure.problem import Sources
+from howsure.problem import Layout, Sources
 from howsure.setup import Setup
 
 Item = TypeVar("Item")
@@ -149,8 +148,8 @@ def check_count(batches: Sequence[tuple[object, Tensor]], fewest: int, what: str
         )
 
 
-def points_for(setup: Setup, x: object) -> int:
+def points_for(setup: Setup, x: object, layout: Layout) -> int:
     """One block for large networks; more where inner products average over few summands."""
-    sources = Sources.of(setup, x, setup.once(probe_model, x).layout)
+    sources = Sources.of(setup, x, layout)
     blocks = max(1, min(_MOST_BLOCKS, _ELEMENTS // max(1, sources.elements)))
     return blocks * sources.design.points

@@ -31,6 +31,7 @@ from howsure.posterior.variance_model import (
     VarianceModel,
     quantiles_of,
 )
+from howsure.probe import probe_model
 from howsure.problem import MOST_OUTPUTS
 from howsure.progress import progress
 from howsure.setup import Setup
@@ -197,15 +198,22 @@ class PosteriorFit:
 
 
 def fit_posterior(
-    setup: Setup, batches: Batches, search: PosteriorSearch, note: str = ""
+    setup: Setup,
+    batches: Batches,
+    search: PosteriorSearch,
+    note: str = "",
+    *,
+    is_checked: bool = False,
 ) -> tuple[Setup, PosteriorFit]:
     """The setup with the variance model that is best for held-out data.
 
     With a `note`, which says why, it has no posterior: the sensor's part is sampled, and distances
-    and the range of the inputs say how novel an input is.
+    and the range of the inputs say how novel an input is. `is_checked` says that the gradients at
+    the first inputs were looked at.
     """
     x, axis = batches[0][0], setup.batch_dim or 0
-    failure = None if note else why_no_gradients(setup, x, watch=search.masks)
+    is_checked = is_checked or bool(note)
+    failure = None if is_checked else why_no_gradients(setup, x, watch=search.masks)
     if failure is not None:
         raise cannot_use(failure)
     setup = setup.unfitted().with_(rate=None, residual_var=0.0)
@@ -216,7 +224,9 @@ def fit_posterior(
     check_held_out(batches, fewest)
     fitted = setup
     if setup.samples is None and setup.tolerance is None and not note:
-        setup = setup.with_(samples=max(POINTS, points_for(setup, x)))
+        probed = setup.watching(x) if search.masks else setup
+        layout = probed.once(probe_model, x).layout
+        setup = setup.with_(samples=max(POINTS, points_for(setup, x, layout)))
     known = _known(setup, batches, search, note, fewest)
     examined = _some(batches)
     shown = enumerate(progress(examined, search.show_progress, "held-out inputs"))
@@ -431,10 +441,9 @@ def _stressed(
     Their gradients are those at the input itself, in an eighth of the passes: the variance of the
     sensor is taken to be that of clean inputs on average.
     """
-    quiet = setup.with_(noise=None)
 
     def score(number: int, x: Any, target: Tensor) -> HeldOut:
-        part = known.score(quiet, number, x, target)
+        part = known.score(setup, number, x, target, noisy=False)
         return replace(part, scores=replace(part.scores, data=data.expand_as(part.error)))
 
     changes = corruptions(search.stress, batches[0][0])

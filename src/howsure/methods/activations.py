@@ -44,7 +44,7 @@ class Activations:
 
 def read(setup: Setup, x: Any, wanted: Collection[str] | None = None) -> Activations:
     """The logits and the activations of one plain pass; of all layers, or of those wanted."""
-    reader = _Reader(setup.model, wanted)
+    reader = LayerReader(setup.model, wanted)
     # Random numbers that the model draws are not its caller's.
     with torch.no_grad(), torch.random.fork_rng(devices=[]), reader:
         output = setup.run(clone_tensors(x))
@@ -60,7 +60,7 @@ def read_layers(
     In place of logits they have all outputs of an input in one row.
     """
     axis = setup.batch_dim or 0
-    reader = _Reader(setup.model, wanted, axis, rows_of(x, axis))
+    reader = LayerReader(setup.model, wanted, axis, rows_of(x, axis))
     with torch.no_grad(), torch.random.fork_rng(devices=[]), reader:
         output = setup.run(clone_tensors(x))
     return reader.activations(output), output
@@ -102,8 +102,8 @@ def logits_of(output: Any) -> Tensor:
     return tensors[0]
 
 
-class _Reader(Operations):
-    """Notes what goes into the layers, and what comes out.
+class LayerReader(Operations):
+    """Notes what goes into the layers of a pass, and what comes out.
 
     Rows are in front, or on the axis that counts the inputs of the model, if one is as long.
     """

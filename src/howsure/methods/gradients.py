@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,9 @@ from torch import Tensor
 from howsure.estimators.gradients import (
     ALL,
     COMPARED,
+    Derivatives,
     Estimate,
+    Rows,
     contradicts_on_lines,
     differentiate,
     estimate,
@@ -34,6 +37,7 @@ from howsure.estimators.variances import (
     note_doubt,
 )
 from howsure.methods import mc_dropout, noise_sampling, sampling
+from howsure.methods.activations import Activations, LayerReader
 from howsure.methods.classified import certain, class_scores, classified, with_temperature
 from howsure.methods.method import Method, note_on_nothing
 from howsure.methods.modelled import Modelled, modelled, score_inputs
@@ -64,6 +68,8 @@ _FURTHER_SHARE, _FURTHER_SHARE_OF_CLASSES = 1, 3
 _MISSED = 0.05
 # A model hides its gradients if it does so for such a share of the rows.
 _CONTRADICTED_ROWS = 0.1
+# Rows that say whether it does.
+_CHECKED_ROWS = 16
 
 CONTRADICTED = (
     "the model hides its gradient (no_grad, detach, rounding, or a backward pass of its own), has "
@@ -262,11 +268,15 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
     plain, entering = _plain_pass(problem, features=features, has_classes=has_classes)
     notes = notes_on(probe, setup)
     if not sources.all or not problem.rows:
-        if plain is None:
+        slopes = None
+        if watch and problem.rows:
+            derivatives = differentiate_at_input(problem)
+            slopes = _unit_gradients(derivatives)
+            plain = derivatives.values[0] if plain is None else plain
+        elif plain is None:
             with torch.no_grad():
                 plain = problem.plain()
         notes += () if watch else note_on_nothing(setup, probe, sources)
-        slopes = unit_gradients(problem) if watch and problem.rows else None
         constant = Variances.zero(plain).add_constant(problem.learned_variance(), LEARNED)
         return Outcome(problem, plain, constant, slopes, notes, entering)
     try:
@@ -404,20 +414,32 @@ def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Doubts) -> Tens
 def why_no_gradients(setup: Setup, x: Any, *, watch: bool = False) -> str | None:
     """Why the gradients at some inputs cannot be relied on; `None` if they can.
 
-    With `watch`, those with respect to a multiplier at every unit as well.
+    With `watch`, those with respect to a multiplier at every unit as well. The model is probed once
+    with all that varies; then noise and multipliers are looked at apart, since the noise would
+    drown what the multipliers do.
     """
     x = replace_nonfinite(x)
-    if watch and setup.noise is not None:  # The noise would drown what the multipliers do.
-        reason = why_no_gradients(setup.with_(noise=None), x, watch=True)
-        return why_no_gradients(setup.with_(rate=None), x) if reason is None else reason
     varied = setup.watching(x) if watch else setup
     probe = varied.once(probe_gradients, x)
     try:
         check_probe(setup, probe, watch=watch)
-        problem = Problem(varied, x, probe)
-        if not problem.sources.all or not problem.rows:
-            return None
-        _plain_pass(problem, features=False, has_classes=setup.task != "regression")
+    except NoGradientsError as error:
+        return str(error)
+    if not watch or setup.noise is None:
+        return _why_contradicted(varied, x, probe)
+    reason = _why_contradicted(varied.with_(noise=None), x, probe)
+    return _why_contradicted(setup.with_(rate=None), x, probe) if reason is None else reason
+
+
+def _why_contradicted(setup: Setup, x: Any, probe: Probe) -> str | None:
+    """Why the gradients of the first rows cannot be relied on, by a default estimate of them."""
+    has_classes = setup.task != "regression"
+    may_choose = probe.layout is Layout.BATCHED and probe.returns_floats_only and not has_classes
+    problem = _FirstRows(setup, x, probe) if may_choose else Problem(setup, x, probe)
+    if not problem.sources.all or not problem.rows:
+        return None
+    try:
+        _plain_pass(problem, features=False, has_classes=has_classes)
         estimated = estimate(problem, POINTS)
     except NoGradientsError as error:
         return str(error)
@@ -432,8 +454,61 @@ def why_no_gradients(setup: Setup, x: Any, *, watch: bool = False) -> str | None
     return CONTRADICTED if len(rows) > _CONTRADICTED_ROWS * problem.rows else None
 
 
-def unit_gradients(problem: Problem) -> Tensor:  # (rows, outputs, units)
-    """Gradients at the input itself with respect to a multiplier of 1 at every unit."""
+class _FirstRows(Problem):
+    """A problem at a few of its rows, which say enough about the model."""
+
+    def __init__(self, setup: Setup, x: Any, probe: Probe) -> None:
+        super().__init__(setup, x, probe)
+        self.rows = min(self.rows, _CHECKED_ROWS)
+
+    def __call__(self, z: Sequence[Tensor], rows: Rows = ALL) -> Tensor:
+        """The outputs, (points, rows, outputs); a slice ends at the last of the few."""
+        few = slice(*rows.indices(self.rows)) if isinstance(rows, slice) else rows
+        return super().__call__(z, few)
+
+
+@dataclass(frozen=True, eq=False)
+class AtInput:
+    """What one pass shows at the inputs themselves, with a multiplier of 1 at every unit.
+
+    Attributes:
+        mean: Predictions, (rows, outputs).
+        learned_var: The variance that the network predicts itself, (rows, outputs).
+        slopes: Gradients with respect to the multipliers, (rows, outputs, units).
+        activations: The inputs of some layers.
+        features: What enters the last linear layer, (rows, features), if asked for.
+    """
+
+    mean: Tensor
+    learned_var: Tensor
+    slopes: Tensor
+    activations: Activations
+    features: Tensor | None
+
+
+@torch.inference_mode(False)
+def examine_at_input(
+    setup: Setup, x: Any, layers: Collection[str] = (), *, features: bool = False
+) -> AtInput:
+    """One forward pass without noise, and a backward pass for each output."""
+    probe = setup.watching(x).once(probe_gradients, x)
+    check_probe(setup, probe, watch=True)
+    problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=True))
+    axis = setup.batch_dim or 0
+    with LayerReader(setup.model, layers, axis, problem.rows) as reader, LastLinear() as last:
+        derivatives = differentiate_at_input(problem)
+    mean = derivatives.values[0]
+    return AtInput(
+        mean,
+        torch.zeros_like(mean) + problem.learned_variance(),
+        _unit_gradients(derivatives),
+        Activations(mean, reader.inputs),
+        last.features(problem.rows) if features else None,
+    )
+
+
+def differentiate_at_input(problem: Problem) -> Derivatives:
+    """F(0) and its gradients with respect to a multiplier of 1 at every unit."""
     sites = problem.sources.sites
     zeros = [torch.zeros(1, problem.rows, *site.units) for site in sites]
     numbers = [z.to(problem.device, problem.wide) for z in zeros]
@@ -441,15 +516,13 @@ def unit_gradients(problem: Problem) -> Tensor:  # (rows, outputs, units)
     alone = Problem(problem.setup, problem.x, problem.probe, bare)
     alone.structure, alone.columns = problem.structure, problem.columns
     check_outputs(problem.probe.outputs)
-    gradients = differentiate(alone, numbers, ALL).gradients
-    return torch.cat(gradients, 3)[:, 0].transpose(0, 1)
+    derivatives = differentiate(alone, numbers, ALL)
+    problem.structure = alone.structure
+    return derivatives
 
 
-def gradients_at_input(setup: Setup, x: Any) -> Tensor:  # (rows, outputs, units)
-    """One plain pass with a multiplier of 1 at every unit, a backward pass for each output."""
-    probe = setup.watching(x).once(probe_gradients, x)
-    sources = Sources.of(setup, x, probe.layout, watch=True)
-    return unit_gradients(Problem(setup, x, probe, sources))
+def _unit_gradients(derivatives: Derivatives) -> Tensor:  # (rows, outputs, units)
+    return torch.cat(derivatives.gradients, 3)[:, 0].transpose(0, 1)
 
 
 def _means(
