@@ -95,11 +95,6 @@ NO_HEAD = (
 )
 
 
-def activations(setup: Setup, x: object, wanted: Sequence[str] | None = None) -> Activations:
-    """What one plain pass shows; the model stays as it was."""
-    return read(setup, x, wanted)
-
-
 def _rows(x: object, kept: slice | Tensor, axis: int) -> object:
     """Some rows of an input."""
 
@@ -245,7 +240,7 @@ def gather_distances(
     centers = dict[str, Tensor]()
     generator = torch.Generator().manual_seed(setup.seed)
     for number, x in enumerate(progress(inputs, search.show_progress, "distances")):
-        seen = activations(setup, x, watched.names)
+        seen = read(setup, x, watched.names)
         if is_training:
             check_finite(seen.inputs.values(), "activations at training inputs")
         centers = centers or centers_of(seen, watched)

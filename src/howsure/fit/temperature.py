@@ -23,7 +23,6 @@ from howsure.fit.folds import FEWEST, Batches, CrossFit
 from howsure.fit.known_activations import (
     NoDistancesError,
     Watched,
-    activations,
     gather_distances,
     log_distances,
 )
@@ -31,6 +30,7 @@ from howsure.fit.labelled import PIXELS, Labelled, check_labels, recognize_task
 from howsure.fit.options import KnownOptions, check_count
 from howsure.fit.stress import Stress, corruptions
 from howsure.line_search import log_minimum
+from howsure.methods.activations import read
 from howsure.methods.temperature import (
     GROWTH,
     TemperatureModel,
@@ -188,7 +188,7 @@ def fit_temperature(
         raise ValueError(
             f'No input has a temperature of its own: {reason}; fit with `model="dropout"`.'
         )
-    logits = activations(setup, x, ()).logits
+    logits = read(setup, x, ()).logits
     setup, dense = setup.with_(task=recognize_task(setup.task, logits, y)), logits.dim() > 2
     watched = Watched.of(setup, x) if search.growth else Watched((), None)
     known = gather_distances(setup, watched, batches, search) if watched.names else None
@@ -260,7 +260,7 @@ def _read(
     """All held-out inputs, each judged by known inputs of which it is none."""
     parts = []
     for number, (x, labels) in enumerate(progress(batches, show, "fit")):
-        seen = activations(setup, x, watched.names)
+        seen = read(setup, x, watched.names)
         nothing = seen.logits.new_zeros(len(seen.logits), 2, dtype=torch.float64)
         logs = nothing if known is None else log_distances(known, seen, number)
         energy = energy_of(class_logits(seen.logits, setup.task))
@@ -279,7 +279,7 @@ def _average(setup: Setup, held_out: Labelled, batches: Batches) -> Labelled:
     generator, parts = torch.Generator().manual_seed(setup.seed), []
     for x, labels in batches:
         draws = [
-            activations(setup, sample_of(setup.noise, x, generator, batch_dim=0), ()).logits
+            read(setup, sample_of(setup.noise, x, generator, batch_dim=0), ()).logits
             for _ in range(_DRAWS)
         ]
         nothing = torch.zeros(len(labels), 2), torch.zeros(len(labels))
