@@ -19,7 +19,7 @@ from howsure.fit.closed_form import search_closed_form
 from howsure.fit.dense import fit_dense, is_dense, why_not_dense
 from howsure.fit.grid import Batches, search_grid
 from howsure.fit.inputs import check_finite
-from howsure.fit.posterior import PosteriorFit, PosteriorSearch, fit_posterior
+from howsure.fit.posterior import PosteriorFit, PosteriorSearch, fit_posterior, some_of
 from howsure.fit.search import Fit, Search
 from howsure.fit.temperature import (
     TemperatureFit,
@@ -198,7 +198,8 @@ def _batches(
     for x, _ in batches:
         _check_inputs(setup, x)
     if setup.task == "regression":
-        warn_of_targets(setup, batches)
+        is_posterior = isinstance(search, PosteriorSearch)
+        warn_of_targets(setup, list(some_of(batches)) if is_posterior else batches)
     if search.inputs == "clean":
         return _with_noise(setup, batches)
     warn_if_clean(setup, batches)
