@@ -102,3 +102,19 @@ def test_the_report_says_how_novel_its_inputs_are(sure):
     for shift, words in ((0.0, "AUROC 4|AUROC 5|AUROC 6"), (6.0, "AUROC 9|AUROC 100")):
         page = report.build(sure, [(x + shift, y)], show_progress=False)
         assert re.match(words, dict(page.facts)["Novelty"])
+
+
+def test_the_sensor_part_after_a_fit_is_that_of_the_stated_noise():
+    net, noise = trained(outputs=2), 0.01
+    sure = hs.Uncertain(net, noise=noise, samples=64)
+    sure.fit([data(200, 1, outputs=2)], train_inputs=data(400, 0)[0], show_progress=False)
+    x = data(200, 2)[0]
+    p = sure(x)
+    budget = p.budget()
+    by_kind = dict(zip(budget.kinds, budget.variances, strict=True))
+    of_sensor = by_kind["input"]
+    draws = noise**0.5 * torch.randn(20_000, *x.shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        monte_carlo = net((x + draws).flatten(0, 1)).unflatten(0, (-1, len(x))).var(0)
+    torch.testing.assert_close(of_sensor.mean(0), monte_carlo.mean(0), rtol=0.05, atol=0)
+    torch.testing.assert_close(p.data_var, of_sensor + by_kind["residual"])

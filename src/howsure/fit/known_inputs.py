@@ -37,6 +37,7 @@ from howsure.posterior.distances import Distances, InputRange
 from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW, Gram, Posterior, one_for_zero
 from howsure.posterior.local_error import Kernel, LocalError
 from howsure.posterior.variance_model import Scores
+from howsure.problem import Probe
 from howsure.progress import progress
 from howsure.setup import Setup
 from howsure.trees import TensorTree
@@ -119,7 +120,14 @@ class Known:
         return any(fit is not None and fit.folds is not None for fit in fits)
 
     def score(
-        self, setup: Setup, number: int, x: object, target: Tensor, *, noisy: bool = True
+        self,
+        setup: Setup,
+        number: int,
+        x: object,
+        target: Tensor,
+        *,
+        noisy: bool = True,
+        probe: Probe | None = None,
     ) -> HeldOut:
         """A held-out batch, each input by known ones of which it is none.
 
@@ -130,6 +138,7 @@ class Known:
             target: Their targets.
             noisy: Whether gradients are averages over the noise, which has a variance; else they
                 are those at the input itself, in one pass.
+            probe: That of the batch of which these inputs are some rows, for one pass.
         """
         if not noisy and self.note:
             setup = setup.with_(noise=None)
@@ -140,7 +149,9 @@ class Known:
             if self.note:
                 mean, data = _sampled(setup, x)
             elif self.posterior is not None and (not noisy or setup.noise is None):
-                at_input = examine_at_input(setup, x, wanted or (), features=has_local_error)
+                at_input = examine_at_input(
+                    setup, x, wanted or (), features=has_local_error, probe=probe
+                )
                 mean, data, z = at_input.mean, at_input.learned_var, at_input.slopes
                 activations, features = at_input.activations, at_input.features
             else:

@@ -14,7 +14,7 @@ from howsure.fit.dropout import Fit, Search, fit_dropout
 from howsure.fit.folds import Batches
 from howsure.fit.inputs import check_finite
 from howsure.fit.options import FitOptions
-from howsure.fit.posterior import PosteriorFit, PosteriorSearch, fit_posterior
+from howsure.fit.posterior import PosteriorFit, PosteriorSearch, fit_posterior, some_of
 from howsure.fit.temperature import (
     TemperatureFit,
     TemperatureSearch,
@@ -179,7 +179,8 @@ def _read_held_out(setup: Setup, loader: Iterable[object], search: FitOptions) -
     for x, _ in batches:
         _check_inputs(setup, x)
     if setup.task == "regression":
-        warn_of_targets(setup, batches)
+        is_posterior = isinstance(search, PosteriorSearch)
+        warn_of_targets(setup, list(some_of(batches)) if is_posterior else batches)
     if search.inputs == "clean":
         generator = torch.Generator().manual_seed(setup.seed)
         axis = setup.batch_dim
