@@ -4,8 +4,8 @@ import configparser
 import runpy
 import subprocess
 import sys
-from xml.etree import ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
