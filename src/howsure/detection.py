@@ -75,8 +75,8 @@ class Detector(nn.Module):
 
     Which boxes survive is decided once, on the image as it is, and each is then followed through
     the noise: by its number among the proposals, or, where a model returns final boxes alone
-    ("torchvision"), as the box of the same class that overlaps it most. If there is none in a
-    noisy image, the box has vanished, and its std is NaN.
+    ("torchvision"), as the box of the same class that overlaps it most. If there is none in one
+    of the noisy images that are tried, the box has vanished, and its std is NaN.
 
     Args:
         model: The trained detector, in eval mode, which takes a batch of images.
