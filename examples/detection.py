@@ -1,8 +1,8 @@
 """A detector of boxes: how sure is each side of a box that survives non-maximum suppression?
 
 Some sides of the objects are sharp and some are blurred, and the camera is noisy. The detector
-proposes a box at every cell of a grid. The boxes that survive are then asked about one by one:
-`BoxAt` returns the box of a given cell, four numbers, which howsure takes like any other output.
+proposes a box at every cell of a grid. `hs.Detector` makes a row of every box that survives: four
+numbers, which howsure takes like any other output.
 Run from the repository: `python examples/detection.py`
 """
 
@@ -73,50 +73,10 @@ class Detector(nn.Module):
         return torch.cat([logit, corners], 1)
 
 
-class BoxAt(nn.Module):
-    """The box that the detector proposes at one cell of each image: (batch, 4)."""
-
-    def __init__(self, detector: Detector) -> None:
-        super().__init__()
-        self.detector = detector
-
-    def forward(self, image: Tensor, cell: Tensor) -> Tensor:
-        boxes = self.detector(image)[:, 1:].flatten(2)
-        return boxes.gather(2, cell[:, None, None].expand(-1, 4, 1))[..., 0]
-
-
-def overlap(one: Tensor, others: Tensor) -> Tensor:
-    """Intersection over union of a box and others, (n,)."""
-    low, high = torch.maximum(one[:2], others[:, :2]), torch.minimum(one[2:], others[:, 2:])
-    common = (high - low).clamp(min=0).prod(1)
-    areas = [(box[..., 2:] - box[..., :2]).prod(-1) for box in (one, others)]
-    return common / (areas[0] + areas[1] - common)
-
-
-def survivors(found: Tensor) -> Tensor:
-    """Non-maximum suppression: the cells whose boxes overlap no box of a higher score."""
-    score, boxes = found[0].flatten(), found[1:].flatten(1).mT
-    waiting, kept = score.argsort(descending=True), []
-    waiting = waiting[score[waiting] > 0]
-    while len(waiting):
-        kept.append(waiting[0])
-        waiting = waiting[overlap(boxes[waiting[0]], boxes[waiting]) < 0.3]
-    return torch.stack(kept) if kept else torch.empty(0, dtype=torch.long)
-
-
-def matched(detector: Detector, image: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Number of the image, cell, and true box of every survivor that has found an object."""
-    numbers, cells, truth = [], [], []
-    with torch.no_grad():
-        found = detector(image)
-    for number, own in enumerate(found):
-        for cell in survivors(own):
-            likeness = overlap(own[1:].flatten(1)[:, cell], boxes[number])
-            if likeness.max() > 0.5:
-                numbers.append(number)
-                cells.append(int(cell))
-                truth.append(boxes[number, likeness.argmax()])
-    return torch.tensor(numbers), torch.tensor(cells), torch.stack(truth)
+def read(output: Tensor) -> tuple[Tensor, Tensor]:
+    """Boxes and probabilities of all cells, as `hs.Detector` wants them."""
+    cells = output.flatten(2).mT
+    return cells[..., 1:], cells[..., :1].sigmoid()
 
 
 def trained(steps: int) -> Detector:
@@ -162,16 +122,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/gallery_detection.png"))
     parser.add_argument("--quick", action="store_true", help="a shorter training")
     options = parser.parse_args()
-    detector = trained(100 if options.quick else 400)
-    sure = hs.Uncertain(BoxAt(detector).eval(), noise=(NOISE, None))
+    detector = hs.Detector(trained(100 if options.quick else 400), read)
+    sure = hs.Uncertain(detector, noise=(NOISE, None))
 
     def asked(count: int, seed: int) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
         """Images and cells of all survivors, their true boxes, and the blur of each side."""
         image, boxes, blur = scenes(count, seed)
         reading = NOISE.sample(image, torch.Generator().manual_seed(seed))
-        numbers, cells, truth = matched(detector, reading, boxes)
-        owner = (boxes[numbers] - truth[:, None]).abs().sum(2).argmin(1)
-        return (reading[numbers], cells), truth, blur[numbers, owner]
+        x, truth = detector.detect(reading, max_overlap=0.3).match(list(boxes))
+        owner = (boxes.flatten(0, 1) - truth[:, None]).abs().sum(2).argmin(1)
+        return x, truth, blur.flatten(0, 1)[owner]
 
     x, truth, _ = asked(40, 1)
     print(sure.fit([(x, truth)], show_progress=False))
@@ -187,9 +147,7 @@ def main() -> None:
     image, _, blur = scenes(40, 3)
     most = (blur == BLURRED).sum((1, 2)).topk(3).indices
     for ax, reading in zip(pictures, NOISE.sample(image[most], generator), strict=True):
-        with torch.no_grad():
-            cells = survivors(detector(reading[None])[0])
-        draw(ax, reading, sure(reading.expand(len(cells), -1, -1, -1), cells))
+        draw(ax, reading, sure(*detector.detect(reading[None], max_overlap=0.3).inputs))
     pictures[1].set_title("the orange band is wide where a side is blurred")
     for name, std in stds.items():
         chart.hist(

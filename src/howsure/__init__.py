@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from howsure.deploy.export import export as export
     from howsure.deploy.gate import Gate as Gate
     from howsure.deploy.gate import blend as blend
+    from howsure.detection import Detector as Detector
     from howsure.errors import HowsureWarning as HowsureWarning
     from howsure.errors import NoRuleError as NoRuleError
     from howsure.fit.training import train_adf as train_adf
     from howsure.fit.training import train_heteroscedastic as train_heteroscedastic
     from howsure.gaussian_output import Gaussian as Gaussian
+    from howsure.graphs import Graphs as Graphs
     from howsure.methods.variance_head import add_variance_head as add_variance_head
     from howsure.moments.interpreter import propagate as propagate
     from howsure.moments.rule import Fidelity as Fidelity
@@ -42,10 +44,12 @@ if TYPE_CHECKING:
 # Where each public name lives. It is imported when it is first asked for, so that the command line
 # can print its help without torch.
 _HOMES = {
+    "Detector": "howsure.detection",
     "Ensemble": "howsure.uncertain",
     "Fidelity": "howsure.moments.rule",
     "Gate": "howsure.deploy.gate",
     "Gaussian": "howsure.gaussian_output",
+    "Graphs": "howsure.graphs",
     "HowsureWarning": "howsure.errors",
     "Moments": "howsure.moments.value",
     "NoRuleError": "howsure.errors",
@@ -91,10 +95,12 @@ _RENAMED = {
 }
 
 __all__ = [
+    "Detector",
     "Ensemble",
     "Fidelity",
     "Gate",
     "Gaussian",
+    "Graphs",
     "HowsureWarning",
     "Moments",
     "NoRuleError",

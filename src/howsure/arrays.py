@@ -111,6 +111,12 @@ def as_tensors(x: object, model: nn.Module) -> object:
             f"The input is a {type(x).__name__} without any tensor; give a tensor or an array, as "
             "`torch.tensor(x)` makes of a list."
         )
+    if hasattr(x, "edge_index") and not tensors_of(x):
+        raise TypeError(
+            f"The input is a {type(x).__name__} of graphs, which has no batch axis; make rows of "
+            "its graphs: `graphs = hs.Graphs(model, nodes=..., edges=...)`, "
+            "`hs.Uncertain(graphs, ...)(**graphs.rows(batch))`."
+        )
 
     def as_tensor(leaf: object) -> object:
         # A table of pandas or polars.

@@ -1,7 +1,11 @@
-"""The example node's conversion, from a bag of images to poses, without ROS."""
+"""The example node's conversion, from a bag of images to poses, without ROS; and its package."""
 
+import configparser
 import runpy
+import subprocess
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,7 +16,8 @@ pytest.importorskip("rosbags")
 from howsure import robotics
 from robotics.ros import strict, typestore
 
-NODE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "ros2_node.py"))
+PACKAGE = Path(__file__).parents[2] / "examples" / "howsure_pose"
+NODE = runpy.run_path(str(PACKAGE / "howsure_pose" / "node.py"))
 STORE = typestore()
 
 
@@ -57,3 +62,20 @@ def test_an_image_of_another_encoding_is_refused():
     received.encoding = "rgb8"
     with pytest.raises(ValueError, match="The image is rgb8"):
         NODE["to_pose"](NODE["wrapped"](), received, None)
+
+
+def test_the_package_has_what_ament_python_needs(tmp_path):
+    """One name everywhere, the marker of the index, and an executable that exists."""
+    root = ElementTree.parse(PACKAGE / "package.xml").getroot()
+    name = root.findtext("name")
+    assert root.findtext("export/build_type") == "ament_python"
+    assert (PACKAGE / "resource" / name).is_file() and (PACKAGE / name / "__init__.py").is_file()
+    scripts = configparser.ConfigParser(interpolation=None)
+    scripts.read(PACKAGE / "setup.cfg")
+    assert scripts["install"]["install_scripts"] == f"$base/lib/{name}"
+    command = [sys.executable, str(PACKAGE / "setup.py"), "egg_info", "--egg-base", str(tmp_path)]
+    subprocess.run(command, cwd=PACKAGE, check=True, capture_output=True)
+    entry = configparser.ConfigParser()
+    entry.read(tmp_path / f"{name}.egg-info" / "entry_points.txt")
+    module, function = entry["console_scripts"]["pose_node"].split(":")
+    assert module == f"{name}.node" and callable(NODE[function])

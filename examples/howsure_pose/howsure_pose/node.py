@@ -5,7 +5,8 @@ reads x, y (metres) and yaw (radians) from a gray image of 64 x 64 pixels; its w
 put your own in its place, with the noise of your camera. What it does not measure (z, roll, pitch)
 is published with a variance of 1e6.
 
-Run where ROS 2 is sourced: `python examples/ros2_node.py`
+In a workspace where ROS 2 is sourced: `pip install howsure`, copy the folder `howsure_pose` to
+`src/`, `colcon build`, `source install/setup.bash`, `ros2 run howsure_pose pose_node`.
 """
 
 import numpy as np
