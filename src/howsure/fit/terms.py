@@ -103,7 +103,8 @@ def terms_of(setup: Setup, method: Method, batch: HeldOut) -> Terms:
     odds, by_site = _by_site(setup, batch.x, found.sources)
     # A call that is one input has all its outputs in one row.
     by_site = by_site.reshape(len(by_site), *data.shape)
-    return Terms(_rows(error).double(), data.double(), by_site, odds)
+    # The search is a matter of few numbers, on the CPU, whatever device the network is on.
+    return Terms(_rows(error).double().cpu(), data.double().cpu(), by_site, odds)
 
 
 def _rows(values: Tensor) -> Tensor:  # (inputs, outputs)
@@ -128,9 +129,10 @@ def _by_site(setup: Setup, x: object, budget: Budget) -> tuple[Tensor, Tensor]:
     """The odds of every site, (sites,), and its variance per odds, (sites, inputs, outputs)."""
     sites = setup.sites(x)
     odds = odds_of(torch.tensor(setup.rates(sites), dtype=torch.float64))
-    rows = zip(budget.names, budget.kinds, budget.variances.double(), strict=True)
+    variances = budget.variances.double().cpu()
+    rows = zip(budget.names, budget.kinds, variances, strict=True)
     known = {name: var for name, kind, var in rows if kind == "dropout"}
-    nothing = torch.zeros_like(budget.variances[0]).double()
+    nothing = torch.zeros_like(variances[0])
     by_site = torch.stack([known.get(site.name, nothing) for site in sites])
     return odds, by_site / torch.where(odds > 0, odds, 1.0)[:, None, None]
 
