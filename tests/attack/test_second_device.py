@@ -51,7 +51,7 @@ NETWORKS = {
     "recurrent": (Recurrent, (5, 6, 4)),
     "attention": (Attention, (4, 5, 8)),
     "pixels": (
-        lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1)),
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 2, 1)),
         (3, 1, 6, 6),
     ),
 }
