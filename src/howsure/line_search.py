@@ -52,5 +52,5 @@ def log_refine(
 
 
 def _finite(values: Tensor) -> Tensor:
-    """A cost that is not defined is worse than all others."""
-    return torch.where(values.isfinite(), values, torch.inf)
+    """The costs on the CPU, where the search is; one that is not defined is worse than all."""
+    return torch.where(values.isfinite(), values, torch.inf).cpu()

@@ -136,6 +136,11 @@ class Setup:
         """What a copy in this or another process starts with: its facts are its own."""
         return {**vars(self), "_facts": {}}
 
+    def residual_var_at(self, like: Tensor) -> float | Tensor:
+        """The residual variance, on the device of a tensor that it is added to."""
+        value = self.residual_var
+        return value.to(like.device) if isinstance(value, Tensor) else value
+
     def with_(self, **changes: Any) -> Setup:
         """The same setup with some settings changed."""
         return replace(self, **changes)

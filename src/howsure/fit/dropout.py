@@ -485,12 +485,14 @@ def terms_of(setup: Setup, method: Method, batch: _Batch) -> Terms:
     plain = Prediction(mean, torch.ones_like(mean), torch.zeros_like(mean))
     check_targets(plain, batch.target, "gaussian")
     error = gaussian(plain, batch.target).error.detach()
-    error, data = (part.reshape(len(part), -1).double() for part in (error, data))
+    # The search is a matter of few numbers, on the CPU, whatever device the network is on.
+    error, data = (part.reshape(len(part), -1).double().cpu() for part in (error, data))
     sites = setup.sites(batch.x)
     odds = _odds_of(torch.tensor(setup.rates(sites), dtype=torch.float64))
-    rows = zip(budget.names, budget.kinds, budget.variances.double(), strict=True)
+    variances = budget.variances.double().cpu()
+    rows = zip(budget.names, budget.kinds, variances, strict=True)
     by_name = {name: var for name, kind, var in rows if kind == "dropout"}
-    nothing = torch.zeros_like(budget.variances[0]).double()
+    nothing = torch.zeros_like(variances[0])
     by_site = torch.stack([by_name.get(site.name, nothing) for site in sites])
     by_site = by_site / torch.where(odds > 0, odds, 1.0)[:, None, None]
     # A call that is one input has all its outputs in one row.

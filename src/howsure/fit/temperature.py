@@ -304,7 +304,7 @@ def best_temperature(logits: Tensor, labels: Tensor, *, warn: bool = False) -> f
         return float(((p * logits).sum(2) - chosen).mean())
 
     def nll(t: Tensor) -> Tensor:  # (1,)
-        log_p = (logits / t).log_softmax(2).gather(2, index)[..., 0]
+        log_p = (logits / t.to(logits.device)).log_softmax(2).gather(2, index)[..., 0]
         return -log_p.logsumexp(0).mean()[None]
 
     low, high = math.log(_LOW), math.log(_HIGH)

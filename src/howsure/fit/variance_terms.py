@@ -70,7 +70,8 @@ def _starts(scaled: Tensor) -> Tensor:
     """Equal shares, and each term by itself: the likelihood can have several valleys."""
     count = scaled.shape[1]
     alone = torch.eye(count, dtype=scaled.dtype) * (1 - 0.02 * count) + 0.02
-    return torch.cat([torch.full((1, count), 1 / count, dtype=scaled.dtype), alone]).log()
+    equal = torch.full((1, count), 1 / count, dtype=scaled.dtype)
+    return torch.cat([equal, alone]).log().to(scaled.device)
 
 
 def _descended(error: Tensor, scaled: Tensor, base: Tensor, prior: _Prior, logs: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def classified(setup: Setup, seen: Outcome, scores: ClassScores | None) -> Predi
     logits = replace(_logits(setup, cooled, centre, columns), notes=seen.notes)
     prediction = Prediction(
         probabilities,
-        classes.data_var + setup.residual_var,
+        classes.data_var + setup.residual_var_at(plain),
         classes.model_var,
         seen.notes,
         logits,
@@ -92,7 +92,7 @@ def certain(setup: Setup, x: Any) -> Prediction:
     probabilities, nothing = probabilities_of(centre, setup.task), torch.zeros_like(centre)
     prediction = Prediction(
         probabilities,
-        nothing + setup.residual_var,
+        nothing + setup.residual_var_at(nothing),
         nothing,
         logits=_logits(setup, Variances.zero(plain), centre, None),
         expected_entropy=entropy_of(probabilities, setup.task),

@@ -68,7 +68,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     )
     # What is not finite has no std.
     variance = torch.where(plain.isfinite(), variance, torch.nan)
-    constant = setup.residual_var + problem.learned_variance()
+    constant = setup.residual_var_at(variance) + problem.learned_variance()
     data, nothing = variance + constant, torch.zeros_like(variance)
     if setup.task == "regression":
         return Prediction(

@@ -251,7 +251,7 @@ def prediction(
     `samples` are class probabilities per Monte-Carlo sample, for the expected entropy.
     """
     assert run.parts is not None
-    noisy = [var + setup.residual_var for var in data_vars]
+    noisy = [var + setup.residual_var_at(var) for var in data_vars]
     learned = TensorTree(setup.learned_variance(run.x)).tensors
     noisy = [var + own for var, own in zip(noisy, learned, strict=True)] if learned else noisy
     if setup.task == "regression":

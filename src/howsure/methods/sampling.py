@@ -335,7 +335,7 @@ def _prediction(
         if is_biased:
             model = model * (1 - 1 / found.count)
     if isinstance(setup.residual_var, Tensor) or setup.residual_var:
-        data = data + setup.residual_var
+        data = data + setup.residual_var_at(data)
     data = data + problem.learned_variance()
     if setup.task == "regression":
         return Prediction(

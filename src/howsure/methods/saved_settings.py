@@ -133,7 +133,8 @@ def read_state(path: Path) -> dict[str, Any]:
     """What a file of `Uncertain.save` holds; nothing in it is executed."""
     check_unpacked_size(path)
     try:
-        state = torch.load(path, weights_only=True)
+        # What was fitted on a GPU is read where there is none.
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
     except Exception as error:

@@ -280,13 +280,13 @@ class Noise(ABC):
 
         The noise is independent between inputs along `batch_dim`; with `None`, `x` is one input.
         """
-        wide = widen(x)
+        wide, source = widen(x), x.device if generator is None else generator.device
         if not self.is_correlated:
-            z = torch.randn(x.shape, generator=generator, dtype=wide.dtype, device=x.device)
+            z = torch.randn(x.shape, generator=generator, dtype=wide.dtype, device=source).to(wide)
             return (x + self(x).sqrt() * z).to(x.dtype)
         root = self.root(x, batch_dim)
         shape = (1, 1 if batch_dim is None else x.shape[batch_dim], *root.shape)
-        z = torch.randn(shape, generator=generator, dtype=wide.dtype, device=x.device)
+        z = torch.randn(shape, generator=generator, dtype=wide.dtype, device=source).to(wide)
         noise = root.apply(z, slice(None))[0]
         noise = noise[0] if batch_dim is None else noise.movedim(0, batch_dim)
         return (wide + noise).to(x.dtype)

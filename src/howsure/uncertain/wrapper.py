@@ -33,7 +33,7 @@ from howsure.noise import NoiseLike, described, note_units
 from howsure.prediction import Prediction, predict_all
 from howsure.settings import PredictionKind, Task
 from howsure.setup import Setup
-from howsure.trees import clone_tensors, is_tracing
+from howsure.trees import clone_tensors, is_tracing, map_leaves
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -350,6 +350,12 @@ class Uncertain(nn.Module):
         own = ("format", "method", "calibrators")
         # Files of 0.2 do not say which network was fitted.
         state = {"fitted_to": None, **state}
+        if state.get("variance_model") is not None:
+            device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+            state["variance_model"] = map_leaves(
+                lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf,
+                state["variance_model"],
+            )
         settings = loaded_settings({k: v for k, v in state.items() if k not in own})
         self.setup = self.setup.with_(**settings, _facts={})
         self.last_fit = None
