@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import howsure as hs
+
+# A recurrent layer looks for the library of a real GPU.
+pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 from second_device import CPU, SECOND, WrongDeviceError, second_device
 
 
