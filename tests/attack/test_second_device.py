@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import howsure as hs
+from second_device import CPU, SECOND, WrongDeviceError, second_device
 
 # A recurrent layer looks for the library of a real GPU.
 pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
-from second_device import CPU, SECOND, WrongDeviceError, second_device
 
 
 class Recurrent(nn.Module):
