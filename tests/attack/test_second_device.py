@@ -12,6 +12,9 @@ from torch import Tensor, nn
 import howsure as hs
 from second_device import CPU, SECOND, WrongDeviceError, second_device
 
+# A recurrent layer looks for the library of a real GPU.
+pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
+
 
 class Recurrent(nn.Module):
     def __init__(self):
