@@ -205,3 +205,20 @@ def test_outputs_that_cannot_be_negative_have_a_posterior(net):
     assert isinstance(fit, PosteriorFit) and fit.nll < fit.constant_nll
     p = wrapped(x[:20])
     assert p.method == "gradients" and bool((p.total_var > 0).all())
+
+
+@pytest.mark.filterwarnings("ignore:1 of 300 held-out rows:howsure.HowsureWarning")
+def test_one_wrong_target_of_many_hardly_widens_the_std():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+    ).eval()
+    x = torch.randn(300, 4)
+    y = net(x).detach() + 0.1 * torch.randn(300, 1)
+    stds = []
+    for wrong in (0.0, 100.0):
+        y[7] += wrong
+        sure = hs.Uncertain(net, 1e-4)
+        sure.fit([(x, y)], show_progress=False)
+        stds.append(float(sure(x).std.median()))
+    assert 0.9 < stds[1] / stds[0] < 1.5

@@ -49,6 +49,8 @@ _LOG_FACTOR_STD = math.log(2)
 _STRESSED = 32
 # Numbers of held-out inputs that are examined; the weights need no more than some hundred inputs.
 _NUMBERS, _LEAST_INPUTS = 2**24, 384
+# Squared errors count at most so many times their 90 % quantile.
+_MOST_ERROR = 25.0
 # Held-out inputs of more than 64 outputs, which have a residual variance each: two for every fold.
 FEWEST_OF_MANY = 10
 
@@ -279,13 +281,14 @@ def fit_variance(
     held_out: HeldOut, stressed: Sequence[HeldOut], known: Known, search: PosteriorSearch
 ) -> PosteriorFit:
     """The variance model that is best for held-out errors, and how well it does."""
-    model = _with_best_weights(_reference(held_out, known, search), held_out, search)
+    clipped = replace(held_out, error=_clip_outliers(held_out.error))
+    model = _with_best_weights(_reference(clipped, known, search), clipped, search)
     if stressed:
-        model = _with_best_growth(model, held_out, stressed)
-    model = _with_novelty(model, held_out)
+        model = _with_best_growth(model, clipped, stressed)
+    model = _with_novelty(model, clipped)
     parts, error = model.parts(held_out.scores), held_out.error
     var = parts.total
-    nu = best_degrees(error, var)
+    nu = best_degrees(clipped.error, var)
     model = replace(model, degrees_of_freedom=nu)
     constant = error.mean(0).expand_as(var)
     names = {"sensor": "data", "residual": "residual", "local error": "local"}
@@ -308,6 +311,15 @@ def fit_variance(
         _mean_nll(model, stressed, nu) if stressed else None,
         tuple(notes),
     )
+
+
+def _clip_outliers(error: Tensor) -> Tensor:  # (inputs, outputs), squared
+    """The errors without the weight of a single wrong target: a warning names such rows.
+
+    Of Gaussian errors none beyond 8 std is clipped, of t-distributed ones with 3 degrees of freedom
+    one in 800.
+    """
+    return torch.minimum(error, _MOST_ERROR * error.quantile(0.9, 0))
 
 
 def _numbers(values: Tensor) -> str:
