@@ -618,11 +618,10 @@ def _sums(
         products = [_gram(sources, at, shape), moves.mT, *_slopes(sources, plain, at, shape)]
         numbers = F.linear(torch.cat(products, 2), forms.table(wide, moves.device))
         squares = F.linear(numbers[..., 5:].square().sum(0), forms.group_table(wide, moves.device))
-        numbers = numbers.reshape(*shape, -1)
-        of_kind, average = numbers[..., 0], numbers[..., 4]
+        numbers = numbers[..., :5].reshape(*shape, 5)
+        of_kind, _, apart, both, average = numbers.unbind(3)
         # A block whose halves are both 0 has no gradient at all.
-        both = numbers[..., 3].clamp(min=torch.finfo(wide).tiny)
-        gap_of_kind = of_kind * numbers[..., 2] / both
+        gap_of_kind = of_kind * apart / both.clamp(min=torch.finfo(wide).tiny)
         variance = of_kind if variance is None else variance + of_kind
         gap = gap_of_kind if gap is None else gap + gap_of_kind
         by_kind.append(numbers[..., :2].sum(0))
