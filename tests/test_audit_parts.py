@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from howsure.auditing import audit
-from howsure.auditing.case import Case
+from howsure.auditing.case import Case, Clock, Spread, Truth, monte_carlo
 from howsure.auditing.layers import OUTPUT, layer_rows
 from howsure.auditing.measures import (
     Estimate,
@@ -21,7 +21,6 @@ from howsure.auditing.measures import (
 )
 from howsure.auditing.result import AuditRow
 from howsure.auditing.run import Candidate, Stopwatch, predict_pieces
-from howsure.auditing.truth import Clock, Spread, Truth, monte_carlo
 from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.methods import METHODS
 from howsure.setup import Setup
@@ -166,15 +165,15 @@ def test_verdict_speaks_about_the_mean():
     advice = recommend(rows, GAUSSIAN)
 
     def said(shift):
-        return sentences(rows, advice, Estimate(shift, shift, shift), None)
+        return sentences(rows, advice, Estimate(shift, shift, shift), ())
 
     assert "usable here" in said(0.1)[0] and "either mean will do" in said(0.1)[-1]
     assert 'prediction="mean"' in said(1.5)[-1]
     default = [row_of("gradients", 1.0, 0.03, 9, shift=1.5)]
-    text = sentences(default, recommend(default, GAUSSIAN), Estimate(1.5, 1.5, 1.5), None)[-1]
+    text = sentences(default, recommend(default, GAUSSIAN), Estimate(1.5, 1.5, 1.5), ())[-1]
     assert 'where the mean matters, set `prediction="mean"`' in text
     worse = [row_of("linear", 1.0, 0.05, 5, shift=1.5), row_of("adf", 0.1, 2.0, 3, shift=0.2)]
-    text = sentences(worse, recommend(worse, GAUSSIAN), Estimate(1.5, 1.5, 1.5), None)[-1]
+    text = sentences(worse, recommend(worse, GAUSSIAN), Estimate(1.5, 1.5, 1.5), ())[-1]
     assert "no better" in text and "`adf` (0.2 std)" in text
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from howsure.auditing import audit as audit
     from howsure.auditing.check import check as check
     from howsure.auditing.check import missing_rules as missing_rules
-    from howsure.auditing.trace import trace as trace
+    from howsure.auditing.check import trace as trace
     from howsure.data import distributed as distributed
     from howsure.data.scoring import predict_to_file as predict_to_file
     from howsure.deploy.export import export as export
@@ -67,7 +67,7 @@ _HOMES = {
     "propagate": "howsure.moments.interpreter",
     # With howsure's own rules, so that a second one for an operation is noticed.
     "rule": "howsure.moments.rules",
-    "trace": "howsure.auditing.trace",
+    "trace": "howsure.auditing.check",
     "train_adf": "howsure.fit.training",
     "train_heteroscedastic": "howsure.fit.training",
 }

@@ -8,8 +8,8 @@ from quick_audits import quick
 from torch import nn
 
 import howsure as hs
+from howsure.auditing.case import Truth
 from howsure.auditing.layers import OUTPUT
-from howsure.auditing.truth import Truth
 from nets import FunctionalResNet
 
 NOISE = 0.04

@@ -1,24 +1,26 @@
-"""What will happen to a model, before anything runs: rules, approximations, gaps and advice.
+"""What the moment rules make of a model: operations, approximations and gaps, module by module.
 
-One dry run notes every operation that the model calls on noisy data, with or without a rule.
+`check` and `missing_rules` need one dry run, which notes every operation that the model calls on
+noisy data, with or without a rule. `trace` follows a noise through the modules.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from howsure.auditing.table import align_columns
 from howsure.errors import NoRuleError
 from howsure.moments.interpreter import (
     Gaussian,
     RuleInterpreter,
     input_moments,
+    propagate,
     read,
     run,
     works_in_place,
@@ -154,16 +156,17 @@ def check(
     rows = []
     for (operation, reason), calls in by_operation.items():
         rule = calls[0].rule
-        serves = rule is not None and not rule.is_refusal and not reason
+        if reason or (rule and rule.is_refusal):
+            rule = None
         row = CheckRow(
             operation,
-            rule.name if rule and serves else "",
-            rule.fidelity.value if rule and serves else _MISSING,
-            rule.error if rule and serves else 0.0,
+            rule.name if rule else "",
+            rule.fidelity.value if rule else _MISSING,
+            rule.error if rule else 0.0,
             sum(call.count for call in calls),
             tuple(dict.fromkeys(call.module for call in calls)),
             reason,
-            adds_up=rule.adds_up if rule and serves else False,
+            adds_up=rule.adds_up if rule else False,
         )
         rows.append(row)
     rows.sort(key=lambda row: (row.fidelity != _MISSING, row.operation))
@@ -325,3 +328,84 @@ def _may_be_variance(model: object, x: object, other: object) -> bool:
         return torch.broadcast_shapes(x.shape, other.shape) == x.shape
     except (TypeError, ValueError, RuntimeError):
         return False
+
+
+@dataclass(frozen=True)
+class ModuleTrace:
+    """Mean and variance of one output of one module.
+
+    Attributes:
+        module: Dotted path of the module.
+        kind: Class name of the module.
+        shape: Shape of the output.
+        mean: Average of the means.
+        mean_spread: Standard deviation of the means over the elements: the signal.
+        var: Average variance: the noise.
+        largest_var: Largest variance of an element.
+    """
+
+    module: str
+    kind: str
+    shape: tuple[int, ...]
+    mean: float
+    mean_spread: float
+    var: float
+    largest_var: float
+
+
+def trace(
+    model: nn.Module,
+    *inputs: object,
+    noise_var: object = None,
+    rules: Mapping[Target, Rule] | None = None,
+    **named_inputs: object,
+) -> list[ModuleTrace]:
+    """Where the uncertainty grows: statistics per module call, in the order in which they finish.
+
+    A diagnosis: it watches the modules with forward hooks, which are gone when it returns. Inputs
+    are given as to the model itself; `noise_var` is a **variance**, as in `propagate`.
+    """
+    x = as_input(model, inputs, named_inputs, noise_var)
+    if noise_var is None:
+        raise TypeError("`trace` follows a noise through the model; give its `noise_var=`.")
+    rows: list[ModuleTrace] = []
+
+    def record(path: str, module: nn.Module, output: object) -> None:
+        for tensor in output if isinstance(output, (tuple, list)) else [output]:
+            if isinstance(tensor, Gaussian):
+                moments = tensor.read()
+                mean, var = moments.mean.detach(), moments.var.detach()
+                signal, spread = float(mean.mean()), float(mean.std(correction=0))
+                noise = float(var.mean()), float(var.max())
+                kind, shape = type(module).__name__, tuple(mean.shape)
+                rows.append(ModuleTrace(path, kind, shape, signal, spread, *noise))
+
+    with watch_modules(model, record):
+        propagate(model, x, noise_var, rules=rules)
+    return rows
+
+
+@contextmanager
+def watch_modules(
+    model: nn.Module, receive: Callable[[str, nn.Module, object], None]
+) -> Iterator[None]:
+    """Calls `receive(path, module, output)` after every module; hooks go, also after an error."""
+
+    def watch(path: str, module: nn.Module) -> Callable[[], None]:
+        hook = module.register_forward_hook(lambda module, _, output: receive(path, module, output))
+        return hook.remove
+
+    removals = [watch(path, module) for path, module in model.named_modules()]
+    try:
+        yield
+    finally:
+        for remove in removals:
+            remove()
+
+
+def align_columns(lines: Sequence[Sequence[str]]) -> str:
+    """Columns side by side, the first line as heading."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
+    heading, *rows = (line.rstrip() for line in padded)
+    return "\n".join([heading, "-" * len(heading), *rows])

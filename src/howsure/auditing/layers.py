@@ -1,21 +1,17 @@
-"""Where diagonal ADF departs from the truth: its std and mean at every layer, for sensor noise.
-
-Forward hooks watch the user's model, and are gone when this is over, also after an exception. Of
-each layer some thousand elements are watched, so that memory stays bounded.
-"""
+"""Where diagonal ADF departs from the truth: its std and mean at every layer, for sensor noise."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from howsure.auditing.case import Case
-from howsure.auditing.trace import watch_modules
-from howsure.auditing.truth import Clock
+from howsure.auditing.case import Case, Clock
+from howsure.auditing.check import watch_modules
 from howsure.estimators.sampling import Samples
 from howsure.methods.passes import Pass, no_gradients
 from howsure.moments.interpreter import Gaussian
@@ -24,6 +20,7 @@ from howsure.trees import TensorTree
 
 # Monte Carlo passes; the std of each element is known to 5 %, of a layer much better.
 PASSES, LEAST = 200, 20
+# Of each layer so many elements are watched, so that memory stays bounded.
 _ELEMENTS = 4096
 # Elements with less of the layer's mean variance than this have no std worth comparing.
 _LIVE = 0.01
@@ -55,13 +52,18 @@ class LayerRow:
         return not 0.8 <= self.ratio <= 1.25
 
 
+def departure(layers: Iterable[LayerRow]) -> LayerRow | None:
+    """The first layer that departs."""
+    return next((row for row in layers if row.departs), None)
+
+
 class Recorder:
     """Records the same elements of every layer's output, predicted by ADF and sampled."""
 
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
         self.positions: dict[str, Tensor] = {}
-        self.calls: dict[str, int] = {}
+        self.calls: Counter[str] = Counter()
         self.predicted: dict[str, tuple[str, tuple[int, ...], Tensor, Tensor]] = {}
         self.sampled: dict[str, Samples] = {}
 
@@ -69,16 +71,15 @@ class Recorder:
         """Keeps means and variances of a layer on Gaussians."""
         for key, tensor in self._named(path, module, output):
             if isinstance(tensor, Gaussian):
-                moments, shape = tensor.read(), tuple(tensor.shape)
+                moments = tensor.read()
                 mean, var = (self._select(key, t) for t in (moments.mean, moments.var))
-                self.predicted[key] = (type(module).__name__, shape, mean, var)
+                self.predicted[key] = type(module).__name__, tuple(tensor.shape), mean, var
 
     def sample(self, path: str, module: nn.Module, output: object) -> None:
         """Adds the numbers of a layer to its running moments."""
         for key, tensor in self._named(path, module, output):
             if key in self.predicted:
-                draw = self._select(key, tensor).reshape(1, 1, 1, -1)
-                moments = self.sampled.get(key)
+                draw, moments = self._select(key, tensor)[None, None, None], self.sampled.get(key)
                 more = Samples.of(draw, moments)
                 self.sampled[key] = more if moments is None else moments + more
 
@@ -87,9 +88,9 @@ class Recorder:
         if path and next(module.children(), None) is not None:
             return
         path = path or OUTPUT
-        self.calls[path] = self.calls.get(path, 0) + 1
-        tensors = TensorTree(output).tensors
+        self.calls[path] += 1
         call = path if self.calls[path] == 1 else f"{path}#{self.calls[path]}"
+        tensors = TensorTree(output).tensors
         for index, tensor in enumerate(tensors):
             yield (call if len(tensors) == 1 else f"{call}[{index}]"), tensor
 
@@ -103,19 +104,19 @@ class Recorder:
             self.positions[key] = positions.to(tensor.device)
         return tensor.take(self.positions[key]).double()
 
-    def row(self, key: str) -> LayerRow | None:
-        """The row of a layer; `None` where the noise moves nothing, or the path was another one."""
-        kind, shape, mean, var = self.predicted[key]
-        moments = self.sampled.get(key)
-        if moments is None or moments.count < 2 or not float(moments.var.sum()) > 0:
-            return None
-        true_mean, true = moments.mean[0], moments.var[0]
-        true_var = float(true.mean())
-        live = true >= _LIVE * true_var
-        ratio = math.sqrt(float((var[live] / true[live]).median()))
-        # The sampled mean has noise of its own, which is not the prediction's error.
-        square = float((mean - true_mean).square().mean()) - true_var / float(moments.count)
-        return LayerRow(key, kind, shape, ratio, math.sqrt(max(square, 0.0) / true_var))
+    def rows(self) -> Iterator[LayerRow]:
+        """The layers, without those that the noise does not move or another path left out."""
+        for key, (kind, shape, mean, var) in self.predicted.items():
+            moments = self.sampled.get(key)
+            if moments is None or moments.count < 2 or not float(moments.var.sum()) > 0:
+                continue
+            true_mean, true = moments.mean[0], moments.var[0]
+            scale = float(true.mean())
+            live = true >= _LIVE * scale
+            ratio = math.sqrt(float((var[live] / true[live]).median()))
+            # The sampled mean has noise of its own, which is not the prediction's error.
+            square = float((mean - true_mean).square().mean()) - scale / float(moments.count)
+            yield LayerRow(key, kind, shape, ratio, math.sqrt(max(square, 0.0) / scale))
 
 
 def layer_rows(
@@ -134,5 +135,4 @@ def layer_rows(
                     break
                 recorder.calls.clear()
                 problem.run(1, problem.draw(range(index, index + 1)).noisy)
-    rows = [recorder.row(key) for key in recorder.predicted]
-    return tuple(row for row in rows if row is not None)
+    return tuple(recorder.rows())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsure.auditing.truth import Spread, Truth
+from howsure.auditing.case import Spread, Truth
 
 _REPLICATES = 200
 # Ratios beyond 1e6 count as 1e6, so that a std of 0 has a finite log error.

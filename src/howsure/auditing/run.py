@@ -14,14 +14,21 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from howsure.auditing.case import Case, gather_inputs
+from howsure.auditing.case import (
+    LEAST,
+    Case,
+    Clock,
+    Spread,
+    Truth,
+    gather_inputs,
+    monte_carlo,
+    plain_pass,
+)
 from howsure.auditing.layers import PASSES, LayerRow, layer_rows
 from howsure.auditing.measures import Estimate, Measures, Pairs, mean_shift, std_measures
 from howsure.auditing.result import Audit, AuditRow
-from howsure.auditing.truth import LEAST, Clock, Spread, Truth, monte_carlo
 from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.methods import METHODS, RENAMED, Method, check_method
-from howsure.methods.passes import Pass, no_gradients
 from howsure.multipliers import Placement, as_placement
 from howsure.noise import NoiseLike
 from howsure.prediction import Prediction
@@ -84,7 +91,11 @@ def audit(
     clock = Clock(float(time_limit) if samples is None else None)
     candidates = _candidates(methods)
     if isinstance(model, Uncertain):
-        _check_no_settings(noise=noise, rate=rate, **method_options)
+        for name, value in {"noise": noise, "rate": rate, **method_options}.items():
+            if value is not None:
+                raise TypeError(
+                    f"`{name}` is a setting of the `Uncertain` that is audited; set it there."
+                )
         # Monte Carlo knows the noise and the dropout, not what `fit` learned from errors.
         setup = model.setup.unfitted().with_(seed=seed, residual_var=0.0)
     else:
@@ -99,19 +110,19 @@ def audit(
     case = Case.of(setup, gather_inputs(data, inputs), seed)
     _check_time(case, clock)
 
-    stopwatch = Stopwatch(partial(_plain_pass, *next(case.pieces())))
+    first_piece = next(case.pieces())
+    stopwatch = Stopwatch(partial(plain_pass, *first_piece))
     predictions, skipped = _predictions(candidates, case, clock, stopwatch, show_progress)
-    setup, x = next(case.pieces())
     for candidate in (_ROUNDS if samples is None else _ROUNDS // 2) * list(predictions):
         if clock.past(_COST):
             break
-        stopwatch.time(candidate.label, candidate.run(setup, x))
+        stopwatch.time(candidate.label, partial(candidate, *first_piece))
     layers, notes = _layers(case, clock, samples, seed, show_progress)
     truth = monte_carlo(case, clock, samples=samples, seed=seed, show=show_progress)
 
     def pairs_of(spread: Spread) -> Pairs:
         # What varies by no more than some rounding errors is constant.
-        return Pairs.of(spread, 8 * case.rounding * truth.mean.abs())
+        return Pairs.of(spread, 8 * torch.finfo(case.plain.dtype).eps * truth.mean.abs())
 
     def part(var: Tensor, spread: Spread | None) -> Measures | None:
         if spread is None or not bool(var.any()):
@@ -141,18 +152,17 @@ def audit(
         for candidate, prediction in predictions.items()
     )
     plain_shift = mean_shift(case.plain.double().cpu(), truth, pairs, seed)
-    by_sampling = (row for row in rows if row.by.draws_noise)
-    pass_cost = (row.cost.value / row.options.get("samples", 20) for row in by_sampling)
+    sampling = (row for row in rows if row.by.draws_noise)
+    pass_cost = (row.cost.value / row.options.get("samples", 20) for row in sampling)
     yardstick = Yardstick(truth.samples, pairs.typical_error, next(pass_cost, 1.0))
     recommended = recommend(rows, yardstick)
-    departure = next((row for row in layers if row.departs), None)
     return Audit(
         rows,
         tuple(skipped),
         layers,
         plain_shift,
         recommended,
-        sentences(rows, recommended, plain_shift, departure),
+        sentences(rows, recommended, plain_shift, layers),
         truth.samples,
         case.inputs,
         len(case.columns),
@@ -162,18 +172,9 @@ def audit(
     )
 
 
-def _check_no_settings(**settings: object) -> None:
-    """An error for settings beside an `Uncertain`, which has its own."""
-    given = [name for name, value in settings.items() if value is not None]
-    if given:
-        raise TypeError(
-            f"`{given[0]}` is a setting of the `Uncertain` that is audited; set it there."
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A method with its options."""
+    """A method with its options; called with a setup and inputs, it makes its prediction."""
 
     method: Method
     options: dict[str, object] = field(default_factory=dict)
@@ -181,21 +182,18 @@ class Candidate:
     @property
     def label(self) -> str:
         """The method and what is not obvious about it."""
-        if not self.options:
-            return self.method.name
         options = ", ".join(f"{name}={value}" for name, value in self.options.items())
-        return f"{self.method} ({options})"
+        return f"{self.method} ({options})" if options else self.method.name
 
-    def run(self, setup: Setup, x: object) -> Callable[[], Any]:
-        """What makes its prediction."""
-        return partial(self.method, setup.with_(**self.options), x)
+    def __call__(self, setup: Setup, x: object) -> Prediction:
+        """What the method says."""
+        return self.method(setup.with_(**self.options), x)
 
 
 def _candidates(methods: Sequence[Named] | None) -> list[Candidate]:
     """The methods that were asked for: names, methods of one's own, or either with options."""
     if methods is None:
-        pairs = [(method, options) for method in METHODS.values() for options in method.audited]
-        return [Candidate(method, dict(options)) for method, options in pairs]
+        return [Candidate(m, dict(options)) for m in METHODS.values() for options in m.audited]
     candidates = []
     for item in [methods] if isinstance(methods, (str, Method)) else methods:
         method, options = item if isinstance(item, tuple) else (item, {})
@@ -211,15 +209,10 @@ def _candidates(methods: Sequence[Named] | None) -> list[Candidate]:
     return candidates
 
 
-def _plain_pass(setup: Setup, x: object) -> None:
-    with no_gradients():
-        Pass(setup, x).plain()
-
-
 def _check_time(case: Case, clock: Clock) -> None:
     """An error if not even 100 Monte Carlo passes fit into half of the time limit."""
     before = clock.seconds
-    _plain_pass(case.setup, case.x)
+    plain_pass(case.setup, case.x)
     needed = LEAST * (clock.seconds - before)
     if needed > clock.limit / 2:
         raise ValueError(
@@ -270,17 +263,35 @@ def predict_pieces(
     for index, (setup, x) in enumerate(case.pieces()):
         if clock.past(_METHODS):
             raise TimeoutError("not finished within its share of the time; raise `time_limit`")
-        run = candidate.run(setup, x)
+        run = partial(candidate, setup, x)
         prediction = run() if index else stopwatch.time(candidate.label, run)
         for name in ("mean", "data_var", "model_var", "std_error"):
             if (tree := getattr(prediction, name)) is not None:
-                values = case.select(TensorTree(tree).tensors).detach().double().cpu()
-                columns.setdefault(name, []).append(values)
+                columns.setdefault(name, []).append(case.select(TensorTree(tree).tensors))
     fields: dict[str, Any] = {name: torch.cat(values) for name, values in columns.items()}
     joined = Prediction(**fields)
     if not all(bool(t.isfinite().all()) for t in (joined.mean, joined.data_var, joined.model_var)):
         raise ValueError("Its result contains NaN or infinity.")
     return joined
+
+
+def _predictions(
+    candidates: Sequence[Candidate], case: Case, clock: Clock, stopwatch: Stopwatch, show: bool
+) -> tuple[dict[Candidate, Prediction], list[tuple[str, str]]]:
+    """What every method that applies says; and the labels of the others, with the reason."""
+    predictions: dict[Candidate, Prediction] = {}
+    skipped = []
+    for candidate in progress(candidates, show, "audit: methods"):
+        if case.setup.noise is None and candidate.method.needs_noise:
+            skipped.append((candidate.label, "the inputs have no noise"))
+        elif case.setup.rate is None and candidate.method.draws_masks:
+            skipped.append((candidate.label, "no dropout rate is given"))
+        else:
+            try:
+                predictions[candidate] = predict_pieces(candidate, case, clock, stopwatch)
+            except Exception as error:  # Whatever a method cannot do is a line of the table.
+                skipped.append((candidate.label, _first_sentence(error)))
+    return predictions, skipped
 
 
 def _stated_error(prediction: Prediction) -> float | None:
@@ -292,33 +303,11 @@ def _stated_error(prediction: Prediction) -> float | None:
     return relative if math.isfinite(relative) else None
 
 
-def _predictions(
-    candidates: Sequence[Candidate], case: Case, clock: Clock, stopwatch: Stopwatch, show: bool
-) -> tuple[dict[Candidate, Prediction], list[tuple[str, str]]]:
-    """What every method that applies says; and the labels of the others, with the reason."""
-    predictions: dict[Candidate, Prediction] = {}
-    skipped = []
-    for candidate in progress(candidates, show, "audit: methods"):
-        reason = ""
-        if not case.has_noise and candidate.method.needs_noise:
-            reason = "the inputs have no noise"
-        elif not case.has_dropout and candidate.method.draws_masks:
-            reason = "no dropout rate is given"
-        else:
-            try:
-                predictions[candidate] = predict_pieces(candidate, case, clock, stopwatch)
-            except Exception as error:  # Whatever a method cannot do is a line of the table.
-                reason = _first_sentence(error)
-        if reason:
-            skipped.append((candidate.label, reason))
-    return predictions, skipped
-
-
 def _layers(
     case: Case, clock: Clock, samples: int | None, seed: int, show: bool
 ) -> tuple[tuple[LayerRow, ...], list[str]]:
     """Diagonal ADF layer by layer; empty, with a note, where it cannot run."""
-    if not case.has_noise or not isinstance(case.setup.model, nn.Module):
+    if case.setup.noise is None or not isinstance(case.setup.model, nn.Module):
         return (), []
     passes = PASSES if samples is None else min(PASSES, samples)
     try:
@@ -343,7 +332,7 @@ def _remarks(case: Case, truth: Truth, pairs: Pairs) -> list[str]:
         )
     if constant := int((~pairs.valid).sum()):
         notes.append(f"{constant} of {pairs.valid.numel()} outputs do not move, and were left out.")
-    if case.has_dropout and case.setup.shared_masks:
+    if case.setup.rate is not None and case.setup.shared_masks:
         notes.append(
             "All inputs had the same dropout masks, since the model's layers have axes beside "
             "inputs and units; intervals over inputs are then too narrow."

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from howsure.auditing.layers import LayerRow
+from howsure.auditing.layers import LayerRow, departure
 from howsure.auditing.measures import Estimate
 from howsure.auditing.result import AuditRow, Recommendation
 from howsure.methods import METHODS, noise_sampling
@@ -49,71 +49,63 @@ class Yardstick:
 
 def recommend(rows: Sequence[AuditRow], yardstick: Yardstick) -> Recommendation:
     """The closest method among those cheaper than sampling with the same error."""
+
+    def error(row: AuditRow) -> float:
+        return row.total.log_error.value
+
+    others = [row for row in rows if not row.by.is_sampling]
     worth = [
         row
-        for row in rows
-        if not row.by.is_sampling
-        and row.total.log_error.value <= CLOSE
-        and row.cost.value < yardstick.cost * yardstick.passes(row.total.log_error.value)
+        for row in others
+        if error(row) <= CLOSE and row.cost.value < yardstick.cost * yardstick.passes(error(row))
     ]
-    if not worth:
-        options = {"samples": yardstick.advised()}
-        return Recommendation(noise_sampling.METHOD.name, options, _why_sampling(rows, yardstick))
-    best = min(row.total.log_error.value for row in worth)
-    close = [row for row in worth if row.total.log_error.value <= best + SAME]
-    chosen = min(close, key=lambda row: row.cost.value)
-    return Recommendation(chosen.method, chosen.options, _why(chosen, yardstick))
-
-
-def _why(row: AuditRow, yardstick: Yardstick) -> str:
-    error, needed = row.total.log_error, yardstick.passes(max(row.total.log_error.value, 0.01))
-    return (
-        f"its std is off by {_percent(error.value)} on average (at most {_percent(error.high)}), "
-        f"for the time of {row.cost.value:.0f} forward passes; sampling takes {needed:.0f} samples "
-        "to be as close"
-    )
-
-
-def _why_sampling(rows: Sequence[AuditRow], yardstick: Yardstick) -> str:
-    start = f"{yardstick.advised()} samples know a std to {_percent(ADVISED)} on average"
-    others = [row for row in rows if not row.by.is_sampling]
-    if not others:
-        return f"{start}, and no other method applies"
-    best = min(others, key=lambda row: row.total.log_error.value)
-    beyond = ""
-    if best.std_error:
-        beyond = f" (its own standard error is {_percent(best.std_error)})"
-    return (
-        f"{start}, and nothing else is worth its cost here; the closest, `{best.label}`, is off "
-        f"by {_percent(best.total.log_error.value)} for the time of {best.cost.value:.0f} forward "
-        f"passes{beyond}"
-    )
+    if worth:
+        least = min(map(error, worth))
+        best = min(
+            (row for row in worth if error(row) <= least + SAME), key=lambda row: row.cost.value
+        )
+        reason = (
+            f"its std is off by {_percent(error(best))} on average (at most "
+            f"{_percent(best.total.log_error.high)}), for the time of {best.cost.value:.0f} "
+            f"forward passes; sampling takes {yardstick.passes(max(error(best), 0.01)):.0f} "
+            "samples to be as close"
+        )
+        return Recommendation(best.method, best.options, reason)
+    samples = yardstick.advised()
+    reason = f"{samples} samples know a std to {_percent(ADVISED)} on average, and "
+    if others:
+        best = min(others, key=error)
+        reason += (
+            f"nothing else is worth its cost here; the closest, `{best.label}`, is off by "
+            f"{_percent(error(best))} for the time of {best.cost.value:.0f} forward passes"
+        )
+        if best.std_error:
+            reason += f" (its own standard error is {_percent(best.std_error)})"
+    else:
+        reason += "no other method applies"
+    return Recommendation(noise_sampling.METHOD.name, {"samples": samples}, reason)
 
 
 def sentences(
     rows: Sequence[AuditRow],
     recommended: Recommendation,
     plain_shift: Estimate,
-    departure: LayerRow | None,
+    layers: Sequence[LayerRow],
 ) -> tuple[str, ...]:
     """The verdict, one sentence or two on each question."""
-    advice = f"Use `{recommended}`: {recommended.reason}."
-    return (
-        *_on_diagonal(rows, departure),
-        advice,
-        _on_mean(rows, recommended, plain_shift),
-    )
-
-
-def _on_diagonal(rows: Sequence[AuditRow], departure: LayerRow | None) -> list[str]:
-    """Is the paper's propagation usable here?"""
     # With dropout, if there are both: the paper's method is the one that samples.
     diagonal = sorted(
         (row for row in rows if row.by.is_diagonal), key=lambda row: not row.by.draws_masks
     )
-    if not diagonal:
-        return []
-    row = diagonal[0]
+    return (
+        *(_on_diagonal(diagonal[0], departure(layers)) if diagonal else ()),
+        f"Use `{recommended}`: {recommended.reason}.",
+        _on_mean(rows, recommended, plain_shift),
+    )
+
+
+def _on_diagonal(row: AuditRow, departs: LayerRow | None) -> list[str]:
+    """Is the paper's propagation usable here?"""
     ratio, error = row.total.ratio.value, row.total.log_error.value
     name, is_close = f"Diagonal propagation (`{row.label}`)", 0.8 <= ratio <= 1.25
     if is_close and error <= 0.25:
@@ -125,7 +117,7 @@ def _on_diagonal(rows: Sequence[AuditRow], departure: LayerRow | None) -> list[s
         return [f"{name} is usable here for the total alone: {start}, but {part}."]
     size = f"{1 / ratio:.2g} times too small" if ratio < 1 else f"{ratio:.2g} times too large"
     off = f"off by {_percent(error)} on average" if is_close else size
-    where = "" if departure is None else f"; it departs from the truth at `{departure.name}`"
+    where = f"; it departs from the truth at `{departs.name}`" if departs else ""
     text = [f"{name} is not usable as an error bar: its std is {off}{where}."]
     if row.total.rank is not None and row.total.rank.value >= 0.9:
         text.append(
@@ -137,21 +129,21 @@ def _on_diagonal(rows: Sequence[AuditRow], departure: LayerRow | None) -> list[s
 
 def _on_mean(rows: Sequence[AuditRow], recommended: Recommendation, plain: Estimate) -> str:
     """Should the propagated mean replace the plain output?"""
-    wanted = (recommended.method, recommended.options)
-    chosen = next((row for row in rows if (row.method, row.options) == wanted), None)
     start = f"The plain network's output is {plain.value:.2g} std from the mean under this noise"
     if plain.value < 0.25:
         return f"{start}: either mean will do."
+    wanted = (recommended.method, recommended.options)
+    row = next((row for row in rows if (row.method, row.options) == wanted), None)
     # Sampling may be recommended where it was not among the methods.
-    by_samples = chosen.by.draws_noise if chosen else METHODS[recommended.method].draws_noise
-    if by_samples:
+    method = row.by if row else METHODS[recommended.method]
+    if method.draws_noise:
         return f"{start}: take the mean of the samples."
-    if chosen is not None and chosen.mean_shift.value < plain.value / 2:
+    if row is not None and row.mean_shift.value < plain.value / 2:
         return (
-            f"{start}, this method's mean {chosen.mean_shift.value:.2g}: keep its mean "
+            f"{start}, this method's mean {row.mean_shift.value:.2g}: keep its mean "
             '(`prediction="mean"`).'
         )
-    if chosen is not None and chosen.by.has_budget:
+    if method.has_budget:
         return f'{start}: where the mean matters, set `prediction="mean"`.'
     best = min(rows, key=lambda row: row.mean_shift.value)
     return (
