@@ -1,4 +1,4 @@
-"""Correlated noises: the root, its transpose, the variance and the draws say the same."""
+"""Correlated noises: the root, the variance and the draws say the same."""
 
 import numpy as np
 import pytest
@@ -38,16 +38,6 @@ def test_the_variance_is_the_diagonal(kind):
     assert torch.equal(var[0], var[1])
     assert torch.equal(found.independent()(X), found(X))
     assert not found.independent().is_correlated
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_transpose_is_that_of_the_root(kind):
-    root, generator = made(kind)[0].root(X), torch.Generator().manual_seed(0)
-    u = torch.randn(3, 2, *root.shape, dtype=torch.float64, generator=generator)
-    v = torch.randn(3, *X.shape, dtype=torch.float64, generator=generator)
-    left = (root.apply(u, slice(None)) * v).flatten(1).sum(1)
-    right = (u * root.transposed(v, slice(None))).flatten(1).sum(1)
-    torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)

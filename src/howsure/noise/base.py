@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar, TypeAlias, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -21,7 +20,11 @@ from howsure.trees import has_values, map_leaves, outside_tracing
 # Draws from which the number of dimensions of a noise is estimated.
 _DRAWS = 64
 # A parameter of a noise. A number stays a number: it has no device and no dtype to convert.
-Value = float | Tensor
+Value: TypeAlias = float | Tensor
+# What users may give for it: a number, a tensor, an array or a list of numbers.
+Numbers: TypeAlias = Any
+# Some samples of a batch: a range, or their indices.
+Index = slice | Tensor
 
 
 def as_value(value: object, name: str) -> Value:
@@ -95,7 +98,7 @@ def widen(x: Tensor) -> Tensor:
             f"The input of a noise is {kind}, and only floating-point tensors can carry noise; "
             "convert it as the model's preprocessing does."
         )
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return x.float() if x.dtype.itemsize < 4 else x
 
 
 def batch_first(value: Tensor, x: Tensor, batch_dim: int | None) -> Tensor:  # (batch, *input)
@@ -105,22 +108,21 @@ def batch_first(value: Tensor, x: Tensor, batch_dim: int | None) -> Tensor:  # (
 
 
 def input_shape(x: Tensor, batch_dim: int | None) -> tuple[int, ...]:
-    """The shape of one input of the batch `x`."""
-    return tuple(batch_first(x, x, batch_dim).shape[1:])
-
-
-# Some inputs of a batch: a range, or their indices.
-Index = slice | Tensor
+    """The shape of one sample of the batch `x`."""
+    if batch_dim is None:
+        return tuple(x.shape)
+    batch_dim %= x.dim()
+    return (*x.shape[:batch_dim], *x.shape[batch_dim + 1 :])
 
 
 @dataclass(frozen=True, eq=False)
 class Root:
-    """A square root S of the covariance of one input's noise: the noise is S z, z standard normal.
+    """A square root S of the covariance of one sample's noise: the noise is S z, z standard normal.
 
     Attributes:
-        shape: Shape of z for one input.
-        apply: S as a function of z, (draws, batch, *shape), and of the inputs of the batch that z
-            is for; it returns the noise, (draws, batch, *input's shape).
+        shape: Shape of z for one sample.
+        apply: S as a function of z, (draws, batch, *shape), and of the samples of the batch that z
+            is for; it returns the noise, (draws, batch, *sample's shape).
         is_diagonal: Whether each number of z is the noise of one element, so that the variance of
             an output can be split by element.
     """
@@ -137,7 +139,8 @@ class Root:
     @classmethod
     def uniform(cls, var: float, shape: tuple[int, ...], dtype: torch.dtype) -> Root:
         """Independent noise of one variance: S is a multiplication by a Python float."""
-        std = _square_root(var, dtype)
+        with outside_tracing():  # torch's root, which is not always that of Python
+            std = float(torch.tensor(var, dtype=dtype).sqrt())
         if dtype == torch.float64:  # which z has, unless another input of the model is float32
             return cls(shape, lambda z, _: std * z.double(), is_diagonal=True)
         return cls(shape, lambda z, _: std * z, is_diagonal=True)
@@ -149,7 +152,7 @@ class Root:
 
         def apply(z: Tensor, index: Index) -> Tensor:
             parts = zip(roots, z.split(sizes, -1), strict=True)
-            # Not `unflatten`, which refuses an empty shape: one number for an input.
+            # Not `unflatten`, which refuses an empty shape: one number for a sample.
             first, *others = (
                 root.apply(part.reshape(*z.shape[:2], *root.shape), index) for root, part in parts
             )
@@ -162,21 +165,15 @@ class Root:
         return Root(self.shape, lambda z, index: std[index] * self.apply(z, index))
 
     def joint(self, batch: int, batch_dim: int) -> Root:
-        """The root of a whole batch taken as one input; its parts stay independent."""
+        """The root of a whole batch taken as one sample; its parts stay independent."""
 
         def apply(z: Tensor, _: Index) -> Tensor:
             return self.apply(z[:, 0], slice(None)).movedim(1, 1 + batch_dim).unsqueeze(1)
 
         return Root((batch, *self.shape), apply)
 
-    def transposed(self, noise: Tensor, index: Index) -> Tensor:  # (draws, batch, *shape)
-        """S' g, by differentiating <S z, g>."""
-        with torch.enable_grad():
-            z = noise.new_zeros(*noise.shape[:2], *self.shape).requires_grad_()
-            return torch.autograd.grad(self.apply(z, index), z, noise)[0]
-
     def dimensions(self, x: Tensor) -> float:
-        """The effective number of independent directions of the first input's noise.
+        """The effective number of independent directions of the first sample's noise.
 
         (Sum of variances)^2 / sum of squared covariances: 1 for an offset, 1.5 for a random walk.
         Estimated from draws, within some 20 %; infinite without any noise.
@@ -190,13 +187,6 @@ class Root:
         norms = products.diagonal()
         squares = (products.square().sum() - norms.square().sum()) / (_DRAWS * (_DRAWS - 1))
         return float(norms.mean().square() / squares) if bool(squares > 0) else math.inf
-
-
-@functools.lru_cache(maxsize=64)
-def _square_root(var: float, dtype: torch.dtype) -> float:
-    """The root as a tensor of this dtype has it; it is not always the one that Python has."""
-    with outside_tracing():
-        return float(torch.tensor(var, dtype=dtype).sqrt())
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,10 +219,20 @@ class Noise(ABC):
                 )
             Noise._kinds[kind] = cls
 
+    def _convert(self, *names: str, positive: bool = False, signed: bool = False) -> None:
+        """Makes a `Value` of these fields and checks it, as a new noise does."""
+        for name in names:
+            value = as_value(getattr(self, name), name)
+            check(name, value, positive=positive, signed=signed)
+            object.__setattr__(self, name, value)
+
     def __repr__(self) -> str:
         """The class and its fields in one line."""
-        fields = ", ".join(f"{name}={brief(value)}" for name, value in _parameters(self).items())
+        fields = ", ".join(f"{name}={brief(value)}" for name, value in self._fields().items())
         return f"{type(self).__name__}({fields})"
+
+    def _fields(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @abstractmethod
     def var_at(self, x: Tensor) -> Tensor:
@@ -264,29 +264,28 @@ class Noise(ABC):
         return type(self).root is not Noise.root
 
     def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
-        """The square root of the noise's covariance at `x`, for each input of the batch.
+        """The square root of the noise's covariance at `x`, for each sample of the batch.
 
         It is diagonal for independent noise. A noise whose elements are correlated overrides this
         method: any linear map from standard normal numbers to noise will do.
         """
         if self.uniform_var is not None:
             return Root.uniform(self.uniform_var, input_shape(x, batch_dim), widen(x).dtype)
-        return Root.diagonal(batch_first(self(x), x, batch_dim).sqrt())
+        return Root.diagonal(batch_first(self(x).sqrt(), x, batch_dim))
 
     def sample(
         self, x: Tensor, generator: torch.Generator | None, *, batch_dim: int | None = 0
     ) -> Tensor:
         """`x` plus Gaussian noise with the covariance at `x`; `None` takes torch's own generator.
 
-        The noise is independent between inputs along `batch_dim`; with `None`, `x` is one input.
+        The noise is independent between samples along `batch_dim`; with `None`, `x` is one sample.
         """
-        wide, source = widen(x), x.device if generator is None else generator.device
-        if not self.is_correlated:
-            z = torch.randn(x.shape, generator=generator, dtype=wide.dtype, device=source).to(wide)
-            return (x + self(x).sqrt() * z).to(x.dtype)
+        if not self.is_correlated:  # Its random numbers come in the order of the elements of `x`.
+            batch_dim = None
+        wide, device = widen(x), x.device if generator is None else generator.device
         root = self.root(x, batch_dim)
         shape = (1, 1 if batch_dim is None else x.shape[batch_dim], *root.shape)
-        z = torch.randn(shape, generator=generator, dtype=wide.dtype, device=source).to(wide)
+        z = torch.randn(shape, generator=generator, dtype=wide.dtype, device=device).to(wide)
         noise = root.apply(z, slice(None))[0]
         noise = noise[0] if batch_dim is None else noise.movedim(0, batch_dim)
         return (wide + noise).to(x.dtype)
@@ -297,9 +296,9 @@ class Noise(ABC):
 
     def scaled(self, factor: float | Tensor) -> Noise:
         """The noise with `factor` times the variance; a factor of 4 doubles the std."""
-        return Scaled(self, as_value(factor, "factor"))
+        return Scaled(self, factor)
 
-    def through_normalize(self, mean: object, std: object, *, dim: int = 1) -> Noise:
+    def through_normalize(self, mean: Numbers, std: Numbers, *, dim: int = 1) -> Noise:
         """The noise of (x - mean) / std, where this is the noise of x.
 
         The variance is divided by std**2. A noise that depends on the signal sees the input mapped
@@ -311,7 +310,7 @@ class Noise(ABC):
             std: Likewise, positive.
             dim: The dimension of the input that counts the channels.
         """
-        return Normalized(self, as_value(mean, "mean"), as_value(std, "std"), dim)
+        return Normalized(self, mean, std, dim)
 
     def __add__(self, other: Noise) -> Noise:
         """Both noises at once, independent of each other: their variances add."""
@@ -334,7 +333,7 @@ class Noise(ABC):
                 "file cannot hold its code. Make it a dataclass with a `kind` of its own, a name "
                 "by which it is found again, or save without it and set the noise after loading."
             )
-        return {"kind": self.kind, **encode(_parameters(self))}
+        return {"kind": self.kind, **encode(self._fields())}
 
     @staticmethod
     def of_kind(kind: object) -> type[Noise]:
@@ -351,14 +350,14 @@ class Noise(ABC):
     def from_numbers(cls, *numbers: float) -> Noise:
         """The noise whose first fields are these numbers, as the command line gives them."""
         fields, hints = dataclasses.fields(cls), get_type_hints(cls)
-        required = sum(field.default is dataclasses.MISSING for field in fields)
         values: list[float] = []
         for number, field in zip(numbers, fields, strict=False):
-            types = (hints[field.name], *get_args(hints[field.name]))
+            types = get_args(hints[field.name]) or (hints[field.name],)
             if float in types:
                 values.append(number)
             elif int in types and float(number).is_integer():
                 values.append(int(number))
+        required = sum(field.default is dataclasses.MISSING for field in fields)
         if not required <= len(values) == len(numbers):
             raise ValueError(
                 f"the noise `{cls.kind}` has the fields {', '.join(f.name for f in fields)}, which "
@@ -367,75 +366,67 @@ class Noise(ABC):
         return cls(*values)
 
 
-def _parameters(noise: Noise) -> dict[str, Any]:
-    """The fields of a noise, by name."""
-    return {field.name: getattr(noise, field.name) for field in dataclasses.fields(noise)}
-
-
 @dataclass(frozen=True, eq=False)
-class Scaled(Noise):
-    """`factor` times the variance of another noise."""
+class _Rescaled(Noise):
+    """Another noise times a std."""
 
-    kind: ClassVar[str] = "scaled"
     noise: Noise
-    factor: Value
 
-    def __post_init__(self) -> None:
-        check("factor", self.factor)
+    @abstractmethod
+    def _rescaling(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The input that the other noise sees, and the factor of its variance."""
 
     @property
     def is_correlated(self) -> bool:
-        """Whether the scaled noise is."""
+        """Whether the other noise is."""
         return self.noise.is_correlated
 
     def var_at(self, x: Tensor) -> Tensor:
-        """factor * var(x)."""
-        return like(self.factor, x) * self.noise(x)
+        """The variance of the other noise times the factor."""
+        raw, factor = self._rescaling(x)
+        return self.noise(raw) * factor
 
     def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
-        """sqrt(factor) S."""
+        """The other root times the root of the factor."""
         if not self.is_correlated:
             return super().root(x, batch_dim)
-        std = like(self.factor, widen(x)).sqrt()
-        return self.noise.root(x, batch_dim).times(batch_first(std, x, batch_dim))
+        raw, factor = self._rescaling(widen(x))
+        return self.noise.root(raw, batch_dim).times(batch_first(factor.sqrt(), x, batch_dim))
 
 
 @dataclass(frozen=True, eq=False)
-class Normalized(Noise):
-    """Another noise after (x - mean) / std."""
+class Scaled(_Rescaled):
+    """`factor` times the variance of another noise."""
+
+    kind: ClassVar[str] = "scaled"
+    factor: Value
+
+    def __post_init__(self) -> None:
+        self._convert("factor")
+
+    def _rescaling(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, like(self.factor, x)
+
+
+@dataclass(frozen=True, eq=False)
+class Normalized(_Rescaled):
+    """Another noise after (x - mean) / std: var(x * std + mean) / std**2."""
 
     kind: ClassVar[str] = "normalized"
-    noise: Noise
     mean: Value
     std: Value
     dim: int = 1
 
     def __post_init__(self) -> None:
-        check("mean", self.mean, signed=True)
-        check("std", self.std, positive=True)
+        self._convert("mean", signed=True)
+        self._convert("std", positive=True)
 
-    @property
-    def is_correlated(self) -> bool:
-        """Whether the noise before is."""
-        return self.noise.is_correlated
-
-    def var_at(self, x: Tensor) -> Tensor:
-        """var(x * std + mean) / std**2."""
-        raw, std = self._raw_input(x)
-        return self.noise(raw) / std.square()
-
-    def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
-        """S / std, with S at x * std + mean."""
-        if not self.is_correlated:
-            return super().root(x, batch_dim)
-        raw, std = self._raw_input(widen(x))
-        return self.noise.root(raw, batch_dim).times(batch_first(1 / std, x, batch_dim))
-
-    def _raw_input(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The input before normalization, and the std by which it was divided."""
-        mean = along_channels(self.mean, x, self.dim, "mean")
+    def _rescaling(self, x: Tensor) -> tuple[Tensor, Tensor]:
         std = along_channels(self.std, x, self.dim, "std")
-        return x * std + mean, std
+        mean = along_channels(self.mean, x, self.dim, "mean")
+        # A noise of one variance does not look at its input.
+        raw = x if self.noise.uniform_var is not None else x * std + mean
+        return raw, std.square().reciprocal()
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 from howsure.noise.base import (
     Index,
     Noise,
+    Numbers,
     Root,
     Value,
     as_value,
@@ -31,8 +33,6 @@ from howsure.noise.base import (
 _ROUNDING = 1e-5
 # A Gaussian kernel ends after so many of its stds, where it has fallen to 3e-4 of its middle.
 _REACH = 4.0
-# Grid points along an axis for the square root of a spectrum, where a kernel fades out.
-_GRID = 32
 
 
 def input_axis(axis: int, x: Tensor, batch_dim: int | None) -> int:
@@ -66,13 +66,13 @@ class Correlated(Noise):
     axis: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.factor, Tensor) or self.factor.dim() not in (2, 3):
-            shape = tuple(self.factor.shape) if isinstance(self.factor, Tensor) else "()"
+        self._convert("factor", signed=True)
+        shape = np.shape(self.factor)
+        if len(shape) not in (2, 3):
             raise ValueError(
                 f"`factor` has shape {shape}; give a matrix (elements, sources), whose product "
                 "with its transpose is the covariance."
             )
-        check("factor", self.factor, signed=True)
 
     def var_at(self, x: Tensor) -> Tensor:
         """The sums of squares of the factor's rows."""
@@ -125,7 +125,7 @@ class Correlated(Noise):
 
 
 def correlated(
-    covariance: object = None, *, factor: object = None, axis: int | None = None
+    covariance: Numbers = None, *, factor: Numbers = None, axis: int | None = None
 ) -> Correlated:
     """Noise of a given covariance between the elements of an input.
 
@@ -186,7 +186,7 @@ class Pattern(Noise):
     std: Value
 
     def __post_init__(self) -> None:
-        check("std", self.std)
+        self._convert("std")
 
     @abstractmethod
     def pattern(self, x: Tensor, batch_dim: int | None) -> Root:
@@ -213,10 +213,7 @@ class CommonMode(Pattern):
     def pattern(self, x: Tensor, batch_dim: int | None) -> Root:
         """One number for each index, expanded along all other axes."""
         shape = input_shape(x, batch_dim)
-        axes = (
-            () if self.axis is None else (self.axis,) if isinstance(self.axis, int) else self.axis
-        )
-        kept = [input_axis(axis, x, batch_dim) for axis in axes]
+        kept = [input_axis(axis, x, batch_dim) for axis in _axes(self.axis)]
         sizes = tuple(size if i - len(shape) in kept else 1 for i, size in enumerate(shape))
         return Root(sizes, lambda z, _: z.expand(-1, -1, *shape))
 
@@ -239,8 +236,8 @@ class Blurred(Pattern):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        is_number = not isinstance(self.kernel, Tensor) or self.kernel.dim() == 0
-        check("kernel", self.kernel, positive=is_number, signed=not is_number)
+        is_number = np.ndim(self.kernel) == 0
+        self._convert("kernel", positive=is_number, signed=not is_number)
         weights = self._weights()
         if not 1 <= weights.dim() <= 3 or not weights.numel():
             raise ValueError(
@@ -346,7 +343,7 @@ class RandomWalk(Pattern):
         return Root(input_shape(x, batch_dim), lambda z, _: z.cumsum(axis))
 
 
-def common_mode(std: object, axis: int | Sequence[int] | None = None) -> CommonMode:
+def common_mode(std: Numbers, axis: int | Sequence[int] | None = None) -> CommonMode:
     """Noise that all elements of an input share: flicker of the light, a drifting black level.
 
     Args:
@@ -355,10 +352,10 @@ def common_mode(std: object, axis: int | Sequence[int] | None = None) -> CommonM
         axis: The axes with an offset for each index: 1 for one offset per channel of a batch of
             images, (1, 2) for one per line of each channel; `None` for one offset in all.
     """
-    return CommonMode(as_value(std, "std"), _axes(axis))
+    return CommonMode(std, axis if axis is None or isinstance(axis, int) else tuple(axis))
 
 
-def rows(std: object, axis: int | Sequence[int] = -2) -> Rows:
+def rows(std: Numbers, axis: int | Sequence[int] = -2) -> Rows:
     """Line noise of a camera: one offset for each row of the image, in all channels the same.
 
     Args:
@@ -366,10 +363,10 @@ def rows(std: object, axis: int | Sequence[int] = -2) -> Rows:
         axis: The axis that counts the rows; -1 for columns, (1, -2) for rows whose channels have
             independent offsets.
     """
-    return Rows(as_value(std, "std"), _axes(axis))
+    return Rows(std, axis if isinstance(axis, int) else tuple(axis))
 
 
-def blurred(std: object, kernel: object, axes: int | Sequence[int] | None = None) -> Blurred:
+def blurred(std: Numbers, kernel: Numbers, axes: int | Sequence[int] | None = None) -> Blurred:
     """White noise after a convolution: demosaicing, denoising, the optics of a scanner.
 
     The white noise reaches beyond the image, so that all pixels have the same variance.
@@ -381,12 +378,10 @@ def blurred(std: object, kernel: object, axes: int | Sequence[int] | None = None
             of a Gaussian of norm 1.
         axes: The axes along which it goes; the last ones by default.
     """
-    axes = _axes(axes)
-    axes = (axes,) if isinstance(axes, int) else axes
-    return Blurred(as_value(std, "std"), as_value(kernel, "kernel"), axes)
+    return Blurred(std, kernel, None if axes is None else _axes(axes))
 
 
-def ar1(std: object, correlation: float, axis: int = 1) -> Ar1:
+def ar1(std: Numbers, correlation: float, axis: int = 1) -> Ar1:
     """Noise with a memory, first-order autoregressive: correlation**k between readings k apart.
 
     A slowly varying bias with time constant tau, read every dt: correlation exp(-dt / tau).
@@ -398,10 +393,10 @@ def ar1(std: object, correlation: float, axis: int = 1) -> Ar1:
         axis: The axis that counts the readings; 1 in a batch of sequences (batch, time, features).
     """
     number = float(correlation) if isinstance(correlation, Real) else correlation
-    return Ar1(as_value(std, "std"), number, axis)
+    return Ar1(std, number, axis)
 
 
-def random_walk(std: object, axis: int = 1) -> RandomWalk:
+def random_walk(std: Numbers, axis: int = 1) -> RandomWalk:
     """Noise that walks: a bias that starts from 0 and takes one step before every reading.
 
     The variance of the t-th reading is std**2 t. Add a `common_mode` if the bias does not start
@@ -411,20 +406,7 @@ def random_walk(std: object, axis: int = 1) -> RandomWalk:
         std: Standard deviation of a step.
         axis: The axis that counts the readings; 1 in a batch of sequences (batch, time, features).
     """
-    return RandomWalk(as_value(std, "std"), axis)
-
-
-def kernel_of(correlations: Tensor) -> Tensor:  # (2 reach + 1, ...)
-    """The symmetric kernel of norm 1 whose noise has these correlations, by the spectrum's root."""
-    dims, size = correlations.dim(), len(correlations)
-    axes, reach = tuple(range(dims)), size - 1  # twice as far, since the kernel fades out
-    grid = correlations.new_zeros((_GRID,) * dims)
-    grid[(slice(0, size),) * dims] = correlations
-    centered = grid.roll((-(size // 2),) * dims, axes)
-    root = torch.fft.fftn(centered).real.clamp(min=0).sqrt()
-    kernel = torch.fft.ifftn(root).real.roll((reach,) * dims, axes)
-    kernel = kernel[(slice(0, 2 * reach + 1),) * dims]
-    return kernel / kernel.norm()
+    return RandomWalk(std, axis)
 
 
 def _without(shape: tuple[int, ...], axes: Sequence[int]) -> list[int]:
@@ -432,9 +414,6 @@ def _without(shape: tuple[int, ...], axes: Sequence[int]) -> list[int]:
     return [size for i, size in enumerate(shape) if i - len(shape) not in axes]
 
 
-def _axes(axis: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
-    if axis is None or isinstance(axis, int):
-        return axis
-    if not isinstance(axis, Sequence) or not all(isinstance(number, int) for number in axis):
-        raise TypeError(f"The axis of a noise is {axis!r}; give the number of an axis, or several.")
-    return tuple(axis)
+def _axes(axes: int | Sequence[int] | None) -> tuple[int, ...]:
+    """No axis, one or several as a tuple."""
+    return () if axes is None else (axes,) if isinstance(axes, int) else tuple(axes)

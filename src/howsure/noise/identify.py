@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -120,23 +120,14 @@ def _plain(value: Tensor) -> float | Tensor:
     return float(value) if value.dim() == 0 else value.to(torch.get_default_dtype())
 
 
-@dataclass(frozen=True, eq=False)
-class PixelMoments:
-    """Mean and variance of every pixel over repeated frames, in float64.
+class PixelMoments(NamedTuple):
+    """Mean and variance of every pixel over repeated frames, in float64."""
 
-    Attributes:
-        frames: How many frames there are.
-        mean: Mean over the frames.
-        var: Unbiased estimate of the variance.
-        spread: Relative variance of `var` for Gaussian noise, Var[var] / variance**2.
-        valid: Where no frame is saturated.
-    """
-
-    frames: int
+    frames: Tensor  # (T, ...)
     mean: Tensor
-    var: Tensor
-    spread: float
-    valid: Tensor
+    var: Tensor  # unbiased
+    spread: float  # relative variance of `var` for Gaussian noise, Var[var] / variance**2
+    valid: Tensor  # where no frame is saturated
 
 
 def identify_from_repeats(
@@ -164,8 +155,7 @@ def identify_from_repeats(
         saturation: Lowest and highest reading of the sensor; pixels that reach either in any frame
             are left out, since clipping hides their noise.
     """
-    x = readings(frames, "frames")
-    moments = pixel_moments(x, drift=drift, saturation=saturation)
+    moments = pixel_moments(frames, drift=drift, saturation=saturation)
     dims = moments.var.dim()
     if per not in ("all", "channel", "element"):
         raise ValueError(f'`per` is {per!r}; it must be "all", "channel" or "element".')
@@ -190,8 +180,9 @@ def identify_from_repeats(
     # E[var**2] is variance**2 (1 + spread): unbiased for the square of the standard error.
     error = total(moments.var.square() * moments.spread / (1 + moments.spread)).sqrt() / count
     # Frames with the covariance of the noise, but for that of one frame with another.
-    steps = len(x) - 1
-    residuals = x.diff(dim=0) / 2**0.5 if drift else (x - moments.mean) * (len(x) / steps) ** 0.5
+    x = moments.frames
+    unbiased = (len(x) / (len(x) - 1)) ** 0.5
+    residuals = x.diff(dim=0) / 2**0.5 if drift else (x - moments.mean) * unbiased
     freedom = 2 / moments.spread
     structure = structure_of(residuals, moments.valid, freedom)
     if structure is not None and averaged:
@@ -224,39 +215,38 @@ def pixel_moments(
             "The frames are all equal, so they show no noise; use frames taken one after the other "
             "and not denoised, or `howsure.noise.quantization` if the noise is below one step."
         )
-    return PixelMoments(len(x), x.mean(0), var, spread, valid)
+    return PixelMoments(x, x.mean(0), var, spread, valid)
 
 
 def readings(values: object, name: str) -> Tensor:
-    """Readings of a sensor in float64, values unchanged; NaN and infinity are refused."""
+    """Readings of a sensor in float64, on the CPU; NaN and infinity are refused."""
     if isinstance(values, list | tuple):
-        parts = [_double_precision(part, name) for part in values]
+        parts = [
+            readings(part if isinstance(part, Tensor) else np.asarray(part), name)
+            for part in values
+        ]
         shapes = {tuple(part.shape) for part in parts}
         if len(shapes) != 1:
             raise ValueError(
                 f"`{name}` has parts of the shapes {sorted(shapes)}; give at least one part, and "
                 "all of the same shape."
             )
-        x = torch.stack(parts)
+        return torch.stack(parts)
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()  # not every device has float64
+        is_real = not values.dtype.is_complex and values.dtype != torch.bool
     else:
-        x = _double_precision(values, name)
-    if x.numel() == 0 or not bool(torch.isfinite(x).all()):
+        values = np.asarray(values)
+        is_real = values.dtype.kind in "iuf"
+    if not is_real:
+        raise TypeError(f"`{name}` is {values.dtype}; give readings as floats or integers.")
+    # A copy of an array, since torch takes no reversed or read-only ones.
+    x = values.double() if isinstance(values, Tensor) else torch.from_numpy(values.astype(float))
+    if x.numel() == 0 or not bool(x.isfinite().all()):
         raise ValueError(
             f"`{name}` is empty or contains NaN or infinity; leave out invalid readings first."
         )
     return x
-
-
-def _double_precision(values: object, name: str) -> Tensor:
-    """Floats or integers as a tensor in float64, on the CPU: not every device has float64."""
-    if isinstance(values, Tensor):
-        if not values.dtype.is_complex and values.dtype != torch.bool:
-            return values.detach().cpu().to(torch.float64)
-    else:
-        values = np.asarray(values)
-        if values.dtype.kind in "iuf":  # a copy, since torch takes no reversed or read-only arrays
-            return torch.from_numpy(values.astype(np.float64))
-    raise TypeError(f"`{name}` is {values.dtype}; give readings as floats or integers.")
 
 
 # A parameter more standard errors below 0 is not there by chance: the model is wrong.
@@ -305,7 +295,7 @@ def fit_poisson_gaussian(
     light = (moments.mean - black_level).clamp(min=0)
     channels = [part.reshape(math.prod(shape), -1) for part in (light, moments.var, moments.valid)]
     lines = [
-        _fit_line(light[valid], var[valid], moments.frames, moments.spread)
+        _fit_line(light[valid], var[valid], len(moments.frames), moments.spread)
         for light, var, valid in zip(*channels, strict=True)
     ]
     params, errors, rejected = (torch.stack(column, -1) for column in zip(*lines, strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
@@ -56,49 +55,65 @@ def map_noises(
     function: Callable[[Noise | None, Any, str], object],
     noise: object,
     x: object = _ANY,
-    name: str = "x",
+    name: str = "",
 ) -> Any:
     """The structure of `x` with `function(noise, leaf, name)` in place of every leaf.
 
     The noise has the structure of `x`; a dict may leave out inputs, and `None` is no noise for all
-    that is inside. Without `x` this maps over the noises alone.
+    that is inside. Without `x` this maps over the noises alone. Names are those of a budget:
+    `image` for `x["image"]`, `imu.gyro` for a dict inside, `x[0]`.
     """
+    if isinstance(x, Tensor) and not isinstance(noise, Mapping):
+        return function(as_noise(noise), x, name or "x")
     if x is _ANY and isinstance(noise, Mapping):
         x = dict.fromkeys(noise, _ANY)
     elif x is _ANY and _is_sequence(noise):
         x = (_ANY,) * len(noise)
     if isinstance(x, Mapping) and isinstance(noise, Mapping | None):
         noises = noise or {}
-        unknown = [key for key in noises if key not in x]
-        if unknown:
+        if unknown := [key for key in noises if key not in x]:
             raise ValueError(
                 f"The noise names {unknown[0]!r}, which is not among the inputs {list(x)} of "
-                f"`{name}`."
+                f"`{name or 'x'}`."
             )
         return {
-            key: map_noises(function, noises.get(key), part, f"{name}[{key!r}]")
+            key: map_noises(function, noises.get(key), part, _join(name, key))
             for key, part in x.items()
         }
     if _is_sequence(x) and (noise is None or _is_sequence(noise)):
         noises = [None] * len(x) if noise is None else noise
         if len(noises) != len(x):
             raise ValueError(
-                f"`{name}` has {len(x)} parts and its noise has {len(noises)}; give one noise, or "
-                "None, for each."
+                f"`{name or 'x'}` has {len(x)} parts and its noise has {len(noises)}; give one "
+                "noise, or None, for each."
             )
-        parts = [map_noises(function, noises[i], part, f"{name}[{i}]") for i, part in enumerate(x)]
+        parts = [map_noises(function, noises[i], part, _join(name, i)) for i, part in enumerate(x)]
         constructor: Any = type(x)
         return constructor(*parts) if hasattr(x, "_fields") else constructor(parts)
-    if noise is None or x is _ANY or (isinstance(x, Tensor) and not isinstance(noise, Mapping)):
-        return function(as_noise(noise), x, name)
+    if noise is None or x is _ANY:
+        return function(as_noise(noise), x, name or "x")
     raise TypeError(
         "The noise must have the structure of the input, with one noise (or None) for each "
-        f"tensor; `{name}` is a {type(x).__name__} and its noise a {type(noise).__name__}."
+        f"tensor; `{name or 'x'}` is a {type(x).__name__} and its noise a {type(noise).__name__}."
     )
+
+
+def _join(name: str, key: object) -> str:
+    """The name of a part of the input of this name; the input itself has none."""
+    if isinstance(key, str):
+        return f"{name}.{key}" if name else key
+    return f"{name or 'x'}[{key!r}]"
 
 
 def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _leaves(noise: object, x: object = _ANY) -> list[tuple[Noise | None, Any, str]]:
+    """The noise, the part of `x` and the name of every leaf."""
+    leaves: list[tuple[Noise | None, Any, str]] = []
+    map_noises(lambda *leaf: leaves.append(leaf), noise, x)
+    return leaves
 
 
 def variance_of(noise: object, x: object, batch_dim: int | None = 0) -> Any:
@@ -149,25 +164,24 @@ def roots_of(
 ) -> list[tuple[int, str, Root]]:
     """Number, name and square root of the noise of every noisy floating-point tensor of `x`.
 
-    Names are those of a budget: `image` for `x["image"]`, `imu.gyro` for a dict inside, `x[0]`.
-    With `whole`, the batch is one input, though its parts still have independent noise.
+    Names are as in `map_noises`. With `whole`, the batch is one input, though its parts still have
+    independent noise.
     """
     roots: list[tuple[int, str, Root]] = []
     number = -1
-
-    def collect(noise: Noise | None, x: Any, name: str) -> None:
-        nonlocal number
-        number += isinstance(x, Tensor) and x.dtype.is_floating_point
-        if noise is None:
-            return
-        x = x.detach()
-        joint = whole and batch_dim is not None
-        root = noise.root(x, None if joint and not noise.is_correlated else batch_dim)
-        if joint and noise.is_correlated:
-            root = root.joint(x.shape[batch_dim], batch_dim % x.dim())
-        roots.append((number, re.sub(r"\['([^']*)'\]", r".\1", name).removeprefix("x."), root))
-
-    map_noises(collect, noise, x)
+    for part, tensor, name in _leaves(noise, x):
+        number += isinstance(tensor, Tensor) and tensor.dtype.is_floating_point
+        if part is None:
+            continue
+        tensor = tensor.detach()
+        if not whole or batch_dim is None:
+            root = part.root(tensor, batch_dim)
+        elif part.is_correlated:
+            joined = part.root(tensor, batch_dim)
+            root = joined.joint(tensor.shape[batch_dim], batch_dim % tensor.dim())
+        else:
+            root = part.root(tensor, None)
+        roots.append((number, name, root))
     return roots
 
 
@@ -176,21 +190,17 @@ def dimensions_of(noise: object, x: object, batch_dim: int | None = 0) -> float:
 
     At the first input, since noise may depend on the signal; infinite without any noise.
     """
-    dimensions: list[float] = []
-
-    def collect(noise: Noise | None, x: Any, _: str) -> None:
-        if noise is not None and x.numel():
-            dimensions.append(noise.root(x.detach(), batch_dim).dimensions(x.detach()))
-
-    map_noises(collect, noise, x)
+    dimensions = [
+        part.root(tensor.detach(), batch_dim).dimensions(tensor.detach())
+        for part, tensor, _ in _leaves(noise, x)
+        if part is not None and tensor.numel()
+    ]
     return sum(dimensions) if dimensions else math.inf
 
 
 def is_correlated(noise: object) -> bool:
     """Whether elements of any input vary together; `noise` as in `variance_of`."""
-    flags: list[bool] = []
-    map_noises(lambda noise, *_: flags.append(noise is not None and noise.is_correlated), noise)
-    return any(flags)
+    return any(part is not None and part.is_correlated for part, *_ in _leaves(noise))
 
 
 def is_number(noise: object) -> bool:
@@ -222,7 +232,7 @@ def described(noise: NoiseLike) -> str:
 def note_units(noise: object, x: object) -> tuple[str, ...]:
     """A note where pixels contradict the range that their noise was stated for."""
     if isinstance(noise, GrayLevels):
-        notes = [noise.describe_contradiction(t) for t in floats_of(x)[:1]]
+        notes = [noise.describe_contradiction(pixels) for pixels in floats_of(x)[:1]]
         return tuple(note for note in notes if note)
     if isinstance(noise, Mapping) and isinstance(x, Mapping):
         pairs = [(part, x[key]) for key, part in noise.items() if key in x]

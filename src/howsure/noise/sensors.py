@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from howsure.noise.base import Noise, Value, along_channels, as_value, check, like
+from howsure.noise.base import Noise, Numbers, Value, along_channels, as_value, check, like
 from howsure.trees import has_values
 
 
@@ -21,7 +21,7 @@ class Constant(Noise):
     var: Value
 
     def __post_init__(self) -> None:
-        check("var", self.var)
+        self._convert("var")
 
     @property
     def uniform_var(self) -> float | None:
@@ -48,19 +48,19 @@ class GrayLevels(Constant):
         """
         if not pixels.numel() or not has_values(pixels):
             return None
-        low, high = (float(end) for end in pixels.detach().aminmax())
-        stated = f"the noise was stated for pixels between 0 and {self.white:g}"
+        low, high = map(float, pixels.detach().aminmax())
         if low < -0.1 * self.white:
-            return (
-                f"The pixels go down to {low:.3g}, and {stated}: if they are normalized, give "
-                "`normalize_std=` as well, else the std is too small."
+            end = f"down to {low:.3g}"
+            remedy = (
+                "if they are normalized, give `normalize_std=` as well, else the std is too small"
             )
-        if high > 2 * self.white or (self.white > 2 and 0 < high <= 1):
-            return (
-                f"The pixels go up to {high:.3g}, and {stated}: give the `scale=` that your pixels "
-                "have, 255 for [0, 1] and 1 for [0, 255]."
-            )
-        return None
+        elif high > 2 * self.white or (self.white > 2 and 0 < high <= 1):
+            end = f"up to {high:.3g}"
+            remedy = "give the `scale=` that your pixels have, 255 for [0, 1] and 1 for [0, 255]"
+        else:
+            return None
+        stated = f"the noise was stated for pixels between 0 and {self.white:g}"
+        return f"The pixels go {end}, and {stated}: {remedy}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +91,8 @@ class PoissonGaussian(Noise):
     black_level: Value = 0.0
 
     def __post_init__(self) -> None:
-        check("gain", self.gain)
-        check("read_std", self.read_std)
-        check("black_level", self.black_level, signed=True)
+        self._convert("gain", "read_std")
+        self._convert("black_level", signed=True)
 
     def var_at(self, x: Tensor) -> Tensor:
         """Gain * max(x - black_level, 0) + read_std**2."""
@@ -111,9 +110,7 @@ class RangeDependent(Noise):
     c: Value = 0.0
 
     def __post_init__(self) -> None:
-        check("a", self.a)
-        check("b", self.b)
-        check("c", self.c)
+        self._convert("a", "b", "c")
 
     def var_at(self, x: Tensor) -> Tensor:
         """(a + b r + c r**2)**2."""
@@ -134,50 +131,51 @@ class Custom(Noise):
                 f"a {type(self.function).__name__}; use `variance` for a number or a tensor."
             )
 
-    @property
-    def name(self) -> str:
-        """The name of the function."""
-        return getattr(self.function, "__name__", type(self.function).__name__)
-
     def var_at(self, x: Tensor) -> Tensor:
         """What the function returns, checked to be a variance."""
         # It may write into its argument, which is the caller's.
         var = torch.as_tensor(self.function(x.clone()), dtype=x.dtype, device=x.device)
         if has_values(var) and not bool(((var >= 0) & var.isfinite()).all()):
             raise ValueError(
-                f"`{self.name}` returned a variance that is negative, NaN or infinite; it must "
+                f"`{self._name()}` returned a variance that is negative, NaN or infinite; it must "
                 "return the square of the noise's standard deviation at each element."
             )
         return var
 
+    def _name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
     def to_config(self) -> dict[str, object]:
         """Refused: a function is not plain data."""
         raise TypeError(
-            f"The custom noise `{self.name}` cannot be saved, because a function is not plain "
+            f"The custom noise `{self._name()}` cannot be saved, because a function is not plain "
             "data; use one of the noises of `howsure.noise`, or set the noise again after loading."
         )
 
 
-def variance(v: object) -> Constant:
+def variance(v: Numbers) -> Constant:
     """Noise of variance `v`: a number, or a tensor that broadcasts to the input.
 
     Shapes, for a batch of images (B, C, H, W): `(C, 1, 1)` per channel, `(C, H, W)` per pixel,
     `(B, 1, 1, 1)` per sample. For a batch of feature vectors (B, F): `(F,)` per feature, `(B, 1)`
     per sample.
     """
-    return Constant(as_value(v, "v"))
+    return Constant(v)
 
 
-def std(s: object) -> Constant:
+def _square(value: Numbers, name: str) -> Value:
+    """The square of a std, which must not be negative."""
+    value = as_value(value, name)
+    check(name, value)
+    return value * value
+
+
+def std(s: Numbers) -> Constant:
     """Noise of standard deviation `s`, that is of variance s**2; shapes as in `variance`."""
-    value = as_value(s, "s")
-    check("s", value)
-    return Constant(value * value)
+    return Constant(_square(s, "s"))
 
 
-def per_channel(
-    *, variances: Sequence[float] | Tensor | None = None, stds: object = None, dim: int = 1
-) -> PerChannel:
+def per_channel(*, variances: Numbers = None, stds: Numbers = None, dim: int = 1) -> PerChannel:
     """Noise with one variance for each channel.
 
     Args:
@@ -187,10 +185,8 @@ def per_channel(
     """
     if (variances is None) == (stds is None):
         raise ValueError("Give `per_channel` either `variances=` or `stds=`, and not both.")
-    name, value = ("variances", variances) if stds is None else ("stds", stds)
-    values = torch.as_tensor(as_value(value, name))
-    check(name, values)
-    return PerChannel(values if stds is None else values.square(), dim)
+    values = as_value(variances, "variances") if stds is None else _square(stds, "stds")
+    return PerChannel(torch.as_tensor(values), dim)
 
 
 def gray_levels(
@@ -198,7 +194,7 @@ def gray_levels(
     *,
     kind: Literal["std", "variance"] = "std",
     scale: float = 255,
-    normalize_std: object = None,
+    normalize_std: Numbers = None,
     dim: int = 1,
 ) -> Noise:
     """Noise of `k` gray levels of a camera whose levels are divided by `scale`.
@@ -226,18 +222,16 @@ def gray_levels(
     return noise if normalize_std is None else noise.through_normalize(0, normalize_std, dim=dim)
 
 
-def quantization(step: object) -> Constant:
+def quantization(step: Numbers) -> Constant:
     """Noise of rounding to multiples of `step`: variance step**2 / 12.
 
     Exact for an error spread evenly over one step, and near enough when the other noise is above
     half a step (Widrow & Kollar 2008). 8 bits on [0, 1]: `quantization(1 / 255)`.
     """
-    value = as_value(step, "step")
-    check("step", value)
-    return Constant(value * value / 12)
+    return Constant(_square(step, "step") / 12)
 
 
-def imu(density: object, rate: float) -> Constant:
+def imu(density: Numbers, rate: float) -> Constant:
     """White noise of a gyroscope or accelerometer: variance density**2 * rate.
 
     This is Kalibr's model, where the sensor is filtered to half the sampling rate and the density
@@ -248,14 +242,12 @@ def imu(density: object, rate: float) -> Constant:
             dimension of the input).
         rate: Sampling rate in Hz.
     """
-    value = as_value(density, "density")
-    check("density", value)
     check("rate", float(rate), positive=True)
-    return Constant(value * value * rate)
+    return Constant(_square(density, "density") * rate)
 
 
 def poisson_gaussian(
-    gain: object, read_std: object, *, black_level: object = 0.0
+    gain: Numbers, read_std: Numbers, *, black_level: Numbers = 0.0
 ) -> PoissonGaussian:
     """Noise of a camera: photons arrive at random, and reading them out adds noise.
 
@@ -270,21 +262,17 @@ def poisson_gaussian(
         read_std: Standard deviation in the dark, in intensity units.
         black_level: The intensity that the camera gives in the dark.
     """
-    return PoissonGaussian(
-        as_value(gain, "gain"),
-        as_value(read_std, "read_std"),
-        as_value(black_level, "black_level"),
-    )
+    return PoissonGaussian(gain, read_std, black_level)
 
 
-def range_dependent(a: object, b: object, c: object = 0.0) -> RangeDependent:
+def range_dependent(a: Numbers, b: Numbers, c: Numbers = 0.0) -> RangeDependent:
     """Noise of a LiDAR or depth camera, whose std grows with the range: a + b r + c r**2.
 
     Time of flight: `a` and `b`, from the datasheet. Stereo and structured light: mostly `c`, since
     the error of a triangulated depth is that of the disparity times r**2 / (focal length x
     baseline). The variance is the square; a negative reading counts as range 0.
     """
-    return RangeDependent(as_value(a, "a"), as_value(b, "b"), as_value(c, "c"))
+    return RangeDependent(a, b, c)
 
 
 def custom(function: Callable[[Tensor], object]) -> Custom:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsure.noise.base import Noise
-from howsure.noise.correlation import Blurred, CommonMode, Rows, kernel_of
+from howsure.noise.correlation import Blurred, CommonMode, Rows
 from howsure.noise.sensors import Constant
 
 # A share as many standard deviations above 0 is not there by chance (6e-5); one below a hundredth
@@ -141,6 +141,8 @@ _REACH = 3
 _SHORTEST = 4 * (_REACH + 1)
 # The middle of larger images says enough, in less time.
 _LONGEST = 256
+# Grid points along an axis for the square root of a spectrum, where a kernel fades out.
+_GRID = 32
 # Elements that are transformed at once: 32 MB.
 _AT_ONCE = 2**20
 
@@ -239,7 +241,7 @@ def structure_of(
     )
     kernel = None
     if any(share.is_clear for share in neighbors):
-        kernel = kernel_of(local if height > 1 else horizontal)
+        kernel = _kernel_of(local if height > 1 else horizontal)
 
     def lines(share: Share | None, between: float, axis: int) -> Rows:
         """Offsets of lines, which channels have in common or each for itself."""
@@ -304,6 +306,19 @@ def _autocorrelations(planes: Tensor) -> Tensor:  # (2, lags down, lags to the r
         powers[1] += spectra.sum(1).abs().square().sum(0)
     same, total = torch.fft.irfft2(powers, s=size)
     return torch.stack([same, total - same])
+
+
+def _kernel_of(correlations: Tensor) -> Tensor:  # (2 reach + 1, ...)
+    """The symmetric kernel of norm 1 whose noise has these correlations, by the spectrum's root."""
+    dims, size = correlations.dim(), len(correlations)
+    axes, reach = tuple(range(dims)), size - 1  # twice as far, since the kernel fades out
+    grid = correlations.new_zeros((_GRID,) * dims)
+    grid[(slice(0, size),) * dims] = correlations
+    centered = grid.roll((-(size // 2),) * dims, axes)
+    root = torch.fft.fftn(centered).real.clamp(min=0).sqrt()
+    kernel = torch.fft.ifftn(root).real.roll((reach,) * dims, axes)
+    kernel = kernel[(slice(0, 2 * reach + 1),) * dims]
+    return kernel / kernel.norm()
 
 
 def _variance_inflation(correlations: Tensor) -> float:
