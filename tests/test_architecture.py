@@ -52,7 +52,7 @@ _OTHER_MEANINGS = {
     "adf": {"settings.py"},  # the old name of a prediction, which is refused
     "constant": {
         "prediction.py",
-        "calibrate/variance.py",  # a kind of source
+        "calibrate/calibrators.py",  # a kind of source
         "noise/sensors.py",
         "cli/commands/noise.py",  # a kind of noise
         "moments/rules/structural.py",  # a way to pad

@@ -52,7 +52,8 @@ def outcome(fitted, prediction):
 
 
 def test_the_catalogue_is_complete():
-    assert set(CALIBRATORS.values()) == {*REGRESSION, *CLASSES} == set(Calibrator.__subclasses__())
+    assert set(CALIBRATORS.values()) == {*REGRESSION, *CLASSES}
+    assert all(issubclass(kind, Calibrator) for kind in CALIBRATORS.values())
     assert named("scale") is VarianceScale and named(Conformal) is Conformal
     with pytest.raises(ValueError, match=r"must be one of .*'conformal'"):
         named("platt")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from howsure.calibrate.base import CalibratedPrediction as CalibratedPrediction
-from howsure.calibrate.base import Calibrator as Calibrator
+from howsure.calibrate.calibrators import AffineVariance as AffineVariance
+from howsure.calibrate.calibrators import CalibratedPrediction as CalibratedPrediction
+from howsure.calibrate.calibrators import Calibrator as Calibrator
+from howsure.calibrate.calibrators import IsotonicQuantiles as IsotonicQuantiles
+from howsure.calibrate.calibrators import Temperature as Temperature
+from howsure.calibrate.calibrators import VarianceScale as VarianceScale
+from howsure.calibrate.calibrators import class_probabilities as class_probabilities
 from howsure.calibrate.conformal import Conformal as Conformal
 from howsure.calibrate.conformal import ConformalClasses as ConformalClasses
-from howsure.calibrate.quantiles import IsotonicQuantiles as IsotonicQuantiles
-from howsure.calibrate.temperature import Temperature as Temperature
-from howsure.calibrate.temperature import class_probabilities as class_probabilities
-from howsure.calibrate.variance import AffineVariance as AffineVariance
-from howsure.calibrate.variance import VarianceScale as VarianceScale
 
 CALIBRATORS: dict[str, type[Calibrator]] = {
     calibrator.kind: calibrator

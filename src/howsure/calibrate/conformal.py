@@ -10,20 +10,23 @@ import math
 import warnings
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, NoReturn, cast
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
 
-from howsure.calibrate.base import (
+from howsure.calibrate.calibrators import (
     CalibratedPrediction,
     Calibrator,
+    HeldOut,
     Labels,
+    check_labels,
     check_uncalibrated,
+    mean_and_var,
 )
-from howsure.calibrate.held_out import HeldOut, around, check_labels, mean_and_var
 from howsure.errors import HowsureWarning
 from howsure.prediction import Prediction
+from howsure.trees import TensorTree
 
 Label = int | str
 
@@ -50,7 +53,7 @@ def _fraction(level: float) -> Fraction:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GroupedScores:
+class GroupedScores(Calibrator):
     """What conformal calibrators share: the sorted scores of every group, and their quantiles.
 
     Attributes:
@@ -89,14 +92,15 @@ class GroupedScores:
             )
         labels, members = _numbered(groups, count)
         by_label = dict(zip(self.labels, self.scores, strict=True))
-        known = [by_label.get(label, self.scores[0][:0]) for label in labels]
-        infinite = torch.full_like(self.scores[0][0], torch.inf)
-        quantiles = [
-            infinite if len(scores) < needed else scores[rank(len(scores), level) - 1]
-            for scores in known
-        ]
-        sizes = zip(labels, map(len, known), strict=True)
-        if small := [f"{label!r} has {n}" for label, n in sizes if n < needed]:
+        quantiles, small = [], []
+        for label in labels:
+            scores = by_label.get(label, self.scores[0][:0])
+            if len(scores) < needed:
+                small.append(f"{label!r} has {len(scores)}")
+                quantiles.append(torch.full_like(self.scores[0][0], torch.inf))
+            else:
+                quantiles.append(scores[rank(len(scores), level) - 1])
+        if small:
             warnings.warn(
                 f"A level of {level:g} needs {needed} held-out points in each group "
                 f"({', '.join(small)}); with fewer only an infinite interval is sure to cover.",
@@ -115,7 +119,7 @@ class GroupedScores:
             sizes = zip(self.labels, self.counts, strict=True)
             listed = ", ".join(f"{label!r} {n / (n + 1):.3g} (n = {n})" for label, n in sizes)
             notes = (f"Conformal intervals are finite up to the level: {listed}.",)
-        return CalibratedPrediction.of(prediction, cast(Calibrator, self), notes)
+        return CalibratedPrediction.of(prediction, self, notes)
 
 
 def sort_by_group(
@@ -155,7 +159,7 @@ def _numbered(groups: Labels, count: int) -> tuple[tuple[Label, ...], Tensor]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Conformal(GroupedScores, Calibrator):
+class Conformal(GroupedScores):
     """Intervals mean -+ q * std that cover a new target with probability of at least `level`.
 
     q is the k-th smallest of the n held-out scores |target - mean| / std, with
@@ -215,8 +219,19 @@ class Conformal(GroupedScores, Calibrator):
         return around(prediction, q.reshape(-1, *[1] * len(self.shape)) if self.joint else q)
 
 
+def around(prediction: Prediction, reach: Tensor) -> tuple[object, object]:
+    """The interval mean -+ reach * std, in the structure of the mean.
+
+    An infinite reach covers everything, also where the std is 0.
+    """
+    mean, var = mean_and_var(prediction)
+    width = torch.where(torch.isinf(reach), reach, reach * var.sqrt())
+    rebuild = TensorTree(prediction.mean).unflatten
+    return rebuild([mean - width]), rebuild([mean + width])
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class ConformalClasses(GroupedScores, Calibrator):
+class ConformalClasses(GroupedScores):
     """Prediction sets that cover the true class with probability of at least `level`.
 
     A class is in the set if 1 - p <= q, with q the k-th smallest held-out 1 - p of the true class,

@@ -26,7 +26,7 @@ from torch.fx import GraphModule
 
 import howsure
 from howsure.arrays import key_text, paths
-from howsure.calibrate.base import CalibratedPrediction
+from howsure.calibrate.calibrators import CalibratedPrediction
 from howsure.deploy.any_batch import BatchSizeMattersError, for_any_batch
 from howsure.deploy.tracing import traced
 from howsure.errors import ExportError, HowsureWarning, NoRuleError, missing_packages

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.calibrate.held_out import HeldOut, around, mean_and_var
+from howsure.calibrate.calibrators import HeldOut, mean_and_var
+from howsure.calibrate.conformal import around
 from howsure.files import check_unpacked_size, write_atomically
 from howsure.prediction import Prediction
 
