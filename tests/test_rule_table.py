@@ -40,22 +40,25 @@ def test_every_kind_is_in_use():
 
 
 @pytest.mark.parametrize(
-    ("operation", "trait"),
+    ("operation", "kind"),
     [
-        (F.conv2d, "is_linear_map"),
-        (F.adaptive_avg_pool2d, "adds_up"),
-        (torch.Tensor.__radd__, "adds_up"),
-        (torch.Tensor.shape.__get__, "is_query"),
-        (torch.zeros_like, "is_construction"),
-        (torch.argmax, "is_refusal"),
-        (torch.addmm, "takes_carriers"),
-        (F.relu, "has_moments"),
+        (F.conv2d, Kind.LINEAR_MAP),
+        (torch.Tensor.shape.__get__, Kind.VALUE_ONLY),
+        (torch.zeros_like, Kind.CONSTRUCTION),
+        (torch.argmax, Kind.REFUSED),
+        (torch.addmm, Kind.COMPOSITE),
+        (F.relu, Kind.FORMULA),
     ],
-    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", "?"),
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_a_rule_knows_what_it_is(operation, trait):
-    assert getattr(find(operation), trait)
-    assert not all(getattr(rule, trait) for rule in registered())
+def test_a_rule_knows_what_it_is(operation, kind):
+    assert find(operation).kind is kind
+
+
+def test_sums_say_that_they_add_up():
+    for operation in (F.adaptive_avg_pool2d, F.avg_pool1d, torch.Tensor.__radd__, torch.sum):
+        assert find(operation).adds_up
+    assert not find(torch.relu).adds_up
 
 
 def test_copies_are_no_views():

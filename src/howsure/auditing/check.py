@@ -25,7 +25,16 @@ from howsure.moments.interpreter import (
     run,
     works_in_place,
 )
-from howsure.moments.rule import APPROXIMATE, LINEARISED, Rule, Target, find, operation_name
+from howsure.moments.rule import (
+    APPROXIMATE,
+    LINEARISED,
+    REFUSED,
+    Kind,
+    Rule,
+    Target,
+    find,
+    operation_name,
+)
 from howsure.moments.value import Args, Kwargs, certain, leaves_of, mean_of
 from howsure.noise import Noise, note_units, variance_of
 from howsure.operations import CallSites
@@ -151,12 +160,12 @@ def check(
     noise_var = variance_of(noise_var, x) if isinstance(noise_var, Noise) else noise_var
     by_operation: dict[tuple[str, str], list[OperationCall]] = {}
     for call in survey(model, x, noise_var, rules=rules):
-        if call.rule is None or not call.rule.is_query:
+        if call.rule is None or call.rule.kind is not Kind.VALUE_ONLY:
             by_operation.setdefault((call.operation, call.reason), []).append(call)
     rows = []
     for (operation, reason), calls in by_operation.items():
         rule = calls[0].rule
-        if reason or (rule and rule.is_refusal):
+        if reason or (rule and rule.fidelity is REFUSED):
             rule = None
         row = CheckRow(
             operation,

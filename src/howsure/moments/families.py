@@ -133,24 +133,15 @@ def linear_map(
         *args: object,
         **kwargs: object,
     ) -> Moments:
-        def op(data: Tensor, kernel: Tensor) -> Tensor:
-            return function(data, kernel, None, *args, **kwargs)
+        def op(data: Tensor, kernel: Tensor, shift: Tensor | None = None) -> Tensor:
+            return function(data, kernel, shift, *args, **kwargs)
 
-        if isinstance(input, Moments) and isinstance(weight, Tensor):
-            # The usual case keeps torch's fused bias: the mean is then the plain value exactly.
-            mean = function(input.mean, weight, mean_of(bias), *args, **kwargs)
-            out = Moments(mean, through_squares(op, input.var, weight))
-        else:
-            out = bilinear(op, input, weight)
-            if bias is not None:
-                out = Moments(out.mean + per_channel(mean_of(bias), out.mean), out.var)
+        var = bilinear_var(op, input, weight)
         if isinstance(bias, Moments):
-            return Moments(out.mean, out.var + per_channel(bias.var, out.mean))
-        return out
-
-    def per_channel(shift: Tensor, like: Tensor) -> Tensor:
-        channel_axes = 0 if function is torch.nn.functional.linear else like.dim() - 2
-        return shift.reshape(shift.shape + (1,) * min(channel_axes, like.dim() - 1))
+            # Where data and weights are 0 the bias alone is left, in its place.
+            data, kernel = (torch.zeros_like(mean_of(x), dtype=var.dtype) for x in (input, weight))
+            var = var + op(data, kernel, bias.var)
+        return Moments(op(*mean_of((input, weight, bias))), var)
 
     moments.__doc__ = (
         "var = op(var, weight**2); the bias moves the mean only.\n\n"
@@ -164,21 +155,23 @@ def linear_map(
 def bilinear(
     op: Callable[[Tensor, Tensor], Tensor], left: Moments | Tensor, right: Moments | Tensor
 ) -> Moments:
-    """Moments of an op that is linear in each of two independent operands.
+    """Moments of an op that is linear in each of two independent operands. Exact."""
+    return Moments(op(mean_of(left), mean_of(right)), bilinear_var(op, left, right))
 
-    mean = op(m1, m2), var = op(m1**2, v2) + op(v1, m2**2) + op(v1, v2); a constant operand has
-    variance 0. Exact.
-    """
+
+def bilinear_var(
+    op: Callable[[Tensor, Tensor], Tensor], left: Moments | Tensor, right: Moments | Tensor
+) -> Tensor:
+    """op(m1**2, v2) + op(v1, m2**2) + op(v1, v2); a constant operand has variance 0."""
     if isinstance(left, Moments) and isinstance(right, Moments):
         var = op(left.mean.to(left.var.dtype).square(), right.var)
         var = var + op(left.var, right.mean.to(right.var.dtype).square())
-        return Moments(op(left.mean, right.mean), var + op(left.var, right.var))
+        return var + op(left.var, right.var)
     if isinstance(left, Moments):
         assert isinstance(right, Tensor)
-        return Moments(op(left.mean, right), through_squares(op, left.var, right))
+        return through_squares(op, left.var, right)
     assert isinstance(right, Moments)
-    var = through_squares(lambda var, square: op(square, var), right.var, left)
-    return Moments(op(left, right.mean), var)
+    return through_squares(lambda var, square: op(square, var), right.var, left)
 
 
 def bilinear_map(
@@ -211,11 +204,19 @@ def bilinear_map(
 
 
 def separable_map(
-    op: Target, *aliases: Target | str, dims: int, samples: Samples, name: str = ""
+    op: Target,
+    *aliases: Target | str,
+    dims: int,
+    samples: Samples,
+    name: str = "",
+    parameters: Sequence[str] = (),
+    neutral: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Rule:
     """Registers a linear op whose weights are products over its last `dims` axes.
 
-    Its weights need not be written down anywhere: `separable` finds them.
+    Its weights need not be written down anywhere: `separable` finds them, faster where `neutral`
+    has the op's settings per axis; then `parameters` names what follows its input.
     """
 
     def moments(input: Moments, *args: Any, **kwargs: Any) -> Moments:
@@ -225,9 +226,12 @@ def separable_map(
 
         Source: Loquercio et al. 2020, Eq. 5.
         """
-        return separable(lambda x: op(x, *args, **kwargs), input, dims)
+        if not neutral:
+            return separable(lambda x: op(x, *args, **kwargs), input, dims)
+        settings = dict(zip(parameters, args, strict=False)) | kwargs
+        return separable(op, input, dims, neutral, **settings)
 
-    options = {"name": name, "samples": samples, "kind": Kind.LINEAR_MAP}
+    options |= {"name": name, "samples": samples, "kind": Kind.LINEAR_MAP}
     return rule(op, *aliases, **options)(moments)
 
 
@@ -235,36 +239,36 @@ def separable(
     op: Target,
     input: Moments,
     dims: int,
-    settings: Mapping[str, tuple[Any, Any]] | None = None,
-    **options: Any,
+    neutral: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> Moments:
     """Moments of a linear op whose weights are products over the last `dims` axes.
 
     Average pools and resizing. Along one axis the weights are what the op makes of unit vectors,
     up to a factor; the variance goes through their squares. To find them, the other axes are as
-    long as in the input; or they have two elements, where `settings` names the op's keywords that
-    have one value per axis, each with the value that leaves an axis alone.
+    long as in the input; or they have two elements, where `neutral` says for every setting that has
+    a value per axis which value leaves an axis alone.
     """
-    size, var, settings = input.mean.shape[-dims:], input.var, settings or {}
-    given = {key: value for key, (value, _) in settings.items()}
-    total = op(var.new_ones(1, 1, *size), **given, **options)[0, 0]
+    size, var, neutral = input.mean.shape[-dims:], input.var, neutral or {}
+    total = op(var.new_ones(1, 1, *size), **settings)[0, 0]
     for axis, n in enumerate(size):
         alone = {
-            key: None
-            if value is None
-            else tuple(per_dim(value, dims)[i] if i == axis else neutral for i in range(dims))
-            for key, (value, neutral) in settings.items()
+            # What is not given, or empty, has its default for every axis.
+            key: tuple(per_dim(value, dims)[i] if i == axis else neutral[key] for i in range(dims))
+            if key in neutral and value not in (None, [], ())
+            else value
+            for key, value in settings.items()
         }
         # Two elements, not one: with one, torch 2.13 antialiases along the wrong axis.
-        lengths = [n if i == axis else 2 if settings else m for i, m in enumerate(size)]
+        lengths = [n if i == axis else 2 if neutral else m for i, m in enumerate(size)]
         eye = torch.eye(n, dtype=var.dtype, device=var.device)
         eye = eye.reshape(1, n, *(n if i == axis else 1 for i in range(dims)))
-        lines = op(eye.expand(1, n, *lengths).contiguous(), **alone, **options)[0]
+        lines = op(eye.expand(1, n, *lengths).contiguous(), **alone)[0]
         lines = lines.movedim(axis + 1, 1)
         weight = lines[(..., *(m // 2 for m in lines.shape[2:]))]  # (n, out)
         share = (weight / weight.sum(0)).square()
         var = (var.movedim(axis - dims, -1) @ share).movedim(-1, axis - dims)
-    return Moments(op(input.mean, **given, **options), var * total.square())
+    return Moments(op(input.mean, **settings), var * total.square())
 
 
 def per_dim(value: Any, dims: int) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from howsure.errors import NoRuleError
 from howsure.isolation import isolated
 from howsure.moments import rules as _rules  # noqa: F401  (fills the table)
 from howsure.moments.fallback import FALLBACKS
-from howsure.moments.rule import Rule, find, operation_name
+from howsure.moments.rule import Kind, Rule, find, operation_name
 from howsure.moments.value import (
     Args,
     Kwargs,
@@ -42,19 +42,6 @@ from howsure.progress import keep_freed_memory
 from howsure.trees import as_call, clone_tensors, has_values, is_tracing, map_leaves
 
 # The carrier.
-
-
-class Interpreter(Protocol):
-    """Runs operations on carriers.
-
-    Attributes:
-        below_python: The error of an operation that was called from compiled code.
-    """
-
-    below_python: NoRuleError | None
-
-    def call(self, func: Target, args: Args, kwargs: Kwargs) -> object:
-        """The result of `func`, with carriers in place of random tensors."""
 
 
 class Memory:
@@ -76,7 +63,7 @@ class Gaussian(Tensor):
 
     # Attribute names avoid those of Tensor, whose `mean` and `var` are methods.
     moments_now: Moments
-    interpreter: Interpreter
+    interpreter: RuleInterpreter
     memory: Memory
     version_read: int
     # Made by `new_zeros` and its like, and not yet written to: an ordinary tensor in all but name.
@@ -88,7 +75,7 @@ class Gaussian(Tensor):
 
     @staticmethod
     def __new__(
-        cls: type[Gaussian], moments: Moments, interpreter: Interpreter, memory: Memory
+        cls: type[Gaussian], moments: Moments, interpreter: RuleInterpreter, memory: Memory
     ) -> Gaussian:
         """An empty tensor with the mean's shape and dtype, and the moments beside it.
 
@@ -284,7 +271,7 @@ class RuleInterpreter:
                     raise
                 result = self.without_rule(func, args, kwargs, error)
             except TypeError as error:
-                if rule.takes_carriers:
+                if rule.kind is Kind.COMPOSITE:
                     raise
                 # The call itself may be wrong, or its rule takes no Gaussian in one of its places.
                 values, options = clone_tensors(mean_of(read((args, kwargs))))
@@ -304,7 +291,7 @@ class RuleInterpreter:
 
     def by_rule(self, rule: Rule, func: Target, args: Args, kwargs: Kwargs) -> object:
         """What the rule returns, wrapped; views share memory with what they view."""
-        if rule.takes_carriers:
+        if rule.kind is Kind.COMPOSITE:  # it is handed the Gaussians, not their moments
             return rule.called_as(func)(*args, **kwargs)
         if func is Tensor.__setitem__ and all(isinstance(args[i], Gaussian) for i in (0, 2)):
             args[0].accept_write_to(args[2], args[1])
@@ -319,7 +306,7 @@ class RuleInterpreter:
         viewed = next(leaves_of((args, kwargs), Gaussian), None) if is_view else None
         wrapped = self.wrap(result, None if viewed is None else viewed.memory)
         if isinstance(wrapped, Gaussian):
-            wrapped.constant = rule.is_construction
+            wrapped.constant = rule.kind is Kind.CONSTRUCTION
             wrapped.index = args[1] if func is Tensor.__getitem__ else None
         return wrapped
 

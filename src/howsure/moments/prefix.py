@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from howsure.moments.interpreter import Gaussian, RuleInterpreter
-from howsure.moments.rule import Rule, Target
+from howsure.moments.rule import Kind, Rule, Target
 from howsure.moments.value import Args, Kwargs, Moments
 from howsure.operations import CallSites
 from howsure.private_torch import pytree
@@ -103,5 +103,5 @@ class PrefixInterpreter(RuleInterpreter):
         New constants are not kept, since the model may write to them; queries cost nothing.
         """
         compute = partial(super().moments_by, rule, func, args, kwargs)
-        is_kept = not (rule.is_construction or rule.is_query)
+        is_kept = rule.kind not in (Kind.CONSTRUCTION, Kind.VALUE_ONLY)
         return self.prefix.result(rule, compute) if is_kept else compute()

@@ -17,18 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.moments.value import Moments, Target
+from howsure.moments.value import Moments, Target, substitute
 from howsure.private_torch import nn_operators
 
 # Samples: calls of an operation, to be written beside its rule.
-
-
-class Sample:
-    """One call of an operation: positional and keyword arguments, the random ones `Moments`."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        self.args = args
-        self.kwargs = kwargs
 
 
 class Draw:
@@ -50,19 +42,56 @@ class Draw:
         return Moments(mean + self.constant(*shape), (std * self.positive(*shape)).square())
 
 
-Samples = Callable[[Draw], Iterable[Sample]]
+@dataclass(frozen=True, eq=False)
+class Argument:
+    """An argument that is drawn when its sample is; in two places it is the same object."""
+
+    draw: Callable[[Draw], Any]
 
 
-def one_of_each_shape(draw: Draw) -> Iterable[Sample]:
-    """Samples of an elementwise op: a vector, a matrix and an image."""
-    yield Sample(draw.moments(7))
-    yield Sample(draw.moments(3, 5, mean=0.5, std=0.3))
-    yield Sample(draw.moments(2, 3, 4, 4, mean=-1.0, std=2.0))
+def normal(*shape: int, mean: float = 0.0, std: float = 1.0) -> Any:
+    """Gaussians around `mean` whose standard deviations spread around `std`."""
+    return Argument(lambda draw: draw.moments(*shape, mean=mean, std=std))
 
 
-def sample(shape: tuple[int, ...], *args: object, **kwargs: object) -> Samples:
+def narrow(center: float, spread: float, var: float) -> Any:
+    """Gaussians with means above `center`: away from the edge of a domain, or from a pole."""
+    return Argument(
+        lambda draw: Moments(center + spread * draw.positive(3, 4), var * draw.positive(3, 4))
+    )
+
+
+def constant(*shape: int, scale: float = 1.0) -> Any:
+    """A constant tensor of normal values."""
+    return Argument(lambda draw: scale * draw.constant(*shape))
+
+
+def positive(*shape: int, scale: float = 1.0) -> Any:
+    """A constant tensor of values between 0.5 and 1.5."""
+    return Argument(lambda draw: scale * draw.positive(*shape))
+
+
+class Sample:
+    """One call of an operation: positional and keyword arguments, some of them drawn."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+
+Samples = Iterable[Sample] | Callable[[Draw], Iterable[Sample]]
+
+one_of_each_shape = [
+    Sample(normal(7)),
+    Sample(normal(3, 5, mean=0.5, std=0.3)),
+    Sample(normal(2, 3, 4, 4, mean=-1.0, std=2.0)),
+]
+"""Samples of an elementwise op: a vector, a matrix and an image."""
+
+
+def sample(shape: tuple[int, ...], *args: object, **kwargs: object) -> list[Sample]:
     """One call: a Gaussian of this shape, then these arguments."""
-    return lambda draw: [Sample(draw.moments(*shape), *args, **kwargs)]
+    return [Sample(normal(*shape), *args, **kwargs)]
 
 
 def operands(
@@ -70,15 +99,10 @@ def operands(
     *between: object,
     second: tuple[int, ...],
     behind: tuple[object, ...] = (),
-) -> Samples:
+) -> list[Sample]:
     """Calls with two operands of these shapes: both Gaussian, then one of them constant."""
-
-    def samples(draw: Draw) -> Iterable[Sample]:
-        yield Sample(draw.moments(*first), *between, draw.moments(*second), *behind)
-        yield Sample(draw.moments(*first), *between, draw.constant(*second), *behind)
-        yield Sample(draw.constant(*first), *between, draw.moments(*second), *behind)
-
-    return samples
+    pairs = (normal, normal), (normal, constant), (constant, normal)
+    return [Sample(one(*first), *between, two(*second), *behind) for one, two in pairs]
 
 
 # Spellings: how torch names its operations.
@@ -234,36 +258,6 @@ class Rule:
         """The rule for one spelling of its operation."""
         return functools.partial(self.function, target) if self.takes_target else self.function
 
-    @property
-    def is_linear_map(self) -> bool:
-        """Whether the variance of its output is linear in that of its input."""
-        return self.kind is Kind.LINEAR_MAP
-
-    @property
-    def is_query(self) -> bool:
-        """Whether it answers from the mean alone, with something that is not random."""
-        return self.kind is Kind.VALUE_ONLY
-
-    @property
-    def is_construction(self) -> bool:
-        """Whether it makes a new constant, which the model may write to."""
-        return self.kind is Kind.CONSTRUCTION
-
-    @property
-    def is_refusal(self) -> bool:
-        """Whether it has no answer but a reason."""
-        return self.fidelity is Fidelity.REFUSED
-
-    @property
-    def has_moments(self) -> bool:
-        """Whether it returns moments: it neither refuses nor answers a query."""
-        return not (self.is_refusal or self.is_query)
-
-    @property
-    def takes_carriers(self) -> bool:
-        """Whether it is handed the Gaussians, not their moments."""
-        return self.kind is Kind.COMPOSITE
-
     def returns_view(self, *args: object) -> bool:
         """Whether a call with these arguments returns a view of its first Gaussian."""
         if self.views is None:
@@ -298,7 +292,16 @@ class Rule:
 
     def draw_samples(self) -> list[Sample]:
         """The sample calls, the same ones every time."""
-        return list(self.samples(Draw()))
+        draw, drawn = Draw(), dict[Argument, object]()
+
+        def value(argument: Argument) -> object:
+            if argument not in drawn:
+                drawn[argument] = argument.draw(draw)
+            return drawn[argument]
+
+        calls = self.samples(draw) if callable(self.samples) else self.samples
+        filled = (substitute((call.args, call.kwargs), Argument, value) for call in calls)
+        return [Sample(*args, **kwargs) for args, kwargs in filled]
 
 
 _table: dict[Target, Rule] = {}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from howsure.moments.interpreter import works_in_place
-from howsure.moments.rule import Rule, Sample, operation_name
+from howsure.moments.rule import REFUSED, Kind, Rule, Sample, operation_name
 from howsure.moments.value import Moments, variance_dtype
 from howsure.testing.calls import Call
 from howsure.testing.oracles import Truth, first_order_variance, monte_carlo, quadrature
@@ -226,7 +226,7 @@ def _equal(one: Tensor, two: Tensor) -> bool:
 def linearity(rule: Rule, sample: Sample) -> None:
     """Law 11: a linear map's variance scales with the square, whatever the mean."""
     call = Call(sample)
-    if not rule.is_linear_map or len(call.moments) != 1:
+    if rule.kind is not Kind.LINEAR_MAP or len(call.moments) != 1:
         return
     small = call.ruled(rule, call.means, call.variances)
     large = call.ruled(rule, [mean + 1 for mean in call.means], [9 * v for v in call.variances])
@@ -260,7 +260,7 @@ LAWS: tuple[Law, ...] = (
 
 def applies(rule: Rule) -> bool:
     """Whether a rule computes moments: refusals and queries have laws of their own."""
-    return rule.has_moments
+    return rule.fidelity is not REFUSED and rule.kind is not Kind.VALUE_ONLY
 
 
 def check_rule(rule: Rule) -> None:

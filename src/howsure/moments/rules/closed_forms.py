@@ -8,7 +8,7 @@ max(N(a, 1), 0), and R(a) = Phi(a) - m(a) m(-a) its variance.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,12 +35,15 @@ from howsure.moments.numerics import (
 from howsure.moments.rule import (
     APPROXIMATE,
     EXACT,
-    Draw,
     Rule,
     Sample,
     Target,
+    constant,
+    narrow,
+    normal,
     one_of_each_shape,
     operands,
+    positive,
     rule,
     sample,
 )
@@ -86,13 +89,15 @@ def _leaky_block(mean: Tensor, var: Tensor, slope: float | Tensor) -> tuple[Tens
     return plain + (1 - slope) * (std * n), var * unit_var
 
 
-def _slopes(draw: Draw) -> Iterable[Sample]:
-    yield from one_of_each_shape(draw)
-    yield Sample(draw.moments(3, 4), 0.2)
-    yield Sample(draw.moments(3, 4), negative_slope=-0.5)
-
-
-@pointwise(F.leaky_relu, "leaky_relu", samples=_slopes)
+@pointwise(
+    F.leaky_relu,
+    "leaky_relu",
+    samples=[
+        *one_of_each_shape,
+        Sample(normal(3, 4), 0.2),
+        Sample(normal(3, 4), negative_slope=-0.5),
+    ],
+)
 def leaky_relu(
     mean: Tensor, var: Tensor, negative_slope: float = 0.01, inplace: bool = False
 ) -> Moments:
@@ -116,12 +121,11 @@ def absolute(mean: Tensor, var: Tensor) -> Moments:
     return _leaky(mean, var, -1.0)
 
 
-def _channel_slopes(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(2, 3, 4), draw.constant(3))
-    yield Sample(draw.moments(5), draw.positive(1))
-
-
-@rule("prelu", samples=_channel_slopes, pointwise=True)
+@rule(
+    "prelu",
+    samples=[Sample(normal(2, 3, 4), constant(3)), Sample(normal(5), positive(1))],
+    pointwise=True,
+)
 def prelu(
     input: Moments,  # (batch, channels, *)
     weight: Tensor,  # (channels,) or (1,)
@@ -132,11 +136,7 @@ def prelu(
     return in_float32(partial(_leaky, slope=slope), input)
 
 
-@rule(
-    F.rrelu,
-    "rrelu",
-    samples=lambda draw: [Sample(draw.moments(7)), Sample(draw.moments(3, 4), 0.1, 0.7)],
-)
+@rule(F.rrelu, "rrelu", samples=[Sample(normal(7)), Sample(normal(3, 4), 0.1, 0.7)])
 def rrelu(
     input: Moments,
     lower: float = 1 / 8,
@@ -151,14 +151,17 @@ def rrelu(
 
 
 # Clamps: values cut off at one end or at both.
-def _limits(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4), -0.5, 1.0)
-    yield Sample(draw.moments(3, 4), min=0.2)
-    yield Sample(draw.moments(3, 4), max=0.3)
-    yield Sample(draw.moments(3, 4), min=-draw.positive(4), max=draw.positive(3, 1))
-
-
-@rule("clamp", "clip", samples=_limits, pointwise=True)
+@rule(
+    "clamp",
+    "clip",
+    samples=[
+        Sample(normal(3, 4), -0.5, 1.0),
+        Sample(normal(3, 4), min=0.2),
+        Sample(normal(3, 4), max=0.3),
+        Sample(normal(3, 4), min=positive(4, scale=-1.0), max=positive(3, 1)),
+    ],
+    pointwise=True,
+)
 def clamp(
     input: Moments, min: float | Tensor | None = None, max: float | Tensor | None = None
 ) -> Moments:
@@ -231,12 +234,7 @@ def _narrow_unit_var(a: Tensor, width: Tensor) -> Tensor:
     return square * (q * (1 - q) - curvature)
 
 
-def _default_window(draw: Draw) -> Iterable[Sample]:
-    yield from one_of_each_shape(draw)
-    yield Sample(draw.moments(3, 4), -0.2, 0.7)
-
-
-@pointwise(F.hardtanh, "hardtanh", samples=_default_window)
+@pointwise(F.hardtanh, "hardtanh", samples=[*one_of_each_shape, Sample(normal(3, 4), -0.2, 0.7)])
 def hardtanh(
     mean: Tensor, var: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Moments:
@@ -270,9 +268,7 @@ def clamp_max(input: Moments, max: float | Tensor) -> Moments:
 
 
 # Shrinkage and thresholds: small values become a constant.
-def _lambdas(draw: Draw) -> Iterable[Sample]:
-    yield from one_of_each_shape(draw)
-    yield Sample(draw.moments(3, 4), 0.2)
+_LAMBDAS = [*one_of_each_shape, Sample(normal(3, 4), 0.2)]
 
 
 def _difference(upper: Moments, lower: Moments) -> Moments:
@@ -299,7 +295,7 @@ def _cut_off(mean: Tensor, var: Tensor, limit: float, value: float) -> Moments:
     )
 
 
-@pointwise("softshrink", samples=_lambdas)
+@pointwise("softshrink", samples=_LAMBDAS)
 def softshrink(mean: Tensor, var: Tensor, lambd: float = 0.5) -> Moments:
     """E = std [m(a) - m(b)], Var = var [R(a) + R(b) + 2 m(a) m(b)].
 
@@ -313,16 +309,20 @@ def softshrink(mean: Tensor, var: Tensor, lambd: float = 0.5) -> Moments:
     return _difference(upper, lower)
 
 
-def _levels(draw: Draw) -> Iterable[Sample]:
-    for threshold, value in ((0.2, -1.0), (0.0, 0.0), (-0.5, 0.7)):
-        yield Sample(draw.moments(3, 4), threshold, value)
-
-
 # What the oracle's grid sees of a step.
 _STEP_ERROR = 1e-3
 
 
-@pointwise(F.threshold, "threshold", samples=_levels, error=_STEP_ERROR)
+@pointwise(
+    F.threshold,
+    "threshold",
+    samples=[
+        Sample(normal(3, 4), 0.2, -1.0),
+        Sample(normal(3, 4), 0.0, 0.0),
+        Sample(normal(3, 4), -0.5, 0.7),
+    ],
+    error=_STEP_ERROR,
+)
 def threshold(
     mean: Tensor, var: Tensor, threshold: float, value: float, inplace: bool = False
 ) -> Moments:
@@ -337,7 +337,7 @@ def threshold(
     return _cut_off(mean, var, threshold, value)
 
 
-@pointwise("hardshrink", samples=_lambdas, error=_STEP_ERROR)
+@pointwise("hardshrink", samples=_LAMBDAS, error=_STEP_ERROR)
 def hardshrink(mean: Tensor, var: Tensor, lambd: float = 0.5) -> Moments:
     """Var = Var[U] + Var[L] + 2 E[U] E[L], U and L as `threshold(x, lambd, 0)` of x and -x.
 
@@ -384,12 +384,10 @@ def _scaled(center: Tensor, relative: Tensor) -> Tensor:
     return bounded(bounded(bounded(relative) * center) * center)
 
 
-def _narrow(draw: Draw) -> Iterable[Sample]:
-    """Gaussians well away from 0, where a log-normal distribution can stand in for them."""
-    yield Sample(Moments(2 + draw.positive(3, 4), 0.02 * draw.positive(3, 4)))
-
-
-_LOG_NORMAL: dict[str, Any] = {"fidelity": APPROXIMATE, "samples": _narrow, "error": 0.05}
+# Gaussians well away from 0, where a log-normal distribution can stand in for them.
+_AWAY = narrow(2, 1, 0.02)
+_LOG_NORMAL: dict[str, Any] = {"fidelity": APPROXIMATE, "error": 0.05}
+_LOG_NORMAL["samples"] = [Sample(_AWAY)]
 # The mean of the positive half of N(0, 1).
 _HALF_MEAN = 1 / math.sqrt(2 * math.pi)
 
@@ -467,17 +465,14 @@ _register_logarithm("log2", base=2.0)
 _register_logarithm("log10", base=10.0)
 
 
-def _exponents(draw: Draw) -> Iterable[Sample]:
-    for exponent in (0, 1, 2, 3, 4):
-        yield Sample(draw.moments(3, 4, std=0.5), exponent)
-    positive = Moments(2 + draw.positive(3, 4), 0.02 * draw.positive(3, 4))
-    for exponent in (0.5, -1, -2.5, 4):
-        yield Sample(positive, exponent)
-    yield Sample(positive, torch.tensor(2.0))
-    yield Sample(positive, torch.tensor([1.0, 2.0, 0.5, 2.0]))
+_DIFFERENT = torch.tensor([1.0, 2.0, 0.5, 2.0])
+_EXPONENTS = [
+    *(Sample(normal(3, 4, std=0.5), exponent) for exponent in (0, 1, 2, 3, 4)),
+    *(Sample(_AWAY, exponent) for exponent in (0.5, -1, -2.5, 4, torch.tensor(2.0), _DIFFERENT)),
+]
 
 
-@rule("pow", fidelity=APPROXIMATE, samples=_exponents, error=0.05, pointwise=True)
+@rule("pow", fidelity=APPROXIMATE, samples=_EXPONENTS, error=0.05, pointwise=True)
 def power(input: Moments | Tensor | float, exponent: Moments | Tensor | float) -> Moments:
     """Var = sum_k v**k / k! E[d^k x^p]**2 for p = 0, 1, 2, ...; else the log-normal form of `sqrt`.
 
@@ -524,13 +519,11 @@ def _powers(input: Moments, exponent: Tensor) -> Moments:
 
 
 # Exponentials.
-def _moderate(draw: Draw) -> Iterable[Sample]:
-    """Gaussians whose exponential has a tail that an oracle can resolve."""
-    yield Sample(draw.moments(3, 5, std=0.7))
-    yield Sample(draw.moments(4, mean=-1.0, std=0.2))
+# Gaussians whose exponential has a tail that an oracle can resolve.
+_MODERATE = [Sample(normal(3, 5, std=0.7)), Sample(normal(4, mean=-1.0, std=0.2))]
 
 
-@pointwise("exp", samples=_moderate)
+@pointwise("exp", samples=_MODERATE)
 def exp(mean: Tensor, var: Tensor) -> Moments:
     """E = e^{mean + var/2}, Var = E**2 (e^var - 1); cut off at the largest finite number.
 
@@ -548,13 +541,13 @@ def _exponential(mean: Tensor, var: Tensor, plain: Target, rate: float | Tensor 
     return Moments(center, _scaled(bounded(plain(mean + lift)), -torch.expm1(-lift * rate)))
 
 
-@pointwise("exp2", samples=_moderate)
+@pointwise("exp2", samples=_MODERATE)
 def exp2(mean: Tensor, var: Tensor) -> Moments:
     """As `exp(x log 2)`."""
     return _exponential(mean, var, torch.exp2, math.log(2))
 
 
-@pointwise("expm1", samples=_moderate)
+@pointwise("expm1", samples=_MODERATE)
 def expm1(mean: Tensor, var: Tensor) -> Moments:
     """As `exp(x) - 1`."""
     # expm1 keeps the digits of a small result that e^x - 1 loses.
@@ -563,11 +556,7 @@ def expm1(mean: Tensor, var: Tensor) -> Moments:
 
 
 @rule(
-    torch.Tensor.__rpow__,
-    name="rpow",
-    fidelity=EXACT,
-    samples=sample((3, 4), 2.0),
-    pointwise=True,
+    torch.Tensor.__rpow__, name="rpow", fidelity=EXACT, samples=sample((3, 4), 2.0), pointwise=True
 )
 def rpow(self: Moments, other: float | Tensor) -> Moments:
     """As `exp(x log base)`, for a positive constant base."""
@@ -580,15 +569,16 @@ def rpow(self: Moments, other: float | Tensor) -> Moments:
 
 
 # The larger and the smaller of Gaussians.
-def _pairs(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4), draw.moments(3, 4))
-    yield Sample(draw.moments(3, 4), draw.constant(4))
-    yield Sample(draw.constant(3, 1), draw.moments(4))
-    same = draw.moments(3, 4)
-    yield Sample(same, same)
+_SAME = normal(3, 4)
+_PAIRS = [
+    Sample(normal(3, 4), normal(3, 4)),
+    Sample(normal(3, 4), constant(4)),
+    Sample(constant(3, 1), normal(4)),
+    Sample(_SAME, _SAME),
+]
 
 
-@rule("maximum", "fmax", samples=_pairs)
+@rule("maximum", "fmax", samples=_PAIRS)
 def maximum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """E = max(m1, m2) + t m(-|a|), Var = v1 R(a) + v2 R(-a), t**2 = v1 + v2, a = (m1 - m2) / t.
 
@@ -639,7 +629,7 @@ def _negated(moments: Moments) -> Moments:
     return Moments(-moments.mean, moments.var)
 
 
-@rule("minimum", "fmin", samples=_pairs)
+@rule("minimum", "fmin", samples=_PAIRS)
 def minimum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """As `-maximum(-x, -y)`."""
     if input is other:
@@ -648,16 +638,17 @@ def minimum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     return _negated(out)
 
 
-def _dimensions(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4), 1)
-    yield Sample(draw.moments(2, 3, 4), (1, 2), keepdim=True)
-    yield Sample(draw.moments(2, 9, 2), dim=1)
+_DIMENSIONS = [
+    Sample(normal(3, 4), 1),
+    Sample(normal(2, 3, 4), (1, 2), keepdim=True),
+    Sample(normal(2, 9, 2), dim=1),
+]
 
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 
-@rule("amax", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
+@rule("amax", fidelity=APPROXIMATE, samples=_DIMENSIONS, error=0.01)
 def amax(input: Moments, dim: int | Sequence[int] = (), keepdim: bool = False) -> Moments:
     """E = hi - I0, Var = 2 I1 - I0**2: integrals of F(x) = prod_j Phi((x - m_j) / s_j).
 
@@ -690,7 +681,7 @@ def amax(input: Moments, dim: int | Sequence[int] = (), keepdim: bool = False) -
     return Moments(out, spread) if keepdim else Moments(out.squeeze(axes), spread.squeeze(axes))
 
 
-@rule("amin", fidelity=APPROXIMATE, samples=_dimensions, error=0.01)
+@rule("amin", fidelity=APPROXIMATE, samples=_DIMENSIONS, error=0.01)
 def amin(input: Moments, dim: int | Sequence[int] = (), keepdim: bool = False) -> Moments:
     """As `-amax(-x)`."""
     return _negated(amax(_negated(input), dim, keepdim))
@@ -709,11 +700,6 @@ _POSITION = (
 )
 
 
-def _whole_and_pairs(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(2, 5))
-    yield from operands((3, 4), second=(3, 4))(draw)
-
-
 def _register_extremum(name: str, over_axes: Rule, of_two: Rule, position: Target) -> None:
     def extremum(input: Any, *args: Any, **kwargs: Any) -> Moments | Extreme:
         other = args[0] if args else kwargs.get("other")
@@ -728,7 +714,12 @@ def _register_extremum(name: str, over_axes: Rule, of_two: Rule, position: Targe
     extremum.__doc__ = (
         f"As `{over_axes.name}` over everything or a dimension, or `{of_two.name}` of two tensors."
     )
-    rule(name, fidelity=APPROXIMATE, samples=_whole_and_pairs, error=0.01)(extremum)
+    rule(
+        name,
+        fidelity=APPROXIMATE,
+        samples=[Sample(normal(2, 5)), *operands((3, 4), second=(3, 4))],
+        error=0.01,
+    )(extremum)
 
 
 _register_extremum("max", amax, maximum, torch.argmax)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,12 +34,14 @@ from howsure.moments.numerics import squared
 from howsure.moments.rule import (
     APPROXIMATE,
     EXACT,
-    Draw,
     Kind,
     Sample,
-    Samples,
     Target,
+    constant,
+    narrow,
+    normal,
     operands,
+    positive,
     rule,
     sample,
 )
@@ -62,35 +64,30 @@ Number = Moments | Tensor | float
 _SOURCE = "Gast & Roth 2018, Eq. 9; Loquercio et al. 2020, Eq. 5"
 
 
-def _rows(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(4, 5), draw.constant(3, 5), draw.constant(3))
-    yield Sample(draw.moments(2, 3, 5), weight=draw.constant(2, 5))
-    yield Sample(draw.moments(5), draw.constant(3, 5))
-    yield Sample(draw.moments(4, 5), draw.moments(3, 5), draw.moments(3))
+def _images(dims: int) -> list[Sample]:
+    image, kernel = normal(2, 4, *(6, 5, 4)[:dims]), (3, 2, 2)[:dims]
+    return [
+        Sample(image, constant(3, 4, *kernel), constant(3), stride=2, padding=1),
+        Sample(image, constant(4, 2, *kernel), None, 1, 1, 1, 2),
+        Sample(image, constant(2, 4, *kernel), padding="same", dilation=2),
+    ]
 
 
-def _images(dims: int) -> Samples:
-    def samples(draw: Draw) -> Iterable[Sample]:
-        image, kernel = draw.moments(2, 4, *(6, 5, 4)[:dims]), (3, 2, 2)[:dims]
-        yield Sample(image, draw.constant(3, 4, *kernel), draw.constant(3), stride=2, padding=1)
-        yield Sample(image, draw.constant(4, 2, *kernel), None, 1, 1, 1, 2)
-        yield Sample(image, draw.constant(2, 4, *kernel), padding="same", dilation=2)
-
-    return samples
-
-
-def _transposed_images(dims: int) -> Samples:
-    def samples(draw: Draw) -> Iterable[Sample]:
-        image, kernel = draw.moments(2, 4, *(3, 4, 2)[:dims]), (3, 2, 3)[:dims]
-        weight, bias = draw.constant(4, 2, *kernel), draw.constant(2)
-        yield Sample(image, weight, bias, stride=2, output_padding=1)
-        yield Sample(image, draw.constant(4, 1, *kernel), groups=2, padding=1)
-
-    return samples
+def _transposed_images(dims: int) -> list[Sample]:
+    image, kernel = normal(2, 4, *(3, 4, 2)[:dims]), (3, 2, 3)[:dims]
+    return [
+        Sample(image, constant(4, 2, *kernel), constant(2), stride=2, output_padding=1),
+        Sample(image, constant(4, 1, *kernel), groups=2, padding=1),
+    ]
 
 
 for _name, _samples in {
-    "linear": _rows,
+    "linear": [
+        Sample(normal(4, 5), constant(3, 5), constant(3)),
+        Sample(normal(2, 3, 5), weight=constant(2, 5)),
+        Sample(normal(5), constant(3, 5)),
+        Sample(normal(4, 5), normal(3, 5), normal(3)),
+    ],
     "conv1d": _images(1),
     "conv2d": _images(2),
     "conv3d": _images(3),
@@ -102,20 +99,19 @@ for _name, _samples in {
 
 
 # Sums, differences, products and quotients.
-def _pairs(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4), draw.moments(3, 4))
-    yield Sample(draw.moments(3, 4), draw.constant(4))
-    yield Sample(draw.moments(1, 4), draw.constant(3, 1))
-    yield Sample(draw.constant(3, 4), draw.moments(4))
-    yield Sample(draw.moments(3, 1), draw.moments(4))
-    yield Sample(draw.moments(3, 4), 1.7)
-    twice = draw.moments(3, 4)
-    yield Sample(twice, twice)
+_TWICE = normal(3, 4)
+_PAIRS = [
+    Sample(normal(3, 4), normal(3, 4)),
+    Sample(normal(3, 4), constant(4)),
+    Sample(normal(1, 4), constant(3, 1)),
+    Sample(constant(3, 4), normal(4)),
+    Sample(normal(3, 1), normal(4)),
+    Sample(normal(3, 4), 1.7),
+    Sample(_TWICE, _TWICE),
+]
 
 
-def _pairs_with_alpha(draw: Draw) -> Iterable[Sample]:
-    yield from _pairs(draw)
-    yield Sample(draw.moments(3, 4), draw.moments(3, 4), alpha=-0.4)
+_PAIRS_WITH_ALPHA = [*_PAIRS, Sample(normal(3, 4), normal(3, 4), alpha=-0.4)]
 
 
 def _broadcast(mean: Tensor, var: Tensor) -> Moments:
@@ -129,7 +125,7 @@ def _tensor(operand: Number, like: Number) -> Tensor:
     return mean if isinstance(mean, Tensor) else torch.as_tensor(mean).to(mean_of(like))
 
 
-@rule("add", Tensor.__radd__, samples=_pairs_with_alpha, adds_up=True)
+@rule("add", Tensor.__radd__, samples=_PAIRS_WITH_ALPHA, adds_up=True)
 def add(input: Number, other: Number, *, alpha: float = 1) -> Moments:
     """E = m1 + alpha m2, Var = v1 + alpha**2 v2; `x + x` is 2 x.
 
@@ -144,7 +140,7 @@ def add(input: Number, other: Number, *, alpha: float = 1) -> Moments:
     return _broadcast(mean, var_of(input) + var_of(other) * alpha**2)
 
 
-@rule("sub", "subtract", samples=_pairs_with_alpha)
+@rule("sub", "subtract", samples=_PAIRS_WITH_ALPHA)
 def sub(input: Number, other: Number, *, alpha: float = 1) -> Moments:
     """E = m1 - alpha m2, Var = v1 + alpha**2 v2; `x - x` is 0.
 
@@ -155,7 +151,7 @@ def sub(input: Number, other: Number, *, alpha: float = 1) -> Moments:
     return add(input, other, alpha=-alpha)
 
 
-@rule("rsub", Tensor.__rsub__, samples=_pairs_with_alpha)
+@rule("rsub", Tensor.__rsub__, samples=_PAIRS_WITH_ALPHA)
 def rsub(input: Number, other: Number, *, alpha: float = 1) -> Moments:
     """As `sub(other, input)`."""
     return add(other, input, alpha=-alpha)
@@ -172,7 +168,7 @@ def neg(input: Moments) -> Moments:
     return Moments(-input.mean, input.var)
 
 
-@rule("mul", "multiply", Tensor.__rmul__, samples=_pairs)
+@rule("mul", "multiply", Tensor.__rmul__, samples=_PAIRS)
 def mul(input: Number, other: Number) -> Moments:
     """E = m1 m2, Var = m1**2 v2 + m2**2 v1 + v1 v2; `x * x` is a square.
 
@@ -194,15 +190,13 @@ def mul(input: Number, other: Number) -> Moments:
     return Moments(mean, var + (input.var * other.var).to(dtype))
 
 
-def _steady(draw: Draw) -> Moments:
-    return Moments(4 + draw.positive(3, 4), 0.01 * draw.positive(3, 4))
-
-
-def _quotients(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4), draw.positive(4))
-    yield Sample(draw.moments(3, 4), 1.7)
-    yield Sample(draw.moments(3, 4), _steady(draw))
-    yield Sample(2.0, _steady(draw))
+_STEADY = narrow(4, 1, 0.01)
+_QUOTIENTS = [
+    Sample(normal(3, 4), positive(4)),
+    Sample(normal(3, 4), 1.7),
+    Sample(normal(3, 4), _STEADY),
+    Sample(2.0, _STEADY),
+]
 
 
 @rule(
@@ -211,7 +205,7 @@ def _quotients(draw: Draw) -> Iterable[Sample]:
     "true_divide",
     "__truediv__",
     fidelity=APPROXIMATE,
-    samples=_quotients,
+    samples=_QUOTIENTS,
     error=0.05,
 )
 def div(input: Number, other: Number, *, rounding_mode: str | None = None) -> Moments:
@@ -235,19 +229,20 @@ respell(
     div,
     Tensor.__rdiv__,
     name="rdiv",
-    samples=lambda draw: [Sample(_steady(draw), 2.0)],
+    samples=[Sample(_STEADY, 2.0)],
     arguments=lambda self, other: (other, self),
 )
 
 
-def _blends(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4), draw.moments(3, 4), draw.moments(3, 4))
-    yield Sample(draw.moments(3, 4), draw.constant(3, 4), draw.moments(4))
-    yield Sample(draw.moments(3, 4), draw.moments(4), 0.3)
-    yield Sample(draw.constant(3, 4), draw.moments(3, 4), draw.positive(3, 1))
-
-
-@rule("lerp", samples=_blends)
+@rule(
+    "lerp",
+    samples=[
+        Sample(normal(3, 4), normal(3, 4), normal(3, 4)),
+        Sample(normal(3, 4), constant(3, 4), normal(4)),
+        Sample(normal(3, 4), normal(4), 0.3),
+        Sample(constant(3, 4), normal(3, 4), positive(3, 1)),
+    ],
+)
 def lerp(input: Operand, end: Operand, weight: Number) -> Moments:
     """E = a + w (b - a), Var = (1 - w)**2 v_a + w**2 v_b + v_w [(b - a)**2 + v_a + v_b].
 
@@ -269,47 +264,43 @@ def lerp(input: Operand, end: Operand, weight: Number) -> Moments:
 
 
 # Matrix products.
-def _stacks(draw: Draw) -> Iterable[Sample]:
-    yield from operands((2, 3, 4), second=(4, 2))(draw)
-    yield Sample(draw.moments(4), draw.moments(4))
-    yield Sample(draw.moments(3, 1, 2, 4), draw.moments(2, 4, 3))
-
-
-def _inner_products(draw: Draw) -> Iterable[Sample]:
-    yield from operands((2, 4), second=(3, 4))(draw)
-    yield Sample(draw.moments(4), draw.moments(4))
-
-
-def _contractions(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(2, 3, 4), draw.moments(3, 4, 2))
-    yield Sample(draw.moments(3, 4), draw.constant(4, 3), dims=([0, 1], [1, 0]))
-    yield Sample(draw.moments(3, 4), draw.constant(4, 2), 1)
-
-
-matmul = bilinear_map("matmul", samples=_stacks)
+matmul = bilinear_map(
+    "matmul",
+    samples=[
+        *operands((2, 3, 4), second=(4, 2)),
+        Sample(normal(4), normal(4)),
+        Sample(normal(3, 1, 2, 4), normal(2, 4, 3)),
+    ],
+)
 bilinear_map("mm", samples=operands((3, 4), second=(4, 2)), second="mat2")
 bilinear_map("bmm", samples=operands((2, 3, 4), second=(2, 4, 2)), second="mat2")
 bilinear_map("mv", samples=operands((3, 4), second=(4,)), second="vec")
-bilinear_map("inner", samples=_inner_products)
+bilinear_map("inner", samples=[*operands((2, 4), second=(3, 4)), Sample(normal(4), normal(4))])
 bilinear_map("outer", "ger", samples=operands((3,), second=(4,)), second="vec2")
 bilinear_map("kron", samples=operands((2, 3), second=(2, 3)))
-bilinear_map("tensordot", samples=_contractions, first="a", second="b")
+bilinear_map(
+    "tensordot",
+    samples=[
+        Sample(normal(2, 3, 4), normal(3, 4, 2)),
+        Sample(normal(3, 4), constant(4, 3), dims=([0, 1], [1, 0])),
+        Sample(normal(3, 4), constant(4, 2), 1),
+    ],
+    first="a",
+    second="b",
+)
 respell(
     matmul,
     Tensor.__rmatmul__,
     name="rmatmul",
-    samples=lambda draw: [Sample(draw.moments(3, 4), draw.constant(2, 3))],
+    samples=[Sample(normal(3, 4), constant(2, 3))],
     arguments=lambda self, other: (other, self),
 )
 
 
-def _vectors(draw: Draw) -> Iterable[Sample]:
-    yield from operands((4,), second=(4,))(draw)
-    twice = draw.moments(4)
-    yield Sample(twice, twice)
+_VECTOR = normal(4)
 
 
-@rule("dot", "vdot", samples=_vectors)
+@rule("dot", "vdot", samples=[*operands((4,), second=(4,)), Sample(_VECTOR, _VECTOR)])
 def dot(input: Operand, other: Operand) -> Moments:
     """As `matmul` of two vectors; `dot(x, x)` is the sum of squares."""
     if input is not other:
@@ -329,11 +320,12 @@ def _register_fused(
 ) -> None:
     start, left, right = shapes
 
-    def samples(draw: Draw) -> Iterable[Sample]:
-        yield Sample(draw.constant(*start), draw.moments(*left), draw.constant(*right))
-        yield Sample(draw.moments(*start), draw.moments(*left), draw.moments(*right))
-        yield Sample(draw.moments(*start), draw.moments(*left), draw.constant(*right), beta=0.5)
-        yield Sample(draw.moments(*start), draw.constant(*left), draw.moments(*right), alpha=-2)
+    samples = [
+        Sample(constant(*start), normal(*left), constant(*right)),
+        Sample(normal(*start), normal(*left), normal(*right)),
+        Sample(normal(*start), normal(*left), constant(*right), beta=0.5),
+        Sample(normal(*start), constant(*left), normal(*right), alpha=-2),
+    ]
 
     @composite(name, samples=samples)
     def fused(
@@ -357,25 +349,28 @@ _register_fused("baddbmm", torch.bmm, ("batch1", "batch2"), (2, 3, 2), (2, 3, 4)
 _register_fused("addbmm", _summed_bmm, ("batch1", "batch2"), (3, 2), (2, 3, 4), (2, 4, 2))
 
 
-def _product_terms(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4), draw.moments(3, 4), draw.moments(4))
-    yield Sample(draw.constant(3, 4), draw.moments(4), draw.constant(3, 1), value=-0.5)
-    twice = draw.moments(3, 4)
-    yield Sample(draw.moments(3, 4), twice, twice)
-
-
-@composite("addcmul", samples=_product_terms)
+@composite(
+    "addcmul",
+    samples=[
+        Sample(normal(3, 4), normal(3, 4), normal(4)),
+        Sample(constant(3, 4), normal(4), constant(3, 1), value=-0.5),
+        Sample(normal(3, 4), _TWICE, _TWICE),
+    ],
+)
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """As `mul`, for input + value tensor1 tensor2."""
     return input + _scaled(tensor1 * tensor2, value)
 
 
-def _quotient_terms(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4), draw.moments(3, 4), draw.positive(4))
-    yield Sample(draw.moments(3, 4), draw.constant(4), draw.moments(3, 4, mean=8, std=0.2))
-
-
-@composite("addcdiv", samples=_quotient_terms, fidelity=APPROXIMATE, error=0.05)
+@composite(
+    "addcdiv",
+    samples=[
+        Sample(normal(3, 4), normal(3, 4), positive(4)),
+        Sample(normal(3, 4), constant(4), normal(3, 4, mean=8, std=0.2)),
+    ],
+    fidelity=APPROXIMATE,
+    error=0.05,
+)
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """As `div`, for input + value tensor1 / tensor2."""
     return input + _scaled(tensor1 / tensor2, value)
@@ -401,26 +396,25 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
 
 
 # Reductions.
-def _dimensions(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4))
-    yield Sample(draw.moments(2, 3, 4), 1)
-    yield Sample(draw.moments(2, 3, 4, 2), (2, 3), keepdim=True)
-    yield Sample(draw.moments(2, 3, 4), dim=-1)
+_DIMENSIONS = [
+    Sample(normal(3, 4)),
+    Sample(normal(2, 3, 4), 1),
+    Sample(normal(2, 3, 4, 2), (2, 3), keepdim=True),
+    Sample(normal(2, 3, 4), dim=-1),
+]
 
 
-def _along_one(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4), 1)
-    yield Sample(draw.moments(4), dim=0)
+_ALONG_ONE = [Sample(normal(3, 4), 1), Sample(normal(4), dim=0)]
 
 
 _SUMS: dict[str, Any] = {"fidelity": EXACT, "kind": Kind.LINEAR_MAP, "views": False}
 _SUMS["inplace"] = True
-structural("sum", samples=_dimensions, op=torch.sum, adds_up=True, **_SUMS)
-structural("cumsum", samples=_along_one, op=torch.cumsum, **_SUMS)
+structural("sum", samples=_DIMENSIONS, op=torch.sum, adds_up=True, **_SUMS)
+structural("cumsum", samples=_ALONG_ONE, op=torch.cumsum, **_SUMS)
 structural("trace", samples=sample((3, 4)), op=torch.trace, **_SUMS)
 
 
-@rule("mean", samples=_dimensions, kind=Kind.LINEAR_MAP, adds_up=True)
+@rule("mean", samples=_DIMENSIONS, kind=Kind.LINEAR_MAP, adds_up=True)
 def mean(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Var = sum of the variances / n**2.
 
@@ -434,13 +428,10 @@ def mean(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     return Moments(average.mean, average.var / count)
 
 
-def _one_dimension(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(4))
-    yield Sample(draw.moments(2, 3, 4), 1)
-    yield Sample(draw.moments(2, 4), -1, keepdim=True)
-
-
-@rule("prod", samples=_one_dimension)
+@rule(
+    "prod",
+    samples=[Sample(normal(4)), Sample(normal(2, 3, 4), 1), Sample(normal(2, 4), -1, keepdim=True)],
+)
 def prod(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Var of x y as m1**2 v2 + m2**2 v1 + v1 v2, pair by pair.
 
@@ -460,20 +451,21 @@ def prod(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     return Moments(mean, v.reshape(mean.shape))
 
 
-@composite("cumprod", wide=True, samples=_along_one)
+@composite("cumprod", wide=True, samples=_ALONG_ONE)
 def cumprod(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """As `mul`, one element after the other; the outputs are strongly correlated."""
     parts = (input if dtype is None else input.to(dtype)).unbind(dim)
     return torch.stack(list(itertools.accumulate(parts, torch.mul)), dim)
 
 
-def _neighbors(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 5))
-    yield Sample(draw.moments(5, 3), n=2, dim=0)
-    yield Sample(draw.moments(3, 5), 1, -1, draw.moments(3, 1), draw.constant(3, 2))
-
-
-@rule("diff", samples=_neighbors)
+@rule(
+    "diff",
+    samples=[
+        Sample(normal(3, 5)),
+        Sample(normal(5, 3), n=2, dim=0),
+        Sample(normal(3, 5), 1, -1, normal(3, 1), constant(3, 2)),
+    ],
+)
 def diff(
     input: Moments,
     n: int = 1,
@@ -495,14 +487,15 @@ def diff(
     return Moments(mean, torch.stack(spread).sum(0))
 
 
-def _bags(draw: Draw) -> Iterable[Sample]:
-    ids, table = torch.tensor([[0, 2], [1, 3]]), draw.moments(4, 3)
-    yield Sample(ids, table)
-    yield Sample(ids, table, mode="sum", per_sample_weights=draw.constant(2, 2))
-    yield Sample(torch.tensor([0, 2, 1]), table, torch.tensor([0, 1]))
+_ROWS, _TABLE = torch.tensor([[0, 2], [1, 3]]), normal(4, 3)
+_BAGS = [
+    Sample(_ROWS, _TABLE),
+    Sample(_ROWS, _TABLE, mode="sum", per_sample_weights=constant(2, 2)),
+    Sample(torch.tensor([0, 2, 1]), _TABLE, torch.tensor([0, 1])),
+]
 
 
-@rule(F.embedding_bag, name="embedding_bag", fidelity=EXACT, samples=_bags, kind=Kind.LINEAR_MAP)
+@rule(F.embedding_bag, samples=_BAGS, kind=Kind.LINEAR_MAP)
 def embedding_bag(
     input: Tensor,  # (bags, n) of indices, or (all,) with offsets
     weight: Moments,  # (rows, width)
@@ -618,17 +611,17 @@ def _letters(equation: str, shapes: Sequence[torch.Size]) -> tuple[list[str], st
     return names, output.replace("...", ellipsis)
 
 
-def _equations(draw: Draw) -> Iterable[Sample]:
-    yield Sample("bij,bjk->bik", draw.moments(2, 3, 4), draw.moments(2, 4, 2))
-    yield Sample("...d,ed->...e", draw.moments(2, 3, 4), draw.constant(2, 4))
-    yield Sample("i,j->", draw.moments(3), draw.moments(4))
-    yield Sample("ij,j", draw.constant(3, 4), draw.moments(4))
-    yield Sample("ii->i", draw.moments(3, 3))
-    yield Sample("bi,oij,bj->bo", draw.moments(2, 3), draw.constant(2, 3, 4), draw.moments(2, 4))
-    yield Sample("a,ab,b->", draw.moments(2), draw.moments(2, 3), draw.moments(3))
-    yield Sample("bi,bi->b", draw.moments(2, 1), draw.moments(2, 3))
-    twice = draw.moments(2, 3)
-    yield Sample("bi,bi->b", twice, twice)
+_EQUATIONS = [
+    Sample("bij,bjk->bik", normal(2, 3, 4), normal(2, 4, 2)),
+    Sample("...d,ed->...e", normal(2, 3, 4), constant(2, 4)),
+    Sample("i,j->", normal(3), normal(4)),
+    Sample("ij,j", constant(3, 4), normal(4)),
+    Sample("ii->i", normal(3, 3)),
+    Sample("bi,oij,bj->bo", normal(2, 3), constant(2, 3, 4), normal(2, 4)),
+    Sample("a,ab,b->", normal(2), normal(2, 3), normal(3)),
+    Sample("bi,bi->b", normal(2, 1), normal(2, 3)),
+    Sample("bi,bi->b", _TWICE, _TWICE),
+]
 
 
 def _only_reorders(equation: str, *operands: object) -> bool:
@@ -639,7 +632,7 @@ def _only_reorders(equation: str, *operands: object) -> bool:
     return "," not in inputs and set(inputs) == set(output)
 
 
-@rule("einsum", samples=_equations, views=_only_reorders)
+@rule("einsum", samples=_EQUATIONS, views=_only_reorders)
 def einsum(equation: str, *operands: Any, path: object = None) -> Moments:
     """Var = sum over sets S of operands of einsum(einsum(means not in S)**2, variances in S).
 
@@ -652,14 +645,14 @@ def einsum(equation: str, *operands: Any, path: object = None) -> Moments:
     return multilinear(equation, operands[0] if listed else operands)
 
 
-def _layer_pairs(draw: Draw) -> Iterable[Sample]:
-    weight, bias = draw.constant(2, 3, 4), draw.constant(2)
-    yield Sample(draw.moments(2, 3), draw.moments(2, 4), weight, bias)
-    yield Sample(draw.moments(5, 2, 3), draw.constant(5, 2, 4), weight)
-    yield Sample(draw.moments(2, 3), draw.moments(2, 4), draw.moments(2, 3, 4))
-
-
-@rule("bilinear", samples=_layer_pairs)
+@rule(
+    "bilinear",
+    samples=[
+        Sample(normal(2, 3), normal(2, 4), constant(2, 3, 4), constant(2)),
+        Sample(normal(5, 2, 3), constant(5, 2, 4), constant(2, 3, 4)),
+        Sample(normal(2, 3), normal(2, 4), normal(2, 3, 4)),
+    ],
+)
 def bilinear_layer(
     input1: Operand,  # (*batch, in1)
     input2: Operand,  # (*batch, in2)
@@ -677,17 +670,15 @@ def bilinear_layer(
     return Moments(mean, out.var)
 
 
-def _chains(draw: Draw) -> Iterable[Sample]:
-    yield Sample([draw.moments(2, 3), draw.constant(3, 4), draw.moments(4, 2)])
-    yield Sample([draw.moments(2, 3), draw.constant(3, 4), draw.constant(4, 2)])
-
-
 @rule(
     torch.linalg.multi_dot,
     _aten.linalg_multi_dot.default,
     name="multi_dot",
     fidelity=EXACT,
-    samples=_chains,
+    samples=[
+        Sample([normal(2, 3), constant(3, 4), normal(4, 2)]),
+        Sample([normal(2, 3), constant(3, 4), constant(4, 2)]),
+    ],
 )
 def multi_dot(tensors: Sequence[Operand]) -> Moments:
     """As `einsum` of all matrices at once, whatever the order of evaluation."""

@@ -10,7 +10,7 @@ that s**2 averages.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import composite, respell
-from howsure.moments.rule import APPROXIMATE, EXACT, Draw, Kind, Sample, rule
+from howsure.moments.rule import APPROXIMATE, Kind, Sample, constant, normal, positive, rule, sample
 from howsure.moments.rules.closed_forms import absolute
 from howsure.moments.rules.linear import mean as mean_rule
 from howsure.moments.value import Moments, mean_of
@@ -75,13 +75,16 @@ def _affine(
 _NORM: dict[str, Any] = {"fidelity": APPROXIMATE, "error": 0.1}
 
 
-def _rows(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 16, std=0.3), (16,), draw.constant(16), draw.constant(16))
-    yield Sample(draw.moments(2, 3, 4, 6, std=0.5), [4, 6], eps=1e-3)
-    yield Sample(draw.moments(2, 32, mean=2.0), (32,), weight=draw.constant(32))
-
-
-@rule(F.layer_norm, "layer_norm", samples=_rows, **_NORM)
+@rule(
+    F.layer_norm,
+    "layer_norm",
+    samples=[
+        Sample(normal(3, 16, std=0.3), (16,), constant(16), constant(16)),
+        Sample(normal(2, 3, 4, 6, std=0.5), [4, 6], eps=1e-3),
+        Sample(normal(2, 32, mean=2.0), (32,), weight=constant(32)),
+    ],
+    **_NORM,
+)
 def layer_norm(
     input: Moments,  # (*batch, *normalized_shape)
     normalized_shape: Sequence[int],
@@ -103,14 +106,16 @@ def layer_norm(
     return _affine(normal, weight, bias, input)
 
 
-def _channels(draw: Draw) -> Iterable[Sample]:
-    image = draw.moments(2, 4, 3, 3, std=0.4)
-    yield Sample(image, 2, draw.constant(4), draw.constant(4))
-    yield Sample(image, num_groups=1, eps=1e-3)
-    yield Sample(draw.moments(2, 24, std=0.4), 2)
-
-
-@rule(F.group_norm, "group_norm", samples=_channels, **_NORM)
+@rule(
+    F.group_norm,
+    "group_norm",
+    samples=[
+        Sample(normal(2, 4, 3, 3, std=0.4), 2, constant(4), constant(4)),
+        Sample(normal(2, 4, 3, 3, std=0.4), num_groups=1, eps=1e-3),
+        Sample(normal(2, 24, std=0.4), 2),
+    ],
+    **_NORM,
+)
 def group_norm(
     input: Moments,  # (batch, channels, *)
     num_groups: int,
@@ -127,14 +132,18 @@ def group_norm(
     return _affine(normal, weight, bias, input, trailing=len(shape) - 2)
 
 
-def _images(draw: Draw) -> Iterable[Sample]:
-    image = draw.moments(2, 3, 4, 4, std=0.4)
-    yield Sample(image, weight=draw.constant(3), bias=draw.constant(3))
-    yield Sample(image, draw.constant(3), draw.positive(3), use_input_stats=False)
-    yield Sample(draw.moments(2, 3, 16, std=0.4), eps=1e-3)
+_IMAGE, _STATISTICS = normal(2, 3, 4, 4, std=0.4), (constant(3), positive(3))
 
 
-@rule(F.instance_norm, name="instance_norm", samples=_images, **_NORM)
+@rule(
+    F.instance_norm,
+    samples=[
+        Sample(_IMAGE, weight=constant(3), bias=constant(3)),
+        Sample(_IMAGE, *_STATISTICS, use_input_stats=False),
+        Sample(normal(2, 3, 16, std=0.4), eps=1e-3),
+    ],
+    **_NORM,
+)
 def instance_norm(
     input: Moments,  # (batch, channels, *size)
     running_mean: Tensor | None = None,  # (channels,)
@@ -154,20 +163,14 @@ def instance_norm(
     return _affine(normal, weight, bias, input, trailing=len(axes))
 
 
-def _statistics(draw: Draw) -> Iterable[Sample]:
-    mean, var = draw.constant(3), draw.positive(3)
-    weight, bias = draw.constant(3), draw.constant(3)
-    yield Sample(draw.moments(2, 3, 4, 4), mean, var, weight=weight, bias=bias)
-    yield Sample(draw.moments(4, 3), mean, var, eps=1e-3)
-    yield Sample(draw.moments(2, 3, 5), mean, var, draw.constant(3), None, False, 0.1, 1e-5)
-
-
 @rule(
     F.batch_norm,
-    name="batch_norm",
-    fidelity=EXACT,
-    samples=_statistics,
     kind=Kind.LINEAR_MAP,
+    samples=[
+        Sample(normal(2, 3, 4, 4), *_STATISTICS, weight=constant(3), bias=constant(3)),
+        Sample(normal(4, 3), *_STATISTICS, eps=1e-3),
+        Sample(normal(2, 3, 5), *_STATISTICS, constant(3), None, False, 0.1, 1e-5),
+    ],
 )
 def batch_norm(
     input: Moments,  # (batch, channels, *)
@@ -207,16 +210,6 @@ def batch_norm(
     return Moments(mean, input.var * scale.square().reshape(shape))
 
 
-def _statistics_aten(draw: Draw) -> Iterable[Sample]:
-    statistics = draw.constant(3), draw.constant(3), draw.constant(3), draw.positive(3)
-    yield Sample(draw.moments(2, 3, 4), *statistics, False, 0.1, 1e-5, False)
-
-
-def _images_aten(draw: Draw) -> Iterable[Sample]:
-    image = draw.moments(2, 3, 4, 4, std=0.4)
-    yield Sample(image, draw.constant(3), draw.constant(3), None, None, True, 0.1, 1e-5, False)
-
-
 def _statistics_first(
     input: Moments,
     weight: Tensor | None,
@@ -235,12 +228,13 @@ def _statistics_first(
     return input, running_mean, running_var, weight, bias, flag, momentum, eps
 
 
+_AFFINE = constant(3), constant(3)
 respell(
     batch_norm,
     torch.batch_norm,
     _aten.batch_norm.default,
     name="batch_norm (aten order)",
-    samples=_statistics_aten,
+    samples=sample((2, 3, 4), *_AFFINE, *_STATISTICS, False, 0.1, 1e-5, False),
     arguments=_statistics_first,
 )
 respell(
@@ -248,17 +242,16 @@ respell(
     torch.instance_norm,
     _aten.instance_norm.default,
     name="instance_norm (aten order)",
-    samples=_images_aten,
+    samples=[Sample(_IMAGE, *_AFFINE, None, None, True, 0.1, 1e-5, False)],
     arguments=_statistics_first,
 )
 
 
-def _fixed(draw: Draw) -> Iterable[Sample]:
-    statistics = draw.constant(3), draw.constant(3), draw.constant(3), draw.positive(3)
-    yield Sample(draw.moments(2, 3, 4), *statistics, 0.1, 1e-5)
-
-
-@rule(_aten._native_batch_norm_legit_no_training.default, name="native_batch_norm", samples=_fixed)
+@rule(
+    _aten._native_batch_norm_legit_no_training.default,
+    name="native_batch_norm",
+    samples=sample((2, 3, 4), *_AFFINE, *_STATISTICS, 0.1, 1e-5),
+)
 def native_batch_norm(
     input: Moments,
     weight: Tensor | None,
@@ -274,13 +267,15 @@ def native_batch_norm(
     return out, empty, empty.clone()
 
 
-def _no_shift(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 16, std=0.3), (16,), draw.constant(16))
-    yield Sample(draw.moments(2, 3, 4, 6, std=0.5), [4, 6], eps=1e-3)
-    yield Sample(draw.moments(2, 32, mean=2.0), (32,))
-
-
-@rule("rms_norm", samples=_no_shift, **_NORM)
+@rule(
+    "rms_norm",
+    samples=[
+        Sample(normal(3, 16, std=0.3), (16,), constant(16)),
+        Sample(normal(2, 3, 4, 6, std=0.5), [4, 6], eps=1e-3),
+        Sample(normal(2, 32, mean=2.0), (32,)),
+    ],
+    **_NORM,
+)
 def rms_norm(
     input: Moments,  # (*batch, *normalized_shape)
     normalized_shape: Sequence[int],
@@ -301,13 +296,17 @@ def rms_norm(
     return _affine(normal, weight, None, input)
 
 
-def _vectors(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 16, std=0.3))
-    yield Sample(draw.moments(2, 3, 24, std=0.5), dim=-1)
-    yield Sample(draw.moments(2, 12, 2, mean=2.0, std=0.5), 2.0, 1)
-
-
-@rule(F.normalize, name="normalize", fidelity=APPROXIMATE, samples=_vectors, error=0.1)
+@rule(
+    F.normalize,
+    name="normalize",
+    fidelity=APPROXIMATE,
+    samples=[
+        Sample(normal(3, 16, std=0.3)),
+        Sample(normal(2, 3, 24, std=0.5), dim=-1),
+        Sample(normal(2, 12, 2, mean=2.0, std=0.5), 2.0, 1),
+    ],
+    error=0.1,
+)
 def normalize(
     input: Moments,
     p: float = 2.0,
@@ -340,16 +339,14 @@ def normalize(
     )
 
 
-def _responses(draw: Draw) -> list[Sample]:
-    image = draw.moments(2, 6, 3, 3, std=0.5)
-    return [Sample(image, 3), Sample(image, 2, 0.5, 0.75, 2.0), Sample(image, size=5, alpha=0.1)]
-
-
 @rule(
     F.local_response_norm,
-    name="local_response_norm",
     fidelity=APPROXIMATE,
-    samples=_responses,
+    samples=[
+        Sample(normal(2, 6, 3, 3, std=0.5), 3),
+        Sample(normal(2, 6, 3, 3, std=0.5), 2, 0.5, 0.75, 2.0),
+        Sample(normal(2, 6, 3, 3, std=0.5), size=5, alpha=0.1),
+    ],
     error=0.15,
 )
 def local_response_norm(
@@ -428,18 +425,16 @@ def _nakagami_loss(u: Tensor) -> Tensor:
 _LENGTH: dict[str, Any] = {"fidelity": APPROXIMATE, "error": 0.05}
 
 
-def _lengths(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 6, std=0.5))
-    yield Sample(draw.moments(3, 6), 2, 1)
-    yield Sample(draw.moments(2, 3, 5, std=0.3), 2, dim=(1, 2), keepdim=True)
-    yield Sample(draw.moments(3, 4), 1, -1)
-
-
 @rule(
     torch.linalg.vector_norm,
     _aten.linalg_vector_norm.default,
     name="vector_norm",
-    samples=_lengths,
+    samples=[
+        Sample(normal(3, 6, std=0.5)),
+        Sample(normal(3, 6), 2, 1),
+        Sample(normal(2, 3, 5, std=0.3), 2, dim=(1, 2), keepdim=True),
+        Sample(normal(3, 4), 1, -1),
+    ],
     **_LENGTH,
 )
 def vector_norm(
@@ -476,18 +471,16 @@ def vector_norm(
     )
 
 
-def _norms(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 6, std=0.5))
-    yield Sample(draw.moments(3, 6), 2, 1)
-    yield Sample(draw.moments(3, 6), p=1, dim=-1, keepdim=True)
-
-
 @rule(
     "norm",
     "frobenius_norm",
     torch.linalg.norm,
     _aten.linalg_norm.default,
-    samples=_norms,
+    samples=[
+        Sample(normal(3, 6, std=0.5)),
+        Sample(normal(3, 6), 2, 1),
+        Sample(normal(3, 6), p=1, dim=-1, keepdim=True),
+    ],
     **_LENGTH,
 )
 def norm(
@@ -507,22 +500,20 @@ def norm(
     return vector_norm(input, order, dim if dim != [] else None, keepdim, dtype=dtype)
 
 
-def _sides(draw: Draw) -> list[Sample]:
-    return [Sample(draw.moments(3, 4), draw.moments(4))]
-
-
-@composite("hypot", samples=_sides, fidelity=APPROXIMATE, error=0.1)
+@composite("hypot", samples=[Sample(normal(3, 4), normal(4))], fidelity=APPROXIMATE, error=0.1)
 def hypot(input: Tensor, other: Tensor) -> Tensor:
     """As `vector_norm` of the pair."""
     return torch.linalg.vector_norm(torch.stack(torch.broadcast_tensors(input, other)), 2, 0)
 
 
-def _pairs(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 6, std=0.5), draw.moments(3, 6, std=0.5))
-    yield Sample(draw.moments(3, 6, std=0.5), draw.constant(6), keepdim=True)
-
-
-@composite("pairwise_distance", samples=_pairs, **_LENGTH)
+@composite(
+    "pairwise_distance",
+    samples=[
+        Sample(normal(3, 6, std=0.5), normal(3, 6, std=0.5)),
+        Sample(normal(3, 6, std=0.5), constant(6), keepdim=True),
+    ],
+    **_LENGTH,
+)
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -530,12 +521,14 @@ def pairwise_distance(
     return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
-def _clouds(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(2, 3, 5, std=0.5), draw.constant(2, 4, 5))
-    yield Sample(draw.moments(3, 5, std=0.5), draw.moments(4, 5, std=0.5), 1.0)
-
-
-@composite("cdist", samples=_clouds, **_LENGTH)
+@composite(
+    "cdist",
+    samples=[
+        Sample(normal(2, 3, 5, std=0.5), constant(2, 4, 5)),
+        Sample(normal(3, 5, std=0.5), normal(4, 5, std=0.5), 1.0),
+    ],
+    **_LENGTH,
+)
 def cdist(
     x1: Tensor,  # (*batch, P, M)
     x2: Tensor,  # (*batch, R, M)
@@ -550,13 +543,16 @@ def cdist(
     return distance.masked_fill(torch.eye(size, dtype=torch.bool, device=x1.device), 0.0)
 
 
-def _angles(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 16, std=0.3), draw.moments(3, 16, std=0.3))
-    yield Sample(draw.moments(2, 16, 3, std=0.5), draw.constant(2, 16, 3))
-    yield Sample(draw.constant(16), draw.moments(3, 16, std=0.5), dim=-1)
-
-
-@rule("cosine_similarity", samples=_angles, fidelity=APPROXIMATE, error=0.15)
+@rule(
+    "cosine_similarity",
+    samples=[
+        Sample(normal(3, 16, std=0.3), normal(3, 16, std=0.3)),
+        Sample(normal(2, 16, 3, std=0.5), constant(2, 16, 3)),
+        Sample(constant(16), normal(3, 16, std=0.5), dim=-1),
+    ],
+    fidelity=APPROXIMATE,
+    error=0.15,
+)
 def cosine_similarity(
     x1: Moments | Tensor, x2: Moments | Tensor, dim: int = 1, eps: float = 1e-8
 ) -> Moments:
@@ -587,11 +583,12 @@ def cosine_similarity(
 
 
 # Variance and standard deviation of elements along dimensions: quadratic forms of Gaussians.
-def _dimensions(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 6), 1)
-    yield Sample(draw.moments(2, 3, 5), (1, 2), correction=0, keepdim=True)
-    yield Sample(draw.moments(3, 4), unbiased=False)
-    yield Sample(draw.moments(2, 7), -1, False, True)
+_DIMENSIONS = [
+    Sample(normal(3, 6), 1),
+    Sample(normal(2, 3, 5), (1, 2), correction=0, keepdim=True),
+    Sample(normal(3, 4), unbiased=False),
+    Sample(normal(2, 7), -1, False, True),
+]
 
 
 def _arguments(
@@ -633,7 +630,7 @@ def _quadratic_form(input: Moments, axes: Axes | None, correction: float, keepdi
     return Moments(level, first_order + 2 * trace.clamp(min=0) * scale**2)
 
 
-@rule("var", samples=_dimensions)
+@rule("var", samples=_DIMENSIONS)
 def var(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """E = [sum c**2 + (1 - 1/n) sum v] / k, Var = [4 sum c**2 v + 2 tr((M V)**2)] / k**2.
 
@@ -647,7 +644,7 @@ def var(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     return Moments(form.mean.to(input.mean.dtype), form.var)
 
 
-@rule("std", samples=_dimensions, **_LENGTH)
+@rule("std", samples=_DIMENSIONS, **_LENGTH)
 def std(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     """Moments of the root of `var`, whose distribution is matched by a gamma distribution.
 
@@ -668,7 +665,7 @@ def std(input: Moments, *args: Any, **kwargs: Any) -> Moments:
 
 
 def _with_mean(name: str, spread: Callable[..., Moments], **options: Any) -> None:
-    @rule(name, samples=_dimensions, **options)
+    @rule(name, samples=_DIMENSIONS, **options)
     def both(input: Moments, *args: Any, **kwargs: Any) -> tuple[Moments, Moments]:
         """The sample variance (or its root) and the mean of the same elements.
 

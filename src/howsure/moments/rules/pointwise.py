@@ -7,7 +7,7 @@ Quadrature takes any function (`howsure.moments.numerics.expectation`). One that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,11 +28,14 @@ from howsure.moments.numerics import expectation
 from howsure.moments.rule import (
     EXACT,
     LINEARISED,
-    Draw,
     Kind,
     Sample,
     Target,
+    constant,
+    narrow,
+    normal,
     one_of_each_shape,
+    positive,
     rule,
 )
 from howsure.moments.value import Moments, mean_of, var_of, variance_dtype
@@ -63,16 +66,16 @@ def _hardswish_step(mean: Tensor, step: Tensor) -> Tensor:
     return (step * (mean + 3).clamp(0, 6) + (mean + step) * moved) / 6
 
 
-def _gelus(draw: Draw) -> Iterable[Sample]:
-    yield from one_of_each_shape(draw)
-    yield Sample(draw.moments(3, 4), approximate="tanh")
-
-
 elementwise(torch.sigmoid, "sigmoid", "expit", analytic=True)
 elementwise(torch.tanh, "tanh", analytic=True)
 elementwise(F.silu, "silu", analytic=True)
 elementwise(F.mish, "mish", analytic=True)
-elementwise(F.gelu, "gelu", samples=_gelus, analytic=True)
+elementwise(
+    F.gelu,
+    "gelu",
+    samples=[*one_of_each_shape, Sample(normal(3, 4), approximate="tanh")],
+    analytic=True,
+)
 elementwise(F.logsigmoid, "logsigmoid", "log_sigmoid", analytic=True)
 elementwise(F.softsign, "softsign", deviation=_softsign_step)
 elementwise(F.tanhshrink, "tanhshrink", deviation=_tanhshrink_step)
@@ -85,12 +88,12 @@ elementwise(torch.asinh, "asinh", "arcsinh")
 _BY_QUADRATURE: dict[str, Any] = {"kind": Kind.ELEMENTWISE, "error": 1e-3}
 
 
-def _softpluses(draw: Draw) -> Iterable[Sample]:
-    yield from one_of_each_shape(draw)
-    yield Sample(draw.moments(3, 4), 2.0, threshold=15.0)
-
-
-@pointwise(F.softplus, "softplus", samples=_softpluses, **_BY_QUADRATURE)
+@pointwise(
+    F.softplus,
+    "softplus",
+    samples=[*one_of_each_shape, Sample(normal(3, 4), 2.0, threshold=15.0)],
+    **_BY_QUADRATURE,
+)
 def softplus(mean: Tensor, var: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Moments:
     """E and Var of softplus(beta x) / beta by centered quadrature, in units of 1 / beta.
 
@@ -130,12 +133,10 @@ def _exponential_unit(
     return Moments(plain + out.mean, out.var)
 
 
-def _alphas(draw: Draw) -> Iterable[Sample]:
-    yield from one_of_each_shape(draw)
-    yield Sample(draw.moments(3, 4), 0.7)
+_ALPHAS = [*one_of_each_shape, Sample(normal(3, 4), 0.7)]
 
 
-@rule(F.elu, F.elu_, name="elu", fidelity=EXACT, samples=_alphas, pointwise=True, **_BY_QUADRATURE)
+@rule(F.elu, F.elu_, name="elu", fidelity=EXACT, samples=_ALPHAS, pointwise=True, **_BY_QUADRATURE)
 @of_elements
 def elu(mean: Tensor, var: Tensor, alpha: float = 1.0, inplace: bool = False) -> Moments:
     """E and Var by centered quadrature, split at the kink.
@@ -152,7 +153,7 @@ def elu(mean: Tensor, var: Tensor, alpha: float = 1.0, inplace: bool = False) ->
     _aten.elu_.default,
     name="elu (aten)",
     fidelity=EXACT,
-    samples=lambda draw: [Sample(draw.moments(3, 4), 0.7, 1.3, 0.9), Sample(draw.moments(5))],
+    samples=[Sample(normal(3, 4), 0.7, 1.3, 0.9), Sample(normal(5))],
     pointwise=True,
     **_BY_QUADRATURE,
 )
@@ -165,7 +166,7 @@ def elu_of_programs(
     return _exponential_unit(mean, var, plain, scale, scale * alpha, input_scale)
 
 
-@pointwise(F.celu, "celu", samples=_alphas, **_BY_QUADRATURE)
+@pointwise(F.celu, "celu", samples=_ALPHAS, **_BY_QUADRATURE)
 def celu(mean: Tensor, var: Tensor, alpha: float = 1.0, inplace: bool = False) -> Moments:
     """As `elu`, for alpha (e^(x / alpha) - 1) below 0."""
     return _exponential_unit(mean, var, F.celu(mean, alpha), 1.0, alpha, 1 / alpha)
@@ -181,11 +182,7 @@ def selu(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
     return _exponential_unit(mean, var, F.selu(mean), _SELU_SCALE, _SELU_SCALE * _SELU_ALPHA, 1.0)
 
 
-@composite(
-    "glu",
-    samples=lambda draw: [Sample(draw.moments(3, 4)), Sample(draw.moments(2, 4, 3), dim=1)],
-    error=1e-3,
-)
+@composite("glu", samples=[Sample(normal(3, 4)), Sample(normal(2, 4, 3), dim=1)], error=1e-3)
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """`a sigmoid(b)` for the two halves a and b.
 
@@ -197,15 +194,19 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return value * torch.sigmoid(gate)
 
 
-def _pairs(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4), draw.moments(3, 4))
-    yield Sample(draw.moments(3, 4, std=0.3), draw.constant(4))
-    yield Sample(draw.constant(3, 1), draw.moments(4))
-    same = draw.moments(3, 4)
-    yield Sample(same, same)
+_SAME = normal(3, 4)
 
 
-@rule("logaddexp", samples=_pairs, error=1e-3)
+@rule(
+    "logaddexp",
+    samples=[
+        Sample(normal(3, 4), normal(3, 4)),
+        Sample(normal(3, 4, std=0.3), constant(4)),
+        Sample(constant(3, 1), normal(4)),
+        Sample(_SAME, _SAME),
+    ],
+    error=1e-3,
+)
 def logaddexp(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """E = m_big + E[softplus(d)], Var = Var[softplus(d)] + v_big (1 - 2 E[sigmoid(d)]).
 
@@ -257,13 +258,8 @@ def _damped(var: Tensor, value: Tensor, slope: Tensor) -> Moments:
     return Moments(torch.exp(-0.5 * var) * value, 0.5 * loss * (loss + 2 * steepness))
 
 
-def _narrow(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4, std=0.5))
-    yield Sample(draw.moments(7, mean=2.0, std=0.2))
-
-
 def _grown(name: str, function: Target, offset: float) -> None:
-    @pointwise(name, samples=_narrow)
+    @pointwise(name, samples=[Sample(normal(3, 4, std=0.5)), Sample(normal(7, mean=2.0, std=0.2))])
     def hyperbolic(mean: Tensor, var: Tensor) -> Moments:
         """E = e^{v/2} f(m), Var = c g + g**2 / 2 + g (1 + g) sinh(m)**2 with g = e^v - 1.
 
@@ -299,9 +295,7 @@ def _linearize(
     function: Target, derivative: Callable[[Tensor], Tensor], *names: str, center: float
 ) -> None:
     """Registers f with its derivative; samples lie around `center`, well inside the domain."""
-
-    def samples(draw: Draw) -> Iterable[Sample]:
-        yield Sample(Moments(center + 0.1 * draw.positive(3, 4), 1e-4 * draw.positive(3, 4)))
+    samples = [Sample(narrow(center, 0.1, 1e-4))]
 
     @pointwise(*names, fidelity=LINEARISED, samples=samples, error=0.02)
     def linearized(mean: Tensor, var: Tensor) -> Moments:
@@ -327,13 +321,11 @@ _linearize(torch.atanh, lambda x: 1 / (1 - x.square()), "atanh", "arctanh", cent
 _linearize(torch.erfinv, _erfinv_slope, "erfinv", center=0.3)
 
 
-def _probabilities(draw: Draw) -> Iterable[Sample]:
-    steady = Moments(0.4 + 0.1 * draw.positive(3, 4), 1e-4 * draw.positive(3, 4))
-    yield Sample(steady)
-    yield Sample(steady, eps=1e-3)
+_PROBABILITY = narrow(0.4, 0.1, 1e-4)
+_PROBABILITIES = [Sample(_PROBABILITY), Sample(_PROBABILITY, eps=1e-3)]
 
 
-@pointwise("logit", fidelity=LINEARISED, samples=_probabilities, error=0.02)
+@pointwise("logit", fidelity=LINEARISED, samples=_PROBABILITIES, error=0.02)
 def logit(mean: Tensor, var: Tensor, eps: float | None = None) -> Moments:
     """E = logit(m), Var = v / (m (1 - m))**2; 0 where `eps` clamps the mean.
 
@@ -348,16 +340,20 @@ def logit(mean: Tensor, var: Tensor, eps: float | None = None) -> Moments:
     return Moments(out.mean, torch.where(inside, out.var, torch.zeros_like(var)))
 
 
-def _angles(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4, mean=3.0, std=1e-2), draw.moments(3, 4, mean=3.0, std=1e-2))
-    yield Sample(draw.moments(3, 4, mean=3.0, std=1e-2), draw.positive(4))
-
-
 # The variance of an angle of which nothing is known.
 _ANY_ANGLE = math.pi**2 / 3
 
 
-@rule("atan2", "arctan2", fidelity=LINEARISED, samples=_angles, error=0.02)
+@rule(
+    "atan2",
+    "arctan2",
+    fidelity=LINEARISED,
+    samples=[
+        Sample(normal(3, 4, mean=3.0, std=1e-2), normal(3, 4, mean=3.0, std=1e-2)),
+        Sample(normal(3, 4, mean=3.0, std=1e-2), positive(4)),
+    ],
+    error=0.02,
+)
 def atan2(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """E = atan2(m1, m2), Var = (m2**2 v1 + m1**2 v2) / (m1**2 + m2**2)**2, at most pi**2 / 3.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -16,15 +16,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.families import composite, per_dim, respell, separable
+from howsure.moments.families import composite, per_dim, respell, separable, separable_map
 from howsure.moments.rule import (
     APPROXIMATE,
     EXACT,
-    Draw,
     Kind,
     Sample,
-    Samples,
     Target,
+    constant,
+    normal,
     rule,
     sample,
 )
@@ -36,69 +36,22 @@ from howsure.trees import is_tracing
 _aten = torch.ops.aten
 
 
-# Average pools.
-def _image(draw: Draw, dims: int, **options: float) -> Moments:
+# Average pools: of each window, the sum of the variances over the square of its size. The authors'
+# released code divides by the height and width of the whole input.
+_POOL = "kernel_size stride padding ceil_mode count_include_pad divisor_override"
+_ONE_ELEMENT = {"kernel_size": 1, "stride": 1, "padding": 0}
+
+
+def _image(dims: int) -> Any:
     """Two rows with channels; volumes have one, since channels are pooled as rows are."""
-    return draw.moments(2, 1 if dims == 3 else 3, *(7, 6, 5)[:dims], **options)
-
-
-def _windows(dims: int) -> Samples:
-    def samples(draw: Draw) -> Iterable[Sample]:
-        image = _image(draw, dims)
-        yield Sample(image, 2)
-        yield Sample(image, 3, 2, 1)
-        yield Sample(image, 3, 2, 1, True, False)
-        yield Sample(image, kernel_size=2, stride=3, ceil_mode=True)
-
-    return samples
-
-
-def _register_average(name: str, pool: Target, dims: int) -> None:
-    @rule(name, samples=_windows(dims), kind=Kind.LINEAR_MAP, adds_up=True)
-    def average_pool(
-        input: Moments,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] | None = None,
-        padding: int | Sequence[int] = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> Moments:
-        """Var = sum of the window's variances / n**2, n as the window counts.
-
-        The authors' released code divides by the height and width of the whole input.
-
-        Assumes: independent elements; exact then.
-
-        Source: Loquercio et al. 2020, Eq. 5.
-        """
-        settings = {"kernel_size": (kernel_size, 1), "stride": (stride or kernel_size, 1)}
-        options: dict[str, Any] = {"ceil_mode": ceil_mode}
-        options["count_include_pad"] = count_include_pad
-        if divisor_override is not None:
-            options["divisor_override"] = divisor_override
-        return separable(pool, input, dims, settings | {"padding": (padding, 0)}, **options)
-
-
-def _targets(dims: int) -> Samples:
-    def samples(draw: Draw) -> Iterable[Sample]:
-        image = _image(draw, dims)
-        yield Sample(image, 1)
-        yield Sample(image, (3, 4, 2)[:dims])
-        if dims > 1:
-            yield Sample(image, (None, *(4, 2)[: dims - 1]))
-
-    return samples
-
-
-def _output_sizes(output_size: Any, size: Sequence[int]) -> tuple[int, ...]:
-    """The sizes of an adaptive pool's output; `None` keeps the input's."""
-    sizes = zip(per_dim(output_size, len(size)), size, strict=True)
-    return tuple(n if out is None else out for out, n in sizes)
+    return normal(2, 1 if dims == 3 else 3, *(7, 6, 5)[:dims])
 
 
 def _register_adaptive_average(name: str, pool: Target, dims: int) -> None:
-    @rule(name, samples=_targets(dims), kind=Kind.LINEAR_MAP, adds_up=True)
+    sizes = [1, (3, 4, 2)[:dims]] + ([(None, *(4, 2)[: dims - 1])] if dims > 1 else [])
+    samples = [Sample(_image(dims), size) for size in sizes]
+
+    @rule(name, samples=samples, kind=Kind.LINEAR_MAP, adds_up=True)
     def adaptive_average_pool(input: Moments, output_size: int | Sequence[int | None]) -> Moments:
         """Var = sum of the window's variances / n**2; windows differ in size.
 
@@ -106,34 +59,47 @@ def _register_adaptive_average(name: str, pool: Target, dims: int) -> None:
 
         Source: Loquercio et al. 2020, Eq. 5.
         """
-        sizes = _output_sizes(output_size, input.mean.shape[-dims:])
-        if all(size == 1 for size in sizes):
+        if all(size == 1 for size in per_dim(output_size, dims)):
             # `vmap` knows no adaptive pool of images whose channels are last.
             return mean_rule(input, tuple(range(-dims, 0)), True)
-        return separable(pool, input, dims, {"output_size": (sizes, 2)})
+        return separable(pool, input, dims, {"output_size": 2}, output_size=output_size)
 
 
 for _dims in (1, 2, 3):
-    _register_average(f"avg_pool{_dims}d", getattr(F, f"avg_pool{_dims}d"), _dims)
+    separable_map(
+        getattr(F, f"avg_pool{_dims}d"),
+        f"avg_pool{_dims}d",
+        dims=_dims,
+        samples=[
+            Sample(_image(_dims), 2),
+            Sample(_image(_dims), 3, 2, 1),
+            Sample(_image(_dims), 3, 2, 1, True, False),
+            Sample(_image(_dims), kernel_size=2, stride=3, ceil_mode=True),
+        ],
+        parameters=_POOL.split(),
+        neutral=_ONE_ELEMENT,
+        adds_up=True,
+    )
     _adaptive = f"adaptive_avg_pool{_dims}d"
     _register_adaptive_average(_adaptive, getattr(F, _adaptive), _dims)
 
 
 # Resizing.
-def _images(draw: Draw) -> Iterable[Sample]:
-    image = draw.moments(2, 2, 4, 5)
-    yield Sample(image, scale_factor=2)
-    yield Sample(image, (7, 3), mode="nearest-exact")
-    yield Sample(image, scale_factor=(1.5, 2.0), mode="bilinear")
-    yield Sample(image, size=(8, 10), mode="bilinear", align_corners=True)
-    yield Sample(image, size=(6, 3), mode="bicubic")
-    yield Sample(image, size=(2, 3), mode="bilinear", antialias=True)
-    yield Sample(image, size=(2, 3), mode="area")
-    yield Sample(draw.moments(2, 2, 5), scale_factor=2, mode="linear")
-    yield Sample(draw.moments(1, 2, 2, 3, 2), scale_factor=2, mode="trilinear")
+_IMAGE = normal(2, 2, 4, 5)
+_RESIZED = [
+    Sample(_IMAGE, scale_factor=2),
+    Sample(_IMAGE, (7, 3), mode="nearest-exact"),
+    Sample(_IMAGE, scale_factor=(1.5, 2.0), mode="bilinear"),
+    Sample(_IMAGE, size=(8, 10), mode="bilinear", align_corners=True),
+    Sample(_IMAGE, size=(6, 3), mode="bicubic"),
+    Sample(_IMAGE, size=(2, 3), mode="bilinear", antialias=True),
+    Sample(_IMAGE, size=(2, 3), mode="area"),
+    Sample(normal(2, 2, 5), scale_factor=2, mode="linear"),
+    Sample(normal(1, 2, 2, 3, 2), scale_factor=2, mode="trilinear"),
+]
 
 
-@rule(F.interpolate, name="interpolate", fidelity=EXACT, samples=_images, kind=Kind.LINEAR_MAP)
+@rule(F.interpolate, samples=_RESIZED, kind=Kind.LINEAR_MAP)
 def interpolate(
     input: Moments,  # (batch, channels, *size)
     size: Any = None,
@@ -152,13 +118,13 @@ def interpolate(
 
     Source: Loquercio et al. 2020, Eq. 5.
     """
-    options: dict[str, Any] = {"mode": mode, "align_corners": align_corners}
-    options |= {"recompute_scale_factor": recompute_scale_factor, "antialias": antialias}
+    settings: dict[str, Any] = {"size": size, "scale_factor": scale_factor, "mode": mode}
+    settings |= {"align_corners": align_corners, "antialias": antialias}
+    settings["recompute_scale_factor"] = recompute_scale_factor
     if mode.startswith("nearest"):
-        resize = partial(F.interpolate, size=size, scale_factor=scale_factor, **options)
-        return Moments(resize(input.mean), resize(input.var))
-    settings = {"size": (size, 2), "scale_factor": (scale_factor, 1.0)}
-    return separable(F.interpolate, input, input.mean.dim() - 2, settings, **options)
+        return Moments(*(F.interpolate(x, **settings) for x in (input.mean, input.var)))
+    neutral = {"size": 2, "scale_factor": 1.0}
+    return separable(F.interpolate, input, input.mean.dim() - 2, neutral, **settings)
 
 
 def _resize(mode: str, antialias: bool) -> Callable[..., Tensor]:
@@ -250,16 +216,16 @@ def _squared_taps(x: Tensor, size: int, mode: str, padding_mode: str, align_corn
     ]
 
 
-def _grids(draw: Draw) -> Iterable[Sample]:
-    image, grid = draw.moments(2, 2, 4, 5), 0.8 * draw.constant(2, 3, 3, 2)
-    for mode in ("bilinear", "nearest", "bicubic"):
-        for padding in ("zeros", "border", "reflection"):
-            yield Sample(image, grid, mode, padding, align_corners=padding == "border")
-    volume = draw.moments(1, 2, 3, 4, 2)
-    yield Sample(volume, 0.8 * draw.constant(1, 2, 3, 2, 3), align_corners=False)
+_MODES, _PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
+_GRID = constant(2, 3, 3, 2, scale=0.8)
+_GRIDS = [
+    Sample(_IMAGE, _GRID, mode, padding, align_corners=padding == "border")
+    for mode, padding in itertools.product(_MODES, _PADDINGS)
+]
+_GRIDS += sample((1, 2, 3, 4, 2), constant(1, 2, 3, 2, 3, scale=0.8), align_corners=False)
 
 
-@rule(F.grid_sample, name="grid_sample", fidelity=EXACT, samples=_grids, kind=Kind.LINEAR_MAP)
+@rule(F.grid_sample, samples=_GRIDS, kind=Kind.LINEAR_MAP)
 def grid_sample(
     input: Moments,  # (batch, channels, *size)
     grid: Tensor,  # (batch, *out, dims)
@@ -298,8 +264,6 @@ def grid_sample(
     return Moments(mean, var.clamp(min=0))
 
 
-_MODES, _PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
-
 respell(
     grid_sample,
     torch.grid_sampler,
@@ -307,7 +271,7 @@ respell(
     _aten.grid_sampler_2d.default,
     _aten.grid_sampler_3d.default,
     name="grid_sampler",
-    samples=lambda draw: [Sample(draw.moments(2, 2, 4, 5), draw.constant(2, 3, 3, 2), 0, 0, False)],
+    samples=[Sample(normal(2, 2, 4, 5), constant(2, 3, 3, 2), 0, 0, False)],
     arguments=lambda input, grid, interpolation_mode, padding_mode, align_corners: (
         input,
         grid,
@@ -318,18 +282,16 @@ respell(
 )
 
 
-def _maps(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(2, 2, 3), (2, 1, 3, 4), False)
-    yield Sample(draw.moments(1, 3, 4), (1, 1, 2, 3, 2), align_corners=True)
-
-
 @rule(
     F.affine_grid,
     torch.affine_grid_generator,
     _aten.affine_grid_generator.default,
     name="affine_grid",
     fidelity=EXACT,
-    samples=_maps,
+    samples=[
+        Sample(normal(2, 2, 3), (2, 1, 3, 4), False),
+        Sample(normal(1, 3, 4), (1, 1, 2, 3, 2), align_corners=True),
+    ],
     kind=Kind.LINEAR_MAP,
 )
 def affine_grid(
@@ -352,15 +314,14 @@ def affine_grid(
 
 
 # Max pools: Clark's maximum over the window, one axis after the other.
-def _max_windows(dims: int) -> Samples:
-    def samples(draw: Draw) -> Iterable[Sample]:
-        image = draw.moments(2, 1 if dims == 3 else 2, *(7, 6, 5)[:dims], std=0.5)
-        yield Sample(image, 2)
-        yield Sample(image, 3, 2, 1)
-        yield Sample(image, 2, 2, 0, 2, True)
-        yield Sample(image, kernel_size=3, stride=2, ceil_mode=True)
-
-    return samples
+def _max_windows(dims: int) -> list[Sample]:
+    image = normal(2, 1 if dims == 3 else 2, *(7, 6, 5)[:dims], std=0.5)
+    return [
+        Sample(image, 2),
+        Sample(image, 3, 2, 1),
+        Sample(image, 2, 2, 0, 2, True),
+        Sample(image, kernel_size=3, stride=2, ceil_mode=True),
+    ]
 
 
 _INDICES = "The indices of a max pool are not Gaussian; pool without them."
@@ -450,20 +411,13 @@ def _pooled_densely(
     return change(torch.movedim, -1, -dims - 1)
 
 
-def _max_targets(dims: int) -> Samples:
-    def samples(draw: Draw) -> Iterable[Sample]:
-        image = draw.moments(2, 2, *(4, 6, 4)[:dims], std=0.5)
-        yield Sample(image, 1)
-        yield Sample(image, (2, 4, 3)[:dims])
-
-    return samples
-
-
 def _register_adaptive_max(pool: Target, dims: int) -> None:
+    image = normal(2, 2, *(4, 6, 4)[:dims], std=0.5)
+
     @composite(
         pool,
         name=f"adaptive_max_pool{dims}d",
-        samples=_max_targets(dims),
+        samples=[Sample(image, 1), Sample(image, (2, 4, 3)[:dims])],
         fidelity=APPROXIMATE,
         error=0.2,
     )
@@ -473,7 +427,8 @@ def _register_adaptive_max(pool: Target, dims: int) -> None:
         """As `amax` of each window; windows that overlap are correlated."""
         if return_indices:
             raise NoRuleError(_INDICES)
-        sizes = _output_sizes(output_size, input.shape[-dims:])
+        whole = zip(per_dim(output_size, dims), input.shape[-dims:], strict=True)
+        sizes = [n if parts is None else parts for parts, n in whole]
         if all(parts == 1 for parts in sizes):
             return torch.amax(input, tuple(range(-dims, 0)), keepdim=True)
         for axis, parts in zip(range(-dims, 0), sizes, strict=True):

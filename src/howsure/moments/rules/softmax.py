@@ -9,21 +9,20 @@ wrong by factors; `docs/accuracy.md` has the table.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.moments.numerics import expectation
-from howsure.moments.rule import APPROXIMATE, Draw, Sample, Target, rule
+from howsure.moments.rule import APPROXIMATE, Sample, Target, normal, rule
 from howsure.moments.value import Moments
 
-
-def _logits(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(4, 5, std=0.5), 1)
-    yield Sample(draw.moments(2, 3, 2, std=0.3), dim=1)
-    yield Sample(draw.moments(3, 2, std=0.5), -1)
+_LOGITS = [
+    Sample(normal(4, 5, std=0.5), 1),
+    Sample(normal(2, 3, 2, std=0.3), dim=1),
+    Sample(normal(3, 2, std=0.5), -1),
+]
 
 
 def leave_one_out(mean: Tensor, var: Tensor, dim: int) -> Moments:
@@ -91,7 +90,7 @@ def _default_dim(tensor: Tensor) -> int:
     return 0 if tensor.dim() in (0, 1, 3) else 1
 
 
-@rule(F.softmax, "softmax", fidelity=APPROXIMATE, samples=_logits, error=0.15)
+@rule(F.softmax, "softmax", fidelity=APPROXIMATE, samples=_LOGITS, error=0.15)
 def softmax(
     input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:
@@ -120,7 +119,7 @@ def _aten_arguments(
     return 3, dtype
 
 
-@rule(F.log_softmax, "log_softmax", fidelity=APPROXIMATE, samples=_logits, error=0.15)
+@rule(F.log_softmax, "log_softmax", fidelity=APPROXIMATE, samples=_LOGITS, error=0.15)
 def log_softmax(
     input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:
@@ -133,12 +132,7 @@ def log_softmax(
     return Moments(torch.where(certain, exact, out.mean), out.var)
 
 
-@rule(
-    "logsumexp",
-    fidelity=APPROXIMATE,
-    error=0.15,
-    samples=lambda draw: [Sample(draw.moments(4, 5, std=0.5), 1)],
-)
+@rule("logsumexp", fidelity=APPROXIMATE, error=0.15, samples=[Sample(normal(4, 5, std=0.5), 1)])
 def logsumexp(input: Moments, dim: int | tuple[int, ...], keepdim: bool = False) -> Moments:
     """E = LSE + 1/2 sum p (1 - p) v, Var = sum p**2 v, p = softmax(mean).
 
@@ -153,13 +147,7 @@ def logsumexp(input: Moments, dim: int | tuple[int, ...], keepdim: bool = False)
     return Moments(mean, var) if keepdim else Moments(mean.squeeze(dim), var.squeeze(dim))
 
 
-@rule(
-    F.softmin,
-    name="softmin",
-    fidelity=APPROXIMATE,
-    samples=_logits,
-    error=0.15,
-)
+@rule(F.softmin, name="softmin", fidelity=APPROXIMATE, samples=_LOGITS, error=0.15)
 def softmin(
     input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:

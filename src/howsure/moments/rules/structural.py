@@ -15,33 +15,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.families import (
-    move,
-    refuse,
-    respell,
-    structural,
-    value_only,
-)
+from howsure.moments.families import move, refuse, respell, structural, value_only
 from howsure.moments.rule import (
     EXACT,
     STRUCTURAL,
-    Draw,
     Kind,
     Sample,
     Samples,
     Target,
+    constant,
+    normal,
     operands,
     rule,
     sample,
     spellings,
 )
-from howsure.moments.value import (
-    Moments,
-    certain,
-    leaves_of,
-    mean_of,
-    variance_dtype,
-)
+from howsure.moments.value import Moments, certain, leaves_of, mean_of, variance_dtype
 from howsure.private_torch import variable_functions
 
 _aten = torch.ops.aten
@@ -161,16 +150,18 @@ _register_like("reshape_as", torch.reshape, _CUBE, torch.zeros(4, 6))
 _register_like("expand_as", Tensor.expand, (2, 1, 4), torch.zeros(_CUBE))
 
 
-def _indices(draw: Draw) -> Iterable[Sample]:
-    x = draw.moments(3, 4, 5)
-    yield Sample(x, 1)
-    yield Sample(x, (slice(None), slice(None, None, 2)))
-    yield Sample(x, (..., None, 0))
-    yield Sample(x, torch.tensor([2, 0, 0]))
-    yield Sample(x, torch.tensor([True, False, True]))
-
-
-structural(Tensor.__getitem__, name="getitem", samples=_indices)
+_INDICES = (
+    1,
+    (slice(None), slice(None, None, 2)),
+    (..., None, 0),
+    torch.tensor([2, 0, 0]),
+    torch.tensor([True, False, True]),
+)
+structural(
+    Tensor.__getitem__,
+    name="getitem",
+    samples=[Sample(normal(3, 4, 5), index) for index in _INDICES],
+)
 
 
 def _embed(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -180,13 +171,16 @@ def _embed(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return F.embedding(input, weight)
 
 
-def _tables(draw: Draw) -> Iterable[Sample]:
-    yield Sample(torch.tensor([[0, 2], [1, 1]]), draw.moments(3, 4))
-    yield Sample(torch.tensor([0, 2]), weight=draw.moments(3, 4), padding_idx=0)
-
-
 embedding = structural(
-    F.embedding, name="embedding", samples=_tables, op=_embed, data={1: "weight"}, views=False
+    F.embedding,
+    name="embedding",
+    samples=[
+        Sample(torch.tensor([[0, 2], [1, 1]]), normal(3, 4)),
+        Sample(torch.tensor([0, 2]), weight=normal(3, 4), padding_idx=0),
+    ],
+    op=_embed,
+    data={1: "weight"},
+    views=False,
 )
 respell(
     embedding,
@@ -199,12 +193,11 @@ respell(
 
 
 # Constants and Gaussians side by side.
-def _tensor_lists(draw: Draw) -> Iterable[Sample]:
-    yield Sample([draw.moments(2, 3), draw.moments(2, 3)])
-    yield Sample([draw.moments(2, 3), draw.constant(2, 3)])
-
-
-_LISTS: dict[str, Any] = {"samples": _tensor_lists, "data": {0: "tensors"}, "views": False}
+_LISTS: dict[str, Any] = {
+    "samples": [Sample([normal(2, 3), normal(2, 3)]), Sample([normal(2, 3), constant(2, 3)])],
+    "data": {0: "tensors"},
+    "views": False,
+}
 structural("cat", "concat", "concatenate", **_LISTS)
 structural("stack", **_LISTS)
 structural("hstack", **_LISTS)
@@ -212,18 +205,15 @@ structural("vstack", "row_stack", **_LISTS)
 structural("dstack", **_LISTS)
 
 
-def _borders(draw: Draw) -> Iterable[Sample]:
-    image = draw.moments(2, 3, 4, 5)
-    yield Sample(image, (1, 2, 0, 1))
-    yield Sample(image, (1, 1), "constant", 2.0)
-    for mode in ("reflect", "replicate", "circular"):
-        yield Sample(image, (1, 2, 2, 1), mode=mode)
+_IMAGE = normal(2, 3, 4, 5)
+_BORDERS = [Sample(_IMAGE, (1, 2, 0, 1)), Sample(_IMAGE, (1, 1), "constant", 2.0)]
+_BORDERS += [Sample(_IMAGE, (1, 2, 2, 1), mode=m) for m in ("reflect", "replicate", "circular")]
 
 
 structural(
     F.pad,
     "pad",
-    samples=_borders,
+    samples=_BORDERS,
     op=F.pad,
     data={0: "input", 3: "value"},
     views=False,
@@ -234,11 +224,8 @@ _COLUMNS, _ROWS = torch.tensor([2, 0]), torch.tensor([[2, 0, 1, 1], [0, 1, 2, 0]
 _MASK = torch.tensor([True, False, True, False])
 
 
-def _fills(*where: object) -> Samples:
-    return lambda draw: [
-        Sample(draw.moments(3, 4), *where, 0.5),
-        Sample(draw.moments(3, 4), *where, draw.moments()),
-    ]
+def _fills(*where: object) -> list[Sample]:
+    return [Sample(normal(3, 4), *where, value) for value in (0.5, normal())]
 
 
 def _writes(name: str, source: dict[int, str], samples: Samples, op: Target | None = None) -> None:
@@ -265,11 +252,6 @@ _writes("select_scatter", {1: "src"}, operands((3, 4), second=(3,), behind=(1, 2
 _writes("diagonal_scatter", {1: "src"}, operands((3, 4), second=(3,)))
 
 
-def _assignments(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 4), (slice(None), 1), draw.moments(3))
-    yield Sample(draw.moments(3, 4), 0, 2.5)
-
-
 def _assign(self: Tensor, index: Any, value: Any) -> Tensor:
     out = self.clone()
     out[index] = value
@@ -279,7 +261,7 @@ def _assign(self: Tensor, index: Any, value: Any) -> Tensor:
 structural(
     Tensor.__setitem__,
     name="setitem",
-    samples=_assignments,
+    samples=[Sample(normal(3, 4), (slice(None), 1), normal(3)), Sample(normal(3, 4), 0, 2.5)],
     op=_assign,
     data={0: "self", 2: "value"},
     views=False,
@@ -296,20 +278,11 @@ structural(
     _aten.copy_.default,
     _aten.copy.default,
     name="copy_",
-    samples=lambda draw: [
-        Sample(draw.moments(3, 4), draw.moments(4)),
-        Sample(draw.moments(3, 4), draw.constant(4)),
-    ],
+    samples=[Sample(normal(3, 4), normal(4)), Sample(normal(3, 4), constant(4))],
     op=_copy,
     data={0: "self", 1: "src"},
     views=False,
 )
-
-
-def _choices(draw: Draw) -> Iterable[Sample]:
-    yield Sample(_MASK, draw.moments(3, 4), draw.moments(3, 4))
-    yield Sample(_MASK, draw.moments(3, 4), 0.0)
-    yield Sample(_MASK, draw.constant(4), draw.moments(3, 1))
 
 
 @rule(
@@ -317,7 +290,11 @@ def _choices(draw: Draw) -> Iterable[Sample]:
     *(getattr(_aten.where, name) for name in ("self", "ScalarOther", "ScalarSelf")),
     name="where",
     fidelity=STRUCTURAL,
-    samples=_choices,
+    samples=[
+        Sample(_MASK, normal(3, 4), normal(3, 4)),
+        Sample(_MASK, normal(3, 4), 0.0),
+        Sample(_MASK, constant(4), normal(3, 1)),
+    ],
     kind=Kind.STRUCTURAL,
     views=False,
 )
@@ -360,37 +337,45 @@ def _together(target: Target, *tensors: Any, **kwargs: object) -> object:
     )
 
 
-def _two_shapes(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 1), draw.moments(4))
-    yield Sample(draw.moments(3, 1), draw.constant(4))
-
-
-def _two_axes(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3), draw.moments(4), indexing="ij")
-    yield Sample(draw.constant(3), draw.moments(4), indexing="xy")
-
-
 _TOGETHER: dict[str, Any] = {"fidelity": STRUCTURAL, "kind": Kind.STRUCTURAL}
 _TOGETHER |= {"takes_target": True, "views_each": True}
-rule("broadcast_tensors", samples=_two_shapes, **_TOGETHER)(_together)
-rule("meshgrid", samples=_two_axes, **_TOGETHER)(_together)
-
-
-def _sequences(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(3, 2, 4), torch.tensor([3, 2]), False)
-    yield Sample(draw.moments(2, 3, 4), torch.tensor([3, 1]), True)
-
-
-def _packs(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(5, 4), torch.tensor([2, 2, 1]), False, 0.5, 4)
-    yield Sample(draw.moments(5, 4), torch.tensor([2, 2, 1]), True, 0.0, -1)
+rule(
+    "broadcast_tensors",
+    samples=[Sample(normal(3, 1), normal(4)), Sample(normal(3, 1), constant(4))],
+    **_TOGETHER,
+)(_together)
+rule(
+    "meshgrid",
+    samples=[
+        Sample(normal(3), normal(4), indexing="ij"),
+        Sample(constant(3), normal(4), indexing="xy"),
+    ],
+    **_TOGETHER,
+)(_together)
 
 
 _PACK = variable_functions._pack_padded_sequence, _aten._pack_padded_sequence.default
 _PAD = variable_functions._pad_packed_sequence, _aten._pad_packed_sequence.default
 _PADDED = {0: "data", 3: "padding_value"}
-structural(*_PACK, name="pack_padded_sequence", samples=_sequences, views=False)
-structural(*_PAD, name="pad_packed_sequence", samples=_packs, data=_PADDED, views=False)
+structural(
+    *_PACK,
+    name="pack_padded_sequence",
+    samples=[
+        Sample(normal(3, 2, 4), torch.tensor([3, 2]), False),
+        Sample(normal(2, 3, 4), torch.tensor([3, 1]), True),
+    ],
+    views=False,
+)
+structural(
+    *_PAD,
+    name="pad_packed_sequence",
+    samples=[
+        Sample(normal(5, 4), torch.tensor([2, 2, 1]), False, 0.5, 4),
+        Sample(normal(5, 4), torch.tensor([2, 2, 1]), True, 0.0, -1),
+    ],
+    data=_PADDED,
+    views=False,
+)
 
 
 # Sums of elements that meet in one place.
@@ -406,12 +391,10 @@ structural(
 )
 
 
-def _scatters(draw: Draw) -> Iterable[Sample]:
-    yield from operands((3, 4), 0, _ROWS, second=(2, 4))(draw)
-    yield Sample(draw.moments(3, 4), 0, _ROWS, value=0.5)
-
-
-@rule("scatter", samples=_scatters)
+@rule(
+    "scatter",
+    samples=[*operands((3, 4), 0, _ROWS, second=(2, 4)), Sample(normal(3, 4), 0, _ROWS, value=0.5)],
+)
 def scatter(
     input: Moments | Tensor, dim: int, index: Tensor, *args: object, **kwargs: object
 ) -> Moments:
@@ -430,14 +413,14 @@ def scatter(
     return move(op, {0: "input", 3: "src", 4: "value"}, input, dim, index, *args, **kwargs)
 
 
-def _reductions(draw: Draw) -> Iterable[Sample]:
-    for reduce in ("sum", "mean"):
-        for include_self in (True, False):
-            source = draw.moments(2, 4)
-            yield Sample(draw.moments(3, 4), 0, _ROWS, source, reduce, include_self=include_self)
-
-
-@rule("scatter_reduce", samples=_reductions)
+@rule(
+    "scatter_reduce",
+    samples=[
+        Sample(normal(3, 4), 0, _ROWS, normal(2, 4), reduce, include_self=include_self)
+        for reduce in ("sum", "mean")
+        for include_self in (True, False)
+    ],
+)
 def scatter_reduce(
     input: Moments | Tensor,
     dim: int,
@@ -466,19 +449,15 @@ def scatter_reduce(
     return Moments(op(mean_of(input), mean_of(src), "mean"), total.var / count.square())
 
 
-def _additions(draw: Draw) -> Iterable[Sample]:
-    yield from operands((3, 4), 1, torch.tensor([2, 0, 2]), second=(3, 3))(draw)
-    yield Sample(draw.moments(3, 4), 1, _COLUMNS, draw.moments(3, 2), alpha=-0.5)
-
-
-@rule("index_add", samples=_additions)
+@rule(
+    "index_add",
+    samples=[
+        *operands((3, 4), 1, torch.tensor([2, 0, 2]), second=(3, 3)),
+        Sample(normal(3, 4), 1, _COLUMNS, normal(3, 2), alpha=-0.5),
+    ],
+)
 def index_add(
-    input: Moments | Tensor,
-    dim: int,
-    index: Tensor,
-    source: Moments | Tensor,
-    *,
-    alpha: float = 1,
+    input: Moments | Tensor, dim: int, index: Tensor, source: Moments | Tensor, *, alpha: float = 1
 ) -> Moments:
     """As `add`, at the indexed positions."""
     scaled = mean_of(source) * alpha
@@ -487,16 +466,14 @@ def index_add(
     return move(torch.index_add, {0: "input", 3: "source"}, input, dim, index, scaled)
 
 
-def _columns(draw: Draw) -> Iterable[Sample]:
-    yield Sample(draw.moments(2, 8, 12), (4, 5), (2, 2))
-    yield Sample(draw.moments(2, 8, 6), output_size=(4, 5), kernel_size=2, stride=2, padding=(0, 1))
-
-
 structural(
     F.fold,
     _aten.col2im.default,
     name="fold",
-    samples=_columns,
+    samples=[
+        Sample(normal(2, 8, 12), (4, 5), (2, 2)),
+        Sample(normal(2, 8, 6), output_size=(4, 5), kernel_size=2, stride=2, padding=(0, 1)),
+    ],
     op=F.fold,
     fidelity=EXACT,
     kind=Kind.LINEAR_MAP,
@@ -577,10 +554,7 @@ def new_tensor(target: Target, input: Moments, *args: object, **kwargs: object) 
     "zero",
     fidelity=STRUCTURAL,
     kind=Kind.CONSTRUCTION,
-    samples=lambda draw: [
-        Sample(draw.moments(3, 4), 2.0),
-        Sample(draw.moments(3, 4), draw.constant()),
-    ],
+    samples=[Sample(normal(3, 4), 2.0), Sample(normal(3, 4), constant())],
 )
 def fill(self: Moments, value: float | Tensor = 0.0) -> Moments:
     """A constant in every element: variance 0.
@@ -617,10 +591,7 @@ def nan_to_num(
     *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d),
     *("dropout", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"),
     fidelity=STRUCTURAL,
-    samples=lambda draw: [
-        Sample(draw.moments(2, 3, 4), 0.5, False),
-        Sample(draw.moments(2, 3, 4), p=0.2, training=False),
-    ],
+    samples=[Sample(normal(2, 3, 4), 0.5, False), Sample(normal(2, 3, 4), p=0.2, training=False)],
     kind=Kind.STRUCTURAL,
 )
 def dropout(
