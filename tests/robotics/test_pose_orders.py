@@ -7,7 +7,7 @@ import pytest
 
 from howsure import robotics
 from howsure.robotics import Measurement
-from howsure.robotics.orders import quaternion, rotation_matrix
+from howsure.robotics.axes import quaternion, rotation_matrix
 
 POSE = ("x", "y", "z", "roll", "pitch", "yaw")
 with_gtsam = pytest.mark.skipif(

@@ -11,8 +11,8 @@ from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 
 from howsure import robotics
 from howsure.robotics import Measurement, blank
+from howsure.robotics.axes import ROS_POSE, ROS_TWIST, rotation_matrix
 from howsure.robotics.messages import BOX, IMU
-from howsure.robotics.orders import ROS_POSE, ROS_TWIST, rotation_matrix
 from robotics.ros import strict, typestore
 
 STORE = typestore()

@@ -18,10 +18,13 @@ from howsure.robotics.axes import (
     LINEAR_ACCELERATION,
     LINEAR_VELOCITY,
     POSITION,
+    ROS_POSE,
+    ROS_TWIST,
     UNKNOWN_VAR,
     Measurement,
+    quaternion,
+    ros_covariance,
 )
-from howsure.robotics.orders import ROS_POSE, ROS_TWIST, quaternion, ros_covariance
 
 Message = TypeVar("Message")
 IMU = ANGLES + ANGULAR_VELOCITY + LINEAR_ACCELERATION
@@ -196,19 +199,13 @@ def _part(message: object, name: str) -> Any:
 
 def _fill_field(message: object, name: str, measurement: Measurement) -> None:
     """Sets the measured numbers of a vector, or the quaternion if an angle was measured."""
-    measured = [axis for axis in _FIELDS[name] if axis in measurement.axes]
-    if not measured:
-        return
-    values = {axis: measurement[axis] for axis in measured}
-    if name == "orientation":
-        numbers = quaternion(*(values.get(axis, 0.0) for axis in ANGLES)).tolist()
-        components = dict(zip("xyzw", numbers, strict=True))
-    else:
-        letters = zip("xyz", _FIELDS[name], strict=True)
-        components = {letter: values[axis] for letter, axis in letters if axis in values}
-    field = _part(message, name)
-    for letter, value in components.items():
-        setattr(field, letter, value)
+    axes = zip("xyz", _FIELDS[name], strict=True)
+    values = {letter: measurement[axis] for letter, axis in axes if axis in measurement.axes}
+    if values and name == "orientation":
+        numbers = quaternion(*(values.get(letter, 0.0) for letter in "xyz"))
+        values = dict(zip("xyzw", numbers.tolist(), strict=True))
+    for letter, value in values.items():
+        setattr(_part(message, name), letter, value)
 
 
 def _fill_header(message: Message, header: object) -> Message:
@@ -240,14 +237,11 @@ def _empty(store: Any, node: Enum, content: Any) -> object:
     """An empty field; `node` is rosbags' kind of it."""
     if node.name == "NAME":
         return blank(store, content)
-    if node.name == "BASE":
-        return "" if "string" in content[0] else np.zeros((), _dtype(content[0])).item()
-    (inner, item), count = content
+    is_array = node.name != "BASE"
+    (inner, item), count = content if is_array else ((node, content), 0)
     length = count if node.name == "ARRAY" else 0  # else a sequence, whose count is its limit
-    if inner.name == "BASE" and "string" not in item[0]:
-        return np.zeros(length, _dtype(item[0]))
-    return [_empty(store, inner, item) for _ in range(length)]
-
-
-def _dtype(name: str) -> str:
-    return "uint8" if name in ("char", "octet") else name  # which numpy does not know
+    if inner.name == "NAME" or "string" in item[0]:
+        return [_empty(store, inner, item) for _ in range(length)] if is_array else ""
+    # numpy does not know the names of bytes.
+    dtype = "uint8" if item[0] in ("char", "octet") else item[0]
+    return np.zeros(length, dtype) if is_array else np.zeros((), dtype).item()
