@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from howsure.auditing import audit
-from howsure.auditing.case import Case, Clock, Spread, Truth, monte_carlo
+from howsure.auditing.case import Case, Clock, Truth, monte_carlo
 from howsure.auditing.layers import OUTPUT, layer_rows
 from howsure.auditing.measures import (
     Estimate,
     Measures,
-    Pairs,
     mean_size,
     spearman,
     std_measures,
@@ -57,9 +56,9 @@ def test_intervals_hold_the_true_values():
     for seed in range(60):
         true = (0.5 * torch.randn(25, 4, dtype=torch.float64)).exp()
         draws = true * torch.randn(200, 1, 25, 4)
-        pairs = Pairs.of(Truth.of(draws).total, torch.zeros(25, 4))
+        truth = Truth.of(draws).total
         std = true * 1.2 * (0.1 * torch.randn(true.shape)).exp()
-        both = std_measures(std, pairs, seed)
+        both = std_measures(std, truth, seed)
         pairs_ = ((both.ratio, 1.2), (both.log_error, log_error))
         inside.append([each.low <= value <= each.high for each, value in pairs_])
     assert (np.mean(inside, 0) > 0.88).all()
@@ -67,8 +66,7 @@ def test_intervals_hold_the_true_values():
 
 def test_a_std_of_zero_is_far_off_but_finite():
     draws = torch.randn(100, 1, 9, 2, dtype=torch.float64)
-    pairs = Pairs.of(Truth.of(draws).total, torch.zeros(9, 2))
-    measured = std_measures(torch.zeros(9, 2), pairs, 0)
+    measured = std_measures(torch.zeros(9, 2), Truth.of(draws).total, 0)
     assert measured.log_error.value == pytest.approx(math.log(1e6))
     assert measured.rank is None  # and all true stds are the same
 
@@ -177,6 +175,9 @@ def test_verdict_speaks_about_the_mean():
     assert "no better" in text and "`adf` (0.2 std)" in text
 
 
-def test_spread_without_variance_has_an_infinite_error():
-    spread = Spread(torch.zeros(2), torch.zeros(2))
-    assert spread.log_std_error.isinf().all()
+def test_an_output_without_variance_is_not_compared():
+    draws = torch.tensor([1.0, 2.0, 3.0])[:, None, None, None] * torch.tensor([0.0, 1.0])
+    total = Truth.of(draws).total
+    assert total.valid.tolist() == [[False, True]] and total.error.isnan().tolist() == [
+        [True, False]
+    ]

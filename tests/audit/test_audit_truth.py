@@ -81,7 +81,7 @@ def test_truth_of_a_linear_network_lies_in_its_own_intervals():
         [model(x + NOISE**0.5 * torch.randn(x.shape, generator=generator)) for _ in range(300)]
     )
     truth = Truth.of(draws.detach()[:, None])
-    z = (truth.total.var.sqrt() / true).log() / truth.total.log_std_error
+    z = (truth.total.var.sqrt() / true).log() / truth.total.error
     assert 0.92 < (z.abs() < 1.96).double().mean() < 0.98
     centre = model(x).detach()
     z = (truth.mean - centre) / truth.mean_error

@@ -33,6 +33,10 @@ TARGET, LEAST = 2000, 100
 _END = 0.97
 # Samples that run together: so many, or fewer where inputs or outputs are large.
 _AT_ONCE, _ELEMENTS = 100, 2**20
+# A part whose own std is known worse than this is left out.
+_PRECISE = 0.3
+# From this share of noise in the differences between true stds, they have no order to compare.
+_UNORDERED = 0.5
 # Masks and noise of the truth are other draws than those of any method.
 _STREAM = 2**21
 
@@ -218,20 +222,47 @@ class Clock:
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """A variance by sampling, and its standard error; (inputs, outputs) each."""
+    """A variance by sampling, as log(std) with its standard error; (inputs, outputs) each.
+
+    Attributes:
+        var: The variance.
+        log_std: Logarithm of its root; NaN where it is no more than rounding.
+        error: Standard error of log_std; NaN likewise.
+    """
 
     var: Tensor
+    log_std: Tensor
     error: Tensor
 
     @classmethod
-    def of(cls, terms: Tensor, correction: Tensor | float = 0.0) -> Spread:
-        """The mean of independent terms, which is a variance, and its standard error."""
-        return cls(terms.mean(0) + correction, terms.std(0) / len(terms) ** 0.5)
+    def of(cls, terms: Tensor, floor: Tensor, correction: Tensor | float = 0.0) -> Spread:
+        """From independent terms whose mean, with a correction, is the variance."""
+        var, error = terms.mean(0) + correction, terms.std(0) / len(terms) ** 0.5
+        std = var.clamp(min=0).sqrt()
+        constant = ~(std > floor)
+        log_std, error = (t.masked_fill(constant, math.nan) for t in (std.log(), error / (2 * var)))
+        return cls(var, log_std, error)
 
     @property
-    def log_std_error(self) -> Tensor:
-        """Standard error of log(std); infinite where there is no variance."""
-        return torch.where(self.var > 0, self.error / (2 * self.var), math.inf)
+    def valid(self) -> Tensor:
+        """Which pairs of input and output vary, and are compared."""
+        return ~self.log_std.isnan()
+
+    @property
+    def typical_error(self) -> float:
+        """Median standard error of log(std)."""
+        return float(self.error[self.valid].median())
+
+    @property
+    def is_precise(self) -> bool:
+        """Whether the std is known well enough to compare with it."""
+        return float(self.valid.double().mean()) > 0.5 and self.typical_error < _PRECISE
+
+    @property
+    def has_order(self) -> bool:
+        """Whether the stds differ by more than their own noise."""
+        spread = float(self.log_std[self.valid].var(correction=0))
+        return spread > 0 and float(self.error.square().nanmean()) < _UNORDERED * spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,21 +289,24 @@ class Truth:
     samples: int
 
     @classmethod
-    def of(cls, draws: Tensor) -> Truth:  # (groups, 1 or 2, inputs, outputs)
-        """The moments of samples, of which those of a group share their mask."""
+    def of(cls, draws: Tensor, rounding: float = 0.0) -> Truth:  # (groups, 1 or 2, inputs, outputs)
+        """The moments of samples, of which those of a group share their mask.
+
+        What varies by no more than some relative rounding errors is constant.
+        """
         groups, size = draws.shape[:2]
         if not bool(draws.isfinite().all()):
             raise ValueError(
                 "The plain network's output contains NaN or infinity for noisy inputs."
             )
         mean, mean_var = draws.mean((0, 1)), draws.mean(1).var(0) / groups
-        deviations = draws - mean
+        deviations, floor = draws - mean, 8 * rounding * mean.abs()
         # What the estimated mean takes away is the variance of that mean.
-        total = Spread.of(deviations.square().mean(1), mean_var)
+        total = Spread.of(deviations.square().mean(1), floor, mean_var)
         data = model = None
         if size == 2:
-            data = Spread.of((draws[:, 0] - draws[:, 1]).square() / 2)
-            model = Spread.of(deviations[:, 0] * deviations[:, 1], mean_var)
+            data = Spread.of((draws[:, 0] - draws[:, 1]).square() / 2, floor)
+            model = Spread.of(deviations[:, 0] * deviations[:, 1], floor, mean_var)
         return cls(mean, mean_var.sqrt(), total, data, model, groups * size)
 
 
@@ -295,4 +329,4 @@ def monte_carlo(case: Case, clock: Clock, *, samples: int | None, seed: int, sho
             values = problem.run(draws.count, draws.noisy, draws.masks)
             outputs = torch.stack([case.select(problem.split(value)) for value in values])
             chunks.append(outputs.unflatten(0, (-1, size)))
-    return Truth.of(torch.cat(chunks))
+    return Truth.of(torch.cat(chunks), torch.finfo(case.plain.dtype).eps)

@@ -18,10 +18,6 @@ from howsure.auditing.case import Spread, Truth
 _REPLICATES = 200
 # Ratios beyond 1e6 count as 1e6, so that a std of 0 has a finite log error.
 _FURTHEST = math.log(1e6)
-# Below this share of real variation in the true std there is no order to be compared.
-_ORDERED = 0.5
-# A part whose own std is known worse than this is left out.
-_KNOWN = 0.3
 
 
 @dataclass(frozen=True)
@@ -53,68 +49,31 @@ class Measures:
     rank: Estimate | None
 
 
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """The true log(std) with its standard error, (inputs, outputs); NaN for constant outputs."""
-
-    log_std: Tensor
-    error: Tensor
-
-    @classmethod
-    def of(cls, spread: Spread, floor: Tensor) -> Pairs:
-        """The pairs whose true std is above the floor: others do not vary, beyond rounding."""
-        std = spread.var.clamp(min=0).sqrt()
-        varies = std > floor
-        return cls(*(torch.where(varies, t, math.nan) for t in (std.log(), spread.log_std_error)))
-
-    @property
-    def valid(self) -> Tensor:
-        """Which pairs are compared."""
-        return ~self.log_std.isnan()
-
-    @property
-    def typical_error(self) -> float:
-        """Median standard error of log(std)."""
-        return float(self.error[self.valid].median())
-
-    @property
-    def are_precise(self) -> bool:
-        """Whether Monte Carlo knows these stds well enough to compare with them."""
-        return float(self.valid.double().mean()) > 0.5 and self.typical_error < _KNOWN
-
-    @property
-    def have_order(self) -> bool:
-        """Whether the true stds differ by more than their own noise."""
-        spread = float(self.log_std[self.valid].var(correction=0))
-        return spread > 0 and float(self.error.square().nanmean()) < (1 - _ORDERED) * spread
-
-
 def std_measures(
     std: Tensor,  # (inputs, outputs)
-    pairs: Pairs,
+    truth: Spread,
     seed: int,
 ) -> Measures:
     """Ratio, log error and rank of a method's std."""
-    log_ratio = (std.log() - pairs.log_std).clamp(-_FURTHEST, _FURTHEST)
-    copies = Replicates(pairs.valid, seed)
-    error = copies.of(pairs.error)
+    log_ratio = (std.log() - truth.log_std).clamp(-_FURTHEST, _FURTHEST)
+    copies = Replicates(truth.valid, seed)
+    error = copies.of(truth.error)
     moved = copies.of(log_ratio) - copies.noise * error
     ratio = _estimate(moved.nanquantile(0.5, dim=1).exp())
     rank = None
-    if pairs.have_order and float(std[pairs.valid].std()) > 0:
-        truth = copies.of(pairs.log_std) + copies.noise * error
-        rank = _estimate(spearman(copies.of(std), truth))
+    if truth.has_order and float(std[truth.valid].std()) > 0:
+        true = copies.of(truth.log_std) + copies.noise * error
+        rank = _estimate(spearman(copies.of(std), true))
     return Measures(ratio, copies.mean_size(moved, error), rank)
 
 
 def mean_shift(
     mean: Tensor,  # (inputs, outputs)
     truth: Truth,
-    pairs: Pairs,
     seed: int,
 ) -> Estimate:
     """Mean of |mean - true mean| / true std."""
-    copies, true_std = Replicates(pairs.valid, seed), pairs.log_std.exp()
+    copies, true_std = Replicates(truth.total.valid, seed), truth.total.log_std.exp()
     error = copies.of(truth.mean_error / true_std)
     moved = copies.of((mean - truth.mean) / true_std) + copies.noise * error
     return copies.mean_size(moved, error)

@@ -25,7 +25,7 @@ from howsure.auditing.case import (
     plain_pass,
 )
 from howsure.auditing.layers import PASSES, LayerRow, layer_rows
-from howsure.auditing.measures import Estimate, Measures, Pairs, mean_shift, std_measures
+from howsure.auditing.measures import Estimate, Measures, mean_shift, std_measures
 from howsure.auditing.result import Audit, AuditRow
 from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.methods import METHODS, RENAMED, Method, check_method
@@ -120,41 +120,37 @@ def audit(
     layers, notes = _layers(case, clock, samples, seed, show_progress)
     truth = monte_carlo(case, clock, samples=samples, seed=seed, show=show_progress)
 
-    def pairs_of(spread: Spread) -> Pairs:
-        # What varies by no more than some rounding errors is constant.
-        return Pairs.of(spread, 8 * torch.finfo(case.plain.dtype).eps * truth.mean.abs())
-
-    def part(var: Tensor, spread: Spread | None) -> Measures | None:
-        if spread is None or not bool(var.any()):
-            return None
-        pairs = pairs_of(spread)
-        return std_measures(var.sqrt(), pairs, seed) if pairs.are_precise else None
-
-    pairs = pairs_of(truth.total)
-    if not bool(pairs.valid.any()):
+    total = truth.total
+    if not bool(total.valid.any()):
         raise ValueError(
             "Noise and dropout do not move any output beyond rounding; there is no std to "
             "compare with."
         )
+
+    def part(var: Tensor, spread: Spread | None) -> Measures | None:
+        if spread is None or not bool(var.any()) or not spread.is_precise:
+            return None
+        return std_measures(var.sqrt(), spread, seed)
+
     rows = tuple(
         AuditRow(
             candidate.label,
             candidate.method.name,
             candidate.options,
-            std_measures(prediction.std, pairs, seed),
+            std_measures(prediction.std, total, seed),
             part(prediction.data_var, truth.data),
             part(prediction.model_var, truth.model),
-            mean_shift(prediction.mean, truth, pairs, seed),
+            mean_shift(prediction.mean, truth, seed),
             stopwatch.cost(candidate.label),
             _stated_error(prediction),
             candidate.method,
         )
         for candidate, prediction in predictions.items()
     )
-    plain_shift = mean_shift(case.plain.double().cpu(), truth, pairs, seed)
+    plain_shift = mean_shift(case.plain.double().cpu(), truth, seed)
     sampling = (row for row in rows if row.by.draws_noise)
     pass_cost = (row.cost.value / row.options.get("samples", 20) for row in sampling)
-    yardstick = Yardstick(truth.samples, pairs.typical_error, next(pass_cost, 1.0))
+    yardstick = Yardstick(truth.samples, total.typical_error, next(pass_cost, 1.0))
     recommended = recommend(rows, yardstick)
     return Audit(
         rows,
@@ -166,9 +162,9 @@ def audit(
         truth.samples,
         case.inputs,
         len(case.columns),
-        pairs.typical_error,
+        total.typical_error,
         clock.seconds,
-        (*notes, *_remarks(case, truth, pairs)),
+        (*notes, *_remarks(case, truth)),
     )
 
 
@@ -323,15 +319,16 @@ def _first_sentence(error: BaseException) -> str:
     return re.split(r"(?<=[.;])\s", text)[0].rstrip(".;")
 
 
-def _remarks(case: Case, truth: Truth, pairs: Pairs) -> list[str]:
+def _remarks(case: Case, truth: Truth) -> list[str]:
     """What a reader should know about the comparison itself."""
     notes = []
     if len(case.columns) < case.outputs:
         notes.append(
             f"Of {case.outputs} outputs {len(case.columns)} were compared, drawn at random."
         )
-    if constant := int((~pairs.valid).sum()):
-        notes.append(f"{constant} of {pairs.valid.numel()} outputs do not move, and were left out.")
+    valid = truth.total.valid
+    if constant := int((~valid).sum()):
+        notes.append(f"{constant} of {valid.numel()} outputs do not move, and were left out.")
     if case.setup.rate is not None and case.setup.shared_masks:
         notes.append(
             "All inputs had the same dropout masks, since the model's layers have axes beside "

@@ -117,7 +117,7 @@ class Measurement:
     ) -> Measurement:
         """The measurement after a linear map: matrix @ mean, matrix @ covariance @ matrix.T.
 
-        Takes pixels to metres, or a camera's frame to the robot's. For a map that is not linear
+        Takes pixels to meters, or a camera's frame to the robot's. For a map that is not linear
         give its Jacobian as `matrix` and the mapped mean as `mean`.
         """
         m = np.asarray(matrix, float)

@@ -59,7 +59,7 @@ def fill_pose(
 
     Args:
         message: What to fill; it is changed and returned.
-        measurement: Some of x, y, z, roll, pitch, yaw, in metres and radians.
+        measurement: Some of x, y, z, roll, pitch, yaw, in meters and radians.
         header: That of the image or reading, for its time and frame.
         unknown_var: The variance of axes that were not measured.
     """
