@@ -122,7 +122,7 @@ def test_monte_carlo_stops_when_time_is_up(rate):
     case = Case.of(Setup(model, 0.1, rate=rate), torch.randn(5, 3), 0)
     truth = monte_carlo(case, Clock(1e-9), samples=None, seed=0, show=False)
     assert truth.samples == 100
-    rows = layer_rows(case, Clock(1e-9), share=1, passes=200, seed=0, show=False)
+    rows = layer_rows(case, Clock(1e-9), 1, 200, seed=0, show=False)
     assert [row.name for row in rows] == ["0", "1", OUTPUT]
     with pytest.raises(TimeoutError, match="raise `time_limit`"):
         predict_pieces(Candidate(METHODS["adf"]), case, Clock(1e-9), Stopwatch(lambda: None))

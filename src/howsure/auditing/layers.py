@@ -120,7 +120,7 @@ class Recorder:
 
 
 def layer_rows(
-    case: Case, clock: Clock, *, share: float, passes: int, seed: int, show: bool
+    case: Case, clock: Clock, share: float, passes: int, *, seed: int, show: bool
 ) -> tuple[LayerRow, ...]:
     """ADF against Monte Carlo at every layer that noise reaches, in the order of the calls."""
     model, recorder = case.setup.model, Recorder(seed)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,18 +24,23 @@ from howsure.auditing.case import (
     monte_carlo,
     plain_pass,
 )
-from howsure.auditing.layers import PASSES, LayerRow, layer_rows
+from howsure.auditing.layers import PASSES, layer_rows
 from howsure.auditing.measures import Estimate, Measures, mean_shift, std_measures
 from howsure.auditing.result import Audit, AuditRow
 from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.methods import METHODS, RENAMED, Method, check_method
+from howsure.moments.rule import Rule, Target
 from howsure.multipliers import Placement, as_placement
 from howsure.noise import NoiseLike
 from howsure.prediction import Prediction
 from howsure.progress import progress
+from howsure.settings import PredictionKind, Task
 from howsure.setup import Setup
 from howsure.trees import TensorTree
 from howsure.uncertain import Uncertain
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Named = str | Method | tuple[str | Method, Mapping[str, object]]
 Result = TypeVar("Result")
@@ -43,6 +48,21 @@ Result = TypeVar("Result")
 _METHODS, _COST, _LAYERS = 0.4, 0.5, 0.6
 # How often the cost of a method is measured.
 _ROUNDS = 6
+
+
+class AuditSettings(TypedDict, total=False):
+    """Settings of `Uncertain` that an audit takes besides those of its own."""
+
+    output: Any
+    batch_dim: int | None
+    task: Task
+    prediction: PredictionKind | None
+    residual_var: float | Tensor
+    chunk: int | None
+    unbiased: bool
+    variance_dtype: torch.dtype | None
+    fallback: str
+    rules: Mapping[Target, Rule] | None
 
 
 def audit(
@@ -58,7 +78,7 @@ def audit(
     placement: str | Sequence[str] | Placement = "auto",
     seed: int = 0,
     show_progress: bool = True,
-    **method_options: Any,
+    **settings: Unpack[AuditSettings],
 ) -> Audit:
     """Every method's std and mean against Monte Carlo on this network, with a verdict.
 
@@ -80,9 +100,9 @@ def audit(
         placement: Where dropout goes, as in `Uncertain`.
         seed: Same seed and same `samples`, same result (except the measured cost).
         show_progress: Show a bar.
-        **method_options: Further settings of `Uncertain`, such as `fallback` or `rules`.
+        **settings: Further settings, as in `Uncertain`.
     """
-    if "budget" in method_options:
+    if "budget" in settings:
         raise TypeError("`budget` of `audit` is now called `time_limit`: the seconds it may take.")
     if samples is not None and (not isinstance(samples, int) or samples < 10):
         raise ValueError(f"`samples` must be a whole number of at least 10, not {samples!r}.")
@@ -91,7 +111,7 @@ def audit(
     clock = Clock(float(time_limit) if samples is None else None)
     candidates = _candidates(methods)
     if isinstance(model, Uncertain):
-        for name, value in {"noise": noise, "rate": rate, **method_options}.items():
+        for name, value in {"noise": noise, "rate": rate, **settings}.items():
             if value is not None:
                 raise TypeError(
                     f"`{name}` is a setting of the `Uncertain` that is audited; set it there."
@@ -105,7 +125,7 @@ def audit(
             placement=as_placement(placement),
             rate=tuple(rate) if isinstance(rate, Sequence) else rate,
             seed=seed,
-            **method_options,
+            **settings,
         )
     case = Case.of(setup, gather_inputs(data, inputs), seed)
     _check_time(case, clock)
@@ -117,7 +137,13 @@ def audit(
         if clock.past(_COST):
             break
         stopwatch.time(candidate.label, partial(candidate, *first_piece))
-    layers, notes = _layers(case, clock, samples, seed, show_progress)
+    layers, notes = (), []
+    if case.setup.noise is not None and isinstance(case.setup.model, nn.Module):
+        passes = PASSES if samples is None else min(PASSES, samples)
+        try:
+            layers = layer_rows(case, clock, _LAYERS, passes, seed=seed, show=show_progress)
+        except Exception as error:  # Without rules, for instance.
+            notes.append(f"No table of layers: {_first_sentence(error)}.")
     truth = monte_carlo(case, clock, samples=samples, seed=seed, show=show_progress)
 
     total = truth.total
@@ -297,20 +323,6 @@ def _stated_error(prediction: Prediction) -> float | None:
     std = prediction.std
     relative = float((prediction.std_error / std)[std > 0].nanmedian())
     return relative if math.isfinite(relative) else None
-
-
-def _layers(
-    case: Case, clock: Clock, samples: int | None, seed: int, show: bool
-) -> tuple[tuple[LayerRow, ...], list[str]]:
-    """Diagonal ADF layer by layer; empty, with a note, where it cannot run."""
-    if case.setup.noise is None or not isinstance(case.setup.model, nn.Module):
-        return (), []
-    passes = PASSES if samples is None else min(PASSES, samples)
-    try:
-        rows = layer_rows(case, clock, share=_LAYERS, passes=passes, seed=seed, show=show)
-    except Exception as error:
-        return (), [f"No table of layers: {_first_sentence(error)}."]
-    return rows, []
 
 
 def _first_sentence(error: BaseException) -> str:

@@ -168,14 +168,17 @@ def check_uncalibrated(prediction: Prediction) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
-    """Errors (target - mean) and total variances, (n, ...), in float64 on the CPU."""
+class Residuals:
+    """Errors (target - mean) and total variances of held-out data, in float64 on the CPU.
+
+    Both are (n, ...).
+    """
 
     error: Tensor
     var: Tensor
 
     @classmethod
-    def of(cls, prediction: Prediction, target: Tensor, *, least: int = 2) -> HeldOut:
+    def of(cls, prediction: Prediction, target: Tensor, *, least: int = 2) -> Residuals:
         """The errors and variances, or one clear sentence on what is wrong with them.
 
         Class labels of a classification become one-hot, as in the paper's likelihood.
@@ -206,16 +209,16 @@ class HeldOut:
             )
         return cls(target - mean, var)
 
-    def by_output(self, per_output: bool) -> HeldOut:
+    def by_output(self, per_output: bool) -> Residuals:
         """The same as (k, m): a row for each of the k outputs at dim 1, or one row for all."""
         if not per_output:
-            return HeldOut(self.error.reshape(1, -1), self.var.reshape(1, -1))
+            return Residuals(self.error.reshape(1, -1), self.var.reshape(1, -1))
         if self.error.dim() < 2:
             raise ValueError(
                 "`per_output=True` needs predictions of shape (batch, outputs, ...), not "
                 f"{tuple(self.error.shape)}."
             )
-        return HeldOut(*(x.movedim(1, 0).flatten(1) for x in (self.error, self.var)))
+        return Residuals(*(x.movedim(1, 0).flatten(1) for x in (self.error, self.var)))
 
     def check_variances(self, reason: str) -> None:
         """An error if any variance is 0."""
@@ -317,7 +320,7 @@ class VarianceScale(Calibrator):
         cls, prediction: Prediction, target: Tensor, *, per_output: bool = False
     ) -> VarianceScale:
         """The factor for held-out data; one for each output if `per_output`."""
-        data = HeldOut.of(prediction, target).by_output(per_output)
+        data = Residuals.of(prediction, target).by_output(per_output)
         data.check_variances(
             "which no factor can correct; use `AffineVariance`, which also adds a constant."
         )
@@ -353,7 +356,7 @@ class AffineVariance(Calibrator):
         cls, prediction: Prediction, target: Tensor, *, per_output: bool = False
     ) -> AffineVariance:
         """Factor and constant for held-out data; a pair for each output if `per_output`."""
-        data = HeldOut.of(prediction, target, least=3).by_output(per_output)
+        data = Residuals.of(prediction, target, least=3).by_output(per_output)
         data.check_errors()
         exact = int(((data.error == 0) & (data.var == 0)).sum())
         if exact:
@@ -481,7 +484,7 @@ class IsotonicQuantiles(Calibrator):
         cls, prediction: Prediction, target: Tensor, *, per_output: bool = False
     ) -> IsotonicQuantiles:
         """The levels of held-out data, of all outputs together or of each if `per_output`."""
-        data = HeldOut.of(prediction, target).by_output(per_output)
+        data = Residuals.of(prediction, target).by_output(per_output)
         data.check_variances(
             "which have no quantiles; apply `AffineVariance` first, which adds a constant."
         )
@@ -571,7 +574,7 @@ class Temperature(Calibrator):
         logits = _logits(prediction)
         mean, var = (tensor.detach().cpu().double() for tensor in mean_and_var(logits))
         labels = check_labels(mean, target)
-        HeldOut.of(logits, mean)  # finite, not negative, enough of them
+        Residuals.of(logits, mean)  # finite, not negative, enough of them
 
         def nearly(t: Tensor) -> Tensor:  # (1,)
             """Exact without variances; with them the mean of a softmax is about this one's."""

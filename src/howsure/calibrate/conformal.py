@@ -18,8 +18,8 @@ from torch import Tensor
 from howsure.calibrate.calibrators import (
     CalibratedPrediction,
     Calibrator,
-    HeldOut,
     Labels,
+    Residuals,
     check_labels,
     check_uncalibrated,
     mean_and_var,
@@ -199,7 +199,7 @@ class Conformal(GroupedScores):
             groups: A label for each input, whole numbers or strings.
             joint: Cover all outputs of an input at once.
         """
-        scores = HeldOut.of(prediction, target).scores
+        scores = Residuals.of(prediction, target).scores
         shape = tuple(scores.shape[1:])
         if joint:
             scores = scores.reshape(len(scores), -1).amax(1)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.calibrate.calibrators import HeldOut, mean_and_var
+from howsure.calibrate.calibrators import Residuals, mean_and_var
 from howsure.calibrate.conformal import around
 from howsure.files import check_unpacked_size, write_atomically
 from howsure.prediction import Prediction
@@ -90,13 +90,13 @@ class AdaptiveConformal:
         Call it after `interval` with the same prediction. A target that comes late is judged by
         the interval that it would have now.
         """
-        for score in HeldOut.of(prediction, target, least=1).scores:
+        for score in Residuals.of(prediction, target, least=1).scores:
             self._step(score)
         return self
 
     def start(self, prediction: Prediction, target: Tensor) -> AdaptiveConformal:
         """Takes the scores of held-out data, so that the first intervals are finite."""
-        scores = HeldOut.of(prediction, target).scores[-self.window :]
+        scores = Residuals.of(prediction, target).scores[-self.window :]
         self.reset()._begin(scores.clone())
         return self
 
