@@ -9,14 +9,7 @@ from torch import nn
 
 import howsure as hs
 from exports import EXAMPLE, QUIET, needs_onnx
-from howsure.deploy.export import (
-    ExportError,
-    export,
-    is_rounding,
-    read_metadata,
-    relative_difference,
-    scales_of,
-)
+from howsure.deploy.export import ExportError, differences, export, read_metadata
 from nets import perceptron, small_image_net
 
 pytestmark = QUIET
@@ -140,19 +133,19 @@ def test_example_draws_masks_without_howsure(suffix, tmp_path):
 
 
 def test_rounding_of_means_explains_tiny_variances_only():
-    rounding = 1e-6
-    tiny, moved = torch.tensor([1e-11]), torch.tensor([1.5e-11])
-    assert relative_difference(tiny, moved, 1e-11) > 0.1
-    assert is_rounding("model_var", tiny, moved, rounding)
-    assert not is_rounding("mean", tiny, moved, rounding)
-    large = torch.tensor([1e-2])
-    assert not is_rounding("model_var", large, large * 1.001, rounding)
-    assert not is_rounding("model_var", tiny, torch.tensor([float("nan")]), rounding)
-    assert not is_rounding("model_var", tiny, tiny[:0], rounding)
-    assert relative_difference(tiny, tiny[:0], 1.0) == float("inf")
+    one, none, nan = torch.ones(1), torch.zeros(1), torch.tensor([torch.nan])
+    tiny, moved, large = torch.tensor([1e-11]), torch.tensor([1.5e-11]), torch.tensor([1e-2])
+    assert differences([none, none, tiny], [none, none, moved])[2] == pytest.approx(0.5)
+    assert differences([one, none, tiny], [one, none, moved])[2] == 1e-5
+    assert differences([one, none, large], [1.001 * one, none, 1.001 * large]) == pytest.approx(
+        [1e-3, 0, 1e-3], rel=1e-3
+    )
+    assert not differences([one, none, tiny], [one, none, nan])[2] <= 1
+    assert differences([one, none, tiny], [one, none, tiny[:0]])[2] == float("inf")
+    assert differences([one / 0, none, tiny], [one / 0, none, tiny]) == [0, 0, 0]
 
 
 def test_a_part_that_is_0_is_measured_by_the_total_variance():
     mean, data, model = torch.zeros(2, 1), torch.full((2, 1), 4.0), torch.zeros(2, 1)
-    assert scales_of([mean, data, model]) == [2.0, 4.0, 4.0]
-    assert relative_difference(model, model + 4e-7, 4.0) == pytest.approx(1e-7)
+    moved = [mean + 2e-7, data + 2e-6, model + 4e-7]
+    assert differences([mean, data, model], moved) == pytest.approx([1e-7, 5e-7, 1e-7], rel=0.1)

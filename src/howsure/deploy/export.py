@@ -48,7 +48,7 @@ FIELDS = ("mean", "data_var", "model_var")
 MASKS = ("fixed", "inputs")
 # The name of a file's description.
 KEY = "howsure"
-# Largest difference to eager, relative to what `scales_of` says.
+# Largest relative difference to eager; see `differences`.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 # Runs a file as a user would.
 Run = Callable[[Sequence[Tensor]], list[Tensor]]
@@ -116,31 +116,31 @@ def export(
             _import(package)
         if compiled:
             raise ExportError("`compiled=True` goes with a `.pt2` file.")
-    if not hasattr(uncertain, "setup"):
-        kind = type(uncertain).__name__
-        raise ExportError(f"Wrap the {kind} first: `export(Uncertain(model, noise), x, path)`.")
-    flat = Flat(uncertain, example, masks_as_inputs=masks == "inputs")
-    with torch.no_grad():
-        program, batch = make_program(flat, any_batch)
-    about = describe(flat, batch, units)
-    if path.suffix == ".onnx":
         write, load = _write_onnx, _load_onnx
     else:
         write, load = (_write_package, _load_package) if compiled else (_write_pt2, _load_pt2)
+    if not hasattr(uncertain, "setup"):
+        kind = type(uncertain).__name__
+        raise ExportError(f"Wrap the {kind} first: `export(Uncertain(model, noise), x, path)`.")
+    flat = FlatPrediction(uncertain, example, masks_as_inputs=masks == "inputs")
+    with torch.no_grad():
+        program, batch = make_program(flat, any_batch)
+    about = describe(flat, batch, units)
     with tempfile.TemporaryDirectory() as folder:
         trial = Path(folder) / path.name
         write(trial, program, about)
         difference = compare(flat, batch, load(trial), path)
         write_atomically(path, lambda file: file.write(trial.read_bytes()))
-    return Exported(path, tuple(flat.input_names), tuple(flat.output_names), batch, difference)
+    names = tuple(port.name for port in flat.inputs)
+    return Exported(path, names, tuple(flat.outputs), batch, difference)
 
 
 # A prediction as a function from tensors to named tensors.
 
 
 @dataclass(frozen=True, eq=False)
-class MaskInput:
-    """An input of a program that says which units of a site are kept.
+class Input:
+    """An input of a program: a tensor of the model's input, or the mask of a dropout site.
 
     A mask has a number for every unit, and a unit is kept where its number is at least the site's
     rate. So uniform numbers between 0 and 1 give dropout at the tuned rate, and a mask of 0 and 1
@@ -148,38 +148,58 @@ class MaskInput:
 
     Attributes:
         name: Its name in the program, unique: two sites can differ in dots and underscores alone.
-        site: The layer, as `Uncertain.describe` lists it.
-        place: Which of the setup's sites it is.
-        rate: The rate below which a number means that the unit is dropped.
-        batch_axis: The axis with a row for each input; `None` where all inputs share a mask.
-        drawn: What the setup's seed gives, of shape (samples, [batch,] *units).
+        example: A tensor like it; of a mask the seed's, of shape (samples, [batch,] *units).
+        batch_axis: The axis with a row for each sample; `None` if there is none.
+        place: Its number among the leaves of the model's input, or among the setup's sites.
+        site: Of a mask: the layer, as `Uncertain.describe` lists it.
+        rate: Of a mask: the rate below which a number means that the unit is dropped.
     """
 
     name: str
-    site: str
-    place: int
-    rate: float
+    example: Tensor
     batch_axis: int | None
-    drawn: Tensor
+    place: int
+    site: str | None = None
+    rate: float = 0.0
+
+    def rows(self, count: int) -> Tensor:
+        """The example with `count` rows, which repeat as often as needed."""
+        if self.batch_axis is None or self.example.shape[self.batch_axis] == count:
+            return self.example
+        index = torch.arange(count) % self.example.shape[self.batch_axis]
+        return self.example.index_select(self.batch_axis, index)
+
+    def stand_in(self, size: int) -> Tensor:
+        """A tensor of no memory with another batch size: tracing looks at shapes only."""
+        if self.batch_axis is None:
+            return self.example
+        shape = list(self.example.shape)
+        shape[self.batch_axis] = size
+        return self.example.new_empty(1).expand(shape)
+
+    def describe(self) -> dict[str, object]:
+        """What a file says about it."""
+        dtype = str(self.example.dtype).removeprefix("torch.")
+        about = {"name": self.name, "shape": list(self.example.shape), "dtype": dtype}
+        if self.site is None:
+            return about
+        return {**about, "site": self.site, "rate": self.rate, "batch_axis": self.batch_axis}
 
 
-class Flat:
-    """A wrapper's prediction for inputs shaped like an example.
+class FlatPrediction:
+    """A wrapper's prediction for inputs shaped like an example, from tensors to tensors.
 
     Attributes:
         uncertain: The wrapper, with the setup that its method takes for the example.
         method: Its method; never "auto".
-        masks: The inputs that are masks.
-        tensors: The example's tensors, then the masks.
-        batch_axes: The axis of each along which the batch lies; `None` where there is none.
-        input_names: The names of all tensors.
-        output_names: The names of mean, data and model variance of every output.
+        inputs: The example's tensors, then the masks.
+        outputs: The names of mean, data and model variance of every output.
     """
 
     def __init__(self, uncertain: Uncertain, example: object, *, masks_as_inputs: bool) -> None:
         self._leaves, self._spec = pytree.tree_flatten(example)
-        self._places = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
-        if not self._places:
+        places = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
+        if not places:
             raise ExportError("`example` has no tensor; give an input as the model takes it.")
         with torch.no_grad():  # Finds what a trace needs, too.
             first = uncertain(*(example if type(example) is tuple else (example,)))
@@ -191,34 +211,38 @@ class Flat:
         self.method, setup = _choose(uncertain, example)
         self.uncertain = copy.copy(uncertain)
         self.uncertain.setup, self.uncertain.method = setup, self.method
-        self.masks = _mask_inputs(setup, self.method, example) if masks_as_inputs else ()
-        inputs = [self._leaves[place].detach() for place in self._places]
-        batch = len(inputs[0]) if inputs[0].dim() else 0
-        self.tensors = [*inputs, *(mask.drawn for mask in self.masks)]
-        self.batch_axes = [
-            *(0 if tensor.dim() and len(tensor) == batch else None for tensor in inputs),
-            *(mask.batch_axis for mask in self.masks),
-        ]
-        leaves = pytree.tree_leaves_with_path(example)
-        keys = [path for path, leaf in leaves if isinstance(leaf, Tensor)]
-        words = ["_".join(key_text(key) for key in path) for path in keys]
-        names = [word if word and not word[0].isdigit() else f"x{word}" for word in words]
-        self.input_names = [*names, *(mask.name for mask in self.masks)]
-        self.output_names = [
+        keys = [key for key, leaf in pytree.tree_leaves_with_path(example) if torch.is_tensor(leaf)]
+        tensors = [self._leaves[place].detach() for place in places]
+        self.batch = len(tensors[0]) if tensors[0].dim() else 0
+        self.inputs: list[Input] = []
+        for place, tensor, key in zip(places, tensors, keys, strict=True):
+            word = "_".join(map(key_text, key))
+            name = word if word and not word[0].isdigit() else f"x{word}"
+            axis = 0 if tensor.dim() and len(tensor) == self.batch else None
+            self.inputs.append(Input(name, tensor, axis, place))
+        if masks_as_inputs:
+            self.inputs += _masks(setup, self.method, example)
+        self.outputs = [
             f"{field}{path}" for field in FIELDS for path in paths(getattr(first, field))
         ]
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether the masks are inputs."""
+        return self.inputs[-1].site is not None
 
     def input_of(self, tensors: Sequence[Tensor]) -> Any:
         """The model's input made of the first tensors; everything else in it is fixed."""
         leaves = list(self._leaves)
-        for place, tensor in zip(self._places, tensors, strict=False):
-            leaves[place] = tensor
+        for port, tensor in zip(self.inputs, tensors, strict=True):
+            if port.site is None:
+                leaves[port.place] = tensor
         return pytree.tree_unflatten(leaves, self._spec)
 
     def eager(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The outputs as the wrapper itself gives them."""
         with torch.no_grad():
-            if self.masks:
+            if self.has_masks:
                 return self.predict(self.uncertain.setup, tensors)
             x = self.input_of(tensors)
             return _flatten(self.uncertain(*(x if type(x) is tuple else (x,))))
@@ -226,33 +250,17 @@ class Flat:
     def predict(self, setup: Setup, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The same by a given setup, without what a file does not hold."""
         x = self.input_of(tensors)
-        if self.masks:
-            given = tensors[len(self._places) :]
+        if self.has_masks:
             # What stands for a site without dropout is not looked at.
-            uniforms = [given[0]] * len(setup.sites(x))
-            for mask, tensor in zip(self.masks, given, strict=True):
-                uniforms[mask.place] = tensor
+            uniforms = [tensors[-1]] * len(setup.sites(x))
+            for port, tensor in zip(self.inputs, tensors, strict=True):
+                if port.site is not None:
+                    uniforms[port.place] = tensor
             setup = setup.with_(uniforms=tuple(uniforms))
         result = replace(self.method(setup, x), details=None, std_error=None)
         for calibrator in self.uncertain.calibrators:
             result = calibrator(result)
         return _flatten(result)
-
-    def rows(self, count: int) -> list[Tensor]:
-        """The example's tensors with `count` rows, which repeat as often as needed."""
-        return [
-            t if axis is None else t.index_select(axis, torch.arange(count) % t.shape[axis])
-            for t, axis in zip(self.tensors, self.batch_axes, strict=True)
-        ]
-
-    def stand_ins(self, size: int) -> list[Tensor]:
-        """Tensors of no memory with another batch size: tracing looks at shapes only."""
-        return [
-            t
-            if axis is None
-            else t.new_empty(1).expand(*t.shape[:axis], size, *t.shape[axis + 1 :])
-            for t, axis in zip(self.tensors, self.batch_axes, strict=True)
-        ]
 
 
 def _flatten(prediction: Prediction) -> list[Tensor]:
@@ -292,7 +300,7 @@ def _choose(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
     return method, setup
 
 
-def _mask_inputs(setup: Setup, method: Method, x: object) -> tuple[MaskInput, ...]:
+def _masks(setup: Setup, method: Method, x: object) -> list[Input]:
     """One input for every site that drops anything."""
     if not method.draws_masks:
         names = [method.name for method in METHODS.values() if method.draws_masks]
@@ -305,27 +313,26 @@ def _mask_inputs(setup: Setup, method: Method, x: object) -> tuple[MaskInput, ..
     batch = None if setup.shared_masks else batch_size(x)
     axis = None if batch is None else 1
     drawn = draw_uniforms(sites, setup.samples or SAMPLES, setup.seed, batch=batch)
-    inputs = tuple(
-        MaskInput(f"mask{i}_" + re.sub(r"\W", "_", site.name), site.name, i, rate, axis, uniforms)
+    masks = [
+        Input(f"mask{i}_" + re.sub(r"\W", "_", site.name), uniforms, axis, i, site.name, rate)
         for i, (site, rate, uniforms) in enumerate(zip(sites, rates, drawn, strict=True))
         if rate > 0
-    )
-    if not inputs:
+    ]
+    if not masks:
         raise ExportError("All dropout rates are 0, so there are no masks to take as inputs.")
-    return inputs
+    return masks
 
 
 # The program.
 
 
 def make_program(
-    flat: Flat, any_batch: bool | None
+    flat: FlatPrediction, any_batch: bool | None
 ) -> tuple[torch.export.ExportedProgram, int | None]:
     """The prediction as torch's own program, and the batch size that it needs; `None` for any.
 
     `any_batch=None` takes the example's batch size where it must be fixed.
     """
-    batch = flat.tensors[0].shape[0] if flat.tensors[0].dim() else 0
     if any_batch is not False:
         try:
             return _program_for_any_batch(flat), None
@@ -333,25 +340,29 @@ def make_program(
             if any_batch:
                 raise ExportError(
                     f"The program depends on the batch size: {error} Use `any_batch=False` for a "
-                    f"program that takes batches of {batch}."
+                    f"program that takes batches of {flat.batch}."
                 ) from error
-    graph = _name_ports(_trace(flat, flat.tensors), flat)
-    return torch.export.export(graph, tuple(flat.tensors), strict=False), batch
+    examples = tuple(port.example for port in flat.inputs)
+    graph = _name_ports(_trace(flat, examples), flat)
+    return torch.export.export(graph, examples, strict=False), flat.batch
 
 
-def _program_for_any_batch(flat: Flat) -> torch.export.ExportedProgram:
-    graph = for_any_batch(lambda size: _trace(flat, flat.stand_ins(size)), 0)
-    graph = _name_ports(graph, flat)
+def _program_for_any_batch(flat: FlatPrediction) -> torch.export.ExportedProgram:
+    def trace(size: int) -> GraphModule:
+        return _trace(flat, [port.stand_in(size) for port in flat.inputs])
+
+    graph = _name_ports(for_any_batch(trace, 0), flat)
+    examples = tuple(port.rows(3) for port in flat.inputs)  # A batch of 1 would be taken as fixed.
     batch = torch.export.Dim("batch")
-    shapes = tuple(None if axis is None else {axis: batch} for axis in flat.batch_axes)
-    examples = tuple(flat.rows(3))  # A batch of 1 would be taken as fixed.
+    axes = [port.batch_axis for port in flat.inputs]
+    shapes = tuple(None if axis is None else {axis: batch} for axis in axes)
     try:
         return torch.export.export(graph, examples, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # Its errors have no common class.
         raise BatchSizeMattersError(f"{error}".partition("\n")[0]) from error
 
 
-def _trace(flat: Flat, tensors: Sequence[Tensor]) -> GraphModule:
+def _trace(flat: FlatPrediction, tensors: Sequence[Tensor]) -> GraphModule:
     setup = flat.uncertain.setup
     # All samples, and all rows, at once: a file has one graph, not pieces.
     setup = setup.with_(chunk=setup.chunk or setup.samples or MOST_SAMPLES)
@@ -364,14 +375,13 @@ def _trace(flat: Flat, tensors: Sequence[Tensor]) -> GraphModule:
         ) from error
 
 
-def _name_ports(graph: GraphModule, flat: Flat) -> GraphModule:
+def _name_ports(graph: GraphModule, flat: FlatPrediction) -> GraphModule:
     """The graph with named inputs and a dict of named outputs."""
     nodes = list(graph.graph.nodes)
-    inputs = [node for node in nodes if node.op == "placeholder"]
-    for node, name in zip(inputs, flat.input_names, strict=True):
-        node.target = name
-    outputs = nodes[-1].args[0]
-    nodes[-1].args = (dict(zip(flat.output_names, outputs, strict=True)),)
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    for node, port in zip(placeholders, flat.inputs, strict=True):
+        node.target = port.name
+    nodes[-1].args = (dict(zip(flat.outputs, nodes[-1].args[0], strict=True)),)
     graph.recompile()
     return graph
 
@@ -379,17 +389,17 @@ def _name_ports(graph: GraphModule, flat: Flat) -> GraphModule:
 # The file's description of itself: noise, rates, units, method, as JSON.
 
 
-def describe(flat: Flat, batch: int | None, units: str | None) -> dict[str, Any]:
+def describe(flat: FlatPrediction, batch: int | None, units: str | None) -> dict[str, Any]:
     """Everything that tells how the variances were made, as plain data."""
     setup = flat.uncertain.setup
-    sites = setup.sites(flat.input_of(flat.tensors)) if setup.rate is not None else ()
+    x = flat.input_of([port.example for port in flat.inputs])
+    sites = setup.sites(x) if setup.rate is not None else ()
     rates = setup.rates(sites) if sites else ()
     try:
         noise: object = to_config(setup.noise)
     except TypeError:  # A function, which is no plain data, by its name.
         noise = repr(setup.noise)
-    count = len(flat.tensors) - len(flat.masks)
-    named = list(zip(flat.input_names, flat.tensors, strict=True))[:count]
+    plain = ("samples", "seed", "prediction", "task", "tolerance")
     return {
         "howsure": howsure.__version__,
         "torch": torch.__version__,
@@ -398,34 +408,14 @@ def describe(flat: Flat, batch: int | None, units: str | None) -> dict[str, Any]
         "noise_units": "variance, in the square of the input's units",
         "rates": {site.name: rate for site, rate in zip(sites, rates, strict=True)},
         "residual_var": encode(setup.residual_var),
-        "samples": setup.samples,
-        "seed": setup.seed,
-        "prediction": setup.prediction,
-        "task": setup.task,
-        "tolerance": setup.tolerance,
-        "calibrators": [
-            {key: encode(value) for key, value in calibrator.state().items()}
-            for calibrator in flat.uncertain.calibrators
-        ],
+        **{name: getattr(setup, name) for name in plain},
+        "calibrators": [encode(calibrator.state()) for calibrator in flat.uncertain.calibrators],
         "units": units,
         "batch": batch,
-        "inputs": [{"name": name, **_shape(tensor)} for name, tensor in named],
-        "masks": [
-            {
-                "name": mask.name,
-                "site": mask.site,
-                "rate": mask.rate,
-                "batch_axis": mask.batch_axis,
-                **_shape(mask.drawn),
-            }
-            for mask in flat.masks
-        ],
-        "outputs": flat.output_names,
+        "inputs": [port.describe() for port in flat.inputs if port.site is None],
+        "masks": [port.describe() for port in flat.inputs if port.site is not None],
+        "outputs": flat.outputs,
     }
-
-
-def _shape(tensor: Tensor) -> dict[str, object]:
-    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
@@ -448,7 +438,7 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
 # The three kinds of files: how each is written, and run as a user would.
 
 
-def _write_pt2(path: Path, program: torch.export.ExportedProgram, about: dict[str, object]) -> None:
+def _write_pt2(path: Path, program: torch.export.ExportedProgram, about: dict[str, Any]) -> None:
     torch.export.save(program, path, extra_files={f"{KEY}.json": json.dumps(about)})
 
 
@@ -458,7 +448,7 @@ def _load_pt2(path: Path) -> Run:
 
 
 def _write_package(
-    path: Path, program: torch.export.ExportedProgram, about: dict[str, object]
+    path: Path, program: torch.export.ExportedProgram, about: dict[str, Any]
 ) -> None:
     write_package(program, str(path))
     with zipfile.ZipFile(path, "a") as archive:
@@ -473,14 +463,11 @@ def _load_package(path: Path) -> Run:
 
 def _write_onnx(path: Path, program: torch.export.ExportedProgram, about: dict[str, Any]) -> None:
     names = [item["name"] for item in (*about["inputs"], *about["masks"])]
+    outputs = about["outputs"]
     with _quiet():
         try:
             converted = torch.onnx.export(
-                program,
-                dynamo=True,
-                verbose=False,
-                input_names=names,
-                output_names=about["outputs"],
+                program, dynamo=True, verbose=False, input_names=names, output_names=outputs
             )
         except Exception as error:
             # What the exporter has to say, without the colors of a terminal and its advice.
@@ -495,7 +482,7 @@ def _write_onnx(path: Path, program: torch.export.ExportedProgram, about: dict[s
     graph: Any = converted.model.graph
     finals = {id(value) for value in graph.outputs}
     for value in (value for node in graph for value in node.outputs):
-        if value.name in about["outputs"] and id(value) not in finals:
+        if value.name in outputs and id(value) not in finals:
             value.name = f"{value.name}_inside"
     model = converted.model_proto
     model.metadata_props.add(key=KEY, value=json.dumps(about))
@@ -508,8 +495,7 @@ def _load_onnx(path: Path) -> Run:
 
     def run(tensors: Sequence[Tensor]) -> list[Tensor]:
         arrays = [tensor.detach().cpu().numpy() for tensor in tensors]
-        outputs = session.run(None, dict(zip(names, arrays, strict=True)))
-        return [torch.from_numpy(array) for array in outputs]
+        return list(map(torch.from_numpy, session.run(None, dict(zip(names, arrays, strict=True)))))
 
     return run
 
@@ -538,66 +524,58 @@ def _quiet() -> Iterator[None]:
 # The written file against the wrapper itself: the same numbers, or an error.
 
 
-def compare(flat: Flat, batch: int | None, run: Run, path: Path) -> float:
+def compare(flat: FlatPrediction, batch: int | None, run: Run, path: Path) -> float:
     """The largest relative difference to eager; an error if it is too large."""
-    count = len(flat.tensors[0]) if flat.tensors[0].dim() else 1
-    worst = 0.0
+    count, worst = flat.batch or 1, 0.0
     for size in [count] if batch is not None else [count, 1, 2 * count + 1]:
-        tensors = flat.tensors if size == count else flat.rows(size)
+        tensors = [port.rows(size) for port in flat.inputs]
         expected = flat.eager(tensors)
-        means = expected[: len(expected) // 3]
-        # How far the rounding of many operations may move a mean.
-        rounding = 10 * torch.finfo(expected[0].dtype).eps * max(map(_largest, means), default=0.0)
-        outputs = run(tensors)
-        for name, eager, written, scale in zip(
-            flat.output_names, expected, outputs, scales_of(expected), strict=True
-        ):
-            allowed = _TOLERANCE.get(eager.dtype, 1e-2)
-            difference = relative_difference(eager, written, scale)
-            if difference > allowed and is_rounding(name, eager, written, rounding):
-                difference = allowed
-            if not difference <= allowed:
+        relative = differences(expected, run(tensors))
+        for name, output, difference in zip(flat.outputs, expected, relative, strict=True):
+            if not difference <= _allowed(output):
                 raise ExportError(
                     f"`{path.name}` gives another `{name}` than the wrapper for {size} inputs, by "
                     f"{difference:.1e} of its largest value; it was not written. Please report "
                     "it, and try `any_batch=False`."
                 )
-            worst = max(worst, difference)
+        worst = max(worst, *relative)
     return worst
 
 
-def scales_of(outputs: list[Tensor]) -> list[float]:
-    """What differences are relative to: the largest mean or std, and the largest total variance.
+def differences(expected: Sequence[Tensor], written: Sequence[Tensor]) -> list[float]:
+    """max |a - b| of all means, then data variances, then model variances, relative to a scale.
 
-    A part of the variance that is 0, or nearly, is no scale for itself.
+    That of a mean is the largest mean or std, that of a variance the largest total variance: a part
+    of the variance that is 0, or nearly, is no scale for itself. Another shape is infinitely far.
+
+    Where samples are almost equal, their variance is rounding: if means move by d, it moves by at
+    most d**2 + 2 d std. Such a difference counts at most as what is allowed.
     """
-    count = len(outputs) // 3
-    means, data, model = (outputs[k * count : (k + 1) * count] for k in range(3))
+    count = len(expected) // 3
+    means, data, model = (expected[k * count : (k + 1) * count] for k in range(3))
     totals = [_largest(one + two) for one, two in zip(data, model, strict=True)]
-    pairs = zip(means, totals, strict=True)
-    return [*(max(_largest(mean), total**0.5) for mean, total in pairs), *totals, *totals]
+    stds = [total**0.5 for total in totals]
+    scales = [*(max(_largest(m), s) for m, s in zip(means, stds, strict=True)), *totals, *totals]
+    # How far the rounding of many operations may move a mean.
+    moved = 10 * torch.finfo(expected[0].dtype).eps * max(map(_largest, means), default=0.0)
+    relative: list[float] = []
+    for number, (a, b, scale) in enumerate(zip(expected, written, scales, strict=True)):
+        if a.shape != b.shape:
+            relative.append(float("inf"))
+            continue
+        b = b.to(a)
+        apart = torch.where(a == b, 0, (a - b).abs())  # infinities that are equal
+        difference = _largest(apart) / max(scale, torch.finfo(a.dtype).tiny)
+        is_variance = number >= count
+        if is_variance and bool((apart <= moved * (moved + 2 * a.clamp(min=0).sqrt())).all()):
+            difference = min(difference, _allowed(a))
+        relative.append(difference)
+    return relative
+
+
+def _allowed(output: Tensor) -> float:
+    return _TOLERANCE.get(output.dtype, 1e-2)
 
 
 def _largest(tensor: Tensor) -> float:
     return float(tensor.abs().max()) if tensor.numel() else 0.0
-
-
-def relative_difference(expected: Tensor, written: Tensor, scale: float) -> float:
-    """max |a - b| / scale; infinity for other shapes, NaN for NaN."""
-    if expected.shape != written.shape:
-        return float("inf")
-    if expected.numel() == 0 or torch.equal(expected, written.to(expected)):
-        return 0.0
-    apart = _largest(expected - written.to(expected))
-    return apart / max(scale, torch.finfo(expected.dtype).tiny)
-
-
-def is_rounding(name: str, expected: Tensor, written: Tensor, rounding: float) -> bool:
-    """Whether moved means explain another variance: samples that are almost equal have such ones.
-
-    If means move by d, the variance of their samples moves by at most d**2 + 2 d std.
-    """
-    if name.startswith("mean") or expected.shape != written.shape:
-        return False
-    apart = (expected - written.to(expected)).abs()
-    return bool((apart <= rounding * (rounding + 2 * expected.clamp(min=0).sqrt())).all())

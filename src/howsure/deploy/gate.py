@@ -75,7 +75,24 @@ class Gate:
         """
         if not 0 < k < float("inf"):
             raise ValueError(f"`k` is {k}; give a positive number, such as 5.")
-        mean = _held_out_mean(variances, by)
+        total, count = None, 0
+        for batch in [variances] if isinstance(variances, Tensor) else variances:
+            if batch.dim() == 0 or not bool(((batch >= 0) & batch.isfinite()).all()):
+                raise ValueError(
+                    "`variances` has no batch dimension, or is negative, NaN or infinite "
+                    "somewhere; give the total variances of held-out predictions, (N, ...)."
+                )
+            value = batch.detach().cpu().double()  # not every device has float64
+            part = (value.sqrt() if by == "std" else value).sum(0)
+            if total is not None and part.shape != total.shape:
+                raise ValueError(
+                    f"`variances` has outputs of the shapes {tuple(total.shape)} and "
+                    f"{tuple(part.shape)}; all batches must have the same."
+                )
+            total, count = part if total is None else total + part, count + len(batch)
+        if total is None or count == 0:
+            raise ValueError("`variances` is empty; give the variances of held-out predictions.")
+        mean = (total / count).to(torch.get_default_dtype())
         return cls(k * (mean.mean() if joint else mean), tuple(mean.shape), by, joint)
 
     @classmethod
@@ -119,19 +136,15 @@ class Gate:
         Of a prediction it takes the total variance, or the joint novelty. A variance that is NaN
         or negative is not trusted.
         """
-        if isinstance(var, Prediction):
-            var = self._measured(var)
+        if isinstance(var, Prediction) and self.by == "novelty":
+            if var.joint_novelty is None:
+                raise ValueError("This prediction has no novelty; `fit` the model first.")
+            var = var.joint_novelty
+        elif isinstance(var, Prediction):
+            var = var.total_var
         value, limit = self.uncertainty(var), self.threshold
         limit = limit.to(value.device) if isinstance(limit, Tensor) else limit
         return (value <= limit) & (value >= 0)
-
-    def _measured(self, prediction: Prediction) -> Tensor:
-        """What of a prediction the gate is about."""
-        if self.by != "novelty":
-            return prediction.total_var
-        if prediction.joint_novelty is None:
-            raise ValueError("This prediction has no novelty; `fit` the model first.")
-        return prediction.joint_novelty
 
     def select(self, mean: Tensor, var: Tensor, fallback: float | Tensor = 0.0) -> Tensor:
         """`mean` where it is trusted, else `fallback`."""
@@ -209,25 +222,3 @@ def blend(
     mixed = torch.lerp(m2, m1, weight)
     # An estimate of weight 0 may be NaN or infinite.
     return Moments(torch.where(weight == 0, m2, torch.where(weight == 1, m1, mixed)), blended)
-
-
-def _held_out_mean(variances: Tensor | Iterable[Tensor], by: By) -> Tensor:  # (*outputs)
-    """The mean uncertainty of each output, summed in float64."""
-    total, count = None, 0
-    for batch in [variances] if isinstance(variances, Tensor) else variances:
-        if batch.dim() == 0 or not bool(((batch >= 0) & batch.isfinite()).all()):
-            raise ValueError(
-                "`variances` has no batch dimension, or is negative, NaN or infinite somewhere; "
-                "give the total variances of held-out predictions, (N, ...)."
-            )
-        value = batch.detach().cpu().double()  # not every device has float64
-        part = (value.sqrt() if by == "std" else value).sum(0)
-        if total is not None and part.shape != total.shape:
-            raise ValueError(
-                f"`variances` has outputs of the shapes {tuple(total.shape)} and "
-                f"{tuple(part.shape)}; all batches must have the same."
-            )
-        total, count = part if total is None else total + part, count + len(batch)
-    if total is None or count == 0:
-        raise ValueError("`variances` is empty; give the variances of held-out predictions.")
-    return (total / count).to(torch.get_default_dtype())

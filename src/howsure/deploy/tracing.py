@@ -147,25 +147,13 @@ def _pair(sizes: Sequence[int]) -> list[int]:
     return list(sizes) * (2 // len(sizes))
 
 
-def silu_backward(grad: Tensor, input: Tensor) -> Tensor:
-    """The gradient of x s(x), with the sigmoid s."""
-    s = torch.sigmoid(input)
-    return grad * s * (1 + input * (1 - s))
-
-
-def mish_backward(grad: Tensor, input: Tensor) -> Tensor:
-    """The gradient of x t(x), with t the tanh of the softplus."""
-    t = torch.tanh(torch.nn.functional.softplus(input))
-    return grad * (t + input * torch.sigmoid(input) * (1 - t * t))
-
-
 DECOMPOSITIONS: dict[OpOverload, Callable[..., object]] = {
     aten.convolution_backward.default: convolution_backward,
     aten.avg_pool2d_backward.default: avg_pool2d_backward,
     aten.max_pool2d_with_indices_backward.default: max_pool2d_backward,
-    aten.silu_backward.default: silu_backward,
-    aten.mish_backward.default: mish_backward,
 }
+# Those that torch has itself.
+_OF_TORCH = (aten.silu_backward.default, aten.mish_backward.default)
 # What compiled programs take besides.
 COMPILED = {**DECOMPOSITIONS, aten.convolution_backward.default: _few_channels_backward}
 
@@ -211,7 +199,9 @@ def traced(
         with _RealDraws():
             return [output.detach() for output in function(*inputs)]
 
-    make = make_fx(drawn, dict(decompositions), tracing_mode="real", _allow_non_fake_inputs=True)
+    others = torch.export.default_decompositions()
+    table = {**{op: others[op] for op in _OF_TORCH}, **decompositions}
+    make = make_fx(drawn, table, tracing_mode="real", _allow_non_fake_inputs=True)
     with _plain_operations(), mode, enable_python_dispatcher():
         graph = make(*stand_ins)
     # The graph keeps the mode, and a weight to which the mode has a weak reference refuses
