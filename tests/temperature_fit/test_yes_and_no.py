@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure.report.outcomes import decisions, outcome_of
+from howsure.report.outcomes import outcome_of
 
 STD = 0.3
 
@@ -129,7 +129,7 @@ def test_a_rate_can_be_fitted_and_a_report_written(net, kind):
     right = (p.mean.argmax(1) if kind == "two logits" else p.mean > 0.5).float()
     expected = float((right.flatten() == held_out[0][1].flatten()).double().mean())
     outcome = outcome_of(p, held_out[0][1], task)
-    assert float(1 - decisions(outcome).wrong.mean()) == pytest.approx(expected)
+    assert float(1 - outcome.decisions.wrong.mean()) == pytest.approx(expected)
     assert hs.report.build(sure, held_out, show_progress=False).task == task
 
 

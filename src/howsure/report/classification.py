@@ -1,83 +1,180 @@
-"""What a report says of a classification: its numbers in words, at every noise level."""
+"""What a report says of a classification at every noise level: numbers, charts, single cases."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from howsure import metrics
+from howsure import metrics, plots
+from howsure.plots.canvas import label, legend, prepared, series
+from howsure.plots.theme import LIGHT
 from howsure.report import readings
-from howsure.report.charts import classification_charts
-from howsure.report.options import Levels
-from howsure.report.outcomes import Decisions, Outcome, decisions
-from howsure.report.readings import Measured, measured, percent
+from howsure.report.cases import Case, Cases, number
+from howsure.report.charts import draw_levels, evenly_spaced, sparsification_charts, sweep_charts
+from howsure.report.options import Levels, Options
+from howsure.report.outcomes import Decisions, Outcome
+from howsure.report.readings import metric, percent
 from howsure.report.regression import data_share
-from howsure.report.values import Metric, View
+from howsure.report.values import Cell, Chart, Metric
 
-_BINS = 15
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-
-def views(outcomes: Sequence[Outcome], levels: Levels) -> list[View]:
-    """One view for each noise level."""
-    decided = [decisions(outcome) for outcome in outcomes]
-    numbers = [metric_list(*pair) for pair in zip(outcomes, decided, strict=True)]
-    charts = classification_charts(decided, levels)
-    return [View(headline(m), tuple(m), c) for m, c in zip(numbers, charts, strict=True)]
+HEADLINE = ("Mean confidence", "AUROC of errors, by entropy", "Variance from the sensor")
+_GROUPS = 10
 
 
-def metric_list(outcome: Outcome, seen: Decisions) -> list[Metric]:
+def numbers(outcome: Outcome) -> list[Metric]:
     """The numbers with their readings, the most telling first."""
-    rows, target = seen.probabilities, seen.target
-    classes, n = rows.shape[1], outcome.inputs
-    right = float(metrics.accuracy(rows, target))
-    confidence = float(seen.confidence.mean())
-    var = outcome.var.movedim(1, -1).flatten(0, 1)
+    made, inputs = outcome.decisions, len(outcome.mean)
+    rows, target, wrong = made.probabilities, made.target, made.wrong
+    classes, accuracy = rows.shape[1], metrics.accuracy(rows, target)
 
     def finds_errors(name: str, uncertainty: Tensor) -> Metric:
-        found = measured(metrics.misclassification_auroc, uncertainty, rows, target)
-        return found.metric(f"AUROC of errors, by {name}", readings.detection, percent)
+        auroc = partial(metrics.misclassification_auroc, uncertainty, rows, target)
+        return metric(f"AUROC of errors, by {name}", auroc, readings.detection, form=percent)
 
+    def order(ause: float) -> str:
+        return readings.order(ause, float(metrics.ause(wrong, torch.zeros_like(wrong))))
+
+    ause = partial(metrics.ause, wrong, made.entropy)
+    ece = partial(metrics.ece, rows, target)
+    nll = partial(metrics.categorical_nll, rows, target)
+    brier = partial(metrics.brier, rows, target, reduction="sum")
     return [
-        Measured(right).metric(
-            "Accuracy", lambda v: f"{percent(v)} of the classes are right.", percent
+        metric("Accuracy", lambda: accuracy, readings.accuracy, form=percent),
+        metric(
+            "Mean confidence",
+            made.confidence.mean,
+            readings.confidence,
+            float(accuracy),
+            inputs,
+            form=percent,
         ),
-        Measured(confidence).metric(
-            "Mean confidence", lambda v: readings.confidence(v, right, n), percent
-        ),
-        finds_errors("entropy", seen.entropy),
-        finds_errors("std", seen.std),
-        _order(seen),
-        measured(metrics.ece, rows, target, bins=_BINS).metric(
-            "ECE, 15 bins", readings.gap, percent
-        ),
-        measured(metrics.categorical_nll, rows, target).metric(
-            "NLL of the class", lambda v: readings.log_loss(v, classes)
-        ),
-        measured(metrics.brier, rows, target, reduction="sum").metric(
-            "Brier score, sum over classes", lambda v: readings.brier(v, classes)
-        ),
-        measured(metrics.one_hot_nll, rows, var, target).metric(
+        finds_errors("entropy", made.entropy),
+        finds_errors("std", made.std),
+        metric("AUSE, by entropy", ause, order),
+        metric("ECE, 15 bins", ece, readings.gap, form=percent),
+        metric("NLL of the class", nll, readings.log_loss, classes),
+        metric("Brier score, sum over classes", brier, readings.brier, classes),
+        metric(
             "One-hot NLL, mean over classes",
-            lambda _: "The likelihood by which the paper compares methods; lower is better.",
+            partial(metrics.one_hot_nll, rows, made.var, target),
+            "The likelihood by which the paper compares methods; lower is better.",
         ),
-        Measured(float(seen.std.mean())).metric(
-            "Mean std of the winning probability",
-            lambda v: f"The winning probability typically varies by {percent(v)}.",
-        ),
+        metric("Mean std of the winning probability", made.std.mean, readings.winning_std),
         data_share(outcome),
     ]
 
 
-def headline(rows: Sequence[Metric]) -> tuple[str, ...]:
-    """The three sentences that matter most: size, order, source."""
-    chosen = ("Mean confidence", "AUROC of errors, by entropy", "Variance from the sensor")
-    by_name = {row.name: row for row in rows}
-    return tuple(by_name[name].reading for name in chosen if by_name[name].value is not None)
+def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
+    """The charts by question, each at every level."""
+    decided = [outcome.decisions for outcome in outcomes]
+    order = decided[levels.start].confidence.argsort(stable=True)
+    chosen = order[evenly_spaced(len(order))]
+    groups = min(_GROUPS, len(order))
+
+    def reliability(ax: Axes, made: Decisions) -> None:
+        plots.confidence(made.probabilities, made.target, ax=ax)
+
+    def wrong_by_entropy(ax: Axes, made: Decisions) -> None:
+        parts = made.entropy.argsort(stable=True).tensor_split(groups)
+        entropy, wrong = (
+            torch.stack([values[part].mean() for part in parts]).numpy()
+            for values in (made.entropy, made.wrong)
+        )
+        prepared(ax)
+        series(ax, entropy, wrong, 0, "wrong")
+        ax.set(xlim=(0, None), ylim=(0, 1))
+        label(ax, "entropy, in nats", "share wrong")
+
+    def winning_probabilities(ax: Axes, made: Decisions) -> None:
+        confidence, std, wrong = (t[chosen] for t in (made.confidence, made.std, made.wrong))
+        rank = torch.arange(1, len(chosen) + 1)
+        low, high = ((confidence + s * 1.96 * std).clamp(0, 1) for s in (-1, 1))
+        prepared(ax)
+        ax.vlines(rank, low, high, color=LIGHT.muted, linewidth=2, label="95 % interval")
+        for name, where, mark, marker in (
+            ("right", wrong == 0, 2, "o"),
+            ("wrong", wrong == 1, 1, "x"),
+        ):
+            look = {"color": LIGHT.mark(mark).colour, "markersize": 3.5, "label": name}
+            ax.plot(rank[where], confidence[where], marker, **look)
+        ax.set_ylim(0, 1)
+        label(ax, "rank of the confidence", "probability")
+        legend(ax)
+
+    curves = {
+        "mean confidence": [float(made.confidence.mean()) for made in decided],
+        "accuracy": [float(1 - made.wrong.mean()) for made in decided],
+    }
+    return [
+        draw_levels(
+            "reliability",
+            "Are the probabilities calibrated?",
+            "How often the predicted class is right, for predictions of equal confidence. Below "
+            "the diagonal the network is too sure, above it too unsure.",
+            reliability,
+            decided,
+        ),
+        sparsification_charts(
+            [(made.wrong, {"by entropy": made.entropy, "by std": made.std}) for made in decided],
+            "Share of wrong predictions",
+        ),
+        draw_levels(
+            "spread",
+            "Are unsure predictions wrong more often?",
+            f"Predictions in {groups} groups of equal size, by the entropy of their "
+            "probabilities. The curve should rise.",
+            wrong_by_entropy,
+            decided,
+        ),
+        draw_levels(
+            "bands",
+            "Winning probabilities with their intervals",
+            f"Probability of the predicted class for {len(chosen)} predictions, sorted by it at "
+            "the stated noise, with its 95 % interval.",
+            winning_probabilities,
+            decided,
+        ),
+        *sweep_charts(levels, curves, "share of 1"),
+    ]
 
 
-def _order(seen: Decisions) -> Metric:
-    chance = measured(metrics.ause, seen.wrong, torch.zeros_like(seen.wrong)).value or 0.0
-    found = measured(metrics.ause, seen.wrong, seen.entropy)
-    return found.metric("AUSE, by entropy", lambda v: readings.order(v, chance))
+def cases(outcome: Outcome, options: Options) -> Cases:
+    """Every input with its class; a dense output has many, whose numbers are averaged."""
+    inputs, made = len(outcome.mean), outcome.decisions
+    classes, names = options.output_names(outcome.mean.shape[1]), options.input_names(inputs)
+    confidence, std, doubt, wrong = (
+        t.reshape(inputs, -1).mean(1) for t in (made.confidence, made.std, made.entropy, made.wrong)
+    )
+
+    def written(labels: Tensor) -> str:
+        return classes[int(labels[0])] if len(labels) == 1 else "several"
+
+    def describe(i: int) -> Case:
+        says, truth = (written(t.reshape(inputs, -1)[i]) for t in (made.choice, made.target))
+        share = float(wrong[i])
+        result = {0.0: "right", 1.0: "wrong"}.get(share, f"{percent(share)} wrong")
+        numbers = [float(t[i]) for t in (confidence, std, doubt)]
+        row = (Cell(names[i], float(i)), Cell(says), Cell(truth), Cell(result, share))
+        first = f"says {says}, is {truth}" if share else f"says {says}"
+        lines = (first, f"{percent(numbers[0])} ± {percent(numbers[1])}")
+        return Case(names[i], (*row, *map(number, numbers)), lines)
+
+    texts, numeric = ("case", "prediction", "target", "result"), ("probability", "std", "entropy")
+    # Wrong ones first, and among them the surest.
+    badness = wrong + wrong.sign() + confidence
+    return Cases(
+        columns={**dict.fromkeys(texts, False), **dict.fromkeys(numeric, True)},
+        describe=describe,
+        doubt=doubt,
+        badness=badness,
+        error=badness,
+        wrong=wrong > 0,
+        worst="Wrong predictions, the surest of them first.",
+    )

@@ -5,27 +5,30 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from howsure.fit import Fit
 from howsure.fit.validation_data import pairs_of
 from howsure.noise import sample_of
+from howsure.noise import scaled as scaled_noise
 from howsure.prediction import Prediction, concatenated
 from howsure.progress import progress
 from howsure.report import classification, regression
-from howsure.report.cases import as_images, cases_of
+from howsure.report.cases import as_images
 from howsure.report.charts import search_chart
-from howsure.report.options import Levels, Options, scaled
-from howsure.report.outcomes import Outcome, outcome_of, output_choices, separate_outputs
+from howsure.report.options import Levels, Options
+from howsure.report.outcomes import outcome_of
 from howsure.report.reproduce import code_of, facts, settings_of, state_of
-from howsure.report.values import Report, Share, View
+from howsure.report.values import Chart, Metric, Report, Share, View
 from howsure.trees import as_call
 from howsure.uncertain import Uncertain
 
 _DEFAULTS = Options()
+# Up to so many outputs can be looked at one by one.
+_SEPARATE = 4
+# Sources with a row of their own; what is left is added up.
+_ROWS = 12
 
 
 def build(
@@ -45,21 +48,29 @@ def build(
         audit: An `Audit` of the same model, or its `to_dict()`.
         show_progress: Show a bar.
     """
-    pairs = _all_pairs(loader)
+    if not (isinstance(audit, Mapping) or audit is None or hasattr(audit, "to_dict")):
+        raise TypeError(
+            f"`audit` is a {type(audit).__name__}; give the result of `howsure.audit`, or its "
+            "`to_dict()`."
+        )
+    batches = list(loader)
+    if not batches:
+        raise ValueError("The loader is empty; there is nothing to report on.")
+    pairs = list(pairs_of(batches))
     target = torch.cat([y for _, y in pairs])
     levels = options.levels(sure.setup.noise)
     factors = progress(levels.factors, show_progress, "report")
-    runs = [_predicted(sure, factor, pairs, levels.added) for factor in factors]
-    pictured = replace(options, images=_images(pairs, options))
-    whole = [concatenated(batches) for batches in runs]
-    found = _judged(whole, target, sure.setup.task, levels, pictured)
+    predictions = [_predicted(sure, factor, pairs, levels.added) for factor in factors]
+    if options.images is None:
+        options = replace(options, images=_pictures([x for x, _ in pairs]))
+    shown = predictions[levels.start]
     settings, state = settings_of(sure, options), state_of(sure)
     return replace(
-        found,
-        facts=(*facts(sure, whole[levels.start], len(target)), ("Noise levels", str(levels))),
-        search=search_chart(sure.last_fit) if isinstance(sure.last_fit, Fit) else None,
-        budget=shares_of(runs[levels.start]),
-        audit=_as_dict(audit),
+        _report(predictions, target, sure.setup.task, levels, options),
+        facts=(*facts(sure, shown, len(target)), ("Noise levels", str(levels))),
+        search=search_chart(sure.last_fit),
+        budget=shares_of(shown),
+        audit=getattr(audit, "to_dict", lambda: audit)(),
         settings=settings,
         code=code_of(settings, has_state=state is not None),
         state=state,
@@ -87,17 +98,30 @@ def from_predictions(
     ordered = dict(sorted(predictions.items()))
     levels = Levels(tuple(map(float, ordered)), options.inputs == "clean")
     facts = (("Data", f"{len(target):,} inputs with targets"), ("Noise levels", str(levels)))
-    return replace(_judged(list(ordered.values()), target, task, levels, options), facts=facts)
+    return replace(_report([*ordered.values()], target, task, levels, options), facts=facts)
 
 
-def _judged(
+def _report(
     predictions: Sequence[Prediction], target: Tensor, task: str, levels: Levels, options: Options
 ) -> Report:
     """What predictions and truth alone tell."""
+    kind = regression if task == "regression" else classification
     outcomes = [outcome_of(prediction, target, task) for prediction in predictions]
-    outputs, views = _views(outcomes, levels, options, task)
-    cases = cases_of(outcomes[levels.start], options, task)
-    names = options.input_names(len(target))
+    count = outcomes[0].mean.shape[1]
+    names = options.output_names(count)
+    # All outputs together and, if there are a few, each.
+    outputs, by_output = ("all outputs" if kind is regression else "all classes",), [outcomes]
+    if kind is regression and 1 < count <= _SEPARATE:
+        outputs += names
+        by_output += [[outcome.output(k) for outcome in outcomes] for k in range(count)]
+    views = [
+        [
+            _view(kind.numbers(outcome), charts, kind.HEADLINE)
+            for outcome, *charts in zip(by_level, *kind.charts(by_level, levels), strict=True)
+        ]
+        for by_level in by_output
+    ]
+    cases = kind.cases(outcomes[levels.start], options)
     return Report(
         title=options.title,
         task=task,
@@ -105,101 +129,64 @@ def _judged(
         levels=levels.names,
         start=levels.start,
         outputs=outputs,
-        views=views,
+        views=tuple(zip(*views, strict=True)),
         cases=cases.table(options.cases),
-        galleries=cases.galleries(options.gallery, names, options.images),
+        galleries=cases.galleries(options.gallery, options.images),
         notes=predictions[levels.start].notes,
     )
 
 
-def _all_pairs(loader: Iterable[object]) -> list[tuple[object, Tensor]]:
-    batches = list(loader)
-    if not batches:
-        raise ValueError("The loader is empty; there is nothing to report on.")
-    return list(pairs_of(batches))
+def _view(metrics: Sequence[Metric], charts: Sequence[Chart], headline: Sequence[str]) -> View:
+    readings = {metric.name: metric.reading for metric in metrics if metric.value is not None}
+    lines = tuple(readings[name] for name in headline if name in readings)
+    return View(lines, tuple(metrics), tuple(charts))
 
 
 @torch.no_grad()
 def _predicted(
     sure: Uncertain, factor: float, pairs: Sequence[tuple[object, Tensor]], added: bool
-) -> list[Prediction]:
+) -> Prediction:
     """The predictions of all batches at one level; the user's object is not changed."""
+    setup = sure.setup
+    noise = setup.noise if factor == 1 else scaled_noise(setup.noise, factor * factor)
     at_level = copy.copy(sure)
-    noise = scaled(sure.setup.noise, factor)
-    at_level.setup = sure.setup.with_(noise=noise)
+    at_level.setup = setup.with_(noise=noise)
     # One stream of numbers for every level: what differs between levels is the noise's size.
-    generator = torch.Generator().manual_seed(sure.setup.seed)
-    axis = sure.setup.batch_dim
-    seen = (sample_of(noise, x, generator, batch_dim=axis) if added else x for x, _ in pairs)
-    calls = map(as_call, seen)
-    return [at_level(*args, **kwargs) for args, kwargs in calls]
+    generator = torch.Generator().manual_seed(setup.seed)
+    batches = []
+    for x, _ in pairs:
+        if added:
+            x = sample_of(noise, x, generator, batch_dim=setup.batch_dim)
+        args, kwargs = as_call(x)
+        batches.append(at_level(*args, **kwargs))
+    return concatenated(batches)
 
 
-def _views(
-    outcomes: Sequence[Outcome], levels: Levels, options: Options, task: str
-) -> tuple[tuple[str, ...], tuple[tuple[View, ...], ...]]:
-    """Names of the outputs, and what is said by level and output."""
-    names = options.output_names(outcomes[0].mean.shape[1])
-    if task != "regression":
-        views = classification.views(outcomes, levels)
-        return ("all classes",), tuple((view,) for view in views)
-    by_output = zip(*separate_outputs(outcomes), strict=True)
-    columns = [regression.views(column, levels) for column in by_output]
-    return output_choices(outcomes[0], names), tuple(zip(*columns, strict=True))
-
-
-def _images(pairs: Sequence[tuple[object, Tensor]], options: Options) -> Tensor | None:
-    """The pictures that the user gave, or the inputs if they are pictures."""
-    if options.images is not None:
-        return options.images
-    tensors = [x for x, _ in pairs if isinstance(x, Tensor)]
-    if len(tensors) < len(pairs) or len({tuple(x.shape[1:]) for x in tensors}) > 1:
+def _pictures(batches: Sequence[object]) -> Tensor | None:
+    """The inputs, if they are pictures of one size."""
+    tensors = [x for x in batches if isinstance(x, Tensor)]
+    if len(tensors) < len(batches) or len({x.shape[1:] for x in tensors}) > 1:
         return None
     inputs = torch.cat(tensors)
     return inputs if as_images(inputs) is not None else None
 
 
-def _as_dict(audit: Any) -> Mapping[str, object] | None:
-    if audit is None or isinstance(audit, Mapping):
-        return audit
-    if not hasattr(audit, "to_dict"):
-        raise TypeError(
-            f"`audit` is a {type(audit).__name__}; give the result of `howsure.audit`, or its "
-            "`to_dict()`."
-        )
-    return audit.to_dict()
-
-
-# Sources with a row of their own; what is left is added up.
-_ROWS = 12
-
-
-def shares_of(batches: Sequence[Prediction]) -> tuple[Share, ...]:
+def shares_of(prediction: Prediction) -> tuple[Share, ...]:
     """Each source's share of the summed variance, largest first; empty if there is no budget.
 
-    Of a classification it is the budget of the logits. Batches that differ in their sources have
-    no common budget.
+    Of a classification it is the budget of the logits.
     """
-    own = [batch if batch.logits is None else batch.logits for batch in batches]
-    budgets = [batch.sources for batch in own if batch.sources is not None]
-    if len(budgets) != len(batches) or len({budget.names for budget in budgets}) != 1:
+    budget = (prediction if prediction.logits is None else prediction.logits).sources
+    if budget is None:
         return ()
-    first = budgets[0]
-    variances = torch.cat([b.variances.flatten(2).double().cpu() for b in budgets], 1)
-    by_source = variances.mean((1, 2))
-    total = float(by_source.sum())
+    variances = budget.variances.double().cpu().flatten(1).mean(1)
+    total = float(variances.sum())
     if total == 0:
         return ()
-    rows = [
-        Share(name, kind, v / total, v)
-        for name, kind, v in zip(first.names, first.kinds, by_source.tolist(), strict=True)
-    ]
+    sources = zip(budget.names, budget.kinds, variances.tolist(), strict=True)
+    rows = [Share(name, kind, var / total, var) for name, kind, var in sources]
     rows.sort(key=lambda row: -row.share)
-    return (*rows[:_ROWS], *_rest(rows[_ROWS:]))
-
-
-def _rest(rows: Sequence[Share]) -> tuple[Share, ...]:
-    if not rows:
-        return ()
-    share, variance = sum(r.share for r in rows), sum(r.variance for r in rows)
-    return (Share(f"{len(rows)} others", "", share, variance),)
+    if rest := rows[_ROWS:]:
+        share, variance = sum(row.share for row in rest), sum(row.variance for row in rest)
+        rows[_ROWS:] = [Share(f"{len(rest)} others", "", share, variance)]
+    return tuple(rows)

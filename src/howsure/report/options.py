@@ -9,8 +9,6 @@ from typing import Literal
 
 from torch import Tensor
 
-from howsure import noise as noises
-
 
 @dataclass(frozen=True)
 class Levels:
@@ -28,25 +26,26 @@ class Levels:
     @property
     def start(self) -> int:
         """The level that is shown first: the stated noise, or the one nearest to it."""
-        return min(range(len(self.factors)), key=lambda i: _distance(self.factors[i]))
+        distances = [abs(math.log(f)) if f > 0 else math.inf for f in self.factors]
+        return distances.index(min(distances))
 
     @property
     def names(self) -> tuple[str, ...]:
         """The labels of the slider."""
         return tuple(f"× {factor:g}" for factor in self.factors)
 
-    def __len__(self) -> int:
-        return len(self.factors)
-
     def __str__(self) -> str:
         """The levels in words."""
-        if len(self) == 1:
+        if len(self.factors) == 1:
             return "one"
-        listed = ", ".join(f"{factor:g}" for factor in self.factors)
+        multiples = ", ".join(f"{factor:g}" for factor in self.factors)
         if self.added:
-            return f"{listed} times the sensor's std, added to the inputs and assumed by the method"
+            return (
+                f"{multiples} times the sensor's std, added to the inputs and assumed by the method"
+            )
         return (
-            f"{listed} times the sensor's std, assumed by the method; the inputs stay as they are"
+            f"{multiples} times the sensor's std, assumed by the method; the inputs stay as they "
+            "are"
         )
 
 
@@ -98,33 +97,22 @@ class Options:
 
     def levels(self, noise: object) -> Levels:
         """The multiples, ascending; without a noise there is nothing to multiply."""
-        if noise is None:
-            return Levels((1.0,))
-        factors = {float(level) for level in self.noise_levels} | {1.0}
-        return Levels(tuple(sorted(factors)), self.inputs == "clean")
+        factors = {1.0} if noise is None else {1.0, *map(float, self.noise_levels)}
+        return Levels(tuple(sorted(factors)), noise is not None and self.inputs == "clean")
 
     def output_names(self, count: int) -> tuple[str, ...]:
         """A name for every output or class."""
-        return _checked(self.names, count, "names", "outputs") or tuple(map(str, range(count)))
+        return self._one_for_each("names", count, "outputs") or tuple(map(str, range(count)))
 
     def input_names(self, count: int) -> tuple[str, ...]:
         """A name for every input."""
-        names = _checked(self.case_names, count, "case_names", "inputs")
+        names = self._one_for_each("case_names", count, "inputs")
         return names or tuple(f"#{i}" for i in range(count))
 
-
-def _checked(names: Sequence[str], count: int, option: str, what: str) -> tuple[str, ...]:
-    if names and len(names) != count:
-        raise ValueError(
-            f"`{option}` has {len(names)} names for {count} {what}; give one for each."
-        )
-    return tuple(str(name) for name in names)
-
-
-def scaled(noise: object, factor: float) -> object:
-    """The noise with `factor` times its std, of one or several inputs."""
-    return noise if factor == 1 else noises.scaled(noise, factor * factor)
-
-
-def _distance(factor: float) -> float:
-    return abs(math.log(factor)) if factor > 0 else math.inf
+    def _one_for_each(self, option: str, count: int, what: str) -> tuple[str, ...]:
+        names = tuple(map(str, getattr(self, option)))
+        if names and len(names) != count:
+            raise ValueError(
+                f"`{option}` has {len(names)} names for {count} {what}; give one for each."
+            )
+        return names

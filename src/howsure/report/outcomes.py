@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +13,23 @@ from howsure.fit.objectives import check_targets
 from howsure.prediction import Prediction, class_dim, entropy
 from howsure.trees import TensorTree
 
-# Up to so many outputs can be looked at one by one.
-_SEPARATE = 4
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """Every decision of a classification: one for each input, or for each pixel of it."""
+
+    probabilities: Tensor  # (n, classes)
+    var: Tensor  # (n, classes)
+    target: Tensor  # (n,)
+    confidence: Tensor  # (n,), probability of the predicted class
+    choice: Tensor  # (n,)
+    std: Tensor  # (n,), of that probability
+    entropy: Tensor  # (n,)
+
+    @property
+    def wrong(self) -> Tensor:
+        """1 where the predicted class is not the target."""
+        return (self.choice != self.target).double()
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +54,9 @@ class Outcome:
         return self.data_var + self.model_var
 
     @property
-    def inputs(self) -> int:
-        """The number of inputs."""
-        return self.mean.shape[0]
+    def student(self) -> dict[str, float]:
+        """What metrics need to know of the distribution of the errors."""
+        return {"degrees_of_freedom": self.degrees_of_freedom}
 
     @property
     def error(self) -> Tensor:
@@ -51,52 +65,42 @@ class Outcome:
 
     def output(self, index: int) -> Outcome:
         """One output of a regression."""
-        return replace(
-            self, **{name: getattr(self, name)[:, index : index + 1] for name in _FIELDS}
-        )
+        parts = {name: getattr(self, name) for name in ("mean", "data_var", "model_var", "target")}
+        return replace(self, **{name: part[:, [index]] for name, part in parts.items()})
 
-
-_FIELDS = ("mean", "data_var", "model_var", "target")
+    @functools.cached_property
+    def decisions(self) -> Decisions:
+        """The decisions of a classification, elements of all inputs together."""
+        rows, var = (t.movedim(1, -1).flatten(0, 1) for t in (self.mean, self.var))
+        confidence, choice = rows.max(1)
+        std = var.gather(1, choice.unsqueeze(1)).squeeze(1).sqrt()
+        return Decisions(rows, var, self.target.flatten(), confidence, choice, std, entropy(rows))
 
 
 def outcome_of(prediction: Prediction, target: Tensor, task: str) -> Outcome:
     """The outcome of one prediction; one clear sentence if it cannot be judged."""
-    check_targets(prediction, target, "gaussian" if task == "regression" else "categorical")
-    mean, data_var, model_var = (
-        _only_tensor(getattr(prediction, name)) for name in ("mean", "data_var", "model_var")
+    is_regression = task == "regression"
+    check_targets(prediction, target, "gaussian" if is_regression else "categorical")
+    (mean,) = TensorTree(prediction.mean).tensors
+    data_var, model_var = (
+        torch.as_tensor((TensorTree(part).tensors or [part])[0]).expand_as(mean)
+        for part in (prediction.data_var, prediction.model_var)
     )
-    data_var, model_var = (torch.as_tensor(v).expand_as(mean) for v in (data_var, model_var))
     for name, value in (("mean", mean), ("variance", data_var + model_var)):
         if not bool(value.isfinite().all()):
             raise ValueError(f"The predicted {name} contains NaN or infinity; nothing can be said.")
-    if task == "regression":
-        mean, data_var, model_var = (_as_outputs(t) for t in (mean, data_var, model_var))
-        nu = prediction.degrees_of_freedom
-        return Outcome(mean, data_var, model_var, _as_outputs(target), nu)
+    if is_regression:
+        mean, data_var, model_var, target = map(_as_outputs, (mean, data_var, model_var, target))
+        return Outcome(mean, data_var, model_var, target, prediction.degrees_of_freedom)
+    parts = (mean, data_var, model_var)
     entropies = prediction.expected_entropy
     if entropies is not None and entropies.shape == mean.shape:  # "no" and "yes" of every element
-        classes = torch.stack([1 - mean, mean], 1)
-        data_var, model_var = (torch.stack([var, var], 1) for var in (data_var, model_var))
+        parts = (torch.stack(pair, 1) for pair in zip((1 - mean, *parts[1:]), parts, strict=True))
     else:
-        axis = class_dim(mean)
-        classes, data_var, model_var = (t.movedim(axis, 1) for t in (mean, data_var, model_var))
+        parts = (part.movedim(class_dim(mean), 1) for part in parts)
+    classes, data_var, model_var = map(_as_outputs, parts)
     labels = target.detach().cpu().reshape(len(target), -1).long()
-    classes, data_var, model_var = (_as_outputs(t) for t in (classes, data_var, model_var))
     return Outcome(classes, data_var, model_var, labels)
-
-
-def separate_outputs(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
-    """The outcomes of all outputs together and, if there are a few, of each, by level."""
-    count = outcomes[0].mean.shape[1]
-    if not 1 < count <= _SEPARATE:
-        return [[outcome] for outcome in outcomes]
-    return [[outcome, *(outcome.output(k) for k in range(count))] for outcome in outcomes]
-
-
-def output_choices(outcome: Outcome, names: Sequence[str]) -> tuple[str, ...]:
-    """What can be chosen: all outputs, and each if there are a few; as `separate_outputs`."""
-    few = 1 < outcome.mean.shape[1] <= _SEPARATE
-    return ("all outputs", *names) if few else ("all outputs",)
 
 
 def _as_outputs(tensor: Tensor) -> Tensor:  # (inputs, outputs, elements)
@@ -104,33 +108,3 @@ def _as_outputs(tensor: Tensor) -> Tensor:  # (inputs, outputs, elements)
     if tensor.dim() == 1:
         tensor = tensor.unsqueeze(1)
     return tensor.reshape(tensor.shape[0], tensor.shape[1], -1)
-
-
-def _only_tensor(tree: object) -> Any:
-    tensors = TensorTree(tree).tensors
-    return tensors[0] if tensors else tree
-
-
-@dataclass(frozen=True, eq=False)
-class Decisions:
-    """Every decision of an outcome: one for each input, or for each pixel of it."""
-
-    probabilities: Tensor  # (n, classes)
-    target: Tensor  # (n,)
-    confidence: Tensor  # (n,), probability of the predicted class
-    choice: Tensor  # (n,)
-    std: Tensor  # (n,), of that probability
-    entropy: Tensor  # (n,)
-
-    @property
-    def wrong(self) -> Tensor:
-        """1 where the predicted class is not the target."""
-        return (self.choice != self.target).double()
-
-
-def decisions(outcome: Outcome) -> Decisions:
-    """The decisions, elements of all inputs together."""
-    rows, var = (t.movedim(1, -1).flatten(0, 1) for t in (outcome.mean, outcome.var))
-    confidence, choice = rows.max(1)
-    std = var.gather(1, choice.unsqueeze(1)).squeeze(1).sqrt()
-    return Decisions(rows, outcome.target.flatten(), confidence, choice, std, entropy(rows))

@@ -1,26 +1,34 @@
-"""The page: one template with the report's values, its styles and its script in one file."""
+"""The page: one template with the report's values, its styles and its script in one file.
+
+An audit is read as plain data, so that one from a file looks like one that was just made. A number
+with its interval is a dictionary {value, low, high}; other dictionaries inside a row become columns
+of their own.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from howsure.files import write_atomically
-from howsure.report.audit_tables import audit_section
 from howsure.report.charts import variables
 from howsure.report.readings import percent, short
 from howsure.report.reproduce import STATE_FILE
 from howsure.report.values import Cell, Report, Table
+
+_TITLES = {"rows": "Methods against Monte Carlo", "layers": "Layer by layer"}
+_ESTIMATE = {"value", "low", "high"}
 
 
 def write(path: str | Path, report: Report) -> Path:
@@ -54,57 +62,28 @@ def to_html(report: Report) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
-        "words": _words,
+        "sentence": _sentence,
         "percent": percent,
         "short": short,
-        "sort_key": _sort_key,
+        # A number that JavaScript reads.
+        "sort_key": lambda value: repr(float(f"{value:.9g}")).replace("inf", "Infinity"),
         "with_ids": _with_ids,
         "json": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
     }
     script = _asset("report.js")
-    page = environment.from_string(_asset("template.html")).render(
+    return environment.from_string(_asset("template.html")).render(
         report=report,
-        all_levels=_all_levels(report),
-        audit=audit_section(report.audit),
+        audit=_audit_section(report.audit),
         light=Markup(variables(dark=False)),
         dark=Markup(variables(dark=True)),
         style=Markup(_asset("report.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
     )
-    return _with_shared_styles(page)
 
 
-def _with_shared_styles(page: str) -> str:
-    """The page with one rule for every style of its drawings, which repeat a few of them often."""
-    names: dict[str, str] = {}
-
-    def as_class(style: re.Match[str]) -> str:
-        return f' class="{names.setdefault(style[1], f"s{len(names)}")}"'
-
-    def change(drawing: re.Match[str]) -> str:
-        return re.sub(
-            "<[^>]+>", lambda tag: re.sub(r' style="([^"]*)"', as_class, tag[0]), drawing[0]
-        )
-
-    page = re.sub(r"<svg viewBox=.*?</svg>", change, page, flags=re.DOTALL)
-    rules = "".join(f".{name}{{{style}}}\n" for style, name in names.items())
-    head, end, rest = page.partition("</style>\n</head>")
-    return head + rules + end + rest
-
-
-def _all_levels(report: Report) -> Table:
-    """Every metric at every level, for all outputs together; it needs no script."""
-    by_level = [views[0].metrics for views in report.views]
-    rows = [
-        (Cell(group[0].name), *(Cell(metric.text) for metric in group))
-        for group in zip(*by_level, strict=True)
-    ]
-    return Table(("metric", *report.levels), tuple(rows), (False, *(True for _ in report.levels)))
-
-
-def _words(line: str) -> Markup:
-    """A sentence; what stands between backticks is code."""
+def _sentence(line: str) -> Markup:
+    """Words of a person; what stands between backticks is code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(line))))
 
 
@@ -113,12 +92,80 @@ def _with_ids(svg: str, place: str) -> Markup:
     return Markup(re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{place}-", svg))
 
 
-def _sort_key(value: float) -> str:
-    """A number that JavaScript reads."""
-    if math.isfinite(value):
-        return repr(float(f"{value:.9g}"))
-    return "Infinity" if value > 0 else "-Infinity"
-
-
 def _asset(name: str) -> str:
     return resources.files("howsure.report").joinpath(name).read_text(encoding="utf-8")
+
+
+class AuditSection(NamedTuple):
+    """An audit as the page shows it."""
+
+    sentences: list[str]
+    facts: list[tuple[str, str]]
+    tables: list[tuple[str, Table]]
+
+
+def _audit_section(audit: Mapping[str, Any] | None) -> AuditSection | None:
+    """What the page shows of an audit; nothing if there is none."""
+    if not audit:
+        return None
+    verdict = audit.get("verdict", ())
+    sentences = [verdict] if isinstance(verdict, str) else [*verdict]
+    section = AuditSection([*sentences, *(audit.get("notes") or ())], [], [])
+    for key, value in audit.items():
+        if key in ("verdict", "notes") or value in (None, [], (), {}, ""):
+            continue
+        if not isinstance(value, list | tuple):
+            section.facts.append((_words(key), _text(value)))
+        elif all(isinstance(row, Mapping) for row in value):
+            section.tables.append((_TITLES.get(key, _words(key)), _table(value)))
+        elif all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):
+            section.facts.extend((f"{_words(key)}: {name}", str(why)) for name, why in value)
+    return section
+
+
+def _table(rows: Sequence[Mapping[str, object]]) -> Table:
+    """A table of dictionaries; columns in the order of their first appearance."""
+    flat = [_flattened(row) for row in rows]
+    keys = [*dict.fromkeys(key for row in flat for key, value in row.items() if value is not None)]
+    cells = tuple(tuple(_cell(row.get(key)) for key in keys) for row in flat)
+    numeric = tuple(any(row[i].value is not None for row in cells) for i in range(len(keys)))
+    return Table(tuple(keys), cells, numeric)
+
+
+def _flattened(row: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    # A label already names the method and its options.
+    repeated = ("method", "options") if "label" in row else ()
+    columns: dict[str, object] = {}
+    for key, value in row.items():
+        if isinstance(value, Mapping) and set(value) != _ESTIMATE:
+            columns |= _flattened(value, f"{prefix}{_words(key)}, ") if key not in repeated else {}
+        elif key not in repeated:
+            columns[f"{prefix}{_words(key)}"] = value
+    return columns
+
+
+def _cell(value: Any) -> Cell:
+    number = value["value"] if isinstance(value, Mapping) else value
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    return Cell(_text(value), float(number) if is_number else None)
+
+
+def _text(value: Any) -> str:
+    """A value in few characters."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else short(value)
+    if isinstance(value, Mapping) and set(value) == _ESTIMATE:
+        return f"{short(value['value'])} ({short(value['low'])} to {short(value['high'])})"
+    if isinstance(value, Mapping):
+        parts = {key: part for key, part in value.items() if part not in (None, {}, "")}
+        return ", ".join(f"{_words(key)}: {_text(part)}" for key, part in parts.items())
+    return ", ".join(map(_text, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _words(key: object) -> str:
+    """A key as a reader would write it."""
+    return str(key).replace("_", " ")

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ParamSpec, SupportsFloat
+from typing import SupportsFloat
 
 from howsure.report.values import Metric
-
-P = ParamSpec("P")
 
 # Factors on the std up to which a deviation is called slight, and clear; beyond it is large.
 _SLIGHT, _CLEAR = 1.25, 2.0
@@ -61,17 +58,18 @@ def coverage(observed: float, level: float, inputs: int) -> str:
     error = math.sqrt(level * (1 - level) / inputs)
     if abs(observed - level) <= _CHANCE * error:
         return f"{covers}: as promised, as far as {inputs:,} inputs can tell."
+    if observed in (0, 1):
+        off = "far" if observed == 0 else "somewhat"
+    else:  # by the factor on the std that would put the coverage right
+        off = degree(_reach(level) / _reach(observed))
     if observed < level:
-        return f"{covers}: {_needed(observed, level)} too sure."
-    return f"{covers}: {_needed(observed, level)} too unsure; its error bars could be smaller."
+        return f"{covers}: {off} too sure."
+    return f"{covers}: {off} too unsure; its error bars could be smaller."
 
 
-def _needed(observed: float, level: float) -> str:
-    """How far off, by the factor on the std that would put the coverage right."""
-    if not 0 < observed < 1:
-        return "far" if observed == 0 else "somewhat"
-    promised, found = (NormalDist().inv_cdf((1 + p) / 2) for p in (level, observed))
-    return degree(promised / found)
+def _reach(level: float) -> float:
+    """Half the width, in std, of the central interval that holds `level` of a Gaussian."""
+    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def spread(std: float, rmse: float) -> str:
@@ -104,6 +102,16 @@ def likelihood(nll: float, constant: float) -> str:
         f"Worse than one constant error bar, which at best scores {short(constant)}; recalibrate "
         "the variance."
     )
+
+
+def accuracy(share: float) -> str:
+    """The accuracy itself."""
+    return f"{percent(share)} of the classes are right."
+
+
+def winning_std(std: float) -> str:
+    """How much the probability of the predicted class varies."""
+    return f"The winning probability typically varies by {percent(std)}."
 
 
 def error_size(rmse: float, spread_of_targets: float) -> str:
@@ -221,28 +229,20 @@ def detection(auroc: float) -> str:
     return f"A wrong prediction is less sure than a right one in {percent(auroc)} of such pairs."
 
 
-UNDEFINED = "–"
+def metric(
+    name: str,
+    value: Callable[[], SupportsFloat],
+    reading: Callable[..., str] | str,
+    *context: object,
+    form: Callable[[float], str] = short,
+) -> Metric:
+    """A number with its reading, `reading(number, *context)`.
 
-
-@dataclass(frozen=True)
-class Measured:
-    """A number, or `None` and the reason."""
-
-    value: float | None
-    reason: str = ""
-
-    def metric(
-        self, name: str, reading: Callable[[float], str], form: Callable[[float], str] = short
-    ) -> Metric:
-        """The number with its reading."""
-        if self.value is None:
-            return Metric(name, None, UNDEFINED, f"Not defined here: {self.reason}")
-        return Metric(name, self.value, form(self.value), reading(self.value))
-
-
-def measured(function: Callable[P, SupportsFloat], *args: P.args, **options: P.kwargs) -> Measured:
-    """What a metric returns; its refusal becomes the reason, since a page has room to say why."""
+    A refusal of the metric becomes the reading, since a page has room to say why.
+    """
     try:
-        return Measured(float(function(*args, **options)))
-    except ValueError as error:
-        return Measured(None, str(error))
+        number = float(value())
+    except ValueError as refusal:
+        return Metric(name, None, "–", f"Not defined here: {refusal}")
+    words = reading if isinstance(reading, str) else reading(number, *context)
+    return Metric(name, number, form(number), words)

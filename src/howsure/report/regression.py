@@ -1,126 +1,218 @@
-"""What a report says of a regression: its numbers in words, at every noise level."""
+"""What a report says of a regression at every noise level: numbers, charts and single cases."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from howsure import metrics
+from howsure import metrics, plots
+from howsure.metrics.calibration import PERCENT
+from howsure.plots.canvas import label
+from howsure.plots.theme import LIGHT
+from howsure.prediction import Prediction
 from howsure.report import readings
-from howsure.report.charts import regression_charts
-from howsure.report.options import Levels
+from howsure.report.cases import Case, Cases, number
+from howsure.report.charts import draw_levels, evenly_spaced, sparsification_charts, sweep_charts
+from howsure.report.options import Levels, Options
 from howsure.report.outcomes import Outcome
-from howsure.report.readings import Measured, measured, percent
-from howsure.report.values import Metric, View
+from howsure.report.readings import metric, percent, short
+from howsure.report.values import Cell, Chart, Metric
 
-_BINS = 10
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HEADLINE = ("Coverage of the 95\u00a0% interval", "AUSE", "Variance from the sensor")
+_GROUPS = 10
 _DRAWN = 20_000  # errors that are drawn in all, so that large data does not take long
+# Outputs of one case that are written out; of more, only the mean.
+_WRITTEN = 3
+# Errors of more stds than this are marked.
+_FAR = 3.0
 
 
-def views(outcomes: Sequence[Outcome], levels: Levels) -> list[View]:
-    """One view for each noise level of the same output."""
-    numbers = [metric_list(outcome) for outcome in outcomes]
-    charts = regression_charts(outcomes, levels)
-    return [View(headline(m), tuple(m), c) for m, c in zip(numbers, charts, strict=True)]
-
-
-def metric_list(outcome: Outcome) -> list[Metric]:
+def numbers(outcome: Outcome) -> list[Metric]:
     """The numbers with their readings, the most telling first."""
-    mean, var, target = (t.flatten() for t in (outcome.mean, outcome.var, outcome.target))
-    error, n = outcome.error.flatten(), outcome.inputs
-    rmse, mae = float(metrics.rmse(mean, target)), float(metrics.mae(mean, target))
-    std = float(metrics.sharpness(var))
-    ratio = Measured(std / rmse) if rmse else Measured(None, "the predictions have no error.")
-    bins, nu = min(_BINS, len(var)), outcome.degrees_of_freedom
+    mean, var, target = data = [t.flatten() for t in (outcome.mean, outcome.var, outcome.target)]
+    error, inputs, student = (target - mean).abs(), len(outcome.mean), outcome.student
+    rmse, mae, std = map(
+        float, (metrics.rmse(mean, target), metrics.mae(mean, target), metrics.sharpness(var))
+    )
+    groups = min(_GROUPS, len(var))
+    # The NLL of the best constant variance, which is the mean squared error.
+    constant = math.log(rmse) + 0.5 if rmse > 0 else -math.inf
 
-    def held(level: float) -> Metric:
-        found = measured(metrics.coverage, mean, var, target, level=level, degrees_of_freedom=nu)
-        return found.metric(_coverage_of(level), lambda v: readings.coverage(v, level, n), percent)
+    def covered(level: float) -> Metric:
+        name = f"Coverage of the {percent(level)} interval"
+        share = partial(metrics.coverage, *data, level=level, **student)
+        return metric(name, share, readings.coverage, level, inputs, form=percent)
 
+    def ratio() -> float:
+        if not rmse:
+            raise ValueError("the predictions have no error.")
+        return std / rmse
+
+    # An order by chance scores `chance`; a std that is exactly right scores `limit`, in units of
+    # what chance scores there, because the two sets of errors differ in their oracle.
+    unordered = torch.zeros_like(var)
+    chance = _defined(metrics.ause, error, unordered) or 0.0
+    right = [_if_right(metrics.ause, var, order) for order in (var, unordered)]
+    limit = chance * right[0] / right[1] if right[0] is not None and right[1] else None
+    best_rank = _if_right(metrics.rank_correlation, var, var)
+    ranked = partial(metrics.rank_correlation, error, var)
+    area = partial(metrics.miscalibration_area, *data)
     return [
-        held(0.95),
-        held(0.68),
-        ratio.metric("Predicted std / error", lambda _: readings.spread(std, rmse)),
-        _order(error, var),
-        Measured(rmse).metric("RMSE", lambda v: readings.error_size(v, _std_of(target))),
-        Measured(mae).metric("MAE", lambda _: "The mean size of the error."),
-        measured(metrics.nll, mean, var, target, degrees_of_freedom=nu).metric(
-            "NLL, without ½ log 2π", lambda v: readings.likelihood(v, _constant_nll(rmse))
+        covered(0.95),
+        covered(0.68),
+        metric("Predicted std / error", ratio, lambda _: readings.spread(std, rmse)),
+        metric("AUSE", partial(metrics.ause, error, var), readings.order, chance, limit),
+        metric("RMSE", lambda: rmse, readings.error_size, float(target.std(correction=0))),
+        metric("MAE", lambda: mae, "The mean size of the error."),
+        metric(
+            "NLL, without ½ log 2π",
+            partial(metrics.nll, *data, **student),
+            readings.likelihood,
+            constant,
         ),
-        measured(metrics.crps, mean, var, target, degrees_of_freedom=nu).metric(
-            "CRPS", lambda v: readings.crps(v, mae)
-        ),
-        measured(metrics.miscalibration_area, mean, var, target).metric(
-            "Miscalibration area", readings.area
-        ),
-        measured(metrics.ence, mean, var, target, bins=bins).metric(
-            f"ENCE, {bins} bins", readings.ence
-        ),
-        _rank(error, var),
+        metric("CRPS", partial(metrics.crps, *data, **student), readings.crps, mae),
+        metric("Miscalibration area", area, readings.area),
+        metric(f"ENCE, {groups} bins", partial(metrics.ence, *data, bins=groups), readings.ence),
+        metric("Rank correlation of std and error", ranked, readings.rank, best_rank),
         data_share(outcome),
     ]
 
 
 def data_share(outcome: Outcome) -> Metric:
     """The sensor's part of the variance."""
-    data, model = (float(each.double().sum()) for each in (outcome.data_var, outcome.model_var))
-    # A part that is there counts, however small: only 0 is rounded to none.
-    most = math.nextafter(1.0, 0.0) if model > 0 else 1.0
-    share = (
-        Measured(min(data / (data + model), most))
-        if data + model
-        else Measured(None, "the variance is 0.")
-    )
-    return share.metric("Variance from the sensor", readings.sources, percent)
+    data, model = (float(part.sum()) for part in (outcome.data_var, outcome.model_var))
+
+    def share() -> float:
+        if not data + model:
+            raise ValueError("the variance is 0.")
+        # A part that is there counts, however small: only 0 is rounded to none.
+        return min(data / (data + model), math.nextafter(1.0, 0.0) if model > 0 else 1.0)
+
+    return metric("Variance from the sensor", share, readings.sources, form=percent)
 
 
-def headline(rows: Sequence[Metric]) -> tuple[str, ...]:
-    """The three sentences that matter most: size, order, source."""
-    chosen = (_coverage_of(0.95), "AUSE", "Variance from the sensor")
-    by_name = {row.name: row for row in rows}
-    return tuple(by_name[name].reading for name in chosen if by_name[name].value is not None)
+def _defined(score: Callable[..., Tensor], *data: Tensor) -> float | None:
+    """The value of a metric, or `None` where it refuses."""
+    try:
+        return float(score(*data))
+    except ValueError:
+        return None
 
 
-def _coverage_of(level: float) -> str:
-    return f"Coverage of the {percent(level)} interval"
-
-
-def _order(error: Tensor, var: Tensor) -> Metric:
-    """AUSE, beside what an order by chance would score, and a std that is exactly right."""
-    chance = measured(metrics.ause, error, torch.zeros_like(error)).value or 0.0
-    of_truth = _if_right(lambda errors: metrics.ause(errors, var), var)
-    none = _if_right(lambda errors: metrics.ause(errors, torch.zeros_like(var)), var)
-    # In units of what chance scores, because the two sets of errors differ in their oracle.
-    limit = chance * of_truth / none if of_truth is not None and none else None
-    found = measured(metrics.ause, error, var)
-    return found.metric("AUSE", lambda v: readings.order(v, chance, limit))
-
-
-def _rank(error: Tensor, var: Tensor) -> Metric:
-    limit = _if_right(lambda errors: metrics.rank_correlation(var, errors), var)
-    found = measured(metrics.rank_correlation, var, error)
-    name = "Rank correlation of std and error"
-    return found.metric(name, lambda v: readings.rank(v, limit))
-
-
-def _if_right(score: Callable[[Tensor], Tensor], var: Tensor) -> float | None:
-    """The average score of errors drawn as the variances promise: what could at best be seen."""
+def _if_right(score: Callable[..., Tensor], var: Tensor, order: Tensor) -> float | None:
+    """The mean `score(errors, order)` of errors as the variances promise: the best to be seen."""
     generator = torch.Generator().manual_seed(0)
-    found = []
+    scores = []
     for _ in range(max(1, min(50, _DRAWN // max(len(var), 1)))):
         errors = torch.randn(var.shape, generator=generator, dtype=var.dtype).abs() * var.sqrt()
-        found.append(measured(score, errors).value)
-    known = [value for value in found if value is not None]
-    return sum(known) / len(known) if known else None
+        scores.append(_defined(score, errors, order))
+    values = [value for value in scores if value is not None]
+    return sum(values) / len(values) if values else None
 
 
-def _std_of(target: Tensor) -> float:
-    return float(target.std(correction=0))
+def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
+    """The charts by question, each at every level."""
+    inputs, count = len(outcomes[0].mean), outcomes[0].mean.numel()
+    groups = min(_GROUPS, count)
+    order = outcomes[0].target.flatten().argsort(stable=True)
+    chosen = order[evenly_spaced(count)]
+
+    def reliability(ax: Axes, outcome: Outcome) -> None:
+        reach = [1.96 * math.sqrt(p * (1 - p) / inputs) for p in PERCENT]
+        low, high = ([p + s * r for p, r in zip(PERCENT, reach, strict=True)] for s in (-1, 1))
+        chance = {"facecolor": LIGHT.muted, "alpha": 0.4, "linewidth": 0, "label": "chance, 95 %"}
+        ax.fill_between(PERCENT, low, high, **chance)
+        plots.reliability((outcome.mean, outcome.var), outcome.target, ax=ax)
+
+    def spread(ax: Axes, outcome: Outcome) -> None:
+        plots.std_vs_error((outcome.mean, outcome.var), outcome.target, bins=groups, ax=ax)
+
+    def bands(ax: Axes, outcome: Outcome) -> None:
+        parts = (outcome.mean, outcome.data_var, outcome.model_var, outcome.target)
+        mean, data_var, model_var, target = (t.flatten()[chosen] for t in parts)
+        rank = torch.arange(1, len(chosen) + 1)
+        plots.bands(rank, Prediction(mean, data_var, model_var), truth=target, ax=ax)
+        label(ax, "rank of the target", "output")
+
+    curves = {
+        "predicted std": [float(outcome.var.mean().sqrt()) for outcome in outcomes],
+        "RMSE": [float(outcome.error.square().mean().sqrt()) for outcome in outcomes],
+    }
+    return [
+        draw_levels(
+            "reliability",
+            "Are the probabilities calibrated?",
+            "How many targets lie below each predicted quantile. On the diagonal they are "
+            "calibrated; a curve that is flatter in the middle means too sure, a steeper one too "
+            "unsure.",
+            reliability,
+            outcomes,
+        ),
+        sparsification_charts(
+            [(outcome.error, {"least sure rejected": outcome.var}) for outcome in outcomes],
+            "Mean error",
+        ),
+        draw_levels(
+            "spread",
+            "Are errors as large as the std says?",
+            f"Predictions in {groups} groups of equal size, from the surest to the least sure. "
+            "Above the diagonal the errors are larger than promised.",
+            spread,
+            outcomes,
+        ),
+        # The range is that of the first level shown: wider intervals run out of the picture.
+        draw_levels(
+            "bands",
+            "Predictions with their intervals",
+            f"{len(chosen)} predictions, sorted by their target. About 95 % of the targets should "
+            "lie in the band.",
+            bands,
+            outcomes,
+            limits_of=levels.start,
+        ),
+        *sweep_charts(levels, curves, "units of the target"),
+    ]
 
 
-def _constant_nll(rmse: float) -> float:
-    """The NLL of the best constant variance, which is the mean squared error."""
-    return math.log(rmse) + 0.5 if rmse > 0 else -math.inf
+def cases(outcome: Outcome, options: Options) -> Cases:
+    """Every input with its prediction, its error and its stds, averaged over its outputs."""
+    names = options.input_names(len(outcome.mean))
+    mean, target = (t.flatten(1) for t in (outcome.mean, outcome.target))
+    error = (target - mean).square().mean(1).sqrt()
+    std, data_std, model_std = (
+        v.flatten(1).mean(1).sqrt() for v in (outcome.var, outcome.data_var, outcome.model_var)
+    )
+    # 0 / 0 is 0, and any other error is infinite beside a std of 0.
+    surprise = torch.where(error == 0, torch.zeros_like(error), error / std)
+    sizes = {"error": error, "std": std, "error / std": surprise}
+    sizes |= {"data std": data_std, "model std": model_std}
+
+    def written(values: Tensor) -> Cell:
+        if len(values) > _WRITTEN:
+            return number(float(values.mean()))
+        return Cell(", ".join(short(v) for v in values.tolist()), float(values.mean()))
+
+    def describe(i: int) -> Case:
+        says, truth = written(mean[i]), written(target[i])
+        numbers = [number(float(size[i])) for size in sizes.values()]
+        lines = (f"{says.text} ± {numbers[1].text}", f"target {truth.text}")
+        row = (Cell(names[i], float(i)), says, truth, *numbers)
+        return Case(names[i], row, (*lines, f"error {numbers[0].text}"))
+
+    return Cases(
+        columns={"case": False, **dict.fromkeys(("prediction", "target", *sizes), True)},
+        describe=describe,
+        doubt=std,
+        badness=surprise,
+        error=error,
+        wrong=surprise > _FAR,
+        worst="The largest error in relation to the predicted std.",
+    )
