@@ -54,7 +54,7 @@ _OTHER_MEANINGS = {
         "prediction.py",
         "calibrate/calibrators.py",  # a kind of source
         "noise/sensors.py",
-        "cli/commands/noise.py",  # a kind of noise
+        "cli/commands.py",  # a kind of noise
         "moments/rules/structural.py",  # a way to pad
     },
     "linear": {

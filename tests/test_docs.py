@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure.cli.parser import COMMANDS, UsageError, parse
+from howsure.cli.program import NAMES, UsageError, parse
 from howsure_lab.demo.conditions import BATCH, CLEAR, Roads
 from howsure_lab.experiments.steering.model import load_trained
 
@@ -109,7 +109,7 @@ def inline_commands(page: Path) -> list[str]:
     """`howsure ...` between backticks, outside of blocks; `howsure adjoint` names an old method."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     found = [line.replace("\n", " ") for line in re.findall(r"`(howsure [^`]+)`", prose)]
-    return [line for line in found if line.split()[1] in COMMANDS or " --" in line]
+    return [line for line in found if line.split()[1] in NAMES or " --" in line]
 
 
 def assert_parses(line: str) -> None:
@@ -117,7 +117,7 @@ def assert_parses(line: str) -> None:
     words = shlex.split(line, comments=True)[1:]
     if words[0].isupper():
         return
-    assert words[0] in COMMANDS or words[0].startswith("-"), line
+    assert words[0] in NAMES or words[0].startswith("-"), line
     if {"TASK", "COMMAND", "..."} & set(words) or not any(w.startswith("-") for w in words):
         return
     try:

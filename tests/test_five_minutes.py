@@ -121,12 +121,12 @@ def test_a_noise_is_one_file_that_saves_itself(written):
 
 
 def test_the_command_line_finds_the_noise(written):
-    from howsure.cli.noises import noise_of
-    from howsure.cli.options import add_noise
+    from howsure.cli.building import noise_of
+    from howsure.cli.options import NOISE
 
     module = written("my_noises", "A noise in five minutes")
     parser = ArgumentParser()
-    add_noise(parser)
+    NOISE(parser)
     found = noise_of(parser.parse_args(["--noise", "speckle:0.1"]))
     assert type(found) is module.Speckle and found.share == 0.1
 

@@ -24,16 +24,21 @@ def write_atomically(
     write: Callable[[IO[Any]], object],
     *,
     text: bool = False,
-    permissions_of: Path | None = None,
+    folder: Path | None = None,
 ) -> None:
-    """Writes to a temporary file beside `path` and renames it; a failure leaves nothing behind.
+    """Writes to a temporary file and renames it; a failure leaves nothing behind.
 
-    The file keeps the permissions that it has, or those of another file; a new one has what the
-    umask leaves.
+    The file keeps the permissions that it has; a new one has what the umask leaves.
+
+    Args:
+        path: The file.
+        write: Writes the content into an open file.
+        text: Whether that is text, in UTF-8.
+        folder: Where the temporary file is, on the same disk; by default beside `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    mode = _mode(permissions_of or path)
+    temporary = (folder or path.parent) / f".{path.name}.{secrets.token_hex(8)}"
+    mode = _mode(path)
     # Nobody may open it before it has its permissions.
     handle = os.open(temporary, _NEW_FILE, 0o666 if mode is None else 0o600)
     try:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.data.reading.weights import load_checkpoint
+from howsure.data.reading import load_checkpoint
 from howsure.files import write_atomically
 
 NET = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 1)).eval()

@@ -242,7 +242,7 @@ def test_demo_and_reproduce_reach_their_parts(project, howsure, monkeypatch, ref
 
 
 def test_settings_keep_noise_calibrators_and_layers(project):
-    from howsure.cli.settings import read_settings, write_settings
+    from howsure.cli.building import read_settings, write_settings
 
     x, y = inputs(), torch.from_numpy(np.load("y.npy")).float()
     noise = hs.noise.per_channel(stds=[0.1, 0.2, 0.3])

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from howsure.cli.parser import COMMANDS, build_parser, commands_of
+from howsure.cli.program import NAMES, build_parser, subparsers
 
 shtab = pytest.importorskip("shtab", reason="shtab is not installed")
 SHELLS = ("bash", "zsh", "fish")
@@ -45,8 +45,8 @@ def test_bash_offers_commands_options_choices_and_files(project, completed):
 @pytest.mark.parametrize("shell", SHELLS)
 def test_scripts_know_every_option(shell, howsure):
     script = howsure("completion", shell).out
-    commands = commands_of(build_parser())
-    assert set(commands) == set(COMMANDS)
+    commands = subparsers(build_parser())
+    assert set(commands) == set(NAMES)
     for command in commands.values():
         for action in command._actions:
             for name in action.option_strings[-1:]:

@@ -52,7 +52,7 @@ def test_refused_before_torch_is_imported(tmp_path, case):
 
 
 def test_every_method_can_be_asked_for():
-    from howsure.cli.parser import parse
+    from howsure.cli.program import parse
     from howsure.methods import METHODS
 
     for name in ("auto", *METHODS):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_project import NET
 
-from howsure.data.reading.arrays import MAX_ARRAY_BYTES, check_size
+from howsure.data.reading.files import MAX_ARRAY_BYTES, check_size
 
 
 class Trap:

@@ -65,7 +65,7 @@ def test_correlated_noise_on_the_command_line_and_in_settings(project, howsure, 
     with torch.no_grad():
         expected = sure(inputs()).data_var
     np.testing.assert_allclose(np.load("predictions.npz")["data_var"], expected, rtol=1e-5)
-    from howsure.cli.settings import read_settings, write_settings
+    from howsure.cli.building import read_settings, write_settings
 
     write_settings(project / "s.json", sure)
     with torch.no_grad():

@@ -86,7 +86,7 @@ def test_a_file_in_place_of_a_folder(project, refused):
         ((*COMMANDS["predict"], "--out", "p.txt"), ".npz"),
         ((*COMMANDS["predict"], "--interval", "95"), "between 0 and 1"),
         ((*COMMANDS["export"], "--out", "net.txt"), "must end in `.onnx` or `.pt2`"),
-        (("predict", NET, "data.npz"), "nothing to be unsure about: give the sensor's noise"),
+        (("predict", NET, "data.npz"), "No source of uncertainty: give the sensor's noise"),
         (("predict", NET, "data.npz", "--method", "guess"), "There is no method 'guess'"),
         (("predict", NET, "data.npz", "--method", "adjoint"), '"adjoint" was removed: "gradients"'),
         ((*COMMANDS["predict"], "--settings", "no.json"), "There is no file `no.json`"),
@@ -98,7 +98,7 @@ def test_a_file_in_place_of_a_folder(project, refused):
         (("predict", NET, "data.npz", "--noise", "no.json"), "no.json"),
         (("predict", NET, "data.npz", "--noise-std", "x"), "--noise-std: must be a number"),
         (("predict", NET, "data.npz", "--noise-std", "-1"), "cannot be negative"),
-        ((*COMMANDS["predict"], "--noise-var", "1"), "The noise is given twice"),
+        ((*COMMANDS["predict"], "--noise-var", "1"), "Noise given twice"),
         ((*COMMANDS["predict"], "--noise-var", "b=1"), "but not both"),
     ],
 )

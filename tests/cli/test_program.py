@@ -9,16 +9,16 @@ import textwrap
 import pytest
 
 from howsure.cli import main
-from howsure.cli.parser import COMMANDS, build_parser, command
+from howsure.cli.program import NAMES, build_parser, command_of
 
 
 def test_help_lists_all_commands(capsys):
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
-    assert all(f"    {name}" in printed for name in COMMANDS)
+    assert all(f"    {name}" in printed for name in NAMES)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", NAMES)
 def test_every_command_has_help_with_examples_and_the_common_options(command, capsys):
     assert main([command, "--help"]) == 0
     printed = capsys.readouterr().out
@@ -28,8 +28,8 @@ def test_every_command_has_help_with_examples_and_the_common_options(command, ca
 
 def test_every_example_in_the_help_parses():
     parser, count = build_parser(), 0
-    for name in COMMANDS:
-        for line in command(name).EXAMPLES.replace("\\\n", " ").splitlines():
+    for name in NAMES:
+        for line in command_of(name).examples.replace("\\\n", " ").splitlines():
             if line.strip().startswith("howsure"):
                 words = shlex.split(line.split(" > ")[0], comments=True)[1:]
                 assert parser.parse_args(words).command == name

@@ -12,9 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import howsure as hs
-from howsure.data.scoring import as_source, predict_to_file
-from howsure.data.scoring.identity import digest
-from howsure.data.scoring.run import cut_shards
+from howsure.data.identity import digest
+from howsure.data.scoring import as_source, cut_shards, predict_to_file
 from nets import TwoSensors, perceptron
 
 QUIET = {"show_progress": False}

@@ -7,9 +7,9 @@ from small_job import BATCH, SHARD, data, sure
 from torch import nn
 
 import howsure as hs
+from howsure.data.identity import digest
 from howsure.data.reading import Choice, open_data
 from howsure.data.scoring import predict_to_file
-from howsure.data.scoring.identity import digest
 
 ROWS = 40
 DAMAGES = {
@@ -56,7 +56,7 @@ def interrupted(tmp_path):
     x, out = data(ROWS), tmp_path / "scores.npz"
     scored(tmp_path / "whole.npz", Items(x))
     items = Items(x)
-    shards = hs.data.scoring.run.Scorer.shard
+    shards = hs.data.scoring.Scorer.shard
 
     def until(scorer, rows):
         if rows.stop == ROWS:
@@ -64,7 +64,7 @@ def interrupted(tmp_path):
         return shards(scorer, rows)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hs.data.scoring.run.Scorer, "shard", until)
+        patch.setattr(hs.data.scoring.Scorer, "shard", until)
         with pytest.raises(ValueError, match="interrupted"):
             scored(out, items)
     parts = sorted((tmp_path / "scores.npz.parts").glob("rows-*"))

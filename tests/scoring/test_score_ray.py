@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from small_job import BATCH, SHARD, data, scored, sure
 
-from howsure.data.scoring import predict_to_file
-from howsure.data.scoring.sources import InMemory
+from howsure.data.scoring import InMemory, predict_to_file
 
 SETTINGS = {"batch": BATCH, "shard_rows": SHARD, "engine": "ray", "show_progress": False}
 

@@ -1,29 +1,51 @@
-"""From options to the objects of the library: model, data, `Uncertain`, examples, batches."""
+"""From options and files to objects of the library: model, data, noise, settings, wrapper."""
 
 from __future__ import annotations
 
 import io
+import json
+import re
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from howsure.cli.noises import noise_of
-from howsure.cli.settings import read_settings
-from howsure.data.reading import Choice, Data, Group, Preparation, load_model, open_data
-from howsure.data.reading.models import Model
-from howsure.data.reading.source import Inputs, Source
+from howsure import noise as noises
+from howsure.cli.result import plain
+from howsure.data.reading import (
+    Choice,
+    Data,
+    Group,
+    Inputs,
+    Model,
+    Preparation,
+    Source,
+    load_model,
+    open_data,
+)
+from howsure.data.reading.files import open_npy
+from howsure.files import write_atomically
+from howsure.fit import FitResult
 from howsure.methods import check_method
 from howsure.multipliers import as_placement
 from howsure.multipliers.sites import PLACEMENTS
+from howsure.noise import Noise
+from howsure.report import decoded
 from howsure.trees import TensorTree, as_call, map_leaves
 from howsure.uncertain import Uncertain
 
+_NOISE_FORMAT, _SETTINGS_FORMAT = "howsure noise 1", "howsure settings 1"
+_MOST_NUMBERS = 1_000_000  # in a text: 20 MB
 _PLAIN = ("samples", "tolerance", "output", "task", "prediction", "residual_var", "seed")
+_COVARIANCE = re.compile(r"(.*\.npy)(?::(.*))?")
+
+
+# --- Model and data ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +66,7 @@ class Case:
 
     def rows(self, most: int) -> Inputs:
         """The first rows in one piece."""
-        return self.data.source.rows(0, min(most, len(self.data.source)))
+        return _first_rows(self.data.source, most)
 
     def pairs(self) -> list[tuple[Inputs, Tensor]]:
         """All batches of (inputs, targets)."""
@@ -55,23 +77,29 @@ class Case:
 
     def _target(self) -> Tensor:
         """The target in the type and, where only a dimension of 1 differs, the output's shape."""
-        target = self.data.target()
-        if self.sure.setup.task != "regression":
+        target, setup = self.data.target(), self.sure.setup
+        if setup.task != "regression":
             return target
-        output = _output(self.sure, self.rows(self.batch if self.fixed else 1))
-        if output is None:
+        with torch.no_grad():
+            outputs = TensorTree(setup.run(self.rows(self.batch if self.fixed else 1))).tensors
+        if len(outputs) != 1:
             return target
-        fits = target[0].numel() == output[0].numel()
-        target = target.to(output.dtype)
-        return target.reshape(len(target), *output.shape[1:]) if fits else target
+        target = target.to(outputs[0].dtype)
+        fits = target[0].numel() == outputs[0][0].numel()
+        return target.reshape(len(target), *outputs[0].shape[1:]) if fits else target
 
 
 def case_of(arguments: Namespace) -> Case:
     """Model, data and method of a command line."""
     model = model_of(arguments)
     data = data_of(arguments, model)
-    batch = _batch(arguments, model, data.source)
-    check_runs(model, data.source.rows(0, min(batch if model.batch else 1, len(data.source))))
+    rows, batch = len(data.source), model.batch or getattr(arguments, "batch", 256)
+    if model.batch is not None and rows % model.batch:
+        raise ValueError(
+            f"`{arguments.model}` takes {model.batch} rows at a time, and {rows} rows are not a "
+            "multiple; export it with `dynamic_shapes` for the batch, or give other data."
+        )
+    check_runs(model, _first_rows(data.source, model.batch or 1))
     return Case(uncertain_of(arguments, model), data, batch, model.batch is not None)
 
 
@@ -100,16 +128,8 @@ def choice_of(arguments: Namespace, preparation: Preparation) -> Choice:
     )
 
 
-def _batch(arguments: Namespace, model: Model, source: Source) -> int:
-    """The batch size: what is asked for, or the one that an exported program needs."""
-    if model.batch is None:
-        return getattr(arguments, "batch", 256)
-    if len(source) % model.batch:
-        raise ValueError(
-            f"`{arguments.model}` takes {model.batch} rows at a time, and {len(source)} rows are "
-            "not a multiple; export it with `dynamic_shapes` for the batch, or give other data."
-        )
-    return model.batch
+def _first_rows(source: Source, count: int) -> Inputs:
+    return source.rows(0, min(count, len(source)))
 
 
 def check_runs(model: Model, x: object) -> None:
@@ -135,7 +155,7 @@ def uncertain_of(arguments: Namespace, model: Model) -> Uncertain:
     if (noise := noise_of(arguments)) is not None:
         given["noise"] = noise
     if arguments.rate is not None:
-        given["rate"] = arguments.rate[0] if len(arguments.rate) == 1 else arguments.rate
+        given["rate"] = number_or_list(arguments.rate)
     if arguments.placement is not None:
         text = arguments.placement
         given["placement"] = as_placement(text if text in PLACEMENTS else text.split(","))
@@ -156,8 +176,8 @@ def check_unsure(sure: Uncertain) -> None:
     known = setup.noise is not None or setup.rate is not None or setup.is_fitted
     if sure.method == "auto" and not known and setup.placement.kind != "existing":
         raise ValueError(
-            "There is nothing to be unsure about: give the sensor's noise (`--noise-std`), a "
-            "dropout rate (`--rate`), or what `howsure fit` found (`--settings`)."
+            "No source of uncertainty: give the sensor's noise (`--noise-std`), a dropout rate "
+            "(`--rate`), or what `howsure fit` found (`--settings`)."
         )
 
 
@@ -167,8 +187,7 @@ def example_of(arguments: Namespace, model: Model) -> Inputs:
         raise ValueError("Give either DATA or `--shape`, such as `--shape 3,32,32`.")
     count = model.batch or 2
     if arguments.data is not None:
-        source = data_of(arguments, model).source
-        x = source.rows(0, min(count, len(source)))
+        x = _first_rows(data_of(arguments, model).source, count)
     else:
         x = _random(arguments.shape, count, model.dtype)
     check_runs(model, x)
@@ -177,27 +196,178 @@ def example_of(arguments: Namespace, model: Model) -> Inputs:
 
 def _random(shapes: Sequence[str], count: int, dtype: torch.dtype) -> Inputs:
     generator = torch.Generator().manual_seed(0)
-    found: dict[str, Tensor] = {}
+    inputs: dict[str, Tensor] = {}
     for text in shapes:
         name, _, sizes = text.rpartition("=")
         try:
             shape = [int(size) for size in sizes.split(",")]
-            found[name] = torch.rand(count, *shape, generator=generator, dtype=dtype)
+            inputs[name] = torch.rand(count, *shape, generator=generator, dtype=dtype)
         except (ValueError, RuntimeError):
             raise ValueError(f"`--shape {text}` is not a shape, such as 3,32,32.") from None
-    if len(found) < len(shapes) or (len(found) > 1 and "" in found):
+    if len(inputs) < len(shapes) or (len(inputs) > 1 and "" in inputs):
         raise ValueError("Several `--shape` need names of arguments: `--shape image=3,32,32`.")
-    only = found.get("")
-    return found if only is None else only
-
-
-def _output(sure: Uncertain, x: object) -> Tensor | None:
-    """The part of the model's output that counts, if it is one tensor."""
-    with torch.no_grad():
-        tensors = TensorTree(sure.setup.run(x)).tensors
-    return tensors[0] if len(tensors) == 1 else None
+    return inputs.get("", inputs)
 
 
 def shows_progress(arguments: Namespace) -> bool:
     """Whether there is somebody who looks at a bar."""
     return not arguments.quiet and sys.stderr.isatty()
+
+
+# --- Noise ------------------------------------------------------------------------------------
+
+
+def noise_of(arguments: Namespace) -> object:
+    """The noise that the options name: one, or a dict by input; `None` if there is none."""
+
+    def gray(text: str) -> Noise:
+        """Gray levels after the same scale and normalization as the images."""
+        std = arguments.normalize_std
+        return noises.gray_levels(
+            _numbers(text)[0],
+            scale=arguments.scale or 255,
+            normalize_std=number_or_list(std) if std else None,
+        )
+
+    makers: dict[str, Callable[[str], Noise]] = {
+        "--noise-std": lambda text: _constant(text, noises.std, "stds"),
+        "--noise-var": lambda text: _constant(text, noises.variance, "variances"),
+        "--gray-levels": gray,
+        "--noise": _named,
+    }
+    by_input: dict[str, Noise] = {}
+    for option, make in makers.items():
+        for text in getattr(arguments, option.strip("-").replace("-", "_")):
+            name, _, value = text.rpartition("=")
+            if name in by_input:
+                what = f" of `{name}`" if name else ""
+                raise ValueError(f"Noise{what} given twice (also by `{option}`); give it once.")
+            try:
+                by_input[name] = make(value)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"`{option} {value}`: {error}") from None
+    if "" in by_input and len(by_input) > 1:
+        raise ValueError("Give the noise of all inputs, or of each by `NAME=`, but not both.")
+    return by_input.get("", by_input or None)
+
+
+def _constant(text: str, one: Callable[..., Noise], several: str) -> Noise:
+    """One number for everything, one per channel (dimension 1), or a tensor from a file."""
+    if text.endswith(".npy"):
+        return one(_tensor(text))
+    values = _numbers(text)
+    if len(values) == 1:
+        return one(values[0])
+    return noises.per_channel(**{several: values})  # pyright: ignore[reportArgumentType]
+
+
+def _tensor(file: str) -> Tensor:
+    return torch.tensor(open_npy(Path(file)).tolist(), dtype=torch.float64)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(number) for number in text.split(",")]
+    except ValueError:
+        raise ValueError("give a number, or several with commas between them.") from None
+
+
+def number_or_list(values: Sequence[float]) -> float | list[float]:
+    """The only number, or one for each channel."""
+    return values[0] if len(values) == 1 else list(values)
+
+
+def _named(text: str) -> Noise:
+    """A file of `howsure noise`, a covariance, or a kind of noise with the numbers of its class.
+
+    `range_dependent:0.01,0.002`; `cov.npy` for all elements of an input, `cov.npy:1` along an axis.
+    Several with + between them add up: `common_mode:0.05+noise.json`.
+    """
+    is_file = Path(text).exists()
+    if not is_file:
+        # The sign of an exponent, as in 1e+3, is not followed by a word.
+        first, *others = re.split(r"\+(?=[^\d.])", text)
+        if others:
+            return sum(map(_named, others), start=_named(first))
+    if covariance := _COVARIANCE.fullmatch(text):
+        file, axis = covariance.groups()
+        if axis is not None and not axis.lstrip("-").isdecimal():
+            raise ValueError(f"the axis {axis!r} must be a number, as in `FILE.npy:1`.")
+        return noises.correlated(covariance=_tensor(file), axis=None if axis is None else int(axis))
+    kind, colon, numbers = text.partition(":")
+    if colon and not is_file:
+        return Noise.of_kind(kind).from_numbers(*_numbers(numbers))
+    if re.fullmatch(r"[-+.\deE]+", text):
+        raise ValueError("a number may be a variance or a std; say `--noise-var` or `--noise-std`.")
+    return read_noise(Path(text))
+
+
+def write_noise(path: Path, noise: Noise) -> None:
+    """Writes a noise as JSON."""
+    _write_json(path, {"format": _NOISE_FORMAT, "noise": noises.to_config(noise)})
+
+
+def read_noise(path: Path) -> Noise:
+    """The noise that `write_noise` wrote."""
+    content = _read_json(path, _NOISE_FORMAT, "howsure noise")
+    try:
+        noise = noises.as_noise(noises.from_config(content["noise"]))
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+        noise = None
+    if noise is None:
+        raise ValueError(f"`{path}` is not a file that `howsure noise --out` wrote.")
+    return noise
+
+
+# --- Settings ---------------------------------------------------------------------------------
+
+
+def write_settings(path: Path, sure: Uncertain, fit: FitResult | None = None) -> None:
+    """Writes what `fit` found for the other commands; a `.pt` has the settings alone."""
+    if path.suffix == ".pt":
+        sure.save(path)
+        return
+    model = sure.setup.variance_model
+    size = 0 if model is None or model.posterior is None else model.posterior.whitening.numel()
+    if size > _MOST_NUMBERS:
+        raise ValueError(
+            f"The posterior has {size:,} numbers, too many for a `.json`; give "
+            f"`--out {path.with_suffix('.pt')}`."
+        )
+    settings = noises.encode(sure.get_extra_state())
+    about = None if fit is None else plain(fit.to_dict())
+    _write_json(path, {"format": _SETTINGS_FORMAT, "uncertain": settings, "fit": about})
+
+
+def read_settings(name: str, model: nn.Module) -> Uncertain:
+    """A model with the settings of a file of `howsure fit`, or of `Uncertain.save`."""
+    path = Path(name)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file `{path}` with settings.")
+    if path.suffix != ".json":
+        return Uncertain.load(path, model)
+    content = _read_json(path, _SETTINGS_FORMAT, "howsure fit")
+    sure = Uncertain(model)
+    try:
+        sure.set_extra_state(decoded(content["uncertain"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"The settings in `{path}` are not complete ({type(error).__name__}: {error}); they "
+            "must be what `howsure fit --out` wrote."
+        ) from None
+    return sure
+
+
+def _write_json(path: Path, content: dict[str, object]) -> None:
+    text = json.dumps(content, indent=1) + "\n"
+    write_atomically(path, lambda file: file.write(text), text=True)
+
+
+def _read_json(path: Path, kind: str, command: str) -> dict[str, object]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or content.get("format") != kind:
+        raise ValueError(f"`{path}` is not a file that `{command} --out` wrote.")
+    return content

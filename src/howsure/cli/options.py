@@ -1,7 +1,7 @@
-"""Options that several commands share, each with the type that checks it.
+"""The options of the commands, each in one place, with the type that checks it.
 
-What can be refused by looking at the words alone is refused here, before torch is imported, which
-takes seconds: this file must not import it.
+What can be refused by looking at the words and at names of files is refused here, before torch is
+imported, which takes seconds: this file must not import it.
 """
 
 from __future__ import annotations
@@ -9,207 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
+
+from howsure.files import check_trusted
 
 Value = TypeVar("Value")
 
-
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that every command has."""
-    group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="one JSON object on stdout, no more")
-    group.add_argument("-q", "--quiet", action="store_true", help="no bars, no notes")
-    group.add_argument("--debug", action="store_true", help="a traceback instead of a sentence")
-
-
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for the model and its weights."""
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="`package.module:factory`, or a `.pt2` of torch.export, which needs --trust",
-    )
-    group = parser.add_argument_group("model")
-    group.add_argument(
-        "--weights", metavar="FILE", help="`.safetensors`, `.pt` or `.pth`, for a factory"
-    )
-    group.add_argument(
-        "--model-args",
-        metavar="JSON",
-        type=_json_object,
-        default={},
-        help="keyword arguments of the factory, such as '{\"hidden\": 64}'",
-    )
-    group.add_argument(
-        "--trust", action="store_true", help="load a `.pt2`, which can run code of its own"
-    )
-
-
-def add_data(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
-    """Adds the options for the data and how to read it."""
-    parser.add_argument(
-        "data",
-        metavar="DATA",
-        nargs=None if needed else "?",
-        help="`.npz`, `.npy`, `.csv`, `.parquet`, or a folder of images",
-    )
-    group = parser.add_argument_group("data")
-    group.add_argument(
-        "--inputs",
-        metavar="[ARG=]NAMES",
-        action="append",
-        default=[],
-        help="which array, or which columns (a,b,c), the model sees; once for each of several "
-        "arguments of the model: ARG=NAMES (the array `x`, or all columns but the target)",
-    )
-    group.add_argument(
-        "--target",
-        metavar="NAME",
-        help="the true values, left aside where none are needed: array, columns (a,b), or a file "
-        "`.npy`; for images `folders`, or a `.csv` with a column `file` (`y`)",
-    )
-    group.add_argument(
-        "--scale", type=positive, metavar="S", help="divide by S first (images: 255)"
-    )
-    group.add_argument(
-        "--normalize-mean", type=numbers, default=(), metavar="M[,M...]", help="then subtract"
-    )
-    group.add_argument(
-        "--normalize-std", type=numbers, default=(), metavar="S[,S...]", help="then divide by"
-    )
-    group.add_argument(
-        "--image-size", type=_size, metavar="H,W", help="bring images to this height and width"
-    )
-    group.add_argument("--gray", action="store_true", help="read images as gray, not as RGB")
-    group.add_argument(
-        "--max-bytes",
-        type=count,
-        metavar="N",
-        help="the most that a compressed array (4 GiB) or an image (256 MiB) may unpack to",
-    )
-
-
-def add_shape(parser: argparse.ArgumentParser) -> None:
-    """An example's shape, in place of data."""
-    parser.add_argument(
-        "--shape",
-        metavar="[ARG=]SHAPE",
-        action="append",
-        default=[],
-        help="shape of one input, such as 3,32,32, in place of data",
-    )
-
-
-def add_noise(parser: argparse.ArgumentParser) -> None:
-    """The sensor's noise, in the units in which the model sees its input."""
-    group = parser.add_argument_group(
-        "sensor noise, in the units that the model sees; NAME= for one of several inputs"
-    )
-    for option, metavar, kind, words in (
-        ("--noise-std", "[NAME=]S", noise, "std: a number, one per channel, or a `.npy`"),
-        ("--noise-var", "[NAME=]V", noise, "variance, likewise"),
-        ("--gray-levels", "[NAME=]K", noise, "std of a camera with `--scale` levels (255)"),
-        (
-            "--noise",
-            "[NAME=]FILE",
-            str,
-            "a file of `howsure noise`; KIND:NUMBERS; a covariance `.npy`, or `.npy:1` along axis "
-            "1; + between them adds",
-        ),
-    ):
-        group.add_argument(
-            option, metavar=metavar, type=kind, action="append", default=[], help=words
-        )
-
-
-def add_method(parser: argparse.ArgumentParser, *, choose: bool = True) -> None:
-    """Adds the options that become settings of `Uncertain`."""
-    group = parser.add_argument_group("method; what is given here is stronger than the settings")
-    group.add_argument("--settings", metavar="FILE", help="what `howsure fit` wrote")
-    if choose:
-        group.add_argument(
-            "--method",
-            type=_method,
-            help="auto, gradients, noise_sampling, linear, mc_dropout, adf, sampled_adf (the "
-            "paper's), constant, heteroscedastic",
-        )
-    group.add_argument("--rate", type=rates, metavar="P", help="dropout rate, or one per layer")
-    group.add_argument(
-        "--samples", type=count, metavar="T", help="noisy points, or Monte-Carlo samples"
-    )
-    group.add_argument(
-        "--tolerance",
-        type=positive,
-        metavar="E",
-        help="in place of --samples: go on until every std is known to this share (0.05)",
-    )
-    group.add_argument(
-        "--output",
-        type=_key,
-        metavar="KEY",
-        help="which part of the model's output counts: a key, an attribute or an index",
-    )
-    group.add_argument(
-        "--batch-dim",
-        type=_axis,
-        metavar="AXIS",
-        help="the axis that counts the inputs (0), or none: a call is one input",
-    )
-    group.add_argument(
-        "--placement", help="where dropout goes: auto, after, before, existing, or layers (a,b)"
-    )
-    group.add_argument("--task", choices=("regression", "classification", "binary", "multilabel"))
-    group.add_argument(
-        "--prediction",
-        choices=("mean", "network"),
-        help="mean: over the noise; network: the plain output",
-    )
-    group.add_argument("--residual-var", type=_variance, help="added to the data's variance")
-    group.add_argument("--seed", type=int, help="same seed, same result (0)")
-
-
-def add_batch(parser: argparse.ArgumentParser, default: int = 256) -> None:
-    """Adds the option for how many rows run at once."""
-    parser.add_argument(
-        "--batch",
-        type=count,
-        default=default,
-        metavar="N",
-        help="rows that run at once (%(default)s)",
-    )
-
-
-def add_clean(parser: argparse.ArgumentParser) -> None:
-    """Adds the option for held-out data without the noise of deployment."""
-    parser.add_argument("--clean", action="store_true", help="the data has no noise yet: add it")
-
-
-def add_rows(parser: argparse.ArgumentParser, default: int) -> None:
-    """Adds the option for how many rows are looked at."""
-    parser.add_argument(
-        "--rows",
-        type=count,
-        default=default,
-        metavar="N",
-        help="at most so many rows (%(default)s)",
-    )
-
-
-def add_out(
-    parser: argparse.ArgumentParser,
-    suffixes: Sequence[str],
-    words: str,
-    *,
-    default: str | None = None,
-    required: bool = False,
-) -> None:
-    """Adds the option for the file that is written; `howsure.cli.paths` looks at its name."""
-    shown = f"{words} (%(default)s)" if default else words
-    parser.add_argument("--out", type=Path, default=default, required=required, help=shown)
-    parser.set_defaults(suffixes=tuple(suffixes))
+# --- Types ------------------------------------------------------------------------------------
 
 
 def checked(
@@ -230,13 +40,17 @@ def checked(
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(each) for each in text.split(","))
+    return tuple(float(number) for number in text.split(","))
 
 
 def _height_and_width(text: str) -> tuple[int, int]:
-    height, *width = (int(each) for each in text.split(","))
+    height, *width = (int(side) for side in text.split(","))
     (width,) = width or (height,)
     return height, width
+
+
+def _are_variances(values: Sequence[float]) -> bool:
+    return all(0 <= value < math.inf for value in values)
 
 
 count = checked(int, lambda value: value >= 1, "a whole number of at least 1")
@@ -249,12 +63,20 @@ rates = checked(
     lambda values: all(0 <= rate < 1 for rate in values),
     "numbers with commas between them, each at least 0 and below 1",
 )
-_variance = checked(float, lambda value: 0 <= value < math.inf, "0 or more")
+limits = checked(_numbers, lambda values: len(values) == 2, "LOW,HIGH, such as 0,255")
 _size = checked(_height_and_width, lambda sides: min(sides) >= 1, "HEIGHT,WIDTH in pixels")
+_variance = checked(float, lambda value: 0 <= value < math.inf, "0 or more")
 _noise_numbers = checked(
     _numbers,
-    lambda values: all(0 <= number < math.inf for number in values),
+    _are_variances,
     "a number, or several with commas between them, which cannot be negative",
+)
+_json_object = checked(json.loads, lambda value: isinstance(value, dict), "a JSON object")
+# An axis; "none" stays a word, since `None` says that the option was not given.
+_axis = checked(
+    lambda text: "none" if text == "none" else int(text),
+    lambda axis: axis == "none" or int(axis) >= 0,
+    "an axis such as 0, or none",
 )
 
 
@@ -264,6 +86,11 @@ def noise(text: str) -> str:
     if not value.endswith(".npy"):
         _noise_numbers(value)
     return text
+
+
+def _key(text: str) -> str | int:
+    """A key or an attribute; digits are an index."""
+    return int(text) if text.isdecimal() else text
 
 
 def _method(name: str) -> str:
@@ -277,23 +104,240 @@ def _method(name: str) -> str:
     return name
 
 
-def _key(text: str) -> str | int:
-    """A key or an attribute; digits are an index."""
-    return int(text) if text.isdecimal() else text
+# --- Options ----------------------------------------------------------------------------------
+
+# Something that adds to a parser, or to a group of it.
+Option: TypeAlias = Callable[[argparse._ActionsContainer], object]
 
 
-def _axis(text: str) -> str | int:
-    """An axis; "none" stays a word, since `None` says that the option was not given."""
-    if text != "none" and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be an axis such as 0, or none, not {text}")
-    return text if text == "none" else int(text)
+def option(*names: str, **settings: object) -> Option:
+    """An option or an argument, as `add_argument` takes it."""
+    return lambda parser: parser.add_argument(*names, **settings)  # pyright: ignore[reportArgumentType]
 
 
-def _json_object(text: str) -> dict[str, object]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, not {text}")
-    return found
+def group(title: str, *options: Option) -> Option:
+    """Options under a title of their own in the help."""
+
+    def add(parser: argparse._ActionsContainer) -> None:
+        titled = parser.add_argument_group(title)
+        for add_option in options:
+            add_option(titled)
+
+    return add
+
+
+def out(
+    suffixes: Sequence[str], words: str, default: str | None = None, **settings: object
+) -> Option:
+    """The file that is written; `check_files` looks at its name."""
+
+    def add(parser: argparse._ActionsContainer) -> None:
+        shown = f"{words} (%(default)s)" if default else words
+        option("--out", type=Path, default=default, help=shown, **settings)(parser)
+        parser.set_defaults(suffixes=tuple(suffixes))
+
+    return add
+
+
+def batch(default: int = 256) -> Option:
+    """How many rows run at once."""
+    words = "rows that run at once (%(default)s)"
+    return option("--batch", type=count, default=default, metavar="N", help=words)
+
+
+def rows(default: int) -> Option:
+    """How many rows are looked at."""
+    words = "at most so many rows (%(default)s)"
+    return option("--rows", type=count, default=default, metavar="N", help=words)
+
+
+COMMON = group(
+    "output",
+    option("--json", action="store_true", help="print one JSON object to stdout"),
+    option("-q", "--quiet", action="store_true", help="no bars, no notes"),
+    option("--debug", action="store_true", help="a traceback instead of a sentence"),
+)
+MODEL = group(
+    "model",
+    option(
+        "model",
+        metavar="MODEL",
+        help="`package.module:factory`, or a `.pt2` of torch.export, which needs --trust",
+    ),
+    option("--weights", metavar="FILE", help="`.safetensors`, `.pt` or `.pth`, for a factory"),
+    option(
+        "--model-args",
+        metavar="JSON",
+        type=_json_object,
+        default={},
+        help="keyword arguments of the factory, such as '{\"hidden\": 64}'",
+    ),
+    option("--trust", action="store_true", help="load a `.pt2`, which can run code of its own"),
+)
+_HOW_TO_READ = (
+    option(
+        "--inputs",
+        metavar="[ARG=]NAMES",
+        action="append",
+        default=[],
+        help="which array, or which columns (a,b,c), the model sees; once for each of several "
+        "arguments of the model: ARG=NAMES (the array `x`, or all columns but the target)",
+    ),
+    option(
+        "--target",
+        metavar="NAME",
+        help="the true values, left aside where none are needed: array, columns (a,b), or a file "
+        "`.npy`; for images `folders`, or a `.csv` with a column `file` (`y`)",
+    ),
+    option("--scale", type=positive, metavar="S", help="divide by S first (images: 255)"),
+    option("--normalize-mean", type=numbers, default=(), metavar="M[,M...]", help="then subtract"),
+    option("--normalize-std", type=numbers, default=(), metavar="S[,S...]", help="then divide by"),
+    option("--image-size", type=_size, metavar="H,W", help="bring images to this height and width"),
+    option("--gray", action="store_true", help="read images as gray, not as RGB"),
+    option(
+        "--max-bytes",
+        type=count,
+        metavar="N",
+        help="the most that a compressed array (4 GiB) or an image (256 MiB) may unpack to",
+    ),
+)
+_DATA_WORDS = "`.npz`, `.npy`, `.csv`, `.parquet`, or a folder of images"
+DATA = group("data", option("data", metavar="DATA", help=_DATA_WORDS), *_HOW_TO_READ)
+DATA_OR_SHAPE = group(
+    "data",
+    option("data", metavar="DATA", nargs="?", help=_DATA_WORDS),
+    option(
+        "--shape",
+        metavar="[ARG=]SHAPE",
+        action="append",
+        default=[],
+        help="shape of one input, such as 3,32,32, in place of data",
+    ),
+    *_HOW_TO_READ,
+)
+CLEAN = option("--clean", action="store_true", help="the data has no noise yet: add it")
+
+
+def _noise_option(
+    name: str, metavar: str, words: str, kind: Callable[[str], str] = noise
+) -> Option:
+    return option(name, metavar=metavar, type=kind, action="append", default=[], help=words)
+
+
+NOISE = group(
+    "sensor noise, in the units that the model sees; NAME= for one of several inputs",
+    _noise_option("--noise-std", "[NAME=]S", "std: a number, one per channel, or a `.npy`"),
+    _noise_option("--noise-var", "[NAME=]V", "variance, likewise"),
+    _noise_option("--gray-levels", "[NAME=]K", "std of a camera with `--scale` levels (255)"),
+    _noise_option(
+        "--noise",
+        "[NAME=]FILE",
+        "a file of `howsure noise`; KIND:NUMBERS; a covariance `.npy`, or `.npy:1` along axis 1; "
+        "+ between them adds",
+        str,
+    ),
+)
+_SETTINGS = (
+    option("--rate", type=rates, metavar="P", help="dropout rate, or one per layer"),
+    option("--samples", type=count, metavar="T", help="noisy points, or Monte-Carlo samples"),
+    option(
+        "--tolerance",
+        type=positive,
+        metavar="E",
+        help="in place of --samples: go on until every std is known to this share (0.05)",
+    ),
+    option(
+        "--output",
+        type=_key,
+        metavar="KEY",
+        help="selects the output to analyze: a key, an attribute or an index",
+    ),
+    option(
+        "--batch-dim",
+        type=_axis,
+        metavar="AXIS",
+        help="batch dimension (0), or none: a call is one input",
+    ),
+    option(
+        "--placement", help="where dropout goes: auto, after, before, existing, or layers (a,b)"
+    ),
+    option("--task", choices=("regression", "classification", "binary", "multilabel")),
+    option(
+        "--prediction",
+        choices=("mean", "network"),
+        help="mean: over the noise; network: the plain output",
+    ),
+    option("--residual-var", type=_variance, help="added to the data's variance"),
+    option("--seed", type=int, help="same seed, same result (0)"),
+)
+_SETTINGS_FILE = option("--settings", metavar="FILE", help="what `howsure fit` wrote")
+# What becomes settings of `Uncertain`; the second is for commands that choose the method.
+SETTINGS = group("settings (override --settings)", _SETTINGS_FILE, *_SETTINGS)
+METHOD = group(
+    "method (overrides --settings)",
+    _SETTINGS_FILE,
+    option(
+        "--method",
+        type=_method,
+        help="auto, gradients, noise_sampling, linear, mc_dropout, adf, sampled_adf (the paper's), "
+        "constant, heteroscedastic",
+    ),
+    *_SETTINGS,
+)
+
+# --- Names of files ---------------------------------------------------------------------------
+
+# Options that name something to be read, and something to be written.
+_READ = ("data", "weights", "settings", "train_inputs", "audit")
+_WRITTEN = ("out", "heatmap")
+
+
+def check_files(options: argparse.Namespace) -> None:
+    """An error if a file is missing, or if a result has a wrong name or replaces what is read."""
+    given = vars(options)
+    read = [path for name in given.keys() - {*_WRITTEN} for path in _files(given[name])]
+    written = [path for name in _WRITTEN if isinstance(path := given.get(name), Path)]
+    for result, path in product(written, sorted(read)):
+        if _is_lost(path, result):
+            raise ValueError(
+                f"`{result}` would be written over `{path}`, which is read; choose another place."
+            )
+    model = given.get("model")
+    if isinstance(model, str) and model.endswith(".pt2") and "trust" in given:
+        check_trusted(Path(model), trust=given["trust"])
+    suffixes, result = given.get("suffixes"), given.get("out")
+    if suffixes and result is not None and result.suffix not in suffixes:
+        endings = " or ".join(
+            filter(None, [", ".join(f"`{s}`" for s in suffixes[:-1]), f"`{suffixes[-1]}`"])
+        )
+        raise ValueError(f"`--out {result}` must end in {endings}.")
+    for name in _READ if "inputs" in given else ():  # commands of others have a `data` of their own
+        text = given.get(name)
+        if text is not None and not Path(text).exists():
+            if name == "data":
+                raise FileNotFoundError(f"There is no file or folder `{text}`.")
+            raise FileNotFoundError(f"There is no file `{text}` (`--{name.replace('_', '-')}`).")
+
+
+def _files(value: object) -> Iterator[Path]:
+    """What an option names: a file or folder, one behind `NAME=`, or the file of a factory."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _files(item)
+    elif isinstance(value, str | Path):
+        text = str(value)
+        module = text.partition(":")[0].replace(".", "/") + ".py"
+        for name in (text, text.partition("=")[2], module):
+            try:
+                if name and Path(name).exists():
+                    yield Path(name)
+            except (OSError, ValueError):  # too long for a name, or with a zero in it
+                continue
+
+
+def _is_lost(path: Path, out: Path) -> bool:
+    """Whether writing `out`, and its folder of unfinished parts, takes away `path`."""
+    source = path.resolve()
+    cleared = (out.resolve(), out.with_name(f"{out.name}.parts").resolve())
+    inside = any(place == source or place in source.parents for place in cleared)
+    return inside or (out.exists() and out.samefile(path))

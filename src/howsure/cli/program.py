@@ -2,18 +2,115 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import sys
 import warnings
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import NoReturn
 
-from howsure.cli.parser import UsageError, parse
-from howsure.cli.paths import check_files
+import howsure
+from howsure.cli.commands import COMMANDS, Command
+from howsure.cli.options import COMMON, check_files, option
 from howsure.cli.result import FAILED, WRONG_INPUT, Result, as_json
+
+# Commands of the laboratory, with their line of help where it is not installed.
+OF_THE_LAB = {
+    "demo": "a trained network, with uncertainty (needs howsure-lab)",
+    "reproduce": "the paper's experiments, each by one command (needs howsure-lab)",
+}
+NAMES = (*COMMANDS, *OF_THE_LAB)
+
+_HELP = """
+`howsure COMMAND --help` has the options and examples of each. Exit codes: 0 done, 1 failed or
+interrupted, 2 wrong input. Begin with `howsure init first`, or with `howsure demo`.
+"""
+
+
+# --- Parsing ----------------------------------------------------------------------------------
+
+
+class UsageError(ValueError):
+    """Options that do not fit; the message says which, and where the help is."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises where argparse would end the program."""
+
+    def error(self, message: str) -> NoReturn:
+        """One sentence, and where to look."""
+        raise UsageError(f"{message[:1].upper()}{message[1:]}; see `{self.prog} --help`.")
+
+
+def build_parser() -> Parser:
+    """The parser with a subparser for each command."""
+    parser = Parser(
+        prog="howsure",
+        description="How sure is your trained network?",
+        epilog=_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"howsure {howsure.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    for name in NAMES:
+        command = command_of(name)
+        subparser = commands.add_parser(
+            name,
+            help=command.help,
+            description=command.description,
+            epilog=f"examples:\n{command.examples.rstrip()}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,  # an abbreviation would change its meaning with a new option
+        )
+        for add in (*command.options, COMMON):
+            add(subparser)
+        subparser.set_defaults(run=command.run)
+    return parser
+
+
+def subparsers(parser: Parser) -> dict[str, Parser]:
+    """The subparsers by command."""
+    (group,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(group.choices)
+
+
+def command_of(name: str) -> Command:
+    """The command; for one of the laboratory that is not installed, a refusal.
+
+    Another package offers a command as a module, by an entry point of the group `howsure.commands`:
+    `HELP`, `EXAMPLES`, `add(parser)`, `run(arguments) -> Result`, and its docstring.
+    """
+    if name in COMMANDS:
+        return COMMANDS[name]
+    for point in entry_points(group="howsure.commands"):
+        if point.name == name:
+            module = point.load()
+            return Command(module.HELP, module.__doc__, module.EXAMPLES, (module.add,), module.run)
+    absent = f"`howsure {name}` is in the package howsure-lab, which is not installed"
+
+    def refuse(arguments: argparse.Namespace) -> NoReturn:
+        raise ImportError(f"{absent}: `pip install ./lab` in a clone of howsure.")
+
+    rest = option("options", nargs=argparse.REMAINDER, help="as howsure-lab takes them")
+    return Command(OF_THE_LAB[name], f"{absent}.", f"  howsure {name}", (rest,), refuse)
+
+
+def parse(given: Sequence[str]) -> argparse.Namespace:
+    """The options; an error tells what does not fit."""
+    listed = ", ".join(NAMES)
+    if given and not given[0].startswith("-") and given[0] not in NAMES:
+        raise UsageError(f"There is no command {given[0]!r}; the commands are {listed}.")
+    options = build_parser().parse_args(given)
+    if options.command is None:
+        raise UsageError(f"Name a command: {listed}; see `howsure --help`.")
+    return options
+
+
+# --- Running ----------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,15 +125,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(options)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        _discard_stdout()
+        # Python would complain about a closed stdout on leaving.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (Exception, KeyboardInterrupt) as error:
         if options.debug:
             raise
-        return _print_error(sentence(error, options), code_of(error), json=options.json)
+        code = WRONG_INPUT if isinstance(error, _OF_USERS) else FAILED
+        return _print_error(_sentence(error, options), code, json=options.json)
 
 
-def _run(options: Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     notes: list[str] = []
     check_files(options)
     with _warnings_as_notes(notes, quiet=options.quiet):
@@ -79,50 +178,34 @@ def _warnings_as_notes(notes: list[str], *, quiet: bool) -> Iterator[None]:
         yield
 
 
-def _discard_stdout() -> None:
-    """Points stdout to nowhere, so that Python does not complain about it on leaving."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 # What users can fix: values, types, files, packages, operations without a rule.
-_THEIRS = (ValueError, TypeError, OSError, ImportError, NotImplementedError)
-_RESUMES = "Interrupted; finished parts are kept, and the same command goes on from there."
+_OF_USERS = (ValueError, TypeError, OSError, ImportError, NotImplementedError)
+_FULL = "; free some space, or write elsewhere. Nothing was left half-written"
+_REMEDIES = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: "; write elsewhere. Nothing was left half-written",
+    errno.EACCES: "; choose a place that you may read and write",
+    errno.EROFS: "; choose a folder that can be written to",
+    errno.ENOENT: "; check the name",
+}
 
 
-def code_of(error: BaseException) -> int:
-    """2 for wrong input, 1 for what failed otherwise."""
-    return WRONG_INPUT if isinstance(error, _THEIRS) else FAILED
-
-
-def sentence(error: BaseException, options: Namespace) -> str:
+def _sentence(error: BaseException, options: argparse.Namespace) -> str:
     """What went wrong and what to do, on one line."""
     if isinstance(error, KeyboardInterrupt):
-        resumes = getattr(options, "resumes", False)
-        return _RESUMES if resumes else "Interrupted; no file was left half-written."
+        if getattr(options, "resumes", False):
+            return "Interrupted; finished parts are kept, and the same command goes on from there."
+        return "Interrupted; no file was left half-written."
     if isinstance(error, OSError) and error.errno is not None:
-        return _file_sentence(error)
+        path = Path(str(error.filename or ""))
+        # The name of one of our temporary files says nothing.
+        place = path.parent if path.name.startswith(".") else path
+        what = f"`{place}`: " if error.filename else ""
+        reason = error.strerror or type(error).__name__
+        return f"{what}{reason}{_REMEDIES.get(error.errno, '')}."
     text = " ".join(str(error).split())
-    if isinstance(error, _THEIRS) and text:
+    if isinstance(error, _OF_USERS) and text:
         return text
     kind = type(error).__name__
     return f"It failed ({kind}: {text}); `--debug` shows where, and please report it."
-
-
-def _file_sentence(error: OSError) -> str:
-    what = f"`{_place(error.filename)}`: " if error.filename else ""
-    reason = error.strerror or type(error).__name__
-    remedy = {
-        errno.ENOSPC: "; free some space, or write elsewhere. Nothing was left half-written",
-        errno.EDQUOT: "; free some space, or write elsewhere. Nothing was left half-written",
-        errno.EFBIG: "; write elsewhere. Nothing was left half-written",
-        errno.EACCES: "; choose a place that you may read and write",
-        errno.EROFS: "; choose a folder that can be written to",
-        errno.ENOENT: "; check the name",
-    }.get(error.errno or 0, "")
-    return f"{what}{reason}{remedy}."
-
-
-def _place(filename: object) -> str:
-    """The file, or the folder of one of our temporary files, whose name says nothing."""
-    path = Path(str(filename))
-    return str(path.parent if path.name.startswith(".") else path)

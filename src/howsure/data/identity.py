@@ -23,7 +23,7 @@ def digest(content: object) -> str:
     """
     sha = hashlib.sha256()
     waiting: list[Any] = [content]
-    seen: dict[int, tuple[int, object]] = {}  # the objects so far, numbered and kept alive
+    numbers: dict[int, tuple[int, object]] = {}  # of the objects so far, which are kept alive
     while waiting:
         part = waiting.pop()
         if isinstance(part, Tensor):
@@ -40,12 +40,12 @@ def digest(content: object) -> str:
         if inner is None:
             # Where an object lies in memory is not part of what it is.
             inner, text = [], _ADDRESS.sub("", repr(part))
-        elif id(part) in seen:  # a part of itself, or of another part
-            inner, text = [], f"number {seen[id(part)][0]}"
+        elif id(part) in numbers:  # a part of itself, or of another part
+            inner, text = [], f"number {numbers[id(part)][0]}"
         else:
             text = f"of {len(inner)}"
             if not isinstance(part, tuple):  # Python may share equal tuples, or not
-                seen[id(part)] = len(seen), part
+                numbers[id(part)] = len(numbers), part
         sha.update(f"{type(part).__module__}.{type(part).__qualname__} {text};".encode())
         waiting += reversed(inner)
     return sha.hexdigest()
@@ -61,8 +61,8 @@ def _parts(content: Any) -> list[object] | None:
         return [content.__self__, content.__func__]
     if isinstance(content, FunctionType):
         code, cells = content.__code__, content.__closure__ or ()
-        own = (code.co_code, code.co_consts, code.co_names, content.__defaults__)
-        return [content.__qualname__, *own, [cell.cell_contents for cell in cells]]
+        parts = (code.co_code, code.co_consts, code.co_names, content.__defaults__)
+        return [content.__qualname__, *parts, [cell.cell_contents for cell in cells]]
     if isinstance(content, (set, frozenset)):
         return sorted(content, key=repr)
     if isinstance(content, fx.GraphModule):  # other attributes differ each time it is loaded

@@ -1,4 +1,0 @@
-"""Several processes at work on one data set, as started by `torchrun`."""
-
-from howsure.data.distributed.evaluation import evaluate as evaluate
-from howsure.data.distributed.sharing import fit as fit
