@@ -106,12 +106,19 @@ class Compiled:
 
     def __call__(self, setup: Setup, method: Method, x: object) -> Prediction:
         """The method's prediction."""
-        key = (method, *_kind(x))
-        state = read_state(setup)
+        key, state = (method, *_kind(x)), read_state(setup)
         program = self.programs.get(key)
-        if key not in self.programs or (program is not None and not program.fits(state)):
-            self._report(key)
-            program = self._add(key, setup, method, x)
+        if key not in self.programs:
+            count = sum(program is not None for program in self.programs.values())
+            reason = (
+                f"the inputs {key[2]} are new to this wrapper, which has {count} compiled shapes. "
+                "Give batches of one size, or use `drop_last=True`."
+            )
+            program = self._make(key, setup, method, x, reason)
+            state = read_state(setup)
+        elif program is not None and not program.fits(state):
+            reason = "what is frozen into the program, of the model or the settings, has changed."
+            program = self._make(key, setup, method, x, reason)
             state = read_state(setup)
         if program is None or not _is_finite(x):  # Eager refuses NaN where it must.
             return method(setup, x)
@@ -121,50 +128,41 @@ class Compiled:
             return method(setup, x)
         except TooWideError:
             prediction = method(setup, x)  # Eager refuses wrong inputs.
-            warnings.warn(
-                "Compiling again, which takes a while: the noise inside the network is larger "
-                "than for the inputs before.",
-                HowsureWarning,
-                stacklevel=3,
-            )
-            self._add(key, setup, method, x, may_assume=False)
+            reason = "the noise inside the network is larger than for the inputs before."
+            self._make(key, setup, method, x, reason, may_assume=False)
             return prediction
 
-    def _add(
-        self, key: _Key, setup: Setup, method: Method, x: object, *, may_assume: bool = True
+    def _make(
+        self,
+        key: _Key,
+        setup: Setup,
+        method: Method,
+        x: object,
+        reason: str,
+        *,
+        may_assume: bool = True,
     ) -> Program | None:
         """Makes the program of a key; `None`, with a warning, where there is none."""
+        if any(program is not None for program in self.programs.values()):
+            warnings.warn(
+                f"Compiling again, which takes a while: {reason}", HowsureWarning, stacklevel=4
+            )
         try:
             program = compile_method(setup, method, x, may_assume=may_assume)
         # The compiler's errors have no common class, and eager gives the same numbers.
         except Exception as error:
             # What is wrong with the input or the model is wrong in eager as well: let that say so.
             method(setup, x)
-            reason = str(error).strip().splitlines()
+            lines = str(error).strip().splitlines()
             warnings.warn(
                 f'The method "{method}" runs uncompiled, as before `compile()`: '
-                f"{type(error).__name__}, {reason[0] if reason else 'no reason given'}",
+                f"{type(error).__name__}, {lines[0] if lines else 'no reason given'}",
                 HowsureWarning,
                 stacklevel=4,
             )
             program = None
         self.programs[key] = program
         return program
-
-    def _report(self, key: _Key) -> None:
-        """A warning where a program is made that is not the first."""
-        count = sum(program is not None for program in self.programs.values())
-        if key in self.programs:
-            reason = "what is frozen into the program, of the model or the settings, has changed."
-        else:
-            reason = (
-                f"the inputs {key[2]} are new to this wrapper, which has {count} compiled shapes. "
-                "Give batches of one size, or use `drop_last=True`."
-            )
-        if count:
-            warnings.warn(
-                f"Compiling again, which takes a while: {reason}", HowsureWarning, stacklevel=4
-            )
 
 
 def read_state(setup: Setup) -> State:

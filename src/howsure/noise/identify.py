@@ -53,8 +53,9 @@ class Identified:
         # d std = d var / (2 std), to first order
         std_error = var_error / (2 * std.clamp(min=torch.finfo(torch.float64).tiny))
         numbers = {"std": std, "std_error": std_error, "var": var, "var_error": var_error}
-        shares = {} if self.structure is None else self.structure.numbers()
-        return numbers | {name: _double(value) for name, value in shares.items()}
+        for name, share in ({} if self.structure is None else self.structure.named()).items():
+            numbers |= {name: _double(share.value), f"{name}_error": _double(share.error)}
+        return numbers
 
     def in_words(self) -> str:
         """The numbers in one line; in a second one how elements vary together."""
@@ -166,9 +167,7 @@ def identify_from_repeats(
     def total(values: Tensor) -> Tensor:
         """The sum over valid pixels; dimensions stay (as 1) unless all of them are summed."""
         values = values * moments.valid
-        if not averaged:
-            return values
-        return values.sum() if len(averaged) == dims else values.sum(averaged, keepdim=True)
+        return values.sum(averaged, keepdim=len(averaged) < dims) if averaged else values
 
     count = total(torch.ones_like(moments.var))
     if bool((count == 0).any()):
@@ -186,7 +185,9 @@ def identify_from_repeats(
     freedom = 2 / moments.spread
     structure = structure_of(residuals, moments.valid, freedom)
     if structure is not None and averaged:
-        error = structure.error(error, var, freedom)
+        # For Gaussian noise, 2 / freedom times the mean of squared covariances.
+        offsets = var * structure.offset_norm * math.sqrt(2 / freedom)
+        error = torch.hypot(error * structure.neighbour_norm, offsets)
     return Identified(Constant(_plain(var)), _plain(error), structure)
 
 

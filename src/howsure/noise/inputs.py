@@ -48,7 +48,7 @@ def as_noise(noise: object) -> Noise | None:
             "variance), a noise of `howsure.noise`, a function of the tensor, or None. Several "
             "numbers go into a tensor, or into `howsure.noise.per_channel`."
         )
-    return Constant(as_value(noise, "noise"))
+    return Constant(noise if isinstance(noise, Tensor) else as_value(noise, "noise"))
 
 
 def map_noises(
@@ -200,6 +200,8 @@ def dimensions_of(noise: object, x: object, batch_dim: int | None = 0) -> float:
 
 def is_correlated(noise: object) -> bool:
     """Whether elements of any input vary together; `noise` as in `variance_of`."""
+    if isinstance(noise, Tensor):  # sooner than as a value
+        return False
     return any(part is not None and part.is_correlated for part, *_ in _leaves(noise))
 
 

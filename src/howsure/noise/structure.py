@@ -75,19 +75,6 @@ class Structure:
         """Whether elements clearly vary together."""
         return any(part.is_correlated for part, _ in self.parts)
 
-    def error(self, independent: Tensor, var: Tensor, freedom: float) -> Tensor:
-        """The standard error of a variance averaged over a frame.
-
-        For Gaussian noise its square is 2 / freedom times the mean of squared covariances.
-
-        Args:
-            independent: What it would be if elements were independent.
-            var: The variance.
-            freedom: Degrees of freedom of one element's variance.
-        """
-        offsets = var * self.offset_norm * math.sqrt(2 / freedom)
-        return torch.hypot(independent * self.neighbour_norm, offsets)
-
     def noise(self, var: float | Tensor) -> Noise:
         """The noise of this structure with the given variance."""
         first, *others = [part.scaled(var * share) for part, share in self.parts]
@@ -98,13 +85,11 @@ class Structure:
         shares = {name: getattr(self, name) for name in _PLACES}
         return {name: share for name, share in shares.items() if share is not None}
 
-    def numbers(self) -> dict[str, float]:
-        """Shares and correlations with their standard errors."""
+    def named(self) -> dict[str, Share]:
+        """All shares and correlations, by name."""
+        correlations = ("horizontal_correlation", "vertical_correlation")
         shares = {f"{name}_share": share for name, share in self.offsets().items()}
-        names = ("horizontal_correlation", "vertical_correlation")
-        shares |= zip(names, self.neighbours, strict=False)
-        values = {name: share.value for name, share in shares.items()}
-        return values | {f"{name}_error": share.error for name, share in shares.items()}
+        return shares | dict(zip(correlations, self.neighbours, strict=False))
 
     def in_words(self) -> str:
         """The structure in a sentence, with the noise to use."""
