@@ -112,6 +112,15 @@ def test_the_noise_says_which_of_several_inputs_is_noisy():
     assert {row.operation: row.modules for row in rows}["torch.nn.functional.linear"] == ("of_h",)
 
 
+def test_a_noise_may_be_that_of_one_of_several_inputs():
+    noise = (None, hs.noise.std(0.1))
+    assert hs.check(CELL, CELL_X, CELL_H, noise_var=noise).ok
+    assert hs.missing_rules(CELL, CELL_X, CELL_H, noise_var=noise) == []
+    by_noise = hs.trace(CELL, CELL_X, CELL_H, noise_var=noise)
+    by_variance = hs.trace(CELL, CELL_X, CELL_H, noise_var=(None, 0.01))
+    assert [row.var for row in by_noise] == pytest.approx([row.var for row in by_variance])
+
+
 @pytest.mark.parametrize("ask", [hs.check, hs.missing_rules, hs.trace])
 def test_a_number_after_the_inputs_is_not_guessed_to_be_one(ask):
     """It was the variance in version 0.1."""

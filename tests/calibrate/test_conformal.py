@@ -85,7 +85,7 @@ def test_small_and_unknown_groups_get_infinite_intervals_and_say_so():
     groups = ["rare"] * 5 + ["common"] * 45
     fitted = Conformal.fit(prediction, target, groups=groups)
     asked = ["rare", "common", "never"] + ["common"] * 47
-    with pytest.warns(UserWarning, match=r"needs 9 .*'rare' has 5, 'never' has 0"):
+    with pytest.warns(UserWarning, match=r"needs 9 .*'never' has 0, 'rare' has 5"):
         low, high = fitted.interval(prediction, 0.9, groups=asked)
     assert torch.isinf(low[[0, 2]]).all() and torch.isinf(high[[0, 2]]).all()
     assert torch.isfinite(low[[1, *range(3, 50)]]).all()
@@ -117,8 +117,8 @@ def test_batch_of_one_float32_and_a_dict():
     [
         (None, ValueError, r"fitted by group; give `groups=`"),
         (["a"], ValueError, "1 labels for 50 inputs"),
-        (torch.zeros(50), TypeError, "one whole number for each input"),
-        ([0.5] * 50, TypeError, "whole number or a string"),
+        (torch.zeros(50), TypeError, "a whole number or a string for each input"),
+        ([0.5] * 50, TypeError, "type float64; give a whole number or a string"),
     ],
 )
 def test_wrong_groups(groups, error, message):

@@ -150,16 +150,14 @@ def check(
         *inputs: Its inputs, as to the model itself: `check(model, x, h)`. A tuple as the only
             one is taken as several, a dict as inputs by name.
         noise_var: Which inputs are noisy, as in `propagate`: a variance or a noise of
-            `howsure.noise`; for several inputs variances in their structure, with `None` for those
-            without noise. By default every input of floating-point numbers is.
+            `howsure.noise`; for several inputs one for each in their structure, with `None` for
+            those without noise. By default every input of floating-point numbers is.
         rules: Rules that win over the registered ones, by operation.
         **named_inputs: Inputs by name, in place of `inputs`: `check(model, image=x, motion=h)`.
     """
-    x = as_input(model, inputs, named_inputs, noise_var)
-    notes = note_units(noise_var, x)
-    noise_var = variance_of(noise_var, x) if isinstance(noise_var, Noise) else noise_var
+    x, variance = _read_inputs(model, inputs, named_inputs, noise_var)
     by_operation: dict[tuple[str, str], list[OperationCall]] = {}
-    for call in survey(model, x, noise_var, rules=rules):
+    for call in survey(model, x, variance, rules):
         if call.rule is None or call.rule.kind is not Kind.VALUE_ONLY:
             by_operation.setdefault((call.operation, call.reason), []).append(call)
     rows = []
@@ -179,7 +177,7 @@ def check(
         )
         rows.append(row)
     rows.sort(key=lambda row: (row.fidelity != _MISSING, row.operation))
-    return Check(tuple(rows), notes)
+    return Check(tuple(rows), note_units(noise_var, x))
 
 
 @dataclass(frozen=True)
@@ -220,20 +218,19 @@ def missing_rules(
 
     Inputs are given as to the model itself. An empty list means that `propagate` will run.
     """
-    x = as_input(model, inputs, named_inputs, noise_var)
-    return [call for call in survey(model, x, noise_var, rules=rules) if call.reason]
+    x, variance = _read_inputs(model, inputs, named_inputs, noise_var)
+    return [call for call in survey(model, x, variance, rules) if call.reason]
 
 
 def survey(
     model: Callable[..., object],
     x: object,
-    noise_var: object = None,
-    *,
-    rules: Mapping[Target, Rule] | None = None,
+    variance: object,
+    rules: Mapping[Target, Rule] | None,
 ) -> list[OperationCall]:
     """Every operation on noisy data in one pass of the model, with how often it was called.
 
-    Without `noise_var`, every floating-point input counts as noisy.
+    Without a variance, every floating-point input counts as noisy.
     """
 
     def zero_if_floating(leaf: object) -> float | None:
@@ -242,12 +239,12 @@ def survey(
         input_moments(leaf, 0.0)
         return 0.0
 
-    if noise_var is None:
-        noise_var = map_leaves(zero_if_floating, x)
+    if variance is None:
+        variance = map_leaves(zero_if_floating, x)
     surveyor = Surveyor(rules, CallSites(model))
     with torch.no_grad():
         try:
-            run(model, x, noise_var, surveyor)
+            run(model, x, variance, surveyor)
         except Exception as error:
             # Without a gap the failure is the model's own. After one it may be that of the plain
             # value that stood in, as where a model takes gradients of its own.
@@ -304,10 +301,10 @@ class Surveyor(RuleInterpreter):
         return result
 
 
-def as_input(
-    model: object, args: tuple[object, ...], named: Mapping[str, object], noise_var: object = None
-) -> object:
-    """The input in one piece, from arguments that were given as to the model itself."""
+def _read_inputs(
+    model: object, args: tuple[object, ...], named: Mapping[str, object], noise_var: object
+) -> tuple[object, object]:
+    """The input in one piece, from arguments given as to the model itself, and its variance."""
     if args and named:
         raise TypeError("Give all inputs by position or all by keyword.")
     if not args and not named:
@@ -322,7 +319,9 @@ def as_input(
             "Is the second tensor an input or a variance? The model runs without it. Give the "
             "variance of the noise as `noise_var=...`, and inputs by keyword."
         )
-    return dict(named) if named else args[0] if len(args) == 1 else args
+    x = dict(named) if named else args[0] if len(args) == 1 else args
+    has_noises = any(True for _ in leaves_of(noise_var, Noise))
+    return x, variance_of(noise_var, x) if has_noises else noise_var
 
 
 def _may_be_variance(model: object, x: object, other: object) -> bool:
@@ -372,10 +371,10 @@ def trace(
     """Where the uncertainty grows: statistics per module call, in the order in which they finish.
 
     A diagnosis: it watches the modules with forward hooks, which are gone when it returns. Inputs
-    are given as to the model itself; `noise_var` is a **variance**, as in `propagate`.
+    are given as to the model itself; `noise_var` is a **variance** or a noise, as in `check`.
     """
-    x = as_input(model, inputs, named_inputs, noise_var)
-    if noise_var is None:
+    x, variance = _read_inputs(model, inputs, named_inputs, noise_var)
+    if variance is None:
         raise TypeError("`trace` follows a noise through the model; give its `noise_var=`.")
     rows: list[ModuleTrace] = []
 
@@ -390,7 +389,7 @@ def trace(
                 rows.append(ModuleTrace(path, kind, shape, signal, spread, *noise))
 
     with watch_modules(model, record):
-        propagate(model, x, noise_var, rules=rules)
+        propagate(model, x, variance, rules=rules)
     return rows
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -533,18 +534,14 @@ class IsotonicQuantiles(Calibrator):
         """P(target <= value), never below 1 / (n + 1) or above n / (n + 1): what n points tell."""
         mean, var = mean_and_var(prediction)
         align_outputs(mean, self.z[..., 0])  # an error if the outputs do not fit
-        z = ((torch.as_tensor(value).to(mean) - mean) / var.sqrt()).double().cpu()
-        # A row for each output with knots of its own, or one row for all.
-        rows = z.movedim(1, 0) if self.z.dim() > 1 else z[None]
-        flat, knots = rows.flatten(1).contiguous(), self.z.reshape(-1, self.count)
-        not_above = torch.searchsorted(knots, flat, right=True)
-        above = not_above.clamp(1, self.count - 1)
-        lower, upper = knots.gather(1, above - 1), knots.gather(1, above)
-        # Between two different knots the division is safe; beyond all of them there is a bound.
-        share = (flat - lower) / torch.where(upper > lower, upper - lower, 1.0)
-        share = torch.where(not_above == self.count, 1.0, share.clamp(0, 1))
-        level = ((above + share) / (self.count + 1)).reshape(rows.shape).to(mean)
-        return level.movedim(0, 1) if self.z.dim() > 1 else level[0]
+        z = ((torch.as_tensor(value).to(mean) - mean) / var.sqrt()).detach().cpu().double()
+        z = z.nan_to_num(torch.inf)  # a std of 0, and the value is the mean
+        levels = np.arange(1, self.count + 1) / (self.count + 1)
+        if self.z.dim() == 1:
+            return torch.from_numpy(np.interp(z, self.z, levels)).to(mean)
+        outputs = zip(z.unbind(1), self.z, strict=True)
+        columns = [torch.from_numpy(np.interp(x, knots, levels)) for x, knots in outputs]
+        return torch.stack(columns, 1).to(mean)
 
 
 # Classes.

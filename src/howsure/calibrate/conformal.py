@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -134,28 +135,17 @@ def sort_by_group(
 
 
 def _numbered(groups: Labels, count: int) -> tuple[tuple[Label, ...], Tensor]:
-    """The different labels, and which of them each of `count` points has, (count,)."""
-    if isinstance(groups, Tensor):
-        if groups.dim() != 1 or groups.dtype.is_floating_point:
-            raise TypeError(
-                f"`groups` is a tensor of shape {tuple(groups.shape)} and {groups.dtype}; it must "
-                "be one whole number for each input."
-            )
-        groups = groups.tolist()
-    if len(groups) != count:
-        raise ValueError(f"`groups` has {len(groups)} labels for {count} inputs.")
-    numbers: dict[Label, int] = {}
-    members = []
-    for label in groups:
-        if not isinstance(label, str):
-            try:
-                label = label.__index__()
-            except AttributeError:
-                raise TypeError(
-                    f"The label {label!r} of `groups` must be a whole number or a string."
-                ) from None
-        members.append(numbers.setdefault(label, len(numbers)))
-    return tuple(numbers), torch.tensor(members)
+    """The different labels in order, and which of them each of `count` inputs has, (count,)."""
+    labels = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
+    if labels.dtype.kind not in "biuU" or labels.ndim != 1:
+        raise TypeError(
+            f"`groups` has shape {labels.shape} and type {labels.dtype}; give a whole number or a "
+            "string for each input."
+        )
+    if len(labels) != count:
+        raise ValueError(f"`groups` has {len(labels)} labels for {count} inputs.")
+    different, members = np.unique(labels, return_inverse=True)
+    return tuple(different.tolist()), torch.from_numpy(members)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

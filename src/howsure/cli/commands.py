@@ -98,13 +98,10 @@ def check(arguments: Namespace) -> Result:
     """
     from howsure.auditing.check import check
     from howsure.cli.building import example_of, model_of, noise_of
-    from howsure.noise import Noise, variance_of
 
     model = model_of(arguments)
     x = example_of(arguments, model)
-    noise = noise_of(arguments)
-    is_single = noise is None or isinstance(noise, Noise)
-    result = check(model.module, x, noise_var=noise if is_single else variance_of(noise, x))
+    result = check(model.module, x, noise_var=noise_of(arguments))
     data = {
         "ok": result.ok,
         "operations": [asdict(row) for row in result.rows],
