@@ -47,4 +47,4 @@ class _CallableModule(ModuleType):
 
 
 sys.modules[__name__].__class__ = _CallableModule
-this_module = cast(_CallableModule, sys.modules[__name__])
+report = cast(_CallableModule, sys.modules[__name__])
