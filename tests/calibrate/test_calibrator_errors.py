@@ -16,9 +16,9 @@ from howsure.calibrate import (
     IsotonicQuantiles,
     Temperature,
     VarianceScale,
+    calibrator_class,
     class_probabilities,
     from_state,
-    named,
 )
 
 REGRESSION = (VarianceScale, AffineVariance, IsotonicQuantiles, Conformal)
@@ -54,9 +54,9 @@ def outcome(fitted, prediction):
 def test_the_catalogue_is_complete():
     assert set(CALIBRATORS.values()) == {*REGRESSION, *CLASSES}
     assert all(issubclass(kind, Calibrator) for kind in CALIBRATORS.values())
-    assert named("scale") is VarianceScale and named(Conformal) is Conformal
+    assert calibrator_class("scale") is VarianceScale and calibrator_class(Conformal) is Conformal
     with pytest.raises(ValueError, match=r"must be one of .*'conformal'"):
-        named("platt")
+        calibrator_class("platt")
 
 
 @pytest.mark.parametrize("kind", CALIBRATORS.values())

@@ -10,7 +10,7 @@ from typing import Any
 from howsure.auditing.check import align_columns
 from howsure.auditing.layers import LayerRow, departure
 from howsure.auditing.measures import Estimate, Measures
-from howsure.methods import METHODS, Method
+from howsure.methods import Method
 
 _WIDTH = 100
 _MOST_LAYERS = 20
@@ -31,7 +31,7 @@ class AuditRow:
         cost: Time relative to one plain forward pass of the same inputs.
         std_error: Relative standard error that the method states for its own std, the median over
             all outputs; `None` where it states none.
-        kind: The method itself; `None` for the one of its name.
+        kind: The method itself, which says what it can do.
     """
 
     label: str
@@ -42,13 +42,8 @@ class AuditRow:
     model: Measures | None
     mean_shift: Estimate
     cost: Estimate
-    std_error: float | None = None
-    kind: Method | None = field(default=None, repr=False)
-
-    @property
-    def by(self) -> Method:
-        """The method itself, to be asked what it is."""
-        return self.kind or METHODS[self.method]
+    std_error: float | None
+    kind: Method = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -135,10 +130,10 @@ class Audit:
         )
         parts = [fill(heading, _WIDTH), _methods_table(self.rows, self.plain_shift)]
         if self.skipped:
-            parts.append(_filled(f"Left out: {label}: {reason}." for label, reason in self.skipped))
+            parts.append(_wrap(f"Left out: {label}: {reason}." for label, reason in self.skipped))
         if self.layers:
             parts.append(_layers_table(self.layers))
-        return "\n\n".join([*parts, _filled((*self.verdict, *self.notes))])
+        return "\n\n".join([*parts, _wrap((*self.verdict, *self.notes))])
 
 
 def _plain_data(value: object) -> Any:
@@ -149,7 +144,7 @@ def _plain_data(value: object) -> Any:
     return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
 
 
-def _filled(lines: Iterable[str]) -> str:
+def _wrap(lines: Iterable[str]) -> str:
     return "\n".join(fill(line, _WIDTH) for line in lines)
 
 

@@ -174,7 +174,7 @@ def audit(
         for candidate, prediction in predictions.items()
     )
     plain_shift = mean_shift(case.plain.double().cpu(), truth, seed)
-    sampling = (row for row in rows if row.by.draws_noise)
+    sampling = (row for row in rows if row.kind.draws_noise)
     pass_cost = (row.cost.value / row.options.get("samples", 20) for row in sampling)
     yardstick = Yardstick(truth.samples, total.typical_error, next(pass_cost, 1.0))
     recommended = recommend(rows, yardstick)

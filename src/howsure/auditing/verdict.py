@@ -53,7 +53,7 @@ def recommend(rows: Sequence[AuditRow], yardstick: Yardstick) -> Recommendation:
     def error(row: AuditRow) -> float:
         return row.total.log_error.value
 
-    others = [row for row in rows if not row.by.is_sampling]
+    others = [row for row in rows if not row.kind.is_sampling]
     worth = [
         row
         for row in others
@@ -95,7 +95,7 @@ def sentences(
     """The verdict, one sentence or two on each question."""
     # With dropout, if there are both: the paper's method is the one that samples.
     diagonal = sorted(
-        (row for row in rows if row.by.is_diagonal), key=lambda row: not row.by.draws_masks
+        (row for row in rows if row.kind.is_diagonal), key=lambda row: not row.kind.draws_masks
     )
     return (
         *(_on_diagonal(diagonal[0], departure(layers)) if diagonal else ()),
@@ -135,7 +135,7 @@ def _on_mean(rows: Sequence[AuditRow], recommended: Recommendation, plain: Estim
     wanted = (recommended.method, recommended.options)
     row = next((row for row in rows if (row.method, row.options) == wanted), None)
     # Sampling may be recommended where it was not among the methods.
-    method = row.by if row else METHODS[recommended.method]
+    method = row.kind if row else METHODS[recommended.method]
     if method.draws_noise:
         return f"{start}: take the mean of the samples."
     if row is not None and row.mean_shift.value < plain.value / 2:

@@ -27,7 +27,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
 }
 
 
-def named(calibrator: str | type[Calibrator]) -> type[Calibrator]:
+def calibrator_class(calibrator: str | type[Calibrator]) -> type[Calibrator]:
     """The calibrator of that name, or the class itself."""
     if isinstance(calibrator, type) and issubclass(calibrator, Calibrator):
         return calibrator

@@ -331,7 +331,7 @@ class VarianceScale(Calibrator):
 
     def __call__(self, prediction: Prediction) -> Prediction:
         """The prediction with data and model variance times `scale`."""
-        return rescaled(prediction, self.scale, torch.zeros_like(self.scale))
+        return rescale(prediction, self.scale, torch.zeros_like(self.scale))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -391,10 +391,10 @@ class AffineVariance(Calibrator):
 
     def __call__(self, prediction: Prediction) -> Prediction:
         """Both variances times `scale`, and `residual_var` more data variance."""
-        return rescaled(prediction, self.scale, self.residual_var)
+        return rescale(prediction, self.scale, self.residual_var)
 
 
-def rescaled(prediction: Prediction, scale: Tensor, residual_var: Tensor) -> Prediction:
+def rescale(prediction: Prediction, scale: Tensor, residual_var: Tensor) -> Prediction:
     """Both variances times `scale`, and `residual_var` more data variance.
 
     The sum of data and model variance is then scale * total + residual_var. Covariance, budget and
@@ -432,7 +432,7 @@ def rescaled(prediction: Prediction, scale: Tensor, residual_var: Tensor) -> Pre
             root = flat_factor.sqrt()
             covariance = covariance * root[:, None] * root + torch.diag(flat_constant)
         if budget is not None:
-            budget = _rescaled_budget(budget, flat_factor, flat_constant)
+            budget = _rescale_budget(budget, flat_factor, flat_constant)
         return Details(covariance, prediction.linear_share, budget)
 
     return replace(
@@ -444,7 +444,7 @@ def rescaled(prediction: Prediction, scale: Tensor, residual_var: Tensor) -> Pre
     )
 
 
-def _rescaled_budget(budget: Budget, factor: Tensor, constant: Tensor) -> Budget:
+def _rescale_budget(budget: Budget, factor: Tensor, constant: Tensor) -> Budget:
     """Every source times `factor`; `constant` is a source, or adds to the one there is."""
     names, kinds, variances = budget.names, budget.kinds, budget.variances * factor
     if bool((constant > 0).any()):
@@ -598,7 +598,7 @@ class Temperature(Calibrator):
         check_uncalibrated(prediction)
         logits = _logits(prediction)
         t = self.temperature.to(logits.mean)
-        cooled = replace(rescaled(logits, t**-2, torch.zeros_like(t)), mean=logits.mean / t)
+        cooled = replace(rescale(logits, t**-2, torch.zeros_like(t)), mean=logits.mean / t)
         after, fitted = class_probabilities(cooled), prediction.temperature
         return replace(
             prediction,

@@ -91,7 +91,7 @@ class GroupedScores(Calibrator):
                 f"The calibrator was fitted by group; give `groups=`, the label of each of the "
                 f"{count} inputs, out of {list(self.labels)}."
             )
-        labels, members = _numbered(groups, count)
+        labels, members = _number_groups(groups, count)
         by_label = dict(zip(self.labels, self.scores, strict=True))
         quantiles, small = [], []
         for label in labels:
@@ -130,11 +130,11 @@ def sort_by_group(
     """The sorted scores of every group, and the groups' labels; one group without labels."""
     if groups is None:
         return (scores.sort(dim=0).values,), None
-    labels, members = _numbered(groups, len(scores))
+    labels, members = _number_groups(groups, len(scores))
     return tuple(scores[members == i].sort(dim=0).values for i in range(len(labels))), labels
 
 
-def _numbered(groups: Labels, count: int) -> tuple[tuple[Label, ...], Tensor]:
+def _number_groups(groups: Labels, count: int) -> tuple[tuple[Label, ...], Tensor]:
     """The different labels in order, and which of them each of `count` inputs has, (count,)."""
     labels = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
     if labels.dtype.kind not in "biuU" or labels.ndim != 1:
@@ -206,10 +206,12 @@ class Conformal(GroupedScores):
                 f"shape {tuple(mean.shape)}."
             )
         q = self.quantile(level, groups, len(mean)).to(mean)
-        return around(prediction, q.reshape(-1, *[1] * len(self.shape)) if self.joint else q)
+        if self.joint:
+            q = q.reshape(-1, *[1] * len(self.shape))
+        return interval_around(prediction, q)
 
 
-def around(prediction: Prediction, reach: Tensor) -> tuple[object, object]:
+def interval_around(prediction: Prediction, reach: Tensor) -> tuple[object, object]:
     """The interval mean -+ reach * std, in the structure of the mean.
 
     An infinite reach covers everything, also where the std is 0.

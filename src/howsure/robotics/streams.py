@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from howsure.calibrate.calibrators import Residuals, mean_and_var
-from howsure.calibrate.conformal import around
+from howsure.calibrate.conformal import interval_around
 from howsure.files import check_unpacked_size, write_atomically
 from howsure.prediction import Prediction
 
@@ -82,7 +82,7 @@ class AdaptiveConformal:
         An empty interval, where alpha is 1 or more, is NaN at both ends.
         """
         mean, _ = mean_and_var(prediction)
-        return around(prediction, self._quantile(tuple(mean.shape[1:])).to(mean))
+        return interval_around(prediction, self._quantile(tuple(mean.shape[1:])).to(mean))
 
     def update(self, prediction: Prediction, target: Tensor) -> AdaptiveConformal:
         """Learns from targets, row by row in their order; changes the stream and returns it.

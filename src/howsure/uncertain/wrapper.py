@@ -304,7 +304,7 @@ class Uncertain(nn.Module):
             calibrator: One of `howsure.calibrate.CALIBRATORS`, or a class of them.
             **options: As in the calibrator's `fit`.
         """
-        fitted = calibration.named(calibrator).fit_loader(self, loader, **options)
+        fitted = calibration.calibrator_class(calibrator).fit_loader(self, loader, **options)
         self.calibrators = (*self.calibrators, fitted)
         return fitted
 
