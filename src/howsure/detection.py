@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -180,27 +181,6 @@ def _part(output: Any, *names: str) -> Tensor:
     )
 
 
-def _read_detr(output: Any, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    boxes = _part(output, "pred_boxes")
-    classes = _part(output, "pred_logits", "logits").softmax(-1)[..., :-1]
-    return boxes[..., :2] * size, boxes[..., 2:] * size, classes
-
-
-def _read_rt_detr(output: Any, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    boxes, classes = _part(output, "pred_boxes"), _part(output, "pred_logits", "logits")
-    return boxes[..., :2] * size, boxes[..., 2:] * size, classes.sigmoid()
-
-
-def _read_yolov5(output: Any, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    rows = _proposals(output)
-    return rows[..., :2], rows[..., 2:4], rows[..., 4:5] * rows[..., 5:]
-
-
-def _read_yolov8(output: Any, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    rows = _proposals(output).mT
-    return rows[..., :2], rows[..., 2:4], rows[..., 4:]
-
-
 def _proposals(output: Any) -> Tensor:
     """The decoded proposals, which YOLO networks return first, before their feature maps."""
     first = output[0] if isinstance(output, (tuple, list)) else output
@@ -213,9 +193,28 @@ def _proposals(output: Any) -> Tensor:
     return first
 
 
+def _queries(
+    output: Any, size: Tensor, probabilities: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Boxes in parts of the image and logits, which networks of the DETR kind return."""
+    boxes, logits = _part(output, "pred_boxes"), _part(output, "pred_logits", "logits")
+    return boxes[..., :2] * size, boxes[..., 2:] * size, probabilities(logits)
+
+
+def _read_yolov5(output: Any, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rows = _proposals(output)
+    return rows[..., :2], rows[..., 2:4], rows[..., 4:5] * rows[..., 5:]
+
+
+def _read_yolov8(output: Any, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rows = _proposals(output).mT
+    return rows[..., :2], rows[..., 2:4], rows[..., 4:]
+
+
+# Centers, sizes and probabilities of the classes, of an output for images of (width, height).
 _READERS = {
-    "detr": _read_detr,
-    "rt_detr": _read_rt_detr,
+    "detr": partial(_queries, probabilities=lambda logits: logits.softmax(-1)[..., :-1]),
+    "rt_detr": partial(_queries, probabilities=torch.sigmoid),
     "yolov5": _read_yolov5,
     "yolov8": _read_yolov8,
 }

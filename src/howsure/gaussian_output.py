@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal
 
-from howsure.trees import has_values, map_leaves, select_output, tensors_of
+from howsure.trees import TensorTree, has_values, select_output, tensors_of
 
 # A key, an index, an attribute or a function of the output, as in `Uncertain(output=...)`.
 Part = str | int | Callable[[Any], Any]
@@ -60,13 +60,14 @@ class Gaussian:
 
     def variance(self, output: Any) -> Any:
         """The variance that the network predicts, in the structure of the mean."""
-        whole = select_output(output, self.within)
         if self.log_var is not None:
-            variance = _map_floats(torch.exp, select_output(whole, self.log_var))
+            part, function = self.log_var, torch.exp
         elif self.std is not None:
-            variance = _map_floats(torch.square, select_output(whole, self.std))
+            part, function = self.std, torch.square
         else:
-            variance = _map_floats(_checked, select_output(whole, self.var))
+            part, function = self.var, _check_sign
+        tree = TensorTree(select_output(select_output(output, self.within), part))
+        variance = tree.unflatten([function(tensor) for tensor in tree.tensors])
         shapes = [[tuple(t.shape) for t in tensors_of(part)] for part in (variance, self(output))]
         if shapes[0] != shapes[1]:
             raise ValueError(
@@ -76,17 +77,7 @@ class Gaussian:
         return variance
 
 
-def _map_floats(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """The structure with a function of its floating-point tensors; the rest stays."""
-
-    def change(leaf: Any) -> Any:
-        is_float = isinstance(leaf, Tensor) and leaf.is_floating_point()
-        return function(leaf) if is_float else leaf
-
-    return map_leaves(change, tree)
-
-
-def _checked(variance: Tensor) -> Tensor:
+def _check_sign(variance: Tensor) -> Tensor:
     if has_values(variance) and bool((variance < 0).any()):
         raise ValueError(
             "The network predicts a negative variance; if it is a logarithm, say "

@@ -90,7 +90,10 @@ class AdaptiveConformal:
         Call it after `interval` with the same prediction. A target that comes late is judged by
         the interval that it would have now.
         """
-        for score in Residuals.of(prediction, target, least=1).scores:
+        scores = Residuals.of(prediction, target, least=1).scores
+        if self.scores is None:
+            self._begin(scores[:0])
+        for score in scores:
             self._step(score)
         return self
 
@@ -146,12 +149,9 @@ class AdaptiveConformal:
         self.missed = torch.zeros_like(self.alpha, dtype=torch.int64)
 
     def _step(self, score: Tensor) -> None:
-        q = self._quantile(tuple(score.shape))
-        if self.scores is None or self.alpha is None or self.missed is None:
-            self._begin(score[None][:0])
         assert self.scores is not None and self.alpha is not None and self.missed is not None
-        # Nothing is inside an empty interval, whose q is NaN.
-        missed = ~(score <= q)
+        # Nothing is inside an empty interval, whose quantile is NaN.
+        missed = ~(score <= self._quantile(tuple(score.shape)))
         self.alpha = self.alpha + self.rate * (1 - self.level - missed.double())
         self.missed = self.missed + missed
         self.steps += 1
