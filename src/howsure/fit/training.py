@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from howsure.fit.validation_data import pairs_of
 from howsure.methods.variance_head import HeteroscedasticModel, gaussian_loss, logit_loss
-from howsure.metrics.scores import gaussian_nll
 from howsure.moments.interpreter import propagate
 from howsure.moments.rule import APPROXIMATE, Rule, sample
 from howsure.moments.rules.normalization import batch_norm
@@ -35,6 +34,7 @@ from howsure.multipliers import (
 from howsure.noise import is_correlated, variance_of
 from howsure.progress import in_eval_mode, progress
 from howsure.settings import TASKS
+from howsure.student import student_nll
 from howsure.trees import TensorTree, as_call, batch_size
 
 _DRAWS = 10  # of the logits, per training step of a classifier with a variance head
@@ -115,7 +115,7 @@ def train_adf(
             out = propagate(_with_softmax(model), x, variance_of(noise, x), rules=rules)
         mean, var = _only(out.mean), _only(out.var)
         wanted = _target_like(mean, target, recipe.task)
-        return gaussian_nll(wanted - mean, var + recipe.floor, include_constant=False).mean()
+        return student_nll((wanted - mean).square(), var + recipe.floor, math.inf).mean()
 
     return _minimised(loss, model, loader, recipe)
 

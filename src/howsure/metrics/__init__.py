@@ -1,13 +1,5 @@
 """Metrics of predictions and their uncertainties; see docs/metrics.md for which to use when."""
 
-from howsure.metrics.calibration import CalibrationCurve as CalibrationCurve
-from howsure.metrics.calibration import SpreadCurve as SpreadCurve
-from howsure.metrics.calibration import calibration_curve as calibration_curve
-from howsure.metrics.calibration import coverage as coverage
-from howsure.metrics.calibration import ence as ence
-from howsure.metrics.calibration import miscalibration_area as miscalibration_area
-from howsure.metrics.calibration import sharpness as sharpness
-from howsure.metrics.calibration import spread_curve as spread_curve
 from howsure.metrics.classification import ReliabilityCurve as ReliabilityCurve
 from howsure.metrics.classification import accuracy as accuracy
 from howsure.metrics.classification import ace as ace
@@ -31,12 +23,20 @@ from howsure.metrics.ranks import out_of_distribution_auroc as out_of_distributi
 from howsure.metrics.ranks import rank_correlation as rank_correlation
 from howsure.metrics.ranks import risk_coverage_curve as risk_coverage_curve
 from howsure.metrics.ranks import sparsification_curve as sparsification_curve
+from howsure.metrics.regression import CalibrationCurve as CalibrationCurve
+from howsure.metrics.regression import SpreadCurve as SpreadCurve
+from howsure.metrics.regression import calibration_curve as calibration_curve
+from howsure.metrics.regression import coverage as coverage
+from howsure.metrics.regression import crps as crps
+from howsure.metrics.regression import ence as ence
 from howsure.metrics.regression import epe as epe
 from howsure.metrics.regression import explained_variance as explained_variance
+from howsure.metrics.regression import interval_score as interval_score
 from howsure.metrics.regression import kl_of_fitted_gaussians as kl_of_fitted_gaussians
 from howsure.metrics.regression import mae as mae
+from howsure.metrics.regression import miscalibration_area as miscalibration_area
+from howsure.metrics.regression import nll as nll
 from howsure.metrics.regression import rmse as rmse
-from howsure.metrics.scores import crps as crps
-from howsure.metrics.scores import interval_score as interval_score
-from howsure.metrics.scores import nll as nll
+from howsure.metrics.regression import sharpness as sharpness
+from howsure.metrics.regression import spread_curve as spread_curve
 from howsure.metrics.streaming import Metric as Metric

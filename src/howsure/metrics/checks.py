@@ -93,27 +93,27 @@ def ellipsoids(
     mask: Tensor | None,
     weight: Tensor | None = None,
     /,
-    *,
-    covariance: Tensor,  # (..., d, d), or variances (..., d)
-    **data: Tensor,  # (..., d)
+    **data: Tensor,  # (..., d), and the covariance: (..., d, d), or variances (..., d)
 ) -> list[Tensor]:
-    """The chosen vectors, Cholesky factors `(n, d, d)` of their covariances, and weights."""
-    shape = _common_shape(data)
-    _check_tensors({"covariance": covariance})
+    """The chosen vectors and last their weights; a Cholesky factor in place of the covariance."""
+    _check_tensors(data)
+    errors = {name: x for name, x in data.items() if name != "covariance"}
+    shape, covariance = _common_shape(errors), data["covariance"]
     if len(shape) == 0 or covariance.shape not in (shape, (*shape, shape[-1])):
         raise ValueError(
-            f"`{next(iter(data))}` has shape {tuple(shape)} and `covariance` has shape "
+            f"`{next(iter(errors))}` has shape {tuple(shape)} and `covariance` has shape "
             f"{tuple(covariance.shape)}; give (..., d) and (..., d, d), or variances (..., d)."
         )
     full = torch.diag_embed(covariance) if covariance.dim() == len(shape) else covariance
-    chosen = _select(shape[:-1], mask, weight, {**data, "covariance": full})
-    factors, failed = torch.linalg.cholesky_ex(chosen[-2])
+    chosen = _select(shape[:-1], mask, weight, data | {"covariance": full})
+    place = list(data).index("covariance")
+    chosen[place], failed = torch.linalg.cholesky_ex(chosen[place])
     if (failed > 0).any():
         raise ValueError(
             f"`covariance` is not positive definite in {share(failed > 0)} entries, where this "
             "metric is undefined."
         )
-    return [*chosen[:-2], factors, chosen[-1]]
+    return chosen
 
 
 def positive_variance(var: Tensor, floor: float = 0.0) -> Tensor:

@@ -6,33 +6,34 @@ class indices without it.
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from howsure.metrics.checks import bin_count, classes, positive_variance, share
-from howsure.metrics.ranks import sorted_values
-from howsure.metrics.scores import gaussian_nll
-from howsure.metrics.streaming import Sums, kept, streamed
+from howsure.metrics.ranks import binned_means
+from howsure.metrics.regression import HALF_LOG_2PI
+from howsure.metrics.streaming import Sums, mean_over, summary_over, values_over
+from howsure.student import student_nll
 
 Reduction = Literal["mean", "sum", "none"]
 
 
-@streamed(Sums, Sums.mean)
+@mean_over(classes)
 def accuracy(
     scores: Tensor,  # (batch, classes, ...), probabilities or logits
     target: Tensor,  # (batch, ...), class indices
     *,
     mask: Tensor | None = None,  # (batch, ...), bool
     weight: Tensor | None = None,  # (batch, ...)
-) -> Sums:
+) -> Tensor:
     """Fraction of predictions whose largest score is at the true class."""
-    scores, target, weight = classes(mask, weight, scores=scores, target=target)
-    return Sums.of((scores.argmax(1) == target).to(weight), weight)
+    return (scores.argmax(1) == target).to(scores)
 
 
-@streamed(Sums, Sums.mean)
+@mean_over(classes)
 def one_hot_nll(
     mean: Tensor,  # (batch, classes, ...)
     var: Tensor,  # (batch, classes, ...)
@@ -43,7 +44,7 @@ def one_hot_nll(
     floor: float = 0.0,
     mask: Tensor | None = None,  # (batch, ...), bool
     weight: Tensor | None = None,  # (batch, ...)
-) -> Sums:
+) -> Tensor:
     """Mean Gaussian NLL of the class probabilities against the one-hot target.
 
     1/2 log var_k + ([target = k] - mean_k)^2 / (2 var_k), averaged over classes: the "average of
@@ -59,16 +60,12 @@ def one_hot_nll(
         mask: False entries do not count and may be NaN.
         weight: How much each entry counts.
     """
-    mean, var, target, weight = classes(mask, weight, mean=mean, var=var, target=target)
-
-    def score(mean: Tensor, var: Tensor, target: Tensor) -> Tensor:
-        scores = gaussian_nll(_residuals(mean, target), var, include_constant)
-        return _over_classes(scores, reduction)
-
-    return Sums.over(score, weight, mean, positive_variance(var, floor), target)
+    squared_error = _residuals(mean, target).square()
+    score = student_nll(squared_error, positive_variance(var, floor), math.inf)
+    return _over_classes(score + HALF_LOG_2PI if include_constant else score, reduction)
 
 
-@streamed(Sums, Sums.mean)
+@mean_over(classes)
 def categorical_nll(
     probabilities: Tensor,  # (batch, classes, ...)
     target: Tensor,  # (batch, ...), class indices
@@ -76,7 +73,7 @@ def categorical_nll(
     floor: float = 0.0,
     mask: Tensor | None = None,  # (batch, ...), bool
     weight: Tensor | None = None,  # (batch, ...)
-) -> Sums:
+) -> Tensor:
     """Mean of -log of the probability of the true class, in nats.
 
     Args:
@@ -87,18 +84,17 @@ def categorical_nll(
         mask: False entries do not count and may be NaN.
         weight: How much each entry counts.
     """
-    rows, target, weight = classes(mask, weight, probabilities=probabilities, target=target)
-    of_truth = rows.gather(1, target.unsqueeze(1)).squeeze(1).clamp(min=floor)
+    of_truth = probabilities.gather(1, target.unsqueeze(1)).squeeze(1).clamp(min=floor)
     impossible = of_truth == 0
     if impossible.any():
         raise ValueError(
             f"The true class has probability 0 in {share(impossible)} rows, whose likelihood is "
             "infinite; pass `floor=...` and state that floor with the number."
         )
-    return Sums.of(-of_truth.log(), weight)
+    return -of_truth.log()
 
 
-@streamed(Sums, Sums.mean)
+@mean_over(classes)
 def brier(
     probabilities: Tensor,  # (batch, classes, ...)
     target: Tensor,  # (batch, ...), class indices
@@ -106,7 +102,7 @@ def brier(
     reduction: Reduction = "mean",
     mask: Tensor | None = None,  # (batch, ...), bool
     weight: Tensor | None = None,  # (batch, ...)
-) -> Sums:
+) -> Tensor:
     """Brier score: mean of ([target = k] - p_k)^2.
 
     Args:
@@ -117,12 +113,7 @@ def brier(
         mask: False entries do not count and may be NaN.
         weight: How much each entry counts.
     """
-    rows, target, weight = classes(mask, weight, probabilities=probabilities, target=target)
-
-    def score(rows: Tensor, target: Tensor) -> Tensor:
-        return _over_classes(_residuals(rows, target).square(), reduction)
-
-    return Sums.over(score, weight, rows, target)
+    return _over_classes(_residuals(probabilities, target).square(), reduction)
 
 
 class ReliabilityCurve(NamedTuple):
@@ -133,26 +124,9 @@ class ReliabilityCurve(NamedTuple):
     fraction: Tensor  # (bins,), share of the predictions
 
 
-def _as_curve(sums: Sums) -> ReliabilityCurve:
+def _curve(sums: Sums) -> ReliabilityCurve:
     confidence, accuracy = sums.mean()
     return ReliabilityCurve(confidence, accuracy, sums.weight / sums.weight.sum())
-
-
-@streamed(Sums, _as_curve)
-def reliability_curve(
-    probabilities: Tensor,  # (batch, classes, ...)
-    target: Tensor,  # (batch, ...), class indices
-    *,
-    bins: int = 15,
-    mask: Tensor | None = None,  # (batch, ...), bool
-    weight: Tensor | None = None,  # (batch, ...)
-) -> Sums:
-    """Mean confidence and accuracy of the predicted class, in bins of equal width.
-
-    Bin k holds the confidences in (k / bins, (k + 1) / bins]. Guo et al. (2017).
-    """
-    rows, target, weight = classes(mask, weight, probabilities=probabilities, target=target)
-    return _binned(rows, target, weight, bins)
 
 
 def _expected_gap(sums: Sums) -> Tensor:
@@ -160,7 +134,41 @@ def _expected_gap(sums: Sums) -> Tensor:
     return (confidence - correct).abs().sum() / sums.weight.sum()
 
 
-@streamed(Sums, _expected_gap)
+def _decisions(probabilities: Tensor, target: Tensor, bins: int) -> tuple[Tensor, Tensor, int]:
+    """Confidence and correctness of each decision, and the number of bins."""
+    confidence, choice = probabilities.max(1)
+    return confidence, (choice == target).to(confidence), bin_count(bins)
+
+
+def _sum_bins(decisions: tuple[Tensor, Tensor, int], weight: Tensor) -> Sums:
+    """Confidence and correctness summed in each bin, and the weight of the bin."""
+    confidence, correct, bins = decisions
+    edges = torch.linspace(0, 1, bins + 1, dtype=weight.dtype, device=weight.device)
+    place = torch.bucketize(confidence, edges[1:-1])
+    promised, observed, in_bin = (
+        torch.bincount(place, weights=weight * value, minlength=bins)
+        for value in (confidence, correct, torch.ones_like(weight))
+    )
+    return Sums(torch.stack([promised, observed]), in_bin)
+
+
+@summary_over(classes, Sums, _curve, _sum_bins)
+def reliability_curve(
+    probabilities: Tensor,  # (batch, classes, ...)
+    target: Tensor,  # (batch, ...), class indices
+    *,
+    bins: int = 15,
+    mask: Tensor | None = None,  # (batch, ...), bool
+    weight: Tensor | None = None,  # (batch, ...)
+) -> tuple[Tensor, Tensor, int]:
+    """Mean confidence and accuracy of the predicted class, in bins of equal width.
+
+    Bin k holds the confidences in (k / bins, (k + 1) / bins]. Guo et al. (2017).
+    """
+    return _decisions(probabilities, target, bins)
+
+
+@summary_over(classes, Sums, _expected_gap, _sum_bins)
 def ece(
     probabilities: Tensor,  # (batch, classes, ...)
     target: Tensor,  # (batch, ...), class indices
@@ -168,16 +176,15 @@ def ece(
     bins: int = 15,
     mask: Tensor | None = None,  # (batch, ...), bool
     weight: Tensor | None = None,  # (batch, ...)
-) -> Sums:
+) -> tuple[Tensor, Tensor, int]:
     """Expected calibration error: sum over bins of their share times |accuracy - confidence|.
 
     See `reliability_curve` for the bins. Guo et al. (2017).
     """
-    rows, target, weight = classes(mask, weight, probabilities=probabilities, target=target)
-    return _binned(rows, target, weight, bins)
+    return _decisions(probabilities, target, bins)
 
 
-@kept(classes)
+@values_over(classes)
 def ace(
     probabilities: Tensor,  # (batch, classes, ...)
     target: Tensor,  # (batch, ...), class indices
@@ -190,55 +197,12 @@ def ace(
     For every class, bins of equal count along its probability. Entries of equal probability share
     their frequency, so that their order does not matter. Nixon et al. (2019).
     """
-    rows, target, _ = classes(mask, probabilities=probabilities, target=target)
-    bin_count(bins, len(rows))
-    gaps = [_gaps(column, target == k, bins) for k, column in enumerate(rows.T)]
+    bin_count(bins, len(target))
+    gaps = []
+    for k, column in enumerate(probabilities.T):
+        promised, observed = binned_means(column, (target == k).to(column), bins)
+        gaps.append((observed - promised).abs())
     return torch.stack(gaps).mean()
-
-
-def _gaps(
-    probability: Tensor,  # (n,)
-    happened: Tensor,  # (n,), bool
-    bins: int,
-) -> Tensor:  # (bins,)
-    """|frequency - probability| of one class in bins of equal count."""
-    ordered = sorted_values(probability)
-    promised = torch.stack([part.sum() for part in ordered.tensor_split(bins)])
-    sizes = torch.tensor([len(part) for part in ordered.tensor_split(bins)]).to(ordered.device)
-    observed = _happened_before(sizes.cumsum(0), ordered, sorted_values(probability[happened]))
-    return (observed.diff(prepend=observed.new_zeros(1)) - promised).abs() / sizes
-
-
-def _happened_before(
-    ends: Tensor,  # (bins,)
-    ordered: Tensor,  # (n,), ascending
-    happened: Tensor,  # (m,), ascending, those among `ordered` whose class is true
-) -> Tensor:  # (bins,)
-    """How many of the first `end` happened; of tied entries the share that lies before `end`."""
-    edge = ordered[ends - 1]
-    first, last = (torch.searchsorted(ordered, edge, right=side) for side in (False, True))
-    below, up_to = (torch.searchsorted(happened, edge, right=side) for side in (False, True))
-    return below + (up_to - below) * (ends - first) / (last - first).to(ordered)
-
-
-def _binned(
-    rows: Tensor,  # (n, classes)
-    target: Tensor,  # (n,)
-    weight: Tensor,  # (n,)
-    bins: int,
-) -> Sums:
-    """Confidence and correctness summed in each bin, and the weight of the bin."""
-    confidence, choice = rows.max(1)
-    edges = torch.linspace(
-        0, 1, bin_count(bins) + 1, dtype=confidence.dtype, device=confidence.device
-    )
-    place = torch.bucketize(confidence, edges[1:-1])
-    correct = (choice == target).to(confidence)
-    in_bin, promised, observed = (
-        torch.bincount(place, weights=weight * value, minlength=bins)
-        for value in (torch.ones_like(confidence), confidence, correct)
-    )
-    return Sums(torch.stack([promised, observed]), in_bin)
 
 
 def _residuals(

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from howsure.metrics.checks import ellipsoids, probability
-from howsure.metrics.streaming import Sums, streamed
+from howsure.metrics.streaming import mean_over
 
 
-@streamed(Sums, Sums.mean)
+@mean_over(ellipsoids)
 def nees(
     mean: Tensor,  # (..., d)
     covariance: Tensor,  # (..., d, d), or variances (..., d)
@@ -24,36 +24,30 @@ def nees(
     *,
     mask: Tensor | None = None,  # (...), bool
     weight: Tensor | None = None,  # (...)
-) -> Sums:
+) -> Tensor:
     """Mean normalized estimation error squared: (target - mean)^T C^-1 (target - mean).
 
     d if the covariance is right, above it if it is too small. `chi_square_band` says how far from d
     is still chance. Over the steps of one filter, errors follow each other and the band is too
     narrow; take it over independent runs.
     """
-    mean, target, factors, weight = ellipsoids(
-        mask, weight, covariance=covariance, mean=mean, target=target
-    )
-    return Sums.of(_mahalanobis(target - mean, factors), weight)
+    return _mahalanobis(target - mean, covariance)
 
 
-@streamed(Sums, Sums.mean)
+@mean_over(ellipsoids)
 def nis(
     innovation: Tensor,  # (..., d)
     covariance: Tensor,  # (..., d, d), or variances (..., d)
     *,
     mask: Tensor | None = None,  # (...), bool
     weight: Tensor | None = None,  # (...)
-) -> Sums:
+) -> Tensor:
     """Mean normalized innovation squared: y^T S^-1 y for innovations y of a filter.
 
     d if the filter's noise is right, above it if the noise is stated too small. Needs no truth.
     Innovations of a consistent filter are white, so the band holds over the steps of one run.
     """
-    innovation, factors, weight = ellipsoids(
-        mask, weight, covariance=covariance, innovation=innovation
-    )
-    return Sums.of(_mahalanobis(innovation, factors), weight)
+    return _mahalanobis(innovation, covariance)
 
 
 def squared_mahalanobis(
@@ -61,7 +55,7 @@ def squared_mahalanobis(
     covariance: Tensor,  # (..., d, d), or variances (..., d)
 ) -> Tensor:  # (...)
     """e^T C^-1 e of each error: what `nees` and `nis` average, and `plots.consistency` draws."""
-    errors, factors, _ = ellipsoids(None, covariance=covariance, error=error)
+    errors, factors, _ = ellipsoids(None, error=error, covariance=covariance)
     return _mahalanobis(errors, factors).reshape(error.shape[:-1])
 
 
@@ -95,14 +89,14 @@ def chi_square_quantile(level: float, dof: int) -> float:
     # 64 halvings of this range leave less than a rounding error.
     for _ in range(64):
         middle = (low + high) / 2
-        found = float(tail(half, half.new_tensor(math.exp(middle) / 2)))
-        low, high = (middle, high) if rising * (found - wanted) < 0 else (low, middle)
+        value = float(tail(half, half.new_tensor(math.exp(middle) / 2)))
+        low, high = (middle, high) if rising * (value - wanted) < 0 else (low, middle)
     return math.exp((low + high) / 2)
 
 
 def _mahalanobis(
     errors: Tensor,  # (n, d)
-    factors: Tensor,  # (n, d, d), lower triangular
+    factors: Tensor,  # (n, d, d), the Cholesky factors that `ellipsoids` makes of covariances
 ) -> Tensor:  # (n,)
     whitened = torch.linalg.solve_triangular(factors, errors.unsqueeze(-1), upper=False)
     return whitened.square().sum((1, 2))

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from howsure.metrics.checks import classes, entries
-from howsure.metrics.streaming import kept
+from howsure.metrics.streaming import values_over
 
 
-@kept(entries)
+@values_over(entries)
 def auroc(
     score: Tensor,  # (...)
     positive: Tensor,  # (...), bool, or 0 and 1
@@ -30,7 +29,6 @@ def auroc(
     The area under the receiver operating characteristic, as Mann-Whitney statistic:
     (sum of the ranks of positives - n+ (n+ + 1) / 2) / (n+ n-). 1/2 is chance.
     """
-    score, positive, _ = entries(mask, score=score, positive=positive)
     ones = positive.sum()
     zeros = len(positive) - ones
     if ones == 0 or zeros == 0:
@@ -74,7 +72,7 @@ def out_of_distribution_auroc(
     return auroc(score, positive)
 
 
-@kept(entries)
+@values_over(entries)
 def rank_correlation(
     first: Tensor,  # (...), for example an uncertainty
     second: Tensor,  # (...), for example an error
@@ -82,7 +80,6 @@ def rank_correlation(
     mask: Tensor | None = None,  # (...), bool
 ) -> Tensor:
     """Spearman's rank correlation: Pearson's correlation of the ranks, ties with average rank."""
-    first, second, _ = entries(mask, first=first, second=second)
     ranks = torch.stack([average_ranks(first), average_ranks(second)])
     # The mean rank is known exactly, so a constant has exactly no scatter.
     centered = ranks - (len(first) + 1) / 2
@@ -107,7 +104,7 @@ class SparsificationCurve(NamedTuple):
     oracle: Tensor  # (n,), the largest errors removed first
 
 
-@kept(entries)
+@values_over(entries)
 def risk_coverage_curve(
     error: Tensor,  # (...), not negative
     uncertainty: Tensor,  # (...)
@@ -118,11 +115,10 @@ def risk_coverage_curve(
 
     For classification the error is 1 where the class is wrong. El-Yaniv & Wiener (2010).
     """
-    error, uncertainty, _ = entries(mask, error=error, uncertainty=uncertainty)
     return RiskCoverageCurve(_counts(error) / len(error), _risks(error, uncertainty))
 
 
-@kept(entries)
+@values_over(entries)
 def aurc(
     error: Tensor,  # (...), not negative
     uncertainty: Tensor,  # (...)
@@ -133,11 +129,10 @@ def aurc(
 
     In units of the error; lower is better. Geifman et al. (2019).
     """
-    error, uncertainty, _ = entries(mask, error=error, uncertainty=uncertainty)
     return _risks(error, uncertainty).mean()
 
 
-@kept(entries)
+@values_over(entries)
 def sparsification_curve(
     error: Tensor,  # (...), not negative
     uncertainty: Tensor,  # (...)
@@ -155,7 +150,6 @@ def sparsification_curve(
             leaves them in units of the error.
         mask: False entries do not count and may be NaN.
     """
-    error, uncertainty, _ = entries(mask, error=error, uncertainty=uncertainty)
     if normalise:
         error = _relative(error)
     removed = (_counts(error) - 1) / len(error)
@@ -164,7 +158,7 @@ def sparsification_curve(
     )
 
 
-@kept(entries)
+@values_over(entries)
 def ause(
     error: Tensor,  # (...), not negative
     uncertainty: Tensor,  # (...)
@@ -185,7 +179,6 @@ def ause(
             the excess AURC of Geifman et al. (2019).
         mask: False entries do not count and may be NaN.
     """
-    error, uncertainty, _ = entries(mask, error=error, uncertainty=uncertainty)
     if normalise:
         error = _relative(error)
     return (_risks(error, uncertainty) - _oracle_risks(error)).mean()
@@ -204,7 +197,7 @@ def _oracle_risks(
     error: Tensor,  # (n,)
 ) -> Tensor:  # (n,)
     """Mean error of the k smallest errors, k = 1..n."""
-    return sorted_values(error).cumsum(0) / _counts(error)
+    return error.sort().values.cumsum(0) / _counts(error)
 
 
 def _counts(error: Tensor) -> Tensor:
@@ -226,18 +219,19 @@ def average_ranks(
 ) -> Tensor:  # (n,)
     """Ranks from 1; equal values share the mean of their ranks."""
     ordered, order = values.sort()
-    positions = torch.arange(1, len(values) + 1, dtype=values.dtype, device=values.device)
-    return torch.empty_like(values).scatter_(0, order, tied_means(ordered, positions))
+    return torch.empty_like(values).scatter_(0, order, tied_means(ordered, _counts(values)))
 
 
-def sorted_values(
+def binned_means(
+    keys: Tensor,  # (n,)
     values: Tensor,  # (n,)
-) -> Tensor:  # (n,)
-    """Values in ascending order, without a gradient."""
-    if values.device.type != "cpu":
-        return values.detach().sort().values
-    # numpy sorts eight times as fast as torch, which also computes the order.
-    return torch.from_numpy(np.sort(values.detach().numpy()))
+    bins: int,
+) -> tuple[Tensor, Tensor]:  # (bins,), (bins,)
+    """Means of the keys and of the values in bins of equal count, sorted by key."""
+    ordered, order = keys.sort()
+    columns = (ordered, tied_means(ordered, values[order]))
+    first, second = (torch.stack([x.mean() for x in c.tensor_split(bins)]) for c in columns)
+    return first, second
 
 
 def tied_means(

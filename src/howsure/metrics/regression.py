@@ -1,40 +1,47 @@
-"""How good the point predictions are, of numbers and of vectors."""
+"""How good predicted numbers and vectors are, and whether their variances mean what they say."""
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from howsure.metrics.checks import entries, vectors
-from howsure.metrics.streaming import Scatter, Sums, streamed
+from howsure.metrics.checks import bin_count, entries, positive_variance, probability, vectors
+from howsure.metrics.ranks import binned_means
+from howsure.metrics.streaming import Scatter, Sums, mean_over, summary_over, values_over
+from howsure.moments.numerics import pdf
+from howsure.student import central_reach, student_crps, student_nll
+
+PERCENT = tuple(k / 100 for k in range(101))
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+Direction = Literal["true||predicted", "predicted||true"]
 
 
-@streamed(Sums, Sums.root_mean)
+@mean_over(entries, torch.sqrt)
 def rmse(
     mean: Tensor,  # (...)
     target: Tensor,  # (...)
     *,
     mask: Tensor | None = None,  # (...), bool
     weight: Tensor | None = None,  # (...)
-) -> Sums:
+) -> Tensor:
     """Root mean squared error over all entries: sqrt(mean((target - mean)^2))."""
-    mean, target, weight = entries(mask, weight, mean=mean, target=target)
-    return Sums.of((target - mean).square(), weight)
+    return (target - mean).square()
 
 
-@streamed(Sums, Sums.mean)
+@mean_over(entries)
 def mae(
     mean: Tensor,  # (...)
     target: Tensor,  # (...)
     *,
     mask: Tensor | None = None,  # (...), bool
     weight: Tensor | None = None,  # (...)
-) -> Sums:
+) -> Tensor:
     """Mean absolute error over all entries: mean(|target - mean|)."""
-    mean, target, weight = entries(mask, weight, mean=mean, target=target)
-    return Sums.of((target - mean).abs(), weight)
+    return (target - mean).abs()
 
 
 def _explained(moments: Scatter) -> Tensor:
@@ -46,27 +53,23 @@ def _explained(moments: Scatter) -> Tensor:
     return 1 - residual / total
 
 
-@streamed(Scatter, _explained)
+@summary_over(entries, Scatter, _explained)
 def explained_variance(
     mean: Tensor,  # (...)
     target: Tensor,  # (...)
     *,
     mask: Tensor | None = None,  # (...), bool
     weight: Tensor | None = None,  # (...)
-) -> Scatter:
+) -> Tensor:
     """Explained variance (EVA): 1 - Var(target - mean) / Var(target).
 
     Pooled over all entries: give one output at a time if outputs differ in scale. A constant
     offset of the predictions does not lower it. As in the code of Loquercio et al. (2020), Table I.
     """
-    mean, target, weight = entries(mask, weight, mean=mean, target=target)
-    return Scatter.of(torch.stack([target - mean, target]).unsqueeze(-1), weight)
+    return torch.stack([target - mean, target]).unsqueeze(-1)
 
 
-Direction = Literal["true||predicted", "predicted||true"]
-
-
-@streamed(Sums, Sums.mean)
+@mean_over(vectors)
 def epe(
     mean: Tensor,  # (..., d, ...), d at `dim`
     target: Tensor,  # like mean
@@ -74,15 +77,24 @@ def epe(
     dim: int = 1,
     mask: Tensor | None = None,  # (..., ...) or (..., 1, ...), bool
     weight: Tensor | None = None,  # like mask
-) -> Sums:
+) -> Tensor:
     """Mean end point error: the Euclidean length of target - mean along `dim`."""
-    mean, target, weight = vectors(mask, weight, dim=dim, mean=mean, target=target)
-    return Sums.of((target - mean).norm(dim=1), weight)
+    return (target - mean).norm(dim=1)
 
 
 def _kl(fitted: Scatter) -> Tensor:
     """KL(p||q) = 1/2 [tr(Q^-1 P) + d^T Q^-1 d - k + log det Q / det P], d = mean_p - mean_q."""
-    p, q = _cholesky(fitted.scatter / fitted.weight)
+    covariance = fitted.scatter / fitted.weight
+    factors, failed = torch.linalg.cholesky_ex(covariance)
+    pivots = factors.diagonal(dim1=1, dim2=2).square()
+    # A singular matrix leaves a pivot of rounding errors, a few eps of its diagonal.
+    rounding = 64 * torch.finfo(covariance.dtype).eps * covariance.diagonal(dim1=1, dim2=2)
+    if failed.any() or (pivots <= rounding).any():
+        raise ValueError(
+            "The vectors do not span all their components, so a fitted Gaussian has no density; "
+            "give more vectors, or leave out a component that is constant or follows from others."
+        )
+    p, q = factors
     shift = (fitted.mean[0] - fitted.mean[1]).unsqueeze(-1)
     # |L^-1 A|^2 is tr(Q^-1 A A^T) for Q = L L^T.
     whitened = torch.linalg.solve_triangular(q, torch.cat([p, shift], dim=1), upper=False)
@@ -90,7 +102,7 @@ def _kl(fitted: Scatter) -> Tensor:
     return 0.5 * (whitened.square().sum() - len(shift) + log_ratio)
 
 
-@streamed(Scatter, _kl)
+@summary_over(vectors, Scatter, _kl)
 def kl_of_fitted_gaussians(
     mean: Tensor,  # (..., d, ...), d at `dim`
     target: Tensor,  # like mean
@@ -98,7 +110,8 @@ def kl_of_fitted_gaussians(
     direction: Direction = "true||predicted",
     dim: int = 1,
     mask: Tensor | None = None,  # (..., ...) or (..., 1, ...), bool
-) -> Scatter:
+    weight: Tensor | None = None,  # like mask
+) -> Tensor:
     """KL divergence, in nats, between Gaussians fitted to the true and the predicted vectors.
 
     Both have a full covariance, fitted by maximum likelihood. Used for flow by Loquercio et al.
@@ -111,26 +124,269 @@ def kl_of_fitted_gaussians(
             what truth has; `"predicted||true"` is large where they have what truth lacks.
         dim: Dimension of the vector components.
         mask: False vectors do not count and may be NaN.
+        weight: How much each vector counts.
     """
     if direction not in ("true||predicted", "predicted||true"):
         raise ValueError(
             f"`direction` is {direction!r}; choose 'true||predicted' or 'predicted||true'."
         )
-    mean, target, weight = vectors(mask, dim=dim, mean=mean, target=target)
-    first, second = (target, mean) if direction == "true||predicted" else (mean, target)
-    return Scatter.of(torch.stack([first, second]), weight)
+    pair = [target, mean] if direction == "true||predicted" else [mean, target]
+    return torch.stack(pair)
 
 
-def _cholesky(
-    covariance: Tensor,  # (groups, d, d)
+@mean_over(entries)
+def nll(
+    mean: Tensor,  # (...)
+    var: Tensor,  # (...)
+    target: Tensor,  # (...)
+    *,
+    include_constant: bool = False,
+    floor: float = 0.0,
+    degrees_of_freedom: float = math.inf,
+    mask: Tensor | None = None,  # (...), bool
+    weight: Tensor | None = None,  # (...)
 ) -> Tensor:
-    factor, failed = torch.linalg.cholesky_ex(covariance)
-    pivots = factor.diagonal(dim1=1, dim2=2).square()
-    # A singular matrix leaves a pivot of rounding errors, a few eps of its diagonal.
-    rounding = 64 * torch.finfo(covariance.dtype).eps * covariance.diagonal(dim1=1, dim2=2)
-    if failed.any() or (pivots <= rounding).any():
+    """Mean negative log-likelihood: 1/2 log var + (target - mean)^2 / (2 var).
+
+    With `degrees_of_freedom` that of a Student-t of this variance, as `p.degrees_of_freedom` has it
+    after a fit.
+
+    Loquercio et al. (2020), Eq. 12, whose sigma_tot is a variance.
+
+    Args:
+        mean: Predicted mean.
+        var: Predicted variance, not a standard deviation.
+        target: True value.
+        include_constant: Adds 1/2 log(2 pi), for the density itself.
+        floor: Variances below are raised to it. The default raises none, and a variance of 0 is
+            an error, since its likelihood is infinite. State the floor with the number.
+        degrees_of_freedom: Of a Student-t; infinity, the default, for a Gaussian.
+        mask: False entries do not count and may be NaN.
+        weight: How much each entry counts.
+    """
+    var = positive_variance(var, floor)
+    score = student_nll((target - mean).square(), var, _check_degrees(degrees_of_freedom))
+    return score + HALF_LOG_2PI if include_constant else score
+
+
+@mean_over(entries)
+def crps(
+    mean: Tensor,  # (...)
+    var: Tensor,  # (...)
+    target: Tensor,  # (...)
+    *,
+    degrees_of_freedom: float = math.inf,
+    mask: Tensor | None = None,  # (...), bool
+    weight: Tensor | None = None,  # (...)
+) -> Tensor:
+    """Mean continuous ranked probability score: s [z (2 Phi(z) - 1) + 2 phi(z) - 1/sqrt(pi)].
+
+    With s = sqrt(var) and z = (target - mean) / s; in units of the target. A variance of 0 gives
+    the absolute error. With `degrees_of_freedom` that of a Student-t of this variance. Gneiting et
+    al. (2005), "Calibrated probabilistic forecasting".
+    """
+    error, std = target - mean, var.sqrt()
+    if _check_degrees(degrees_of_freedom) < math.inf:
+        return student_crps(error, var, degrees_of_freedom)
+    # tiny protects 0 / 0; an infinite z has the right limit below.
+    z = error / std.clamp(min=torch.finfo(std.dtype).tiny)
+    return error * torch.erf(z * math.sqrt(0.5)) + std * (2 * pdf(z) - 1 / math.sqrt(math.pi))
+
+
+@mean_over(entries)
+def interval_score(
+    mean: Tensor,  # (...)
+    var: Tensor,  # (...)
+    target: Tensor,  # (...)
+    *,
+    level: float = 0.95,
+    degrees_of_freedom: float = math.inf,
+    mask: Tensor | None = None,  # (...), bool
+    weight: Tensor | None = None,  # (...)
+) -> Tensor:
+    """Mean interval score of the central interval: width + 2 / (1 - level) * distance outside.
+
+    In units of the target. Gneiting & Raftery (2007), "Strictly proper scoring rules", with
+    alpha = 1 - level.
+    """
+    half_width = _half_widths(var, level, degrees_of_freedom)
+    outside = ((target - mean).abs() - half_width).clamp(min=0)
+    return 2 * half_width + 2 / (1 - level) * outside
+
+
+@mean_over(entries)
+def coverage(
+    mean: Tensor,  # (...)
+    var: Tensor,  # (...)
+    target: Tensor,  # (...)
+    *,
+    level: float = 0.95,
+    degrees_of_freedom: float = math.inf,
+    mask: Tensor | None = None,  # (...), bool
+    weight: Tensor | None = None,  # (...)
+) -> Tensor:
+    """Fraction of targets inside the central interval of `level`; should be `level`."""
+    return ((target - mean).abs() <= _half_widths(var, level, degrees_of_freedom)).to(var)
+
+
+def _half_widths(var: Tensor, level: float, degrees_of_freedom: float) -> Tensor:
+    """Half the width of the central interval that holds `level` of each Gaussian or Student-t."""
+    reach = central_reach(probability("level", level), _check_degrees(degrees_of_freedom))
+    return var.sqrt() * reach
+
+
+def _check_degrees(degrees_of_freedom: float) -> float:
+    if not degrees_of_freedom > 2:
         raise ValueError(
-            "The vectors do not span all their components, so a fitted Gaussian has no density; "
-            "give more vectors, or leave out a component that is constant or follows from others."
+            f"`degrees_of_freedom` must be above 2, where a Student-t has a variance, not "
+            f"{degrees_of_freedom!r}."
         )
-    return factor
+    return degrees_of_freedom
+
+
+@mean_over(entries, torch.sqrt)
+def sharpness(
+    var: Tensor,  # (...)
+    *,
+    mask: Tensor | None = None,  # (...), bool
+    weight: Tensor | None = None,  # (...)
+) -> Tensor:
+    """Typical predicted standard deviation: sqrt(mean(var)), in units of the target.
+
+    Lower is better among methods that are equally calibrated. Kuleshov et al. (2018)
+    take no root.
+    """
+    return var
+
+
+class CalibrationCurve(NamedTuple):
+    """Promised against observed probabilities; on the diagonal if calibrated."""
+
+    levels: Tensor  # (levels,)
+    observed: Tensor  # (levels,)
+
+
+def _curve(sums: Sums) -> CalibrationCurve:
+    return CalibrationCurve(*sums.mean())
+
+
+def _area(sums: Sums) -> Tensor:
+    levels, observed = sums.mean()
+    gap = observed - levels
+    left, right = gap[:-1], gap[1:]
+    height = (left.abs() + right.abs()) / 2
+    # Where the curve crosses the diagonal, two triangles instead of a trapezoid.
+    crossing = left * right < 0
+    triangles = (left.square() + right.square()) / (4 * torch.where(crossing, height, 1.0))
+    return (levels.diff() * torch.where(crossing, triangles, height)).sum()
+
+
+def _targets_below(standardized: tuple[Tensor, Tensor], weight: Tensor) -> Sums:
+    """Sums whose mean is the levels and the observed fractions below their quantiles."""
+    z, levels = standardized
+    place = torch.bucketize(z, torch.special.ndtri(levels))
+    counts = torch.bincount(place, weights=weight, minlength=len(levels) + 1)
+    total = weight.sum()
+    return Sums(torch.stack([levels * total, counts.cumsum(0)[:-1]]), total)
+
+
+def _standardized(
+    mean: Tensor, var: Tensor, target: Tensor, levels: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """(target - mean) / std, and the levels as a tensor."""
+    z = (target - mean) / positive_variance(var).sqrt()
+    promised = torch.as_tensor(levels, dtype=z.dtype, device=z.device)
+    ascending = promised.dim() == 1 and bool((promised.diff() > 0).all())
+    if not (ascending and len(promised) > 1 and promised[0] >= 0 and promised[-1] <= 1):
+        raise ValueError("`levels` must be at least two ascending probabilities from 0 to 1.")
+    return z, promised
+
+
+@summary_over(entries, Sums, _curve, _targets_below)
+def calibration_curve(
+    mean: Tensor,  # (...)
+    var: Tensor,  # (...)
+    target: Tensor,  # (...)
+    *,
+    levels: Sequence[float] = PERCENT,
+    mask: Tensor | None = None,  # (...), bool
+    weight: Tensor | None = None,  # (...)
+) -> tuple[Tensor, Tensor]:
+    """Fraction of targets at or below the predicted quantile, for each level.
+
+    observed(p) = mean(target <= mean + sqrt(var) Phi^-1(p)). After Kuleshov et al. (2018).
+
+    Args:
+        mean: Predicted mean.
+        var: Predicted variance, above 0.
+        target: True value.
+        levels: Probabilities from 0 to 1, ascending.
+        mask: False entries do not count and may be NaN.
+        weight: How much each entry counts.
+    """
+    return _standardized(mean, var, target, levels)
+
+
+@summary_over(entries, Sums, _area, _targets_below)
+def miscalibration_area(
+    mean: Tensor,  # (...)
+    var: Tensor,  # (...)
+    target: Tensor,  # (...)
+    *,
+    levels: Sequence[float] = PERCENT,
+    mask: Tensor | None = None,  # (...), bool
+    weight: Tensor | None = None,  # (...)
+) -> tuple[Tensor, Tensor]:
+    """Area between `calibration_curve` and the diagonal: 0 if calibrated, at most 1/2.
+
+    The curve is taken as piecewise linear. As in Tran et al. (2020) and uncertainty-toolbox, there
+    with central intervals in place of quantiles.
+    """
+    return _standardized(mean, var, target, levels)
+
+
+class SpreadCurve(NamedTuple):
+    """Promised against observed errors, from the most to the least certain bin."""
+
+    std: Tensor  # (bins,), sqrt(mean variance)
+    rmse: Tensor  # (bins,)
+
+
+@values_over(entries)
+def spread_curve(
+    mean: Tensor,  # (...)
+    var: Tensor,  # (...)
+    target: Tensor,  # (...)
+    *,
+    bins: int = 10,
+    mask: Tensor | None = None,  # (...), bool
+) -> SpreadCurve:
+    """Predicted standard deviation and observed RMSE in bins of equal count, sorted by variance.
+
+    Entries of equal variance share their mean squared error, so that their order does not matter.
+    After Levi et al. (2022).
+    """
+    promised, observed = binned_means(var, (target - mean).square(), bin_count(bins, len(var)))
+    return SpreadCurve(promised.sqrt(), observed.sqrt())
+
+
+@values_over(entries)
+def ence(
+    mean: Tensor,  # (...)
+    var: Tensor,  # (...)
+    target: Tensor,  # (...)
+    *,
+    bins: int = 10,
+    mask: Tensor | None = None,  # (...), bool
+) -> Tensor:
+    """Expected normalized calibration error: mean over bins of |std - rmse| / std.
+
+    See `spread_curve` for the bins. Levi et al. (2022).
+    """
+    std, observed = spread_curve(mean, var, target, bins=bins)
+    if (std == 0).any():
+        raise ValueError(
+            "`var` is 0 in a whole bin, where the error relative to it is undefined; raise it with "
+            "`var.clamp(min=...)` and state that floor with the number, or use fewer `bins`."
+        )
+    return ((std - observed).abs() / std).mean()

@@ -1,6 +1,4 @@
-"""Metrics that are computed at once or batch by batch, from one definition.
-
-A metric is two steps: data to summary, summary to result. Summaries of batches join, so that
+"""Metrics that are computed at once or batch by batch, from one formula.
 
     nll(mean, var, target)                # at once: plain torch
 
@@ -9,8 +7,14 @@ A metric is two steps: data to summary, summary to result. Summaries of batches 
         running.update(mean, var, target)
     running.compute()
 
-`@streamed` marks a function that returns a summary; calling the metric finishes it as well.
-`@kept` marks a function that needs all values at once; its stream keeps them. It gives no gradient.
+A metric is a formula under a decorator. Its signature is what users call; its body gets what the
+`check` makes of the data, the chosen entries `(n, ...)` in float64. Mask and weight are applied
+outside of it.
+
+- `@mean_over(check)`: the formula gives the score of each entry, the metric is their mean.
+- `@summary_over(check, kind, finish)`: its values are summed up into `Sums` or a `Scatter`, which
+  join over batches, and `finish` makes the result.
+- `@values_over(check)`: it needs all entries at once; a stream keeps them. There is no gradient.
 """
 
 from __future__ import annotations
@@ -28,9 +32,7 @@ if TYPE_CHECKING:
 
 Data = ParamSpec("Data")
 Result = TypeVar("Result")
-
-# Rows per block, in `Sums.over`.
-_BLOCK = 8192
+Check = Callable[..., list[Tensor]]
 
 
 class Sums(NamedTuple):
@@ -49,31 +51,14 @@ class Sums(NamedTuple):
         return cls(torch.tensordot(weight, score, dims=1), weight.sum())
 
     @classmethod
-    def over(
-        cls,
-        score: Callable[..., Tensor],  # (block, ...) of each column to (block, ...)
-        weight: Tensor,  # (n,)
-        *columns: Tensor,  # (n, ...)
-    ) -> Sums:
-        """The sums of `score(*columns)` by blocks, so that wide temporaries stay in the cache."""
-        blocks = zip(*(x.split(_BLOCK) for x in (weight, *columns)), strict=True)
-        return cls.join([cls.of(score(*block), w) for w, *block in blocks])
-
-    @classmethod
     def join(cls, parts: Sequence[Sums]) -> Sums:
         """The sums over all parts of the data, in their order."""
-        total, weight = parts[0]
-        for part in parts[1:]:
-            total, weight = total + part.total, weight + part.weight
+        total, weight = (functools.reduce(torch.add, x) for x in zip(*parts, strict=True))
         return cls(total, weight)
 
     def mean(self) -> Tensor:
         """The total divided by the weight."""
         return self.total / self.weight
-
-    def root_mean(self) -> Tensor:
-        """The square root of the mean."""
-        return self.mean().sqrt()
 
 
 class Scatter(NamedTuple):
@@ -113,9 +98,7 @@ class Metric(Generic[Data, Result]):
     """A function of tensors that can also be computed batch by batch.
 
     Attributes:
-        width: Number of tensors in a summary.
-        summarize: From options and a batch of data to the summary, a tuple of tensors.
-        finish: From options and the summaries of all batches to the result.
+        width: The number of tensors in the summary of a batch.
     """
 
     __name__: str
@@ -124,29 +107,49 @@ class Metric(Generic[Data, Result]):
 
     def __init__(
         self,
-        function: Callable[Data, Result],
-        width: int,
+        formula: Callable[Data, object],
+        check: Check,
         summarize: Callable[..., Sequence[Tensor]],
         finish: Callable[..., Result],
+        width: int | None = None,
+        returns: object = None,
     ) -> None:
-        functools.update_wrapper(self, function)
-        self.__signature__ = inspect.signature(function)
-        self.width, self.summarize, self.finish = width, summarize, finish
-        self._function = function
+        functools.update_wrapper(self, formula)
+        signature = inspect.signature(formula)
+        returns = returns or signature.return_annotation
+        self.__signature__ = signature.replace(return_annotation=returns)
+        parameters = signature.parameters.values()
+        self._data = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        self._options = {p.name for p in parameters} - {*self._data, "mask", "weight"}
+        self._check, self._summarize, self._finish = check, summarize, finish
+        self.width = width or len(self._data)
 
     def __call__(self, *args: Data.args, **kwargs: Data.kwargs) -> Result:
         """The metric of all the data."""
-        return self._function(*args, **kwargs)
+        options = {name: kwargs[name] for name in self._options & kwargs.keys()}
+        return self.finish(options, [self.summarize(*args, **kwargs)])
+
+    def summarize(self, *args: Any, **kwargs: Any) -> Sequence[Tensor]:
+        """The summary of a batch of data: a few tensors."""
+        given = self.__signature__.bind(*args, **kwargs).arguments
+        data = {name: given.pop(name) for name in self._data}
+        selection = given.pop("mask", None), given.pop("weight", None)
+        place = {"dim": given["dim"]} if "dim" in given else {}
+        *entries, weight = self._check(*selection, **place, **data)
+        return self._summarize(entries, weight, given)
+
+    def finish(self, options: dict[str, Any], batches: Sequence[Sequence[Tensor]]) -> Result:
+        """The metric with these options, from the summaries of all batches."""
+        return self._finish(batches, options)
 
     def stream(self, **options: object) -> Stream[Result]:
         """The metric as a `torchmetrics.Metric`; the options are the metric's own."""
         from howsure.metrics.torchmetrics_stream import Stream
 
-        parameters = self.__signature__.parameters.values()
-        known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - {"mask", "weight"}
-        if unknown := sorted(options.keys() - known):
+        if unknown := sorted(options.keys() - self._options):
             raise TypeError(
-                f"`{self.__name__}` has no option `{unknown[0]}`; its options are {sorted(known)}."
+                f"`{self.__name__}` has no option `{unknown[0]}`; its options are "
+                f"{sorted(self._options)}."
             )
         # Plain values, which can be compared when streams are merged.
         plain = {name: x.tolist() if isinstance(x, Tensor) else x for name, x in options.items()}
@@ -160,63 +163,64 @@ class Metric(Generic[Data, Result]):
         return f"{self.__name__}{self.__signature__}"
 
 
-def streamed(
-    kind: type[Summary], finish: Callable[[Summary], Result]
-) -> Callable[[Callable[Data, Summary]], Metric[Data, Result]]:
-    """Makes a metric of a function from data to a summary and of `finish` from there."""
+def summary_over(
+    check: Check,
+    kind: type[Summary],
+    finish: Callable[[Summary], Result],
+    sum_up: Callable[[Any, Tensor], Summary] | None = None,
+) -> Callable[[Callable[Data, Any]], Metric[Data, Result]]:
+    """Makes a metric of a formula whose values are summed up, `kind.of(values, weight)`.
 
-    def decorate(function: Callable[Data, Summary]) -> Metric[Data, Result]:
-        @functools.wraps(function)
-        def at_once(*args: Data.args, **kwargs: Data.kwargs) -> Result:
-            return finish(function(*args, **kwargs))
+    Args:
+        check: The function of `checks` that the data go through.
+        kind: How summaries of batches are joined.
+        finish: From the summary of all data to the result.
+        sum_up: In place of `kind.of`.
+    """
 
-        def join(_: object, batches: list[list[Tensor]]) -> Result:
+    def decorate(formula: Callable[Data, Any]) -> Metric[Data, Result]:
+        def summarize(entries: list[Tensor], weight: Tensor, options: dict[str, Any]) -> Summary:
+            values = formula(*entries, **options)  # pyright: ignore[reportCallIssue]
+            return (sum_up or kind.of)(values, weight)
+
+        def result(batches: Sequence[Sequence[Tensor]], _: object) -> Result:
             for tensors in zip(*batches, strict=True):
                 _check_equal(tensor.shape for tensor in tensors)
             parts: Any = [kind(*batch) for batch in batches]
             return finish(kind.join(parts))
 
-        metric = Metric(
-            at_once,
-            len(kind._fields),
-            summarize=lambda options, *data, **chosen: function(*data, **options, **chosen),
-            finish=join,
-        )
-        returned = inspect.signature(finish).return_annotation
-        metric.__signature__ = metric.__signature__.replace(return_annotation=returned)
-        return metric
+        returns = inspect.signature(finish).return_annotation
+        return Metric(formula, check, summarize, result, len(kind._fields), returns)
 
     return decorate
 
 
-def kept(
-    check: Callable[..., list[Tensor]],
-) -> Callable[[Callable[Data, Result]], Metric[Data, Result]]:
-    """Makes a metric of a function that needs all values; a stream keeps what `check` returns.
+def mean_over(
+    check: Check, finish: Callable[[Tensor], Tensor] | None = None
+) -> Callable[[Callable[Data, Tensor]], Metric[Data, Tensor]]:
+    """Makes a metric of a formula for the score of each entry: their mean, or `finish` of it."""
 
-    Args:
-        check: The function of `checks` with which the metric itself begins.
-    """
+    def result(sums: Sums) -> Tensor:
+        return sums.mean() if finish is None else finish(sums.mean())
 
-    def decorate(function: Callable[Data, Result]) -> Metric[Data, Result]:
-        parameters = inspect.signature(function).parameters.values()
-        names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    return summary_over(check, Sums, result)
 
-        @functools.wraps(function)
-        def at_once(*args: Data.args, **kwargs: Data.kwargs) -> Result:
-            with torch.no_grad():
-                return function(*args, **kwargs)
 
-        def keep(_: object, *data: Tensor, mask: Tensor | None = None) -> list[Tensor]:
-            return check(mask, **dict(zip(names, data, strict=True)))[:-1]
+def values_over(check: Check) -> Callable[[Callable[Data, Result]], Metric[Data, Result]]:
+    """Makes a metric of a formula that needs all entries at once; a stream keeps them."""
 
-        def finish(options: dict[str, object], batches: list[list[Tensor]]) -> Result:
-            for column in zip(*batches, strict=True):
+    def decorate(formula: Callable[Data, Result]) -> Metric[Data, Result]:
+        def summarize(entries: list[Tensor], *_: object) -> list[Tensor]:
+            return [entry.detach() for entry in entries]
+
+        def result(batches: Sequence[Sequence[Tensor]], options: dict[str, Any]) -> Result:
+            columns = [list(column) for column in zip(*batches, strict=True)]
+            for column in columns:
                 _check_equal(values.shape[1:] for values in column)
-            columns = (torch.cat(column) for column in zip(*batches, strict=True))
-            return function(*columns, **options)  # pyright: ignore[reportCallIssue]
+            whole = (torch.cat(column) if len(column) > 1 else column[0] for column in columns)
+            return formula(*whole, **options)  # pyright: ignore[reportCallIssue]
 
-        return Metric(at_once, len(names), keep, finish)
+        return Metric(formula, check, summarize, result)
 
     return decorate
 

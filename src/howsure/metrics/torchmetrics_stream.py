@@ -52,7 +52,7 @@ class Stream(torchmetrics.Metric, Generic[Result]):
     def update(self, *data: Tensor, **selection: Tensor | None) -> None:
         """Adds a batch: the metric's tensors, and its `mask` or `weight`."""
         parts = []
-        for tensor in self.metric.summarize(self.options, *data, **selection):
+        for tensor in self.metric.summarize(*data, **self.options, **selection):
             header = torch.tensor([tensor.dim(), *tensor.shape], dtype=torch.float64)
             parts += [header.to(tensor.device), tensor.flatten().to(torch.float64)]
         assert isinstance(self.rows, list), "rows were still synchronized, please report this"

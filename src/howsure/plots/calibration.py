@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from howsure import metrics
-from howsure.metrics.calibration import PERCENT
+from howsure.metrics.regression import PERCENT
 from howsure.plots.canvas import diagonal, equal_scales, fill, label, legend, prepared, series
 from howsure.plots.values import (
     Predicted,

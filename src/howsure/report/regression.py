@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from howsure import metrics, plots
-from howsure.metrics.calibration import PERCENT
+from howsure.metrics.regression import PERCENT
 from howsure.plots.canvas import label
 from howsure.plots.theme import LIGHT
 from howsure.prediction import Prediction
