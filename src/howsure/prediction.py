@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -156,8 +156,7 @@ class Prediction:
         notes: What a user should know about how it was computed.
         logits: For classification, the prediction before the softmax.
         expected_entropy: For classification, the average entropy of the samples.
-        std_error: Standard error of `std`, where a method knows it: how far more points or samples
-            would move it.
+        error: The standard error of `std`, which `std_error` returns; or what computes it.
         novelty: How unlike the known inputs this one is, where `fit` has found that out: above 1
             for a quarter of the held-out inputs. For every output; of classes for every input.
         joint_novelty: The same for all outputs together, (batch,).
@@ -177,7 +176,7 @@ class Prediction:
     notes: tuple[str, ...] = ()
     logits: Prediction | None = None
     expected_entropy: Tensor | None = None
-    std_error: Tensor | None = None
+    error: Any = None
     novelty: Tensor | None = None
     joint_novelty: Tensor | None = None
     temperature: Tensor | None = None
@@ -195,8 +194,17 @@ class Prediction:
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy has: values in place of what computes them."""
-        state = {name: value for name, value in vars(self).items() if name != "_details"}
-        return {**state, "details": None if self.details is None else self._details}
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        details = None if self.details is None else self._details
+        return {**state, "error": self.std_error, "details": details}
+
+    @cached_property
+    def std_error(self) -> Tensor | None:
+        """Standard error of `std`, where a method knows it: how far more samples would move it."""
+        if not callable(self.error):
+            return self.error
+        with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+            return self.error()
 
     @property
     def covariance(self) -> Tensor | None:
@@ -369,7 +377,7 @@ def _root(leaf: Any) -> Any:
 
 
 # Fields in the structure of the model's output, and those with a row for each input in front.
-_NESTED = ("mean", "data_var", "model_var", "std_error", "novelty")
+_NESTED = ("mean", "data_var", "model_var", "novelty")
 _BY_ROW = ("expected_entropy", "joint_novelty", "temperature")
 _DETAILS_BY_ROW = ("covariance", "linear_share")
 
@@ -414,6 +422,7 @@ def of_rows(prediction: Prediction, index: Any) -> Prediction:
         prediction,
         **{name: map_leaves(taken, getattr(prediction, name)) for name in _NESTED},
         **{name: by_row(name) for name in _BY_ROW},
+        error=map_leaves(taken, prediction.std_error),
         details=details,
         logits=None if logits is None else of_rows(logits, index),
     )
@@ -433,6 +442,7 @@ def mapped(prediction: Prediction, change: Callable[[Tensor], Tensor]) -> Predic
     return replace(
         prediction,
         **{name: map_leaves(leaf, getattr(prediction, name)) for name in (*_NESTED, *_BY_ROW)},
+        error=map_leaves(leaf, prediction.std_error),
         details=details,
         logits=None if logits is None else mapped(logits, change),
     )
@@ -459,6 +469,7 @@ def concatenated(batches: Sequence[Prediction], *, maps: bool = False) -> Predic
         batches[0],
         **{name: nested(name) for name in _NESTED},
         **{name: _of_all(batches, name, torch.cat) for name in _BY_ROW},
+        error=nested("std_error"),
         notes=tuple(dict.fromkeys(note for batch in batches for note in batch.notes)),
         logits=_of_all(batches, "logits", lambda parts: concatenated(parts, maps=maps)),
         details=Details(

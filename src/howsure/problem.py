@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from howsure.estimators.designs import FEW_ELEMENTS, Design, design, draw
-from howsure.estimators.gradients import ALL, Rows
+from howsure.estimators.gradients import ALL, Derivatives, Rows, differentiate
 from howsure.estimators.image_gradients import fast_image_gradients
 from howsure.estimators.softmax import MOST_OUTPUTS as MOST_OUTPUTS
 from howsure.estimators.variances import Source
@@ -43,6 +43,7 @@ _KEPT, _LAST = 2**20, 4
 _MULTIPLIERS = 1000
 # Samples share no numbers: each is made of its own.
 _ONE = torch.ones(1, 1, dtype=torch.float64)
+_NOTHING = nullcontext()
 # Points that share nothing are a block of their own.
 _INDEPENDENT = range(900_000, 900_001)
 # What is added to the seed of points for that of samples.
@@ -207,6 +208,8 @@ class Problem:
         self.wide = wide_type(tensors[0].dtype) if tensors else torch.float32
         self.structure: TensorTree | None = None
         self.columns: Tensor | None = None
+        noisy = [tensors[source.number] for source in sources.inputs]
+        self._images = [x for x in noisy if x.dim() == 4]
         self.finish: Callable[[Any], Any] | None = None
 
     def __call__(self, z: Sequence[Tensor], rows: Rows = ALL) -> Tensor:
@@ -215,7 +218,7 @@ class Problem:
         noisy = {}
         for source, normals in zip(sources.inputs, z, strict=False):
             x = self.input_rows(source.number, rows)
-            noisy[source.number] = (x + source.root.apply(normals, rows)).to(x.dtype)
+            noisy[source.number] = source.root.add_to(x, normals, rows)
         others = z[len(sources.inputs) :]
         if sources.is_watched:
             return self.run(len(z[0]), noisy, [1 + normals for normals in others], rows)
@@ -223,6 +226,10 @@ class Problem:
         for site, normals in zip(sources.active, others, strict=False):
             multipliers[site] = 1 + math.sqrt(sources.odds[site]) * normals
         return self.run(len(z[0]), noisy, multipliers, rows)
+
+    def differentiate(self, z: Sequence[Tensor], rows: Rows = ALL) -> Derivatives:
+        """The same outputs, with their gradients with respect to z."""
+        return differentiate(self, z, rows)
 
     def points(
         self, blocks: range, rows: int | None = None, part: int = 0, *, plain: bool = False
@@ -315,7 +322,7 @@ class Problem:
         for source, normals in zip(self.sources.inputs, self.normals(numbers, count), strict=True):
             x = self.input_rows(source.number, rows)
             z = normals.to(x.device, wide_type(x.dtype)).expand(-1, len(x), *normals.shape[2:])
-            noisy[source.number] = (x + source.root.apply(z, rows)).to(x.dtype)
+            noisy[source.number] = source.root.add_to(x, z, rows)
         dropped = [
             None if mask is None else mask.expand(-1, count, *mask.shape[2:])
             for mask in self._masks(groups, size, count)
@@ -359,7 +366,8 @@ class Problem:
 
     def plain(self) -> Tensor:  # (rows, outputs)
         """What the model itself says: one call with copies of the inputs."""
-        self.structure = TensorTree(self._finished(self.setup.run(clone_tensors(self.x))))
+        output = self.setup.run(clone_tensors(self.x))
+        self.structure = TensorTree(output if self.finish is None else self.finish(output))
         return self.flatten(self.structure.tensors, 1)[0]
 
     def learned_variance(self) -> Tensor | float:  # (rows, outputs)
@@ -384,29 +392,19 @@ class Problem:
             multipliers: Those of the sites, (points, rows, *units).
             rows: The rows that are run; only a batched call can leave rows out.
         """
-        if self.probe.layout is Layout.BATCHED:
-            return self._call(points, noisy, multipliers, rows)
-        parts = [
-            self._call(
-                1,
-                {number: x[p : p + 1] for number, x in noisy.items()},
-                [None if m is None else m[p : p + 1] for m in multipliers],
-                rows,
-            )
-            for p in range(points)
-        ]
-        return torch.cat(parts)
-
-    def _call(
-        self,
-        points: int,
-        noisy: Mapping[int, Tensor],
-        multipliers: Sequence[Tensor | None],
-        rows: Rows,
-    ) -> Tensor:
-        x = self._assemble(points, noisy, rows)
+        if points > 1 and self.probe.layout is not Layout.BATCHED:
+            parts = [
+                self.run(
+                    1,
+                    {number: x[p : p + 1] for number, x in noisy.items()},
+                    [None if m is None else m[p : p + 1] for m in multipliers],
+                    rows,
+                )
+                for p in range(points)
+            ]
+            return torch.cat(parts)
+        x, writes_nothing = self._assemble(points, noisy, rows), self.probe.writes_nothing
         with self._fast_gradients():
-            writes_nothing = self.probe.writes_nothing
             if any(m is not None for m in multipliers):
                 groups = [None if m is None else self._join(m) for m in multipliers]
                 with Multiply(self.setup.model, self.sources.sites, groups) as mode:
@@ -414,7 +412,7 @@ class Problem:
                 mode.check_all_used()
             else:
                 output = self.setup.run(x, writes_nothing=writes_nothing)
-        structure = TensorTree(self._finished(output))
+        structure = TensorTree(output if self.finish is None else self.finish(output))
         # What a plain call returned besides tensors is what users expect.
         self.structure = self.structure or structure
         flat = self.flatten(structure.tensors, points)
@@ -422,15 +420,10 @@ class Problem:
             return flat
         return flat.gather(2, self.columns[rows].expand(points, -1, -1))
 
-    def _finished(self, output: Any) -> Any:
-        return output if self.finish is None else self.finish(output)
-
     def _fast_gradients(self) -> Any:
-        if not torch.is_grad_enabled():
-            return nullcontext()
-        inputs = (self.tensors[source.number] for source in self.sources.inputs)
-        images = [x for x in inputs if x.dim() == 4]
-        return fast_image_gradients(images) if images else nullcontext()
+        if not self._images or not torch.is_grad_enabled():
+            return _NOTHING
+        return fast_image_gradients(self._images)
 
     def input_rows(self, number: int, rows: Rows) -> Tensor:
         """Some rows of a floating-point input, in front; the whole input, if a call is one."""
@@ -443,6 +436,8 @@ class Problem:
     def _assemble(self, points: int, noisy: Mapping[int, Tensor], rows: Rows) -> Any:
         """The input with noisy tensors in place of its own, and copies of all others."""
         is_batched = self.probe.layout is Layout.BATCHED
+        if is_batched and noisy and self.x is self.tensors[0]:
+            return self._move_back(noisy[0].flatten(0, 1))
         number = -1
 
         def leaf(item: Any) -> Any:
@@ -516,26 +511,17 @@ class Problem:
     def split(self, flat: Tensor, *, wide: bool = False) -> list[Tensor]:  # (rows, outputs)
         """Flat outputs in the shapes and types of the model's."""
         assert self.structure is not None
-        tensors = self.structure.tensors
-        types = [wide_type(out.dtype) if wide else out.dtype for out in tensors]
-        return [p.to(dtype) for p, dtype in zip(self._parts(flat), types, strict=True)]
-
-    def _parts(self, flat: Tensor) -> Sequence[Tensor]:
-        assert self.structure is not None
-        tensors = self.structure.tensors
-        if self.probe.layout is Layout.SINGLE:
-            columns = flat.split([out.numel() for out in tensors], 1)
-            return [p.reshape(out.shape) for p, out in zip(columns, tensors, strict=True)]
-        if len(tensors) == 1 and self._output_axis(0) == 0:
-            shape = tensors[0].shape[1:]
-            return [flat if flat.shape[1:] == shape else flat.reshape(flat.shape[0], *shape)]
-        parts, start = [], 0
-        for number, out in enumerate(tensors):
+        is_single, parts, start = self.probe.layout is Layout.SINGLE, [], 0
+        for number, out in enumerate(self.structure.tensors):
             axis = self._output_axis(number)
-            shape = (*out.shape[:axis], *out.shape[axis + 1 :])
+            shape = out.shape if is_single else (*out.shape[:axis], *out.shape[axis + 1 :])
             size = math.prod(shape)
-            column = flat[:, start : start + size].reshape(flat.shape[0], *shape)
-            parts.append(column.movedim(0, axis) if axis else column)
+            column = flat if size == flat.shape[1] else flat[:, start : start + size]
+            whole = shape if is_single else (flat.shape[0], *shape)
+            part = column if column.shape == whole else column.reshape(whole)
+            part = part.movedim(0, axis) if axis and not is_single else part
+            dtype = wide_type(out.dtype) if wide else out.dtype
+            parts.append(part if part.dtype == dtype else part.to(dtype))
             start += size
         return parts
 

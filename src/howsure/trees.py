@@ -156,22 +156,19 @@ class TensorTree:
     Attributes:
         tensors: The floating-point tensors, in order.
         template: The structure with a `Slot` for each of them.
+        is_tensor: Whether the structure is one floating-point tensor and nothing else.
     """
 
     def __init__(self, tree: object) -> None:
         self.tensors: list[Tensor] = []
         self.template = map_leaves(self._take, tree)
+        self.is_tensor = isinstance(self.template, Slot)
 
     def _take(self, leaf: object) -> object:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
             return leaf
         self.tensors.append(leaf)
         return Slot(len(self.tensors) - 1)
-
-    @functools.cached_property
-    def is_tensor(self) -> bool:
-        """Whether the structure is one floating-point tensor and nothing else."""
-        return isinstance(self.template, Slot)
 
     @functools.cached_property
     def has_other_tensors(self) -> bool:

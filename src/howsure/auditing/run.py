@@ -291,7 +291,8 @@ def predict_pieces(
             if (tree := getattr(prediction, name)) is not None:
                 columns.setdefault(name, []).append(case.select(TensorTree(tree).tensors))
     fields: dict[str, Any] = {name: torch.cat(values) for name, values in columns.items()}
-    joined = Prediction(**fields)
+    error = fields.pop("std_error", None)
+    joined = Prediction(**fields, error=error)
     if not all(bool(t.isfinite().all()) for t in (joined.mean, joined.data_var, joined.model_var)):
         raise ValueError("Its result contains NaN or infinity.")
     return joined

@@ -439,7 +439,7 @@ def rescale(prediction: Prediction, scale: Tensor, residual_var: Tensor) -> Pred
         prediction,
         data_var=mapped(prediction.data_var, factor, constant),
         model_var=mapped(prediction.model_var, factor),
-        std_error=std_error,
+        error=std_error,
         details=details,
     )
 
@@ -607,7 +607,7 @@ class Temperature(Calibrator):
             model_var=after.model_var,
             logits=cooled,
             expected_entropy=after.expected_entropy,
-            std_error=None,
+            error=None,
             details=None,
             temperature=None if fitted is None else fitted * t.to(fitted),
         )

@@ -257,7 +257,7 @@ class FlatPrediction:
                 if port.site is not None:
                     uniforms[port.place] = tensor
             setup = setup.with_(uniforms=tuple(uniforms))
-        result = replace(self.method(setup, x), details=None, std_error=None)
+        result = replace(self.method(setup, x), details=None, error=None)
         for calibrator in self.uncertain.calibrators:
             result = calibrator(result)
         return _flatten(result)

@@ -46,7 +46,7 @@ class Forms:
             in proportion to Var F for a linear and for a quadratic F.
         apart: The error of the block is their difference times this, since they share numbers.
         changes: See `pair_changes`, (changes, 3 * points).
-        groups: Which of the changes are squared and summed to five numbers, (5, changes).
+        groups: Which of the changes are squared and summed to six numbers, (6, changes).
     """
 
     variance: Tensor
@@ -58,20 +58,16 @@ class Forms:
 
     @functools.lru_cache(maxsize=16)  # noqa: B019  (designs are few, and live as long as the process)
     def table(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """All of it as one matrix, (5 + changes, points * points + 3 * points).
+        """All of it as one matrix, (4 + changes, points * points + 3 * points).
 
         What it is applied to are the inner products of the gradients, the moves of the outputs, and
-        the slopes <grad F(z), z> and <grad F(0), z>. The first five numbers are the variance, its
-        linear part, the difference and the sum of the halves, and the average move.
+        the slopes <grad F(z), z> and <grad F(0), z>. The first four numbers are the variance, its
+        linear part, and the difference and the sum of the halves; the fifth is the average move.
         """
         with outside_tracing(), torch.inference_mode(False):
             first, second = self.halves
             forms = [self.variance, self.linear, self.apart * (first - second), first + second]
-            points = len(self.variance)
-            average = torch.zeros(1, 3 * points, dtype=torch.float64)
-            average[:, :points] = 1 / points
-            products = torch.stack(forms).flatten(1)
-            table = torch.block_diag(products, torch.cat([average, self.changes]))
+            table = torch.block_diag(torch.stack(forms).flatten(1), self.changes)
             return table.to(device, dtype)
 
     @functools.lru_cache(maxsize=16)  # noqa: B019
@@ -193,20 +189,21 @@ def pair_changes(points: int, *, is_central: bool = True) -> tuple[Tensor, Tenso
     on the line: where a pair has multipliers, or noise, of its own. How much the slope varies is
     s(1) - s(-1) and s(1) - 2 s(0) + s(-1).
 
-    The groups, (5, changes), are moves, changes, what the slopes say about these, what they leave
-    unexplained, and how much they vary.
+    The groups, (6, changes), are the average move, moves, changes, what the slopes say about these,
+    what they leave unexplained, and how much they vary.
     """
     eye = torch.eye(points, dtype=torch.float64)
     nothing = torch.zeros(points // 2, points, dtype=torch.float64)
     first, second = eye[0::2], eye[1::2]  # of every pair
     moves = torch.cat([eye, torch.zeros(points, 2 * points, dtype=torch.float64)], 1)
+    average = moves.mean(0, keepdim=True)
     change = torch.cat([first - second, nothing, nothing], 1)
     # s(-1) = -<grad F(-a), -a>
     ends, middle = (1 / 3, 4 / 3) if is_central else (1.0, 0.0)
     integral = torch.cat([nothing, ends * (first - second), middle * first], 1)
     tilt = torch.cat([nothing, first + second, nothing], 1)
     bend = torch.cat([nothing, first - second, -2 * first], 1)
-    kinds = [moves, change, integral, change - integral, torch.cat([tilt, bend])]
+    kinds = [average, moves, change, integral, change - integral, torch.cat([tilt, bend])]
     groups = torch.block_diag(*(torch.ones(1, len(k), dtype=torch.float64) for k in kinds))
     return torch.cat(kinds), groups
 
@@ -223,7 +220,7 @@ def _averaged_over_noise(changes: Tensor, groups: Tensor) -> tuple[Tensor, Tenso
     of_pairs = torch.kron(eye, torch.tensor([[0.5, 0.5, -0.5, -0.5]], dtype=torch.float64))
     by_chance = torch.cat([of_pairs, of_pairs.new_zeros(POINTS, 2 * POINTS**2)], 1)
     weights = groups.new_zeros(len(groups), POINTS)
-    weights[4] = 12.0
+    weights[5] = 12.0
     averaged = torch.kron(changes, average)
     return torch.cat([averaged, by_chance]), torch.cat([groups, weights], 1)
 

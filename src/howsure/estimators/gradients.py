@@ -11,6 +11,7 @@ on: over a pair of mirror images a, -a the outputs must change by the integral o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -70,6 +71,10 @@ class Function(Protocol):
         """The outputs, (points, rows, outputs), at z of every source, (points, rows, *shape)."""
         ...
 
+    def differentiate(self, z: Sequence[Tensor], rows: Rows) -> Derivatives:
+        """The same outputs, with their gradients with respect to z."""
+        ...
+
     def points(self, blocks: range, rows: int, part: int, *, plain: bool) -> list[Tensor]:
         """z of every source for some blocks, with z = 0 in front if `plain`."""
         ...
@@ -77,22 +82,14 @@ class Function(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Derivatives:
-    """Outputs, (points, rows, outputs), and their gradients by source, (outputs, points, rows, d).
-
-    `at` has the points themselves, (points, rows, d) for every source.
-    """
+    """Outputs, (points, rows, outputs), and gradients by source, (outputs, points, rows, d)."""
 
     values: Tensor
     gradients: list[Tensor]
-    at: list[Tensor]
 
-    def behind(self, start: int) -> Derivatives:
-        """Those of the points from `start` on."""
-        return Derivatives(
-            self.values[start:],
-            [gradient[:, start:] for gradient in self.gradients],
-            [z[start:] for z in self.at],
-        )
+    def at(self, points: slice) -> Derivatives:
+        """Those of some of the points."""
+        return Derivatives(self.values[points], [g[:, points] for g in self.gradients])
 
 
 def differentiate(
@@ -102,26 +99,43 @@ def differentiate(
     with torch.inference_mode(False), torch.enable_grad():
         leaves = [z.detach().requires_grad_() for z in points]
         values = function(leaves, rows)
-        count = values.shape[2]
-        by_output = [_backward(values, k, leaves) for k in range(count)]
-    flat = [
-        (column[0][None] if count == 1 else torch.stack(column)).flatten(3)
-        for column in zip(*by_output, strict=True)
-    ]
-    return Derivatives(values.detach(), flat, [z.detach().flatten(2) for z in leaves])
+        gradients = backward(values, leaves)
+    return Derivatives(values.detach(), [g.flatten(3) for g in gradients])
 
 
-def _backward(values: Tensor, k: int, leaves: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The gradient of output k of every row: rows are independent, so one pass serves all."""
+def backward(values: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of every output, (outputs, *leaf's shape); values are (..., outputs).
+
+    Rows and points are independent, so that one backward pass serves all of them.
+    """
+    outputs = values.shape[-1]
     if not values.requires_grad:
-        return [torch.zeros_like(z) for z in leaves]
-    count = values.shape[2]
-    chosen = torch.ones_like(values)
-    if count > 1:
-        chosen = chosen * chosen.new_tensor([float(number == k) for number in range(count)])
-    return torch.autograd.grad(
-        values, leaves, chosen, retain_graph=k < count - 1, materialize_grads=True
-    )
+        return [z.new_zeros(outputs, *z.shape) for z in leaves]
+    ones = _ones_like(values)
+    if outputs == 1:
+        gradients = torch.autograd.grad(values, leaves, ones, materialize_grads=True)
+        return [gradient[None] for gradient in gradients]
+    one_hot = torch.eye(outputs, dtype=values.dtype, device=values.device)
+    by_output = [
+        torch.autograd.grad(
+            values, leaves, ones * row, retain_graph=k < outputs - 1, materialize_grads=True
+        )
+        for k, row in enumerate(one_hot)
+    ]
+    return [torch.stack(column) for column in zip(*by_output, strict=True)]
+
+
+def _ones_like(values: Tensor) -> Tensor:
+    """Ones; small ones are kept from call to call, but in a trace, which has shapes of its own."""
+    if is_tracing() or values.numel() > _KEPT:
+        return torch.ones_like(values)
+    return _ones(values.shape, values.dtype, values.device)
+
+
+@functools.lru_cache(maxsize=64)
+def _ones(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.ones(shape, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,9 +150,10 @@ class Running:
     mean: Tensor
 
     @staticmethod
-    def of(numbers: Tensor) -> Running:  # (numbers, rows, outputs)
-        """Statistics over the leading axis."""
-        return Running(float(len(numbers)), *torch.var_mean(numbers, 0, correction=0))
+    def of(numbers: Tensor, shape: tuple[int, int]) -> Running:  # (rows * outputs, numbers)
+        """Statistics over the last axis, in the shape (rows, outputs)."""
+        var, mean = torch.var_mean(numbers, 1, correction=0)
+        return Running(float(numbers.shape[1]), var.reshape(shape), mean.reshape(shape))
 
     def __add__(self, other: Running) -> Running:
         """Those of both (Chan, Golub & LeVeque 1979)."""
@@ -176,9 +191,10 @@ class Sums:
         gaps: Squared errors of the total variance that the halves of each block show.
         moves: Outputs minus the plain ones, averaged over a block, over blocks of even and of odd
             number, (rows, 2, outputs).
-        changes: Five sums of squares over points or pairs of mirror images for each kind of source,
-            (rows, outputs, kinds, 5): differences from the plain output; changes over a pair; what
-            the slopes say about these; what they leave unexplained; and how much they vary.
+        changes: Six sums of squares over blocks, points or pairs of mirror images for each kind of
+            source, (rows, outputs, kinds, 6): the average difference of a block from the plain
+            output; differences from it; changes over a pair; what the slopes say about these; what
+            they leave unexplained; and how much they vary.
         spread: The variances that outputs at equal places of two blocks show, which share nothing,
             if they are compared.
         watched: Gradients with respect to watched multipliers at all points, (rows, outputs, d).
@@ -244,21 +260,28 @@ class Estimate:
 
     Attributes:
         derivatives: F(0) and its gradients.
-        sums: Over the blocks.
+        evidence: What the blocks of the only pass say, or the sums over the blocks of all passes.
         passes: What computes the products of the gradients, for every pass.
         design: The points of a block.
         inputs: How many sources are sensors.
+        varying: How many sources there are.
         most_blocks: Of the row that has most.
         dtype: Of the outputs.
     """
 
     derivatives: Derivatives
-    sums: Sums
+    evidence: Blocks | Sums
     passes: list[Callable[[], Products]]
     design: Design
     inputs: int
+    varying: int
     most_blocks: int
     dtype: torch.dtype
+
+    @cached_property
+    def sums(self) -> Sums:
+        """Over the blocks of all passes."""
+        return _sums_of(self.evidence)
 
     def _mean(self, sums: Tensor) -> Tensor:  # (rows, ...)
         """The average over the blocks of every row."""
@@ -275,6 +298,8 @@ class Estimate:
     @property
     def points(self) -> float | Tensor:
         """How many points a row has; (rows, 1) where rows differ."""
+        if isinstance(self.evidence, Blocks):
+            return float(self.most_blocks * self.design.points)
         return self.sums.variance.count * self.design.points
 
     @property
@@ -304,7 +329,8 @@ class Estimate:
     @property
     def total(self) -> Tensor:
         """Of all sources, (rows, outputs)."""
-        return self.sums.variance.mean
+        evidence = self.evidence
+        return evidence.variance if isinstance(evidence, Blocks) else evidence.variance.mean
 
     @property
     def data_var(self) -> Tensor:
@@ -314,13 +340,13 @@ class Estimate:
     @property
     def model_var(self) -> Tensor:
         """Due to the multipliers, (rows, outputs)."""
-        kind = 1 if self.inputs else 0
-        has_any = kind < self.sums.by_kind.shape[2]
-        return self._of_kind(kind) if has_any else torch.zeros_like(self.total)
+        has_any = self.varying > self.inputs
+        return self._of_kind(int(self.inputs > 0)) if has_any else torch.zeros_like(self.total)
 
     def _of_kind(self, kind: int) -> Tensor:
-        kinds = self.sums.by_kind
-        return self.total if kinds.shape[2] == 1 else self._mean(kinds[:, :, kind, 0])
+        if not self.inputs or self.varying == self.inputs:
+            return self.total
+        return self._mean(self.sums.by_kind[:, :, kind, 0])
 
     def covariances(self) -> tuple[Tensor, Tensor]:
         """Of the data and of the model, (rows, outputs, outputs)."""
@@ -361,7 +387,7 @@ class Estimate:
     @cached_property
     def values_var(self) -> Tensor:
         """Of the outputs at all points about their mean, (rows, outputs)."""
-        square = self._mean(self.sums.changes[..., 0, 0]) / self.design.points
+        square = self._mean(self.sums.changes[..., 0, 1]) / self.design.points
         return (square - self.shift.square()).relu()
 
     @property
@@ -401,7 +427,7 @@ class Estimate:
         """How much slopes vary over the noise, as a share of what they explain; at most 1."""
         changes = self.sums.changes
         sums = changes[:, :, 0] if changes.shape[2] == 1 else changes.sum(2)
-        explained, variation = sums[..., 2], sums[..., 4]
+        explained, variation = sums[..., 3], sums[..., 5]
         return (variation / explained.clamp(min=torch.finfo(sums.dtype).tiny)).clamp(max=1)
 
     def largest_element_share(self) -> Tensor:  # (rows, outputs)
@@ -432,22 +458,29 @@ def estimate(
         is_large = function.elements > FEW_ELEMENTS
         blocks = max(blocks, FEWEST_BLOCKS if is_large else 2 * FEWEST_BLOCKS)
     passes = _Passes(function, chunk, compare=blocks >= COMPARED)
-    total = passes.run(None, range(blocks))
-    while tolerance is not None and blocks < MOST_BLOCKS:
-        rows = (~is_precise(total.variance, tolerance)).nonzero()[:, 0]
-        if len(rows) == 0:
-            break
-        total = total + passes.run(rows, range(blocks, 2 * blocks))
-        blocks *= 2
+    evidence = passes.run(None, range(blocks))
+    if tolerance is not None:
+        evidence = _sums_of(evidence)
+        while blocks < MOST_BLOCKS:
+            rows = (~is_precise(evidence.variance, tolerance)).nonzero()[:, 0]
+            if len(rows) == 0:
+                break
+            evidence = evidence + _sums_of(passes.run(rows, range(blocks, 2 * blocks)))
+            blocks *= 2
     return Estimate(
         passes.plain,
-        total,
+        evidence,
         passes.products,
         function.design,
         function.inputs,
+        len(passes.plain.gradients) - function.watched,
         blocks,
         passes.plain.values.dtype,
     )
+
+
+def _sums_of(evidence: Blocks | Sums) -> Sums:
+    return evidence.sums if isinstance(evidence, Blocks) else evidence
 
 
 def is_precise(variance: Running, tolerance: float) -> Tensor:  # (rows,)
@@ -482,11 +515,13 @@ class _Passes:
         return Derivatives(
             torch.cat([part.values for part in self._plain], 1),
             [torch.cat(c, 2) for c in zip(*(p.gradients for p in self._plain), strict=True)],
-            [],
         )
 
-    def run(self, rows: Tensor | None, blocks: range) -> Sums:
-        """The sums over blocks for all rows, (rows, ...); those of others than `rows` are 0."""
+    def run(self, rows: Tensor | None, blocks: range) -> Blocks | Sums:
+        """The sums over blocks for all rows, (rows, ...); those of others than `rows` are 0.
+
+        Where one pass does it all: what it says, which nobody may want to sum up.
+        """
         function = self.function
         size = function.design.points
         block = max(1, function.elements) * size
@@ -507,7 +542,9 @@ class _Passes:
                 self._pass(some, number, *piece, counted=rows)
                 for number, piece in enumerate(pieces)
             ]
-            sums = Sums.joined(parts)
+            if rows is None and len(parts) == 1 and len(some) == len(blocks):
+                return parts[0]
+            sums = Sums.joined([part.sums for part in parts])
             if rows is not None and not function.may_choose_rows:
                 sums = sums.by_row(lambda s: s[rows])
             total = sums if total is None else total + sums
@@ -521,29 +558,34 @@ class _Passes:
 
     def _pass(
         self, blocks: range, number: int, rows: Rows, count: int, counted: Tensor | None
-    ) -> Sums:
-        """The sums of some blocks for some rows; the first pass of a row has F(0) as well.
+    ) -> Blocks:
+        """What some blocks say about some rows; the first pass of a row has F(0) as well.
 
         Where no row can be left out, `counted` are those that are meant.
         """
         function = self.function
         is_first = blocks[0] == 0
         part = 0 if function.shares_points else number
-        points = function.points(blocks, count, part, plain=is_first)
-        derivatives = differentiate(function, points, rows)
+        z = function.points(blocks, count, part, plain=is_first)
+        derivatives = function.differentiate(z, rows)
         if is_first:
+            first = derivatives.at(slice(1))
+            # A view of large gradients would keep all of them in memory.
             plain = Derivatives(
-                derivatives.values[:1], [_head(g) for g in derivatives.gradients], []
+                first.values,
+                [
+                    one.clone() if has_values(one) and every.numel() > _KEPT else one
+                    for one, every in zip(first.gradients, derivatives.gradients, strict=True)
+                ],
             )
             self._plain.append(plain)
-            derivatives = derivatives.behind(1)
+            derivatives, z = derivatives.at(slice(1, None)), [normals[1:] for normals in z]
         else:
-            everything = self.plain
             plain = Derivatives(
-                everything.values[:, rows], [g[:, :, rows] for g in everything.gradients], []
+                self.plain.values[:, rows], [g[:, :, rows] for g in self.plain.gradients]
             )
         self._note_products(derivatives, blocks, rows, counted)
-        return _sums(function, plain, derivatives, blocks, compare=self.compare)
+        return Blocks.of(function, plain, derivatives, z, blocks, compare=self.compare)
 
     def _note_products(
         self, at: Derivatives, blocks: range, rows: Rows, counted: Tensor | None
@@ -576,13 +618,6 @@ class _Passes:
             self.products.append(products)
 
 
-def _head(gradients: Tensor) -> Tensor:
-    """Those at the first point; a view of large ones would keep them all in memory."""
-    first = gradients[:, :1]
-    is_large = has_values(gradients) and gradients.numel() > _KEPT
-    return first.clone() if is_large else first
-
-
 def _pieces(function: Function, rows: Tensor | None, size: int) -> Iterator[tuple[Rows, int]]:
     """The rows of each pass, and how many: all of them if a pass cannot leave any out."""
     count = function.rows
@@ -596,83 +631,129 @@ def _pieces(function: Function, rows: Tensor | None, size: int) -> Iterator[tupl
             yield some, len(some)
 
 
-def _sums(
-    function: Function, plain: Derivatives, at: Derivatives, blocks: range, *, compare: bool
-) -> Sums:
-    """What blocks of these numbers say.
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """What a pass says about every block of its points.
 
-    All of it is linear in inner products, or the squares of what is: one matrix for each kind of
-    source makes it.
+    Attributes:
+        shape: Rows and outputs.
+        blocks: Their numbers.
+        forms: Of the sensors, if there are any, and of the multipliers.
+        numbers: Of each of these, (rows * outputs, blocks, numbers); see `Forms.table`.
+        moves: Outputs minus the plain ones, (rows * outputs, blocks, points of a block), where
+            blocks are compared.
+        watched: Gradients with respect to watched multipliers, summed over the points.
     """
-    design, inputs = function.design, function.inputs
-    varying = len(at.gradients) - function.watched
-    rows, outputs = at.values.shape[1:]
-    shape = (len(blocks), rows, outputs)
-    wide = torch.float64 if at.gradients[0].dtype == torch.float64 else torch.float32
-    # Rows and outputs on one axis: for four axes an exported program would be tied to its strides.
-    moves = (at.values - plain.values).to(wide).reshape(len(blocks), design.points, -1)
-    by_kind, changes, variance, gap = [], [], None, None
-    for forms, sources in ((design.data, range(inputs)), (design.model, range(inputs, varying))):
-        if not sources:
-            continue
-        products = [_gram(sources, at, shape), moves.mT, *_slopes(sources, plain, at, shape)]
-        numbers = F.linear(torch.cat(products, 2), forms.table(wide, moves.device))
-        squares = F.linear(numbers[..., 5:].square().sum(0), forms.group_table(wide, moves.device))
-        numbers = numbers[..., :5].reshape(*shape, 5)
-        of_kind, _, apart, both, average = numbers.unbind(3)
-        # A block whose halves are both 0 has no gradient at all.
-        gap_of_kind = of_kind * apart / both.clamp(min=torch.finfo(wide).tiny)
-        variance = of_kind if variance is None else variance + of_kind
-        gap = gap_of_kind if gap is None else gap + gap_of_kind
-        by_kind.append(numbers[..., :2].sum(0))
-        changes.append(squares.reshape(rows, outputs, 5))
-    assert variance is not None and gap is not None
-    return Sums(
-        Running.of(variance),
-        by_kind[0][:, :, None] if len(by_kind) == 1 else torch.stack(by_kind, 2),
-        gap.square().sum(0),
-        _sum_by_parity(average, blocks),
-        changes[0][:, :, None] if len(changes) == 1 else torch.stack(changes, 2),
-        _compare_blocks(moves, rows) if compare and len(blocks) > 1 else None,
-        _watched(at, varying) if function.watched else None,
+
+    shape: tuple[int, int]
+    blocks: range
+    forms: list[Forms]
+    numbers: list[Tensor]
+    moves: Tensor | None = None
+    watched: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        function: Function,
+        plain: Derivatives,
+        at: Derivatives,
+        z: Sequence[Tensor],
+        blocks: range,
+        *,
+        compare: bool,
+    ) -> Blocks:
+        """All of it is linear in the inner products of the gradients, the moves and the slopes."""
+        design, inputs = function.design, function.inputs
+        varying = len(at.gradients) - function.watched
+        count, (_, rows, outputs) = len(blocks), at.values.shape
+        wide = torch.float64 if at.gradients[0].dtype == torch.float64 else torch.float32
+        moves = _by_block((at.values - plain.values).to(wide).permute(1, 2, 0), count)
+        forms = [design.data] * bool(inputs) + [design.model] * (varying > inputs)
+        kinds = [kind for kind in (range(inputs), range(inputs, varying)) if kind]
+        numbers = []
+        for form, sources in zip(forms, kinds, strict=True):
+            products = [_products(at, plain, z, source, count, wide) for source in sources]
+            gram, slopes, plain_slopes = (
+                products[0]
+                if len(products) == 1
+                else (torch.stack(column).sum(0) for column in zip(*products, strict=True))
+            )
+            columns = torch.cat([gram, moves, slopes, plain_slopes], 2)
+            numbers.append(F.linear(columns, form.table(wide, moves.device)))
+        return cls(
+            (rows, outputs),
+            blocks,
+            forms,
+            numbers,
+            moves if compare and count > 1 else None,
+            _watched(at, varying) if function.watched else None,
+        )
+
+    @cached_property
+    def variance(self) -> Tensor:  # (rows, outputs)
+        """Their average estimate of the total variance."""
+        first, *others = (numbers[..., 0].mean(1) for numbers in self.numbers)
+        return sum(others, start=first).reshape(self.shape)
+
+    @property
+    def sums(self) -> Sums:
+        """The sums over all blocks."""
+        variance = gap = 0.0
+        changes = []
+        for forms, numbers in zip(self.forms, self.numbers, strict=True):
+            table = forms.group_table(numbers.dtype, numbers.device)
+            changes.append(F.linear(numbers[..., 4:].square(), table).sum(1))
+            of_kind, _, apart, both = numbers[..., :4].unbind(2)
+            variance = variance + of_kind
+            # A block whose halves are both 0 has no gradient at all.
+            gap = gap + of_kind * apart / both.clamp(min=torch.finfo(both.dtype).tiny)
+        assert isinstance(variance, Tensor) and isinstance(gap, Tensor)
+        by_kind = [numbers[..., :2].sum(1) for numbers in self.numbers]
+        average = self.numbers[-1][..., 4].T.reshape(-1, *self.shape)
+        return Sums(
+            Running.of(variance, self.shape),
+            torch.stack(by_kind, 1).reshape(*self.shape, len(by_kind), -1),
+            gap.square().sum(1).reshape(self.shape),
+            _sum_by_parity(average, self.blocks),
+            torch.stack(changes, 1).reshape(*self.shape, len(changes), -1),
+            None if self.moves is None else _compare_blocks(self.moves, self.shape),
+            self.watched,
+        )
+
+
+def _products(
+    at: Derivatives,
+    plain: Derivatives,
+    z: Sequence[Tensor],
+    source: int,
+    blocks: int,
+    wide: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the gradients of one source say about every block, (rows * outputs, blocks, ...).
+
+    Inner products of an output's gradients, and <grad F(z), z> and <grad F(0), z> at every point.
+    """
+    gradients, normals = at.gradients[source].to(wide), z[source].flatten(2).to(wide)
+    by_block = _by_block(gradients.permute(2, 0, 1, 3), blocks)
+    flat = by_block.flatten(0, 1)
+    gram = torch.bmm(flat, flat.mT).reshape(len(by_block), blocks, -1)
+    slopes, plain_slopes = (
+        _by_block(torch.linalg.vecdot(g, normals).permute(2, 0, 1), blocks)
+        for g in (gradients, plain.gradients[source].to(wide))
     )
+    return gram, slopes, plain_slopes
 
 
-def _by_block(gradients: Tensor, blocks: int) -> Tensor:  # (outputs, points, rows, d)
-    """Gradients as (blocks, rows, outputs, points of a block, d), no narrower than float32."""
-    wide = gradients if gradients.dtype == torch.float64 else gradients.float()
-    outputs, count, rows, elements = wide.shape
-    return wide.reshape(outputs, blocks, count // blocks, rows, elements).permute(1, 3, 0, 2, 4)
-
-
-def _gram(sources: range, at: Derivatives, shape: tuple[int, int, int]) -> Tensor:
-    """The inner products of an output's gradients, (blocks, rows * outputs, points * points)."""
-    blocks, rows, outputs = shape
-    grams = []
-    for source in sources:
-        flat = _by_block(at.gradients[source], blocks).flatten(0, 2)
-        grams.append(torch.bmm(flat, flat.mT))
-    gram = grams[0] if len(grams) == 1 else torch.stack(grams).sum(0)
-    return gram.reshape(blocks, rows * outputs, -1)
-
-
-def _slopes(
-    sources: range, plain: Derivatives, at: Derivatives, shape: tuple[int, int, int]
-) -> Iterator[Tensor]:  # (blocks, rows * outputs, points)
-    """<grad F(z), z> and <grad F(0), z> at every point."""
-    blocks, rows, outputs = shape
-    for derivatives in (at, plain):
-        parts = [torch.linalg.vecdot(derivatives.gradients[s], at.at[s]) for s in sources]
-        slopes = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
-        slopes = slopes if slopes.dtype == torch.float64 else slopes.float()
-        # (outputs, points, rows)
-        by_block = slopes.reshape(outputs, blocks, -1, rows).permute(1, 3, 0, 2)
-        yield by_block.reshape(blocks, rows * outputs, -1)
+def _by_block(by_point: Tensor, blocks: int) -> Tensor:
+    """(rows, outputs, points, ...) as (rows * outputs, blocks, points of a block, ...)."""
+    size = by_point.shape[2] // blocks
+    return by_point.reshape(-1, blocks, size, *by_point.shape[3:])
 
 
 def _covariances(gradients: Tensor, forms: Forms, blocks: range) -> Tensor:
     """Between all pairs of outputs, by one source, (rows, 2, outputs * outputs)."""
-    by_block = _by_block(gradients, len(blocks))
+    by_block = _split_blocks(gradients, len(blocks))
     _, rows, outputs, points, _ = by_block.shape
     flat = by_block.flatten(2, 3).flatten(0, 1)
     gram = torch.bmm(flat, flat.mT).reshape(-1, outputs, points, outputs, points)
@@ -684,9 +765,16 @@ def _covariances(gradients: Tensor, forms: Forms, blocks: range) -> Tensor:
 def _by_element(gradients: Tensor, forms: Forms) -> Tensor:
     """The summands of the inner products, over all blocks: (rows, outputs, elements)."""
     points = len(forms.variance)
-    by_block = _by_block(gradients, gradients.shape[1] // points)
+    by_block = _split_blocks(gradients, gradients.shape[1] // points)
     form = forms.variance.to(by_block)
     return torch.einsum("pq,brkpd,brkqd->rkd", form, by_block, by_block)
+
+
+def _split_blocks(gradients: Tensor, blocks: int) -> Tensor:  # (outputs, points, rows, d)
+    """Gradients as (blocks, rows, outputs, points of a block, d), no narrower than float32."""
+    wide = gradients if gradients.dtype == torch.float64 else gradients.float()
+    outputs, count, rows, elements = wide.shape
+    return wide.reshape(outputs, blocks, count // blocks, rows, elements).permute(1, 3, 0, 2, 4)
 
 
 def _sum_by_parity(by_block: Tensor, blocks: range) -> Tensor:  # (blocks, rows, ...)
@@ -698,11 +786,11 @@ def _sum_by_parity(by_block: Tensor, blocks: range) -> Tensor:  # (blocks, rows,
     return torch.stack([even, odd], 1)
 
 
-def _compare_blocks(moves: Tensor, rows: int) -> Running:
+def _compare_blocks(moves: Tensor, shape: tuple[int, int]) -> Running:
     """Half the squared difference of blocks, two by two, averaged over their points."""
-    pairs = len(moves) // 2
-    gap = moves[0 : 2 * pairs : 2] - moves[1 : 2 * pairs : 2]
-    return Running.of((gap.square().mean(1) / 2).unflatten(1, (rows, -1)))
+    pairs = moves.shape[1] // 2
+    gap = moves[:, 0 : 2 * pairs : 2] - moves[:, 1 : 2 * pairs : 2]
+    return Running.of(gap.square().mean(2) / 2, shape)
 
 
 def _watched(at: Derivatives, varying: int) -> Tensor:  # (rows, outputs, d)

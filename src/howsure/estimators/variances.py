@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from howsure.estimators.designs import FEW_ELEMENTS
-from howsure.estimators.gradients import COMPARED, Estimate, at_least
+from howsure.estimators.designs import FEW_ELEMENTS, Forms
+from howsure.estimators.gradients import COMPARED, Estimate, Sums, at_least
 from howsure.prediction import CONSTANT, Budget, Details
-from howsure.trees import has_values
+from howsure.trees import has_values, outside_tracing
 
 # Outputs at the points that vary by so much more than their gradients say have a step between them:
 # a quantile of the chi-square distribution, one in 100,000 (Wilson & Hilferty 1931). Points in
@@ -61,13 +61,13 @@ class Variances:
     Attributes:
         data: Data variance.
         model: Model variance.
-        standard_error: Of the std.
-        details: Covariance, linear share and budget, computed when they are asked for.
+        error: Computes the standard error of the std, when it is asked for.
+        details: Computes covariance, linear share and budget, when they are asked for.
     """
 
     data: Tensor
     model: Tensor
-    standard_error: Tensor
+    error: Callable[[], Tensor]
     details: Callable[[], Details]
 
     @property
@@ -75,13 +75,18 @@ class Variances:
         """Of both."""
         return self.data + self.model
 
+    @property
+    def standard_error(self) -> Tensor:
+        """Of the std."""
+        return self.error()
+
     @classmethod
     def zero(cls, plain: Tensor) -> Variances:  # (rows, outputs)
         """Without any source."""
         zero = torch.zeros_like(plain)
         budget = Budget((), (), plain.new_zeros(0, *plain.shape))
         details = Details(torch.diag_embed(zero), torch.ones_like(plain), budget)
-        return cls(zero, zero, zero, lambda: details)
+        return cls(zero, zero, lambda: torch.zeros_like(plain), lambda: details)
 
     @classmethod
     def of(cls, estimate: Estimate, sources: Sequence[Source]) -> Variances:
@@ -90,21 +95,24 @@ class Variances:
         Where gradients at different points contradict each other an inner product, and with it an
         estimate, can be negative by chance: a part that is counts as 0.
         """
-        data, model = estimate.data_var.relu(), estimate.model_var
-        squared = estimate.squared_error
-        if len(sources) > estimate.inputs:
-            model = model.relu()
-            squared = squared + (2 * _BERNOULLI * model).square()
-        # d std = d var / (2 std); where the variance is 0 its error is 0 as well.
-        total = (data + model).clamp(min=torch.finfo(data.dtype).tiny)
-        error = (squared / total).sqrt() / 2
+        has_model = len(sources) > estimate.inputs
+
+        def error() -> Tensor:
+            data, model = estimate.data_var.relu(), estimate.model_var.relu()
+            squared = estimate.squared_error
+            if has_model:
+                squared = squared + (2 * _BERNOULLI * model).square()
+            # d std = d var / (2 std); where the variance is 0 its error is 0 as well.
+            total = (data + model).clamp(min=torch.finfo(data.dtype).tiny)
+            return (squared / total).sqrt() / 2
 
         def details() -> Details:
             kept = estimate.data_var.relu(), estimate.model_var.relu()
             covariance = _covariance(estimate, kept[0] + kept[1])
             return Details(covariance, estimate.linear_share, _budget(estimate, kept, sources))
 
-        return cls(data, model, error, details)
+        model = estimate.model_var
+        return cls(estimate.data_var.relu(), model.relu() if has_model else model, error, details)
 
     def scale(self, factor: Tensor) -> Variances:  # (rows, 1)
         """Those of outputs whose variances are so many times as large."""
@@ -116,9 +124,10 @@ class Variances:
             covariance = factor[:, :, None] * was.covariance
             return replace(was, covariance=covariance, budget=was.budget.scaled(factor))
 
-        return Variances(
-            factor * self.data, factor * self.model, factor.sqrt() * self.standard_error, details
-        )
+        def error() -> Tensor:
+            return factor.sqrt() * self.standard_error
+
+        return Variances(factor * self.data, factor * self.model, error, details)
 
     def add_constant(self, value: float | Tensor, name: str = CONSTANT) -> Variances:
         """With a constant variance of every output as part of the data variance."""
@@ -156,7 +165,9 @@ class Variances:
                 _rescale(was.budget, *kept),
             )
 
-        error = put(self.standard_error, sampled.standard_error)
+        def error() -> Tensor:
+            return put(self.standard_error, sampled.standard_error)
+
         return Variances(data, model, error, details)
 
 
@@ -259,42 +270,45 @@ class Doubts:
         return self.flat[rows] & (spread > self.rounding[rows]) & is_other
 
 
-def are_usual(estimate: Estimate, variance: Tensor) -> bool:
+def are_usual(estimate: Estimate) -> bool:
     """Whether nothing speaks against any row, with room to spare: one number tells.
 
     Else rows are looked at one by one.
     """
-    if estimate.most_blocks >= COMPARED or not has_values(variance):
+    evidence = estimate.evidence
+    if isinstance(evidence, Sums) or len(evidence.numbers) > 1:
         return False
-    changes = estimate.sums.changes
-    if changes.shape[2] > 1 or changes.shape[:2] != variance.shape:
+    if estimate.most_blocks >= COMPARED or not has_values(evidence.numbers[0]):
         return False
-    points = float(estimate.points) if not isinstance(estimate.points, Tensor) else 0.0
-    if not points:
-        return False
-    numbers = torch.cat(
-        [changes[:, :, 0], variance[..., None], estimate.shift.square()[..., None]], 2
-    )
-    table = _margins(points, numbers.dtype, numbers.device)
+    (numbers,), (forms,) = evidence.numbers, evidence.forms
+    margins = _margins(forms, estimate.most_blocks, numbers.dtype, numbers.device)
+    columns = torch.cat([numbers[..., 4:].square(), numbers[..., :1]], 2)
     # What is not finite is not positive in one of the four.
-    if not bool((F.linear(numbers, table) > 0).all()):
+    if columns.numel() and not float(F.linear(columns, margins).sum(1).min()) > 0:
         return False
     return not may_be_dominated(estimate) or not bool(is_dominated(estimate).any())
 
 
 @functools.lru_cache(maxsize=16)
-def _margins(points: float, dtype: torch.dtype, device: torch.device) -> Tensor:  # (4, 7)
-    """How far from a doubt the sums of `Sums.changes`, variance and squared shift are."""
-    step = float(_most_spread(points))
+def _margins(forms: Forms, blocks: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """How far from a doubt a row is, (4, changes + 1), to be summed over its blocks.
+
+    Linear in the squares of which `Forms.groups` makes sums, and in the variances of the blocks.
+    The average move of all blocks is no larger than the root mean square of theirs.
+    """
+    points = len(forms.variance) * blocks
+    step, others = float(_most_spread(points)), points - 1
     rows = [
-        # squares, change, explained, unexplained, variation, variance, squared shift
-        [-1 / (points - 1), 0, 0, 0, 0, step, points / (points - 1)],  # steps
-        [0, UNEXPLAINED, 0, -1, _VARIATION, 0, 0],
-        [_LESS / (points - 1), 0, 0, 0, 0, -1, -_LESS * points / (points - 1)],  # far too much
-        [0, 0, 0, 0, 0, SHIFT**2, -1],
+        # average, squares, change, explained, unexplained, variation, variance
+        [0, -1 / others, 0, 0, 0, 0, step],  # steps
+        [0, 0, UNEXPLAINED, 0, -1, _VARIATION, 0],
+        [-_LESS * points / blocks / others, _LESS / others, 0, 0, 0, 0, -1],  # far too much
+        [-1 / blocks, 0, 0, 0, 0, 0, SHIFT**2],
     ]
-    with torch.inference_mode(False):
-        return torch.tensor(rows, dtype=dtype, device=device)
+    with outside_tracing(), torch.inference_mode(False):
+        table = torch.tensor(rows, dtype=torch.float64)
+        columns = [table[:, :6] @ forms.groups, table[:, 6:] / blocks]
+        return torch.cat(columns, 1).to(device, dtype)
 
 
 def may_be_dominated(estimate: Estimate) -> bool:
@@ -319,7 +333,7 @@ def doubts(estimate: Estimate, variance: Tensor, *, multipliers: bool) -> Doubts
     points = _WITH_MULTIPLIERS if multipliers else estimate.points
     spread = estimate.values_var * (estimate.points / (estimate.points - 1))
     contradicted = spread > torch.maximum(_most_spread(points) * variance, rounding)
-    _, change, _, unexplained, variation = estimate.sums.changes.unbind(3)
+    _, _, change, _, unexplained, variation = estimate.sums.changes.unbind(3)
     least = UNEXPLAINED * change + (2 * estimate.points * rounding)[..., None]
     suspected = unexplained > _VARIATION * variation + least
     if suspected.shape[2] > 1:  # Multipliers with noise of their own are on no line.

@@ -66,7 +66,7 @@ def classified(setup: Setup, seen: Outcome, scores: ClassScores | None) -> Predi
         seen.notes,
         logits,
         _expected_entropy(probabilities, classes, setup.task),
-        std_error=_error_of_classes(cooled, classes, [half.std for half in halves]),
+        error=_error_of_classes(cooled, classes, [half.std for half in halves]),
     )
     return _reshape(prediction, seen.problem) if elementwise else prediction
 
@@ -77,8 +77,10 @@ def _reshape(prediction: Prediction, problem: Problem) -> Prediction:
     shape = problem.structure.tensors[0].shape
 
     def reshape(part: Prediction, *names: str) -> Prediction:
-        names = ("mean", "data_var", "model_var", "std_error", *names)
-        return replace(part, **{name: getattr(part, name).reshape(shape) for name in names})
+        names = ("mean", "data_var", "model_var", *names)
+        assert part.std_error is not None
+        error = part.std_error.reshape(shape)
+        return replace(part, **{n: getattr(part, n).reshape(shape) for n in names}, error=error)
 
     logits = reshape(prediction.logits)
     return replace(reshape(prediction, "expected_entropy"), logits=logits)
@@ -96,7 +98,7 @@ def certain(setup: Setup, x: Any) -> Prediction:
         nothing,
         logits=_logits(setup, Variances.zero(plain), centre, None),
         expected_entropy=entropy_of(probabilities, setup.task),
-        std_error=nothing,
+        error=nothing,
     )
     return with_temperature(prediction, scores)
 
@@ -126,7 +128,7 @@ def with_temperature(prediction: Prediction, scores: ClassScores | None) -> Pred
         prediction,
         model_var=prediction.model_var + added,
         expected_entropy=kept * expected,
-        std_error=error
+        error=error
         * torch.where(std > 0, (1 - share) * before.sqrt() / torch.where(std > 0, std, 1.0), 1.0),
         notes=(*prediction.notes, *scores.notes),
         novelty=scores.novelty,
@@ -160,7 +162,7 @@ def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None
         centre,
         data,
         model,
-        std_error=error,
+        error=error,
         details=details() if is_tracing() else functools.cache(details),
     )
 

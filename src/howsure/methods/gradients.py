@@ -40,7 +40,7 @@ from howsure.methods import mc_dropout, noise_sampling, sampling
 from howsure.methods.activations import Activations, LayerReader
 from howsure.methods.classified import certain, class_scores, classified, with_temperature
 from howsure.methods.method import Method, note_on_nothing
-from howsure.methods.modelled import Modelled, modelled, score_inputs
+from howsure.methods.modelled import modelled, score_inputs
 from howsure.methods.passes import check_classes
 from howsure.methods.sampling import SampledRows, sample_rows
 from howsure.posterior.local_error import LastLinear
@@ -145,23 +145,29 @@ def predict(setup: Setup, x: Any) -> Prediction:
             rows = outcome.sampled.rows
             prediction = sampling.replace_class_rows(prediction, setup, x, rows, scores)
         return _labelled(with_temperature(prediction, scores), outcome)
-    result = Modelled(outcome.variances)
+    problem, variances, novelty, joint = outcome.problem, outcome.variances, None, None
     if model is not None:
-        sensor, z = outcome.variances, outcome.slopes
-        scores = score_inputs(setup, x, outcome.mean, sensor.data, z, outcome.features)
-        result = modelled(sensor, scores, z, model)
-    problem = outcome.problem
-    variances = result.variances.add_constant(setup.residual_var)
+        z = outcome.slopes
+        scores = score_inputs(setup, x, outcome.mean, variances.data, z, outcome.features)
+        result = modelled(variances, scores, z, model)
+        variances, joint = result.variances, result.joint
+        novelty = None if result.novelty is None else problem.unflatten_variance(result.novelty)
+    variances = variances.add_constant(setup.residual_var)
+
+    def error() -> Tensor:
+        return problem.unflatten_variance(variances.standard_error)
+
+    at_once = is_tracing()
     prediction = Prediction(
         problem.unflatten(outcome.mean),
         problem.unflatten_variance(variances.data),
         problem.unflatten_variance(variances.model),
         notes=outcome.notes,
-        std_error=problem.unflatten_variance(variances.standard_error),
-        novelty=None if result.novelty is None else problem.unflatten_variance(result.novelty),
-        joint_novelty=result.joint,
+        error=error() if at_once else error,
+        novelty=novelty,
+        joint_novelty=joint,
         degrees_of_freedom=math.inf if model is None else model.degrees_of_freedom,
-        details=variances.details() if is_tracing() else functools.cache(variances.details),
+        details=variances.details() if at_once else functools.cache(variances.details),
     )
     return _labelled(prediction, outcome)
 
@@ -294,7 +300,7 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
     plain = estimated.plain if plain is None else plain
     variances = Variances.of(estimated, sources.all)
     sampled: SampledRows | None = None
-    if not are_usual(estimated, variances.total):
+    if not are_usual(estimated):
         variances, sampled = judge_rows(problem, estimated, variances)
         variances, about_rows = _notes(problem, plain, estimated, variances, sampled)
         notes += about_rows

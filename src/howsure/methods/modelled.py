@@ -116,7 +116,7 @@ def modelled(sensor: Variances, scores: Scores, z: Tensor | None, model: Varianc
     variances = Variances(
         data.to(sensor.data, copy=True),  # which users may write into
         rest.to(sensor.data, copy=True),
-        sensor.standard_error * share.to(sensor.standard_error),
+        lambda: sensor.standard_error * share.to(sensor.data),
         details,
     )
     if not model.has_novelty:
@@ -137,7 +137,7 @@ def with_variance_model(setup: Setup, x: Any, sampled: Prediction | None) -> Pre
     if sampled is None:
         _, output = read_layers(setup, x, ())
         nothing = map_leaves(torch.zeros_like, output)
-        sampled = Prediction(output, nothing, nothing, std_error=nothing)
+        sampled = Prediction(output, nothing, nothing, error=nothing)
     structure = TensorTree(sampled.mean)
     rows = 1 if setup.batch_dim is None else structure.tensors[0].shape[setup.batch_dim]
 
@@ -164,7 +164,7 @@ def with_variance_model(setup: Setup, x: Any, sampled: Prediction | None) -> Pre
         sampled,
         data_var=shaped(parts.data + parts.residual),
         model_var=shaped(parts.posterior + parts.growth),
-        std_error=shaped(error),
+        error=shaped(error),
         novelty=shaped(parts.novelty) if model.has_novelty else None,
         joint_novelty=parts.joint.to(mean) if model.has_novelty else None,
         degrees_of_freedom=model.degrees_of_freedom,

@@ -49,7 +49,7 @@ def gradients_at_pixels(setup: Setup, x: Any, head: str) -> PixelGradients:
 
 def _without_noise(output: Tensor) -> Prediction:
     nothing = torch.zeros_like(output)
-    return Prediction(output, nothing, nothing, std_error=nothing)
+    return Prediction(output, nothing, nothing, error=nothing)
 
 
 def parts_at_pixels(model: VarianceModel, mean: Tensor, data: Tensor, m: Tensor) -> VarianceParts:
@@ -88,7 +88,7 @@ def _prediction(seen: PixelGradients, parts: VarianceParts, error: Tensor) -> Pr
         seen.output,
         sources[0] + sources[1],
         sources[2] + sources[3],
-        std_error=shaped(error),
+        error=shaped(error),
         novelty=shaped(parts.novelty),
         joint_novelty=parts.joint.to(seen.output.dtype),
         details=Details(budget=budget),

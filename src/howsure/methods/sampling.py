@@ -67,7 +67,7 @@ def sample_rows(problem: Problem, rows: Tensor) -> SampledRows:
     with torch.no_grad():
         samples = _sample(problem, SAMPLES, chosen, values)
         outputs = torch.cat(values).to(samples.var.dtype)[:, places]
-    total, error = samples.var[places], samples.std_error[places]
+    total = samples.var[places]
     data = samples.data_var[places] if problem.sources.inputs else torch.zeros_like(total)
 
     def details() -> Details:
@@ -75,6 +75,9 @@ def sample_rows(problem: Problem, rows: Tensor) -> SampledRows:
         covariance = torch.einsum("nrk,nrl->rkl", deviations, deviations) / (len(outputs) - 1)
         covariance = with_variances(covariance, total)
         return Details(covariance, _linear_share(problem, deviations))
+
+    def error() -> Tensor:
+        return samples.std_error[places]
 
     variances = Variances(data, total - data, error, details)
     return SampledRows(rows, variances, samples.mean[places])
@@ -96,14 +99,19 @@ def replace_class_rows(
         value: Tensor = getattr(whole, name)
         return value.index_copy(0, rows, getattr(part, name)[places].to(value))
 
-    names = ["data_var", "model_var", "std_error"]
+    names = ["data_var", "model_var"]
     names += ["mean"] if setup.prediction != "network" else []
     assert prediction.logits is not None and sampled.logits is not None
     pairs = (prediction.logits, sampled.logits)
-    logits = replace(prediction.logits, **{name: put(name, *pairs) for name in names})
+    logits = replace(
+        prediction.logits,
+        **{name: put(name, *pairs) for name in names},
+        error=lambda: put("std_error", *pairs),
+    )
     names.append("expected_entropy")
     changes = {name: put(name, prediction, sampled) for name in names}
-    return replace(prediction, **changes, logits=logits)
+    error = put("std_error", prediction, sampled)
+    return replace(prediction, **changes, error=error, logits=logits)
 
 
 def spread_of_rows(problem: Problem, rows: Tensor) -> Tensor:  # (rows, outputs)
@@ -343,13 +351,13 @@ def _prediction(
             problem.unflatten_variance(data),
             problem.unflatten_variance(model),
             notes,
-            std_error=problem.unflatten_variance(found.std_error),
+            error=problem.unflatten_variance(found.std_error),
         )
     means = problem.split(mean)
     data_vars, model_vars, errors = (
         problem.split(flat, wide=True) for flat in (data, model, found.std_error)
     )
-    logits = Prediction(means[1], data_vars[1], model_vars[1], std_error=errors[1])
+    logits = Prediction(means[1], data_vars[1], model_vars[1], error=errors[1])
     expected = problem.split(found.mean)[2]
     if not is_elementwise(means[1], setup.task):
         expected = expected.squeeze(class_dim(means[1]))
@@ -360,5 +368,5 @@ def _prediction(
         notes,
         logits,
         expected_entropy=expected,
-        std_error=errors[0],
+        error=errors[0],
     )

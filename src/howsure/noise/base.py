@@ -125,11 +125,13 @@ class Root:
             is for; it returns the noise, (draws, batch, *sample's shape).
         is_diagonal: Whether each number of z is the noise of one element, so that the variance of
             an output can be split by element.
+        std: The one std of all elements, where S is a multiplication by it.
     """
 
     shape: tuple[int, ...]
     apply: Callable[[Tensor, Index], Tensor]
     is_diagonal: bool = False
+    std: float | None = None
 
     @classmethod
     def diagonal(cls, std: Tensor) -> Root:  # (batch, *input)
@@ -142,8 +144,14 @@ class Root:
         with outside_tracing():  # torch's root, which is not always that of Python
             std = float(torch.tensor(var, dtype=dtype).sqrt())
         if dtype == torch.float64:  # which z has, unless another input of the model is float32
-            return cls(shape, lambda z, _: std * z.double(), is_diagonal=True)
-        return cls(shape, lambda z, _: std * z, is_diagonal=True)
+            return cls(shape, lambda z, _: std * z.double(), is_diagonal=True, std=std)
+        return cls(shape, lambda z, _: std * z, is_diagonal=True, std=std)
+
+    def add_to(self, x: Tensor, z: Tensor, index: Index) -> Tensor:
+        """The noisy input x + S z, in the type of `x`."""
+        if self.std is not None and x.dtype == z.dtype:
+            return torch.add(x, z, alpha=self.std)
+        return (x + self.apply(z, index)).to(x.dtype)
 
     @classmethod
     def concatenate(cls, roots: Sequence[Root]) -> Root:
