@@ -17,6 +17,7 @@ import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,32 @@ def structure_hash(model: Any) -> int:
     return model_fingerprint(model)[0]
 
 
-def model_fingerprint(model: Any) -> tuple[int, int]:
+Fingerprint = tuple[int, int]
+_known_fingerprint: ContextVar[tuple[Any, Fingerprint] | None] = ContextVar(
+    "fingerprint", default=None
+)
+
+
+@contextmanager
+def fingerprint_kept(model: Any) -> Iterator[Fingerprint]:
+    """The model's fingerprint; inside, nobody looks at the model again for it."""
+    state = model_fingerprint(model)
+    token = _known_fingerprint.set((model, state))
+    try:
+        yield state
+    finally:
+        _known_fingerprint.reset(token)
+
+
+def model_fingerprint(model: Any) -> Fingerprint:
     """What decides how a model runs, as two hashes: its structure, and its weights.
 
     The structure is classes, plain attributes such as a switch, functions, and the keys of tables
     of hooks. Weights count by where they are and how often they were written.
     """
+    known = _known_fingerprint.get()
+    if known is not None and known[0] is model:
+        return known[1]
     structure: list[Any] = []
     weights: list[Tensor | None] = []
     for module in modules_of(model):

@@ -803,16 +803,15 @@ def _watched(at: Derivatives, varying: int) -> Tensor:  # (rows, outputs, d)
 # says, and on how many of them.
 _SHORT, _LINES = 0.01, 6
 _OFF, _MOST_OFF = 1 / 6, 4
-# Sums of outputs that have a backward pass each.
+# Sums of outputs that have a backward pass each: of two or three outputs, unless that were more.
 _GROUPS = 8
 
 
 def _groups(outputs: int) -> Tensor:  # (outputs, groups)
-    """Few sums of many outputs."""
-    if outputs <= _GROUPS:
-        return torch.eye(outputs)
+    """Few sums of outputs, with signs at random."""
+    groups = min(_GROUPS, -(-2 * outputs // 5))
     signs = 2.0 * torch.randint(2, (outputs,), generator=torch.Generator().manual_seed(0)) - 1
-    return signs[:, None] * F.one_hot(torch.arange(outputs) % _GROUPS, _GROUPS)
+    return signs[:, None] * F.one_hot(torch.arange(outputs) % groups, groups)
 
 
 def hides_gradients(function: Function, rows: Rows, count: int) -> bool:
@@ -824,10 +823,16 @@ def hides_gradients(function: Function, rows: Rows, count: int) -> bool:
     drawn = function.points(range(1 + _LINES), count, 0, plain=False)
     points = [z[:: function.design.points] for z in drawn]  # which share nothing
     base, directions = [z[:1] for z in points], [_SHORT * z[1:] for z in points]
-    with torch.no_grad():
-        values = function(base, rows)
-    groups = _groups(values.shape[2]).to(values)
-    gradients = differentiate(lambda z, rows: function(z, rows) @ groups, base, rows).gradients
+    groups = values = torch.empty(0)
+
+    def grouped(z: Sequence[Tensor], rows: Rows) -> Tensor:
+        nonlocal groups, values
+        values = function(z, rows)
+        groups = _groups(values.shape[2]).to(values)
+        return values @ groups
+
+    gradients = differentiate(grouped, base, rows).gradients
+    values = values.detach()
     rounding = 8 * torch.finfo(values.dtype).eps * (values.abs() @ groups.abs())
     varying = len(points) - function.watched
     for kind in (range(function.inputs), range(function.inputs, varying)):

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from howsure.estimators.gradients import at_least
-from howsure.trees import is_tracing
 
 # Where a tolerance gives up.
 MOST_SAMPLES = 2**16
@@ -29,7 +28,7 @@ class Samples:
 
     Attributes:
         centre: The mean of the first chunk, (rows, outputs).
-        scale: What deviations are divided by, a power of 2 near the largest: their fourth powers
+        scale: What deviations are divided by, the largest of the first chunk: their fourth powers
             would leave the range of single precision at a std of 1e10, or of 1e-10.
         count: How many groups; (rows, 1) where rows differ.
         size: Samples of a group, 1 or 2.
@@ -48,7 +47,10 @@ class Samples:
         wide = values if values.dtype == torch.float64 else values.float()
         middle = wide.mean((0, 1)) if first is None else first.centre
         deviations = wide - middle
-        scale = _scale(deviations) if first is None else first.scale
+        if first is None:
+            scale = deviations.abs().amax((0, 1)).clamp(min=torch.finfo(wide.dtype).tiny)
+        else:
+            scale = first.scale
         deviations = deviations / scale
         groups, size = wide.shape[:2]
         if size > 1:
@@ -131,16 +133,6 @@ class Samples:
         at = rows[:, None]
         count = torch.where(at, other.count, self.count).to(self.centre)
         return replace(self, count=count, means=torch.where(at, other.means, self.means))
-
-
-def _scale(deviations: Tensor) -> Tensor:  # (groups, size, rows, outputs)
-    """The next power of two above the largest; 1 for 0, for what is not finite, and in a trace."""
-    size = deviations.abs().amax((0, 1))
-    if is_tracing():  # ONNX knows no exponents.
-        return torch.ones_like(size)
-    power = torch.frexp(size).exponent
-    is_usable = (size > 0) & size.isfinite()
-    return torch.ldexp(torch.ones_like(size), torch.where(is_usable, power, 0))
 
 
 def sample(

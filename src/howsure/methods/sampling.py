@@ -345,13 +345,17 @@ def _prediction(
     if isinstance(setup.residual_var, Tensor) or setup.residual_var:
         data = data + setup.residual_var_at(data)
     data = data + problem.learned_variance()
+
+    def error() -> Any:
+        return problem.unflatten_variance(found.std_error)
+
     if setup.task == "regression":
         return Prediction(
             problem.unflatten(mean),
             problem.unflatten_variance(data),
             problem.unflatten_variance(model),
             notes,
-            error=problem.unflatten_variance(found.std_error),
+            error=error() if is_tracing() else error,
         )
     means = problem.split(mean)
     data_vars, model_vars, errors = (

@@ -18,7 +18,7 @@ from howsure.files import write_atomically
 from howsure.fit import FitKeywords, FitResult, ModelPart, fit_method
 from howsure.fit.validation_data import held_out_batches, pairs_of
 from howsure.gaussian_output import Gaussian, recognize
-from howsure.isolation import identify, random_state_kept
+from howsure.isolation import fingerprint_kept, identify, random_state_kept
 from howsure.methods import Choice, Method, MethodName, choose, method_of
 from howsure.methods.saved_settings import (
     loaded_settings,
@@ -142,6 +142,8 @@ class Uncertain(nn.Module):
         self.last_fit: FitResult | None = None
         self.calibrators: tuple[calibration.Calibrator, ...] = ()
         self._compiled: Compiled | None = None
+        # The fingerprint of a model that was found to be in eval mode.
+        self._checked: tuple[int, int] | None = None
         # The model whose output was looked at for a variance of its own.
         self._looked_at: tuple[object] | None = None
         # What "auto" chose last, for which setup and kind of input.
@@ -175,7 +177,13 @@ class Uncertain(nn.Module):
 
     def _predicted(self, x: Any) -> Prediction:
         """The prediction before calibration."""
-        self._check_model()
+        with fingerprint_kept(self.model) as state:
+            if state != self._checked or self.model is not self.setup.model:
+                self._check_model()
+                self._checked = state
+            return self._predicted_by_method(x)
+
+    def _predicted_by_method(self, x: Any) -> Prediction:
         self._recognize_variance(x)
         method, setup, note = self.choice(x)
         result = self._compiled(setup, method, x) if self._compiled else method(setup, x)
