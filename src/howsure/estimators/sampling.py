@@ -48,7 +48,8 @@ class Samples:
         middle = wide.mean((0, 1)) if first is None else first.centre
         deviations = wide - middle
         if first is None:
-            scale = deviations.abs().amax((0, 1)).clamp(min=torch.finfo(wide.dtype).tiny)
+            largest = deviations.abs().amax((0, 1))
+            scale = torch.where(largest > 0, largest, 1.0)
         else:
             scale = first.scale
         deviations = deviations / scale
