@@ -45,12 +45,12 @@ CASES = {
 
 
 def _evaluated(prediction):
-    """With the details as values, those of the logits as well."""
+    """With standard error and details as values, those of the logits as well."""
     if not isinstance(prediction, Prediction):
         return prediction
     logits = _evaluated(prediction.logits)
     details = Details(prediction.covariance, prediction.linear_share, prediction.sources)
-    return replace(prediction, details=details, logits=logits)
+    return replace(prediction, error=prediction.std_error, details=details, logits=logits)
 
 
 def assert_same(found, expected):
