@@ -136,12 +136,13 @@ def linear_map(
         def op(data: Tensor, kernel: Tensor, shift: Tensor | None = None) -> Tensor:
             return function(data, kernel, shift, *args, **kwargs)
 
+        mean = op(*mean_of((input, weight, bias)))
         var = bilinear_var(op, input, weight)
         if isinstance(bias, Moments):
             # Where data and weights are 0 the bias alone is left, in its place.
             data, kernel = (torch.zeros_like(mean_of(x), dtype=var.dtype) for x in (input, weight))
             var = var + op(data, kernel, bias.var)
-        return Moments(op(*mean_of((input, weight, bias))), var)
+        return Moments(mean, var)
 
     moments.__doc__ = (
         "var = op(var, weight**2); the bias moves the mean only.\n\n"

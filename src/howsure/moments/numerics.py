@@ -165,27 +165,6 @@ def cdf(z: Tensor) -> Tensor:
     return 0.5 * torch.special.erfc(-z * _SQRT_HALF)
 
 
-class Standardized(NamedTuple):
-    """A Gaussian in units of its own standard deviation."""
-
-    ratio: Tensor
-    """a = mean / std, 0 where the variance is 0."""
-    std: Tensor
-    """Standard deviation, 1 where the variance is 0, so that gradients stay finite."""
-    certain: Tensor
-    """Where the variance is 0."""
-
-
-def standardize(mean: Tensor, var: Tensor) -> Standardized:
-    """`mean / std` with the zero-variance elements replaced before the root and the division.
-
-    A ratio beyond 1e18 is as certain as a variance of 0, and its square overflows float32.
-    """
-    certain = (var == 0) | (mean.abs() > 1e18 * var.sqrt().detach())
-    std = torch.where(certain, 1.0, var).sqrt()
-    return Standardized(torch.where(certain, 0.0, mean / std), std, certain)
-
-
 def roots(var: Tensor) -> tuple[Tensor, Tensor]:
     """The standard deviation, exactly 0 where the variance is, and one that can divide.
 

@@ -29,7 +29,6 @@ from howsure.moments.numerics import (
     ratio,
     rectify,
     roots,
-    standardize,
     unit_tail,
 )
 from howsure.moments.rule import (
@@ -282,17 +281,18 @@ def _cut_off(mean: Tensor, var: Tensor, limit: float, value: float) -> Moments:
 
     y = value + (x - limit)+ + jump [x > limit] with jump = limit - value.
     """
-    a, std, is_certain = standardize(mean - limit, var)
-    unit, jump = rectify(a), limit - value
-    above, below = unit.probability, cdf(-a)
-    excess = std * unit.mean
-    spread = var * unit.var + jump * jump * above * below + 2 * jump * excess * below
-    over = mean > limit
-    return Moments(
-        torch.where(is_certain, torch.where(over, mean, value), value + excess + jump * above),
-        # A jump downwards subtracts; the sum is a variance and negative by rounding only.
-        torch.where(is_certain, torch.where(over, var, torch.zeros_like(var)), spread.clamp(min=0)),
-    )
+    std, divisor = roots(var)
+    over, jump = mean > limit, limit - value
+    a = ratio(mean - limit, divisor).clamp(-FURTHEST, FURTHEST)
+    unit, below = rectify(a), cdf(-a)
+    lift = std * (unit.mean - a.clamp(min=0))
+    # A mean at the limit is not above it, unless there is noise.
+    crossing = torch.where(var == 0, 0.0, torch.where(over, -below, unit.probability))
+    excess = (mean - limit).clamp(min=0) + lift
+    spread = jump * jump * unit.probability * below + 2 * jump * excess * below
+    # A jump downwards subtracts; the sum is a variance and negative by rounding only.
+    spread = (var * unit.var + torch.where(var == 0, 0.0, spread)).clamp(min=0)
+    return Moments(torch.where(over, mean, value) + lift + jump * crossing, spread)
 
 
 @pointwise("softshrink", samples=_LAMBDAS)

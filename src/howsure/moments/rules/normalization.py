@@ -21,7 +21,6 @@ from howsure.errors import NoRuleError
 from howsure.moments.families import composite, respell
 from howsure.moments.rule import APPROXIMATE, Kind, Sample, constant, normal, positive, rule, sample
 from howsure.moments.rules.closed_forms import absolute
-from howsure.moments.rules.linear import mean as mean_rule
 from howsure.moments.value import Moments, mean_of
 
 _aten = torch.ops.aten
@@ -664,9 +663,9 @@ def std(input: Moments, *args: Any, **kwargs: Any) -> Moments:
     return _root_of_squares(level, spread, input.mean.dtype)
 
 
-def _with_mean(name: str, spread: Callable[..., Moments], **options: Any) -> None:
-    @rule(name, samples=_DIMENSIONS, **options)
-    def both(input: Moments, *args: Any, **kwargs: Any) -> tuple[Moments, Moments]:
+def _with_mean(name: str, spread: Callable[..., Tensor], **options: Any) -> None:
+    @composite(name, samples=_DIMENSIONS, **options)
+    def both(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """The sample variance (or its root) and the mean of the same elements.
 
         Assumes: independent elements.
@@ -674,8 +673,8 @@ def _with_mean(name: str, spread: Callable[..., Moments], **options: Any) -> Non
         Source: `var`, `std`, `mean`.
         """
         axes, _, keepdim = _arguments(*args, **kwargs)
-        return spread(input, *args, **kwargs), mean_rule(input, axes, keepdim)
+        return spread(input, *args, **kwargs), torch.mean(input, axes, keepdim)
 
 
-_with_mean("var_mean", var)
-_with_mean("std_mean", std, **_LENGTH)
+_with_mean("var_mean", torch.var)
+_with_mean("std_mean", torch.std, **_LENGTH)

@@ -69,25 +69,29 @@ def _over_others(logits: Tensor, weight: Tensor, dim: int) -> tuple[Tensor, Tens
     )
 
 
-def _through(
-    function: Target, input: Moments, dim: int | None, dtype: torch.dtype | None
+def _against_others(
+    function: Target,
+    plain: Target,
+    input: Moments,
+    dim: int | None,
+    stacklevel: object,
+    dtype: torch.dtype | None,
 ) -> Moments:
-    """Moments of `function(x_i - L_i)` along `dim`, in the dtype that torch would return."""
+    """Moments of `function(x_i - L_i)`, and those of `plain` where there is no noise."""
+    if isinstance(stacklevel, torch.dtype):  # `torch.softmax(x, dim, dtype)` has it in this place.
+        dtype = stacklevel
     mean = input.mean if dtype is None else input.mean.to(dtype)
+    # The axis that `F.softmax` takes when none is given.
+    axis = (0 if mean.dim() in (0, 1, 3) else 1) if dim is None else dim
     work = input.var.dtype if dtype is None else torch.promote_types(input.var.dtype, dtype)
-    axis = _default_dim(mean) if dim is None else dim
-    logits, var = mean.to(work), input.var.to(work)
+    logits, var, exact = mean.to(work), input.var.to(work), plain(mean, axis)
     if logits.dim() == 0 or logits.shape[axis] == 1:
-        flat = torch.softmax(logits, axis) if function is torch.sigmoid else logits * 0
-        return Moments(flat.to(mean.dtype), torch.zeros_like(var))
+        return Moments(exact, torch.zeros_like(var))
     margin = leave_one_out(logits, var, axis)
     out = expectation(function, margin.mean, margin.var)
-    return Moments(out.mean.to(mean.dtype), out.var)
-
-
-def _default_dim(tensor: Tensor) -> int:
-    """The axis that `F.softmax` takes when none is given."""
-    return 0 if tensor.dim() in (0, 1, 3) else 1
+    expected = out.mean / out.mean.sum(axis, keepdim=True) if plain is torch.softmax else out.mean
+    certain = (input.var == 0).all(axis, keepdim=True)
+    return Moments(torch.where(certain, exact, expected.to(mean.dtype)), out.var)
 
 
 @rule(F.softmax, "softmax", fidelity=APPROXIMATE, samples=_LOGITS, error=0.15)
@@ -101,22 +105,7 @@ def softmax(
 
     Source: our own; compared with log-normal, delta and mean-field rules in docs/accuracy.md.
     """
-    _stacklevel, dtype = _aten_arguments(_stacklevel, dtype)
-    out = _through(torch.sigmoid, input, dim, dtype)
-    axis = _default_dim(out.mean) if dim is None else dim
-    total = out.mean.sum(axis, keepdim=True)
-    exact = torch.softmax(input.mean.to(out.mean.dtype), axis)
-    certain = (input.var == 0).all(axis, keepdim=True)
-    return Moments(torch.where(certain, exact, out.mean / total), out.var)
-
-
-def _aten_arguments(
-    stacklevel: object, dtype: torch.dtype | None
-) -> tuple[int, torch.dtype | None]:
-    """`torch.softmax(x, dim, dtype)` has the dtype where `F.softmax` has `_stacklevel`."""
-    if isinstance(stacklevel, torch.dtype):
-        return 3, stacklevel
-    return 3, dtype
+    return _against_others(torch.sigmoid, torch.softmax, input, dim, _stacklevel, dtype)
 
 
 @rule(F.log_softmax, "log_softmax", fidelity=APPROXIMATE, samples=_LOGITS, error=0.15)
@@ -124,12 +113,7 @@ def log_softmax(
     input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:
     """As `softmax`, for log p_i = logsigmoid(x_i - log sum_{j != i} e^{x_j})."""
-    _stacklevel, dtype = _aten_arguments(_stacklevel, dtype)
-    out = _through(F.logsigmoid, input, dim, dtype)
-    axis = _default_dim(out.mean) if dim is None else dim
-    certain = (input.var == 0).all(axis, keepdim=True)
-    exact = torch.log_softmax(input.mean.to(out.mean.dtype), axis)
-    return Moments(torch.where(certain, exact, out.mean), out.var)
+    return _against_others(F.logsigmoid, torch.log_softmax, input, dim, _stacklevel, dtype)
 
 
 @rule("logsumexp", fidelity=APPROXIMATE, error=0.15, samples=[Sample(normal(4, 5, std=0.5), 1)])
