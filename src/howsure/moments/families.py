@@ -318,24 +318,22 @@ def elementwise(
 def pointwise(
     *targets: Target | str, samples: Samples = one_of_each_shape, **options: Any
 ) -> Callable[[Callable[..., Moments]], Rule]:
-    """Registers a formula of mean, variance and the operation's other arguments: `of_elements`."""
-    enter = rule(*targets, samples=samples, pointwise=True, **options)
-    return lambda formula: enter(of_elements(formula))
-
-
-def of_elements(formula: Callable[..., Moments]) -> Callable[..., Moments]:
-    """A rule's function from a formula of mean, variance and the operation's other arguments.
+    """Registers a formula of mean, variance and the operation's other arguments.
 
     Mean and variance come in the variance's dtype (`in_float32`).
     """
+    enter = rule(*targets, samples=samples, pointwise=True, **options)
 
-    @wraps(formula)
-    def moments(input: Moments, *args: object, **kwargs: object) -> Moments:
-        return in_float32(lambda mean, var: formula(mean, var, *args, **kwargs), input)
+    def of_elements(formula: Callable[..., Moments]) -> Rule:
+        @wraps(formula)
+        def moments(input: Moments, *args: object, **kwargs: object) -> Moments:
+            return in_float32(lambda mean, var: formula(mean, var, *args, **kwargs), input)
 
-    mean, _, *others = inspect.signature(formula).parameters.values()
-    moments.__signature__ = inspect.Signature([mean.replace(name="input"), *others])  # pyright: ignore[reportAttributeAccessIssue]
-    return moments
+        mean, _, *others = inspect.signature(formula).parameters.values()
+        moments.__signature__ = inspect.Signature([mean.replace(name="input"), *others])  # pyright: ignore[reportAttributeAccessIssue]
+        return enter(moments)
+
+    return of_elements
 
 
 def in_float32(formula: Callable[[Tensor, Tensor], Moments], input: Moments) -> Moments:

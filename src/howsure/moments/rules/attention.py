@@ -315,7 +315,6 @@ def _attend(
 
 @composite(
     F.multi_head_attention_forward,
-    name="multi_head_attention_forward",
     wide=True,
     samples=_sequences,
     fidelity=APPROXIMATE,

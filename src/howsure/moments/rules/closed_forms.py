@@ -33,7 +33,6 @@ from howsure.moments.numerics import (
 )
 from howsure.moments.rule import (
     APPROXIMATE,
-    EXACT,
     Rule,
     Sample,
     Target,
@@ -120,19 +119,18 @@ def absolute(mean: Tensor, var: Tensor) -> Moments:
     return _leaky(mean, var, -1.0)
 
 
-@rule(
+@pointwise(
     "prelu",
     samples=[Sample(normal(2, 3, 4), constant(3)), Sample(normal(5), positive(1))],
-    pointwise=True,
 )
 def prelu(
-    input: Moments,  # (batch, channels, *)
+    mean: Tensor,  # (batch, channels, *)
+    var: Tensor,
     weight: Tensor,  # (channels,) or (1,)
 ) -> Moments:
     """As `leaky_relu`, with one slope for each channel."""
-    trailing = max(input.mean.dim() - 2, 0) if weight.numel() > 1 else 0
-    slope = weight.to(input.var.dtype).reshape(weight.shape + (1,) * trailing)
-    return in_float32(partial(_leaky, slope=slope), input)
+    trailing = max(mean.dim() - 2, 0) if weight.numel() > 1 else 0
+    return _leaky(mean, var, weight.to(var.dtype).reshape(weight.shape + (1,) * trailing))
 
 
 @rule(F.rrelu, "rrelu", samples=[Sample(normal(7)), Sample(normal(3, 4), 0.1, 0.7)])
@@ -150,7 +148,7 @@ def rrelu(
 
 
 # Clamps: values cut off at one end or at both.
-@rule(
+@pointwise(
     "clamp",
     "clip",
     samples=[
@@ -159,10 +157,9 @@ def rrelu(
         Sample(normal(3, 4), max=0.3),
         Sample(normal(3, 4), min=positive(4, scale=-1.0), max=positive(3, 1)),
     ],
-    pointwise=True,
 )
 def clamp(
-    input: Moments, min: float | Tensor | None = None, max: float | Tensor | None = None
+    mean: Tensor, var: Tensor, min: float | Tensor | None = None, max: float | Tensor | None = None
 ) -> Moments:
     """E = clamp(mean) + std [n(a) - n(b)], Var = var [R(a) - Phi(b) - m(b) m(-b) + 2 m(-a) m(b)].
 
@@ -177,7 +174,7 @@ def clamp(
         raise NoRuleError(
             "`clamp` has a rule for constant limits; use `torch.maximum`.", can_fall_back=True
         )
-    return in_float32(partial(_clamped, low=min, high=max), input)
+    return _clamped(mean, var, min, max)
 
 
 def _clamped(
@@ -254,16 +251,16 @@ def hardsigmoid(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
     return Moments(F.hardsigmoid(mean) + shift / 6, out / 36)
 
 
-@rule("clamp_min", samples=sample((3, 4), 0.1), pointwise=True)
-def clamp_min(input: Moments, min: float | Tensor) -> Moments:
+@pointwise("clamp_min", samples=sample((3, 4), 0.1))
+def clamp_min(mean: Tensor, var: Tensor, min: float | Tensor) -> Moments:
     """As `clamp(x, min=min)`."""
-    return clamp(input, min=min)
+    return _clamped(mean, var, min, None)
 
 
-@rule("clamp_max", samples=sample((3, 4), 0.1), pointwise=True)
-def clamp_max(input: Moments, max: float | Tensor) -> Moments:
+@pointwise("clamp_max", samples=sample((3, 4), 0.1))
+def clamp_max(mean: Tensor, var: Tensor, max: float | Tensor) -> Moments:
     """As `clamp(x, max=max)`."""
-    return clamp(input, max=max)
+    return _clamped(mean, var, None, max)
 
 
 # Shrinkage and thresholds: small values become a constant.
@@ -555,17 +552,14 @@ def expm1(mean: Tensor, var: Tensor) -> Moments:
     return Moments(center, _exponential(mean, var, torch.exp).var)
 
 
-@rule(
-    torch.Tensor.__rpow__, name="rpow", fidelity=EXACT, samples=sample((3, 4), 2.0), pointwise=True
-)
-def rpow(self: Moments, other: float | Tensor) -> Moments:
+@pointwise(torch.Tensor.__rpow__, name="rpow", samples=sample((3, 4), 2.0))
+def rpow(mean: Tensor, var: Tensor, other: float | Tensor) -> Moments:
     """As `exp(x log base)`, for a positive constant base."""
-    base = torch.as_tensor(other, dtype=self.var.dtype, device=self.var.device)
+    base = torch.as_tensor(other, dtype=var.dtype, device=var.device)
     if has_values(base) and not bool((base > 0).all()):
         raise NoRuleError("`base ** x` has a rule for a positive constant base only.")
     factor = base if isinstance(other, Tensor) else other
-    out = in_float32(lambda m, v: _exponential(m, v, lambda u: factor**u, base.log()), self)
-    return Moments(out.mean, out.var.expand(out.mean.shape))
+    return _exponential(mean, var, lambda u: factor**u, base.log())
 
 
 # The larger and the smaller of Gaussians.

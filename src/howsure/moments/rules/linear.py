@@ -379,7 +379,6 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 @composite(
     torch.linalg.cross,
     _aten.linalg_cross.default,
-    name="linalg_cross",
     samples=operands((2, 3), second=(2, 3)),
 )
 def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
@@ -674,7 +673,6 @@ def bilinear_layer(
     torch.linalg.multi_dot,
     _aten.linalg_multi_dot.default,
     name="multi_dot",
-    fidelity=EXACT,
     samples=[
         Sample([normal(2, 3), constant(3, 4), normal(4, 2)]),
         Sample([normal(2, 3), constant(3, 4), constant(4, 2)]),

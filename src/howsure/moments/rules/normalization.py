@@ -297,7 +297,6 @@ def rms_norm(
 
 @rule(
     F.normalize,
-    name="normalize",
     fidelity=APPROXIMATE,
     samples=[
         Sample(normal(3, 16, std=0.3)),

@@ -21,12 +21,10 @@ from howsure.moments.families import (
     composite,
     elementwise,
     in_float32,
-    of_elements,
     pointwise,
 )
 from howsure.moments.numerics import expectation
 from howsure.moments.rule import (
-    EXACT,
     LINEARISED,
     Kind,
     Sample,
@@ -136,8 +134,7 @@ def _exponential_unit(
 _ALPHAS = [*one_of_each_shape, Sample(normal(3, 4), 0.7)]
 
 
-@rule(F.elu, F.elu_, name="elu", fidelity=EXACT, samples=_ALPHAS, pointwise=True, **_BY_QUADRATURE)
-@of_elements
+@pointwise(F.elu, F.elu_, samples=_ALPHAS, **_BY_QUADRATURE)
 def elu(mean: Tensor, var: Tensor, alpha: float = 1.0, inplace: bool = False) -> Moments:
     """E and Var by centered quadrature, split at the kink.
 
@@ -148,16 +145,13 @@ def elu(mean: Tensor, var: Tensor, alpha: float = 1.0, inplace: bool = False) ->
     return _exponential_unit(mean, var, F.elu(mean, alpha), 1.0, alpha, 1.0)
 
 
-@rule(
+@pointwise(
     _aten.elu.default,
     _aten.elu_.default,
     name="elu (aten)",
-    fidelity=EXACT,
     samples=[Sample(normal(3, 4), 0.7, 1.3, 0.9), Sample(normal(5))],
-    pointwise=True,
     **_BY_QUADRATURE,
 )
-@of_elements
 def elu_of_programs(
     mean: Tensor, var: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
 ) -> Moments:

@@ -17,17 +17,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import composite, per_dim, respell, separable, separable_map
-from howsure.moments.rule import (
-    APPROXIMATE,
-    EXACT,
-    Kind,
-    Sample,
-    Target,
-    constant,
-    normal,
-    rule,
-    sample,
-)
+from howsure.moments.rule import APPROXIMATE, Kind, Sample, Target, constant, normal, rule, sample
 from howsure.moments.rules.closed_forms import larger
 from howsure.moments.rules.linear import mean as mean_rule
 from howsure.moments.value import Moments
@@ -286,8 +276,6 @@ respell(
     F.affine_grid,
     torch.affine_grid_generator,
     _aten.affine_grid_generator.default,
-    name="affine_grid",
-    fidelity=EXACT,
     samples=[
         Sample(normal(2, 2, 3), (2, 1, 3, 4), False),
         Sample(normal(1, 3, 4), (1, 1, 2, 3, 2), align_corners=True),
@@ -416,7 +404,6 @@ def _register_adaptive_max(pool: Target, dims: int) -> None:
 
     @composite(
         pool,
-        name=f"adaptive_max_pool{dims}d",
         samples=[Sample(image, 1), Sample(image, (2, 4, 3)[:dims])],
         fidelity=APPROXIMATE,
         error=0.2,

@@ -131,7 +131,7 @@ def logsumexp(input: Moments, dim: int | tuple[int, ...], keepdim: bool = False)
     return Moments(mean, var) if keepdim else Moments(mean.squeeze(dim), var.squeeze(dim))
 
 
-@rule(F.softmin, name="softmin", fidelity=APPROXIMATE, samples=_LOGITS, error=0.15)
+@rule(F.softmin, fidelity=APPROXIMATE, samples=_LOGITS, error=0.15)
 def softmin(
     input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Moments:

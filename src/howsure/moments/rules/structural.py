@@ -173,7 +173,6 @@ def _embed(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 embedding = structural(
     F.embedding,
-    name="embedding",
     samples=[
         Sample(torch.tensor([[0, 2], [1, 1]]), normal(3, 4)),
         Sample(torch.tensor([0, 2]), weight=normal(3, 4), padding_idx=0),
@@ -277,7 +276,6 @@ structural(
     Tensor.copy_,
     _aten.copy_.default,
     _aten.copy.default,
-    name="copy_",
     samples=[Sample(normal(3, 4), normal(4)), Sample(normal(3, 4), constant(4))],
     op=_copy,
     data={0: "self", 1: "src"},
@@ -288,7 +286,6 @@ structural(
 @rule(
     torch.where,
     *(getattr(_aten.where, name) for name in ("self", "ScalarOther", "ScalarSelf")),
-    name="where",
     fidelity=STRUCTURAL,
     samples=[
         Sample(_MASK, normal(3, 4), normal(3, 4)),
@@ -469,7 +466,6 @@ def index_add(
 structural(
     F.fold,
     _aten.col2im.default,
-    name="fold",
     samples=[
         Sample(normal(2, 8, 12), (4, 5), (2, 2)),
         Sample(normal(2, 8, 6), output_size=(4, 5), kernel_size=2, stride=2, padding=(0, 1)),
