@@ -201,10 +201,11 @@ class Prediction:
     @cached_property
     def std_error(self) -> Tensor | None:
         """Standard error of `std`, where a method knows it: how far more samples would move it."""
-        if not callable(self.error):
-            return self.error
-        with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
-            return self.error()
+        error: Any = self.error
+        if callable(error):
+            with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+                error = error()
+        return error
 
     @property
     def covariance(self) -> Tensor | None:

@@ -154,7 +154,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
         novelty = None if result.novelty is None else problem.unflatten_variance(result.novelty)
     variances = variances.add_constant(setup.residual_var)
 
-    def error() -> Tensor:
+    def std_error() -> Tensor:
         return problem.unflatten_variance(variances.standard_error)
 
     at_once = is_tracing()
@@ -163,7 +163,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
         problem.unflatten_variance(variances.data),
         problem.unflatten_variance(variances.model),
         notes=outcome.notes,
-        error=error() if at_once else error,
+        error=std_error() if at_once else std_error,
         novelty=novelty,
         joint_novelty=joint,
         degrees_of_freedom=math.inf if model is None else model.degrees_of_freedom,
