@@ -146,7 +146,7 @@ def test_a_noise_of_your_own_is_refused_and_nothing_is_written(make, wrap, tmp_p
 
 def test_settings_of_another_version_are_refused():
     state = saved_settings(Setup(perceptron()))
-    with pytest.raises(ValueError, match=r"lack \['seed'\] and have \['speed'\]"):
+    with pytest.raises(ValueError, match=r"missing keys \['seed'\], unexpected keys \['speed'\]"):
         state["speed"] = state.pop("seed")
         loaded_settings(state)
 

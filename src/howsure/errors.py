@@ -42,13 +42,13 @@ def missing_packages(error: ImportError) -> ImportError:
     )
 
 
-def check_option(name: str, known: Iterable[str], place: str) -> None:
+def check_option(name: str, names: Iterable[str], place: str) -> None:
     """One clear sentence if a function has no such option."""
-    known = sorted(known)
-    if name in known:
+    names = sorted(names)
+    if name in names:
         return
     if name in _RENAMED:
         raise TypeError(f"`{name}` is now `{_RENAMED[name]}`.")
-    near = get_close_matches(name, known, 1)
-    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}."
+    near = get_close_matches(name, names, 1)
+    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(names)}."
     raise TypeError(f"`{place}` has no option `{name}`; {hint}")

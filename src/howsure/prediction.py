@@ -59,20 +59,22 @@ class Budget:
         if self.variances.shape[1] != rows:
             return None
         chosen = chosen.to(self.variances.device)
-        elements = {name: each.index_select(0, chosen) for name, each in self.elements.items()}
+        elements = {
+            name: variance.index_select(0, chosen) for name, variance in self.elements.items()
+        }
         variances = self.variances.index_select(1, chosen)
         return Budget(self.names, self.kinds, variances, elements)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Budget:
         """The budget with a function applied to all its tensors."""
-        elements = {name: change(each) for name, each in self.elements.items()}
+        elements = {name: change(variance) for name, variance in self.elements.items()}
         return Budget(self.names, self.kinds, change(self.variances), elements)
 
     def scaled(self, factor: Tensor) -> Budget:  # (batch, 1)
         """The budget of outputs whose variances are so many times as large."""
         elements = {
-            name: each * factor.reshape(-1, *(1,) * (each.dim() - 1))
-            for name, each in self.elements.items()
+            name: variance * factor.reshape(-1, *(1,) * (variance.dim() - 1))
+            for name, variance in self.elements.items()
         }
         return Budget(self.names, self.kinds, factor * self.variances, elements)
 
@@ -249,13 +251,15 @@ class Prediction:
 
     def to_dict(self, level: float | None = None) -> dict[str, Any]:
         """Its quantities by name, in the structure of the model's output; intervals if asked."""
-        found = {name: getattr(self, name) for name in ("mean", "std", "data_var", "model_var")}
+        quantities = {
+            name: getattr(self, name) for name in ("mean", "std", "data_var", "model_var")
+        }
         if level is not None:
-            found["low"], found["high"] = self.interval(level)
+            quantities["low"], quantities["high"] = self.interval(level)
         if self.expected_entropy is not None:
-            found |= {"entropy": self.entropy, "mutual_information": self.mutual_information}
+            quantities |= {"entropy": self.entropy, "mutual_information": self.mutual_information}
         others = ("std_error", "novelty", "joint_novelty", "temperature")
-        return found | {n: getattr(self, n) for n in others if getattr(self, n) is not None}
+        return quantities | {n: getattr(self, n) for n in others if getattr(self, n) is not None}
 
     def numpy(self, level: float | None = None) -> dict[str, Any]:
         """`to_dict` with arrays in place of tensors."""
@@ -482,8 +486,8 @@ def concatenated(batches: Sequence[Prediction], *, maps: bool = False) -> Predic
 
 def _of_all(batches: Sequence[Prediction], name: str, join: Callable[[Any], Any]) -> Any:
     """What every batch has, joined; `None` where one lacks it."""
-    found = [getattr(batch, name) for batch in batches]
-    return None if any(each is None for each in found) else join(found)
+    parts = [getattr(batch, name) for batch in batches]
+    return None if any(part is None for part in parts) else join(parts)
 
 
 def predict_all(
@@ -492,10 +496,10 @@ def predict_all(
     """The predictions of a wrapped model, or of several, for all batches."""
     batches = [loader] if isinstance(loader, Tensor | np.ndarray) else batched(loader)
     shown = progress(batches, show_progress, "predict")
-    found = [concatenated([wrapped(*as_args(each))]) for each in shown]  # without maps
-    if not found:
+    predictions = [concatenated([wrapped(*as_args(batch))]) for batch in shown]  # without maps
+    if not predictions:
         raise ValueError("The loader is empty; there is nothing to predict.")
-    return concatenated(found)
+    return concatenated(predictions)
 
 
 def as_args(batch: Any) -> tuple[Any, ...]:

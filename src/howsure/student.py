@@ -39,7 +39,7 @@ def best_degrees(squared_error: Tensor, var: Tensor) -> float:
 def student_cdf(x: Tensor, nu: float) -> Tensor:
     """The distribution function of the standard Student-t, of scale 1."""
     nodes, weights = (
-        torch.from_numpy(each).to(x) for each in np.polynomial.legendre.leggauss(_NODES)
+        torch.from_numpy(rule).to(x) for rule in np.polynomial.legendre.leggauss(_NODES)
     )
     half = (x / math.sqrt(nu)).atan()[..., None] / 2
     integral = (half * weights * (half * (nodes + 1)).cos() ** (nu - 1)).sum(-1)

@@ -129,7 +129,7 @@ def test_edited_numbers_of_a_fit_are_refused(state):
 
 @pytest.mark.parametrize("missing", ["method", "calibrators", "noise", "seed"])
 def test_settings_that_lack_something_are_refused(state, missing):
-    with pytest.raises(ValueError, match="not complete"):
+    with pytest.raises(ValueError, match="Incompatible settings"):
         hs.Uncertain(NET, 0.01).set_extra_state({k: v for k, v in state.items() if k != missing})
 
 

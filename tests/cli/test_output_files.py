@@ -91,7 +91,7 @@ def test_a_file_in_place_of_a_folder(project, refused):
         (("predict", NET, "data.npz", "--method", "adjoint"), '"adjoint" was removed: "gradients"'),
         ((*COMMANDS["predict"], "--settings", "no.json"), "There is no file `no.json`"),
         ((*COMMANDS["predict"], "--settings", "bad.json"), "is not a file that `howsure fit"),
-        ((*COMMANDS["predict"], "--settings", "half.json"), "are not complete"),
+        ((*COMMANDS["predict"], "--settings", "half.json"), "Incompatible settings"),
         ((*COMMANDS["predict"], "--settings", "weights.pt"), "not a file that `Uncertain.save`"),
         ((*COMMANDS["report"], "--audit", "bad.json"), "is not a file that `howsure audit"),
         (("predict", NET, "data.npz", "--noise", "bad.json"), "is not a file that `howsure noise"),

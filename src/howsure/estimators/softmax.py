@@ -92,14 +92,14 @@ def through_softmax(
     Draws come in pairs that share w, the model's part: their covariance is the model variance. The
     columns, (rows, outputs), say which logits vary; `None` is all.
     """
-    covariances = [part for each in estimates for part in (each.data, each.model)]
+    covariances = [part for logits in estimates for part in (logits.data, logits.model)]
     # All roots at once: a traced program has a hundred operations for them, not for each.
     roots, rows = root_of(torch.cat(covariances)), len(covariances[0])
-    each = [roots[number * rows : (number + 1) * rows] for number in range(len(covariances))]
-    pairs = zip(each[0::2], each[1::2], strict=True)
+    by_part = [roots[number * rows : (number + 1) * rows] for number in range(len(covariances))]
+    pairs = zip(by_part[0::2], by_part[1::2], strict=True)
     return [
-        _drawn(logits.mean, own, columns, seed)
-        for logits, own in zip(estimates, pairs, strict=True)
+        _drawn(logits.mean, pair, columns, seed)
+        for logits, pair in zip(estimates, pairs, strict=True)
     ]
 
 
@@ -113,7 +113,8 @@ def through_sigmoid(estimates: Sequence[Logits], seed: int) -> list[Classes]:
 
     def as_pairs(logits: Logits) -> Logits:
         variances = [
-            each.diagonal(dim1=1, dim2=2).flatten() for each in (logits.data, logits.model)
+            covariance.diagonal(dim1=1, dim2=2).flatten()
+            for covariance in (logits.data, logits.model)
         ]
         data, model = (opposite.to(v) * v[:, None, None] for v in variances)
         return Logits(
@@ -122,7 +123,7 @@ def through_sigmoid(estimates: Sequence[Logits], seed: int) -> list[Classes]:
 
     return [
         Classes(*(part[:, 1].reshape(shape) for part in (pair.mean, pair.data_var, pair.model_var)))
-        for pair in through_softmax([as_pairs(each) for each in estimates], None, seed)
+        for pair in through_softmax([as_pairs(logits) for logits in estimates], None, seed)
     ]
 
 
@@ -167,9 +168,9 @@ def _moments(
     logits: Tensor, roots: list[Tensor], columns: Tensor | None, normals: Tensor
 ) -> Classes:
     data, model = roots
-    *own, shared = normals
+    *independent, shared = normals
     moved = torch.einsum("rkl,dl->drk", model, shared)
-    changes = [moved + torch.einsum("rkl,dl->drk", data, each) for each in own]
+    changes = [moved + torch.einsum("rkl,dl->drk", data, normal) for normal in independent]
     pair = [torch.softmax(logits + _everywhere(c, logits, columns), 2) for c in changes]
     mean = (pair[0].mean(0) + pair[1].mean(0)) / 2
     total = ((pair[0] - mean).square().mean(0) + (pair[1] - mean).square().mean(0)) / 2
@@ -202,8 +203,8 @@ def root_of(covariance: Tensor) -> Tensor:  # (rows, outputs, outputs)
     scale = 1 / torch.where(std > 0, std, 1.0)
     correlation = _positive_part(covariance * scale[:, :, None] * scale[:, None, :])
     root = _cholesky(correlation)
-    found = root.square().sum(2).sqrt()
-    return root * (std / torch.where(found > 0, found, 1.0))[:, :, None]
+    reached = root.square().sum(2).sqrt()
+    return root * (std / torch.where(reached > 0, reached, 1.0))[:, :, None]
 
 
 def _positive_part(matrix: Tensor) -> Tensor:
@@ -225,11 +226,11 @@ def _cholesky(matrix: Tensor) -> Tensor:
     least = _LEFT * left
     columns: list[Tensor] = []
     for k in range(matrix.shape[1]):
-        own = left[:, k, None]
-        limit = (own * left).sqrt()
+        pivot = left[:, k, None]
+        limit = (pivot * left).sqrt()
         held = torch.minimum(torch.maximum(rest[:, :, k], -limit), limit)
-        is_free = own > least[:, k, None]
-        column = torch.where(is_free, held / torch.where(is_free, own, 1.0).sqrt(), 0.0)
+        is_free = pivot > least[:, k, None]
+        column = torch.where(is_free, held / torch.where(is_free, pivot, 1.0).sqrt(), 0.0)
         rest = rest - column[:, :, None] * column[:, None, :]
         # What is done has nothing left, whatever rounding says.
         left = (left - column.square()).clamp(min=0) * _after(k, left)

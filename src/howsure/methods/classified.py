@@ -31,24 +31,24 @@ if TYPE_CHECKING:
     from howsure.problem import Problem
 
 
-def classified(setup: Setup, seen: Outcome, scores: ClassScores | None) -> Prediction:
+def classified(setup: Setup, outcome: Outcome, scores: ClassScores | None) -> Prediction:
     """Class probabilities, from the covariance of the logits; and the logits themselves.
 
     They are averaged over the noise, unless the network's own are asked for.
     """
-    assert seen.logits is not None
-    plain, found, means = seen.logits.plain, seen.logits.estimate, seen.logits.means
-    own, columns = seen.variances, seen.problem.columns
+    assert outcome.logits is not None
+    plain, estimate, means = outcome.logits.plain, outcome.logits.estimate, outcome.logits.means
+    variances, columns = outcome.variances, outcome.problem.columns
     elementwise = is_elementwise(plain, setup.task)
     t = plain.new_ones(len(plain), 1) if scores is None else scores.temperature[:, None].to(plain)
     # Noise shifts the logits, and where they lie decides how much the softmax lets through: they
     # vary around their mean, whatever is predicted.
-    halves = [(mean, *half[1:]) for mean, half in zip(means[1:], found.halves(), strict=False)]
+    halves = [(mean, *half[1:]) for mean, half in zip(means[1:], estimate.halves(), strict=False)]
     estimates = [
         Logits(
             _scatter(plain, columns, mean) / t, data / t[..., None] ** 2, model / t[..., None] ** 2
         )
-        for mean, data, model in [(means[0], *found.covariances()), *halves]
+        for mean, data, model in [(means[0], *estimate.covariances()), *halves]
     ]
     if elementwise:
         classes, *halves = through_sigmoid(estimates, setup.seed)
@@ -57,18 +57,18 @@ def classified(setup: Setup, seen: Outcome, scores: ClassScores | None) -> Predi
     is_mean = setup.prediction != "network"
     probabilities = classes.mean if is_mean else probabilities_of(plain / t, setup.task)
     centre = (_scatter(plain, columns, means[0]) if is_mean else plain) / t
-    cooled = own if scores is None else own.scale(t.double() ** -2)
-    logits = replace(_logits(setup, cooled, centre, columns), notes=seen.notes)
+    cooled = variances if scores is None else variances.scale(t.double() ** -2)
+    logits = replace(_logits(setup, cooled, centre, columns), notes=outcome.notes)
     prediction = Prediction(
         probabilities,
         classes.data_var + setup.residual_var_at(plain),
         classes.model_var,
-        seen.notes,
+        outcome.notes,
         logits,
         _expected_entropy(probabilities, classes, setup.task),
         error=_error_of_classes(cooled, classes, [half.std for half in halves]),
     )
-    return _reshape(prediction, seen.problem) if elementwise else prediction
+    return _reshape(prediction, outcome.problem) if elementwise else prediction
 
 
 def _reshape(prediction: Prediction, problem: Problem) -> Prediction:
@@ -142,7 +142,9 @@ def _scatter(plain: Tensor, columns: Tensor | None, mean: Tensor) -> Tensor:
     return mean if columns is None else plain.scatter(1, columns, mean)
 
 
-def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None) -> Prediction:
+def _logits(
+    setup: Setup, variances: Variances, centre: Tensor, columns: Tensor | None
+) -> Prediction:
     """The logits with their variances; those that were held fixed have none."""
 
     def everywhere(flat: Tensor | None) -> Any:
@@ -150,11 +152,13 @@ def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None
             return flat
         return torch.zeros_like(centre).to(flat).scatter(1, columns, flat)
 
-    own, whole = own.add_constant(setup.residual_var), columns is None
-    data, model, error = (everywhere(f) for f in (own.data, own.model, own.standard_error))
+    variances, whole = variances.add_constant(setup.residual_var), columns is None
+    data, model, error = (
+        everywhere(f) for f in (variances.data, variances.model, variances.standard_error)
+    )
 
     def details() -> Details:
-        was = own.details()
+        was = variances.details()
         share = everywhere(was.linear_share)
         return replace(was, linear_share=share) if whole else Details(linear_share=share)
 
@@ -172,21 +176,21 @@ def _logits(setup: Setup, own: Variances, centre: Tensor, columns: Tensor | None
 _GAUSSIAN = 0.1
 
 
-def _error_of_classes(own: Variances, classes: Classes, halves: list[Tensor]) -> Tensor:
+def _error_of_classes(variances: Variances, classes: Classes, halves: list[Tensor]) -> Tensor:
     """What chance does to a probability's std, and what Gaussian logits do."""
-    chance = _chance_of_classes(own, classes, halves)
+    chance = _chance_of_classes(variances, classes, halves)
     return (chance.square() + (_GAUSSIAN * classes.std).square()).sqrt()
 
 
-def _chance_of_classes(own: Variances, classes: Classes, halves: list[Tensor]) -> Tensor:
+def _chance_of_classes(variances: Variances, classes: Classes, halves: list[Tensor]) -> Tensor:
     """Half the difference of what two halves of the blocks say; of one block as of its logits.
 
     What the classes of a row have in common counts as much as what each shows by itself, since two
     halves alone agree by chance too often.
     """
     if not halves:
-        std = (own.data + own.model).sqrt().sum(1, keepdim=True)
-        share = own.standard_error.sum(1, keepdim=True) / torch.where(std > 0, std, 1.0)
+        std = (variances.data + variances.model).sqrt().sum(1, keepdim=True)
+        share = variances.standard_error.sum(1, keepdim=True) / torch.where(std > 0, std, 1.0)
         return classes.std * share
     squares = (halves[0] - halves[1]).square() / 4
     variance = classes.std.square()

@@ -85,8 +85,8 @@ def _novelty(members: Sequence[Prediction]) -> Any:
 
 
 def _mean(tensors: Sequence[Tensor | None]) -> Tensor | None:
-    found = [each for each in tensors if each is not None]
-    return torch.stack(found).mean(0) if len(found) == len(tensors) else None
+    given = [tensor for tensor in tensors if tensor is not None]
+    return torch.stack(given).mean(0) if len(given) == len(tensors) else None
 
 
 def _refilled(like: Any, values: list[Tensor]) -> Any:
@@ -115,12 +115,14 @@ def _shapes(output: Any) -> tuple[str, str]:
 
 def _covariance(members: Sequence[Prediction]) -> Tensor | None:
     """Mean of the covariances + covariance of the means, where every member has one."""
-    found = [member.covariance for member in members if member.covariance is not None]
-    if len(found) != len(members) or not isinstance(members[0].mean, Tensor):
+    covariances = [member.covariance for member in members if member.covariance is not None]
+    if len(covariances) != len(members) or not isinstance(members[0].mean, Tensor):
         return None
     centres = torch.stack([member.mean for member in members])  # (members, batch, outputs)
     away = (centres - centres.mean(0)).flatten(2)
-    return torch.stack(found).mean(0) + torch.einsum("mbi,mbj->bij", away, away) / len(members)
+    return torch.stack(covariances).mean(0) + torch.einsum("mbi,mbj->bij", away, away) / len(
+        members
+    )
 
 
 METHOD = Method("ensemble", predict, may_draw=True, has_rules=True)

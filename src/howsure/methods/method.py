@@ -168,13 +168,13 @@ def nothing_unsure(setup: Setup) -> str:
         or (isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) and module.dropout > 0)
         for module in modules_of(setup.model)
     )
-    own = (
+    hint = (
         " The model's own dropout layers are off in eval mode; to count them, at their own rates, "
         'give `placement="existing"`.'
     )
     return (
         "No source of uncertainty: pass `noise=` or call `.fit(loader)` first."
-        f"{own if has_dropout else ''}"
+        f"{hint if has_dropout else ''}"
     )
 
 

@@ -74,8 +74,8 @@ class Pass:
     def propagated(self, prefix: Prefix | None = None) -> Propagated:
         """The moments of the output in its own structure; a prefix spares repeated work."""
         setup = self.setup
-        known = (setup.rules, CallSites(setup.model), setup.fallback)
-        interpreter = PrefixInterpreter(*known, prefix) if prefix else RuleInterpreter(*known)
+        settings = (setup.rules, CallSites(setup.model), setup.fallback)
+        interpreter = PrefixInterpreter(*settings, prefix) if prefix else RuleInterpreter(*settings)
         with layers_of_variances_in(setup.variance_dtype):
             output = run(setup.model, clone_tensors(self.x), setup.variance(self.x), interpreter)
         chosen = select_output(output, setup.output)
@@ -231,10 +231,10 @@ def _one_chunk(
     # Branches, numbers taken out and autograd functions do not work inside `vmap`: one by one.
     with own_random_numbers(setup.seed + first):
         before = torch.get_rng_state()
-        found = [one_sample(*each) for each in zip(*active, strict=True)]
+        samples = [one_sample(*values) for values in zip(*active, strict=True)]
         if not torch.equal(before, torch.get_rng_state()):
             setup.keep("draws", True)  # What asked for the samples decides what that means.
-    return tuple(torch.stack(column) for column in zip(*found, strict=True))
+    return tuple(torch.stack(column) for column in zip(*samples, strict=True))
 
 
 def prediction(
@@ -253,13 +253,15 @@ def prediction(
     assert run.parts is not None
     noisy = [var + setup.residual_var_at(var) for var in data_vars]
     learned = TensorTree(setup.learned_variance(run.x)).tensors
-    noisy = [var + own for var, own in zip(noisy, learned, strict=True)] if learned else noisy
+    noisy = [var + added for var, added in zip(noisy, learned, strict=True)] if learned else noisy
     if setup.task == "regression":
-        variances = [run.parts.unflatten_variance(each) for each in (noisy, model_vars)]
+        variances = [run.parts.unflatten_variance(variance) for variance in (noisy, model_vars)]
         return Prediction(run.parts.unflatten(means), *variances, notes=run.notes)
     logits = Prediction(means[1], noisy[1], model_vars[1], run.notes)
     per_sample = means[0][None] if samples is None else samples
-    expected = torch.stack([entropy_of(each, setup.task) for each in per_sample]).mean(0)
+    expected = torch.stack(
+        [entropy_of(probabilities, setup.task) for probabilities in per_sample]
+    ).mean(0)
     return Prediction(means[0], noisy[0], model_vars[0], run.notes, logits, expected)
 
 
@@ -271,4 +273,4 @@ def spread(setup: Setup, outputs: Tensor) -> Tensor:
 
 def zeros_like_each(tensors: Sequence[Tensor]) -> list[Tensor]:
     """No variance."""
-    return [torch.zeros_like(each, dtype=variance_dtype(each.dtype)) for each in tensors]
+    return [torch.zeros_like(tensor, dtype=variance_dtype(tensor.dtype)) for tensor in tensors]

@@ -333,21 +333,21 @@ def _is_far_above_rounding(problem: Problem) -> bool:
 
 
 def _prediction(
-    problem: Problem, found: Samples, mean: Tensor, notes: tuple[str, ...], *, is_biased: bool
+    problem: Problem, samples: Samples, mean: Tensor, notes: tuple[str, ...], *, is_biased: bool
 ) -> Prediction:
     """The prediction in the structure of the model's output."""
     setup = problem.setup
-    data, model = found.data_var, found.model_var
-    if found.size == 1 and setup.noise is None:
+    data, model = samples.data_var, samples.model_var
+    if samples.size == 1 and setup.noise is None:
         data, model = model, data
         if is_biased:
-            model = model * (1 - 1 / found.count)
+            model = model * (1 - 1 / samples.count)
     if isinstance(setup.residual_var, Tensor) or setup.residual_var:
         data = data + setup.residual_var_at(data)
     data = data + problem.learned_variance()
 
     def error() -> Any:
-        return problem.unflatten_variance(found.std_error)
+        return problem.unflatten_variance(samples.std_error)
 
     if setup.task == "regression":
         return Prediction(
@@ -359,10 +359,10 @@ def _prediction(
         )
     means = problem.split(mean)
     data_vars, model_vars, errors = (
-        problem.split(flat, wide=True) for flat in (data, model, found.std_error)
+        problem.split(flat, wide=True) for flat in (data, model, samples.std_error)
     )
     logits = Prediction(means[1], data_vars[1], model_vars[1], error=errors[1])
-    expected = problem.split(found.mean)[2]
+    expected = problem.split(samples.mean)[2]
     if not is_elementwise(means[1], setup.task):
         expected = expected.squeeze(class_dim(means[1]))
     return Prediction(

@@ -39,8 +39,8 @@ def saved_method(method: Method | None) -> str:
     """The method's name, or "auto"; an error for one that only this program knows."""
     if method is None:
         return "auto"
-    known = METHODS.get(method.name)
-    if known is None or known.predict is not method.predict:
+    listed = METHODS.get(method.name)
+    if listed is None or listed.predict is not method.predict:
         raise TypeError(
             f'The method "{method}" is your own and cannot be saved, because a file cannot hold '
             'its code; save with `sure.method = "auto"`, and set it again after loading.'
@@ -81,13 +81,13 @@ def _saved(name: str, value: Any) -> Any:
 
 def loaded_settings(state: dict[str, Any]) -> dict[str, Any]:
     """The fields of a `Setup` from what `saved_settings` gave; an error for other fields."""
-    known = set(names_of_settings())
-    if not isinstance(state, dict) or set(state) != known:
-        found = set(state) if isinstance(state, dict) else set()
+    expected = set(names_of_settings())
+    if not isinstance(state, dict) or set(state) != expected:
+        given = set(state) if isinstance(state, dict) else set()
         raise ValueError(
-            f"These settings are not complete, or of another version of howsure: they lack "
-            f"{sorted(known - found)} and have {sorted(map(str, found - known))} besides. Run "
-            "`fit` again, and save."
+            f"Incompatible settings: missing keys {sorted(expected - given)}, unexpected keys "
+            f"{sorted(map(str, given - expected))}; they may be those of another version of "
+            "howsure. Run `fit` again, and save."
         )
     return {
         name: noises.from_config(value) if name == "noise" else _loaded(value)

@@ -243,9 +243,9 @@ class Uncertain(nn.Module):
         now = self.setup.kind_of(x)
         if last is not None and setup is self.setup and kind == now:
             return last
-        found = choose(self.setup, x, may_be_certain=self.may_be_certain)
-        self._last_choice = self.setup, now, found
-        return found
+        choice = choose(self.setup, x, may_be_certain=self.may_be_certain)
+        self._last_choice = self.setup, now, choice
+        return choice
 
     def compile(self) -> Uncertain:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Itself, with predictions that run compiled: the same numbers, sooner.
@@ -353,9 +353,11 @@ class Uncertain(nn.Module):
             raise ValueError(
                 f"These settings are not complete: they lack {missing}. Run `fit` again, and save."
             )
-        self.calibrators = tuple(calibration.from_state(each) for each in state["calibrators"])
+        self.calibrators = tuple(
+            calibration.from_state(calibrator) for calibrator in state["calibrators"]
+        )
         self.method = state["method"]
-        own = ("format", "method", "calibrators")
+        others = ("format", "method", "calibrators")
         # Files of 0.2 do not say which network was fitted.
         state = {"fitted_to": None, **state}
         if state.get("variance_model") is not None:
@@ -364,7 +366,7 @@ class Uncertain(nn.Module):
                 lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf,
                 state["variance_model"],
             )
-        settings = loaded_settings({k: v for k, v in state.items() if k not in own})
+        settings = loaded_settings({k: v for k, v in state.items() if k not in others})
         self.setup = self.setup.with_(**settings, _facts={})
         self.last_fit = None
 
