@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_project import NET
 
-from howsure.data.reading import Choice, Group, Preparation, Source, open_data
+from howsure.data.reading import Choice, Preparation, Source, open_data
 
 
 @pytest.mark.parametrize("file", ["data.npz", "packed.npz", "x.npy", "data.csv"])
@@ -55,7 +55,7 @@ def test_preparation(project):
 
 def test_columns_and_their_order(project):
     x = np.load("x.npy")
-    both = Choice(inputs=(Group("left", ("c", "a")), Group("right", ("b",))))
+    both = Choice(inputs={"left": ("c", "a"), "right": ("b",)})
     rows = open_data("data.csv", both).source.rows(0, 20)
     np.testing.assert_allclose(rows["left"].numpy(), x[:, [2, 0]], rtol=1e-6)
     np.testing.assert_allclose(rows["right"].numpy(), x[:, [1]], rtol=1e-6)
@@ -135,7 +135,7 @@ def test_a_table_in_another_encoding_is_told(project, refused):
 
 def test_tables_of_spreadsheets_are_read(project):
     (project / "sheet.csv").write_bytes(b'\xef\xbb\xbf"a", b\r\n"1.5",2\r\n\r\n3, 4e0\r\n')
-    rows = open_data("sheet.csv", Choice(inputs=(Group("", ("b", "a")),))).source.rows(0, 2)
+    rows = open_data("sheet.csv", Choice(inputs={"": ("b", "a")})).source.rows(0, 2)
     assert rows.tolist() == [[2.0, 1.5], [4.0, 3.0]]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,6 @@ from howsure.cli.result import plain
 from howsure.data.reading import (
     Choice,
     Data,
-    Group,
     Inputs,
     Model,
     Preparation,
@@ -38,6 +38,8 @@ from howsure.noise import Noise
 from howsure.report import decoded
 from howsure.trees import TensorTree, as_call, map_leaves
 from howsure.uncertain import Uncertain
+
+Value = TypeVar("Value")
 
 _NOISE_FORMAT, _SETTINGS_FORMAT = "howsure noise 1", "howsure settings 1"
 _MOST_NUMBERS = 1_000_000  # in a text: 20 MB
@@ -119,13 +121,39 @@ def data_of(arguments: Namespace, model: Model) -> Data:
 def choice_of(arguments: Namespace, preparation: Preparation) -> Choice:
     """How the options say that the data are read."""
     return Choice(
-        inputs=tuple(map(Group.parsed, arguments.inputs)),
+        inputs=_by_argument("--inputs", arguments.inputs, _names),
         target=getattr(arguments, "target", None),
         preparation=preparation,
         image_size=arguments.image_size,
         gray=arguments.gray,
         max_bytes=arguments.max_bytes,
     )
+
+
+def _by_argument(
+    option: str, texts: Sequence[str], convert: Callable[[str], Value]
+) -> dict[str, Value]:
+    """What `[ARG=]VALUE`, given once or several times, says by argument ("" for the only one)."""
+    values: dict[str, Value] = {}
+    for text in texts:
+        argument, _, value = text.rpartition("=")
+        try:
+            values[argument.strip()] = convert(value)
+        except ValueError as error:
+            raise ValueError(f"`{option} {text}` {error}") from None
+    if len(values) < len(texts) or (len(values) > 1 and "" in values):
+        raise ValueError(
+            f"Several `{option}` need the names of the model's arguments, each its own: "
+            f"`{option} image=... {option} motion=...`."
+        )
+    return values
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError("is not understood; give names separated by commas.")
+    return names
 
 
 def _first_rows(source: Source, count: int) -> Inputs:
@@ -189,24 +217,19 @@ def example_of(arguments: Namespace, model: Model) -> Inputs:
     if arguments.data is not None:
         x = _first_rows(data_of(arguments, model).source, count)
     else:
-        x = _random(arguments.shape, count, model.dtype)
+        generator = torch.Generator().manual_seed(0)
+
+        def random(sizes: str) -> Tensor:
+            try:
+                shape = count, *map(int, sizes.split(","))
+                return torch.rand(*shape, generator=generator, dtype=model.dtype)
+            except (ValueError, RuntimeError):
+                raise ValueError("is not a shape, such as 3,32,32.") from None
+
+        inputs = _by_argument("--shape", arguments.shape, random)
+        x = inputs.get("", inputs)
     check_runs(model, x)
     return x
-
-
-def _random(shapes: Sequence[str], count: int, dtype: torch.dtype) -> Inputs:
-    generator = torch.Generator().manual_seed(0)
-    inputs: dict[str, Tensor] = {}
-    for text in shapes:
-        name, _, sizes = text.rpartition("=")
-        try:
-            shape = [int(size) for size in sizes.split(",")]
-            inputs[name] = torch.rand(count, *shape, generator=generator, dtype=dtype)
-        except (ValueError, RuntimeError):
-            raise ValueError(f"`--shape {text}` is not a shape, such as 3,32,32.") from None
-    if len(inputs) < len(shapes) or (len(inputs) > 1 and "" in inputs):
-        raise ValueError("Several `--shape` need names of arguments: `--shape image=3,32,32`.")
-    return inputs.get("", inputs)
 
 
 def shows_progress(arguments: Namespace) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import math
 import os
 import re
 import sys
@@ -23,7 +24,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -49,8 +49,8 @@ _NOTES, _INPUTS = "__notes__", "__inputs__"  # the members of a shard's file tha
 
 # Type and shape per row of every column.
 Layout: TypeAlias = dict[str, tuple[np.dtype, tuple[int, ...]]]
-# The columns of every shard; asked for more than once.
-Shards: TypeAlias = Callable[[], Iterator[Columns]]
+# The columns of every shard, each read when it is asked for.
+Shards: TypeAlias = Callable[[], Iterator[Mapping[str, np.ndarray]]]
 # The rows of a shard, and its file.
 Computed: TypeAlias = tuple[range, bytes]
 
@@ -135,11 +135,15 @@ def predict_to_file(
         bar = progress(missing, show_progress, "predict")
         for _, (rows, shard) in zip(bar, computed, strict=True):
             parts.add(rows, shard)
-        columns = {name: array.shape[1:] for name, array in next(parts.columns()).items()}
-        notes = parts.notes()
         parts.merge()
-    resumed, seconds = count - sum(map(len, missing)), time.perf_counter() - started
-    return ScoreSummary(out, count, columns, resumed, seconds, notes)
+    return ScoreSummary(
+        out,
+        rows=count,
+        columns={name: shape for name, (_, shape) in parts.layout.items()},
+        resumed_rows=count - sum(map(len, missing)),
+        seconds=time.perf_counter() - started,
+        notes=tuple(_first(note for rows in shards for note in parts.notes[rows])),
+    )
 
 
 def cut_shards(count: int, batch: int, shard_rows: int | None) -> list[range]:
@@ -333,6 +337,8 @@ class _Parts:
     def __init__(self, out: Path, shards: list[range], manifest: dict[str, object]) -> None:
         self.out, self.folder = out, out.with_name(f"{out.name}.parts")
         self.shards, self.manifest = shards, manifest
+        self.layout: Layout = {}
+        self.notes: dict[range, list[str]] = {}
 
     @contextmanager
     def opened(self, *, fresh: bool) -> Iterator[None]:
@@ -370,39 +376,48 @@ class _Parts:
 
     def has(self, rows: range, inputs_digest: Callable[[range], str]) -> bool:
         """Whether the shard of these rows is whole, and its inputs are still the same."""
-        if unsealed(self._path(rows), self._context(rows)) is None:
+        shard = unsealed(self._path(rows), self._context(rows))
+        if shard is None:
             return False
-        return str(_arrays(self._path(rows))[_INPUTS]) == inputs_digest(rows)
+        arrays = _arrays(shard)
+        if str(arrays[_INPUTS]) != inputs_digest(rows):
+            return False
+        self._register(rows, arrays)
+        return True
 
     def add(self, rows: range, shard: bytes) -> None:
         """Writes a shard; from here on it is done."""
-        _check_width(self.out, _columns(io.BytesIO(shard)))
+        self._register(rows, _arrays(shard))
         content = sealed(shard, self._context(rows))
         write_atomically(self._path(rows), lambda file: file.write(content))
 
-    def columns(self) -> Iterator[Columns]:
-        """The columns of every shard, each read when it is asked for; all must be alike."""
-        first: Layout = {}
-        for rows in self.shards:
-            columns = _columns(self._path(rows))
-            layout = {name: (array.dtype, array.shape[1:]) for name, array in columns.items()}
-            first = first or layout
-            if layout != first:
-                raise ValueError(
-                    f"Rows {rows.start} to {rows.stop - 1}: the outputs have the types and shapes "
-                    f"{layout}, and {first} elsewhere; all rows of a file must be alike."
-                )
-            yield columns
-
-    def notes(self) -> tuple[str, ...]:
-        """The first notes of all shards."""
-        notes = (_arrays(self._path(rows))[_NOTES].tolist() for rows in self.shards)
-        return tuple(_first(chain.from_iterable(notes)))
+    def _register(self, rows: range, arrays: Columns) -> None:
+        """Keeps the layout and the notes; all shards must have the same columns."""
+        columns = {name: array for name, array in arrays.items() if name not in (_NOTES, _INPUTS)}
+        layout = {name: (array.dtype, array.shape[1:]) for name, array in columns.items()}
+        if not self.layout:
+            _check_width(self.out, layout)
+            self.layout = layout
+        if layout != self.layout:
+            raise ValueError(
+                f"Rows {rows.start} to {rows.stop - 1}: the outputs have the types and shapes "
+                f"{layout}, and {self.layout} elsewhere; all rows of a file must be alike."
+            )
+        self.notes[rows] = arrays[_NOTES].tolist()
 
     def merge(self) -> None:
         """Writes the result, gives it its name in one step, and removes the shards."""
-        write = _WRITERS[self.out.suffix]
-        write_atomically(self.out, lambda file: write(self.columns, file), folder=self.folder)
+
+        def shards() -> Iterator[Mapping[str, np.ndarray]]:
+            for rows in self.shards:
+                # Readers of zip files leave aside the digest that follows the archive.
+                with np.load(self._path(rows), allow_pickle=False) as arrays:
+                    yield arrays
+
+        write, rows = _WRITERS[self.out.suffix], self.shards[-1].stop
+        write_atomically(
+            self.out, lambda file: write(shards, self.layout, rows, file), folder=self.folder
+        )
         self._remove(_SHARD)
 
     def _path(self, rows: range) -> Path:
@@ -419,14 +434,9 @@ class _Parts:
             path.unlink()
 
 
-def _arrays(shard: Path | IO[bytes]) -> Columns:
-    # Readers of zip files leave aside the digest that follows the archive.
-    with np.load(shard, allow_pickle=False) as arrays:
+def _arrays(shard: bytes) -> Columns:
+    with np.load(io.BytesIO(shard), allow_pickle=False) as arrays:
         return dict(arrays)
-
-
-def _columns(shard: Path | IO[bytes]) -> Columns:
-    return {n: array for n, array in _arrays(shard).items() if n not in (_NOTES, _INPUTS)}
 
 
 @contextmanager
@@ -489,46 +499,50 @@ def _check_format(out: Path) -> None:
         )
 
 
-def _check_width(out: Path, columns: Columns) -> None:
-    count = sum(column[0].size for column in columns.values())
+def _check_width(out: Path, layout: Layout) -> None:
+    count = sum(math.prod(shape) for _, shape in layout.values())
     if out.suffix != ".npz" and count > _MOST_COLUMNS:
         raise ValueError(
             f"A table would have {count} columns; write large outputs to a `.npz` file."
         )
 
 
-def _write_npz(shards: Shards, file: IO[bytes]) -> None:
+def _write_npz(shards: Shards, layout: Layout, rows: int, file: IO[bytes]) -> None:
     """One uncompressed array per column; equal predictions give equal bytes."""
-    first = next(shards())
-    rows = sum(len(next(iter(shard.values()))) for shard in shards())
     with zipfile.ZipFile(file, "w") as archive:
-        for name, column in first.items():
+        for name, (dtype, shape) in layout.items():
             member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             member.create_system = 3  # as on Unix, wherever it is written
-            descr = np.lib.format.dtype_to_descr(column.dtype)
-            header = {"descr": descr, "fortran_order": False, "shape": (rows, *column.shape[1:])}
+            descr = np.lib.format.dtype_to_descr(dtype)
+            header = {"descr": descr, "fortran_order": False, "shape": (rows, *shape)}
             with archive.open(member, "w", force_zip64=True) as target:
                 np.lib.format.write_array_header_1_0(target, header)
                 for shard in shards():
                     target.write(shard[name].tobytes())
 
 
-def _write_csv(shards: Shards, file: IO[bytes]) -> None:
+def _tables(shards: Shards, layout: Layout) -> Iterator[Columns]:
+    """A column of numbers for every element of the outputs, shard by shard."""
+    for shard in shards():
+        yield flatten_columns({name: shard[name] for name in layout})
+
+
+def _write_csv(shards: Shards, layout: Layout, rows: int, file: IO[bytes]) -> None:
     """A line per row; the shortest digits that give the same numbers again."""
-    for index, table in enumerate(map(flatten_columns, shards())):
+    for index, table in enumerate(_tables(shards, layout)):
         if index == 0:
             file.write((",".join(table) + "\n").encode())
         texts = [values.astype(str).tolist() for values in table.values()]
         file.write("".join(",".join(line) + "\n" for line in zip(*texts, strict=True)).encode())
 
 
-def _write_parquet(shards: Shards, file: IO[bytes]) -> None:
+def _write_parquet(shards: Shards, layout: Layout, rows: int, file: IO[bytes]) -> None:
     """A column per number, a row group per shard."""
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
     import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
 
     writer = None
-    for table in map(flatten_columns, shards()):
+    for table in _tables(shards, layout):
         for name, values in table.items():
             # Few readers of Parquet know half precision.
             dtype = np.float32 if values.dtype == np.float16 else values.dtype
@@ -540,7 +554,7 @@ def _write_parquet(shards: Shards, file: IO[bytes]) -> None:
     writer.close()
 
 
-_WRITERS: dict[str, Callable[[Shards, IO[bytes]], None]] = {
+_WRITERS: dict[str, Callable[[Shards, Layout, int, IO[bytes]], None]] = {
     ".npz": _write_npz,
     ".csv": _write_csv,
     ".parquet": _write_parquet,

@@ -2,7 +2,6 @@
 
 from howsure.data.reading.files import Choice as Choice
 from howsure.data.reading.files import Data as Data
-from howsure.data.reading.files import Group as Group
 from howsure.data.reading.files import Inputs as Inputs
 from howsure.data.reading.files import Preparation as Preparation
 from howsure.data.reading.files import Source as Source

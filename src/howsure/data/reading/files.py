@@ -114,36 +114,12 @@ def _along_channels(values: tuple[float, ...], x: Tensor, option: str) -> Tensor
 
 
 @dataclass(frozen=True)
-class Group:
-    """One input of the model.
-
-    Attributes:
-        argument: The model's argument that takes it; "" for the only one.
-        names: The array, or columns of a table.
-    """
-
-    argument: str
-    names: tuple[str, ...]
-
-    @staticmethod
-    def parsed(text: str) -> Group:
-        """The group that `a,b,c` or `argument=a,b,c` names."""
-        argument, equals, rest = text.rpartition("=")
-        names = tuple(name.strip() for name in rest.split(","))
-        if not all(names) or (equals and not argument.strip()):
-            raise ValueError(
-                f"`--inputs {text}` is not understood; give names separated by commas, or "
-                "`argument=names` for a model with several inputs."
-            )
-        return Group(argument.strip(), names)
-
-
-@dataclass(frozen=True)
 class Choice:
     """What the user says about a data file.
 
     Attributes:
-        inputs: The model's inputs; empty for what the file's kind suggests.
+        inputs: By argument of the model ("" for the only one) its array, or columns of a table;
+            empty for what the file's kind suggests.
         target: Array, columns or file of the target; `None` for what the file's kind suggests.
         preparation: What is done to the numbers before the model sees them.
         image_size: Height and width to which images are brought; `None` to leave them.
@@ -152,21 +128,12 @@ class Choice:
             `None` for 4 GiB, and 256 MiB for an image.
     """
 
-    inputs: tuple[Group, ...] = ()
+    inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     target: str | None = None
     preparation: Preparation = field(default_factory=Preparation)
     image_size: tuple[int, int] | None = None
     gray: bool = False
     max_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        """Several inputs must have a name each."""
-        arguments = [group.argument for group in self.inputs]
-        if len(arguments) > 1 and (not all(arguments) or len(set(arguments)) < len(arguments)):
-            raise ValueError(
-                "Several `--inputs` need the names of the model's arguments, each its own: "
-                "`--inputs image=camera --inputs motion=imu`."
-            )
 
     def target_names(self, available: Sequence[str]) -> tuple[str, ...]:
         """The arrays or columns of the data's own file that are the target."""
@@ -237,7 +204,7 @@ class ArraySource:
             argument: self.choice.preparation(array[start:stop], name, start)
             for argument, (name, array) in self.arrays.items()
         }
-        return tensors.get("", tensors)
+        return tensors[""] if set(tensors) == {""} else tensors
 
     def __reduce__(self) -> tuple[Callable[..., Source], tuple[Path, Choice]]:
         return _open_source, (self.path.resolve(), self.choice)
@@ -324,10 +291,10 @@ def _open_npz(path: Path, choice: Choice) -> Data:
             f"`{path}` holds the arrays {', '.join(keys) or '(none)'}; say with `--inputs` which "
             "is the model's input."
         )
-    for group in choice.inputs:
-        if len(group.names) > 1:
+    for names in choice.inputs.values():
+        if len(names) > 1:
             raise ValueError(
-                f"`--inputs {','.join(group.names)}` names several arrays; give each to an "
+                f"`--inputs {','.join(names)}` names several arrays; give each to an "
                 "argument of the model: `--inputs ARGUMENT=ARRAY`, once for each."
             )
     return _data(
@@ -354,22 +321,22 @@ def _data(
 ) -> Data:
     """Inputs and target from the named arrays or columns of a file."""
     arrays = {}
-    for group in choice.inputs or (Group("", tuple(default)),):
-        _check_names(group.names, available, path)
-        name = f"`{group.names[0]}` in `{path}`" if path.suffix == ".npz" else f"`{path}`"
-        arrays[group.argument] = name, read(group.names)
+    for argument, names in (choice.inputs or {"": default}).items():
+        _check_names(names, available, path)
+        what = f"`{names[0]}` in `{path}`" if path.suffix == ".npz" else f"`{path}`"
+        arrays[argument] = what, read(names)
     source = ArraySource(path, choice, arrays)
     if choice.target is not None and choice.target.endswith(_NPY):
         return Data(source, partial(open_npy, _existing(choice.target)))
-    names = choice.target_names(available)
-    _check_names(names, available, path)
+    target = choice.target_names(available)
+    _check_names(target, available, path)
 
     def read_target() -> np.ndarray:
-        if not names:
+        if not target:
             raise ValueError(
                 f"`{path}` has no `{_TARGET}`; say with `--target` what the true values are."
             )
-        return read(names)
+        return read(target)
 
     return Data(source, read_target)
 
