@@ -58,13 +58,10 @@ class Stream(torchmetrics.Metric, Generic[Result]):
         assert isinstance(self.rows, list), "rows were still synchronized, please report this"
         self.rows.append(torch.cat(parts).to(self.device))
 
+    @torch.no_grad()
     def compute(self) -> Result:
         """The metric of all batches, of all processes."""
-        return self.value(self.rows if isinstance(self.rows, list) else [self.rows])
-
-    @torch.no_grad()
-    def value(self, rows: list[Tensor]) -> Result:
-        """The metric of batches by their rows, joined in this order."""
+        rows = self.rows if isinstance(self.rows, list) else [self.rows]
         tensors = [tensor for row in rows for tensor in _read(row)]
         if not tensors:
             raise ValueError(

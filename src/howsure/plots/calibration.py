@@ -10,7 +10,7 @@ import torch
 
 from howsure import metrics
 from howsure.metrics.regression import PERCENT
-from howsure.plots.canvas import diagonal, equal_scales, fill, label, legend, prepared, series
+from howsure.plots.canvas import diagonal, equal_scales, fill, finish, prepared, series
 from howsure.plots.values import (
     Predicted,
     array,
@@ -39,14 +39,11 @@ def reliability(
     if calibrated. See `metrics.calibration_curve` and `metrics.miscalibration_area`.
     """
     truth = tensor("target", target)
-    methods = {name: mean_and_var(entry) for name, entry in by_name(predicted).items()}
-    curves = {
-        name: (
-            metrics.calibration_curve(*both, truth, levels=levels),
-            metrics.miscalibration_area(*both, truth, levels=levels),
-        )
-        for name, both in methods.items()
-    }
+    curves = {}
+    for name, entry in by_name(predicted).items():
+        data = *mean_and_var(entry), truth
+        area = metrics.miscalibration_area(*data, levels=levels)
+        curves[name] = metrics.calibration_curve(*data, levels=levels), area
     ax, _ = prepared(ax, size=(4.6, 4.2))
     diagonal(ax, 0, 1, "calibrated")
     for index, (name, (curve, area)) in enumerate(curves.items()):
@@ -54,10 +51,8 @@ def reliability(
         series(ax, promised, observed, index, titled(name, f"area {area:.3f}"))
         if len(curves) == 1:
             fill(ax, promised, promised, observed, index)
-    label(ax, "predicted probability", "share of targets below the quantile")
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    legend(ax)
-    return ax
+    return finish(ax, "predicted probability", "share of targets below the quantile")
 
 
 def confidence(
@@ -73,11 +68,10 @@ def confidence(
     `metrics.reliability_curve` and `metrics.ece`.
     """
     truth = torch.as_tensor(target).detach().cpu()
-    rows = {name: tensor("probabilities", p) for name, p in by_name(probabilities).items()}
-    curves = {
-        name: (metrics.reliability_curve(p, truth, bins=bins), metrics.ece(p, truth, bins=bins))
-        for name, p in rows.items()
-    }
+    curves = {}
+    for name, entry in by_name(probabilities).items():
+        data = tensor("probabilities", entry), truth
+        curves[name] = metrics.reliability_curve(*data, bins=bins), metrics.ece(*data, bins=bins)
     ax, theme = prepared(ax, size=(4.6, 4.2))
     diagonal(ax, 0, 1, "calibrated")
     for index, (name, (curve, error)) in enumerate(curves.items()):
@@ -86,10 +80,8 @@ def confidence(
         mark = theme.mark(index)
         look = {"marker": mark.marker, "color": mark.colour, "zorder": 3, "clip_on": False}
         ax.scatter(x, y, s=20 + 180 * share, **look)
-    label(ax, "confidence", "accuracy")
     ax.set(xlim=(0, 1.02), ylim=(0, 1.02), aspect="equal")
-    legend(ax)
-    return ax
+    return finish(ax, "confidence", "accuracy")
 
 
 def std_vs_error(
@@ -115,11 +107,9 @@ def std_vs_error(
     diagonal(ax, *ends, "as sure as it should be")
     for index, (name, (std, rmse)) in enumerate(curves.items()):
         series(ax, std.numpy(), rmse.numpy(), index, name or "measured")
-    label(ax, "predicted std", "RMSE in the bin")
-    least, most = truth.numel() // bins, -(-truth.numel() // bins)
-    count = f"{least}" if least == most else f"{least} or {most}"
-    legend(ax, title=f"{bins} bins of {count} predictions")
-    return ax
+    least, rest = divmod(truth.numel(), bins)
+    title = f"{bins} bins of {least}{f' or {least + 1}' if rest else ''} predictions"
+    return finish(ax, "predicted std", "RMSE in the bin", title=title)
 
 
 def sparsification(
@@ -165,12 +155,9 @@ def sparsification(
             ax.plot(removed, oracle, **look, label=None if index else "oracle")
         if len(curves) == 1:
             fill(ax, removed, oracle, remaining, index)
+    ax.set(xlim=(0, 1), ylim=(0, None))
     unit = " / mean error" if normalise else ""
-    label(ax, "share of the most uncertain rejected", f"mean error of the rest{unit}")
-    ax.set_xlim(0, 1)
-    ax.set_ylim(bottom=0)
-    legend(ax)
-    return ax
+    return finish(ax, "share of the most uncertain rejected", f"mean error of the rest{unit}")
 
 
 def consistency(
@@ -223,6 +210,4 @@ def consistency(
     else:
         ax.set_ylim(bottom=0)
     over = f", mean of {count} runs" if count > 1 else ""
-    label(ax, "step" if times is None else "time", f"normalized error squared{over}")
-    legend(ax)
-    return ax
+    return finish(ax, "step" if times is None else "time", f"normalized error squared{over}")

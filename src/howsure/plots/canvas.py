@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from howsure.plots.values import Array
 
-
 _CROWDED = 10_000
 
 
@@ -54,26 +53,22 @@ def prepared(ax: Axes | None, *, size: tuple[float, float] = (5.2, 3.8)) -> tupl
     return ax, dress(ax)
 
 
-def label(ax: Axes, x: str, y: str) -> None:
-    """Names both axes and draws a quiet grid behind the data."""
+def finish(ax: Axes, x: str, y: str, **legend: Any) -> Axes:
+    """The Axes with names, a quiet grid behind the data, and a legend of all that has a name."""
+    theme = current()
     ax.set_xlabel(x, fontsize=NORMAL)
     ax.set_ylabel(y, fontsize=NORMAL)
-    ax.grid(color=current().muted, alpha=0.35, linewidth=0.6)
+    ax.grid(color=theme.muted, alpha=0.35, linewidth=0.6)
     ax.set_axisbelow(True)
-
-
-def legend(ax: Axes, **options: Any) -> None:
-    """A legend for everything that has a name, if anything has."""
-    if not ax.get_legend_handles_labels()[1]:
-        return
-    theme = current()
-    # The best place is sought among all points, which takes long where there are many.
-    crowded = sum(np.size(line.get_xdata()) for line in ax.lines) > _CROWDED
-    options = {"loc": "upper left" if crowded else "best", **options}
-    box = ax.legend(fontsize=SMALL, handlelength=3.2, **options)
-    box.get_frame().set(facecolor=theme.background, edgecolor=theme.muted, alpha=0.85)
-    for text in (*box.get_texts(), box.get_title()):
-        text.set(color=theme.ink, fontsize=SMALL)
+    if ax.get_legend_handles_labels()[1]:
+        # The best place is sought among all points, which takes long where there are many.
+        crowded = sum(np.size(line.get_xdata()) for line in ax.lines) > _CROWDED
+        place = {"loc": "upper left" if crowded else "best"}
+        box = ax.legend(fontsize=SMALL, handlelength=3.2, **{**place, **legend})
+        box.get_frame().set(facecolor=theme.background, edgecolor=theme.muted, alpha=0.85)
+        for text in (*box.get_texts(), box.get_title()):
+            text.set(color=theme.ink, fontsize=SMALL)
+    return ax
 
 
 def colour_bar(ax: Axes, drawn: ScalarMappable, name: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from howsure.fit import Fit
-from howsure.plots.canvas import diagonal, equal_scales, fill, label, legend, prepared, series
+from howsure.plots.canvas import diagonal, equal_scales, fill, finish, prepared, series
 from howsure.plots.theme import NORMAL, SMALL
 from howsure.plots.values import (
     Array,
@@ -82,9 +82,7 @@ def bands(
     ax.plot(x, mean, color=theme.mark(0).colour, linewidth=1.8, label="mean")
     if values is not None:
         ax.plot(at, values, "o", color=theme.ink, markersize=3, alpha=0.7, label="truth")
-    label(ax, "x", "prediction")
-    legend(ax, title=f"{100 * level:g} % bands")
-    return ax
+    return finish(ax, "x", "prediction", title=f"{100 * level:g} % bands")
 
 
 def _column(name: str, value: Tensor, output: int | None) -> Array:
@@ -128,15 +126,13 @@ def noise_sweep(
     order = true.argsort(kind="stable")
     for index, (name, line) in enumerate(lines.items()):
         series(ax, true[order], line[order], index, name or "predicted")
-    label(ax, "true std", "predicted std")
     top = ax.secondary_xaxis("top")
     top.set_xticks(true, [f"{level:g}" for level in noise], minor=False)
     top.minorticks_off()
     top.set_xlabel("std of the sensor's noise", fontsize=NORMAL, color=theme.ink)
     top.tick_params(colors=theme.ink, labelsize=SMALL)
     top.spines[:].set_color(theme.ink)
-    legend(ax, loc="upper left")
-    return ax
+    return finish(ax, "true std", "predicted std", loc="upper left")
 
 
 def nll_vs_samples(
@@ -180,9 +176,7 @@ def nll_vs_samples(
     ax.set_xscale("log")
     ax.set_xticks(counts, [f"{count:g}" for count in counts], minor=False)
     ax.minorticks_off()
-    label(ax, "samples T", "NLL")
-    legend(ax)
-    return ax
+    return finish(ax, "samples T", "NLL")
 
 
 def rate_search(
@@ -221,9 +215,6 @@ def rate_search(
         star = {"marker": "*", "markersize": 15, "linestyle": "none", "markeredgecolor": theme.ink}
         name = f"best rate {fit.rate:.3g}"
         ax.plot(fit.rate, at_best, color=best.colour, **star, zorder=4, label=name)
-    left_out = columns.shape[1] - len(rates)
-    note = f" ({left_out} not finite)" if left_out else ""
-    label(ax, f"dropout rate{note}", "NLL of held-out data")
     positive = rates[rates > 0]
     if len(positive) == len(rates):
         ax.set_xscale("log")
@@ -234,5 +225,6 @@ def rate_search(
     middle = float(np.median(nll) - nll.min())
     if middle > 0 and np.ptp(nll) > 30 * middle:
         ax.set_yscale("symlog", linthresh=max(1.0, float(np.abs(nll).min())))
-    legend(ax)
-    return ax
+    left_out = columns.shape[1] - len(rates)
+    note = f" ({left_out} not finite)" if left_out else ""
+    return finish(ax, f"dropout rate{note}", "NLL of held-out data")

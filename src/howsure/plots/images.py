@@ -15,12 +15,12 @@ from howsure.plots.values import Array, array, same_length, tensor, variance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
 
 # Negative pixels of a budget may have this share of the sum of the others: 8 points leave 3 % on a
 # DroNet, 64 points 0.1 %.
 _CHANCE = 0.2
 _COLUMNS = 6
+_GRAY: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 1}
 Grid = NDArray[np.object_]
 
 
@@ -48,11 +48,23 @@ def heatmap(
     pixels, heat = picture("image", image), _per_pixel(var)
     _check_size(pixels, var=heat)
     ax, theme = prepared(ax, size=(4.4, 3.6) if overlay else (7.0, 3.4))
-    draw = _draw_over if overlay else _draw_beside
-    drawn = draw(ax, theme, pixels, heat)
+    height, width = heat.shape
+    place = (0, width, height, 0)
+    if overlay:
+        # The larger the variance, the less transparent.
+        largest = float(heat.max())
+        ax.imshow(gray(pixels), **_GRAY, extent=place)
+        shown = {"vmin": 0, "vmax": largest or 1, "alpha": 0.9 * np.sqrt(heat / (largest or 1))}
+        drawn = ax.imshow(heat, cmap=theme.scale, extent=place, **shown)
+        if largest:
+            _draw_borders(ax, theme, heat >= largest / 2)
+    else:
+        ax.imshow(pixels, **_GRAY, extent=place)
+        left, right = 1.06 * width, 2.06 * width
+        drawn = ax.imshow(heat, cmap=theme.scale, vmin=0, extent=(left, right, height, 0))
+        ax.set(xlim=(0, right), ylim=(height, 0))
     frame(ax)
-    if not overlay:
-        ax.spines[:].set_visible(False)
+    ax.spines[:].set_visible(overlay)
     colour_bar(ax, drawn, label)
     return ax
 
@@ -91,7 +103,7 @@ def flow_arrows(
     if step < 1:
         raise ValueError(f"`every` is {every}; give a distance of at least 1 pixel.")
     ax, theme = prepared(ax, size=(5.4, 4.2))
-    ax.imshow(pixels, cmap="gray", vmin=0, vmax=1, alpha=0.35)
+    ax.imshow(pixels, **_GRAY, alpha=0.35)
     rows, columns = np.meshgrid(*(np.arange(step // 2, n, step) for n in std.shape), indexing="ij")
     right, down = vectors[:, rows, columns]
     longest = float(np.hypot(right, down).max())
@@ -128,20 +140,12 @@ def gallery(
         axes: Two rows of Axes; by default a new figure with 6 columns, or fewer for few images.
     """
     values = array("uncertainty", uncertainty, "(n,)")
-    counted: dict[str, Any] = {"images": images, "captions": captions}
-    for name, entries in counted.items():
-        if entries is not None and len(entries) != len(values):
-            raise ValueError(
-                f"`{name}` has {len(entries)} entries and `uncertainty` has {len(values)}; give "
-                "one for each."
-            )
     right = np.ones(len(values)) if correct is None else array("correct", correct, "(n,)")
-    same_length(uncertainty=values, correct=right)
+    same_length(images=images, uncertainty=values, correct=right, captions=captions)
     if axes is None:
         columns = max(1, min(_COLUMNS, len(values) // 2))
-        grid = new_figure((1.45 * columns + 0.4, 3.9)).subplots(2, columns, squeeze=False)
-    else:
-        grid = np.asarray(axes, dtype=object)
+        axes = new_figure((1.45 * columns + 0.4, 3.9)).subplots(2, columns, squeeze=False)
+    grid: Grid = np.asarray(axes, dtype=object)
     if grid.ndim != 2 or len(grid) != 2 or grid.size == 0:
         raise ValueError(
             f"`axes` has shape {grid.shape}; give two rows, such as `figure.subplots(2, 6)`."
@@ -149,26 +153,23 @@ def gallery(
     order = values.argsort(kind="stable").tolist()
     least_sure = order[::-1][: min(grid.shape[1], len(order) // 2)]
     surest = order[: min(grid.shape[1], len(order) - len(least_sure))]
-    for row, chosen in zip(grid, (surest, least_sure), strict=True):
-        for ax, i in zip(row, chosen, strict=False):
-            _draw(ax, images[i], "" if captions is None else str(captions[i]), bool(right[i]))
-            ax.set_xlabel(f"{label} {values[i]:.3g}", fontsize=SMALL)
+    for row, chosen, title in zip(
+        grid, (surest, least_sure), ("surest", "least sure"), strict=True
+    ):
         for ax in row[len(chosen) :]:
             ax.set_axis_off()
-    for ax, name in zip(grid[:, 0], ("surest", "least sure"), strict=True):
-        ax.set_ylabel(name, fontsize=NORMAL, weight="bold", color=current().ink)
+        for ax, i in zip(row, chosen, strict=False):
+            ax, theme = prepared(ax)
+            ax.imshow(picture("images", images[i]), **_GRAY)
+            frame(ax)
+            caption = "" if captions is None else str(captions[i])
+            if not right[i]:
+                ax.spines[:].set(color=theme.mark(1).colour, linewidth=3)
+                caption = f"{caption} (wrong)" if caption else "wrong"
+            ax.set_title(caption, fontsize=SMALL, color=theme.ink)
+            ax.set_xlabel(f"{label} {values[i]:.3g}", fontsize=SMALL)
+        row[0].set_ylabel(title, fontsize=NORMAL, weight="bold", color=current().ink)
     return grid
-
-
-def _draw(ax: Axes, image: object, caption: str, right: bool) -> None:
-    """One image with its caption; a thick frame and a word if the prediction is wrong."""
-    ax, theme = prepared(ax)
-    ax.imshow(picture("images", image), cmap="gray", vmin=0, vmax=1)
-    frame(ax)
-    if not right:
-        ax.spines[:].set(color=theme.mark(1).colour, linewidth=3)
-        caption = f"{caption} (wrong)" if caption else "wrong"
-    ax.set_title(caption, fontsize=SMALL, color=theme.ink)
 
 
 def picture(name: str, image: object) -> Array:  # (H, W) or (H, W, 3), from 0 to 1
@@ -177,23 +178,22 @@ def picture(name: str, image: object) -> Array:  # (H, W) or (H, W, 3), from 0 t
     Bytes are divided by 255, other values stretched if they leave [0, 1].
     """
     values = tensor(name, image)
-    found = tuple(values.shape)
-    if values.dim() == 3 and found[0] in (1, 3):
+    shape = tuple(values.shape)
+    if len(shape) == 3 and shape[0] in (1, 3):
         values = values.movedim(0, -1)
     if values.dim() == 3 and values.shape[-1] == 1:
         values = values[..., 0]
-    if values.dim() not in (2, 3) or (values.dim() == 3 and values.shape[-1] != 3) or 0 in found:
+    if not (values.dim() == 2 or values.shape[2:] == (3,)) or 0 in shape:
         raise ValueError(
-            f"`{name}` has shape {found}; give one image, (H, W), (1, H, W), (3, H, W) or "
+            f"`{name}` has shape {shape}; give one image, (H, W), (1, H, W), (3, H, W) or "
             "(H, W, 3)."
         )
     low, high = float(values.min()), float(values.max())
-    if low >= 0 and high <= 1:
-        return values.numpy()
-    if low >= 0 and high <= 255 and bool((values == values.round()).all()):
-        return (values / 255).numpy()
-    stretched = (values - low) / (high - low) if high > low else torch.full_like(values, 0.5)
-    return stretched.numpy()
+    if low < 0 or high > 255 or (high > 1 and bool((values != values.round()).any())):
+        values = (values - low) / (high - low) if high > low else torch.full_like(values, 0.5)
+    elif high > 1:
+        values = values / 255
+    return values.numpy()
 
 
 def gray(pixels: Array) -> Array:
@@ -218,32 +218,6 @@ def _check_size(pixels: Array, **maps: Array) -> None:
                 f"`image` is {pixels.shape[0]} x {pixels.shape[1]} pixels and `{name}` is "
                 f"{values.shape[0]} x {values.shape[1]}; make them equal."
             )
-
-
-def _draw_beside(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> AxesImage:
-    """Both in the same Axes, the second to the right of the first."""
-    height, width = heat.shape
-    gap = 0.06 * width
-    ax.imshow(pixels, cmap="gray", vmin=0, vmax=1, extent=(0, width, height, 0))
-    place = (width + gap, 2 * width + gap, height, 0)
-    drawn = ax.imshow(heat, cmap=theme.scale, vmin=0, extent=place)
-    ax.set(xlim=(0, 2 * width + gap), ylim=(height, 0))
-    return drawn
-
-
-def _draw_over(ax: Axes, theme: Theme, pixels: Array, heat: Array) -> AxesImage:
-    """The image in pale gray, the variance over it: the larger the less transparent."""
-    largest = float(heat.max())
-    height, width = heat.shape
-    extent = (0, width, height, 0)
-    ax.imshow(gray(pixels), cmap="gray", vmin=0, vmax=1, extent=extent)
-    opacity = np.sqrt(heat / largest) if largest else np.zeros_like(heat)
-    drawn = ax.imshow(
-        heat, cmap=theme.scale, vmin=0, vmax=largest or 1, alpha=0.9 * opacity, extent=extent
-    )
-    if largest:
-        _draw_borders(ax, theme, heat >= largest / 2)
-    return drawn
 
 
 def _draw_borders(ax: Axes, theme: Theme, inside: NDArray[np.bool_]) -> None:

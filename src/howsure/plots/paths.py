@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from howsure.plots.canvas import colour_bar, label, legend, prepared
-from howsure.plots.theme import Theme
-from howsure.plots.values import Array, array, same_length, tensor
+from howsure.plots.canvas import colour_bar, finish, prepared
+from howsure.plots.values import Array, array, same_length, tensor, variance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.collections import LineCollection
 
 _ELLIPSES = 12
 # Half axes of the ellipse that covers 95 % of a Gaussian in the plane, in stds.
@@ -43,73 +41,59 @@ def trajectory(
         ax: Where to draw; by default a new figure.
     """
     points = array("path", path, "(n, 2)")
-    covariance = _covariances(var, len(points))
-    passed = np.ones(len(points), bool)
+    count = len(points)
+    covariance = _covariances(var, count)
+    passed = np.ones(count, bool)
     if trusted is not None:
         passed = array("trusted", trusted, "(n,)").astype(bool)
         same_length(path=points, trusted=passed)
     real = None if truth is None else array("truth", truth, "(m, 2)")
     ax, theme = prepared(ax, size=(5.6, 4.2))
+    from matplotlib.collections import LineCollection
+    from matplotlib.patches import Ellipse
+
     if real is not None:
         ax.plot(*real.T, color=theme.ink, linewidth=1, linestyle=(0, (3, 2)), label="truth")
-    _draw_ellipses(ax, theme, points, covariance)
-    drawn = _draw_path(ax, theme, points, np.sqrt(np.trace(covariance, axis1=1, axis2=2) / 2))
+    # Some ellipses along the path, first and last included; a variance of 0 has none.
+    for i in np.unique(np.linspace(0, count - 1, _ELLIPSES).round().astype(int)).tolist():
+        size, axes = np.linalg.eigh(covariance[i])
+        # Rounding can leave a flat ellipse with an eigenvalue just below 0.
+        width, height = 2 * _REACH * np.sqrt(size.clip(0))
+        angle = math.degrees(math.atan2(axes[1, 0], axes[0, 0]))
+        ellipse = Ellipse(tuple(points[i]), width, height, angle=angle, alpha=0.3, linewidth=0.6)
+        ellipse.set(facecolor=theme.muted, edgecolor=theme.ink, label="" if i else "95 % ellipse")
+        ax.add_patch(ellipse)
+    # A stroke from point to point, colored and as wide as the std between them says.
+    std = np.sqrt(np.trace(covariance, axis1=1, axis2=2) / 2)
+    between, largest = (std[:-1] + std[1:]) / 2, float(std.max()) or 1.0
+    strokes = list(np.stack([points[:-1], points[1:]], axis=1))
+    widths = 1.5 + 3.5 * between / largest
+    lines = LineCollection(strokes, cmap=theme.scale, linewidths=widths, capstyle="round")
+    lines.set_array(between)
+    lines.set_clim(0, largest)
+    ax.add_collection(lines)
+    ax.update_datalim(points)
     if not passed.all():
         # A light cross on a dark one is seen on any line.
         cross = {"marker": "X", "color": theme.mark(1).colour, "s": 60, "linewidths": 0.9}
         style = {**cross, "edgecolors": theme.background, "zorder": 4, "label": "rejected"}
         ax.scatter(*points[~passed].T, **style)
-    label(ax, "x", "y")
     ax.autoscale_view()
     ax.set_aspect("equal", adjustable="datalim")
-    colour_bar(ax, drawn, "std")
-    legend(ax)
-    return ax
+    colour_bar(ax, lines, "std")
+    return finish(ax, "x", "y")
 
 
 def _covariances(var: object, count: int) -> Array:  # (n, 2, 2)
     values = tensor("var", var)
-    if tuple(values.shape) == (count,):
+    if values.shape == (count,):
         values = values.unsqueeze(1).expand(count, 2)
-    if tuple(values.shape) == (count, 2):
+    if values.shape == (count, 2):
         values = torch.diag_embed(values)
-    if tuple(values.shape) != (count, 2, 2):
+    if values.shape != (count, 2, 2):
         raise ValueError(
             f"`var` has shape {tuple(values.shape)} for {count} points; give ({count},), "
             f"({count}, 2) or ({count}, 2, 2)."
         )
-    if bool((values.diagonal(dim1=1, dim2=2) < 0).any()):
-        raise ValueError("`var` is negative somewhere; was a log variance passed?")
+    variance("var", values.diagonal(dim1=1, dim2=2))
     return values.numpy()
-
-
-def _draw_ellipses(ax: Axes, theme: Theme, points: Array, covariance: Array) -> None:
-    """Some ellipses along the path, first and last included; a variance of 0 has none."""
-    from matplotlib.patches import Ellipse
-
-    chosen = np.unique(np.linspace(0, len(points) - 1, _ELLIPSES).round().astype(int))
-    name = "95 % ellipse"
-    for centre, matrix in zip(points[chosen], covariance[chosen], strict=True):
-        size, axes = np.linalg.eigh(matrix)
-        # Rounding can leave a flat ellipse with an eigenvalue just below 0.
-        width, height = 2 * _REACH * np.sqrt(size.clip(0))
-        angle = math.degrees(math.atan2(axes[1, 0], axes[0, 0]))
-        look = {"facecolor": theme.muted, "edgecolor": theme.ink, "alpha": 0.3, "linewidth": 0.6}
-        ax.add_patch(Ellipse(tuple(centre), width, height, angle=angle, **look, label=name))
-        name = ""
-
-
-def _draw_path(ax: Axes, theme: Theme, points: Array, std: Array) -> LineCollection:
-    """One stroke from point to point, coloured and as wide as the std between them says."""
-    from matplotlib.collections import LineCollection
-
-    strokes = np.stack([points[:-1], points[1:]], axis=1)
-    between = (std[:-1] + std[1:]) / 2
-    largest = float(std.max()) or 1.0
-    widths = 1.5 + 3.5 * between / largest
-    lines = LineCollection(list(strokes), cmap=theme.scale, linewidths=widths, capstyle="round")
-    lines.set_array(between)
-    lines.set_clim(0, largest)
-    ax.add_collection(lines)
-    ax.update_datalim(points)
-    return lines

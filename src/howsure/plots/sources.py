@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from howsure.plots.canvas import label, legend, prepared
+from howsure.plots.canvas import finish, prepared
 from howsure.plots.theme import SMALL
-from howsure.plots.values import Array
 from howsure.prediction import Budget
 
 if TYPE_CHECKING:
@@ -45,41 +44,6 @@ def budget_bars(
         )
     if top < 1:
         raise ValueError(f"`top` is {top}; give at least 1 source.")
-    names, shares, stds = _bars(budget, inputs, outputs)
-    if len(names) > _MOST_BARS:
-        raise ValueError(
-            f"There are {len(names)} bars; choose some of the outputs with `outputs=`, at most "
-            f"{_MOST_BARS} in all."
-        )
-    ax, theme = prepared(ax, size=(6.4, 1.9 + 0.32 * len(names)))
-    sources = [
-        f"{kind} {name}" if kind in ("input", "dropout") else name
-        for name, kind in zip(budget.names, budget.kinds, strict=True)
-    ]
-    order = np.argsort(-shares.mean(1), kind="stable").tolist()
-    parts = [(sources[i], shares[i]) for i in order[:top]]
-    if len(order) > top:
-        parts.append((f"other ({len(order) - top})", shares[order[top:]].sum(0)))
-    left = np.zeros(len(names))
-    for index, (source, part) in enumerate(parts):
-        mark = theme.mark(index)
-        color, hatch = (theme.muted, "--") if index == top else (mark.colour, mark.hatch)
-        bars = ax.barh(range(len(part)), part, 0.7, left, label=source)
-        for bar in bars:
-            bar.set(facecolor=color, hatch=hatch, edgecolor=theme.background, linewidth=0.8)
-        left = left + part
-    for place, std in enumerate(stds):
-        ax.text(1.01, place, f"std {std:.3g}", va="center", fontsize=SMALL, color=theme.ink)
-    label(ax, "share of the variance", "")
-    ax.grid(visible=False, axis="y")
-    ax.set_yticks(range(len(names)), names)
-    ax.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6))
-    legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01), ncols=2)
-    return ax
-
-
-def _bars(budget: Budget, inputs: Chosen, outputs: Chosen) -> tuple[list[str], Array, Array]:
-    """Names (bars,), shares (sources, bars) and stds (bars,)."""
     shares, total = (t.detach().cpu().double() for t in (budget.shares, budget.total))
     columns = _positions("outputs", outputs, total.shape[1])
     if inputs is None:
@@ -88,14 +52,39 @@ def _bars(budget: Budget, inputs: Chosen, outputs: Chosen) -> tuple[list[str], A
     else:
         rows = _positions("inputs", inputs, len(total))
         names = [f"input {i}, output {k}" for i in rows for k in columns]
-    shares, total = (t[..., rows, :][..., columns].flatten(-2) for t in (shares, total))
-    return names, shares.numpy(), total.sqrt().numpy()
+    if len(names) > _MOST_BARS:
+        raise ValueError(
+            f"There are {len(names)} bars; choose some of the outputs with `outputs=`, at most "
+            f"{_MOST_BARS} in all."
+        )
+    # (sources, bars) and (bars,)
+    bars, stds = (t[..., rows, :][..., columns].flatten(-2) for t in (shares, total.sqrt()))
+    order = bars.mean(1).argsort(descending=True, stable=True).tolist()
+    parts = []
+    for i in order[:top]:
+        name, kind = budget.names[i], budget.kinds[i]
+        parts.append((f"{kind} {name}" if kind in ("input", "dropout") else name, bars[i]))
+    if len(order) > top:
+        parts.append((f"other ({len(order) - top})", bars[order[top:]].sum(0)))
+    ax, theme = prepared(ax, size=(6.4, 1.9 + 0.32 * len(names)))
+    left = np.zeros(len(names))
+    for index, (source, part) in enumerate(parts):
+        mark = theme.mark(index)
+        color, hatch = (theme.muted, "--") if index == top else (mark.colour, mark.hatch)
+        for bar in ax.barh(range(len(part)), part.numpy(), 0.7, left, label=source):
+            bar.set(facecolor=color, hatch=hatch, edgecolor=theme.background, linewidth=0.8)
+        left = left + part.numpy()
+    for place, std in enumerate(stds.tolist()):
+        ax.text(1.01, place, f"std {std:.3g}", va="center", fontsize=SMALL, color=theme.ink)
+    ax.set_yticks(range(len(names)), names)
+    ax.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6))
+    above = {"loc": "lower left", "bbox_to_anchor": (0, 1.01), "ncols": 2}
+    finish(ax, "share of the variance", "", **above).grid(visible=False, axis="y")
+    return ax
 
 
 def _positions(name: str, chosen: Chosen, count: int) -> list[int]:
-    if chosen is None:
-        return list(range(count))
-    positions = [chosen] if isinstance(chosen, int) else list(chosen)
-    if not positions or not all(0 <= i < count for i in positions):
+    positions = range(count) if chosen is None else [chosen] if isinstance(chosen, int) else chosen
+    if not (len(positions) and all(0 <= i < count for i in positions)):
         raise ValueError(f"`{name}` is {chosen}; give positions from 0 to {count - 1}.")
-    return positions
+    return list(positions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,7 @@ def tensor(name: str, value: object) -> Tensor:
             f"`{name}` is a {type(value).__name__} and does not become numbers ({error}); pass a "
             "tensor, an array or a list of numbers."
         ) from error
-    if not bool(result.isfinite().all()):
-        bad = int((~result.isfinite()).sum())
+    if bad := int((~result.isfinite()).sum()):
         raise ValueError(
             f"`{name}` is NaN or infinite in {bad} of {result.numel()} entries; leave them out."
         )
@@ -57,14 +56,13 @@ def array(name: str, value: object, shape: str) -> Array:
     return result.numpy()
 
 
-def same_length(**arrays: Array) -> None:
-    """Refuses arrays of different length."""
-    (first, expected), *others = arrays.items()
-    for name, value in others:
-        if len(value) != len(expected):
+def same_length(**columns: Sized | None) -> None:
+    """Refuses columns of different length."""
+    (first, size), *others = ((name, len(x)) for name, x in columns.items() if x is not None)
+    for name, other in others:
+        if other != size:
             raise ValueError(
-                f"`{first}` has {len(expected)} entries and `{name}` has {len(value)}; give one "
-                "for each."
+                f"`{first}` has {size} entries and `{name}` has {other}; give one for each."
             )
 
 
@@ -88,17 +86,17 @@ def by_name(value: object) -> dict[str, Any]:
 def mean_and_var(predicted: object) -> tuple[Tensor, Tensor]:
     """Mean and total variance of a prediction, of equal shape."""
     if isinstance(predicted, Prediction):
-        mean, var = predicted.mean, predicted.total_var
+        pair = predicted.mean, predicted.total_var
     elif isinstance(predicted, Moments):
-        mean, var = predicted.mean, predicted.var
+        pair = predicted.mean, predicted.var
     elif isinstance(predicted, (tuple, list)) and len(predicted) == 2:
-        mean, var = predicted
+        pair = predicted
     else:
         raise TypeError(
             f"A prediction was given as {type(predicted).__name__}; pass what `Uncertain` or "
             "`propagate` returns, or the pair `(mean, var)`; for several methods a dict of these."
         )
-    mean, var = tensor("mean", mean), variance("var", var)
+    mean, var = tensor("mean", pair[0]), variance("var", pair[1])
     if mean.shape != var.shape:
         raise ValueError(
             f"`mean` has shape {tuple(mean.shape)} and `var` has shape {tuple(var.shape)}; make "

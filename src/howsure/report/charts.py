@@ -18,7 +18,7 @@ from torch import Tensor
 
 from howsure import plots
 from howsure.fit import Fit
-from howsure.plots.canvas import label, legend, matplotlib, prepared, series
+from howsure.plots.canvas import finish, matplotlib, prepared, series
 from howsure.plots.theme import DARK, LIGHT, Theme
 from howsure.report.options import Levels
 from howsure.report.readings import short
@@ -176,8 +176,7 @@ def sweep_charts(
         ax.set_xticks(factors, [f"{factor:g}" for factor in factors], minor=False)
         ax.minorticks_off()
         ax.set_ylim(bottom=0)
-        label(ax, "noise std, in multiples of the stated one", unit)
-        legend(ax)
+        finish(ax, "noise std, in multiples of the stated one", unit)
 
     title = "Which noise fits the errors?"
     caption = (

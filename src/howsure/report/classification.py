@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure import metrics, plots
-from howsure.plots.canvas import label, legend, prepared, series
+from howsure.plots.canvas import finish, prepared, series
 from howsure.plots.theme import LIGHT
 from howsure.report import readings
 from howsure.report.cases import Case, Cases, number
@@ -88,9 +88,9 @@ def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
             for values in (made.entropy, made.wrong)
         )
         prepared(ax)
-        series(ax, entropy, wrong, 0, "wrong")
+        series(ax, entropy, wrong, 0, "wrong predictions")
         ax.set(xlim=(0, None), ylim=(0, 1))
-        label(ax, "entropy, in nats", "share wrong")
+        finish(ax, "entropy, in nats", "share wrong")
 
     def winning_probabilities(ax: Axes, made: Decisions) -> None:
         confidence, std, wrong = (t[chosen] for t in (made.confidence, made.std, made.wrong))
@@ -105,8 +105,7 @@ def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
             look = {"color": LIGHT.mark(mark).colour, "markersize": 3.5, "label": name}
             ax.plot(rank[where], confidence[where], marker, **look)
         ax.set_ylim(0, 1)
-        label(ax, "rank of the confidence", "probability")
-        legend(ax)
+        finish(ax, "rank of the confidence", "probability")
 
     curves = {
         "mean confidence": [float(made.confidence.mean()) for made in decided],

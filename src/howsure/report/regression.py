@@ -12,7 +12,6 @@ from torch import Tensor
 
 from howsure import metrics, plots
 from howsure.metrics.regression import PERCENT
-from howsure.plots.canvas import label
 from howsure.plots.theme import LIGHT
 from howsure.prediction import Prediction
 from howsure.report import readings
@@ -140,7 +139,7 @@ def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
         mean, data_var, model_var, target = (t.flatten()[chosen] for t in parts)
         rank = torch.arange(1, len(chosen) + 1)
         plots.bands(rank, Prediction(mean, data_var, model_var), truth=target, ax=ax)
-        label(ax, "rank of the target", "output")
+        ax.set(xlabel="rank of the target", ylabel="output")
 
     curves = {
         "predicted std": [float(outcome.var.mean().sqrt()) for outcome in outcomes],
