@@ -104,8 +104,8 @@ class Structure:
             clauses.append(f"neighbours correlate by {values}{axes}")
         if not clauses:
             return "elements vary independently, as far as these frames can tell"
-        names = " + ".join(_NAMES[type(part)] for part, _ in self.parts)
-        return f"{'; '.join(clauses)}: use the noise `correlated`, {names}"
+        names = [f"`{p.kind}`" if p.is_correlated else "independent noise" for p, _ in self.parts]
+        return f"{'; '.join(clauses)}: use the noise `correlated`, {' + '.join(names)}"
 
 
 _PLACES = {
@@ -113,12 +113,6 @@ _PLACES = {
     "channels": "each channel",
     "rows": "each row",
     "columns": "each column",
-}
-_NAMES: dict[type[Noise], str] = {
-    CommonMode: "`common_mode`",
-    Rows: "`rows`",
-    Blurred: "`blurred`",
-    Constant: "independent noise",
 }
 # Elements up to so many steps apart are neighbors; what those further apart share is an offset.
 _REACH = 3
