@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 # Options of version 0.1, and what takes their place.
 _RENAMED = {"fit_tau": "fit_residual_var"}
@@ -32,6 +34,16 @@ class HowsureWarning(UserWarning):
 
 class ExportError(ValueError):
     """The prediction cannot be exported as asked; the message says why and what to do."""
+
+
+def import_extra(name: str, need: str, extra: str = "cli") -> Any:
+    """A module of a package that an extra of howsure brings, or one sentence with the remedy."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise ImportError(
+            f"{need}, which is not installed: `pip install 'howsure[{extra}]'`."
+        ) from None
 
 
 def missing_packages(error: ImportError) -> ImportError:

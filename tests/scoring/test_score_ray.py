@@ -14,7 +14,7 @@ SETTINGS = {"batch": BATCH, "shard_rows": SHARD, "engine": "ray", "show_progress
 
 
 def test_without_ray_the_error_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"pip install 'howsure\[ray\]'"):
         predict_to_file(sure(), data(), tmp_path / "s.npz", **SETTINGS)
     assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from howsure.cli import options as o
 from howsure.cli.options import Option, option
 from howsure.cli.result import DONE, FAILED, Result, as_json
+from howsure.errors import import_extra
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -652,14 +653,9 @@ def rules(arguments: Namespace) -> Result:
 )
 def completion(arguments: Namespace) -> Result:
     """Prints a script that completes commands and options in your shell."""
-    try:
-        import shtab  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ImportError(
-            "Completion needs `shtab`, which is not installed: `pip install 'howsure[cli]'`."
-        ) from None
     from howsure.cli.program import build_parser, subparsers
 
+    shtab = import_extra("shtab", "Completion needs `shtab`")
     parser = build_parser()
     for subparser in subparsers(parser).values():
         for action in subparser._actions:

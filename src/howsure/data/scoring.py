@@ -11,7 +11,6 @@ belongs to other rows or another run, is computed again.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import math
@@ -23,6 +22,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -35,6 +35,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 from howsure.arrays import Columns, columns_of, flatten_columns, join_columns
 from howsure.data.identity import digest
 from howsure.data.reading.files import Inputs, Source
+from howsure.errors import import_extra
 from howsure.files import open_without_following, sealed, unsealed, write_atomically
 from howsure.progress import progress
 from howsure.trees import as_call, map_leaves
@@ -492,11 +493,8 @@ def _check_format(out: Path) -> None:
         )
     if out.is_dir():
         raise ValueError(f"`{out}` is a folder; give the name of a file.")
-    if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ImportError(
-            "Parquet files need `pyarrow`, which is not installed: `pip install 'howsure[cli]'`; "
-            "or write `.npz` or `.csv`."
-        )
+    if out.suffix == ".parquet":
+        import_extra("pyarrow", "Parquet files need `pyarrow`")
 
 
 def _check_width(out: Path, layout: Layout) -> None:
@@ -538,17 +536,15 @@ def _write_csv(shards: Shards, layout: Layout, rows: int, file: IO[bytes]) -> No
 
 def _write_parquet(shards: Shards, layout: Layout, rows: int, file: IO[bytes]) -> None:
     """A column per number, a row group per shard."""
-    import pyarrow as pa  # pyright: ignore[reportMissingImports]
-    import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
-
+    arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     writer = None
     for table in _tables(shards, layout):
         for name, values in table.items():
             # Few readers of Parquet know half precision.
             dtype = np.float32 if values.dtype == np.float16 else values.dtype
             table[name] = np.ascontiguousarray(values, dtype)
-        group = pa.table(table)
-        writer = writer or pq.ParquetWriter(file, group.schema)
+        group = arrow.table(table)
+        writer = writer or parquet.ParquetWriter(file, group.schema)
         writer.write_table(group)
     assert writer is not None
     writer.close()
@@ -571,11 +567,8 @@ def _on_ray(scorer: Scorer, shards: list[range], address: str | None) -> Iterato
     sends predictions back; this process writes them. A worker that dies is replaced and its shard
     computed again.
     """
-    if importlib.util.find_spec("ray") is None:
-        raise ImportError("This engine needs Ray: `pip install 'howsure[ray]'`.")
-    import ray  # pyright: ignore[reportMissingImports]
-    import ray.data  # pyright: ignore[reportMissingImports]
-
+    ray = import_extra("ray", 'engine="ray" needs `ray`', "ray")
+    datasets = import_extra("ray.data", 'engine="ray" needs `ray.data`', "ray")
     was_connected = ray.is_initialized()
     if not was_connected:
         # Workers on this machine find the modules that this process finds, the model's among them.
@@ -590,7 +583,7 @@ def _on_ray(scorer: Scorer, shards: list[range], address: str | None) -> Iterato
     try:
         shared = ray.put(scorer)  # held here, so that a new worker can fetch it as well
         cores = int(ray.cluster_resources().get("CPU", 1))
-        work = ray.data.from_items(
+        work = datasets.from_items(
             [{"start": rows.start, "stop": rows.stop} for rows in shards],
             override_num_blocks=len(shards),
         )
@@ -600,7 +593,7 @@ def _on_ray(scorer: Scorer, shards: list[range], address: str | None) -> Iterato
             fn_constructor_args=(shared,),
             batch_size=1,
             num_cpus=1,
-            compute=ray.data.ActorPoolStrategy(size=max(1, min(cores, len(shards)))),
+            compute=datasets.ActorPoolStrategy(size=max(1, min(cores, len(shards)))),
         )
         for row in rows_of_shards.iter_rows():
             if row["refusal"]:

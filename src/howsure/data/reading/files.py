@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from howsure.errors import import_extra
+
 # What a model takes: one tensor, several by position, or several by name. Rows come first.
 Inputs: TypeAlias = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 
@@ -554,19 +556,6 @@ def _parquet(path: Path) -> Any:
     parquet = import_extra("pyarrow.parquet", "Tables need `pyarrow`")
     with _readable(path, "is not a Parquet file"):
         return parquet.ParquetFile(path)
-
-
-# --- Packages and their errors ----------------------------------------------------------------
-
-
-def import_extra(name: str, need: str) -> Any:
-    """A package of `howsure[cli]`, or one sentence with the line that installs it."""
-    try:
-        return import_module(name)
-    except ImportError:
-        raise ImportError(
-            f"{need}, which is not installed: `pip install 'howsure[cli]'`."
-        ) from None
 
 
 @contextmanager

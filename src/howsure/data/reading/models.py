@@ -17,7 +17,7 @@ from textwrap import shorten
 import torch
 from torch import Tensor, nn
 
-from howsure.data.reading.files import import_extra
+from howsure.errors import import_extra
 from howsure.files import check_trusted, check_unpacked_size
 
 # Where training scripts put the weights: the released one uses "net".
