@@ -235,7 +235,7 @@ def test_gallery_refuses():
         plots.gallery(torch.rand(2, 2, 4, 4), [1, 2])
 
 
-def test_more_sources_than_colours_still_differ(ax):
+def test_more_sources_than_colors_still_differ(ax):
     plots.budget_bars(budget(sources=9), top=9, ax=ax)
     looks = {(c.patches[0].get_facecolor(), c.patches[0].get_hatch()) for c in ax.containers}
     assert len(looks) == 9 > len(LIGHT.marks)

@@ -1,4 +1,4 @@
-"""The style: readable without colour, in the light and in the dark, and only where asked."""
+"""The style: readable without color, in the light and in the dark, and only where asked."""
 
 import itertools
 import subprocess
@@ -17,9 +17,9 @@ from plots.reading import drawn
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 
 
-def luminance(colour):
+def luminance(color):
     """Relative luminance (WCAG 2.1)."""
-    rgb = np.array(to_rgb(colour))
+    rgb = np.array(to_rgb(color))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
@@ -30,23 +30,23 @@ def contrast(first, second):
 
 
 @THEMES
-def test_series_differ_without_colour(theme):
+def test_series_differ_without_color(theme):
     marks = [theme.mark(i) for i in range(12)]
     for one, other in itertools.combinations(marks[:6], 2):
         assert one.line != other.line and one.marker != other.marker and one.hatch != other.hatch
-    looks = {(m.colour, str(m.line), m.marker, m.hatch) for m in marks}
+    looks = {(m.color, str(m.line), m.marker, m.hatch) for m in marks}
     assert len(looks) == 12
 
 
 @THEMES
 def test_everything_stands_out_from_the_background(theme):
     assert contrast(theme.ink, theme.background) > 12
-    assert min(contrast(mark.colour, theme.background) for mark in theme.marks) > 2
+    assert min(contrast(mark.color, theme.background) for mark in theme.marks) > 2
 
 
 @THEMES
 def test_the_scale_gets_monotonously_farther_from_the_background(theme):
-    ratios = [contrast(colour[:3], theme.background) for colour in theme.scale.colors]
+    ratios = [contrast(color[:3], theme.background) for color in theme.scale.colors]
     assert (np.diff(ratios) > 0).all()
     assert ratios[0] > 1.5 and ratios[-1] > 10
 

@@ -118,8 +118,8 @@ def test_what_is_no_picture():
     assert as_images(torch.zeros(4, 2, 8, 8)) is None
     assert as_images(torch.zeros(4, 8)) is None
     assert as_images("images") is None
-    normalised = as_images(torch.tensor([-2.0, 2.0]).reshape(2, 1, 1, 1).expand(2, 1, 2, 2))
-    assert normalised is not None and float(normalised.max()) == 1 and float(normalised.min()) == 0
+    normalized = as_images(torch.tensor([-2.0, 2.0]).reshape(2, 1, 1, 1).expand(2, 1, 2, 2))
+    assert normalized is not None and float(normalized.max()) == 1 and float(normalized.min()) == 0
 
 
 def test_no_predictions():

@@ -78,7 +78,7 @@ def confidence(
         x, y, share = (column[curve.fraction > 0].numpy() for column in curve)
         series(ax, x, y, index, titled(name, f"ECE {error:.3f}"))
         mark = theme.mark(index)
-        look = {"marker": mark.marker, "color": mark.colour, "zorder": 3, "clip_on": False}
+        look = {"marker": mark.marker, "color": mark.color, "zorder": 3, "clip_on": False}
         ax.scatter(x, y, s=20 + 180 * share, **look)
     ax.set(xlim=(0, 1.02), ylim=(0, 1.02), aspect="equal")
     return finish(ax, "confidence", "accuracy")
@@ -150,7 +150,7 @@ def sparsification(
         series(ax, removed, remaining, index, titled(name, f"AUSE {area:.3g}"))
         # The best possible order; it is the same for all methods if their error is.
         if index == 0 or not shared:
-            color = theme.ink if shared else theme.mark(index).colour
+            color = theme.ink if shared else theme.mark(index).color
             look = {"color": color, "linewidth": 1, "linestyle": (0, (1, 1))}
             ax.plot(removed, oracle, **look, label=None if index else "oracle")
         if len(curves) == 1:

@@ -1,13 +1,12 @@
-"""Where plots are drawn: Axes, their labels, legends and colour bars."""
+"""Where plots are drawn: Axes, their labels, legends and color bars."""
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from howsure.plots.theme import NORMAL, SMALL, Theme, current, dress
+from howsure.plots.theme import NORMAL, SMALL, Theme, current, dress, matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,17 +16,6 @@ if TYPE_CHECKING:
     from howsure.plots.values import Array
 
 _CROWDED = 10_000
-
-
-def matplotlib() -> ModuleType:
-    """Matplotlib, or an error that says how to get it."""
-    try:
-        import matplotlib
-    except ModuleNotFoundError as missing:
-        raise ImportError(
-            f"Plots need matplotlib ({missing}); run `pip install 'howsure[plots]'`."
-        ) from missing
-    return matplotlib
 
 
 def new_figure(size: tuple[float, float]) -> Figure:
@@ -71,8 +59,8 @@ def finish(ax: Axes, x: str, y: str, **legend: Any) -> Axes:
     return ax
 
 
-def colour_bar(ax: Axes, drawn: ScalarMappable, name: str) -> None:
-    """A scale for the colours of what was drawn."""
+def color_bar(ax: Axes, drawn: ScalarMappable, name: str) -> None:
+    """A scale for the colors of what was drawn."""
     theme = current()
     bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.85)
     bar.set_label(name, color=theme.ink, fontsize=NORMAL)
@@ -83,13 +71,13 @@ def colour_bar(ax: Axes, drawn: ScalarMappable, name: str) -> None:
 def series(ax: Axes, x: Array, y: Array, index: int, name: str) -> None:
     """The line of one method, with a marker at about ten of its points."""
     mark = current().mark(index)
-    look = {"color": mark.colour, "linestyle": mark.line, "marker": mark.marker, "markersize": 5}
+    look = {"color": mark.color, "linestyle": mark.line, "marker": mark.marker, "markersize": 5}
     ax.plot(x, y, **look, markevery=max(1, len(x) // 10), label=name)
 
 
 def fill(ax: Axes, x: Array, low: Array, high: Array, index: int, **look: Any) -> None:
     """A pale area in the color of one method."""
-    color = current().mark(index).colour
+    color = current().mark(index).color
     ax.fill_between(x, low, high, **{"facecolor": color, "alpha": 0.25, "linewidth": 0, **look})
 
 

@@ -75,11 +75,11 @@ def bands(
     name = "sensor's noise (data)" if split else "total"
     fill(ax, x, mean - inner, mean + inner, 0, alpha=0.4, label=name)
     if split:
-        edge = {"edgecolor": theme.mark(1).colour, "hatch": "////", "linewidth": 0.8}
+        edge = {"edgecolor": theme.mark(1).color, "hatch": "////", "linewidth": 0.8}
         ring = {"facecolor": "none", **edge}
         ax.fill_between(x, mean + inner, mean + outer, label="added by the model", **ring)
         ax.fill_between(x, mean - outer, mean - inner, **ring)
-    ax.plot(x, mean, color=theme.mark(0).colour, linewidth=1.8, label="mean")
+    ax.plot(x, mean, color=theme.mark(0).color, linewidth=1.8, label="mean")
     if values is not None:
         ax.plot(at, values, "o", color=theme.ink, markersize=3, alpha=0.7, label="truth")
     return finish(ax, "x", "prediction", title=f"{100 * level:g} % bands")
@@ -172,7 +172,7 @@ def nll_vs_samples(
             fill(ax, counts[order], mean - std, mean + std, index)
     for index, (name, level) in enumerate(levels.items(), start=len(curves)):
         mark = theme.mark(index)
-        ax.axhline(level, color=mark.colour, linestyle=mark.line, label=name)
+        ax.axhline(level, color=mark.color, linestyle=mark.line, label=name)
     ax.set_xscale("log")
     ax.set_xticks(counts, [f"{count:g}" for count in counts], minor=False)
     ax.minorticks_off()
@@ -205,16 +205,16 @@ def rate_search(
     ax, theme = prepared(ax)
     mark, best = theme.mark(0), theme.mark(1)
     fill(ax, rates, nll - error, nll + error, 0, label="± standard error")
-    ax.plot(rates, nll, color=mark.colour, marker=mark.marker, markersize=4, label="NLL")
+    ax.plot(rates, nll, color=mark.color, marker=mark.marker, markersize=4, label="NLL")
     if isinstance(fit.rate, tuple):
         name = f"a rate for each site, {min(fit.rate):.3g} to {max(fit.rate):.3g}"
-        ax.axhline(fit.best_nll, color=best.colour, linestyle=best.line, label=name)
+        ax.axhline(fit.best_nll, color=best.color, linestyle=best.line, label=name)
     else:
         # In closed form the best rate can lie between two that were tried.
         at_best = fit.nll[fit.rates.index(fit.rate)] if fit.rate in fit.rates else fit.best_nll
         star = {"marker": "*", "markersize": 15, "linestyle": "none", "markeredgecolor": theme.ink}
         name = f"best rate {fit.rate:.3g}"
-        ax.plot(fit.rate, at_best, color=best.colour, **star, zorder=4, label=name)
+        ax.plot(fit.rate, at_best, color=best.color, **star, zorder=4, label=name)
     positive = rates[rates > 0]
     if len(positive) == len(rates):
         ax.set_xscale("log")

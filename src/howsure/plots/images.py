@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from howsure.plots.canvas import colour_bar, frame, new_figure, prepared
+from howsure.plots.canvas import color_bar, frame, new_figure, prepared
 from howsure.plots.theme import NORMAL, SMALL, Theme, current
 from howsure.plots.values import Array, array, same_length, tensor, variance
 
@@ -35,14 +35,14 @@ def heatmap(
     """Axes with an image and, beside it or over it, the variance of each pixel.
 
     Args:
-        image: Gray or colour; whole numbers from 0 to 255, or real numbers, which are stretched
+        image: Gray or color; whole numbers from 0 to 255, or real numbers, which are stretched
             to [0, 1] if they leave it.
         var: Variance of each pixel, for example `budget.heatmap()[i, k]` or the variance of a
             depth map; channels are added up. A budget's pixels are estimates and can be slightly
             negative by chance, which is drawn as 0.
         overlay: Lay the variance over the image in gray, with a line around the pixels at or
             above half of the largest; otherwise both stand side by side.
-        label: What the colours show.
+        label: What the colors show.
         ax: Where to draw; by default a new figure.
     """
     pixels, heat = picture("image", image), _per_pixel(var)
@@ -65,7 +65,7 @@ def heatmap(
         ax.set(xlim=(0, right), ylim=(height, 0))
     frame(ax)
     ax.spines[:].set_visible(overlay)
-    colour_bar(ax, drawn, label)
+    color_bar(ax, drawn, label)
     return ax
 
 
@@ -77,7 +77,7 @@ def flow_arrows(
     every: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Axes with an image and arrows of its flow, coloured by their std.
+    """Axes with an image and arrows of its flow, colored by their std.
 
     The std of an arrow is that of its end point, sqrt(var_right + var_down). The longest arrow
     reaches 1.5 times as far as the next one; the words below tell how long it is in pixels.
@@ -113,7 +113,7 @@ def flow_arrows(
     drawn.set_clim(0, float(std.max()) or 1)
     frame(ax)
     ax.set_xlabel(f"longest arrow: {longest:.3g} pixels", fontsize=SMALL)
-    colour_bar(ax, drawn, "std of the flow (pixels)")
+    color_bar(ax, drawn, "std of the flow (pixels)")
     return ax
 
 
@@ -164,7 +164,7 @@ def gallery(
             frame(ax)
             caption = "" if captions is None else str(captions[i])
             if not right[i]:
-                ax.spines[:].set(color=theme.mark(1).colour, linewidth=3)
+                ax.spines[:].set(color=theme.mark(1).color, linewidth=3)
                 caption = f"{caption} (wrong)" if caption else "wrong"
             ax.set_title(caption, fontsize=SMALL, color=theme.ink)
             ax.set_xlabel(f"{label} {values[i]:.3g}", fontsize=SMALL)
@@ -230,6 +230,6 @@ def _draw_borders(ax: Axes, theme: Theme, inside: NDArray[np.bool_]) -> None:
     rows, columns = np.nonzero(framed[1:-1, 1:] != framed[1:-1, :-1])
     down = np.stack([[columns, rows], [columns, rows + 1]], axis=0)
     strokes = np.concatenate([across, down], axis=2).transpose(2, 0, 1)
-    for colour, width in ((theme.ink, 3.0), (theme.background, 1.2)):
-        lines = LineCollection(list(strokes), colors=colour, linewidths=width, capstyle="round")
+    for color, width in ((theme.ink, 3.0), (theme.background, 1.2)):
+        lines = LineCollection(list(strokes), colors=color, linewidths=width, capstyle="round")
         ax.add_collection(lines, autolim=False)

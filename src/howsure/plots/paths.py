@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from howsure.plots.canvas import colour_bar, finish, prepared
+from howsure.plots.canvas import color_bar, finish, prepared
 from howsure.plots.values import Array, array, same_length, tensor, variance
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def trajectory(
     trusted: object = None,  # (n,), bool
     ax: Axes | None = None,
 ) -> Axes:
-    """Axes with a path coloured by its std, 95 % ellipses, and the spans that were rejected.
+    """Axes with a path colored by its std, 95 % ellipses, and the spans that were rejected.
 
     The std of a point is sqrt((var_x + var_y) / 2), and the line grows with it.
 
@@ -75,12 +75,12 @@ def trajectory(
     ax.update_datalim(points)
     if not passed.all():
         # A light cross on a dark one is seen on any line.
-        cross = {"marker": "X", "color": theme.mark(1).colour, "s": 60, "linewidths": 0.9}
+        cross = {"marker": "X", "color": theme.mark(1).color, "s": 60, "linewidths": 0.9}
         style = {**cross, "edgecolors": theme.background, "zorder": 4, "label": "rejected"}
         ax.scatter(*points[~passed].T, **style)
     ax.autoscale_view()
     ax.set_aspect("equal", adjustable="datalim")
-    colour_bar(ax, lines, "std")
+    color_bar(ax, lines, "std")
     return finish(ax, "x", "y")
 
 

@@ -70,7 +70,7 @@ def budget_bars(
     left = np.zeros(len(names))
     for index, (source, part) in enumerate(parts):
         mark = theme.mark(index)
-        color, hatch = (theme.muted, "--") if index == top else (mark.colour, mark.hatch)
+        color, hatch = (theme.muted, "--") if index == top else (mark.color, mark.hatch)
         for bar in ax.barh(range(len(part)), part.numpy(), 0.7, left, label=source):
             bar.set(facecolor=color, hatch=hatch, edgecolor=theme.background, linewidth=0.8)
         left = left + part.numpy()

@@ -1,6 +1,6 @@
-"""How all plots look: one light and one dark theme, for any colour vision and without colour.
+"""How all plots look: one light and one dark theme, for any color vision and without color.
 
-The colours are those of Okabe and Ito (2008). Every series has a line style, a marker and a hatch
+The colors are those of Okabe and Ito (2008). Every series has a line style, a marker and a hatch
 of its own as well, so that a plot can be read in black and white.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _HATCHES = ("", "//", "..", "\\\\", "xx", "oo")
 class Mark:
     """How one series is drawn; no two marks of a theme share a line, a marker or a hatch."""
 
-    colour: str
+    color: str
     line: object  # a name, or matplotlib's (offset, dashes)
     marker: str
     hatch: str
@@ -37,7 +38,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of a plot.
+    """The colors of a plot.
 
     Attributes:
         background: Behind everything.
@@ -56,14 +57,14 @@ class Theme:
     shades: tuple[float, float]
 
     def mark(self, index: int) -> Mark:
-        """The mark of a series; beyond the last mark, the same colours with another look."""
+        """The mark of a series; beyond the last mark, the same colors with another look."""
         count = len(self.marks)
         look = self.marks[(index + index // count) % count]
-        return replace(look, colour=self.marks[index % count].colour)
+        return replace(look, color=self.marks[index % count].color)
 
     @property
     def scale(self) -> ListedColormap:
-        """Colours of a quantity, whose luminance changes in one direction only."""
+        """Colors of a quantity, whose luminance changes in one direction only."""
         import numpy as np
         from matplotlib import colormaps
         from matplotlib.colors import ListedColormap
@@ -73,19 +74,14 @@ class Theme:
     @property
     def settings(self) -> dict[str, str]:
         """The same for matplotlib's `rc_context`, for figures that are made inside it."""
-        text: tuple[str, ...] = (
-            "text.color",
-            "axes.labelcolor",
-            "axes.edgecolor",
-            "xtick.color",
-            "ytick.color",
-        )
-        ground: tuple[str, ...] = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
-        return {**dict.fromkeys(text, self.ink), **dict.fromkeys(ground, self.background)}
+        text = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+        ground = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+        colors: dict[str, str] = dict.fromkeys(text, self.ink)
+        return colors | dict.fromkeys(ground, self.background)
 
 
-def _marks(*colours: str) -> tuple[Mark, ...]:
-    return tuple(map(Mark, colours, _LINES, _MARKERS, _HATCHES))
+def _marks(*colors: str) -> tuple[Mark, ...]:
+    return tuple(map(Mark, colors, _LINES, _MARKERS, _HATCHES))
 
 
 # Yellow vanishes on white and blue on black.
@@ -107,11 +103,20 @@ DARK = Theme(
 _chosen: ContextVar[Theme | None] = ContextVar("theme", default=None)
 
 
+def matplotlib() -> ModuleType:
+    """Matplotlib, or an error that says how to get it."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError as missing:
+        raise ImportError(
+            f"Plots need matplotlib ({missing}); run `pip install 'howsure[plots]'`."
+        ) from missing
+    return matplotlib
+
+
 @contextmanager
 def style(*, dark: bool = False) -> Iterator[Theme]:
     """The theme of all plots inside a `with` block; make the figure inside it as well."""
-    from howsure.plots.canvas import matplotlib
-
     theme = DARK if dark else LIGHT
     token = _chosen.set(theme)
     try:

@@ -59,12 +59,16 @@ class Cases:
 
     def galleries(self, count: int, images: Tensor | None) -> tuple[Gallery, ...]:
         """The surest, the least sure and the worst cases."""
-        if images is not None:
-            images = _checked_images(images, len(self.error))
+        pictures, total = as_images(images), len(self.error)
+        if images is not None and (pictures is None or len(pictures) != total):
+            raise ValueError(
+                f"`images` has shape {tuple(images.shape)}; give {total} images of shape (1 or 3, "
+                "height, width) in floating point, one for each input."
+            )
 
         def card(i: int) -> Card:
             name, _, lines = self.describe(i)
-            picture = "" if images is None else data_uri(images[i])
+            picture = "" if pictures is None else data_uri(pictures[i])
             return Card(name, lines, picture, bool(self.wrong[i]))
 
         by_doubt = self.doubt.argsort(stable=True)
@@ -82,16 +86,6 @@ class Cases:
 def number(value: float) -> Cell:
     """A cell with one number."""
     return Cell(short(value), value)
-
-
-def _checked_images(images: Tensor, count: int) -> Tensor:
-    pictures = as_images(images)
-    if pictures is None or len(pictures) != count:
-        raise ValueError(
-            f"`images` has shape {tuple(images.shape)}; give {count} images of shape (1 or 3, "
-            "height, width) in floating point, one for each input."
-        )
-    return pictures
 
 
 def as_images(images: object) -> Tensor | None:

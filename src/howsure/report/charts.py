@@ -18,8 +18,8 @@ from torch import Tensor
 
 from howsure import plots
 from howsure.fit import Fit
-from howsure.plots.canvas import finish, matplotlib, prepared, series
-from howsure.plots.theme import DARK, LIGHT, Theme
+from howsure.plots.canvas import finish, prepared, series
+from howsure.plots.theme import DARK, LIGHT, Theme, matplotlib
 from howsure.report.options import Levels
 from howsure.report.readings import short
 from howsure.report.values import Chart
@@ -118,7 +118,7 @@ def _svg(ax: Axes) -> str:
 
 def _colors(theme: Theme) -> dict[str, str]:
     """The colors of a theme by the variables of the page that stand for them."""
-    marks = {f"--mark-{k}": mark.colour.lower() for k, mark in enumerate(theme.marks)}
+    marks = {f"--mark-{k}": mark.color.lower() for k, mark in enumerate(theme.marks)}
     return {"--paper": theme.background, "--ink": theme.ink, "--faint": theme.muted, **marks}
 
 
@@ -169,7 +169,7 @@ def sweep_charts(
         for k, (name, values) in enumerate(curves.items()):
             series(ax, factors, torch.tensor(values).numpy(), k, name)
             (diamond,) = ax.plot(factors[index], values[index], "D", markersize=9)
-            diamond.set(color=LIGHT.mark(3).colour, markerfacecolor="none")
+            diamond.set(color=LIGHT.mark(3).color, markerfacecolor="none")
             diamond.set_label("" if k else "this level")
         if factors.min() > 0:
             ax.set_xscale("log")

@@ -30,8 +30,8 @@ _GROUPS = 10
 
 def numbers(outcome: Outcome) -> list[Metric]:
     """The numbers with their readings, the most telling first."""
-    made, inputs = outcome.decisions, len(outcome.mean)
-    rows, target, wrong = made.probabilities, made.target, made.wrong
+    decisions, inputs = outcome.decisions, len(outcome.mean)
+    rows, target, wrong = decisions.probabilities, decisions.target, decisions.wrong
     classes, accuracy = rows.shape[1], metrics.accuracy(rows, target)
 
     def finds_errors(name: str, uncertainty: Tensor) -> Metric:
@@ -41,7 +41,7 @@ def numbers(outcome: Outcome) -> list[Metric]:
     def order(ause: float) -> str:
         return readings.order(ause, float(metrics.ause(wrong, torch.zeros_like(wrong))))
 
-    ause = partial(metrics.ause, wrong, made.entropy)
+    ause = partial(metrics.ause, wrong, decisions.entropy)
     ece = partial(metrics.ece, rows, target)
     nll = partial(metrics.categorical_nll, rows, target)
     brier = partial(metrics.brier, rows, target, reduction="sum")
@@ -49,51 +49,53 @@ def numbers(outcome: Outcome) -> list[Metric]:
         metric("Accuracy", lambda: accuracy, readings.accuracy, form=percent),
         metric(
             "Mean confidence",
-            made.confidence.mean,
+            decisions.confidence.mean,
             readings.confidence,
             float(accuracy),
             inputs,
             form=percent,
         ),
-        finds_errors("entropy", made.entropy),
-        finds_errors("std", made.std),
+        finds_errors("entropy", decisions.entropy),
+        finds_errors("std", decisions.std),
         metric("AUSE, by entropy", ause, order),
         metric("ECE, 15 bins", ece, readings.gap, form=percent),
         metric("NLL of the class", nll, readings.log_loss, classes),
         metric("Brier score, sum over classes", brier, readings.brier, classes),
         metric(
             "One-hot NLL, mean over classes",
-            partial(metrics.one_hot_nll, rows, made.var, target),
+            partial(metrics.one_hot_nll, rows, decisions.var, target),
             "The likelihood by which the paper compares methods; lower is better.",
         ),
-        metric("Mean std of the winning probability", made.std.mean, readings.winning_std),
+        metric("Mean std of the winning probability", decisions.std.mean, readings.winning_std),
         data_share(outcome),
     ]
 
 
 def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
     """The charts by question, each at every level."""
-    decided = [outcome.decisions for outcome in outcomes]
-    order = decided[levels.start].confidence.argsort(stable=True)
+    by_level = [outcome.decisions for outcome in outcomes]
+    order = by_level[levels.start].confidence.argsort(stable=True)
     chosen = order[evenly_spaced(len(order))]
     groups = min(_GROUPS, len(order))
 
-    def reliability(ax: Axes, made: Decisions) -> None:
-        plots.confidence(made.probabilities, made.target, ax=ax)
+    def reliability(ax: Axes, decisions: Decisions) -> None:
+        plots.confidence(decisions.probabilities, decisions.target, ax=ax)
 
-    def wrong_by_entropy(ax: Axes, made: Decisions) -> None:
-        parts = made.entropy.argsort(stable=True).tensor_split(groups)
+    def wrong_by_entropy(ax: Axes, decisions: Decisions) -> None:
+        parts = decisions.entropy.argsort(stable=True).tensor_split(groups)
         entropy, wrong = (
             torch.stack([values[part].mean() for part in parts]).numpy()
-            for values in (made.entropy, made.wrong)
+            for values in (decisions.entropy, decisions.wrong)
         )
         prepared(ax)
         series(ax, entropy, wrong, 0, "wrong predictions")
         ax.set(xlim=(0, None), ylim=(0, 1))
         finish(ax, "entropy, in nats", "share wrong")
 
-    def winning_probabilities(ax: Axes, made: Decisions) -> None:
-        confidence, std, wrong = (t[chosen] for t in (made.confidence, made.std, made.wrong))
+    def winning_probabilities(ax: Axes, decisions: Decisions) -> None:
+        confidence, std, wrong = (
+            t[chosen] for t in (decisions.confidence, decisions.std, decisions.wrong)
+        )
         rank = torch.arange(1, len(chosen) + 1)
         low, high = ((confidence + s * 1.96 * std).clamp(0, 1) for s in (-1, 1))
         prepared(ax)
@@ -102,14 +104,14 @@ def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
             ("right", wrong == 0, 2, "o"),
             ("wrong", wrong == 1, 1, "x"),
         ):
-            look = {"color": LIGHT.mark(mark).colour, "markersize": 3.5, "label": name}
+            look = {"color": LIGHT.mark(mark).color, "markersize": 3.5, "label": name}
             ax.plot(rank[where], confidence[where], marker, **look)
         ax.set_ylim(0, 1)
         finish(ax, "rank of the confidence", "probability")
 
     curves = {
-        "mean confidence": [float(made.confidence.mean()) for made in decided],
-        "accuracy": [float(1 - made.wrong.mean()) for made in decided],
+        "mean confidence": [float(decisions.confidence.mean()) for decisions in by_level],
+        "accuracy": [float(1 - decisions.wrong.mean()) for decisions in by_level],
     }
     return [
         draw_levels(
@@ -118,10 +120,13 @@ def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
             "How often the predicted class is right, for predictions of equal confidence. Below "
             "the diagonal the network is too sure, above it too unsure.",
             reliability,
-            decided,
+            by_level,
         ),
         sparsification_charts(
-            [(made.wrong, {"by entropy": made.entropy, "by std": made.std}) for made in decided],
+            [
+                (decisions.wrong, {"by entropy": decisions.entropy, "by std": decisions.std})
+                for decisions in by_level
+            ],
             "Share of wrong predictions",
         ),
         draw_levels(
@@ -130,7 +135,7 @@ def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
             f"Predictions in {groups} groups of equal size, by the entropy of their "
             "probabilities. The curve should rise.",
             wrong_by_entropy,
-            decided,
+            by_level,
         ),
         draw_levels(
             "bands",
@@ -138,7 +143,7 @@ def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
             f"Probability of the predicted class for {len(chosen)} predictions, sorted by it at "
             "the stated noise, with its 95 % interval.",
             winning_probabilities,
-            decided,
+            by_level,
         ),
         *sweep_charts(levels, curves, "share of 1"),
     ]
@@ -146,17 +151,20 @@ def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
 
 def cases(outcome: Outcome, options: Options) -> Cases:
     """Every input with its class; a dense output has many, whose numbers are averaged."""
-    inputs, made = len(outcome.mean), outcome.decisions
+    inputs, decisions = len(outcome.mean), outcome.decisions
     classes, names = options.output_names(outcome.mean.shape[1]), options.input_names(inputs)
     confidence, std, doubt, wrong = (
-        t.reshape(inputs, -1).mean(1) for t in (made.confidence, made.std, made.entropy, made.wrong)
+        t.reshape(inputs, -1).mean(1)
+        for t in (decisions.confidence, decisions.std, decisions.entropy, decisions.wrong)
     )
 
-    def written(labels: Tensor) -> str:
+    def label(labels: Tensor) -> str:
         return classes[int(labels[0])] if len(labels) == 1 else "several"
 
     def describe(i: int) -> Case:
-        says, truth = (written(t.reshape(inputs, -1)[i]) for t in (made.choice, made.target))
+        says, truth = (
+            label(t.reshape(inputs, -1)[i]) for t in (decisions.choice, decisions.target)
+        )
         share = float(wrong[i])
         result = {0.0: "right", 1.0: "wrong"}.get(share, f"{percent(share)} wrong")
         numbers = [float(t[i]) for t in (confidence, std, doubt)]

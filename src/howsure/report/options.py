@@ -39,14 +39,10 @@ class Levels:
         if len(self.factors) == 1:
             return "one"
         multiples = ", ".join(f"{factor:g}" for factor in self.factors)
+        where = "assumed by the method; the inputs stay as they are"
         if self.added:
-            return (
-                f"{multiples} times the sensor's std, added to the inputs and assumed by the method"
-            )
-        return (
-            f"{multiples} times the sensor's std, assumed by the method; the inputs stay as they "
-            "are"
-        )
+            where = "added to the inputs and assumed by the method"
+        return f"{multiples} times the sensor's std, {where}"
 
 
 @dataclass(frozen=True, eq=False)

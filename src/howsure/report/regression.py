@@ -194,13 +194,13 @@ def cases(outcome: Outcome, options: Options) -> Cases:
     sizes = {"error": error, "std": std, "error / std": surprise}
     sizes |= {"data std": data_std, "model std": model_std}
 
-    def written(values: Tensor) -> Cell:
+    def cell(values: Tensor) -> Cell:
         if len(values) > _WRITTEN:
             return number(float(values.mean()))
         return Cell(", ".join(short(v) for v in values.tolist()), float(values.mean()))
 
     def describe(i: int) -> Case:
-        says, truth = written(mean[i]), written(target[i])
+        says, truth = cell(mean[i]), cell(target[i])
         numbers = [number(float(size[i])) for size in sizes.values()]
         lines = (f"{says.text} ± {numbers[1].text}", f"target {truth.text}")
         row = (Cell(names[i], float(i)), says, truth, *numbers)
