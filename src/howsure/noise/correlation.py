@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -198,7 +199,8 @@ class Pattern(Noise):
 
     def root(self, x: Tensor, batch_dim: int | None = 0) -> Root:
         """Std times the pattern."""
-        self(x)  # an error in one sentence if the std does not broadcast to the input
+        if isinstance(self.std, Tensor):
+            self(x)  # an error in one sentence if the std does not broadcast to the input
         std = batch_first(like(self.std, widen(x)), x, batch_dim)
         return self.pattern(x, batch_dim).times(std)
 
@@ -238,7 +240,7 @@ class Blurred(Pattern):
         super().__post_init__()
         is_number = np.ndim(self.kernel) == 0
         self._convert("kernel", positive=is_number, signed=not is_number)
-        weights = self._weights()
+        weights = self._weights
         if not 1 <= weights.dim() <= 3 or not weights.numel():
             raise ValueError(
                 f"`kernel` has shape {tuple(weights.shape)}; give a number (a Gaussian of that "
@@ -250,6 +252,7 @@ class Blurred(Pattern):
                 "many."
             )
 
+    @functools.cached_property
     def _weights(self) -> Tensor:
         """The kernel; a Gaussian of norm 1 if it is a number."""
         if isinstance(self.kernel, Tensor) and self.kernel.dim():
@@ -265,11 +268,11 @@ class Blurred(Pattern):
 
     def var_at(self, x: Tensor) -> Tensor:
         """std**2 times the sum of the squared weights."""
-        return super().var_at(x) * like(self._weights(), x).square().sum()
+        return super().var_at(x) * like(self._weights, x).square().sum()
 
     def pattern(self, x: Tensor, batch_dim: int | None) -> Root:
         """White noise that reaches beyond the image: the variance is the same everywhere."""
-        shape, weights = input_shape(x, batch_dim), self._weights()
+        shape, weights = input_shape(x, batch_dim), self._weights
         last = tuple(range(-weights.dim(), 0))
         axes = [input_axis(axis, x, batch_dim) for axis in self.axes or last]
         if len(set(axes)) < len(axes):
