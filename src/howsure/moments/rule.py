@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -79,7 +79,7 @@ class Sample:
         self.kwargs = kwargs
 
 
-Samples = Iterable[Sample] | Callable[[Draw], Iterable[Sample]]
+Samples = Sequence[Sample] | Callable[[Draw], Iterable[Sample]]
 
 one_of_each_shape = [
     Sample(normal(7)),
