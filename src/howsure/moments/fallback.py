@@ -15,8 +15,16 @@ import torch
 from torch import Tensor
 
 from howsure.errors import NoRuleError
-from howsure.moments.value import Args, Kwargs, Moments, Target, variance_dtype
-from howsure.private_torch import functorch, pytree
+from howsure.moments.value import (
+    Args,
+    Kwargs,
+    Moments,
+    Target,
+    leaves_of,
+    substitute,
+    variance_dtype,
+)
+from howsure.private_torch import functorch
 from howsure.trees import has_values
 
 Fallback = Callable[[Target, Args, Kwargs], object]
@@ -37,35 +45,32 @@ class RandomCall:
 
     def __init__(self, func: Target, args: Args, kwargs: Kwargs) -> None:
         self.func = func
-        self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
-        self.positions = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Moments)]
-        self.means: Tensors = tuple(self.leaves[i].mean for i in self.positions)
-        self.variances: Tensors = tuple(self.leaves[i].var for i in self.positions)
+        self.arguments = (args, kwargs)
+        random: list[Moments] = list(leaves_of(self.arguments, Moments))
+        self.means: Tensors = tuple(moments.mean for moments in random)
+        self.variances: Tensors = tuple(moments.var for moments in random)
 
     def result(self, *values: Tensor) -> object:
         """What the operation returns for these values of its random arguments."""
-        leaves = list(self.leaves)
-        for position, value in zip(self.positions, values, strict=True):
-            leaves[position] = value.clone()  # an operation in place must not change the mean
-        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        copies = (value.clone() for value in values)  # an operation in place must not change them
+        args, kwargs = substitute(self.arguments, Moments, lambda _: next(copies))
         return self.func(*args, **kwargs)
 
     def floats(self, *values: Tensor) -> Tensors:
         """The floating-point tensors among the results."""
-        leaves = pytree.tree_leaves(self.result(*values))
-        if any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in leaves):
+        leaves = list(leaves_of(self.result(*values), Tensor))
+        if any(leaf.is_complex() for leaf in leaves):
             raise NoRuleError("Its result is complex, and howsure carries real variances only.")
-        return tuple(leaf for leaf in leaves if _is_float(leaf))
+        return tuple(leaf for leaf in leaves if leaf.dtype.is_floating_point)
 
     def with_moments(self, means: Sequence[Tensor], variances: Sequence[Tensor]) -> object:
         """The result's structure with moments; integers and masks stay as they are at the mean."""
         moments = map(Moments, means, variances)
-        result = self.result(*self.means)
-        return pytree.tree_map(lambda leaf: next(moments) if _is_float(leaf) else leaf, result)
 
+        def carry(leaf: Tensor) -> Moments | Tensor:
+            return next(moments) if leaf.dtype.is_floating_point else leaf
 
-def _is_float(leaf: object) -> bool:
-    return isinstance(leaf, Tensor) and leaf.dtype.is_floating_point
+        return substitute(self.result(*self.means), Tensor, carry)
 
 
 def linearise(func: Target, args: Args, kwargs: Kwargs) -> object:

@@ -12,9 +12,8 @@ from typing import Any
 
 from howsure.moments.interpreter import Gaussian, RuleInterpreter
 from howsure.moments.rule import Kind, Rule, Target
-from howsure.moments.value import Args, Kwargs, Moments
+from howsure.moments.value import Args, Kwargs, Moments, leaves_of
 from howsure.operations import CallSites
-from howsure.private_torch import pytree
 
 # Elements of means and variances that are kept, a quarter of a gigabyte of float32, or a few times
 # the largest result, which takes as much while it is computed; what comes after is repeated.
@@ -70,7 +69,7 @@ class Prefix:
         except Exception:
             self.close()  # What is done instead does not pass here, and would not be counted.
             raise
-        parts = [part for part in pytree.tree_leaves(result) if isinstance(part, Moments)]
+        parts = leaves_of(result, Moments)
         count = sum(part.mean.numel() + part.var.numel() for part in parts)
         self.size, self.largest = self.size + count, max(self.largest, count)
         if self.size > max(_MOST_ELEMENTS, _MOST_TIMES * self.largest):
