@@ -17,15 +17,7 @@ from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
 from howsure.moments.families import composite, move
-from howsure.moments.rule import (
-    APPROXIMATE,
-    STRUCTURAL,
-    Draw,
-    Kind,
-    Sample,
-    rule,
-    sample,
-)
+from howsure.moments.rule import APPROXIMATE, STRUCTURAL, Draw, Kind, Sample, rule, sample
 from howsure.moments.rules.softmax import leave_one_out
 from howsure.moments.value import Moments, mean_of, var_of, variance_dtype
 from howsure.private_torch import variable_functions

@@ -637,8 +637,6 @@ _DIMENSIONS = [
     Sample(normal(2, 3, 4), (1, 2), keepdim=True),
     Sample(normal(2, 9, 2), dim=1),
 ]
-
-
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 

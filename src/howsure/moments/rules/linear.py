@@ -109,8 +109,6 @@ _PAIRS = [
     Sample(normal(3, 4), 1.7),
     Sample(_TWICE, _TWICE),
 ]
-
-
 _PAIRS_WITH_ALPHA = [*_PAIRS, Sample(normal(3, 4), normal(3, 4), alpha=-0.4)]
 
 
@@ -295,8 +293,6 @@ respell(
     samples=[Sample(normal(3, 4), constant(2, 3))],
     arguments=lambda self, other: (other, self),
 )
-
-
 _VECTOR = normal(4)
 
 
@@ -319,7 +315,6 @@ def _register_fused(
     name: str, product: Target, factors: tuple[str, str], *shapes: tuple[int, ...]
 ) -> None:
     start, left, right = shapes
-
     samples = [
         Sample(constant(*start), normal(*left), constant(*right)),
         Sample(normal(*start), normal(*left), normal(*right)),
@@ -401,8 +396,6 @@ _DIMENSIONS = [
     Sample(normal(2, 3, 4, 2), (2, 3), keepdim=True),
     Sample(normal(2, 3, 4), dim=-1),
 ]
-
-
 _ALONG_ONE = [Sample(normal(3, 4), 1), Sample(normal(4), dim=0)]
 
 

@@ -16,13 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.errors import NoRuleError
-from howsure.moments.families import (
-    bounded,
-    composite,
-    elementwise,
-    in_float32,
-    pointwise,
-)
+from howsure.moments.families import bounded, composite, elementwise, in_float32, pointwise
 from howsure.moments.numerics import expectation
 from howsure.moments.rule import (
     LINEARISED,

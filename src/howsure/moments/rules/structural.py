@@ -207,8 +207,6 @@ structural("dstack", **_LISTS)
 _IMAGE = normal(2, 3, 4, 5)
 _BORDERS = [Sample(_IMAGE, (1, 2, 0, 1)), Sample(_IMAGE, (1, 1), "constant", 2.0)]
 _BORDERS += [Sample(_IMAGE, (1, 2, 2, 1), mode=m) for m in ("reflect", "replicate", "circular")]
-
-
 structural(
     F.pad,
     "pad",
