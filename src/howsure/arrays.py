@@ -95,6 +95,43 @@ def check_tensor(tensor: Tensor) -> None:
     raise TypeError(f"An input is {kind}, and noise is added to every element; {remedy}.")
 
 
+def explain_failure(model: Any, x: object, batch_dim: int | None) -> str | None:
+    """Why a model that fails on an input does so, if it is the input's kind; `None` if not."""
+    if not isinstance(model, nn.Module):
+        return None
+    tensors, weights = tensors_of(x), [*model.parameters(), *model.buffers()]
+    if any(weight.is_meta for weight in weights):
+        return (
+            'The model has weights on the device "meta", which have no values; load them first, '
+            "as `model.load_state_dict(state, assign=True)` does."
+        )
+    if not tensors:
+        return (
+            f"The input is a {type(x).__name__} without any tensor that howsure can see; give a "
+            "tensor, or tensors in tuples, lists, dicts or dataclasses."
+        )
+    if batch_dim is not None and tensors[0].dim() <= batch_dim:
+        return no_batch_axis(batch_dim)
+    dtypes = {weight.dtype for weight in weights if weight.is_floating_point()}
+    has_floats = any(tensor.is_floating_point() for tensor in tensors)
+    others = [t.dtype for t in tensors if t.dtype not in dtypes]
+    odd = [dtype for dtype in others if dtype.is_floating_point or not has_floats]
+    if len(dtypes) != 1 or not odd:
+        return None
+    return (
+        f"The model computes in {dtypes.pop()}, and the input is {odd[0]}; convert it as the "
+        "model's preprocessing does, such as `x.to(next(model.parameters()).dtype)`."
+    )
+
+
+def no_batch_axis(axis: int) -> str:
+    """What to say about an input without rows."""
+    return (
+        f"The input has no batch axis {axis}; give inputs of shape (batch, ...), or say with "
+        "`batch_dim=None` that a call is one input."
+    )
+
+
 def _check_leaf(leaf: object) -> None:
     if isinstance(leaf, Tensor):
         check_tensor(leaf)

@@ -14,7 +14,7 @@ import os
 import random
 import threading
 import types
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -168,14 +168,15 @@ class _Copier:
         ]
         if any(below) or self._may_write(module):
             self.written[id(module)] = module
+            if not _is_of_torch(module):  # It may write into the layers that it has.
+                self.written.update((id(layer), layer) for layer in modules_of(module))
             return True
         return False
 
     def _may_write(self, module: nn.Module) -> bool:
-        kind = type(module)
         if isinstance(module, torch.jit.ScriptModule):
             return False
-        if not kind.__module__.startswith("torch.") or "forward" in module.__dict__:
+        if not _is_of_torch(module) or "forward" in module.__dict__:
             return True
         if module._forward_pre_hooks or module._forward_hooks:  # as pruning has, which sets weights
             return True
@@ -188,10 +189,14 @@ class _Copier:
             return module
         if id(module) in self.copies:
             return self.copies[id(module)][1]
+        if isinstance(module, torch.jit.ScriptModule):
+            return module
         twin = object.__new__(type(module))
         self.copies[id(module)] = module, twin
         attributes = twin.__dict__
         attributes[ORIGINAL] = module
+        if _is_of_torch(module) and "forward" not in module.__dict__:
+            return self._layer(module, twin)
         for name, value in module.__dict__.items():
             if name == "_parameters":
                 attributes[name] = {key: self._weight(weight) for key, weight in value.items()}
@@ -210,6 +215,18 @@ class _Copier:
                 attributes[name] = self.copy(value)
         for name, method in _methods_with_state(type(module)):
             attributes.setdefault(name, types.MethodType(self.copy(method), twin))
+        return twin
+
+    def _layer(self, layer: nn.Module, twin: nn.Module) -> nn.Module:
+        """The copy of a layer of torch's own: what others may write are its tables."""
+        for name, value in layer.__dict__.items():
+            twin.__dict__[name] = value.copy() if type(value) in _TABLES else value
+        twin._parameters = {key: self._weight(weight) for key, weight in layer._parameters.items()}
+        twin._modules = {
+            key: None if child is None else self.module(child)
+            for key, child in layer._modules.items()
+        }
+        twin._buffers = {key: self.copy(buffer) for key, buffer in layer._buffers.items()}
         return twin
 
     def _weight(self, weight: Tensor | None) -> Tensor | None:
@@ -246,14 +263,21 @@ class _Copier:
             return twin
         if kind is tuple:
             return tuple(self.copy(item) for item in value)
-        if kind in (set, frozenset):
+        if kind in (set, frozenset, bytearray):
             return kind(value)
         if kind is deque:
             return deque((self.copy(item) for item in value), value.maxlen)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return kind(*map(self.copy, value))
         if kind is types.FunctionType:
             return self._function(value)
         if kind is types.MethodType:
             return types.MethodType(self.copy(value.__func__), self.copy(value.__self__))
+        if kind in (defaultdict, Counter):
+            self.copies[id(value)] = value, (twin := copy.copy(value))
+            for key, item in value.items():
+                twin[key] = self.copy(item)
+            return twin
         if isinstance(value, torch.Generator):
             return value.clone_state()
         if isinstance(
@@ -283,8 +307,9 @@ class _Copier:
 
     def _object(self, value: Any, kind: type) -> Any:
         """The copy of an object of a Python class; what is written in C is shared."""
-        attributes = getattr(value, "__dict__", None)
-        if attributes is None or not isinstance(attributes, dict):
+        attributes = getattr(value, "__dict__", {})
+        slots = [name for base in kind.__mro__ for name in _slots_of(base) if hasattr(value, name)]
+        if not isinstance(attributes, dict) or not (slots or hasattr(value, "__dict__")):
             return value
         try:
             twin = object.__new__(kind)
@@ -295,10 +320,25 @@ class _Copier:
                 return value
         self.copies[id(value)] = value, twin
         try:
-            twin.__dict__.update((name, self.copy(item)) for name, item in attributes.items())
+            for name in slots:
+                object.__setattr__(twin, name, self.copy(getattr(value, name)))
+            if attributes:
+                twin.__dict__.update((name, self.copy(item)) for name, item in attributes.items())
         except (AttributeError, TypeError):
             return value
         return twin
+
+
+def _slots_of(kind: type) -> list[str]:
+    """The names of the attributes that a class of Python keeps in slots."""
+    slots = vars(kind).get("__slots__", ())
+    names = [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def _is_of_torch(module: nn.Module) -> bool:
+    """Whether it is a layer of torch's own, which writes nothing in eval mode."""
+    return type(module).__module__.startswith("torch.")
 
 
 def _methods_with_state(kind: type) -> Iterator[tuple[str, types.FunctionType]]:

@@ -20,7 +20,12 @@ import torch
 from torch import Tensor
 
 from howsure.estimators.gradients import ALL, Rows, hides_gradients
-from howsure.isolation import random_state, random_state_kept, writes_nothing
+from howsure.isolation import (
+    model_fingerprint,
+    random_state,
+    random_state_kept,
+    writes_nothing,
+)
 from howsure.problem import (
     MOST_OUTPUTS,
     Layout,
@@ -63,6 +68,10 @@ DRAWS = "draws from generators"
 _SHARE = 1e-3
 
 RANDOM = "the model draws random numbers: the same input gave two different outputs"
+WRITES_WEIGHTS = (
+    "The model writes its own weights during a call, and howsure calls it many times; keep what "
+    "changes in a buffer or an attribute, of which every call has a copy."
+)
 MIXES_ROWS = (
     "The rows of a batch influence each other, or are not on the axis `batch_dim={axis}`: the "
     "whole call was taken as one input. Say so with `batch_dim=None`, or give rows one by one."
@@ -81,13 +90,16 @@ def probe_model(setup: Setup, x: Any) -> Probe:
     x = replace_nonfinite(x)
     # A model that draws random numbers leaves those of its caller as they were.
     with torch.no_grad(), random_state_kept():
-        before = random_state()
+        before, weights = random_state(), model_fingerprint(setup.model)[1]
         output = TensorTree(setup.run(clone_tensors(x)))
         plain, again = output.tensors, TensorTree(setup.run(clone_tensors(x))).tensors
         setup.keep(DRAWS, random_state() != before)
+    if model_fingerprint(setup.model)[1] != weights:
+        raise ValueError(WRITES_WEIGHTS)
     if not plain:
         raise nothing_to_vary(output)
-    with say_if_slow(CHECKING.format(what="how the model runs")):
+    _check_readable(plain, x)
+    with say_if_slow(CHECKING.format(what="how the model runs")), random_state_kept():
         probe = _layout(setup, x, plain, again)
     problem = Problem(setup, x, probe, Sources(()))
     try:
@@ -306,6 +318,22 @@ def _is_independent(problem: Problem, points: Sequence[Tensor], rows: Rows, coun
     reached = [g.flatten(0, 1) for g in gradients if g is not None]
     others = sum(float(g[1:].square().sum()) for g in reached)
     return others <= _SHARE**2 * sum(float(g[0].square().sum()) for g in reached)
+
+
+def _check_readable(plain: Sequence[Tensor], x: Any) -> None:
+    """An error for outputs whose elements cannot be read one by one, or that have none."""
+    for out in plain:
+        if out.is_nested or out.layout is not torch.strided or out.is_meta:
+            kind, way = "nested", "to_padded_tensor(0.0)"
+            if not out.is_nested:
+                kind, way = ("without values", "cpu()") if out.is_meta else ("sparse", "to_dense()")
+            raise TypeError(
+                f"An output of the model is {kind}, and every element of it has a variance; "
+                f"choose one that is not, such as `output=lambda y: y.{way}`."
+            )
+    if any(t.numel() for t in tensors_of(x)) and not any(out.numel() for out in plain):
+        shapes = ", ".join(str(tuple(out.shape)) for out in plain)
+        raise TypeError(f"The model returns no numbers, so nothing has a variance: {shapes}.")
 
 
 def nothing_to_vary(output: TensorTree) -> TypeError:

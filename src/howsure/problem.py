@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure.arrays import no_batch_axis
 from howsure.estimators.designs import FEW_ELEMENTS, Design, design, draw
 from howsure.estimators.gradients import ALL, Derivatives, Rows, differentiate
 from howsure.estimators.image_gradients import fast_image_gradients
@@ -402,6 +403,11 @@ class Problem:
                 )
                 for p in range(points)
             ]
+            if len(shapes := {tuple(part.shape[1:]) for part in parts}) > 1:
+                raise NotRowsError(
+                    "The model returns more or fewer numbers under noise than without it "
+                    f"({sorted(shapes)[:2]}); choose a part of fixed size with `output=`."
+                )
             return torch.cat(parts)
         x, writes_nothing = self._assemble(points, noisy, rows), self.probe.writes_nothing
         with self._fast_gradients():
@@ -555,10 +561,7 @@ def rows_of(x: Any, axis: int = 0) -> int:
     """The length of the batch axis of the first tensor of an input."""
     tensors = [x] if type(x) is Tensor else tensors_of(x)
     if not tensors or tensors[0].dim() <= axis:
-        raise ValueError(
-            f"The input has no batch axis {axis}; give inputs of shape (batch, ...), or say with "
-            "`batch_dim=None` that a call is one input."
-        )
+        raise ValueError(no_batch_axis(axis))
     return tensors[0].shape[axis]
 
 

@@ -118,7 +118,9 @@ class Method:
             return self.predict(setup, x)
         numbers = torch.get_rng_state()
         prediction = self.predict(setup, x)
-        has_drawn = "draws" in setup._facts or not torch.equal(numbers, torch.get_rng_state())
+        has_drawn = setup._facts.get(DRAWS, False) or not torch.equal(
+            numbers, torch.get_rng_state()
+        )
         # Another thread may have drawn them.
         if has_drawn and setup.once(probe_model, x).is_random:
             raise ValueError(

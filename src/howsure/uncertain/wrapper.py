@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from howsure import calibrate as calibration
-from howsure.arrays import as_tensors, check_tensor, number_range
+from howsure.arrays import as_tensors, check_tensor, explain_failure, number_range
 from howsure.deploy.compile import Compiled
+from howsure.errors import NoRuleError
 from howsure.files import write_atomically
 from howsure.fit import FitKeywords, FitResult, ModelPart, fit_method
 from howsure.fit.validation_data import held_out_batches, pairs_of
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _FORMAT = 5
+# What a model may raise on an input that it is not made for.
+_ERRORS_OF_MODELS = (RuntimeError, TypeError, AttributeError, LookupError)
 
 
 class Uncertain(nn.Module):
@@ -164,7 +167,11 @@ class Uncertain(nn.Module):
             check_tensor(x)
         else:
             x = as_tensors(x, self.model)
-        result = self._predicted(x)
+        try:
+            result = self._predicted(x)
+        except _ERRORS_OF_MODELS as error:
+            self._explain(error, x)
+            raise
         for calibrator in self.calibrators:
             result = calibrator(result)
         return result
@@ -192,6 +199,18 @@ class Uncertain(nn.Module):
         if not isinstance(setup.noise, float):
             notes += note_units(setup.noise, x)
         return replace(result, method=name, notes=notes, batch_dim=setup.batch_dim)
+
+    def _explain(self, error: Exception, x: Any) -> None:
+        """An error in words of ours where the model cannot run on an input of this kind."""
+        if is_tracing() or isinstance(error, NoRuleError):
+            return
+        try:
+            with torch.no_grad(), random_state_kept():
+                self.setup.run(clone_tensors(x))
+        except Exception:  # The model's own, whatever it says.
+            reason = explain_failure(self.model, x, self.setup.batch_dim)
+            if reason is not None:
+                raise TypeError(reason) from error
 
     def _check_model(self) -> None:
         """An error if it is in train mode; another model in its place is taken over."""
@@ -288,9 +307,18 @@ class Uncertain(nn.Module):
         except (TypeError, ValueError):  # `fit_method` says what is wrong, options first.
             first = None
         if first is not None:
-            self._recognize_variance(first[0])
+            try:
+                self._recognize_variance(first[0])
+            except _ERRORS_OF_MODELS as error:
+                self._explain(error, first[0])
+                raise
         method = self._method or self.method
-        fitted, fit = fit_method(self.setup, method, loader, model=model, **options)
+        try:
+            fitted, fit = fit_method(self.setup, method, loader, model=model, **options)
+        except _ERRORS_OF_MODELS as error:
+            if first is not None:
+                self._explain(error, first[0])
+            raise
         self.setup = fitted.with_(fitted_to=identify(self.model))
         self.last_fit = fit
         self.calibrators = ()
