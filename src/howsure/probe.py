@@ -20,12 +20,7 @@ import torch
 from torch import Tensor
 
 from howsure.estimators.gradients import ALL, Rows, hides_gradients
-from howsure.isolation import (
-    model_fingerprint,
-    random_state,
-    random_state_kept,
-    writes_nothing,
-)
+from howsure.isolation import modules_of, random_state, random_state_kept, writes_nothing
 from howsure.problem import (
     MOST_OUTPUTS,
     Layout,
@@ -90,11 +85,11 @@ def probe_model(setup: Setup, x: Any) -> Probe:
     x = replace_nonfinite(x)
     # A model that draws random numbers leaves those of its caller as they were.
     with torch.no_grad(), random_state_kept():
-        before, weights = random_state(), model_fingerprint(setup.model)[1]
+        before, writes = random_state(), _weight_writes(setup.model)
         output = TensorTree(setup.run(clone_tensors(x)))
         plain, again = output.tensors, TensorTree(setup.run(clone_tensors(x))).tensors
         setup.keep(DRAWS, random_state() != before)
-    if model_fingerprint(setup.model)[1] != weights:
+    if _weight_writes(setup.model) != writes:
         raise ValueError(WRITES_WEIGHTS)
     if not plain:
         raise nothing_to_vary(output)
@@ -318,6 +313,12 @@ def _is_independent(problem: Problem, points: Sequence[Tensor], rows: Rows, coun
     reached = [g.flatten(0, 1) for g in gradients if g is not None]
     others = sum(float(g[1:].square().sum()) for g in reached)
     return others <= _SHARE**2 * sum(float(g[0].square().sum()) for g in reached)
+
+
+def _weight_writes(model: Any) -> list[int]:
+    """How often every weight was written."""
+    weights = [weight for module in modules_of(model) for weight in module._parameters.values()]
+    return [w._version for w in weights if w is not None and not w.is_inference()]
 
 
 def _check_readable(plain: Sequence[Tensor], x: Any) -> None:
