@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import howsure as hs
 from howsure.deploy.tracing import traced
-from howsure.methods.passes import usual_chunk
+from howsure.methods.propagation import usual_chunk
 from howsure.moments.numerics import in_blocks, squared, unit_tail
 from howsure.moments.value import Moments
 from howsure.multipliers import Site

@@ -386,6 +386,17 @@ def random_state_kept() -> Iterator[None]:
             random.setstate(python_state)
 
 
+@contextmanager
+def own_random_numbers(seed: int) -> Iterator[None]:
+    """For a model that draws random numbers: the same ones for a seed; the caller's stay as is.
+
+    All threads draw from one stream, so that one at a time may have it.
+    """
+    with one_at_a_time, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
 def random_state() -> tuple[Any, ...]:
     """The state of the generators that a model may draw from."""
     _, numbers, *rest = np.random.get_state()  # noqa: NPY002

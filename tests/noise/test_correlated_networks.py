@@ -8,7 +8,7 @@ from torch import nn
 
 import howsure as hs
 from howsure.methods.gradients import CONTRADICTED
-from howsure.methods.passes import DIAGONAL
+from howsure.methods.propagation import DIAGONAL
 
 DRAWS = 20_000
 

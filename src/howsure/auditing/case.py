@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.methods.passes import Pass, no_gradients, own_random_numbers
+from howsure.isolation import own_random_numbers
+from howsure.methods.classified import class_outputs
+from howsure.methods.propagation import Pass
 from howsure.multipliers import Placement
 from howsure.prediction import as_args
 from howsure.probe import probe_model
@@ -164,7 +166,7 @@ class Case:
         if setup.rate is None or not masks:
             setup = setup.with_(rate=None, placement=Placement(), shared_masks=False)
         problem = Problem(setup, self.x, self.probe)
-        problem.finish = Pass(setup, self.x).finished
+        problem.finish = lambda output: class_outputs(output, setup.task)
         return problem
 
 
@@ -180,7 +182,7 @@ def _element_noise(setup: Setup, x: object) -> Any:
 
 def plain_pass(setup: Setup, x: object) -> tuple[Tensor, ...]:
     """All outputs of the network itself."""
-    with no_gradients():
+    with torch.no_grad():
         return Pass(setup, x).plain()
 
 
@@ -319,7 +321,7 @@ def monte_carlo(case: Case, clock: Clock, *, samples: int | None, seed: int, sho
     elements = max(1, inputs, case.inputs * case.outputs)
     at_once = max(1, min(_AT_ONCE, _ELEMENTS // elements) // size)
     chunks: list[Tensor] = []
-    with no_gradients(), own_random_numbers(seed) if case.probe.is_random else nullcontext():
+    with torch.no_grad(), own_random_numbers(seed) if case.probe.is_random else nullcontext():
         for start in progress(range(0, groups, at_once), show, "audit: Monte Carlo"):
             if samples is None and start * size >= LEAST and clock.past(_END):
                 break

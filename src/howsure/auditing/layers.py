@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from howsure.auditing.case import Case, Clock
 from howsure.auditing.check import watch_modules
 from howsure.estimators.sampling import Samples
-from howsure.methods.passes import Pass, no_gradients
+from howsure.methods.propagation import Pass
 from howsure.moments.interpreter import Gaussian
 from howsure.progress import progress
 from howsure.trees import TensorTree
@@ -126,7 +126,7 @@ def layer_rows(
     model, recorder = case.setup.model, Recorder(seed)
     assert isinstance(model, nn.Module)
     problem = case.problem(seed + 1, masks=False)
-    with no_gradients():
+    with torch.no_grad():
         with watch_modules(model, recorder.predict):
             Pass(case.setup, case.x).gaussian()
         with watch_modules(model, recorder.sample):

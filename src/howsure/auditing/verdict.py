@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from howsure.auditing.layers import LayerRow, departure
 from howsure.auditing.measures import Estimate
 from howsure.auditing.result import AuditRow, Recommendation
-from howsure.methods import METHODS, noise_sampling
+from howsure.methods import METHODS
+from howsure.methods.sampling import NOISE_SAMPLING
 
 # A std within 15 % on average is good enough to recommend; among those closer than 2 % to the best
 # the cheapest wins.
@@ -83,7 +84,7 @@ def recommend(rows: Sequence[AuditRow], yardstick: Yardstick) -> Recommendation:
             reason += f" (its own standard error is {_percent(best.std_error)})"
     else:
         reason += "no other method applies"
-    return Recommendation(noise_sampling.METHOD.name, {"samples": samples}, reason)
+    return Recommendation(NOISE_SAMPLING.name, {"samples": samples}, reason)
 
 
 def sentences(

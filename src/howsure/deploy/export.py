@@ -33,7 +33,7 @@ from howsure.errors import ExportError, HowsureWarning, NoRuleError, missing_pac
 from howsure.estimators.sampling import MOST_SAMPLES
 from howsure.files import write_atomically
 from howsure.methods import METHODS, Method, gradients
-from howsure.methods.passes import SAMPLES
+from howsure.methods.propagation import SAMPLES
 from howsure.multipliers import draw_uniforms
 from howsure.noise import encode, to_config
 from howsure.prediction import Prediction

@@ -21,12 +21,13 @@ from howsure.fit.known_inputs import HeldOut, Known, squared_error
 from howsure.fit.labelled import PIXELS
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, check_held_out, fit_variance
 from howsure.fit.stress import corruptions
-from howsure.methods import Method, noise_sampling
+from howsure.methods import Method
 from howsure.methods.choice import outputs_of
 from howsure.methods.gradients import CONTRADICTED, ROWS_MIXED
 from howsure.methods.pixel_directions import has_derivatives
 from howsure.methods.pixel_head import NoPixelHeadError, head_of
 from howsure.methods.pixels import gradients_at_pixels
+from howsure.methods.sampling import NOISE_SAMPLING
 from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW, Posterior
 from howsure.posterior.pixels import PixelGradients, PixelGram
 from howsure.posterior.variance_model import ALL_LAYERS, KNOWN, Scores, VarianceModel, quantiles_of
@@ -171,7 +172,7 @@ class _Images:
         mean = seen.by_pixel(seen.output).double()
         if self.setup.noise is None:
             return mean, torch.zeros_like(mean)
-        found = noise_sampling.METHOD(self.setup, x)
+        found = NOISE_SAMPLING(self.setup, x)
         if self.setup.prediction == "mean":
             mean = seen.by_pixel(found.mean).double()
         return mean, seen.by_pixel(found.data_var).double()

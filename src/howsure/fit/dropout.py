@@ -34,10 +34,10 @@ from howsure.fit.objectives import (
 )
 from howsure.fit.options import WHOLE, FitOptions, Share, points_for
 from howsure.gaussian_output import Gaussian
-from howsure.methods import METHODS, Method, adf, choose, gradients, sampling_for
+from howsure.methods import METHODS, Method, choose, gradients, sampling_for
 from howsure.methods.choice import outputs_of
 from howsure.methods.gradients import why_no_gradients
-from howsure.methods.passes import Pass, no_gradients
+from howsure.methods.propagation import ADF, Pass
 from howsure.noise import scaled
 from howsure.prediction import Prediction
 from howsure.probe import probe_model
@@ -422,7 +422,7 @@ class _Batch:
     @classmethod
     def of(cls, setup: Setup, method: Method, x: object, target: Tensor) -> _Batch:
         """A batch, with one plain pass and for a diagonal method one of Gaussians."""
-        with no_gradients():
+        with torch.no_grad():
             outputs = Pass(setup, x).plain()
         if len(outputs) != 1:
             raise ValueError(
@@ -430,7 +430,7 @@ class _Batch:
                 "fit on."
             )
         still = setup.with_(rate=None, residual_var=0.0)
-        diagonal = adf.METHOD(still, x) if method.is_diagonal else None
+        diagonal = ADF(still, x) if method.is_diagonal else None
         return cls(x, target, outputs[0].clone(), diagonal)
 
 

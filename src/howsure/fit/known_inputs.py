@@ -25,7 +25,6 @@ from howsure.fit.known_activations import (
     cross_fit_distances,
     log_distances,
 )
-from howsure.methods import noise_sampling
 from howsure.methods.activations import Activations, read_layers, summarize_inputs
 from howsure.methods.gradients import (
     NoGradientsError,
@@ -33,6 +32,7 @@ from howsure.methods.gradients import (
     examine,
     examine_at_input,
 )
+from howsure.methods.sampling import noise_sampling
 from howsure.posterior.distances import Distances, InputRange
 from howsure.posterior.laplace import RIDGE, RIDGE_OF_FEW, Gram, Posterior, one_for_zero
 from howsure.posterior.local_error import Kernel, LocalError
@@ -197,7 +197,7 @@ def _sampled(setup: Setup, x: object) -> tuple[Tensor, Tensor]:
     mean = _rows(setup, output)
     if setup.noise is None:
         return mean, torch.zeros_like(mean)
-    sampled = noise_sampling.predict(setup, x)
+    sampled = noise_sampling(setup, x)
     is_mean = setup.prediction == "mean"
     return _rows(setup, sampled.mean) if is_mean else mean, _rows(setup, sampled.data_var)
 

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from howsure.methods import (
-    adf,
-    constant,
-    ensemble,
-    gradients,
-    heteroscedastic,
-    linear,
-    mc_dropout,
-    noise_sampling,
-    sampled_adf,
-)
+from howsure.methods import ensemble, gradients, heteroscedastic, linear, propagation, sampling
 from howsure.methods.choice import Choice as Choice
 from howsure.methods.choice import choose as choose
-from howsure.methods.gradients import sampling_for as sampling_for
 from howsure.methods.method import Method as Method
 from howsure.methods.method import MethodName as MethodName
+from howsure.methods.sampling import sampling_for as sampling_for
 
 # In the order in which an audit compares them.
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        adf.METHOD,
+        propagation.ADF,
         linear.METHOD,
         gradients.METHOD,
-        mc_dropout.METHOD,
-        noise_sampling.METHOD,
-        sampled_adf.METHOD,
-        constant.METHOD,
+        sampling.MC_DROPOUT,
+        sampling.NOISE_SAMPLING,
+        propagation.SAMPLED_ADF,
+        propagation.CONSTANT,
         heteroscedastic.METHOD,
         ensemble.METHOD,
     )

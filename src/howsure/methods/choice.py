@@ -9,9 +9,11 @@ import torch
 from howsure.estimators.softmax import is_elementwise
 from howsure.gaussian_output import Gaussian
 from howsure.isolation import random_state_kept
-from howsure.methods import constant, gradients, noise_sampling
-from howsure.methods.gradients import FEW_DIMENSIONS, sampling_for
+from howsure.methods import gradients
+from howsure.methods.gradients import FEW_DIMENSIONS
 from howsure.methods.method import Method, nothing_unsure
+from howsure.methods.propagation import CONSTANT
+from howsure.methods.sampling import NOISE_SAMPLING, sampling_for
 from howsure.probe import probe_model
 from howsure.problem import MOST_OUTPUTS, Problem
 from howsure.setup import Setup
@@ -44,9 +46,9 @@ def choose(setup: Setup, x: Any, *, may_be_certain: bool = False) -> Choice:
     if is_certain and not predicts_variance and not may_be_certain:
         raise ValueError(nothing_unsure(setup))
     if is_certain and may_be_certain and not predicts_variance:
-        return constant.METHOD, setup, ()
+        return CONSTANT, setup, ()
     if is_certain:
-        method, reason = constant.METHOD, "there is no noise, and nothing was fitted"
+        method, reason = CONSTANT, "there is no noise, and nothing was fitted"
     else:
         method, setup, reason = _chosen(setup, x)
     if setup.prediction is None:  # The same number, whatever is chosen.
@@ -60,11 +62,11 @@ def choose(setup: Setup, x: Any, *, may_be_certain: bool = False) -> Choice:
 
 def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     if setup.variance_model is not None and setup.variance_model.head is not None:
-        return noise_sampling.METHOD, setup, "it has what `fit` found about every pixel"
+        return NOISE_SAMPLING, setup, "it has what `fit` found about every pixel"
     if setup.variance_model is not None and setup.variance_model.note:
-        return noise_sampling.METHOD, setup, "`fit` found a variance without a posterior"
+        return NOISE_SAMPLING, setup, "`fit` found a variance without a posterior"
     if setup.temperature_model is not None and setup.temperature_model.dense:
-        return noise_sampling.METHOD, setup, "it has the temperature that `fit` found for images"
+        return NOISE_SAMPLING, setup, "it has the temperature that `fit` found for images"
     sampler = sampling_for(setup)
     outputs, elements = setup.once(_size, x)
     directions = setup.noise_dimensions(x)

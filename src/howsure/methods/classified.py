@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from howsure.errors import HowsureWarning
 from howsure.estimators.softmax import (
     Classes,
     Logits,
@@ -21,14 +23,58 @@ from howsure.estimators.softmax import (
 from howsure.estimators.variances import Variances
 from howsure.methods.activations import read
 from howsure.methods.temperature import ClassScores, cool
-from howsure.prediction import Details, Prediction
+from howsure.prediction import Details, Prediction, class_dim
 from howsure.settings import Task
 from howsure.setup import Setup
-from howsure.trees import is_tracing
+from howsure.trees import has_values, is_tracing
 
 if TYPE_CHECKING:
     from howsure.methods.gradients import Outcome
     from howsure.problem import Problem
+
+
+def class_outputs(output: Any, task: Task, *, entropy: bool = False) -> Any:
+    """The model's output; for classification the probabilities, and the logits.
+
+    With their entropy, (batch, 1, ...), if asked for.
+    """
+    if task == "regression":
+        return output
+    if not isinstance(output, Tensor):
+        raise TypeError(
+            "Classification needs a model that returns one tensor of logits, not a "
+            f"{type(output).__name__}."
+        )
+    check_classes(output, task)
+    probabilities = probabilities_of(output, task)
+    if not entropy:
+        return probabilities, output
+    entropies = entropy_of(probabilities, task)
+    if not is_elementwise(output, task):
+        entropies = entropies.unsqueeze(class_dim(output))
+    return probabilities, output, entropies
+
+
+def check_classes(logits: Tensor, task: Task) -> None:
+    """An error for a single class; a warning if the outputs look like probabilities."""
+    if is_elementwise(logits, task):
+        return
+    axis = class_dim(logits)
+    if logits.shape[axis] == 1:
+        raise ValueError(
+            "Classification needs a logit for each class, and there is one: its softmax is 1 "
+            'whatever it is. Of two classes with one logit: `task="binary"`.'
+        )
+    if not has_values(logits) or not logits.numel() or bool((logits < 0).any()):
+        return
+    rounding = 8 * torch.finfo(logits.dtype).eps
+    if bool(((logits.double().sum(axis) - 1).abs() <= rounding).all()):
+        warnings.warn(
+            "The outputs are not negative and sum to 1, as probabilities do. Classification takes "
+            "its softmax, so give the logits: `output=torch.log` if the model has none.",
+            HowsureWarning,
+            stacklevel=2,
+        )
 
 
 def classified(setup: Setup, outcome: Outcome, scores: ClassScores | None) -> Prediction:

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from howsure.methods import constant, heteroscedastic
+from howsure.methods import heteroscedastic
 from howsure.methods.choice import choose
 from howsure.methods.method import Method
+from howsure.methods.propagation import CONSTANT
 from howsure.methods.variance_head import HeteroscedasticModel
 from howsure.prediction import Details, Prediction
 from howsure.setup import Setup
@@ -48,7 +49,7 @@ def _member(setup: Setup, x: Any) -> Prediction:
         return heteroscedastic.METHOD(setup, x)
     certain = setup.noise is None and setup.rate is None
     if certain and setup.placement.kind != "existing":
-        return constant.METHOD(setup, x)
+        return CONSTANT(setup, x)
     method, chosen, _ = choose(setup, x)
     return method(chosen, x)
 

@@ -36,12 +36,17 @@ from howsure.estimators.variances import (
     doubts,
     note_doubt,
 )
-from howsure.methods import mc_dropout, noise_sampling, sampling
+from howsure.methods import sampling
 from howsure.methods.activations import Activations, LayerReader
-from howsure.methods.classified import certain, class_scores, classified, with_temperature
+from howsure.methods.classified import (
+    certain,
+    check_classes,
+    class_scores,
+    classified,
+    with_temperature,
+)
 from howsure.methods.method import Method, note_on_nothing
 from howsure.methods.modelled import modelled, score_inputs
-from howsure.methods.passes import check_classes
 from howsure.methods.sampling import SampledRows, sample_rows
 from howsure.posterior.local_error import LastLinear
 from howsure.prediction import Details, Prediction
@@ -126,7 +131,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     keep_freed_memory()
     model = setup.variance_model
     if model is not None and model.note:
-        return replace(noise_sampling.predict(setup, x), method=noise_sampling.METHOD.name)
+        return replace(sampling.noise_sampling(setup, x), method=sampling.NOISE_SAMPLING.name)
     try:
         local = None if model is None else model.local_error
         watch = model is not None and model.posterior is not None
@@ -177,7 +182,7 @@ def _labelled(prediction: Prediction, outcome: Outcome) -> Prediction:
     setup, sampled = outcome.problem.setup, outcome.sampled
     if sampled is None or len(sampled.rows) < outcome.problem.rows or setup.variance_model:
         return prediction
-    method = sampling_for(setup)
+    method = sampling.sampling_for(setup)
     note = f'"gradients" cannot be used, so "{method}" was: {CONTRADICTED}.'
 
     def details() -> Details:  # Gradients that say nothing about any row say nothing about sources.
@@ -198,16 +203,12 @@ def _is_certain(setup: Setup, x: Any) -> bool:
 def _sample_all(setup: Setup, x: Any, reason: str) -> Prediction:
     """The prediction by sampling, with the reason."""
     # Which knows of temperatures.
-    method = sampling_for(setup) if setup.temperature_model is None else noise_sampling.METHOD
+    is_plain = setup.temperature_model is None
+    method = sampling.sampling_for(setup) if is_plain else sampling.NOISE_SAMPLING
     prediction = setup.prediction or ("network" if setup.task == "regression" else "mean")
     result = method.predict(setup.with_(samples=None, prediction=prediction), x)
     note = f'"gradients" cannot be used, so "{method}" was: {reason}.'
     return replace(result, method=method.name, notes=(note, *result.notes))
-
-
-def sampling_for(setup: Setup) -> Method:
-    """The method that samples what a setup is unsure about."""
-    return mc_dropout.METHOD if setup.noise is None else noise_sampling.METHOD
 
 
 def cannot_use(reason: str) -> ValueError:

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.gaussian_output import Gaussian
 from howsure.isolation import isolated
 from howsure.methods.method import Method
-from howsure.methods.passes import (
+from howsure.methods.propagation import (
     Pass,
     has_active_sites,
-    no_gradients,
     prediction,
     sampled,
     spread,
@@ -53,7 +53,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     setup = setup.with_(output=None)  # The variance is read here, from every pass.
     run = Pass(setup, x)
     run.notes = () if setup.noise is None else (_UNUSED_NOISE,)
-    with no_gradients():
+    with torch.no_grad():
         if not _has_dropout(setup, x):
             means, variances = _halves(_one_pass(run, form))
             return prediction(setup, run, means, variances, zeros_like_each(variances))

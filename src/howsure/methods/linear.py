@@ -11,10 +11,10 @@ from torch import Tensor
 from howsure.estimators.gradients import ALL, differentiate
 from howsure.estimators.softmax import entropy_of
 from howsure.estimators.variances import note_doubt
-from howsure.methods import noise_sampling, sampling
+from howsure.methods import sampling
+from howsure.methods.classified import class_outputs
 from howsure.methods.gradients import CONTRADICTED, backward_failed
 from howsure.methods.method import Method, note_on_nothing
-from howsure.methods.passes import Pass
 from howsure.prediction import Prediction
 from howsure.probe import RANDOM, notes_on, probe_gradients, replace_nonfinite, some_rows
 from howsure.problem import MOST_OUTPUTS, Probe, Problem, Sources, wide_type
@@ -123,7 +123,8 @@ def _problem(setup: Setup, x: Any, probe: Probe) -> Problem:
     """The model with the noise of its sensors alone; classes have probabilities and logits."""
     sources = replace(Sources.of(setup, x, probe.layout), sites=(), odds=())
     problem = Problem(setup, x, probe, sources)
-    problem.finish = Pass(setup, x).finished if setup.task != "regression" else None
+    if setup.task != "regression":
+        problem.finish = lambda output: class_outputs(output, setup.task)
     return problem
 
 
@@ -133,9 +134,9 @@ def _outputs(problem: Problem) -> int:
 
 def _sample(setup: Setup, x: Any, reason: str) -> Prediction:
     """The prediction by sampling, with the reason."""
-    result = noise_sampling.predict(setup.with_(samples=None, rate=None), x)
-    note = f'"linear" cannot be used, so "{noise_sampling.METHOD}" was: {reason}.'
-    return replace(result, method=noise_sampling.METHOD.name, notes=(note, *result.notes))
+    result = sampling.noise_sampling(setup.with_(samples=None, rate=None), x)
+    note = f'"linear" cannot be used, so "{sampling.NOISE_SAMPLING}" was: {reason}.'
+    return replace(result, method=sampling.NOISE_SAMPLING.name, notes=(note, *result.notes))
 
 
 def _has_steps_alone(problem: Problem) -> bool:

@@ -19,13 +19,17 @@ from howsure.estimators.gradients import ALL, Derivatives, Rows
 from howsure.estimators.sampling import MOST_SAMPLES, Samples, sample
 from howsure.estimators.softmax import is_elementwise
 from howsure.estimators.variances import Variances, with_variances
-from howsure.methods.method import note_on_nothing
-from howsure.methods.passes import Pass, own_random_numbers
+from howsure.isolation import own_random_numbers
+from howsure.methods.classified import certain, class_outputs, class_scores, with_temperature
+from howsure.methods.method import Method, note_on_nothing
+from howsure.methods.modelled import with_variance_model
+from howsure.methods.pixels import with_model_var
 from howsure.methods.temperature import ClassScores, cool
 from howsure.noise import number_of
 from howsure.prediction import Details, Prediction, class_dim
 from howsure.probe import RANDOM, notes_on, probe_model
 from howsure.problem import Layout, Probe, Problem
+from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
 from howsure.trees import is_tracing
 
@@ -236,9 +240,9 @@ def predict_by_sampling(
 
 def _problem_of_classes(setup: Setup, x: Any, probe: Probe, temperature: Tensor | None) -> Problem:
     """The model with the softmax of its logits, at their temperature, and the entropy."""
-    problem, run = Problem(setup, x, probe), Pass(setup, x)
-    problem.finish = lambda out: run.with_entropy(
-        out if temperature is None else cool(out, temperature)
+    problem = Problem(setup, x, probe)
+    problem.finish = lambda out: class_outputs(
+        out if temperature is None else cool(out, temperature), setup.task, entropy=True
     )
     return problem
 
@@ -374,3 +378,73 @@ def _prediction(
         expected_entropy=expected,
         error=errors[0],
     )
+
+
+@torch.inference_mode(False)
+def noise_sampling(setup: Setup, x: Any) -> Prediction:
+    """Monte Carlo: the network on noisy inputs, with dropout masks if there is a rate.
+
+    What assumed density filtering approximates, and what users compare it with.
+
+    With what `fit` found about dense outputs, samples tell the sensor's part.
+    """
+    keep_freed_memory()
+    if setup.temperature_model is not None:  # All samples of an image have its temperature.
+        if setup.noise is None and not setup.has_masks(x):
+            return certain(setup, x)
+        scores = class_scores(setup, x)
+        return with_temperature(predict_by_sampling(setup, x, scores), scores)
+    if setup.variance_model is None:
+        return predict_by_sampling(setup, x)
+    sensor = setup.with_(variance_model=None)
+    sampled = None if setup.noise is None else predict_by_sampling(sensor, x)
+    if setup.variance_model.head is None:
+        return with_variance_model(setup, x, sampled)
+    return with_model_var(setup, x, sampled)
+
+
+NOISE_SAMPLING = Method(
+    "noise_sampling",
+    noise_sampling,
+    may_draw=True,
+    has_rate=True,
+    has_dense_posterior=True,
+    in_closed_form=True,
+    draws_noise=True,
+    is_sampling=True,
+    audited=({"samples": 20},),
+)
+
+
+@torch.inference_mode(False)
+def mc_dropout(setup: Setup, x: Any) -> Prediction:
+    """Monte-Carlo dropout on the plain network (Gal & Ghahramani 2016).
+
+    mean = 1/T sum f_t(x), model_var = 1/T sum (f_t(x) - mean)**2, data_var = residual_var, a
+    constant.
+    """
+    keep_freed_memory()
+    rates = setup.rates(setup.sites(x))
+    if setup.samples == 1:
+        raise ValueError(
+            "`samples` is 1, and one sample has no variance; use at least 2, or the method "
+            '"adf" without dropout.'
+        )
+    return predict_by_sampling(setup.with_(noise=None, rate=rates), x, is_biased=not setup.unbiased)
+
+
+MC_DROPOUT = Method(
+    "mc_dropout",
+    mc_dropout,
+    has_data_var=False,
+    has_rate=True,
+    in_closed_form=True,
+    draws_masks=True,
+    is_sampling=True,
+    audited=({"samples": 20},),
+)
+
+
+def sampling_for(setup: Setup) -> Method:
+    """The method that samples what a setup is unsure about."""
+    return MC_DROPOUT if setup.noise is None else NOISE_SAMPLING

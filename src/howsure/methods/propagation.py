@@ -1,4 +1,4 @@
-"""Passes of the model, on numbers or on Gaussians, and the predictions that they make.
+"""The paper's methods: the model on Gaussians, with dropout masks, and a constant variance.
 
 T passes with dropout masks run in vmapped chunks, from one seed. Only the masks are batched:
 whatever comes before the first active mask is computed once for all samples of a chunk, and skip
@@ -8,28 +8,28 @@ connections broadcast by themselves. A `Prefix` keeps it for the next chunks.
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from howsure.errors import HowsureWarning, NoRuleError
-from howsure.estimators.softmax import entropy_of, is_elementwise, probabilities_of
-from howsure.isolation import one_at_a_time
+from howsure.errors import NoRuleError
+from howsure.estimators.softmax import entropy_of
+from howsure.isolation import own_random_numbers
+from howsure.methods.classified import check_classes, class_outputs
+from howsure.methods.method import Method
+from howsure.methods.sampling import mc_dropout
 from howsure.moments.interpreter import Propagated, RuleInterpreter, outcome, python_only, run
 from howsure.moments.numerics import layers_of_variances_in
 from howsure.moments.prefix import Prefix, PrefixInterpreter
 from howsure.moments.value import variance_dtype
 from howsure.multipliers import Multiply, Site, at_rates, draw_uniforms, masks
 from howsure.operations import CallSites
-from howsure.prediction import Prediction, class_dim
+from howsure.prediction import Prediction
 from howsure.progress import keep_freed_memory
-from howsure.settings import Task
 from howsure.setup import Setup
-from howsure.trees import TensorTree, batch_size, clone_tensors, has_values, select_output
+from howsure.trees import TensorTree, batch_size, clone_tensors, select_output
 
 DIAGONAL = (
     "The noise is correlated, and moment propagation carries variances alone: `data_var` is that "
@@ -52,7 +52,7 @@ class Pass:
     def plain(self) -> tuple[Tensor, ...]:
         """The outputs of the plain network, which may write into its copy of the inputs."""
         with python_only():
-            output = self.finished(self.setup.run(clone_tensors(self.x)))
+            output = class_outputs(self.setup.run(clone_tensors(self.x)), self.setup.task)
         self.parts = TensorTree(output)
         return tuple(self.parts.tensors)
 
@@ -79,70 +79,10 @@ class Pass:
         with layers_of_variances_in(setup.variance_dtype):
             output = run(setup.model, clone_tensors(self.x), setup.variance(self.x), interpreter)
         chosen = select_output(output, setup.output)
-        result = outcome(self.finished(chosen), interpreter.notes)
+        result = outcome(class_outputs(chosen, setup.task), interpreter.notes)
         correlated = (DIAGONAL,) if setup.has_correlated_noise else ()
         self.notes = (*correlated, *result.notes)
         return result
-
-    def finished(self, output: Any) -> Any:
-        """The model's output; for classification its softmax, and itself."""
-        if self.setup.task == "regression":
-            return output
-        if not isinstance(output, Tensor):
-            raise TypeError(
-                "Classification needs a model that returns one tensor of logits, not a "
-                f"{type(output).__name__}."
-            )
-        check_classes(output, self.setup.task)
-        return probabilities_of(output, self.setup.task), output
-
-    def with_entropy(self, output: Any) -> Any:
-        """The same, for classification with the entropy of the probabilities, (batch, 1, ...)."""
-        finished = self.finished(output)
-        if self.setup.task == "regression":
-            return finished
-        entropies = entropy_of(finished[0], self.setup.task)
-        if not is_elementwise(output, self.setup.task):
-            entropies = entropies.unsqueeze(class_dim(output))
-        return *finished, entropies
-
-
-def check_classes(logits: Tensor, task: Task) -> None:
-    """An error for a single class; a warning if the outputs look like probabilities."""
-    if is_elementwise(logits, task):
-        return
-    axis = class_dim(logits)
-    if logits.shape[axis] == 1:
-        raise ValueError(
-            "Classification needs a logit for each class, and there is one: its softmax is 1 "
-            'whatever it is. Of two classes with one logit: `task="binary"`.'
-        )
-    if not has_values(logits) or not logits.numel() or bool((logits < 0).any()):
-        return
-    rounding = 8 * torch.finfo(logits.dtype).eps
-    if bool(((logits.double().sum(axis) - 1).abs() <= rounding).all()):
-        warnings.warn(
-            "The outputs are not negative and sum to 1, as probabilities do. Classification takes "
-            "its softmax, so give the logits: `output=torch.log` if the model has none.",
-            HowsureWarning,
-            stacklevel=2,
-        )
-
-
-def no_gradients() -> torch.no_grad:
-    """Prediction needs no gradients; what it returns may be used where they are needed."""
-    return torch.no_grad()
-
-
-@contextmanager
-def own_random_numbers(seed: int) -> Iterator[None]:
-    """For a model that draws random numbers: the same ones for a seed; the caller's stay as is.
-
-    All threads draw from one stream, so that one at a time may have it.
-    """
-    with one_at_a_time, torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
 
 
 # Samples unless `samples` says otherwise: the paper's T is between 10 and 50.
@@ -274,3 +214,81 @@ def spread(setup: Setup, outputs: Tensor) -> Tensor:
 def zeros_like_each(tensors: Sequence[Tensor]) -> list[Tensor]:
     """No variance."""
     return [torch.zeros_like(tensor, dtype=variance_dtype(tensor.dtype)) for tensor in tensors]
+
+
+def adf(setup: Setup, x: Any) -> Prediction:
+    """One propagation without dropout: the sensor's noise alone (Gast & Roth 2018)."""
+    run = Pass(setup, x)
+    with torch.no_grad():
+        if setup.noise is None:
+            means = run.plain()
+            variances = zeros_like_each(means)
+        else:
+            means, variances = run.gaussian()
+        centres = means if setup.prediction != "network" else run.plain()
+        return prediction(setup, run, centres, variances, zeros_like_each(variances))
+
+
+ADF = Method("adf", adf, has_rules=True, needs_noise=True, is_diagonal=True, audited=({},))
+
+
+def sampled_adf(setup: Setup, x: Any) -> Prediction:
+    """The paper's method: T propagations with dropout masks (Loquercio et al. 2020, Eq. 16).
+
+    mean = 1/T sum mu_t, data_var = 1/T sum v_t, model_var = 1/T sum (mu_t - mean)**2. The model
+    variance is that of the propagated means, so it depends on the sensor's noise.
+    """
+    if setup.noise is None:
+        return mc_dropout(setup.with_(samples=setup.samples or SAMPLES), x)
+    if not has_active_sites(setup, x):
+        return adf(setup, x)
+    run = Pass(setup, x)
+
+    def one_pass(prefix: Prefix | None) -> tuple[Any, ...]:
+        means, variances = run.gaussian(prefix)
+        return (*means, *variances)
+
+    with torch.no_grad():
+        outputs = sampled(setup, x, one_pass)
+        run.settle()
+        half = len(outputs) // 2
+        means, variances = outputs[:half], outputs[half:]
+        centres = (
+            means if setup.prediction != "network" else sampled(setup, x, lambda _: run.plain())
+        )
+        return prediction(
+            setup,
+            run,
+            [centre.mean(0) for centre in centres],
+            [var.mean(0) for var in variances],
+            [spread(setup, mean) for mean in means],
+            samples=means[0],
+        )
+
+
+SAMPLED_ADF = Method(
+    "sampled_adf",
+    sampled_adf,
+    has_rules=True,
+    has_rate=True,
+    in_closed_form=True,
+    draws_masks=True,
+    needs_noise=True,
+    is_diagonal=True,
+    audited=({"samples": 20},),
+)
+
+
+def constant(setup: Setup, x: Any) -> Prediction:
+    """The plain prediction with one constant variance: the floor that every method must beat.
+
+    It is `residual_var`, the error on held-out data.
+    """
+    run = Pass(setup, x)
+    with torch.no_grad():
+        means = run.plain()
+        nothing = zeros_like_each(means)
+        return prediction(setup, run, means, nothing, nothing)
+
+
+CONSTANT = Method("constant", constant, has_data_var=False)
