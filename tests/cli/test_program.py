@@ -112,7 +112,7 @@ def test_what_is_not_the_users_fault_has_exit_code_1(project, howsure, monkeypat
         main([*FIT_A_RATE, "--debug"])
 
 
-@pytest.mark.parametrize(("command", "words"), [("predict", "goes on"), ("fit", "half-written")])
+@pytest.mark.parametrize(("command", "words"), [("predict", "resumes"), ("fit", "half-written")])
 def test_interruptions_are_told(project, howsure, monkeypatch, command, words):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt

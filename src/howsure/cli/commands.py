@@ -330,7 +330,7 @@ def _train_inputs(arguments: Namespace) -> Iterator[tuple[object]] | None:
 def predict(arguments: Namespace) -> Result:
     """Predictions with their variances for every row of a data set, in bounded memory.
 
-    Killed at any point and run again, it goes on where it was. The file has the columns mean,
+    Killed at any point and run again, it resumes. The file has the columns mean,
     data_var, model_var and std, and for classification more.
     """
     from howsure.cli.building import case_of, check_unsure, shows_progress

@@ -244,7 +244,7 @@ _SETTINGS = (
         "--tolerance",
         type=positive,
         metavar="E",
-        help="in place of --samples: go on until every std is known to this share (0.05)",
+        help="in place of --samples: continue until every std is known to this share (0.05)",
     ),
     option(
         "--output",
@@ -271,7 +271,7 @@ _SETTINGS = (
     option("--seed", type=int, help="same seed, same result (0)"),
 )
 _SETTINGS_FILE = option("--settings", metavar="FILE", help="what `howsure fit` wrote")
-# What becomes settings of `Uncertain`; the second is for commands that choose the method.
+# What becomes settings of `Uncertain`, without and with the choice of a method.
 SETTINGS = group("settings (override --settings)", _SETTINGS_FILE, *_SETTINGS)
 METHOD = group(
     "method (overrides --settings)",

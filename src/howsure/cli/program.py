@@ -195,7 +195,7 @@ def _sentence(error: BaseException, options: argparse.Namespace) -> str:
     """What went wrong and what to do, on one line."""
     if isinstance(error, KeyboardInterrupt):
         if getattr(options, "resumes", False):
-            return "Interrupted; finished parts are kept, and the same command goes on from there."
+            return "Interrupted; finished parts are kept, and the same command resumes from there."
         return "Interrupted; no file was left half-written."
     if isinstance(error, OSError) and error.errno is not None:
         path = Path(str(error.filename or ""))

@@ -70,7 +70,7 @@ def test_steering_writes_everything_and_resumes(tiny, tmp_path, monkeypatch, cap
 
     monkeypatch.setattr(steering, "evaluated", interrupted)
     assert run("steering", "--out", tmp_path) == 1
-    assert "goes on from there" in capsys.readouterr().err
+    assert "resumes from there" in capsys.readouterr().err
     assert not (tmp_path / "results.json").exists()
     assert run("steering", "--out", tmp_path) == 0
     # What was finished before the interruption was not computed again.
