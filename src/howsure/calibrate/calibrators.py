@@ -26,6 +26,8 @@ Self = TypeVar("Self", bound="Calibrator")
 Labels = Tensor | Sequence[int] | Sequence[str]
 # Temperatures that are tried.
 _LOW, _HIGH = 1e-3, 1e3
+# The softmax of uncertain logits is a quadrature; this many inputs are enough for a first guess.
+_FEW = 500
 
 
 class Calibrator(ABC):
@@ -573,22 +575,24 @@ class Temperature(Calibrator):
         labels = check_labels(mean, target)
         Residuals.of(logits, mean)  # finite, not negative, enough of them
 
-        def nearly(t: Tensor) -> Tensor:  # (1,)
-            """Exact without variances; with them the mean of a softmax is about this one's."""
-            return F.cross_entropy(mean / (t.square() + math.pi / 8 * var).sqrt(), labels)[None]
+        is_uncertain = bool((var > 0).any())
 
-        def nll(t: Tensor) -> Tensor:  # (1,)
-            p = softmax_of(mean / t, var / t.square()).mean.gather(1, labels.unsqueeze(1))
+        def nll(t: Tensor, every: int = 1) -> Tensor:  # (1,)
+            """Of the labels at a temperature; of one input in `every`."""
+            if not is_uncertain:
+                return F.cross_entropy(mean / t, labels)[None]
+            p = softmax_of(mean[::every] / t, var[::every] / t.square()).mean
+            p = p.gather(1, labels[::every].unsqueeze(1))
             # Protects the logarithm of an underflowed 0.
             return -torch.log(p.clamp(min=torch.finfo(p.dtype).tiny)).mean()[None]
 
-        best = log_minimum(nearly, _LOW, _HIGH)
-        if bool((var > 0).any()):
-            # A quadrature for every logit: fifteen of them, where the start is not at an end.
-            if 10 * _LOW < float(best) < _HIGH / 10:
-                best = log_refine(nll, best, width=0.2, rounds=5)
-            else:
-                best = log_minimum(nll, _LOW, _HIGH)
+        every = -(-len(mean) // _FEW) if is_uncertain else 1
+        best = log_minimum(lambda t: nll(t, every), _LOW, _HIGH)
+        if every > 1 and 10 * _LOW < float(best) < _HIGH / 10:
+            best = log_refine(nll, best, width=0.2, rounds=5)
+        elif every > 1:
+            # Few inputs may all be right where many are not.
+            best = log_minimum(nll, _LOW, _HIGH)
         at_zero, at_infinity = float(best) < 1.5 * _LOW, float(best) > _HIGH / 1.5
         check_minimum(at_zero=at_zero, at_infinity=at_infinity)
         return cls(best[0])
