@@ -28,8 +28,6 @@ NoiseLike: TypeAlias = (
     | Sequence["NoiseLike"]
     | None
 )
-# Stands for an input of the same structure as its noise.
-_ANY = object()
 
 
 def as_noise(noise: object) -> Noise | None:
@@ -52,23 +50,16 @@ def as_noise(noise: object) -> Noise | None:
 
 
 def map_noises(
-    function: Callable[[Noise | None, Any, str], object],
-    noise: object,
-    x: object = _ANY,
-    name: str = "",
+    function: Callable[[Noise | None, Any, str], object], noise: object, x: object, name: str = ""
 ) -> Any:
     """The structure of `x` with `function(noise, leaf, name)` in place of every leaf.
 
     The noise has the structure of `x`; a dict may leave out inputs, and `None` is no noise for all
-    that is inside. Without `x` this maps over the noises alone. Names are those of a budget:
-    `image` for `x["image"]`, `imu.gyro` for a dict inside, `x[0]`.
+    that is inside. `x` may be the noise itself. Names are those of a budget: `image` for
+    `x["image"]`, `imu.gyro` for a dict inside, `x[0]`.
     """
     if isinstance(x, Tensor) and not isinstance(noise, Mapping):
         return function(as_noise(noise), x, name or "x")
-    if x is _ANY and isinstance(noise, Mapping):
-        x = dict.fromkeys(noise, _ANY)
-    elif x is _ANY and _is_sequence(noise):
-        x = (_ANY,) * len(noise)
     if isinstance(x, Mapping) and isinstance(noise, Mapping | None):
         noises = noise or {}
         if unknown := [key for key in noises if key not in x]:
@@ -90,7 +81,7 @@ def map_noises(
         parts = [map_noises(function, noises[i], part, _join(name, i)) for i, part in enumerate(x)]
         constructor: Any = type(x)
         return constructor(*parts) if hasattr(x, "_fields") else constructor(parts)
-    if noise is None or x is _ANY:
+    if noise is None or x is noise:
         return function(as_noise(noise), x, name or "x")
     raise TypeError(
         "The noise must have the structure of the input, with one noise (or None) for each "
@@ -109,7 +100,7 @@ def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _leaves(noise: object, x: object = _ANY) -> list[tuple[Noise | None, Any, str]]:
+def _leaves(noise: object, x: object) -> list[tuple[Noise | None, Any, str]]:
     """The noise, the part of `x` and the name of every leaf."""
     leaves: list[tuple[Noise | None, Any, str]] = []
     map_noises(lambda *leaf: leaves.append(leaf), noise, x)
@@ -202,7 +193,7 @@ def is_correlated(noise: object) -> bool:
     """Whether elements of any input vary together; `noise` as in `variance_of`."""
     if isinstance(noise, Tensor):  # sooner than as a value
         return False
-    return any(part is not None and part.is_correlated for part, *_ in _leaves(noise))
+    return any(part is not None and part.is_correlated for part, *_ in _leaves(noise, noise))
 
 
 def is_number(noise: object) -> bool:
@@ -219,7 +210,9 @@ def number_of(noise: object) -> float | None:
 
 def scaled(noise: object, factor: float) -> NoiseLike:
     """`noise` in its own structure with `factor` times the variances."""
-    return map_noises(lambda noise, *_: None if noise is None else noise.scaled(factor), noise)
+    return map_noises(
+        lambda noise, *_: None if noise is None else noise.scaled(factor), noise, noise
+    )
 
 
 def described(noise: NoiseLike) -> str:
