@@ -194,7 +194,7 @@ def test_auto_says_what_it_picked(trained):
     net, x = trained
     p = hs.Uncertain(net, 0.01)(x)
     assert p.method == "noise_sampling" and "small network" in p.notes[0]
-    assert "own uncertainty is not included" in p.notes[0]
+    assert "Model uncertainty is not included" in p.notes[0]
     same = hs.Uncertain(net, 0.01, "noise_sampling", samples=400)(x)
     assert torch.equal(p.total_var, same.total_var)
     wide = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(400, 2)).eval()

@@ -112,3 +112,9 @@ def test_a_calibrator_is_one_short_line(kind):
     found = repr(sure.calibrate([held_out(model)], kind))
     assert found.startswith(f"{type(sure.calibrators[0]).__name__}(")
     assert len(found) < 200 and "\n" not in found and "tensor(" not in found
+
+
+def test_labels_of_a_classifier_without_its_task_are_told_the_task():
+    model, labels = network(3), torch.arange(60) % 3
+    with pytest.raises(ValueError, match=r'wrap the model with `task="classification"`'):
+        hs.Uncertain(model, 0.01).fit(torch.randn(60, 6), labels, show_progress=False)

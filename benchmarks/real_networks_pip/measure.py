@@ -119,15 +119,21 @@ def predicted(case: Case, sure: hs.Uncertain, model: nn.Module, x: Any) -> dict[
     first = time.perf_counter() - start
     plain = seconds(lambda: call(torch.no_grad()(model), case, x))
     again = seconds(lambda: call(sure, case, x))
-    std = flat(p.std, len(p))
+    std = flat(p.std, rows_of(case, x))
     return {
         "method": p.method,
         "notes": list(p.notes),
         "outputs": std.shape[1],
         "cost": again / plain,
+        "first_seconds": first,
         "first_cost": first / plain,
         **against_truth(std, truth(case, model, x), p),
     }
+
+
+def rows_of(case: Case, x: Any) -> int:
+    """How many inputs a call has; one where the call is a single input."""
+    return 1 if "batch_dim" in case.options else len(TensorTree(x).tensors[0])
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -150,7 +156,7 @@ def truth(case: Case, model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     picked = output_of(case)
     inputs = TensorTree(x)
-    rows = len(inputs.tensors[0])
+    rows = rows_of(case, x)
     halves = []
     for _ in range(2):
         total = square = torch.zeros(())
@@ -174,7 +180,9 @@ def with_noise(values: Sequence[Tensor], std: float, generator: torch.Generator)
 def output_of(case: Case) -> Callable[[Any], Any]:
     """The part of the output that counts."""
     name = case.options.get("output")
-    return (lambda output: output) if name is None else (lambda output: getattr(output, name))
+    if name is None or callable(name):
+        return name or (lambda output: output)
+    return lambda output: getattr(output, name)
 
 
 def against_truth(std: Tensor, halves: tuple[Tensor, Tensor], p: Any) -> dict[str, Any]:

@@ -72,11 +72,14 @@ def without_torchaudio() -> None:
 
     They read and resample audio files with it; the networks themselves do without.
     """
-    for name in ("torchaudio", "torchaudio.transforms"):
-        module = ModuleType(name)
-        module.__spec__ = ModuleSpec(name, None)
-        sys.modules.setdefault(name, module)
-    sys.modules["torchaudio.transforms"].Resample = None  # type: ignore[attr-defined]
+    names = {"": (), ".transforms": ("Resample",), ".functional": ("fftconvolve", "filtfilt")}
+    for part, functions in names.items():
+        module = ModuleType(f"torchaudio{part}")
+        module.__spec__ = ModuleSpec(module.__name__, None)
+        module.__path__ = []
+        for function in functions:
+            setattr(module, function, None)
+        sys.modules.setdefault(module.__name__, module)
 
 
 def weights(package: str, file: str) -> Any:

@@ -294,3 +294,19 @@ def test_a_note_says_where_the_network_itself_is_more_likely(net):
     )
     assert without.last_fit.model.notes == ()
     assert without.last_fit.nll < with_note.last_fit.nll
+
+
+def test_noise_that_explains_all_mistakes_leaves_no_class_certain():
+    torch.manual_seed(0)
+    x = torch.rand(300, 1) * 2 - 1
+    labels = (x[:, 0] > 0).long()
+    labels[(x[:, 0] - 0.05).abs().argmin()] = 0  # The one mistake, where noise changes the class.
+    model = nn.Sequential(nn.Linear(1, 2)).eval()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[-8.0], [8.0]]))
+        model[0].bias.zero_()
+    sure = hs.Uncertain(model, hs.noise.std(0.1), task="classification")
+    fit = sure.fit([(x, labels)], growth=False, show_progress=False)
+    print(fit)
+    assert fit.model.temperature > 0.1
+    assert bool((sure(torch.tensor([[-0.3], [0.3]])).std > 0).all())

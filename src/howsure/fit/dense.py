@@ -17,7 +17,7 @@ from torch import Tensor
 
 from howsure.fit.folds import FOLDS, Batches, CrossFit, folds_of
 from howsure.fit.inputs import unseen_inputs
-from howsure.fit.known_inputs import HeldOut, Known, squared_error
+from howsure.fit.known_inputs import HeldOut, Known, squared_error, wrong_targets
 from howsure.fit.labelled import PIXELS
 from howsure.fit.posterior import PosteriorFit, PosteriorSearch, check_held_out, fit_variance
 from howsure.fit.stress import corruptions
@@ -153,10 +153,7 @@ class _Images:
         """Mean, sensor variance, m, target and squared error, (images, pixels, outputs) each."""
         seen = gradients_at_pixels(self.setup, x, self.head)
         if target.numel() != seen.output.numel() or len(target) != len(seen.output):
-            raise ValueError(
-                f"The targets have shape {tuple(target.shape)}, and the model predicts "
-                f"{tuple(seen.output.shape)}."
-            )
+            raise wrong_targets(target, seen.output.shape)
         mean, data = self._predicted(seen, x)
         flat = seen.by_pixel(target.reshape(seen.output.shape).double())
         m = self.posterior.score(

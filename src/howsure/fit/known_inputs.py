@@ -46,6 +46,16 @@ from howsure.trees import TensorTree
 MOST_POINTS = 5000
 
 
+def wrong_targets(target: Tensor, shape: torch.Size) -> ValueError:
+    """The error for targets that are not of the predictions' shape."""
+    hint = ""
+    if not target.is_floating_point() and 2 * target.numel() <= shape.numel():
+        hint = ' If they are class labels, wrap the model with `task="classification"`.'
+    return ValueError(
+        f"The targets have shape {tuple(target.shape)}, and the predictions {tuple(shape)}.{hint}"
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class HeldOut:
     """Held-out inputs with what their variance is made of.
@@ -64,10 +74,7 @@ class HeldOut:
     def of(cls, scores: Scores, target: Tensor, mean: Tensor) -> HeldOut:
         """A batch; an error if the targets do not fit the predictions."""
         if target.numel() != mean.numel() or len(target) != len(mean):
-            raise ValueError(
-                f"The targets have shape {tuple(target.shape)}, and the model predicts "
-                f"{mean.shape[1]} numbers for each of {len(mean)} inputs."
-            )
+            raise wrong_targets(target, mean.shape)
         flat = target.to(mean.device).reshape(mean.shape).double()
         return cls(scores, squared_error(flat, mean), flat)
 

@@ -62,6 +62,13 @@ _STRESSED = 500
 _DRAWS = 16
 # By how much averaging over the noise may raise the NLL before a note says so.
 _WORTH_A_NOTE = 0.02
+# Below this share of the temperature without noise, the probabilities would be those of the noise
+# alone: exactly 0 and 1 wherever no draw changes the class.
+_NOISE_EXPLAINS = 0.1
+NOISE_EXPLAINS = (
+    "The stated noise alone explains the mistakes on the held-out data, so the average over the "
+    "noise shows no temperature; that of the network without noise is used."
+)
 WORSE_AVERAGED = (
     "The probabilities are averaged over the stated noise, and their NLL on held-out data is "
     '{averaged:.3f}; that of the network\'s own is {plain:.3f} (`prediction="network"`). It loses '
@@ -206,6 +213,8 @@ def fit_temperature(
     if stressed:
         model = _with_best_growth(replace(model, temperature=plain), held_out, stressed)
     constant = best_temperature(averaged.logits, averaged.labels, warn=True)
+    if constant < _NOISE_EXPLAINS * plain:
+        constant, model = plain, replace(model, notes=(*model.notes, NOISE_EXPLAINS))
     model = replace(model, temperature=constant)
     gap = averaged.nll(constant) - held_out.nll(plain)
     if gap > _WORTH_A_NOTE:

@@ -55,18 +55,18 @@ def choose(setup: Setup, x: Any, *, may_be_certain: bool = False) -> Choice:
         setup = setup.with_(prediction="network" if setup.task == "regression" else "mean")
     note = f'"auto" chose "{method}": {reason}.'
     if not has_model:
-        note += " The model's own uncertainty is not included; `.fit(loader)` finds it."
+        note += " Model uncertainty is not included; `.fit(loader)` adds it."
     notes = (note, LEARNED) if predicts_variance else (note,)
     return method, setup, notes
 
 
 def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     if setup.variance_model is not None and setup.variance_model.head is not None:
-        return NOISE_SAMPLING, setup, "it has what `fit` found about every pixel"
+        return NOISE_SAMPLING, setup, "it includes the model variance fitted for every pixel"
     if setup.variance_model is not None and setup.variance_model.note:
-        return NOISE_SAMPLING, setup, "`fit` found a variance without a posterior"
+        return NOISE_SAMPLING, setup, "the fitted model variance has no posterior"
     if setup.temperature_model is not None and setup.temperature_model.dense:
-        return NOISE_SAMPLING, setup, "it has the temperature that `fit` found for images"
+        return NOISE_SAMPLING, setup, "it includes the temperature fitted for images"
     sampler = sampling_for(setup)
     outputs, elements = setup.once(_size, x)
     directions = setup.noise_dimensions(x)
@@ -77,7 +77,7 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     if setup.variance_model is not None or (setup.is_fitted and setup.noise is None):
         if (is_small or has_few) and setup.samples is None and setup.tolerance is None:
             setup = setup.with_(samples=SMALL_POINTS)
-        return gradients.METHOD, setup, "it has what `fit` found about the model itself"
+        return gradients.METHOD, setup, "it includes the fitted model variance"
     if setup.task != "regression" and not setup.once(_has_one_row, x):
         return sampler, setup, "its classes are those of pixels or tokens"
     if outputs > MOST_OUTPUTS and not setup.once(_has_softmax, x):

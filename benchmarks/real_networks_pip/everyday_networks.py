@@ -1,0 +1,841 @@
+"""More networks from PyPI, with random weights: what people of many fields would wrap first."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from shipped import Case, source, without_torchaudio
+from torch import Tensor, nn
+
+
+def normal(*shape: int) -> Callable[[], Tensor]:
+    """Standard normal inputs."""
+    return lambda: torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+def shipped(path: str, *args: Any, **options: Any) -> Callable[[], nn.Module]:
+    """A class or function of a package, called, in eval mode, always with the same weights."""
+
+    def build() -> nn.Module:
+        without_torchaudio()
+        module, _, name = path.partition(":")
+        torch.manual_seed(0)
+        made = operator.attrgetter(name)(importlib.import_module(module))(*args, **options)
+        return made.eval()
+
+    return build
+
+
+def vit(file: str, name: str, *args: Any, **options: Any) -> Callable[[], nn.Module]:
+    """A class of a file of vit-pytorch, whose `__init__` asks for torchvision."""
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return getattr(source("vit_pytorch", file), name)(*args, **options).eval()
+
+    return build
+
+
+def hugging_face(name: str, **options: Any) -> Callable[[], nn.Module]:
+    """A model of transformers from a configuration: "Bert:ForSequenceClassification"."""
+
+    def build() -> nn.Module:
+        import transformers
+
+        family, _, head = name.partition(":")
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{family}Config")(**options)
+        return getattr(transformers, f"{family}{head}")(config).eval()
+
+    return build
+
+
+class Call(nn.Module):
+    """A network with the inputs that carry no noise: a time, edges, kinds of atoms."""
+
+    def __init__(self, model: nn.Module, call: Callable[[nn.Module, Tensor], Any]) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, x: Tensor) -> Any:
+        return self.call(self.model, x)
+
+
+def given(
+    build: Callable[[], nn.Module], call: Callable[[Any, Tensor], Any]
+) -> Callable[[], nn.Module]:
+    return lambda: Call(build(), call).eval()
+
+
+def _first(output: Any) -> Any:
+    return output[0]
+
+
+def _second(output: Any) -> Any:
+    return output[1]
+
+
+def _last(output: Any) -> Any:
+    return output[-1]
+
+
+def _mean(output: Any) -> Tensor:
+    return output.mean
+
+
+_SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
+
+
+def _posterior_mean() -> nn.Module:
+    from botorch.models import SingleTaskGP
+
+    x = normal(30, 3)().double()
+    return SingleTaskGP(x, x[:, :1].sin() + x[:, 1:2]).eval()
+
+
+def _neural_ode() -> nn.Module:
+    from torchdyn.core import NeuralODE
+
+    torch.manual_seed(0)
+    field = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 2))
+    span = torch.linspace(0, 1, 2)
+    return Call(NeuralODE(field, solver="rk4"), lambda ode, x: ode(x, span)[1][-1]).eval()
+
+
+def _log_density() -> nn.Module:
+    import zuko
+
+    torch.manual_seed(0)
+    flow = zuko.flows.NSF(3, transforms=2, hidden_features=(32, 32))
+    return Call(flow, lambda flow, x: flow().log_prob(x)[:, None]).eval()
+
+
+def _masked_flow() -> nn.Module:
+    from nflows.distributions.normal import StandardNormal
+    from nflows.flows.base import Flow
+    from nflows.transforms import MaskedAffineAutoregressiveTransform
+
+    torch.manual_seed(0)
+    flow = Flow(MaskedAffineAutoregressiveTransform(4, 32), StandardNormal([4]))
+    return Call(flow, lambda flow, x: flow.log_prob(x)[:, None]).eval()
+
+
+def _invertible() -> nn.Module:
+    from FrEIA.framework import SequenceINN
+    from FrEIA.modules import AllInOneBlock
+
+    torch.manual_seed(0)
+    flow = SequenceINN(4)
+    for _ in range(3):
+        flow.append(
+            AllInOneBlock,
+            subnet_constructor=lambda n, m: nn.Sequential(
+                nn.Linear(n, 32), nn.ReLU(), nn.Linear(32, m)
+            ),
+        )
+    return flow.eval()
+
+
+def _schnet() -> nn.Module:
+    from torch_geometric.nn import SchNet
+
+    torch.manual_seed(0)
+    kinds = torch.tensor([6, 1, 1, 8, 1, 6, 1, 7])
+    pairs = torch.tensor([(a, b) for a in range(8) for b in range(8) if a != b]).T
+    model = SchNet(
+        32,
+        32,
+        2,
+        16,
+        interaction_graph=lambda pos, batch: (pairs, (pos[pairs[0]] - pos[pairs[1]]).norm(dim=-1)),
+    )
+    return Call(model, lambda model, pos: model(kinds, pos)).eval()
+
+
+def _gcn() -> nn.Module:
+    from torch_geometric.nn.models import GCN
+
+    torch.manual_seed(0)
+    ring = torch.arange(12)
+    edges = torch.stack([torch.cat([ring, ring.roll(1)]), torch.cat([ring.roll(1), ring])])
+    return Call(GCN(8, 16, 2, 3), lambda model, x: model(x, edges)).eval()
+
+
+def _gat() -> nn.Module:
+    from torch_geometric.nn.models import GAT
+
+    torch.manual_seed(0)
+    ring = torch.arange(12)
+    edges = torch.stack([torch.cat([ring, ring.roll(1)]), torch.cat([ring.roll(1), ring])])
+    return Call(GAT(8, 16, 2, 3, heads=2), lambda model, x: model(x, edges)).eval()
+
+
+def _egnn() -> nn.Module:
+    from egnn_pytorch import EGNN
+
+    torch.manual_seed(0)
+    features = normal(1, 10, 16)()
+    model = Call(
+        EGNN(dim=16), lambda model, x: model(features.expand(len(x), -1, -1), x)[0].mean(1)
+    )
+    return model.eval()
+
+
+def _spiking() -> nn.Module:
+    import snntorch
+
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(8, 32),
+        snntorch.Leaky(0.9, init_hidden=True),
+        nn.Linear(32, 2),
+        snntorch.Leaky(0.9, init_hidden=True, output=True),
+    )
+
+    def rate(net: nn.Module, x: Tensor) -> Tensor:
+        snntorch.utils.reset(net)
+        return torch.stack([net(x)[1] for _ in range(10)]).mean(0)
+
+    import snntorch.utils
+
+    return Call(net, rate).eval()
+
+
+def _bayesian() -> nn.Module:
+    import torchbnn
+
+    torch.manual_seed(0)
+    layer = torchbnn.BayesLinear
+    return nn.Sequential(layer(0, 0.1, 8, 32), nn.ReLU(), layer(0, 0.1, 32, 2)).eval()
+
+
+def _quantized() -> nn.Module:
+    net = shipped("torchrl.modules:MLP", in_features=8, out_features=2, num_cells=[64, 64])()
+    return torch.ao.quantization.quantize_dynamic(net, {nn.Linear})
+
+
+def _fm() -> nn.Module:
+    from deepctr_torch.inputs import DenseFeat
+    from deepctr_torch.models import DeepFM
+
+    torch.manual_seed(0)
+    features = [DenseFeat(f"f{i}", 1) for i in range(8)]
+    return DeepFM(features, features, task="regression").eval()
+
+
+def _image(size: int, count: int = 2, channels: int = 3) -> Callable[[], Tensor]:
+    """Smooth pictures, standardized."""
+
+    def make() -> Tensor:
+        small = torch.randn(count, channels, 4, 4, generator=torch.Generator().manual_seed(1))
+        return nn.functional.interpolate(small, size=(size, size), mode="bicubic")
+
+    return make
+
+
+def _volume() -> Tensor:
+    small = torch.randn(2, 1, 3, 3, 3, generator=torch.Generator().manual_seed(1))
+    return nn.functional.interpolate(small, size=(32, 32, 32), mode="trilinear")
+
+
+def _case(
+    name: str, package: str, build: Any, inputs: Any, noise: float = 0.05, **more: Any
+) -> Case:
+    return Case(name, package, build, inputs, noise, True, **{"samples": 400, **more})
+
+
+_LOGITS, _ALONE = {"output": "logits"}, {"batch_dim": None}
+
+EVERYDAY = (
+    # Tables
+    _case(
+        "FT-Transformer",
+        "rtdl-revisiting-models",
+        given(
+            shipped(
+                "rtdl_revisiting_models:FTTransformer",
+                n_cont_features=8,
+                cat_cardinalities=[],
+                d_out=1,
+                n_blocks=2,
+                d_block=32,
+                attention_n_heads=4,
+                attention_dropout=0.1,
+                ffn_d_hidden_multiplier=2,
+                ffn_dropout=0.1,
+                residual_dropout=0.0,
+            ),
+            lambda m, x: m(x, None),
+        ),
+        normal(16, 8),
+    ),
+    _case(
+        "ResNet for tables",
+        "rtdl-revisiting-models",
+        shipped(
+            "rtdl_revisiting_models:ResNet",
+            d_in=8,
+            d_out=1,
+            n_blocks=2,
+            d_block=64,
+            d_hidden=None,
+            d_hidden_multiplier=2.0,
+            dropout1=0.1,
+            dropout2=0.0,
+        ),
+        normal(16, 8),
+    ),
+    _case(
+        "TabM",
+        "tabm",
+        given(shipped("tabm:TabM.make", n_num_features=8, d_out=1), lambda m, x: m(x).mean(1)),
+        normal(16, 8),
+    ),
+    _case(
+        "TabNet",
+        "pytorch-tabnet",
+        shipped("pytorch_tabnet.tab_network:TabNet", 8, 1, group_attention_matrix=torch.eye(8)),
+        normal(16, 8),
+        options={"output": _first},
+    ),
+    _case(
+        "TabTransformer's FT",
+        "tab-transformer-pytorch",
+        given(
+            shipped(
+                "tab_transformer_pytorch:FTTransformer",
+                categories=(),
+                num_continuous=8,
+                dim=32,
+                dim_out=1,
+                depth=2,
+                heads=4,
+            ),
+            lambda m, x: m(torch.zeros(len(x), 0, dtype=torch.long), x),
+        ),
+        normal(16, 8),
+    ),
+    _case("DeepFM", "deepctr-torch", _fm, normal(16, 8)),
+    _case(
+        "KAN",
+        "pykan",
+        shipped("kan:KAN", width=[4, 5, 1], grid=3, k=3, seed=0, auto_save=False),
+        normal(16, 4),
+    ),
+    # Images
+    _case(
+        "EfficientNet-B0",
+        "efficientnet-pytorch",
+        lambda: shipped(
+            "efficientnet_pytorch:EfficientNet.from_name", "efficientnet-b0", num_classes=10
+        )(),
+        _image(64),
+    ),
+    _case(
+        "SimpleViT",
+        "vit-pytorch",
+        vit(
+            "simple_vit.py",
+            "SimpleViT",
+            image_size=32,
+            patch_size=8,
+            num_classes=10,
+            dim=64,
+            depth=2,
+            heads=4,
+            mlp_dim=128,
+        ),
+        _image(32, 4),
+    ),
+    _case(
+        "Compact convolutional transformer",
+        "vit-pytorch",
+        vit(
+            "cct.py",
+            "CCT",
+            img_size=32,
+            embedding_dim=64,
+            n_conv_layers=1,
+            num_layers=2,
+            num_heads=4,
+            mlp_ratio=2.0,
+            num_classes=10,
+        ),
+        _image(32, 4),
+    ),
+    _case(
+        "MobileViT",
+        "vit-pytorch",
+        vit(
+            "mobile_vit.py",
+            "MobileViT",
+            image_size=(64, 64),
+            dims=[24, 32, 40],
+            channels=[8, 8, 16, 16, 24, 24, 32, 32, 40, 40, 64],
+            num_classes=10,
+        ),
+        _image(64),
+    ),
+    _case(
+        "gMLP",
+        "g-mlp-pytorch",
+        shipped(
+            "g_mlp_pytorch:gMLPVision", image_size=32, patch_size=8, num_classes=10, dim=64, depth=2
+        ),
+        _image(32, 4),
+    ),
+    _case(
+        "MLP-Mixer",
+        "mlp-mixer-pytorch",
+        shipped(
+            "mlp_mixer_pytorch:MLPMixer",
+            image_size=32,
+            channels=3,
+            patch_size=8,
+            dim=64,
+            depth=2,
+            num_classes=10,
+        ),
+        _image(32, 4),
+    ),
+    _case(
+        "Perceiver",
+        "perceiver-pytorch",
+        shipped(
+            "perceiver_pytorch:Perceiver",
+            num_freq_bands=4,
+            max_freq=10.0,
+            depth=1,
+            input_channels=3,
+            num_latents=16,
+            latent_dim=32,
+            latent_heads=2,
+            latent_dim_head=16,
+            num_classes=5,
+        ),
+        lambda: _image(16, 4)().movedim(1, -1),
+    ),
+    _case(
+        "Vision Transformer",
+        "transformers",
+        hugging_face(
+            "ViT:ForImageClassification", **_SMALL, image_size=32, patch_size=8, num_labels=10
+        ),
+        _image(32, 4),
+        options=_LOGITS,
+    ),
+    _case(
+        "ConvNeXt V2",
+        "transformers",
+        hugging_face(
+            "ConvNextV2:ForImageClassification",
+            hidden_sizes=[16, 32, 64, 128],
+            depths=[1, 1, 2, 1],
+            num_labels=10,
+        ),
+        _image(64),
+        options=_LOGITS,
+    ),
+    _case(
+        "Swin",
+        "transformers",
+        hugging_face(
+            "Swin:ForImageClassification",
+            image_size=32,
+            patch_size=2,
+            embed_dim=16,
+            depths=[1, 1],
+            num_heads=[2, 2],
+            window_size=4,
+            num_labels=10,
+        ),
+        _image(32),
+        options=_LOGITS,
+    ),
+    _case(
+        "HardNet descriptor", "kornia", shipped("kornia.feature:HardNet", False), _image(32, 4, 1)
+    ),
+    # Maps
+    _case(
+        "SegFormer",
+        "transformers",
+        hugging_face(
+            "Segformer:ForSemanticSegmentation",
+            hidden_sizes=[16, 32, 40, 64],
+            depths=[1, 1, 1, 1],
+            decoder_hidden_size=32,
+            num_labels=2,
+        ),
+        _image(64),
+        options=_LOGITS,
+    ),
+    _case(
+        "Dense prediction transformer, depth",
+        "transformers",
+        hugging_face(
+            "DPT:ForDepthEstimation",
+            **{**_SMALL, "num_hidden_layers": 4},
+            image_size=32,
+            patch_size=8,
+            backbone_out_indices=[0, 1, 2, 3],
+            neck_hidden_sizes=[16, 16, 16, 16],
+            fusion_hidden_size=16,
+        ),
+        _image(32),
+        options={"output": "predicted_depth"},
+    ),
+    _case(
+        "MONAI U-Net",
+        "monai",
+        shipped(
+            "monai.networks.nets:UNet",
+            spatial_dims=2,
+            in_channels=1,
+            out_channels=2,
+            channels=(8, 16, 32),
+            strides=(2, 2),
+            num_res_units=1,
+        ),
+        _image(64, 2, 1),
+    ),
+    _case(
+        "MONAI SegResNet, volume",
+        "monai",
+        shipped(
+            "monai.networks.nets:SegResNet",
+            spatial_dims=3,
+            init_filters=8,
+            in_channels=1,
+            out_channels=1,
+            blocks_down=(1, 1),
+            blocks_up=(1,),
+        ),
+        _volume,
+    ),
+    _case(
+        "Fourier neural operator",
+        "neuraloperator",
+        shipped(
+            "neuralop.models:FNO",
+            n_modes=(8, 8),
+            hidden_channels=16,
+            in_channels=1,
+            out_channels=1,
+            n_layers=2,
+        ),
+        _image(32, 2, 1),
+    ),
+    _case(
+        "Denoising U-Net",
+        "diffusers",
+        given(
+            shipped(
+                "diffusers:UNet2DModel",
+                sample_size=16,
+                in_channels=1,
+                out_channels=1,
+                block_out_channels=(16, 32),
+                down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+                up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+                layers_per_block=1,
+                norm_num_groups=8,
+                attention_head_dim=8,
+            ),
+            lambda m, x: m(x, 10).sample,
+        ),
+        _image(16, 2, 1),
+    ),
+    _case(
+        "Autoencoder of latent diffusion",
+        "diffusers",
+        shipped("diffusers:AutoencoderTiny"),
+        _image(32),
+        options={"output": "sample"},
+        samples=200,
+    ),
+    _case(
+        "YOLOS, boxes",
+        "transformers",
+        hugging_face(
+            "Yolos:ForObjectDetection",
+            **_SMALL,
+            image_size=[64, 64],
+            patch_size=16,
+            num_detection_tokens=10,
+            num_labels=3,
+        ),
+        _image(64),
+        options={"output": "pred_boxes"},
+    ),
+    # Series, sound, signals
+    _case(
+        "N-BEATS, forecast",
+        "nbeats-pytorch",
+        shipped(
+            "nbeats_pytorch.model:NBeatsNet",
+            device="cpu",
+            forecast_length=8,
+            backcast_length=24,
+            hidden_layer_units=32,
+        ),
+        normal(8, 24),
+        options={"output": _second},
+    ),
+    _case(
+        "iTransformer, forecast",
+        "iTransformer",
+        shipped(
+            "iTransformer:iTransformer",
+            num_variates=5,
+            lookback_len=32,
+            dim=32,
+            depth=2,
+            heads=4,
+            dim_head=16,
+            pred_length=8,
+        ),
+        normal(8, 32, 5),
+        options={"output": lambda y: y[8] if isinstance(y, dict) else y},
+    ),
+    _case(
+        "PatchTSMixer",
+        "transformers",
+        hugging_face(
+            "PatchTSMixer:ForRegression",
+            context_length=64,
+            patch_length=8,
+            num_input_channels=3,
+            d_model=16,
+            num_layers=2,
+            num_targets=2,
+            loss="mse",
+        ),
+        normal(8, 64, 3),
+        options={"output": "regression_outputs"},
+        keyword="past_values",
+    ),
+    _case(
+        "Closed-form continuous network",
+        "ncps",
+        shipped("ncps.torch:CfC", 6, 32, proj_size=2, return_sequences=False),
+        normal(16, 12, 6),
+        options={"output": _first},
+    ),
+    _case(
+        "Liquid time constants",
+        "ncps",
+        shipped("ncps.torch:LTC", 6, 16, return_sequences=False),
+        normal(16, 8, 6),
+        options={"output": _first},
+    ),
+    _case("Mamba", "mambapy", given(lambda: _mamba(), lambda m, x: m(x)[:, -1]), normal(8, 16, 16)),
+    _case(
+        "EEGNet",
+        "braindecode",
+        shipped("braindecode.models:EEGNet", n_chans=8, n_outputs=2, n_times=256),
+        normal(8, 8, 256),
+    ),
+    _case(
+        "Shallow FBCSP",
+        "braindecode",
+        shipped("braindecode.models:ShallowFBCSPNet", n_chans=8, n_outputs=2, n_times=256),
+        normal(8, 8, 256),
+    ),
+    _case(
+        "Conv-TasNet, separation",
+        "asteroid",
+        shipped(
+            "asteroid.models:ConvTasNet",
+            2,
+            n_filters=32,
+            kernel_size=16,
+            stride=8,
+            n_blocks=2,
+            n_repeats=1,
+            bn_chan=16,
+            hid_chan=32,
+            skip_chan=16,
+        ),
+        normal(2, 400),
+    ),
+    _case(
+        "wav2vec 2.0",
+        "transformers",
+        hugging_face(
+            "Wav2Vec2:ForSequenceClassification",
+            **_SMALL,
+            conv_dim=(16, 16),
+            conv_stride=(5, 4),
+            conv_kernel=(10, 8),
+            num_feat_extract_layers=2,
+            num_conv_pos_embeddings=8,
+            num_conv_pos_embedding_groups=2,
+            classifier_proj_size=16,
+            num_labels=2,
+        ),
+        normal(4, 1600),
+        options=_LOGITS,
+    ),
+    _case(
+        "Audio spectrogram transformer",
+        "transformers",
+        hugging_face(
+            "AST:ForAudioClassification", **_SMALL, max_length=32, num_mel_bins=32, num_labels=3
+        ),
+        normal(4, 32, 32),
+        options=_LOGITS,
+    ),
+    _case(
+        "ECAPA-TDNN, speaker",
+        "speechbrain",
+        shipped(
+            "speechbrain.lobes.models.ECAPA_TDNN:ECAPA_TDNN",
+            40,
+            lin_neurons=16,
+            channels=[32, 32, 32, 32, 96],
+        ),
+        normal(4, 30, 40),
+    ),
+    _case(
+        "Conformer block",
+        "conformer",
+        given(
+            shipped("conformer:ConformerBlock", dim=32, dim_head=8, heads=4),
+            lambda m, x: m(x).mean(1),
+        ),
+        normal(8, 20, 32),
+    ),
+    _case(
+        "Transformer of continuous inputs",
+        "x-transformers",
+        lambda: _x_transformer(),
+        normal(8, 16, 4),
+    ),
+    _case(
+        "BERT classifier, embeddings",
+        "transformers",
+        hugging_face("Bert:ForSequenceClassification", **_SMALL, vocab_size=50, num_labels=3),
+        normal(4, 10, 32),
+        options=_LOGITS,
+        keyword="inputs_embeds",
+    ),
+    _case(
+        "Linformer",
+        "linformer",
+        given(
+            shipped("linformer:Linformer", dim=32, seq_len=16, depth=2, heads=4, k=8),
+            lambda m, x: m(x).mean(1),
+        ),
+        normal(8, 16, 32),
+    ),
+    _case(
+        "Performer",
+        "performer-pytorch",
+        given(
+            shipped("performer_pytorch:Performer", dim=32, depth=2, heads=4, dim_head=8),
+            lambda m, x: m(x).mean(1),
+        ),
+        normal(8, 16, 32),
+    ),
+    # Science
+    _case(
+        "SIREN",
+        "siren-pytorch",
+        shipped("siren_pytorch:SirenNet", dim_in=2, dim_hidden=64, dim_out=1, num_layers=3),
+        normal(16, 2),
+        0.005,
+    ),
+    _case(
+        "SchNet, energy of a molecule",
+        "torch-geometric",
+        _schnet,
+        lambda: 2 * normal(8, 3)(),
+        options=_ALONE,
+    ),
+    _case("GCN, 12 nodes", "torch-geometric", _gcn, normal(12, 8)),
+    _case("GAT, 12 nodes", "torch-geometric", _gat, normal(12, 8)),
+    _case("E(n)-equivariant network", "egnn-pytorch", _egnn, normal(6, 10, 3)),
+    _case("Neural ODE", "torchdyn", _neural_ode, normal(16, 2)),
+    _case(
+        "Gaussian process",
+        "botorch",
+        _posterior_mean,
+        lambda: normal(8, 3)().double(),
+        options={"output": _mean},
+    ),
+    _case("Neural spline flow, log density", "zuko", _log_density, normal(16, 3)),
+    _case("Masked autoregressive flow", "nflows", _masked_flow, normal(16, 4)),
+    _case("Invertible network", "FrEIA", _invertible, normal(16, 4), options={"output": _first}),
+    _case(
+        "Spherical Fourier operator",
+        "torch-harmonics",
+        lambda: _sfno(),
+        lambda: normal(2, 1, 16, 32)(),
+    ),
+    # Control
+    _case(
+        "NatureCNN",
+        "stable-baselines3",
+        lambda: _nature(),
+        lambda: _image(84, 2, 1)().sigmoid(),
+        0.02,
+    ),
+    _case("Dueling DQN", "torchrl", lambda: _dueling(), _image(84, 2, 4)),
+    _case("Spiking network", "snntorch", _spiking, normal(16, 8)),
+    _case("Bayesian layers", "torchbnn", _bayesian, normal(16, 8)),
+    _case("MLP, dynamically quantized", "torchrl", _quantized, normal(16, 8)),
+)
+
+
+def _mamba() -> nn.Module:
+    from mambapy.mamba import Mamba, MambaConfig
+
+    torch.manual_seed(0)
+    return Mamba(MambaConfig(d_model=16, n_layers=2)).eval()
+
+
+def _x_transformer() -> nn.Module:
+    from x_transformers import ContinuousTransformerWrapper, Encoder
+
+    torch.manual_seed(0)
+    layers = Encoder(dim=32, depth=2, heads=4)
+    return ContinuousTransformerWrapper(
+        dim_in=4, dim_out=2, max_seq_len=16, attn_layers=layers
+    ).eval()
+
+
+def _sfno() -> nn.Module:
+    from torch_harmonics.examples.models import SphericalFourierNeuralOperator
+
+    torch.manual_seed(0)
+    return SphericalFourierNeuralOperator(
+        img_size=(16, 32), in_chans=1, out_chans=1, embed_dim=8, num_layers=2, scale_factor=1
+    ).eval()
+
+
+def _nature() -> nn.Module:
+    import gymnasium
+    import numpy as np
+    from stable_baselines3.common.torch_layers import NatureCNN
+
+    torch.manual_seed(0)
+    space = gymnasium.spaces.Box(0.0, 1.0, (1, 84, 84), np.float32)
+    return NatureCNN(space, 8, normalized_image=True).eval()
+
+
+def _dueling() -> nn.Module:
+    from torchrl.modules import DuelingCnnDQNet
+
+    torch.manual_seed(0)
+    net = DuelingCnnDQNet(6)
+    net(_image(84, 2, 4)())  # Its lazy layers get their weights here.
+    return net.eval()
