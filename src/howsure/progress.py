@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import logging
 import sys
 import threading
 import time
@@ -55,8 +56,8 @@ def _counted(items: Iterable[Item], label: str) -> Iterator[Item]:
 
 @contextmanager
 def say_if_slow(sentence: str) -> Iterator[None]:
-    """One line on stderr where what is inside takes more than two seconds."""
-    timer = threading.Timer(SLOW, print, (sentence,), {"file": sys.stderr, "flush": True})
+    """One line of the log, by default on stderr, where what is inside takes over two seconds."""
+    timer = threading.Timer(SLOW, logging.getLogger("howsure").warning, (sentence,))
     timer.daemon = True
     timer.start()
     try:

@@ -1,5 +1,8 @@
 """What a user is told while the first call looks at a slow model."""
 
+import subprocess
+import sys
+import textwrap
 import time
 
 import torch
@@ -19,16 +22,30 @@ class Slow(nn.Module):
         return self.linear(x)
 
 
-def test_slow_checks_are_announced_once(monkeypatch, capfd):
+def test_slow_checks_are_announced_once(monkeypatch, caplog):
     monkeypatch.setattr(progress, "SLOW", 0.05)
     sure = hs.Uncertain(Slow(0.06).eval(), 0.01, "gradients")
     sure(torch.ones(2, 3))
-    said = capfd.readouterr().err.splitlines()
-    assert len(said) == 2 and all("checking once" in line for line in said), said
+    assert len(caplog.messages) == 2, caplog.messages
+    assert all("checking once" in line for line in caplog.messages)
     sure(torch.ones(2, 3))
-    assert capfd.readouterr().err == ""
+    assert len(caplog.messages) == 2
 
 
-def test_fast_checks_say_nothing(capfd):
+def test_fast_checks_say_nothing(capfd, caplog):
     hs.Uncertain(Slow(0.0).eval(), 0.01, "gradients")(torch.ones(2, 3))
-    assert capfd.readouterr().err == ""
+    assert capfd.readouterr().err == "" and not caplog.messages
+
+
+def test_the_line_is_on_stderr_unless_it_is_not_wanted():
+    code = """
+        import logging, sys, time
+        from howsure import progress
+        progress.SLOW = 0.01
+        logging.getLogger("howsure").setLevel(sys.argv[1])
+        with progress.say_if_slow("one line"):
+            time.sleep(0.3)
+    """
+    for level, line in (("NOTSET", "one line\n"), ("ERROR", "")):
+        command = [sys.executable, "-c", textwrap.dedent(code), level]
+        assert subprocess.run(command, capture_output=True, text=True).stderr == line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import logging
 import os
 import sys
 import warnings
@@ -138,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     notes: list[str] = []
     check_files(options)
+    logging.getLogger("howsure").setLevel(logging.ERROR if options.quiet else logging.NOTSET)
     with _warnings_as_notes(notes, quiet=options.quiet):
         if options.json:
             with redirect_stdout(sys.stderr):  # a user's model may print
