@@ -46,16 +46,13 @@ def input_axis(axis: int, x: Tensor, batch_dim: int | None) -> int:
             f"The noise goes along axis {axis}, and the input has {dims} axes; name one of them, "
             f"from {-dims} to {dims - 1}."
         )
-    from_end = axis % dims - dims
-    if batch_dim is None:
-        return from_end
-    batch_from_end = batch_dim % dims - dims
-    if from_end == batch_from_end:
+    axes = [number for number in range(dims) if batch_dim is None or number != batch_dim % dims]
+    if axis % dims not in axes:
         raise ValueError(
             f"The noise goes along axis {axis}, which counts the inputs of a batch, and these have "
             "independent noise; name another axis, or pass `batch_dim=None` if a call is one input."
         )
-    return from_end + 1 if from_end < batch_from_end else from_end
+    return axes.index(axis % dims) - len(axes)
 
 
 @dataclass(frozen=True, eq=False)
