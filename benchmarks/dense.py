@@ -25,8 +25,7 @@ RESULTS = Path(__file__).parent / "results" / "dense.json"
 PAGE = Path(__file__).parents[1] / "docs" / "model.md"
 SAMPLES, BATCH = 30, 10
 WAYS: dict[str, dict[str, Any]] = {
-    "posterior, head": {"dense_masks": "head"},
-    "posterior, all layers": {"dense_masks": "all"},
+    "posterior, all layers": {},
 }
 
 

@@ -17,7 +17,6 @@ import accuracy
 import accuracy_bounds
 import dense
 import dense_classes
-import rate_search
 import rule_accuracy
 import shift
 import shift_classes
@@ -97,7 +96,6 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ),
     ("gradients.md", "accuracy"): lambda: accuracy.table(result("accuracy")["cases"]),
     ("gradients.md", "costs"): _costs,
-    ("gradients.md", "rates"): lambda: rate_search.table(result("rate_search")["cases"]),
     ("method.md", "by-default"): _by_default,
     ("model.md", "drive"): _drive,
     ("method.md", "roads"): _roads,

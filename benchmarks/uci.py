@@ -24,7 +24,7 @@ from uci_splits import Table, all_tables
 
 import howsure as hs
 from howsure.files import write_atomically
-from howsure.fit.variance_terms import best_weights, nll
+from howsure.posterior.weights import best_weights, nll
 
 RESULTS = Path(__file__).parent / "results" / "uci.json"
 OURS, RIVAL = "posterior, `train=`", "five networks"

@@ -62,7 +62,6 @@ _OTHER_MEANINGS = {
         "moments/rules/resampling.py",  # a way to interpolate
         "moments/rules/linear.py",
         "operations.py",
-        "posterior/local_error.py",  # a torch function
         "robotics/messages.py",  # a field of a message
     },
 }

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 import howsure as hs
 from howsure.fit import TemperatureFit
 from howsure.fit import labelled as labels_of_fit
+from howsure.methods.classified import class_scores
 
 SIDE = 8
 
@@ -78,7 +79,7 @@ def test_the_constant_is_that_of_an_independent_optimiser(net):
 def test_predictions_are_the_network_at_the_temperature_of_the_image(sure, net):
     x, _ = scenes(5, 2)
     p = sure(x)
-    t = sure.setup.temperature_model.score_inputs(sure.setup, x).temperature
+    t = class_scores(sure.setup, x).temperature
     torch.testing.assert_close(p.temperature, t)
     torch.testing.assert_close(p.mean, (net(x) / t[:, None, None, None]).softmax(1))
     assert p.entropy.shape == p.mutual_information.shape == (5, SIDE, SIDE)

@@ -1,5 +1,6 @@
 """Models as people have them: with a variance of their own, several of them, and plain calls."""
 
+import inspect
 import math
 
 import numpy as np
@@ -8,7 +9,8 @@ import torch
 from torch import nn
 
 import howsure as hs
-from howsure.fit import FitKeywords, PosteriorSearch, Search, TemperatureSearch
+from howsure.fit import FitOptions
+from howsure.fit.options import OPTIONS
 
 
 class WithVariance(nn.Module):
@@ -218,12 +220,11 @@ def test_a_report_in_one_call(tmp_path):
 
 
 def test_an_editor_knows_every_option_of_fit():
-    known = {
-        name
-        for search in (PosteriorSearch, TemperatureSearch, Search)
-        for name in search.__dataclass_fields__
-    }
-    assert set(FitKeywords.__annotations__) == known
+    of_fit = inspect.signature(hs.Uncertain.fit).parameters
+    assert set(of_fit) - {"self", "data", "targets", "model"} == set(FitOptions.__annotations__)
+    for name, field in FitOptions.__dataclass_fields__.items():
+        assert of_fit[name].default == field.default
+    assert {name for names in OPTIONS.values() for name in names} == set(FitOptions.__annotations__)
 
 
 def test_a_few_held_out_rows_less_are_a_warning_and_hardly_any_an_error():

@@ -9,8 +9,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import howsure as hs
-from howsure.fit import local_error as fitting
-from howsure.posterior.local_error import NEIGHBOURS, LastLinear, LocalError
+from howsure.fit import known as fitting
+from howsure.methods.activations import LastLinear
+from howsure.posterior.local_error import NEIGHBORS, LocalError
 
 
 def table(count, seed, outputs=1):
@@ -109,7 +110,7 @@ def test_fit_puts_the_oracles_error_into_the_variance(outputs):
         expected = oracle(known, residuals, error, net[:-1](new).double().numpy())
     budget = wrapped(new).budget()
     found = budget.variances[budget.names.index("local error")]
-    weight = fit.model.local_weight
+    weight = fit.model.weight("local_weight")
     assert weight is not None and float(weight.max()) > 0
     np.testing.assert_allclose(found, weight.numpy() * expected, rtol=1e-4)
 
@@ -235,7 +236,7 @@ X, Y = table(150, 0)
     [
         ((X, Y.expand(-1, 2)), r"training targets have shape \(64, 2\), and the model predicts 1"),
         ((X, Y[:100]), "150 inputs and 100 targets"),
-        ((X[:NEIGHBOURS], Y[:NEIGHBOURS]), f"{NEIGHBOURS} rows, .* {NEIGHBOURS} neighbours"),
+        ((X[:NEIGHBORS], Y[:NEIGHBORS]), f"{NEIGHBORS} rows, .* {NEIGHBORS} neighbors"),
         ((X, torch.full_like(Y, math.nan)), "training rows are NaN"),
         ((X.clone().fill_(math.inf), Y), "training rows are NaN or infinite"),
         ((torch.rand(150, 3), Y), "prepare both in the same way"),

@@ -107,16 +107,6 @@ def probabilities_are_harder_than_logits() -> str:
     return f"std is {min(times):.1f} to {max(times):.1f} times that of the logits"
 
 
-def rates_agree() -> str:
-    rows = result("rate_search")["cases"].values()
-    cheaper = [row["times_cheaper"] for row in rows]
-    apart = max(row["steps_apart"] for row in rows)
-    return (
-        f"agree within {apart:.2f} steps of the grid, at a {min(cheaper):.0f}th to a "
-        f"{max(cheaper):.0f}th of the cost"
-    )
-
-
 CLAIMS: Claims = {
     std_is_right: ["docs/index.md"],
     independence_fails: ["docs/faq.md"],
@@ -127,7 +117,6 @@ CLAIMS: Claims = {
     stated_error_is_too_small: ["docs/method.md"],
     top_class_is_hard: ["docs/method.md"],
     probabilities_are_harder_than_logits: ["docs/gradients.md"],
-    rates_agree: ["docs/gradients.md"],
 }
 
 

@@ -8,12 +8,12 @@ import torch
 
 import howsure as hs
 from howsure.methods.saved_settings import loaded_settings, names_of_settings, saved_settings
-from howsure.methods.temperature import TemperatureModel
 from howsure.moments.rule import find
 from howsure.multipliers import Placement
 from howsure.posterior.distances import Distances, InputRange, LayerGaussian
 from howsure.posterior.laplace import Posterior
 from howsure.posterior.local_error import Kernel, LocalError
+from howsure.posterior.temperature import TemperatureModel
 from howsure.posterior.variance_model import VarianceModel
 from howsure.setup import Setup
 from nets import perceptron
@@ -40,7 +40,8 @@ OTHER = {
         Posterior(torch.eye(3), torch.ones(1), 60, 3),
         Distances((LayerGaussian("0", torch.rand(2), torch.eye(2)),), "2", torch.rand(7, 4), 9),
         InputRange(torch.rand(2), torch.rand(2)),
-        *torch.rand(7, 1),
+        torch.rand(1, 7),
+        *torch.rand(2, 1),
         torch.rand(2),
         torch.rand(2),
         torch.rand(1, 2),
@@ -52,8 +53,7 @@ OTHER = {
         *torch.rand(2, 1),
         torch.rand(5, 1),
         torch.rand(5),
-        *torch.rand(2, 1),
-        "head",
+        True,
         LocalError(torch.rand(40, 2), torch.rand(40, 1), torch.rand(1), 0.5),
         0.3,
         Kernel(torch.rand(40, 2), 0.5),

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import howsure as hs
-from nets import FunctionalResNet, perceptron
+from nets import FunctionalResNet
 
 torch.manual_seed(0)
 
@@ -275,8 +275,3 @@ def test_eight_threads_give_the_serial_result(trained):
     for thread in threads:
         thread.join()
     assert all(torch.equal(result, serial) for result in results)
-
-
-def test_an_option_of_the_first_version_names_the_new_one():
-    with pytest.raises(TypeError, match="`fit_tau` is now `fit_residual_var`"):
-        hs.Uncertain(perceptron(), 0.01).fit([], model="dropout", fit_tau=True)

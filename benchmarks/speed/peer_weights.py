@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import howsure as hs
-from howsure.fit.variance_terms import best_weights
+from howsure.posterior.weights import best_weights
 from speed.peer_calls import CannotRun, Std, declare_operators
 from speed.peer_scores import DRAWS, Compared, Ours, Scores, against, row_by_row
 

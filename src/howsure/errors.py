@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
-
-# Options of version 0.1, and what takes their place.
-_RENAMED = {"fit_tau": "fit_residual_var"}
 
 
 class NoRuleError(NotImplementedError):
@@ -30,6 +29,14 @@ class NoRuleError(NotImplementedError):
 
 class HowsureWarning(UserWarning):
     """The category of every warning of howsure, so that a program can filter them by it."""
+
+
+def warn(sentence: str) -> None:
+    """Warns, and names the line of the user's that called the package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("howsure."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, HowsureWarning, stacklevel=level)
 
 
 class ExportError(ValueError):
@@ -59,8 +66,6 @@ def check_option(name: str, names: Iterable[str], place: str) -> None:
     names = sorted(names)
     if name in names:
         return
-    if name in _RENAMED:
-        raise TypeError(f"`{name}` is now `{_RENAMED[name]}`.")
     near = get_close_matches(name, names, 1)
     hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(names)}."
     raise TypeError(f"`{place}` has no option `{name}`; {hint}")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from howsure.noise import (
     roots_of,
     variance_of,
 )
+from howsure.posterior.temperature import TemperatureModel
 from howsure.posterior.variance_model import VarianceModel
 from howsure.settings import SETTINGS, PredictionKind, Task, check_setting
 from howsure.trees import (
@@ -42,9 +43,6 @@ from howsure.trees import (
     shape_key,
     unwrap_compiled,
 )
-
-if TYPE_CHECKING:
-    from howsure.methods.temperature import TemperatureModel
 
 Fact = TypeVar("Fact")
 # The rate of masks whose gradients are to be checked: multipliers of 1 +- 1 %, since the posterior

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,9 @@ from howsure.arrays import as_tensors, check_tensor, explain_failure, number_ran
 from howsure.deploy.compile import Compiled
 from howsure.errors import NoRuleError
 from howsure.files import write_atomically
-from howsure.fit import FitKeywords, FitResult, ModelPart, fit_method
-from howsure.fit.inputs import repeatable
-from howsure.fit.validation_data import held_out_batches, pairs_of
+from howsure.fit import FitOptions, FitResult, ModelPart, fit_method
+from howsure.fit.held_out import held_out_batches, pairs_of, repeatable
+from howsure.fit.stress import Stress
 from howsure.gaussian_output import Gaussian, recognize
 from howsure.isolation import fingerprint_kept, identify, random_state_kept
 from howsure.methods import Choice, Method, MethodName, choose, method_of
@@ -38,10 +38,7 @@ from howsure.settings import PredictionKind, Task
 from howsure.setup import Setup
 from howsure.trees import clone_tensors, is_tracing, map_leaves
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-_FORMAT = 5
+_FORMAT = 6
 # What a model may raise on an input that it is not made for.
 _ERRORS_OF_MODELS = (RuntimeError, TypeError, AttributeError, LookupError)
 
@@ -283,7 +280,21 @@ class Uncertain(nn.Module):
         targets: Any = None,
         *,
         model: ModelPart | None = "auto",
-        **options: Unpack[FitKeywords],
+        inputs: Literal["noisy", "clean"] = "noisy",
+        training_data: object = None,
+        train_inputs: object = None,
+        stress: Stress | None = "auto",
+        growth: bool = True,
+        train: object = None,
+        residual_var: float | None = None,
+        noise_factor: float | None = 1.0,
+        cap: bool = True,
+        rates: Sequence[float] | None = None,
+        samples: int | None = None,
+        fit_residual_var: bool | None = None,
+        objective: Literal["auto", "gaussian", "one_hot", "categorical"] = "auto",
+        floor: float | None = None,
+        show_progress: bool = True,
     ) -> FitResult:
         """Fits the model variance on held-out data, by the negative log likelihood.
 
@@ -299,8 +310,41 @@ class Uncertain(nn.Module):
                 (inputs, targets), a pair of arrays, or the inputs alone, with `targets`.
             targets: The targets; or where they are in every batch: a key or a function.
             model: What stands for the model's own uncertainty, as in `howsure.fit.fit_method`.
-            **options: See `howsure.fit.PosteriorSearch`, `TemperatureSearch` and `Search`.
+            inputs: "noisy", or "clean" to add the noise of deployment to them.
+            training_data: The training data, to warn if it is the held-out data.
+            train_inputs: Posterior, temperature: unlabelled inputs like those of training.
+            stress: Posterior, temperature: corruptions that show how fast the uncertainty grows.
+            growth: Posterior, temperature: whether it grows with the distance from known inputs.
+            train: Posterior: labelled training data of tables.
+            residual_var: Posterior: a residual variance that is known.
+            noise_factor: Posterior: a factor on the sensor's variance; `None` fits one.
+            cap: Posterior: whether the variance is bounded by that of the targets.
+            rates: Dropout: the rates to try.
+            samples: Dropout: Monte-Carlo samples at every rate.
+            fit_residual_var: Dropout: whether to fit a residual variance as well.
+            objective: Dropout: the likelihood.
+            floor: Dropout: the smallest variance in the likelihood.
+            show_progress: Show a bar.
+
+        `howsure.fit.FitOptions` says more about each.
         """
+        options = FitOptions(
+            inputs=inputs,
+            training_data=training_data,
+            train_inputs=train_inputs,
+            stress=stress,
+            growth=growth,
+            train=train,
+            residual_var=residual_var,
+            noise_factor=noise_factor,
+            cap=cap,
+            rates=rates,
+            samples=samples,
+            fit_residual_var=fit_residual_var,
+            objective=objective,
+            floor=floor,
+            show_progress=show_progress,
+        )
         self._check_model()
         loader = held_out_batches(data, targets, self.model)
         loader = list(loader) if isinstance(loader, Iterator) else loader
@@ -316,7 +360,7 @@ class Uncertain(nn.Module):
                 raise
         method = self._method or self.method
         try:
-            fitted, fit = fit_method(self.setup, method, loader, model=model, **options)
+            fitted, fit = fit_method(self.setup, method, loader, options, model=model)
         except _ERRORS_OF_MODELS as error:
             if first is not None:
                 self._explain(error, first[0])

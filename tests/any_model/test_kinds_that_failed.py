@@ -29,25 +29,22 @@ class Detached(OneNumber):
         return super().forward(x.detach())
 
 
-@pytest.mark.parametrize("search", ["closed_form", "grid"])
 @pytest.mark.parametrize("method", ["gradients", "noise_sampling", "sampled_adf"])
-def test_a_rate_is_found_for_outputs_of_one_number_without_an_axis(method, search):
+def test_a_rate_is_found_for_outputs_of_one_number_without_an_axis(method):
     net = OneNumber().eval()
     sure = hs.Uncertain(net, 0.01, method)
     held_out = [(X, net(X).detach() + 0.1 * NOISE)]
-    sure.fit(held_out, model="dropout", search=search, samples=20, show_progress=False)
+    sure.fit(held_out, model="dropout", samples=20, show_progress=False)
     p = sure(X[:3])
     assert 0.05 < sure.setup.rate < 0.6 and p.std.shape == (3,) and bool((p.model_var > 0).all())
 
 
-def test_a_network_that_hides_its_gradient_is_fitted_by_a_grid():
+def test_a_network_that_hides_its_gradient_is_fitted_by_samples():
     net = Detached().eval()
     sure = hs.Uncertain(net, 0.01, "gradients")
     options = {"model": "dropout", "samples": 20, "show_progress": False}
     found = sure.fit([(X, net(X).detach() + 0.1 * NOISE)], **options)
     assert len(found.nll) > 5 and sure.setup.rate > 0
-    with pytest.raises(ValueError, match=r'no closed form here.*Use `search="grid"`'):
-        sure.fit([(X, net(X).detach())], search="closed_form", **options)
 
 
 class SharedStatistics(nn.Module):

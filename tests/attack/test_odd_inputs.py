@@ -112,7 +112,7 @@ def test_edited_settings_are_refused(state, name, number):
 
 def test_edited_numbers_of_a_fit_are_refused(state):
     model = state["variance_model"]["variance_model"]
-    variances = ("residual_var", "noise_factor", "mask_var", "squared_error", "spread")
+    variances = ("weights", "squared_error", "spread")
     edits = [(name, np.nan) for name in model] + [(name, -1.0) for name in variances]
     refused = 0
     for name, number in edits:

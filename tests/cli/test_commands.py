@@ -53,12 +53,12 @@ def test_predict_writes_tables_with_intervals(project, howsure):
 def test_tune_writes_settings_that_predict_takes(project, howsure):
     ran = howsure(
         "fit", NET, "data.csv", "--noise-std", "0.1", "--out", "settings.json", "--json",
-        "--model-part", "dropout", "--search-samples", "0",
+        "--model-part", "dropout", "--search-samples", "5",
     )  # fmt: skip
     assert ran.code == 0, ran.err
     sure = hs.Uncertain(loaded(), noise=hs.noise.std(0.1))
     y = torch.from_numpy(np.load("y.npy")).float()
-    fit = sure.fit([(inputs(), y)], model="dropout", samples=0, show_progress=False)
+    fit = sure.fit([(inputs(), y)], model="dropout", samples=5, show_progress=False)
     assert ran.data["fit"]["rate"] == pytest.approx(fit.rate, rel=1e-3)
     assert howsure("predict", NET, "x.npy", "--settings", "settings.json").code == 0
     with torch.no_grad():

@@ -58,7 +58,7 @@ def test_without_training_inputs_it_is_cross_fitted(roads, howsure):
 def test_the_part_can_be_chosen(roads, howsure, refused):
     command = ("fit", NET, "held_out.npz", "--noise-std", "0.1")
     assert json.loads(howsure(*command, "--model-part", "none", "--json").out)["fit"]["masks"] == 0
-    rate = howsure(*command, "--model-part", "dropout", "--search-samples", "0", "--json")
+    rate = howsure(*command, "--model-part", "dropout", "--json")
     assert json.loads(rate.out)["fit"]["rate"] is not None
     refused(*command, "--model-part", "dropout", "--stress", "tables", words="option of")
     refused(*command, "--stress", "fog", words="invalid choice")

@@ -12,7 +12,7 @@ import pytest
 NET = "project_model:build"
 COMMANDS = {
     "predict": ("predict", NET, "data.npz", "--noise-std", "0.1", "--method", "adf"),
-    "fit": ("fit", NET, "data.npz", "--noise-std", "0.1", "--search-samples", "0"),
+    "fit": ("fit", NET, "data.npz", "--noise-std", "0.1", "--method", "noise_sampling"),
     "report": ("report", NET, "data.npz", "--noise-std", "0.1", "--method", "adf"),
     "noise": ("noise", "x.npy"),
     "export": ("export", NET, "--shape", "3", "--noise-std", "0.1", "--method", "linear"),
@@ -105,7 +105,7 @@ def test_a_file_in_place_of_a_folder(project, refused):
 def test_wrong_settings_are_told(project, refused, arguments, words):
     (project / "bad.json").write_text("[1, 2")
     (project / "half.json").write_text(
-        '{"format": "howsure settings 1", "uncertain": {"format": 5}}'
+        '{"format": "howsure settings 1", "uncertain": {"format": 6}}'
     )
     refused(*arguments, words=words)
 

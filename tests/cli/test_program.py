@@ -85,7 +85,8 @@ def test_json_has_no_nan(project, howsure):
 
 
 def test_warnings_are_notes_that_quiet_leaves_out(project, howsure):
-    command = ["fit", "project_model:build", "data.npz", "--rates", "0.5,0.6", "--noise-std", 9]
+    command = ["fit", "project_model:build", "data.npz", "--model-part", "dropout"]
+    command += ["--rates", "0.5,0.6", "--noise-std", 9]
     loud, quiet = howsure(*command, "--json"), howsure(*command, "--json", "--quiet")
     assert loud.data["warnings"] and loud.err.startswith("Note: ")
     assert quiet.data["warnings"] and quiet.err == ""
@@ -104,7 +105,7 @@ def test_what_is_not_the_users_fault_has_exit_code_1(project, howsure, monkeypat
     def fail(*arguments, **options):
         raise RuntimeError("out of\n cheese")
 
-    monkeypatch.setattr("howsure.fit.dropout.search_closed_form", fail)
+    monkeypatch.setattr("howsure.fit.dropout.check_outputs", fail)
     ran = howsure(*FIT_A_RATE)
     assert ran.code == 1
     assert "RuntimeError: out of cheese" in ran.err and "--debug" in ran.err

@@ -24,21 +24,6 @@ class Dense(nn.Module):
         return out if self.finish is None else self.finish(out)
 
 
-class ChannelsLast(Dense):
-    """The same with a linear layer at every pixel."""
-
-    def __init__(self, flat=False):
-        super().__init__(outputs=3)
-        self.flat = flat
-        self.head = nn.Linear(6, 3)
-
-    def forward(self, image):
-        h = torch.relu(self.wide(self.trunk(image))).movedim(1, -1)
-        if not self.flat:
-            return self.head(h).movedim(-1, 1)
-        return self.head(h.reshape(-1, 6)).reshape(len(image), SIDE, SIDE, 3)
-
-
 class TwoHeads(Dense):
     """A dict of two maps, the second from a head that is called later."""
 

@@ -6,9 +6,8 @@ from dense_networks import SIDE, Dense, data, images
 
 import howsure as hs
 from howsure.fit import PosteriorFit
-from howsure.methods.pixel_head import at_pixels
-from howsure.methods.pixels import gradients_at_pixels
-from howsure.posterior.pixels import PixelGram
+from howsure.methods.dense import gradients_at_pixels
+from howsure.posterior.pixels import PixelGram, pixel_variance
 
 
 def test_fit_says_what_it_found(sure):
@@ -16,8 +15,7 @@ def test_fit_says_what_it_found(sure):
     assert isinstance(fit, PosteriorFit)
     assert (fit.count, fit.known, fit.cross_fitted) == (30, 60, False)
     assert 0.9 < fit.coverage < 0.99
-    masks = {"head": 8, "*": 5 + 8}[fit.model.head]
-    assert f"posterior over {masks} multipliers" in str(fit)
+    assert f"posterior over {5 + 8} multipliers" in str(fit)
 
 
 def test_the_weights_are_at_least_as_good_as_a_constant(net):
@@ -36,13 +34,15 @@ def test_the_prediction_is_the_formula(sure, net):
     x, model = images(3, 7), sure.setup.variance_model
     p = sure(x)
     noise = hs.Uncertain(net, 0.001, "noise_sampling", samples=20)(x).data_var.double()
-    m = gradients_at_pixels(sure.setup, x, model.head).predictive_variance(model.posterior)
+    pixels = gradients_at_pixels(sure.setup, x)
+    m = pixel_variance(model.posterior, pixels.z, pixels.masks)
     m, f = m.reshape(x.shape), net(x).double()
     m = m.clamp(min=float(model.floor))
     ratio = m / model.known
     growth = model.squared_error * (ratio**1.5 - 1).clamp(min=0)
     deviation = (f - model.center) ** 2
-    v = model.residual_var + noise + model.mask_var * m + model.deviation_var * deviation + growth
+    mask_var, deviation_var = model.weight("mask_var"), model.weight("deviation_var")
+    v = model.weight("residual_var") + noise + mask_var * m + deviation_var * deviation + growth
     most = model.spread + deviation
     expected = (v**-4 + most**-4) ** -0.25
     novelty = ratio / model.novelty_scale
@@ -119,19 +119,20 @@ def test_folds_are_images_that_have_not_been_seen(net):
     x[7] = 9.0  # So far from all others that it is new unless the posterior has seen it.
     crossed, seen = hs.Uncertain(net), PixelGram()
     with pytest.warns(UserWarning, match="1 of 20 held-out rows"):
-        crossed.fit([(x, y)], dense_masks="head", show_progress=False)
-    found = at_pixels(crossed.setup, x, "head")
+        crossed.fit([(x, y)], show_progress=False)
+    pixels = gradients_at_pixels(crossed.setup, x)
+    z, masks = pixels.z, pixels.masks
     model = crossed.setup.variance_model
-    seen.add(found)
+    seen.add(z, masks)
     torch.testing.assert_close(seen.posterior(0.1).whitening, model.posterior.whitening)
     means = []
     for k in range(5):  # The folds are every fifth image.
         rest = PixelGram()
-        rest.add(found.select(torch.arange(20) % 5 != k))
-        means.append(found.predictive_variance(rest.posterior(0.1)).mean((1, 2)))
+        rest.add(z[torch.arange(20) % 5 != k], masks)
+        means.append(pixel_variance(rest.posterior(0.1), z, masks).mean((1, 2)))
     novelty = torch.stack([means[i % 5][i] for i in range(20)]) / model.known
     assert float(novelty[7]) > 1.5 * float(
-        found.predictive_variance(model.posterior)[7].mean() / model.known
+        pixel_variance(model.posterior, z, masks)[7].mean() / model.known
     )
     torch.testing.assert_close(novelty.quantile(0.75), torch.tensor(model.joint_known).double())
     torch.testing.assert_close(

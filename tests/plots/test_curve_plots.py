@@ -1,7 +1,6 @@
 """Plots along a line: their numbers are those of the metrics and of the predictions."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -235,14 +234,6 @@ def test_rate_search_shows_rate_zero_and_a_wide_range():
     assert (ax.get_xscale(), ax.get_yscale()) == ("symlog", "symlog")
     single = drawn(plots.rate_search(fit((0.0,), (1.0,), 0.0, (math.inf,))))
     assert single.get_xscale() == "linear"
-
-
-def test_rate_search_marks_a_rate_between_two_and_one_for_each_site():
-    between = replace(fit((0.1, 0.2), (1.0, 2.0), 0.15), best_nll=0.9)
-    np.testing.assert_array_equal(line(plots.rate_search(between), "best"), [[0.15], [0.9]])
-    each = replace(fit((0.1, 0.2), (1.0, 2.0), (0.05, 0.3)), best_nll=0.8, sites=("a", "b"))
-    ax = drawn(plots.rate_search(each))
-    assert set(line(ax, "a rate for each site, 0.05 to 0.3")[1]) == {0.8}
 
 
 def test_rate_search_of_a_real_fit_and_without_one():

@@ -122,7 +122,7 @@ def test_few_inputs_do_not_contradict_the_sensor():
     x = torch.randn(50, 8, generator=generator)
     y = model(x).detach() + 0.3 * torch.randn(50, 32, generator=generator)
     wrapped = hs.Uncertain(model, 1e-6, samples=32)
-    factor = wrapped.fit([(x, y)], noise_factor=None).model.noise_factor
+    factor = wrapped.fit([(x, y)], noise_factor=None).model.weight("noise_factor")
     assert float(factor.max()) < 4 and float(factor.min()) > 0.25
     # What the sensor does not explain is left over.
     assert float(wrapped(x).total_var.mean()) == pytest.approx(0.09, rel=0.3)
@@ -133,7 +133,7 @@ def test_many_inputs_do(net):
     noise = 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(5))
     wrapped = hs.Uncertain(net, 2e-3, samples=32)  # Its true variance is 0.01.
     fit = wrapped.fit([(x + noise, y)], train_inputs=data(300, 0)[0], noise_factor=None)
-    assert 2 < float(fit.model.noise_factor) < 10 and "as asked for" in fit.notes[0]
+    assert 2 < float(fit.model.weight("noise_factor")) < 10 and "as asked for" in fit.notes[0]
 
 
 def images(count, seed):
@@ -168,7 +168,10 @@ def test_parts_can_be_fixed_or_left_out(net):
     held_out, train = [data(100, 1)], data(300, 0)[0]
     fixed = hs.Uncertain(net, 0.001)
     fit = fixed.fit(held_out, train_inputs=train, residual_var=0.02, noise_factor=1.0)
-    assert float(fit.model.residual_var) == 0.02 and float(fit.model.noise_factor) == 1
+    assert (
+        float(fit.model.weight("residual_var")) == 0.02
+        and float(fit.model.weight("noise_factor")) == 1
+    )
     flat = hs.Uncertain(net, 0.001)
     flat.fit(held_out, train_inputs=train, growth=False, cap=False)
     assert float(flat(torch.full((1, 2), 9.0)).budget().share("growth")) == 0

@@ -10,13 +10,14 @@ from torch import nn
 from waves import data, trained
 
 import howsure as hs
-from howsure.fit.variance_terms import best_weights
 from howsure.methods.gradients import examine_at_input
 from howsure.posterior import laplace
 from howsure.posterior.distances import InputRange
 from howsure.posterior.laplace import Gram
 from howsure.posterior.local_error import Kernel
-from howsure.posterior.variance_model import Scores, VarianceModel
+from howsure.posterior.scores import Scores
+from howsure.posterior.variance_model import VarianceModel
+from howsure.posterior.weights import best_weights
 
 
 def gram_of(batches):
@@ -170,11 +171,7 @@ def variance_model(**changes):
         "posterior": None,
         "distances": None,
         "input_range": None,
-        "residual_var": 0.1 * one,
-        "noise_factor": one,
-        "mask_var": 0.5 * one,
-        "layer_var": 0.2 * one,
-        "deviation_var": 0.3 * one,
+        "weights": torch.tensor([[0.1, 1, 0.5, 0.2, 0.3, 0, 0.25]], dtype=torch.float64),
         "floor": 0.4 * one,
         "known": one,
         "known_distances": torch.tensor([0.1, 2.0], dtype=torch.float64),
@@ -189,8 +186,6 @@ def variance_model(**changes):
         "spread": math.inf * one,
         "quantiles": torch.ones(101, 1),
         "joint_quantiles": torch.ones(101),
-        "local_weight": 0 * one,
-        "kernel_var": 0.25 * one,
     }
     return VarianceModel(**{**values, **changes})
 

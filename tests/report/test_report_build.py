@@ -121,7 +121,7 @@ def test_search_and_budget_are_shown_where_there_are_any(monkeypatch):
     model = small_net()
     loader = pairs(model)
     sure = hs.Uncertain(model, noise=hs.noise.std(0.1), method="gradients")
-    sure.fit(loader, rates=[0.0, 0.001, 0.01, 0.1], show_progress=False)
+    sure.fit(loader, model="dropout", rates=[0.0, 0.001, 0.01, 0.1], show_progress=False)
     with monkeypatch.context() as patch:
         axes = keep_axes(patch)
         rates, nll = line(axes[built(sure, loader).search.svg], "NLL")

@@ -41,7 +41,7 @@ def with_nan(count, seed):
         ({"model": "posterior"}, 'model="temperature"'),
         ({"model": "bayes"}, "must be"),
         ({"residual_var": 1.0, "model": "temperature"}, 'model="posterior"'),
-        ({"per_layer": True, "model": "temperature"}, 'model="dropout"'),
+        ({"floor": 0.1, "model": "temperature"}, 'model="dropout"'),
     ],
 )
 def test_wrong_use_is_answered(net, changes, words):

@@ -10,10 +10,10 @@ from three_classes import FAR, blobs, fitted, labels_of
 from torch import nn
 from torch.nn import functional as F
 
-from howsure.fit import TemperatureFit, known_activations
-from howsure.fit.temperature import best_temperature
+from howsure.fit import TemperatureFit, known
 from howsure.methods.activations import read
 from howsure.posterior import distances as layer_distances
+from howsure.posterior.temperature import best_temperature
 
 
 def test_the_constant_is_that_of_an_independent_optimiser(net):
@@ -119,7 +119,7 @@ def test_held_out_inputs_are_judged_by_folds_that_have_not_seen_them(net):
     np.testing.assert_allclose(model.thresholds, np.quantile(logs, 0.75, axis=0), rtol=1e-4)
     assert found.last_fit.cross_fitted and found.last_fit.known == 100
     np.testing.assert_allclose(
-        model.distances.logs(read(found.setup, FAR)),
+        model.distances.logs(read(found.setup, FAR).inputs, len(FAR)),
         log_distances(net, x, FAR, ridge=0.1),
         rtol=1e-4,
     )
@@ -174,20 +174,18 @@ def test_other_inputs_are_not_corrupted_unless_asked(sure):
     assert len(sure.setup.temperature_model.distances.layers) == 3
 
 
-def test_neighbours_layers_and_widths_are_capped(net, monkeypatch):
-    monkeypatch.setattr(known_activations, "MOST_NEIGHBOURS", 70)
-    monkeypatch.setattr(known_activations, "MOST_LAYERS", 2)
-    for module in (known_activations, layer_distances):
-        monkeypatch.setattr(module, "MOST_NUMBERS", 8)
-    monkeypatch.setattr(layer_distances, "MOST_FEATURES", 8)
-    known = blobs(200, 0)[0]
-    own = fitted(net, options={"train_inputs": known})
+def test_neighbors_layers_and_widths_are_capped(net, monkeypatch):
+    monkeypatch.setattr(known, "MOST_LAYERS", 2)
+    for name, most in (("MOST_NEIGHBORS", 70), ("MOST_NUMBERS", 8), ("MOST_FEATURES", 8)):
+        monkeypatch.setattr(layer_distances, name, most)
+    frames = blobs(200, 0)[0]
+    own = fitted(net, options={"train_inputs": frames})
     distances = own.setup.temperature_model.distances
-    assert distances.count == 200 and distances.neighbours.shape == (70, 8)
+    assert distances.count == 200 and distances.neighbors.shape == (70, 8)
     assert [layer.name for layer in distances.layers] == ["0", "4"]
     assert [len(layer.mean) for layer in distances.layers] == [2, 8]
-    every = layer_distances.direction(read(own.setup, known).inputs["4"])
-    nearest = torch.cdist(distances.neighbours, every).min(1).values
+    every = layer_distances.direction(read(own.setup, frames).inputs["4"])
+    nearest = torch.cdist(distances.neighbors, every).min(1).values
     assert float(nearest.max()) < 1e-3
     assert float(own(FAR).novelty.min()) > 3
 

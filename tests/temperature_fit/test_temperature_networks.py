@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure.fit.temperature import best_temperature
 from howsure.methods.activations import read
+from howsure.posterior.temperature import best_temperature
 from howsure.setup import Setup
 from nets import FunctionalResNet
 
@@ -74,7 +74,7 @@ def test_a_convolution_makes_the_logits_and_places_are_averaged():
     known = torch.relu(model.first(images(80, 0))).mean((2, 3)).double()
     torch.testing.assert_close(distances.layers[0].mean, known.mean(0), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(
-        distances.neighbours.double().sort(0)[0], F.normalize(known, dim=1).sort(0)[0]
+        distances.neighbors.double().sort(0)[0], F.normalize(known, dim=1).sort(0)[0]
     )
 
 
@@ -104,7 +104,7 @@ def test_without_a_head_only_the_layers_count_and_a_note_says_so():
     x, own = blobs(80, 1)[0], NoHead().eval()
     own = fitted(own, held_out=[(x, labels_of(own, x))], options={"growth": True})
     model = own.setup.temperature_model
-    assert model.distances.head is None and model.distances.neighbours is None
+    assert model.distances.head is None and model.distances.neighbors is None
     assert model.growth == (0.0, 1.0)
     p = own(FAR)
     assert any("no linear layer" in note for note in p.notes)

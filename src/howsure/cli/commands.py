@@ -238,9 +238,9 @@ _TRAIN_BATCH = 64
         option("--rates", type=o.rates, metavar="P,P,...", help="dropout: rates to try (21)"),
         option(
             "--search-samples",
-            type=o.at_least_0,
+            type=o.count,
             metavar="T",
-            help="dropout: Monte Carlo samples per rate (50)",
+            help="dropout: Monte Carlo samples, or points of gradients, per rate",
         ),
     ),
     o.CLEAN,

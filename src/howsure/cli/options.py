@@ -53,7 +53,6 @@ def _are_variances(values: Sequence[float]) -> bool:
 
 
 count = checked(int, lambda value: value >= 1, "a whole number of at least 1")
-at_least_0 = checked(int, lambda value: value >= 0, "a whole number of at least 0")
 positive = checked(float, lambda value: 0 < value < math.inf, "a positive number")
 level = checked(float, lambda value: 0 < value < 1, "between 0 and 1, such as 0.95")
 numbers = checked(_numbers, bool, "numbers with commas between them")

@@ -13,7 +13,7 @@ from torch import Tensor, distributed
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from howsure.arrays import batched
-from howsure.fit.validation_data import pairs_of
+from howsure.fit.held_out import pairs_of
 from howsure.metrics import Metric
 from howsure.prediction import Prediction
 from howsure.trees import TensorTree, as_call

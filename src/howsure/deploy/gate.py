@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from howsure.arrays import brief
-from howsure.methods.temperature import TemperatureModel
 from howsure.moments.value import Moments
+from howsure.posterior.temperature import TemperatureModel
 from howsure.posterior.variance_model import VarianceModel, quantile_at
 from howsure.prediction import Prediction
 from howsure.trees import has_values

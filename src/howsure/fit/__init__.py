@@ -1,13 +1,10 @@
 """What a trained model does not say by itself, found on held-out data."""
 
-from howsure.fit.dropout import DEFAULT_RATES as DEFAULT_RATES
 from howsure.fit.dropout import Fit as Fit
-from howsure.fit.dropout import Search as Search
 from howsure.fit.method import FitResult as FitResult
-from howsure.fit.method import ModelPart as ModelPart
 from howsure.fit.method import fit_method as fit_method
-from howsure.fit.options import FitKeywords as FitKeywords
+from howsure.fit.options import DEFAULT_RATES as DEFAULT_RATES
+from howsure.fit.options import FitOptions as FitOptions
+from howsure.fit.options import ModelPart as ModelPart
 from howsure.fit.posterior import PosteriorFit as PosteriorFit
-from howsure.fit.posterior import PosteriorSearch as PosteriorSearch
 from howsure.fit.temperature import TemperatureFit as TemperatureFit
-from howsure.fit.temperature import TemperatureSearch as TemperatureSearch

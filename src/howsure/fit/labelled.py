@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from howsure.errors import HowsureWarning
+from howsure.errors import warn
 from howsure.estimators.softmax import class_logits
 from howsure.metrics import ece
 from howsure.settings import Task
@@ -161,10 +160,8 @@ def check_labels(held_out: Labelled, task: Task) -> None:
         raise ValueError("Some logits of held-out inputs are NaN or infinite; leave those out.")
     missing = sorted(set(range(classes)) - set(labels.unique().tolist()))
     if missing and task != "multilabel":
-        warnings.warn(
+        warn(
             f"{len(missing)} of {classes} classes never occur among the held-out labels "
             f"({', '.join(map(str, missing[:5]))}{', ...' if len(missing) > 5 else ''}): nothing "
-            "shows how sure the network may be of them.",
-            HowsureWarning,
-            stacklevel=5,
+            "shows how sure the network may be of them."
         )

@@ -1,155 +1,126 @@
-"""What fits of several kinds can be told, and what all of them ask of held-out data."""
+"""The options of `Uncertain.fit`, and for which part of the model's uncertainty each is."""
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
 
-from torch import Tensor
+import torch
 
-from howsure.errors import HowsureWarning
 from howsure.fit.stress import Stress
-from howsure.problem import Layout, Sources
-from howsure.setup import Setup
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-# The share of the usual number of held-out inputs from which a fit is rough and not an error.
-_LEAST_SHARE = 0.4
-# Random numbers that an input should see at least, and blocks of points at the most.
-_ELEMENTS = 2**10
-_MOST_BLOCKS = 8
+# What stands for the model's own uncertainty.
+ModelPart = Literal["auto", "posterior", "temperature", "dropout"]
+# The paper searches "a log-range of 20 possible rates in [0, 1]", which cannot include its ends.
+DEFAULT_RATES = (0.0, *torch.logspace(-3, math.log10(0.9), 20, dtype=torch.float64).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """The options of every fit.
+    """The options of a fit.
 
     Attributes:
         inputs: "noisy" if the inputs carry the noise of deployment, as they must; "clean" adds
             the setup's noise to them.
         training_data: The training data set or loader, to warn if it is the held-out one.
         show_progress: Show a bar.
+        train_inputs: Posterior and temperature: unlabelled inputs like those that the network was
+            trained on, as a tensor, an array, a data set or a loader. Without them the inputs of
+            `train` serve, or the held-out ones, in folds.
+        stress: Posterior and temperature: corruptions that keep the target, to fit how fast the
+            uncertainty grows: "images", "tables", or functions of an input. "auto" are those of
+            images, if inputs look like them and have at most 64 outputs, or one label each. With
+            `None` it grows at the usual rate.
+        growth: Posterior and temperature: whether the uncertainty grows with the distance from the
+            known inputs.
+        train: Posterior: labelled training data: (inputs, targets), a data set, a loader. Errors of
+            the 30 rows nearest to an input then say how large its own may be, for tables: few
+            features, many rows. Of more than 5,000 a random choice is kept.
+        residual_var: Posterior: a residual variance that is known; `None` fits it.
+        noise_factor: Posterior: a factor on the sensor's variance: 1, so that `data_var` is that of
+            the noise as stated; `None` fits one, which is noted.
+        cap: Posterior: whether the variance is bounded by that of the targets.
+        rates: Dropout: rates to try; by default 0 and 20 log-spaced ones from 0.001 to 0.9.
+        samples: Dropout: Monte-Carlo samples at every rate, more than in use for a smooth curve:
+            50, or of the method "gradients" as many points as its errors ask for.
+        fit_residual_var: Dropout: also fit a constant residual variance, for noisy targets. By
+            default for methods that have no other data variance, and where the best rate would be
+            the largest that was tried.
+        objective: Dropout: "gaussian", or for classification "one_hot" (as the paper's authors) or
+            "categorical".
+        floor: Dropout: smallest variance in the likelihood. By default 0, and for "one_hot" 1e-4 as
+            in the authors' code: probabilities near 0 and 1 vary by next to nothing, and their
+            logarithms would outweigh all errors.
     """
 
-    inputs: str = "noisy"
+    inputs: Literal["noisy", "clean"] = "noisy"
     training_data: object = None
     show_progress: bool = True
+    train_inputs: object = None
+    stress: Stress | None = "auto"
+    growth: bool = True
+    train: object = None
+    residual_var: float | None = None
+    noise_factor: float | None = 1.0
+    cap: bool = True
+    rates: Sequence[float] | None = None
+    samples: int | None = None
+    fit_residual_var: bool | None = None
+    objective: Literal["auto", "gaussian", "one_hot", "categorical"] = "auto"
+    floor: float | None = None
 
     def __post_init__(self) -> None:
-        """One clear sentence for a wrong option."""
-        self._check_choice("inputs", ("noisy", "clean"))
+        """One clear sentence for each wrong option."""
+        for name, allowed in (
+            ("inputs", ("noisy", "clean")),
+            ("objective", ("auto", "gaussian", "one_hot", "categorical")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"`{name}` must be one of {allowed}, not {getattr(self, name)!r}.")
+        for name in ("residual_var", "noise_factor"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"`{name}` must be a finite number of 0 or more, not {value!r}.")
+        if self.floor is not None and not self.floor >= 0:
+            raise ValueError(f"`floor` must be a variance of 0 or more, not {self.floor}.")
+        if not self.grid or not all(0 <= rate < 1 for rate in self.grid):
+            raise ValueError("The rates to try must be numbers from 0 up to, but not including, 1.")
 
-    def _check_choice(self, name: str, allowed: tuple[str, ...]) -> None:
-        if getattr(self, name) not in allowed:
-            raise ValueError(f"`{name}` must be one of {allowed}, not {getattr(self, name)!r}.")
+    @property
+    def grid(self) -> tuple[float, ...]:
+        """The dropout rates to try."""
+        return tuple(DEFAULT_RATES if self.rates is None else self.rates)
 
-
-@dataclass(frozen=True, kw_only=True)
-class KnownOptions(FitOptions):
-    """The options of fits that compare an input with known ones.
-
-    Attributes:
-        train_inputs: Unlabelled inputs like those that the network was trained on: a tensor, an
-            array, a data set, a loader. Without them the held-out inputs serve, in folds.
-        stress: Corruptions that keep the target, to fit how fast the uncertainty grows: "images",
-            "tables", or functions of an input. Without them it grows at the usual rate.
-        growth: Whether the uncertainty grows with the distance from the known inputs.
-    """
-
-    train_inputs: object = None
-    stress: Stress | None = None
-    growth: bool = True
-
-
-@dataclass(frozen=True)
-class Share:
-    """Which batches this process works on: `rank`, `rank + size`, `rank + 2 * size`, ...
-
-    The results of all processes come in the batches' order, so that the outcome is that of one
-    process, bit for bit: nothing is summed before all parts are in place.
-
-    Attributes:
-        rank: The number of this process.
-        size: How many processes there are.
-        gather: From this process's results to those of every process, in the order of ranks.
-    """
-
-    rank: int = 0
-    size: int = 1
-    gather: Callable[[list[Any]], list[list[Any]]] = lambda results: [results]
-
-    def map(self, function: Callable[[int, Item], Result], batches: Iterable[Item]) -> list[Result]:
-        """`function(index, batch)` of every batch, computed together and known to all."""
-        numbered = enumerate(batches)
-        return self.joined([function(i, b) for i, b in numbered if i % self.size == self.rank])
-
-    def joined(self, results: list[Result]) -> list[Result]:
-        """The results of all processes in the order of the batches, from those of this one."""
-        parts = self.gather(results)
-        count = sum(map(len, parts))
-        return [parts[index % self.size][index // self.size] for index in range(count)]
-
-
-WHOLE = Share()
-
-
-class FitKeywords(TypedDict, total=False):
-    """All options of `Uncertain.fit`, so that an editor completes them and marks a typo.
-
-    A test compares them with those of each kind of fit.
-    """
-
-    # Every fit.
-    inputs: Literal["noisy", "clean"]
-    training_data: object
-    show_progress: bool
-    # A posterior, or a temperature.
-    train_inputs: object
-    stress: Stress | None
-    growth: bool
-    # A posterior.
-    train: object
-    masks: bool
-    residual_var: float | None
-    noise_factor: float | None
-    cap: bool
-    dense_masks: Literal["all", "head"]
-    # A dropout rate.
-    search: Literal["auto", "grid", "closed_form"]
-    rates: Sequence[float] | None
-    samples: int
-    per_layer: bool
-    fit_residual_var: bool | None
-    fit_noise: bool
-    objective: Literal["auto", "gaussian", "one_hot", "categorical"]
-    floor: float | None
-    share: Share
-
-
-def check_count(batches: Sequence[tuple[object, Tensor]], fewest: int, what: str) -> None:
-    """A warning for fewer held-out inputs than that, an error for less than 40 % of them."""
-    count = sum(len(target) for _, target in batches)
-    if _LEAST_SHARE * fewest <= count < fewest:
-        warnings.warn(
-            f"There are {count} held-out inputs; a {what} from fewer than {fewest} is rough.",
-            HowsureWarning,
-            stacklevel=6,
-        )
-    elif count < fewest:
-        raise ValueError(
-            f"There are {count} held-out inputs, and a {what} needs at least "
-            f"{math.ceil(_LEAST_SHARE * fewest)}, better {fewest} or more; give "
-            'more, or fit the dropout rate: `model="dropout"` (`--model-part dropout`).'
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The options that are not at their defaults."""
+        values = {f.name: (getattr(self, f.name), f.default) for f in fields(self)}
+        return tuple(
+            name
+            for name, (value, default) in values.items()
+            if value is not default and not (isinstance(value, str | float) and value == default)
         )
 
 
-def points_for(setup: Setup, x: object, layout: Layout) -> int:
-    """One block for large networks; more where inner products average over few summands."""
-    sources = Sources.of(setup, x, layout)
-    blocks = max(1, min(_MOST_BLOCKS, _ELEMENTS // max(1, sources.elements)))
-    return blocks * sources.design.points
+_COMMON = ("inputs", "training_data", "show_progress")
+_DISTANCES = ("train_inputs", "stress", "growth")
+# The options of each part.
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "posterior": (*_COMMON, *_DISTANCES, "train", "residual_var", "noise_factor", "cap"),
+    "temperature": (*_COMMON, *_DISTANCES),
+    "dropout": (*_COMMON, "rates", "samples", "fit_residual_var", "objective", "floor"),
+}
+
+
+def check_part(part: str | None, usual: str, options: FitOptions) -> None:
+    """An error for a part that does not exist, and for options that it does not have."""
+    if part not in (None, *OPTIONS):
+        raise ValueError(f"`model` must be one of {get_args(ModelPart)} or None, not {part!r}.")
+    for name in options.given:
+        if name not in OPTIONS[part or usual]:
+            other = next(other for other, names in OPTIONS.items() if name in names)
+            raise ValueError(
+                f'`{name}` is an option of `fit(model="{other}")` (`--model-part {other}`).'
+            )

@@ -8,39 +8,33 @@ from the known ones than most held-out inputs, its temperature is higher.
 from __future__ import annotations
 
 import itertools
-import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from howsure.errors import HowsureWarning
+from howsure.errors import warn
 from howsure.estimators.softmax import class_logits
-from howsure.fit.folds import FEWEST, Batches, CrossFit
-from howsure.fit.known_activations import (
-    NoDistancesError,
-    Watched,
-    gather_distances,
-    log_distances,
-)
+from howsure.fit.held_out import Batches, check_count
+from howsure.fit.known import FEWEST, Layers, NoDistancesError, gather_distances
 from howsure.fit.labelled import PIXELS, Labelled, check_labels, recognize_task
-from howsure.fit.options import KnownOptions, check_count
+from howsure.fit.options import FitOptions
 from howsure.fit.stress import Stress, corruptions
-from howsure.line_search import log_minimum
 from howsure.methods.activations import read
-from howsure.methods.temperature import (
+from howsure.noise import sample_of
+from howsure.posterior.cross_fit import CrossFit
+from howsure.posterior.distances import Distances
+from howsure.posterior.scores import log_distances
+from howsure.posterior.temperature import (
     GROWTH,
     TemperatureModel,
+    best_temperature,
     energy_of,
     novelty_score,
     threshold_quantile,
     weigh_energy,
 )
-from howsure.noise import sample_of
-from howsure.posterior.distances import Distances
 from howsure.posterior.variance_model import KNOWN, LEVELS, quantile_at, quantiles_of
 from howsure.probe import RANDOM, probe_model
 from howsure.progress import progress
@@ -48,10 +42,6 @@ from howsure.settings import Task
 from howsure.setup import Setup
 
 _RATES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
-# Beyond, the likelihood has no minimum that data could show.
-_LOW, _HIGH = 1e-3, 1e3
-# Halvings that leave a relative error of 1e-12.
-_HALVINGS = 44
 # How fast log T of an image grows with the log Mahalanobis distance alone. Chosen with a look at
 # the conditions of `benchmarks/dense_classes.py`; fitted on `stress="images"` it is the same.
 _GROWTH_OF_IMAGES = 0.5
@@ -78,21 +68,6 @@ ALL_RIGHT = (
     "The labels contradict no prediction of the network, so that nothing shows its temperature: it "
     "is left at 1. Give more held-out data, with some mistakes in it."
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TemperatureSearch(KnownOptions):
-    """The options of `Uncertain.fit(model="temperature")`: those of `KnownOptions`.
-
-    Without `stress` log T grows by 0.5 and 1 times the log distances; without `growth` it is one
-    for all inputs.
-
-    Attributes:
-        stress: As for others; "auto" takes those of images for some of the inputs, if they look
-            like images and have one label each.
-    """
-
-    stress: Stress | None = "auto"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -172,9 +147,9 @@ class TemperatureFit:
         where = "the held-out inputs, in five folds" if self.cross_fitted else "unlabelled inputs"
         one, two = self.model.growth
         near = ""
-        if distances.neighbours is not None:
-            kept = len(distances.neighbours)
-            near = f"{one:g} times the log squared distance to the 6th of {kept} neighbours, and "
+        if distances.neighbors is not None:
+            kept = len(distances.neighbors)
+            near = f"{one:g} times the log squared distance to the 6th of {kept} neighbors, and "
         level = threshold_quantile(dense=self.model.dense)
         return [
             f"it grows with the distance from {self.known} of {where}, NLL {self.nll:.4f}: by "
@@ -184,35 +159,43 @@ class TemperatureFit:
 
 
 def fit_temperature(
-    setup: Setup, batches: Batches, search: TemperatureSearch
+    setup: Setup, batches: Batches, options: FitOptions, *, growth: bool = True
 ) -> tuple[Setup, TemperatureFit]:
-    """The setup with the temperature model that is best for held-out data."""
-    setup = setup.unfitted()
+    """The setup with the temperature model that is best for held-out data.
+
+    With `growth` the temperature grows with the distance from the known inputs.
+    """
+    setup, show = setup.unfitted(), options.show_progress
     check_count(batches, FEWEST, "temperature")
     x, y = batches[0]
-    reason = why_no_temperature(setup, x, growth=search.growth)
+    reason = why_no_temperature(setup, x, growth=growth)
     if reason is not None:
         raise ValueError(
             f'No input has a temperature of its own: {reason}; fit with `model="dropout"`.'
         )
     logits = read(setup, x, ()).logits
     setup, dense = setup.with_(task=recognize_task(setup.task, logits, y)), logits.dim() > 2
-    watched = Watched.of(setup, x) if search.growth else Watched((), None)
-    known = gather_distances(setup, watched, batches, search) if watched.names else None
-    held_out = _read(setup, watched, known, batches, show=search.show_progress)
+    layers = Layers.of(setup, x) if growth else Layers()
+    known = None
+    if layers.names:
+        known = gather_distances(setup, layers, batches, options.train_inputs, show=show)
+    held_out = _read(setup, layers, known, batches, show=show)
     check_labels(held_out, setup.task)
     averaged = held_out
     if setup.noise is not None and setup.prediction != "network":
         averaged = _average(setup, held_out, batches)
-    model = _usual_model(held_out, known, watched.notes, dense=dense)
-    plain = best_temperature(held_out.logits, held_out.labels)
+    model = _usual_model(held_out, known, layers.notes, dense=dense)
+    plain = best_temperature(held_out.logits, held_out.labels) or 1.0
     stressed = []
     # Those of images would find the usual growth of dense classes.
-    if known is not None and not (dense and search.stress == "auto"):
-        stressed = _stress(setup, watched, known, batches, search.stress)
+    if known is not None and not (dense and options.stress == "auto"):
+        stressed = _stress(setup, layers, known, batches, options.stress)
     if stressed:
         model = _with_best_growth(replace(model, temperature=plain), held_out, stressed)
-    constant = best_temperature(averaged.logits, averaged.labels, warn=True)
+    constant = best_temperature(averaged.logits, averaged.labels)
+    if constant is None:
+        warn(ALL_RIGHT)
+        constant = 1.0
     if constant < _NOISE_EXPLAINS * plain:
         constant, model = plain, replace(model, notes=(*model.notes, NOISE_EXPLAINS))
     model = replace(model, temperature=constant)
@@ -252,7 +235,7 @@ def why_no_temperature(setup: Setup, x: object, *, growth: bool = True) -> str |
         return RANDOM
     try:
         if growth:
-            Watched.of(setup, x)
+            Layers.of(setup, x)
     except NoDistancesError as error:
         return str(error)
     return None
@@ -260,7 +243,7 @@ def why_no_temperature(setup: Setup, x: object, *, growth: bool = True) -> str |
 
 def _read(
     setup: Setup,
-    watched: Watched,
+    layers: Layers,
     known: CrossFit[Distances] | None,
     batches: Batches,
     *,
@@ -269,9 +252,13 @@ def _read(
     """All held-out inputs, each judged by known inputs of which it is none."""
     parts = []
     for number, (x, labels) in enumerate(progress(batches, show, "fit")):
-        seen = read(setup, x, watched.names)
+        seen = read(setup, x, layers.names)
         nothing = seen.logits.new_zeros(len(seen.logits), 2, dtype=torch.float64)
-        logs = nothing if known is None else log_distances(known, seen, number)
+        logs = (
+            nothing
+            if known is None
+            else log_distances(known, seen.inputs, len(seen.logits), number)
+        )
         energy = energy_of(class_logits(seen.logits, setup.task))
         given = (labels, logs, energy)
         parts.append(Labelled.of([seen.logits], *given, task=setup.task, share=_positions(batches)))
@@ -295,53 +282,6 @@ def _average(setup: Setup, held_out: Labelled, batches: Batches) -> Labelled:
         share = _positions(batches)
         parts.append(Labelled.of(draws, labels, *nothing, task=setup.task, share=share))
     return replace(held_out, logits=Labelled.join(parts).logits)
-
-
-def best_temperature(logits: Tensor, labels: Tensor, *, warn: bool = False) -> float:
-    """The temperature of least categorical NLL; 1 if the labels contradict no prediction.
-
-    Of one draw, (1, labels, classes) or (labels, classes), by halving: the NLL is convex in
-    b = 1 / T, and its slope is the mean of E[logit] - logit of the label, E by softmax(b logits).
-    Of several draws the probabilities are averaged.
-    """
-    logits = logits.double().reshape(-1, *logits.shape[-2:])
-    index = labels.long().expand(len(logits), -1)[..., None]
-    chosen = logits.gather(2, index)[..., 0]
-
-    def slope(log_t: float) -> float:
-        p = (logits / math.exp(log_t)).softmax(2)
-        return float(((p * logits).sum(2) - chosen).mean())
-
-    def nll(t: Tensor) -> Tensor:  # (1,)
-        log_p = (logits / t.to(logits.device)).log_softmax(2).gather(2, index)[..., 0]
-        return -log_p.logsumexp(0).mean()[None]
-
-    low, high = math.log(_LOW), math.log(_HIGH)
-    if slope(low) <= 0:
-        if warn:
-            warnings.warn(ALL_RIGHT, HowsureWarning, stacklevel=5)
-        return 1.0
-    check_minimum(at_zero=False, at_infinity=slope(high) >= 0)
-    if len(logits) > 1:
-        return float(log_minimum(nll, _LOW, _HIGH))
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if slope(middle) < 0 else (middle, high)
-    return math.exp((low + high) / 2)
-
-
-def check_minimum(*, at_zero: bool, at_infinity: bool) -> None:
-    """An error if no finite temperature has the least NLL."""
-    if at_zero:
-        raise ValueError(
-            "The held-out NLL keeps falling towards temperature 0: the labels contradict no "
-            "prediction. Give more held-out data, with some mistakes in it."
-        )
-    if at_infinity:
-        raise ValueError(
-            "The held-out NLL keeps falling towards infinite temperature: the predictions are no "
-            "better than chance. Do the labels belong to these inputs?"
-        )
 
 
 def _usual_model(
@@ -372,7 +312,7 @@ def _usual_model(
 
 def _stress(
     setup: Setup,
-    watched: Watched,
+    layers: Layers,
     known: CrossFit[Distances],
     batches: Batches,
     stress: Stress | None,
@@ -382,9 +322,7 @@ def _stress(
     if stress == "auto" and changes:
         share = -(-_STRESSED // len(batches))
         batches = [(x[:share], y[:share]) for x, y in batches]
-    return [
-        _read(setup, watched, known, [(change(x), y) for x, y in batches]) for change in changes
-    ]
+    return [_read(setup, layers, known, [(change(x), y) for x, y in batches]) for change in changes]
 
 
 def _with_best_growth(

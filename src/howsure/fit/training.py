@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from howsure.fit.validation_data import pairs_of
+from howsure.fit.held_out import pairs_of
 from howsure.methods.variance_head import HeteroscedasticModel, gaussian_loss, logit_loss
 from howsure.moments.interpreter import propagate
 from howsure.moments.rule import APPROXIMATE, Rule, sample

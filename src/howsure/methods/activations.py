@@ -164,3 +164,29 @@ def _pooled(name: str, data: Tensor, dims: int) -> dict[str, Tensor]:  # (rows, 
     wide = data.detach() if data.dtype == torch.float64 else data.detach().float()
     places = wide.flatten(2) if dims else wide.reshape(len(wide), -1, wide.shape[-1]).mT
     return {name: places.mean(2)}
+
+
+class LastLinear(Operations):
+    """Keeps the input of the last linear layer of a pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input: Tensor | None = None
+
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the operation, and keeps the input of a linear layer."""
+        if base_name(func) == "linear":
+            self.input = args[0] if args else kwargs["input"]
+        return func(*args, **kwargs)
+
+    def features(self, batch: int) -> Tensor:  # (batch, features)
+        """The input of the layer; an error unless it has one vector for each sample of a batch."""
+        if self.input is None or self.input.dim() != 2 or len(self.input) != batch:
+            problem = "there is no linear layer"
+            if self.input is not None:
+                problem = f"it has inputs of shape {tuple(self.input.shape)}"
+            raise ValueError(
+                "`train` needs a last linear layer with one row of inputs for each input of the "
+                f"model, and {problem}; fit without it, with `train_inputs`."
+            )
+        return self.input.detach()

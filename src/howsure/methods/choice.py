@@ -61,7 +61,7 @@ def choose(setup: Setup, x: Any, *, may_be_certain: bool = False) -> Choice:
 
 
 def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
-    if setup.variance_model is not None and setup.variance_model.head is not None:
+    if setup.variance_model is not None and setup.variance_model.dense:
         return NOISE_SAMPLING, setup, "it includes the model variance fitted for every pixel"
     if setup.variance_model is not None and setup.variance_model.note:
         return NOISE_SAMPLING, setup, "the fitted model variance has no posterior"

@@ -14,6 +14,7 @@ from howsure.errors import HowsureWarning
 from howsure.estimators.softmax import (
     Classes,
     Logits,
+    class_logits,
     entropy_of,
     is_elementwise,
     probabilities_of,
@@ -22,7 +23,7 @@ from howsure.estimators.softmax import (
 )
 from howsure.estimators.variances import Variances
 from howsure.methods.activations import read
-from howsure.methods.temperature import ClassScores, cool
+from howsure.posterior.temperature import ClassScores, cool
 from howsure.prediction import Details, Prediction, class_dim
 from howsure.settings import Task
 from howsure.setup import Setup
@@ -152,7 +153,11 @@ def certain(setup: Setup, x: Any) -> Prediction:
 def class_scores(setup: Setup, x: Any) -> ClassScores | None:
     """Temperature and novelty of some inputs, where they were fitted."""
     model = setup.temperature_model
-    return None if model is None else model.score_inputs(setup, x)
+    if model is None:
+        return None
+    activations = read(setup, x, model.layers)
+    classes = class_logits(activations.logits, setup.task)
+    return model.scores(activations.logits, classes, activations.inputs)
 
 
 def with_temperature(prediction: Prediction, scores: ClassScores | None) -> Prediction:

@@ -37,7 +37,7 @@ from howsure.estimators.variances import (
     note_doubt,
 )
 from howsure.methods import sampling
-from howsure.methods.activations import Activations, LayerReader
+from howsure.methods.activations import Activations, LastLinear, LayerReader
 from howsure.methods.classified import (
     certain,
     check_classes,
@@ -48,7 +48,6 @@ from howsure.methods.classified import (
 from howsure.methods.method import Method, note_on_nothing
 from howsure.methods.modelled import modelled, score_inputs
 from howsure.methods.sampling import SampledRows, sample_rows
-from howsure.posterior.local_error import LastLinear
 from howsure.prediction import Details, Prediction
 from howsure.probe import RANDOM, notes_on, probe_gradients, probe_model, replace_nonfinite
 from howsure.problem import MOST_OUTPUTS, Layout, Probe, Problem, Sources, check_outputs
@@ -667,6 +666,5 @@ METHOD = Method(
     has_budget=True,
     has_rate=True,
     has_posterior=True,
-    in_closed_form=True,
     audited=({}, {"samples": 32}),
 )

@@ -55,12 +55,11 @@ class Method:
         has_rules: It asks the moment rules; others run the network itself, whatever rules are
             given.
         has_budget: Its variance comes from backward passes, so it knows the variance of every
-            source, and a rate is found in closed form unless the user wants a grid.
+            source.
         has_data_var: It knows a data variance; without one, a residual variance is fitted.
         has_rate: `fit` finds a dropout rate for it.
         has_posterior: `fit` can give it a posterior over masks, or a temperature.
-        has_dense_posterior: Likewise over those of a last layer that is the same at every pixel.
-        in_closed_form: The rate may be found from the variance of every source.
+        has_dense_posterior: Likewise at every pixel of dense outputs.
         draws_noise: Every call draws noise, which neither a file nor a compiled program can.
         draws_masks: Its samples differ in their dropout masks alone: there is nothing to sample
             without a rate, and a file may take the masks as inputs.
@@ -79,7 +78,6 @@ class Method:
     has_rate: bool = False
     has_posterior: bool = False
     has_dense_posterior: bool = False
-    in_closed_form: bool = False
     draws_noise: bool = False
     draws_masks: bool = False
     needs_noise: bool = False
@@ -132,7 +130,7 @@ class Method:
     def check(self, setup: Setup) -> None:
         """An error if the method has no room for what `fit` found."""
         model, classes = setup.variance_model, setup.temperature_model
-        is_dense = model is not None and model.head is not None
+        is_dense = model is not None and model.dense
         has_room = self.has_dense_posterior if is_dense else self.has_posterior
         if classes is not None:
             has_room = self.has_dense_posterior or (self.has_posterior and not classes.dense)

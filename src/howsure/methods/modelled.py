@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from howsure.estimators.variances import Variances, with_variances
-from howsure.methods.activations import Activations, read_layers, summarize_inputs
+from howsure.methods.activations import read_layers, summarize_inputs
 from howsure.posterior.laplace import one_for_zero
-from howsure.posterior.variance_model import Scores, VarianceModel, VarianceParts
+from howsure.posterior.scores import Scores
+from howsure.posterior.variance_model import VarianceModel, VarianceParts
 from howsure.prediction import Budget, Details, Prediction
 from howsure.setup import Setup
 from howsure.trees import TensorTree, map_leaves
@@ -45,44 +46,16 @@ def score_inputs(
         z: Gradients with respect to the multipliers, (rows, outputs, multipliers).
         features: What enters the last linear layer, where the model has a local error.
     """
-    model = setup.variance_model
-    assert model is not None
-    posterior, local = model.posterior, model.local_error
-    near = None if local is None or features is None else local.at(features)
-    activations = None
-    if model.distances is not None:
-        activations, _ = read_layers(setup, x, model.distances.wanted)
-    return Scores.of(
-        mean,
-        data,
-        None if posterior is None or z is None else posterior.predictive_variance(z),
-        None if activations is None else distances_of(model, activations),
-        beyond_range(setup, x),
-        None if near is None else near.error,
-        None if near is None else near.squared_distance,
-        None if activations is None else kernel_of(model, activations),
+    assert setup.variance_model is not None
+    known = setup.variance_model.inputs_known
+    activations, summary = None, None
+    if known.layers:
+        activations = read_layers(setup, x, known.layers)[0].inputs
+    if known.input_range is not None:
+        summary = summarize_inputs(x, setup.batch_dim)
+    return known.scores(
+        mean, data, z=z, features=features, activations=activations, summary=summary
     )
-
-
-def distances_of(model: VarianceModel, activations: Activations) -> Tensor:  # (rows, 2)
-    """Squared distances to a neighbor and over the layers."""
-    assert model.distances is not None
-    return model.distances.logs(activations).exp()
-
-
-def kernel_of(model: VarianceModel, activations: Activations) -> Tensor | None:  # (rows,)
-    """The variance of a Gaussian process between known inputs, where there are any."""
-    if model.kernel is None or model.distances is None or model.distances.head is None:
-        return None
-    return model.kernel.variance(activations.inputs[model.distances.head])
-
-
-def beyond_range(setup: Setup, x: Any) -> Tensor | None:  # (rows,)
-    """How far inputs lie outside the range of the known ones, where it was kept."""
-    model = setup.variance_model
-    if model is None or model.input_range is None:
-        return None
-    return model.input_range.distance(summarize_inputs(x, setup.batch_dim))
 
 
 def modelled(sensor: Variances, scores: Scores, z: Tensor | None, model: VarianceModel) -> Modelled:

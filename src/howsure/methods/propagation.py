@@ -271,7 +271,6 @@ SAMPLED_ADF = Method(
     sampled_adf,
     has_rules=True,
     has_rate=True,
-    in_closed_form=True,
     draws_masks=True,
     needs_noise=True,
     is_diagonal=True,

@@ -21,11 +21,11 @@ from howsure.estimators.softmax import is_elementwise
 from howsure.estimators.variances import Variances, with_variances
 from howsure.isolation import own_random_numbers
 from howsure.methods.classified import certain, class_outputs, class_scores, with_temperature
+from howsure.methods.dense import with_model_var
 from howsure.methods.method import Method, note_on_nothing
 from howsure.methods.modelled import with_variance_model
-from howsure.methods.pixels import with_model_var
-from howsure.methods.temperature import ClassScores, cool
 from howsure.noise import number_of
+from howsure.posterior.temperature import ClassScores, cool
 from howsure.prediction import Details, Prediction, class_dim
 from howsure.probe import RANDOM, notes_on, probe_model
 from howsure.problem import Layout, Probe, Problem
@@ -398,7 +398,7 @@ def noise_sampling(setup: Setup, x: Any) -> Prediction:
         return predict_by_sampling(setup, x)
     sensor = setup.with_(variance_model=None)
     sampled = None if setup.noise is None else predict_by_sampling(sensor, x)
-    if setup.variance_model.head is None:
+    if not setup.variance_model.dense:
         return with_variance_model(setup, x, sampled)
     return with_model_var(setup, x, sampled)
 
@@ -409,7 +409,6 @@ NOISE_SAMPLING = Method(
     may_draw=True,
     has_rate=True,
     has_dense_posterior=True,
-    in_closed_form=True,
     draws_noise=True,
     is_sampling=True,
     audited=({"samples": 20},),
@@ -438,7 +437,6 @@ MC_DROPOUT = Method(
     mc_dropout,
     has_data_var=False,
     has_rate=True,
-    in_closed_form=True,
     draws_masks=True,
     is_sampling=True,
     audited=({"samples": 20},),

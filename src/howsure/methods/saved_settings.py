@@ -18,15 +18,15 @@ from howsure import noise as noises
 from howsure.files import check_unpacked_size
 from howsure.gaussian_output import Gaussian
 from howsure.methods import METHODS, Method
-from howsure.methods.temperature import TemperatureModel
 from howsure.multipliers import Placement
+from howsure.posterior.temperature import TemperatureModel
 from howsure.posterior.variance_model import VarianceModel
 from howsure.setup import Setup
 
 # What a field holds that is no plain value, as a dict with one of these names.
 _TUPLE, _DTYPE, _PLACEMENT, _GAUSSIAN = "tuple", "dtype", "placement", "gaussian"
 _MODELS = {"variance_model": VarianceModel, "temperature_model": TemperatureModel}
-_NOT_NEGATIVE = ("residual_var", "noise_factor", "mask_var", "squared_error", "spread")
+_NOT_NEGATIVE = ("residual_var", "weights", "squared_error", "spread")
 _DTYPES = {"bfloat16": torch.bfloat16}
 
 

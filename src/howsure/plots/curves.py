@@ -186,9 +186,8 @@ def rate_search(
 ) -> Axes:
     """Axes with the NLL at every rate that was tried, its standard error, and the best rate.
 
-    `fit` is what `Uncertain.fit` returns and `Uncertain.last_fit` keeps. Where every dropout site
-    has a rate of its own, a line shows what they reach together. A rate of 0 stands at the left
-    end of the otherwise logarithmic axis. Rates whose NLL is not finite, as with a variance
+    `fit` is what `Uncertain.fit` returns and `Uncertain.last_fit` keeps. A rate of 0 stands at the
+    left end of the otherwise logarithmic axis. Rates whose NLL is not finite, as with a variance
     of 0, are left out, and the label of the axis counts them.
     """
     if not isinstance(fit, Fit):
@@ -206,15 +205,10 @@ def rate_search(
     mark, best = theme.mark(0), theme.mark(1)
     fill(ax, rates, nll - error, nll + error, 0, label="± standard error")
     ax.plot(rates, nll, color=mark.color, marker=mark.marker, markersize=4, label="NLL")
-    if isinstance(fit.rate, tuple):
-        name = f"a rate for each site, {min(fit.rate):.3g} to {max(fit.rate):.3g}"
-        ax.axhline(fit.best_nll, color=best.color, linestyle=best.line, label=name)
-    else:
-        # In closed form the best rate can lie between two that were tried.
-        at_best = fit.nll[fit.rates.index(fit.rate)] if fit.rate in fit.rates else fit.best_nll
-        star = {"marker": "*", "markersize": 15, "linestyle": "none", "markeredgecolor": theme.ink}
-        name = f"best rate {fit.rate:.3g}"
-        ax.plot(fit.rate, at_best, color=best.color, **star, zorder=4, label=name)
+    star = {"marker": "*", "markersize": 15, "linestyle": "none", "markeredgecolor": theme.ink}
+    name = f"best rate {fit.rate:.3g}"
+    at_best = fit.nll[fit.rates.index(fit.rate)]
+    ax.plot(fit.rate, at_best, color=best.color, **star, zorder=4, label=name)
     positive = rates[rates > 0]
     if len(positive) == len(rates):
         ax.set_xscale("log")

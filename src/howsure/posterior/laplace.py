@@ -24,8 +24,6 @@ from howsure.trees import outside_tracing
 # multipliers, 256 numbers) a sketch moves the NLL of no condition by more than 0.01.
 EXACT = 1024
 SKETCHED = 1024
-# Relative to the mean of the diagonal; the larger one where the inputs are few held-out ones.
-RIDGE, RIDGE_OF_FEW = 0.01, 0.1
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,16 +11,12 @@ measures how novel an input is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from howsure.operations import Operations, base_name
-
-NEIGHBOURS = 30
+NEIGHBORS = 30
 # Width of the kernel, as a share of the median distance to the last neighbor; chosen on splits of
 # tables that are not reported, as was the weight 1 of the held-out error.
 _WIDTH = 0.25
@@ -68,7 +64,7 @@ class LocalError:
         scaled = torch.where(mean > 0, squared * (typical / mean), typical)
         probes = features[:: max(1, len(features) // _PROBES)]
         # The nearest sample to each is itself.
-        nearest = _distances(probes, features).topk(NEIGHBOURS + 1, 1, largest=False).values
+        nearest = _distances(probes, features).topk(NEIGHBORS + 1, 1, largest=False).values
         median = max(float(nearest[:, -1].median()), torch.finfo(torch.float64).tiny)
         return cls(features, scaled, typical, _WIDTH * median)
 
@@ -77,7 +73,7 @@ class LocalError:
         known, squared, typical = (
             tensor.to(features.device) for tensor in (self.features, self.squared, self.typical)
         )
-        distance, nearest = _distances(features, known).topk(NEIGHBOURS, 1, largest=False)
+        distance, nearest = _distances(features, known).topk(NEIGHBORS, 1, largest=False)
         weight = (-0.5 * (distance / self.width).square()).exp()
         total = (weight[:, :, None] * squared[nearest]).sum(1)
         error = (total + typical) / (weight.sum(1, keepdim=True) + 1)
@@ -100,7 +96,7 @@ class Kernel:
     def of(cls, features: Tensor) -> Kernel:
         """From the features of known inputs."""
         probes = features[:: max(1, len(features) // _PROBES)]
-        count = min(NEIGHBOURS + 1, len(features))
+        count = min(NEIGHBORS + 1, len(features))
         farthest = _distances(probes, features).topk(count, 1, largest=False).values[:, -1]
         return cls(features, max(float(farthest.median()), torch.finfo(torch.float64).tiny))
 
@@ -121,31 +117,3 @@ def _distances(one: Tensor, two: Tensor) -> Tensor:
     """Euclidean distances without a matrix product, whose rounding depends on the batch."""
     mode = "donot_use_mm_for_euclid_dist"
     return torch.cdist(one.double(), two.double(), compute_mode=mode)
-
-
-class LastLinear(Operations):
-    """Keeps the input of the last linear layer of a pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.input: Tensor | None = None
-
-    def operation(
-        self, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> object:
-        """Runs the operation, and keeps the input of a linear layer."""
-        if base_name(func) == "linear":
-            self.input = args[0] if args else kwargs["input"]
-        return func(*args, **kwargs)
-
-    def features(self, batch: int) -> Tensor:  # (batch, features)
-        """The input of the layer; an error unless it has one vector for each sample of a batch."""
-        if self.input is None or self.input.dim() != 2 or len(self.input) != batch:
-            problem = "there is no linear layer"
-            if self.input is not None:
-                problem = f"it has inputs of shape {tuple(self.input.shape)}"
-            raise ValueError(
-                "`train` needs a last linear layer with one row of inputs for each input of the "
-                f"model, and {problem}; fit without it, with `train_inputs`."
-            )
-        return self.input.detach()

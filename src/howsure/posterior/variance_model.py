@@ -19,16 +19,17 @@ novelty is the largest of the scores that count. The sensor's variance itself is
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from howsure.posterior.distances import Distances, InputRange, LayerGaussian
+from howsure.posterior.cross_fit import CrossFit
+from howsure.posterior.distances import Distances, InputRange, fields_of
 from howsure.posterior.laplace import Posterior, one_for_zero
 from howsure.posterior.local_error import Kernel, LocalError
+from howsure.posterior.scores import Known, Scores
 
 # The quantile of the held-out inputs from which the variance grows, and that is a novelty of 1.
 KNOWN = 0.75
@@ -39,73 +40,22 @@ EXPONENT = 1.5
 _FARTHEST = 1e6
 # Sharpness of the cap: both sides count within some 20 % of each other.
 _CAP = 4
-# In place of the name of a last layer: multipliers at all layers, along some directions.
-ALL_LAYERS = "*"
+# The weights of the terms of v_in in their order: what nothing explains; a factor on the sensor's
+# variance; variance per unit of m and of L; the share of the squared distance of a prediction from
+# the mean target; variance per unit of the error near an input and of G.
+TERMS = (
+    "residual_var",
+    "noise_factor",
+    "mask_var",
+    "layer_var",
+    "deviation_var",
+    "local_weight",
+    "kernel_var",
+)
 # Quantiles of the held-out novelty that are kept, in equal steps from the smallest to the largest.
 QUANTILES = 101
 # Quantile levels that a fit reports.
 LEVELS = (0.5, 0.75, 0.9, 0.95, 0.99)
-
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """What the variance of some predictions is made of, in double precision.
-
-    Attributes:
-        mean: The predictions, (batch, outputs).
-        data: Their variance from the noise of the sensor, (batch, outputs).
-        m: Their predictive variance from the posterior, (batch, outputs); 0 without one.
-        distances: Squared distances D to a neighbor and L over the layers, (batch, 2); 0 without.
-        beyond: Squared distance from the middle of the known range, 1 at twice the range, (batch,).
-        local: The error near each input, (batch, outputs); 0 without labelled training data.
-        nearest: Squared distance of the nearest training sample, (batch, 1); 0 likewise.
-        kernel: Variance of a Gaussian process between known inputs, (batch,); 0 without.
-    """
-
-    mean: Tensor
-    data: Tensor
-    m: Tensor
-    distances: Tensor
-    beyond: Tensor
-    local: Tensor
-    nearest: Tensor
-    kernel: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        mean: Tensor,
-        data: Tensor,
-        m: Tensor | None = None,
-        distances: Tensor | None = None,
-        beyond: Tensor | None = None,
-        local: Tensor | None = None,
-        nearest: Tensor | None = None,
-        kernel: Tensor | None = None,
-    ) -> Scores:
-        """Those that there are, with 0 in place of the others."""
-        mean = mean.double()
-
-        def filled(scores: Tensor | None, *shape: int) -> Tensor:
-            return mean.new_zeros(len(mean), *shape) if scores is None else scores.double()
-
-        outputs = mean.shape[1]
-        return cls(
-            mean,
-            data.double(),
-            filled(m, outputs),
-            filled(distances, 2),
-            filled(beyond),
-            filled(local, outputs),
-            filled(nearest, 1),
-            filled(kernel),
-        )
-
-    @staticmethod
-    def joined(parts: Sequence[Scores]) -> Scores:
-        """Those of several batches."""
-        names = [field.name for field in fields(Scores)]
-        return Scores(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,11 +94,7 @@ class VarianceModel:
         posterior: The posterior over multipliers; `None` where there is none.
         distances: The known inputs as seen from inside the network; `None` likewise.
         input_range: The range of the known inputs; `None` if the model part was left out.
-        residual_var: Variance that nothing explains.
-        noise_factor: Factor on the variance of the sensor; 1 unless asked for.
-        mask_var: Prior variance of a multiplier: variance per unit of m.
-        layer_var: Variance per unit of L.
-        deviation_var: Share of the squared distance of a prediction from the mean target.
+        weights: Those of the terms of v_in, (outputs, 7): see `TERMS`.
         floor: The least m that counts.
         known: The held-out quantile of m that counts as known.
         known_distances: Likewise of D and L, (2,).
@@ -163,26 +109,18 @@ class VarianceModel:
         spread: Their variance.
         quantiles: Of the held-out inputs' novelty in equal steps, (`QUANTILES`, outputs).
         joint_quantiles: Of their joint novelty, (`QUANTILES`,).
-        head: Of dense outputs: the last layer, if the multipliers are those of its input channels,
-            or `ALL_LAYERS`. The batch is then one of pixels, and outputs are the channels of the
-            output.
+        dense: Whether the batch is one of pixels, and outputs are the channels of the output.
         local_error: Training data with their errors; `None` if there were none.
-        local_weight: Variance per unit of the error near an input.
         known_nearest: The held-out quantile of the squared distance to the nearest training
             sample; `None` without, and where samples repeat so often that it is 0.
         kernel: Known inputs of a table; `None` if there are none.
-        kernel_var: Variance per unit of G.
         note: Why there is no posterior; empty if there is one, or none was wanted.
     """
 
     posterior: Posterior | None
     distances: Distances | None
     input_range: InputRange | None
-    residual_var: Tensor
-    noise_factor: Tensor
-    mask_var: Tensor
-    layer_var: Tensor
-    deviation_var: Tensor
+    weights: Tensor
     floor: Tensor
     known: Tensor
     known_distances: Tensor
@@ -197,13 +135,22 @@ class VarianceModel:
     spread: Tensor
     quantiles: Tensor
     joint_quantiles: Tensor
-    local_weight: Tensor
-    kernel_var: Tensor
-    head: str | None = None
+    dense: bool = False
     local_error: LocalError | None = None
     known_nearest: float | None = None
     kernel: Kernel | None = None
     note: str = ""
+
+    @property
+    def inputs_known(self) -> Known:
+        """The known inputs, which others are scored by."""
+        return Known(
+            None if self.posterior is None else CrossFit(self.posterior),
+            None if self.distances is None else CrossFit(self.distances),
+            self.input_range,
+            self.kernel,
+            self.local_error,
+        )
 
     @property
     def has_novelty(self) -> bool:
@@ -215,8 +162,12 @@ class VarianceModel:
         """Of the held-out inputs' joint novelty; `None` if they are compared with nothing."""
         return self.joint_quantiles if self.has_novelty else None
 
+    def weight(self, name: str) -> Tensor:
+        """The weight of one of the `TERMS`."""
+        return self.weights[:, TERMS.index(name)]
+
     def terms(self, scores: Scores) -> Tensor:
-        """What v_in is a weighted sum of, (batch, outputs, 7), in the order of `weights`."""
+        """What v_in is a weighted sum of, (batch, outputs, 7), in the order of `TERMS`."""
         data = scores.data
         m = scores.m.clamp(max=1e2 * _FARTHEST * one_for_zero(self.known))
         columns = (
@@ -229,20 +180,6 @@ class VarianceModel:
             scores.kernel[:, None].expand_as(data),
         )
         return torch.stack(columns, 2)
-
-    @property
-    def weights(self) -> Tensor:
-        """Those of the terms of v_in, (outputs, 7)."""
-        weights = (
-            self.residual_var,
-            self.noise_factor,
-            self.mask_var,
-            self.layer_var,
-            self.deviation_var,
-            self.local_weight,
-            self.kernel_var,
-        )
-        return torch.stack(weights, 1)
 
     def ratios(self, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
         """n of m, (batch, outputs), of D and L, (batch, 2), and `far`, (batch,)."""
@@ -296,46 +233,44 @@ class VarianceModel:
             joint=novelty.mean(1) / self.joint_known,
         )
 
+    def with_joint(self, novelty: Tensor) -> VarianceModel:  # (inputs,)
+        """With the scale and the quantiles of the mean novelty over all outputs of an input."""
+        known = max(float(novelty.quantile(KNOWN)), torch.finfo(torch.float64).tiny)
+        return replace(self, joint_known=known, joint_quantiles=quantiles_of(novelty) / known)
+
     def state(self) -> dict[str, Any]:
         """Tensors and numbers, to be saved."""
-        state = _fields_of(self)
+        state = fields_of(self)
         for name in _NESTED:
             if state[name] is not None:
-                state[name] = _fields_of(state[name])
+                state[name] = fields_of(state[name])
         if self.distances is not None:
-            state["distances"]["layers"] = [_fields_of(layer) for layer in self.distances.layers]
+            state["distances"] = self.distances.state()
         return state
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> VarianceModel:
         """The inverse of `state`; an error for that of another version."""
-        names = {field.name for field in fields(cls)}
-        if set(state) != names:
+        if set(state) != {field.name for field in fields(cls)}:
             raise ValueError(
                 "These settings were fitted by another version of howsure; run `fit` again."
             )
-        state = dict(state)
+        values = dict(state)
         for name, kind in _NESTED.items():
             if state[name] is not None:
-                values = dict(state[name])
-                if kind is Distances:
-                    values["layers"] = tuple(LayerGaussian(**layer) for layer in values["layers"])
-                state[name] = kind(**values)
-        return cls(**state)
+                values[name] = kind(**state[name])
+        if state["distances"] is not None:
+            values["distances"] = Distances.from_state(state["distances"])
+        return cls(**values)
 
 
 # Fields that have fields.
 _NESTED = {
     "posterior": Posterior,
-    "distances": Distances,
     "input_range": InputRange,
     "local_error": LocalError,
     "kernel": Kernel,
 }
-
-
-def _fields_of(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def quantiles_of(novelty: Tensor) -> Tensor:  # (inputs, ...) -> (`QUANTILES`, ...)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from howsure.fit.validation_data import pairs_of
+from howsure.fit.held_out import pairs_of
 from howsure.noise import sample_of
 from howsure.noise import scaled as scaled_noise
 from howsure.prediction import Prediction, concatenated

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from howsure.fit.objectives import check_targets
+from howsure.fit.dropout import check_targets
 from howsure.prediction import Prediction, class_dim, entropy
 from howsure.trees import TensorTree
 

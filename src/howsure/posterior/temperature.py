@@ -25,18 +25,22 @@ doubt at all; with T_r = 1 the variance follows the disagreement of two networks
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from howsure.estimators.softmax import class_logits
-from howsure.methods.activations import read
-from howsure.posterior.distances import Distances, LayerGaussian
+from howsure.line_search import log_minimum
+from howsure.posterior.distances import Distances, fields_of
 from howsure.posterior.variance_model import KNOWN
-from howsure.setup import Setup
 
+# Beyond, the likelihood has no minimum that data could show.
+_LOW, _HIGH = 1e-3, 1e3
+# Halvings that leave a relative error of 1e-12.
+_HALVINGS = 44
 # By how much log T grows with each distance, unless it is fitted; also its weight in the novelty.
 GROWTH = (0.5, 1.0)
 # The quantile of the held-out distances from which the temperature grows where every pixel has
@@ -82,11 +86,21 @@ class TemperatureModel:
         beyond = (logs - self.thresholds.to(logs)).clamp(min=0)
         return self.temperature * (beyond @ logs.new_tensor(self.growth)).exp()
 
-    def score_inputs(self, setup: Setup, x: Any) -> ClassScores:
-        """Logits, temperature and novelty of some inputs, by one plain pass."""
-        activations = read(setup, x, () if self.distances is None else self.distances.wanted)
-        logits = activations.logits
-        classes = class_logits(logits, setup.task)
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers whose inputs have to be read."""
+        return () if self.distances is None else self.distances.wanted
+
+    def scores(
+        self, logits: Tensor, classes: Tensor, activations: Mapping[str, Tensor]
+    ) -> ClassScores:
+        """Temperature and novelty of some inputs.
+
+        Args:
+            logits: What the network says.
+            classes: The same as one logit for every class, (rows, classes, ...).
+            activations: What goes into the layers, (rows, features) each.
+        """
         if classes.shape[1] != self.classes:
             raise ValueError(
                 f"The model returns {classes.shape[1]} logits, and the temperature was fitted "
@@ -96,7 +110,7 @@ class TemperatureModel:
         temperature = torch.full((len(logits),), self.temperature, dtype=dtype).to(logits.device)
         novelty = None
         if self.distances is not None:
-            logs = self.distances.logs(activations)
+            logs = self.distances.logs(activations, len(logits))
             temperature = self.at(logs).to(dtype)
             score = novelty_score(logs, energy_of(classes), self.energy)
             novelty = (score - self.known).exp().to(dtype)
@@ -106,10 +120,9 @@ class TemperatureModel:
     def state(self) -> dict[str, Any]:
         """Tensors, numbers and text, to be saved."""
         pairs = {"growth": list(self.growth), "energy": list(self.energy)}
-        state = {**_table(self), **pairs, "notes": list(self.notes)}
+        state = {**fields_of(self), **pairs, "notes": list(self.notes)}
         if self.distances is not None:
-            layers = [_table(layer) for layer in self.distances.layers]
-            state["distances"] = {**_table(self.distances), "layers": layers}
+            state["distances"] = self.distances.state()
         return state
 
     @classmethod
@@ -117,8 +130,7 @@ class TemperatureModel:
         """What `state` gave."""
         values = {**state, **{name: tuple(state[name]) for name in ("growth", "energy", "notes")}}
         if values["distances"] is not None:
-            layers = tuple(LayerGaussian(**layer) for layer in values["distances"]["layers"])
-            values["distances"] = Distances(**{**values["distances"], "layers": layers})
+            values["distances"] = Distances.from_state(values["distances"])
         return cls(**values)
 
 
@@ -179,5 +191,46 @@ def weigh_energy(logs: Tensor, energy: Tensor) -> tuple[float, float]:
     return (float(2 * spread[0] / spread[1]), level) if spread[1] > 0 else (0.0, level)
 
 
-def _table(value: TemperatureModel | Distances | LayerGaussian) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+def best_temperature(logits: Tensor, labels: Tensor) -> float | None:
+    """The temperature of least categorical NLL; `None` if the labels contradict no prediction.
+
+    Of one draw, (1, labels, classes) or (labels, classes), by halving: the NLL is convex in
+    b = 1 / T, and its slope is the mean of E[logit] - logit of the label, E by softmax(b logits).
+    Of several draws the probabilities are averaged.
+    """
+    logits = logits.double().reshape(-1, *logits.shape[-2:])
+    index = labels.long().expand(len(logits), -1)[..., None]
+    chosen = logits.gather(2, index)[..., 0]
+
+    def slope(log_t: float) -> float:
+        p = (logits / math.exp(log_t)).softmax(2)
+        return float(((p * logits).sum(2) - chosen).mean())
+
+    def nll(t: Tensor) -> Tensor:  # (1,)
+        log_p = (logits / t.to(logits.device)).log_softmax(2).gather(2, index)[..., 0]
+        return -log_p.logsumexp(0).mean()[None]
+
+    low, high = math.log(_LOW), math.log(_HIGH)
+    if slope(low) <= 0:
+        return None
+    check_minimum(at_zero=False, at_infinity=slope(high) >= 0)
+    if len(logits) > 1:
+        return float(log_minimum(nll, _LOW, _HIGH))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if slope(middle) < 0 else (middle, high)
+    return math.exp((low + high) / 2)
+
+
+def check_minimum(*, at_zero: bool, at_infinity: bool) -> None:
+    """An error if no finite temperature has the least NLL."""
+    if at_zero:
+        raise ValueError(
+            "The held-out NLL keeps falling towards temperature 0: the labels contradict no "
+            "prediction. Give more held-out data, with some mistakes in it."
+        )
+    if at_infinity:
+        raise ValueError(
+            "The held-out NLL keeps falling towards infinite temperature: the predictions are no "
+            "better than chance. Do the labels belong to these inputs?"
+        )

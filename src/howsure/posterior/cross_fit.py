@@ -6,23 +6,27 @@ those of a fold are scored by what the others give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-FEWEST = 50
 FOLDS = 5
-Batches = Sequence[tuple[Any, Tensor]]
+# The ridge of a posterior or a covariance, relative to the mean of the diagonal; the larger one
+# where the inputs are few held-out ones.
+RIDGE, RIDGE_OF_FEW = 0.01, 0.1
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
-def folds_of(rows: int, number: int) -> Tensor:
-    """The fold of each row of a batch: neighbors go into different ones."""
-    return (torch.arange(rows) + number) % FOLDS
+def split(rows: int, number: int, parts: Sequence[Part]) -> Iterator[tuple[Part, Tensor]]:
+    """The rows of a batch that go into each part; of five neighbors every part has one."""
+    fold = (torch.arange(rows) + number) % len(parts)
+    return ((part, (fold == k).nonzero()[:, 0]) for k, part in enumerate(parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +42,15 @@ class CrossFit(Generic[Result]):
     folds: tuple[Result, ...] | None = None
 
     @classmethod
-    def of(cls, parts: Sequence[Part], fit: Callable[[Sequence[Part]], Result]) -> CrossFit[Result]:
-        """From the parts of all folds, or from a single part without held-out inputs."""
+    def of(cls, parts: Sequence[Any], fit: Callable[[Any, float], Result]) -> CrossFit[Result]:
+        """From the sums of all folds, or from those of training inputs alone, with a ridge."""
         if len(parts) == 1:
-            return cls(fit(parts))
+            return cls(fit(parts[0], RIDGE))
         others = [[*parts[:k], *parts[k + 1 :]] for k in range(len(parts))]
-        return cls(fit(parts), tuple(fit(rest) for rest in others))
+        return cls(
+            fit(reduce(add, parts), RIDGE_OF_FEW),
+            tuple(fit(reduce(add, rest), RIDGE_OF_FEW) for rest in others),
+        )
 
     def score(
         self, rows: int, number: int, score: Callable[[Result, Tensor | slice], Tensor]
@@ -54,8 +61,6 @@ class CrossFit(Generic[Result]):
         """
         if self.folds is None:
             return score(self.whole, slice(None))
-        fold = folds_of(rows, number)
-        chosen = [(fold == k).nonzero()[:, 0] for k in range(len(self.folds))]
-        pairs = zip(self.folds, chosen, strict=True)
-        scores = torch.cat([score(result, index) for result, index in pairs if len(index)])
-        return scores[torch.cat(chosen).argsort().to(scores.device)]
+        pairs = [pair for pair in split(rows, number, self.folds) if len(pair[1])]
+        scores = torch.cat([score(result, index) for result, index in pairs])
+        return scores[torch.cat([index for _, index in pairs]).argsort().to(scores.device)]

@@ -1,0 +1,421 @@
+"""Known inputs, and the scores of held-out inputs that took no part in them.
+
+Known are unlabelled inputs of the kind that the network was trained on, or, where there are none,
+the held-out inputs in folds: no input is compared with itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from howsure.arrays import BATCH, batched
+from howsure.fit.held_out import (
+    Batches,
+    check_finite,
+    check_same_kind,
+    pairs_of,
+    rows_in_front,
+    unseen_inputs,
+)
+from howsure.methods.activations import Activations, read, read_layers, summarize_inputs
+from howsure.methods.gradients import (
+    NoGradientsError,
+    cannot_use,
+    check_probe,
+    examine,
+    examine_at_input,
+    plain_pass,
+)
+from howsure.methods.sampling import noise_sampling
+from howsure.posterior.cross_fit import FOLDS, CrossFit, split
+from howsure.posterior.distances import Distances, InputRange, KnownActivations
+from howsure.posterior.laplace import Gram, one_for_zero
+from howsure.posterior.local_error import NEIGHBORS, Kernel, LocalError
+from howsure.posterior.scores import Known
+from howsure.posterior.variance_fit import HeldOut
+from howsure.probe import probe_gradients
+from howsure.problem import Probe, Problem, Sources
+from howsure.progress import progress
+from howsure.setup import Setup
+from howsure.trees import TensorTree, map_leaves, tensors_of
+
+# Known inputs that are needed, unless said otherwise.
+FEWEST = 50
+# Rows of tables that are kept; a random choice of them, the same for the same data, of more.
+MOST_ROWS = 5000
+# Layers that are looked at, spread evenly over those that the network has.
+MOST_LAYERS = 32
+ROWS_MIX = "the rows of a batch influence each other"
+NO_LAYERS = (
+    "The temperature is the same for all inputs: the model has no layers that can be looked into."
+)
+NO_HEAD = (
+    "The temperature depends on the Mahalanobis distance alone: no linear layer or 1 x 1 "
+    "convolution makes the logits, so that there are no neighbors."
+)
+
+
+class NoDistancesError(ValueError):
+    """Inputs have no distances of their own, for the reason given."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """The layers whose inputs have distances.
+
+    Attributes:
+        layers: Those that have a row for every input.
+        head: The one that makes the outputs; `None` if there is none.
+        notes: What a user should know about them.
+    """
+
+    layers: tuple[str, ...] = ()
+    head: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, setup: Setup, x: object, look: Callable[[Setup, Any], Activations] = read
+    ) -> Layers:
+        """The layers of a model, found by a pass with all inputs of a batch and one with fewer.
+
+        A layer counts if it says the same about an input whatever the others are: then it has a
+        row for every input, and no other axis that happens to be as long.
+        """
+        every = look(setup, x)
+        rows, axis = len(every.logits), setup.batch_dim or 0
+        kept = slice(0, rows - 1) if rows > 1 else torch.zeros(2, dtype=torch.long)
+
+        def choose(leaf: object) -> object:
+            if not isinstance(leaf, Tensor) or leaf.dim() <= axis:
+                return leaf
+            return leaf.movedim(axis, 0)[kept].movedim(0, axis)
+
+        try:
+            fewer = look(setup, map_leaves(choose, x))
+        except Exception as error:  # A model for its own batch size can fail in any way.
+            raise NoDistancesError(ROWS_MIX) from error
+        if not _same(every.logits[kept], fewer.logits):
+            raise NoDistancesError(ROWS_MIX)
+        names = [n for n, each in every.inputs.items() if _same(each[kept], fewer.inputs.get(n))]
+        if not names:
+            return cls(notes=(NO_LAYERS,))
+        if every.logits.dim() > 2:  # Neighbors of an image as a whole say little about its pixels.
+            return cls(_spread(names))
+        # Of layers whose input is an average over places without the first half: early averages
+        # are colors and brightness, which change without any harm to the classes.
+        early = [name for name in names if name in every.averaged]
+        later = [name for name in names if name not in early[: len(early) // 2]]
+        # The head is the last layer whose output are the logits; else the last with as many.
+        logits = every.logits.reshape(len(every.logits), -1)
+        outputs = {n: out for n, out in every.outputs.items() if n in names}
+        fitting = [n for n, out in outputs.items() if out.shape == logits.shape]
+        exact = [n for n in fitting if _same(outputs[n], logits.to(outputs[n]))]
+        head = next(reversed(exact or fitting), None)
+        return cls(_spread(later), head, () if head else (NO_HEAD,))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.layers, *([] if self.head is None else [self.head]))
+
+
+def _same(one: Tensor, two: Tensor | None) -> bool:
+    """Whether two sets of rows are equal but for the rounding of other batch sizes."""
+    if two is None or one.shape != two.shape:
+        return False
+    scale = float(one.abs().max()) if one.numel() else 0.0
+    return bool(torch.allclose(one, two, rtol=1e-2, atol=1e-3 * scale))
+
+
+def _spread(names: Sequence[str]) -> tuple[str, ...]:
+    """At most `MOST_LAYERS` of them, spread evenly."""
+    chosen = torch.linspace(0, len(names) - 1, min(len(names), MOST_LAYERS)).round()
+    return tuple(names[int(k)] for k in chosen)
+
+
+class _Activations:
+    """The distances by what goes into the layers, in memory that does not grow with the inputs."""
+
+    def __init__(self, setup: Setup, layers: Layers, folds: int) -> None:
+        self.layers, self.folds = layers, folds
+        self.parts: list[KnownActivations] = []
+        self.generator = torch.Generator().manual_seed(setup.seed)
+
+    def add(self, activations: Activations, number: int) -> None:
+        """A batch, divided into the folds."""
+        inputs, layers = activations.inputs, self.layers
+        if not self.parts:  # The sums of all folds are about the means of one batch.
+            centers = KnownActivations.center(inputs, layers.layers)
+            self.parts = [
+                KnownActivations(layers.layers, layers.head, centers) for _ in range(self.folds)
+            ]
+        for part, rows in split(len(activations.logits), number, self.parts):
+            part.add(inputs, rows, self.generator)
+
+    def distances(self) -> CrossFit[Distances]:
+        """What was gathered in every fold, or from training inputs alone."""
+        return CrossFit.of(self.parts, KnownActivations.distances)
+
+
+def known_inputs(
+    setup: Setup, batches: Batches, train_inputs: object, label: str, *, show: bool
+) -> Iterator[tuple[int, Any]]:
+    """Batches of unlabelled inputs, or of the held-out ones, with their numbers."""
+    held_out = [x for x, _ in batches]
+    inputs = held_out if train_inputs is None else unseen_inputs(train_inputs, batches, setup)
+    yield from enumerate(progress(inputs, show, label))
+
+
+def gather_distances(
+    setup: Setup, layers: Layers, batches: Batches, train_inputs: object, *, show: bool
+) -> CrossFit[Distances]:
+    """The distances from unlabelled inputs, or from the held-out ones in folds."""
+    is_training = train_inputs is not None
+    known = _Activations(setup, layers, 1 if is_training else FOLDS)
+    for number, x in known_inputs(setup, batches, train_inputs, "distances", show=show):
+        activations = read(setup, x, layers.names)
+        if is_training:
+            check_finite(activations.inputs.values(), "activations at training inputs")
+        known.add(activations, number)
+    if is_training and known.parts[0].count < FEWEST:
+        raise ValueError(
+            f"`train_inputs` has {known.parts[0].count} inputs, and distances need at least "
+            f"{FEWEST}, better some thousand."
+        )
+    return known.distances()
+
+
+def gather_known(
+    setup: Setup,
+    batches: Batches,
+    train_inputs: object,
+    *,
+    note: str = "",
+    fewest: int = FEWEST,
+    show: bool = False,
+) -> Known:
+    """What one pass over unlabelled inputs, or over the held-out ones in folds, shows.
+
+    Args:
+        setup: The model.
+        batches: The held-out data.
+        train_inputs: Unlabelled inputs; `None` takes the held-out ones in folds.
+        note: Why there is no posterior over multipliers; empty if there is one.
+        fewest: How many unlabelled inputs are needed.
+        show: Show progress.
+    """
+    first, layers = batches[0][0], _layers(setup, batches[0][0])
+    is_training = train_inputs is not None
+    is_table = isinstance(first, Tensor) and first.dim() == 2
+    folds = 1 if is_training else FOLDS
+    known = None if layers is None else _Activations(setup, layers, folds)
+    grams, edges, kept, count = list[Gram](), list[tuple[Tensor, Tensor]](), list[Tensor](), 0
+    for number, x in known_inputs(setup, batches, train_inputs, "known inputs", show=show):
+        summary = summarize_inputs(x, setup.batch_dim)
+        count += len(summary)
+        least = summary.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf).amin(0)
+        most = summary.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf).amax(0)
+        edges.append((least, most))
+        activations: Activations | None = None
+        if not note:
+            try:
+                at_input = examine_at_input(setup, x, () if layers is None else layers.names)
+            except NoGradientsError as error:
+                raise cannot_use(str(error)) from error
+            z, activations = at_input.slopes, at_input.activations
+            check_finite([z], "gradients at training inputs")
+            if not grams:  # All folds have the scale of one batch.
+                scale = one_for_zero(z.double().square().mean((0, 2)).sqrt())
+                grams = [Gram(scale) for _ in range(folds)]
+            for gram, rows in split(len(z), number, grams):
+                gram.add(z[rows.to(z.device)])
+        if layers is not None and known is not None:
+            if activations is None:
+                activations, _ = read_layers(setup, x, layers.names)
+            check_finite(activations.inputs.values(), "activations at training inputs")
+            known.add(activations, number)
+            if is_training and is_table and layers.head is not None:
+                kept.append(activations.inputs[layers.head].float())
+    if is_training and count < fewest:
+        raise ValueError(
+            f"There are {count} training inputs, and the posterior needs at least {fewest}, "
+            "better some hundred."
+        )
+    kernel = None
+    if known is not None and kept:
+        features = torch.cat(kept)
+        if len(features) > MOST_ROWS:
+            chosen = torch.randperm(len(features), generator=known.generator)[:MOST_ROWS]
+            features = features[chosen]
+        kernel = Kernel.of(features)
+    low, high = map(torch.stack, zip(*edges, strict=True))
+    return Known(
+        posterior=CrossFit.of(grams, Gram.posterior) if grams else None,
+        distances=None if known is None else known.distances(),
+        input_range=InputRange.of(low.amin(0), high.amax(0)),
+        kernel=kernel,
+        count=count,
+        note=note,
+    )
+
+
+def _layers(setup: Setup, x: object) -> Layers | None:
+    """The layers whose inputs have distances; `None` if there are none."""
+    if setup.batch_dim is None:
+        return None
+    try:
+        layers = Layers.of(setup, x, lambda setup, x: read_layers(setup, x)[0])
+    except NoDistancesError:
+        return None
+    return layers if layers.names else None
+
+
+def score_held_out(
+    setup: Setup,
+    known: Known,
+    number: int,
+    x: object,
+    target: Tensor,
+    *,
+    noisy: bool = True,
+    probe: Probe | None = None,
+) -> HeldOut:
+    """A held-out batch, each input by known ones of which it is none.
+
+    Args:
+        setup: The model.
+        known: The known inputs.
+        number: Of the batch, which says in which folds its inputs are.
+        x: The inputs.
+        target: Their targets.
+        noisy: Whether gradients are averages over the noise, which has a variance; else they are
+            those at the input itself, in one pass.
+        probe: That of the batch of which these inputs are some rows, for one pass.
+    """
+    activations, z, features = None, None, None
+    watch, has_local_error = known.posterior is not None, known.local_error is not None
+    try:
+        if known.note:
+            mean, data = _sampled(setup if noisy else setup.with_(noise=None), x)
+        elif watch and (not noisy or setup.noise is None):
+            at_input = examine_at_input(
+                setup, x, known.layers, features=has_local_error, probe=probe
+            )
+            mean, data, z = at_input.mean, at_input.learned_var, at_input.slopes
+            activations, features = at_input.activations, at_input.features
+        else:
+            outcome = examine(setup, x, watch=watch, features=has_local_error)
+            mean, data, features = outcome.mean, outcome.variances.data, outcome.features
+            z = outcome.slopes if watch else None
+    except NoGradientsError as error:
+        raise cannot_use(str(error)) from error
+    if known.distances is not None and activations is None:
+        activations, _ = read_layers(setup, x, known.layers)
+    summary = None if known.input_range is None else summarize_inputs(x, setup.batch_dim)
+    scores = known.scores(
+        mean,
+        data,
+        z=z,
+        features=features,
+        activations=None if activations is None else activations.inputs,
+        summary=summary,
+        number=number,
+    )
+    return HeldOut.of(scores, target, mean)
+
+
+def _sampled(setup: Setup, x: object) -> tuple[Tensor, Tensor]:
+    """Predictions and the sensor's variance by samples, (inputs, outputs)."""
+    _, output = read_layers(setup, x, ())
+    mean = _rows(setup, output)
+    if setup.noise is None:
+        return mean, torch.zeros_like(mean)
+    sampled = noise_sampling(setup, x)
+    is_mean = setup.prediction == "mean"
+    return _rows(setup, sampled.mean) if is_mean else mean, _rows(setup, sampled.data_var)
+
+
+def _rows(setup: Setup, output: object) -> Tensor:
+    axis = setup.batch_dim
+    tensors = [t.movedim(axis, 0) if axis else t for t in TensorTree(output).tensors]
+    rows = 1 if axis is None else len(tensors[0])
+    return torch.cat([t.reshape(rows, -1) for t in tensors], 1)
+
+
+def labelled(train: object) -> Iterable[object]:
+    """Batches (inputs, targets) that can be gone through more than once.
+
+    From a pair of all inputs and all targets, a data set, or a loader.
+    """
+    if isinstance(train, tuple) and len(train) == 2 and isinstance(train[1], Tensor | np.ndarray):
+        inputs, targets = train[0], torch.as_tensor(train[1])
+        if not isinstance(inputs, Tensor | np.ndarray):
+            return [(inputs, targets)]
+        if len(inputs) != len(targets):
+            raise ValueError(f"`train` has {len(inputs)} inputs and {len(targets)} targets.")
+        starts = range(0, len(targets), BATCH)
+        return [(inputs[i : i + BATCH], targets[i : i + BATCH]) for i in starts]
+    if isinstance(train, Dataset):
+        return batched(train)
+    if isinstance(train, Iterator):
+        return list(train)
+    if isinstance(train, Tensor | np.ndarray) or not isinstance(train, Iterable):
+        raise TypeError(
+            "`train` must be a pair (inputs, targets), a data set or a loader of such pairs, not "
+            f"a {type(train).__name__}; inputs without targets are `train_inputs`."
+        )
+    return train
+
+
+def local_error(setup: Setup, held_out: Batches, train: Iterable[object]) -> LocalError:
+    """The local error by at most `MOST_ROWS` training rows, scaled by the held-out error."""
+    generator = torch.Generator().manual_seed(setup.seed)
+    kept: list[Tensor] = []
+    for x, y in pairs_of(train, "training", setup.model):
+        check_same_kind(x, held_out[0][0], setup.batch_dim)
+        y = rows_in_front(y, setup.batch_dim or 0)
+        features, squared = _residuals(setup, x, y, "training")
+        new = [torch.rand(len(squared), generator=generator), features, squared]
+        kept = [torch.cat(both) for both in zip(kept, new, strict=True)] if kept else new
+        if len(kept[0]) > MOST_ROWS:
+            # The rows with the smallest random numbers are a fair choice of all until now.
+            first = kept[0].argsort(stable=True)[:MOST_ROWS]
+            kept = [part[first] for part in kept]
+    _, features, squared = kept
+    if len(squared) <= NEIGHBORS:
+        raise ValueError(
+            f"`train` has {len(squared)} rows, and the local error looks at {NEIGHBORS} "
+            "neighbors; give more, or leave it out."
+        )
+    errors = torch.cat([_residuals(setup, x, y, "held-out")[1] for x, y in held_out])
+    return LocalError.of(features, squared, errors.mean(0))
+
+
+def _residuals(setup: Setup, x: object, target: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """What enters the last linear layer, and the squared residuals, of a batch."""
+    check_finite((*tensors_of(x), target), f"{kind} rows")
+    probe = setup.watching(x).once(probe_gradients, x)
+    try:
+        check_probe(setup, probe, watch=True)
+    except NoGradientsError as error:
+        raise cannot_use(str(error)) from error
+    problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=True))
+    mean, features = plain_pass(problem, features=True)
+    assert features is not None
+    if target.numel() != mean.numel() or len(target) != len(mean):
+        raise ValueError(
+            f"The {kind} targets have shape {tuple(target.shape)}, and the model predicts "
+            f"{mean.shape[1]} numbers for each of {len(mean)} inputs."
+        )
+    residuals = target.to(mean.device).reshape(mean.shape).double() - mean.double()
+    check_finite((residuals, features), f"{kind} rows")
+    return features.float(), residuals.square()

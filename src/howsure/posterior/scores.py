@@ -1,0 +1,168 @@
+"""What the variance of a prediction is made of, and the known inputs that give it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from howsure.posterior.cross_fit import CrossFit
+from howsure.posterior.distances import Distances, InputRange
+from howsure.posterior.laplace import Posterior
+from howsure.posterior.local_error import Kernel, LocalError
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What the variance of some predictions is made of, in double precision.
+
+    Attributes:
+        mean: The predictions, (batch, outputs).
+        data: Their variance from the noise of the sensor, (batch, outputs).
+        m: Their predictive variance from the posterior, (batch, outputs); 0 without one.
+        distances: Squared distances D to a neighbor and L over the layers, (batch, 2); 0 without.
+        beyond: Squared distance from the middle of the known range, 1 at twice the range, (batch,).
+        local: The error near each input, (batch, outputs); 0 without labelled training data.
+        nearest: Squared distance of the nearest training sample, (batch, 1); 0 likewise.
+        kernel: Variance of a Gaussian process between known inputs, (batch,); 0 without.
+    """
+
+    mean: Tensor
+    data: Tensor
+    m: Tensor
+    distances: Tensor
+    beyond: Tensor
+    local: Tensor
+    nearest: Tensor
+    kernel: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        mean: Tensor,
+        data: Tensor,
+        m: Tensor | None = None,
+        distances: Tensor | None = None,
+        beyond: Tensor | None = None,
+        local: Tensor | None = None,
+        nearest: Tensor | None = None,
+        kernel: Tensor | None = None,
+    ) -> Scores:
+        """Those that there are, with 0 in place of the others."""
+        mean = mean.double()
+
+        def filled(scores: Tensor | None, *shape: int) -> Tensor:
+            return mean.new_zeros(len(mean), *shape) if scores is None else scores.double()
+
+        outputs = mean.shape[1]
+        return cls(
+            mean,
+            data.double(),
+            filled(m, outputs),
+            filled(distances, 2),
+            filled(beyond),
+            filled(local, outputs),
+            filled(nearest, 1),
+            filled(kernel),
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[Scores]) -> Scores:
+        """Those of several batches."""
+        names = [field.name for field in fields(Scores)]
+        return Scores(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """The known inputs, for new inputs and for held-out ones that have taken part in them.
+
+    Attributes:
+        posterior: The posterior over multipliers; `None` if there is none.
+        distances: Distances inside the network; `None` if there are none.
+        input_range: The range of the inputs; `None` if the model part is left out.
+        kernel: Those of a table as points of a Gaussian process; `None` if there are none.
+        local_error: By labelled training rows, where there were any.
+        count: The number of known inputs.
+        note: Why there is no posterior, or nothing.
+    """
+
+    posterior: CrossFit[Posterior] | None = None
+    distances: CrossFit[Distances] | None = None
+    input_range: InputRange | None = None
+    kernel: Kernel | None = None
+    local_error: LocalError | None = None
+    count: int = 0
+    note: str = ""
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers whose inputs have to be read."""
+        return () if self.distances is None else self.distances.whole.wanted
+
+    @property
+    def is_cross_fitted(self) -> bool:
+        """Whether the known inputs are the held-out ones, in folds."""
+        fits = (self.posterior, self.distances)
+        return any(fit is not None and fit.folds is not None for fit in fits)
+
+    def scores(
+        self,
+        mean: Tensor,
+        data: Tensor,
+        *,
+        z: Tensor | None = None,
+        features: Tensor | None = None,
+        activations: Mapping[str, Tensor] | None = None,
+        summary: Tensor | None = None,
+        number: int = 0,
+    ) -> Scores:
+        """What the variance of some predictions is made of.
+
+        Args:
+            mean: Predictions, (batch, outputs).
+            data: Their variance by the sensor's noise alone, (batch, outputs).
+            z: Gradients with respect to the multipliers, (batch, outputs, multipliers).
+            features: What enters the last linear layer, (batch, features).
+            activations: What goes into the layers, (batch, features) each.
+            summary: The numbers that are compared with the range of the known inputs.
+            number: Of a held-out batch, which says in which folds its inputs are.
+        """
+        rows = len(mean)
+        m = distances = kernel = None
+        if self.posterior is not None and z is not None:
+            m = self.posterior.score(rows, number, lambda p, some: p.predictive_variance(z[some]))
+        if self.distances is not None and activations is not None:
+            distances = log_distances(self.distances, activations, rows, number).exp()
+            head = self.distances.whole.head
+            if self.kernel is not None and head is not None:
+                kernel = self.kernel.variance(activations[head])
+        near = None
+        if self.local_error is not None and features is not None:
+            near = self.local_error.at(features)
+        return Scores.of(
+            mean,
+            data,
+            m,
+            distances,
+            beyond=None
+            if self.input_range is None or summary is None
+            else self.input_range.distance(summary),
+            local=None if near is None else near.error,
+            nearest=None if near is None else near.squared_distance,
+            kernel=kernel,
+        )
+
+
+def log_distances(
+    known: CrossFit[Distances], activations: Mapping[str, Tensor], rows: int, number: int
+) -> Tensor:
+    """The log distances of a batch, each row by known inputs of which it is none, (rows, 2)."""
+
+    def of_some(distances: Distances, some: Tensor | slice) -> Tensor:
+        chosen = {name: activations[name][some] for name in activations}
+        return distances.logs(chosen, rows if isinstance(some, slice) else len(some))
+
+    return known.score(rows, number, of_some)
