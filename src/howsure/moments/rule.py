@@ -226,7 +226,7 @@ class Rule:
         function: Takes the operation's arguments with `Moments` in place of random tensors.
         targets: Every spelling of the operation that the rule serves.
         fidelity: How true it is.
-        samples: Calls with which the laws test it.
+        samples: Calls with which the laws test it: a list, or a function of a `Draw`.
         kind: What it makes of its arguments.
         error: Bound on the relative error of the standard deviation over the samples.
         pointwise: Each output element depends on one element of one random input.
