@@ -98,6 +98,7 @@ class Metric(Generic[Data, Result]):
     """A function of tensors that can also be computed batch by batch.
 
     Attributes:
+        finish: The metric, from its options and the summaries of all batches.
         width: The number of tensors in the summary of a batch.
     """
 
@@ -121,7 +122,7 @@ class Metric(Generic[Data, Result]):
         parameters = signature.parameters.values()
         self._data = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
         self._options = {p.name for p in parameters} - {*self._data, "mask", "weight"}
-        self._check, self._summarize, self._finish = check, summarize, finish
+        self._check, self._summarize, self.finish = check, summarize, finish
         self.width = width or len(self._data)
 
     def __call__(self, *args: Data.args, **kwargs: Data.kwargs) -> Result:
@@ -131,16 +132,16 @@ class Metric(Generic[Data, Result]):
 
     def summarize(self, *args: Any, **kwargs: Any) -> Sequence[Tensor]:
         """The summary of a batch of data: a few tensors."""
-        given = self.__signature__.bind(*args, **kwargs).arguments
+        try:
+            given = self.__signature__.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{self.__name__}() {error}") from None
         data = {name: given.pop(name) for name in self._data}
         selection = given.pop("mask", None), given.pop("weight", None)
+        # Where `vectors` has its components.
         place = {"dim": given["dim"]} if "dim" in given else {}
         *entries, weight = self._check(*selection, **place, **data)
         return self._summarize(entries, weight, given)
-
-    def finish(self, options: dict[str, Any], batches: Sequence[Sequence[Tensor]]) -> Result:
-        """The metric with these options, from the summaries of all batches."""
-        return self._finish(batches, options)
 
     def stream(self, **options: object) -> Stream[Result]:
         """The metric as a `torchmetrics.Metric`; the options are the metric's own."""
@@ -183,7 +184,7 @@ def summary_over(
             values = formula(*entries, **options)  # pyright: ignore[reportCallIssue]
             return (sum_up or kind.of)(values, weight)
 
-        def result(batches: Sequence[Sequence[Tensor]], _: object) -> Result:
+        def result(_: object, batches: Sequence[Sequence[Tensor]]) -> Result:
             for tensors in zip(*batches, strict=True):
                 _check_equal(tensor.shape for tensor in tensors)
             parts: Any = [kind(*batch) for batch in batches]
@@ -213,7 +214,7 @@ def values_over(check: Check) -> Callable[[Callable[Data, Result]], Metric[Data,
         def summarize(entries: list[Tensor], *_: object) -> list[Tensor]:
             return [entry.detach() for entry in entries]
 
-        def result(batches: Sequence[Sequence[Tensor]], options: dict[str, Any]) -> Result:
+        def result(options: dict[str, Any], batches: Sequence[Sequence[Tensor]]) -> Result:
             columns = [list(column) for column in zip(*batches, strict=True)]
             for column in columns:
                 _check_equal(values.shape[1:] for values in column)

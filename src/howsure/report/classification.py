@@ -32,7 +32,7 @@ def numbers(outcome: Outcome) -> list[Metric]:
     """The numbers with their readings, the most telling first."""
     decisions, inputs = outcome.decisions, len(outcome.mean)
     rows, target, wrong = decisions.probabilities, decisions.target, decisions.wrong
-    classes, accuracy = rows.shape[1], metrics.accuracy(rows, target)
+    classes, right = rows.shape[1], float(metrics.accuracy(rows, target))
 
     def finds_errors(name: str, uncertainty: Tensor) -> Metric:
         auroc = partial(metrics.misclassification_auroc, uncertainty, rows, target)
@@ -41,31 +41,22 @@ def numbers(outcome: Outcome) -> list[Metric]:
     def order(ause: float) -> str:
         return readings.order(ause, float(metrics.ause(wrong, torch.zeros_like(wrong))))
 
+    mean = decisions.confidence.mean
     ause = partial(metrics.ause, wrong, decisions.entropy)
     ece = partial(metrics.ece, rows, target)
     nll = partial(metrics.categorical_nll, rows, target)
     brier = partial(metrics.brier, rows, target, reduction="sum")
+    one_hot_nll = partial(metrics.one_hot_nll, rows, decisions.var, target)
     return [
-        metric("Accuracy", lambda: accuracy, readings.accuracy, form=percent),
-        metric(
-            "Mean confidence",
-            decisions.confidence.mean,
-            readings.confidence,
-            float(accuracy),
-            inputs,
-            form=percent,
-        ),
+        metric("Accuracy", lambda: right, readings.accuracy, form=percent),
+        metric("Mean confidence", mean, readings.confidence, right, inputs, form=percent),
         finds_errors("entropy", decisions.entropy),
         finds_errors("std", decisions.std),
         metric("AUSE, by entropy", ause, order),
         metric("ECE, 15 bins", ece, readings.gap, form=percent),
         metric("NLL of the class", nll, readings.log_loss, classes),
         metric("Brier score, sum over classes", brier, readings.brier, classes),
-        metric(
-            "One-hot NLL, mean over classes",
-            partial(metrics.one_hot_nll, rows, decisions.var, target),
-            "The likelihood by which the paper compares methods; lower is better.",
-        ),
+        metric("One-hot NLL, mean over classes", one_hot_nll, readings.one_hot_nll),
         metric("Mean std of the winning probability", decisions.std.mean, readings.winning_std),
         data_share(outcome),
     ]
@@ -93,9 +84,8 @@ def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
         finish(ax, "entropy, in nats", "share wrong")
 
     def winning_probabilities(ax: Axes, decisions: Decisions) -> None:
-        confidence, std, wrong = (
-            t[chosen] for t in (decisions.confidence, decisions.std, decisions.wrong)
-        )
+        parts = (decisions.confidence, decisions.std, decisions.wrong)
+        confidence, std, wrong = (part[chosen] for part in parts)
         rank = torch.arange(1, len(chosen) + 1)
         low, high = ((confidence + s * 1.96 * std).clamp(0, 1) for s in (-1, 1))
         prepared(ax)

@@ -124,6 +124,11 @@ def error_size(rmse: float, spread_of_targets: float) -> str:
     return f"The typical error is {percent(share)} of the targets' own spread."
 
 
+def mean_error(_: float) -> str:
+    """What the mean absolute error is."""
+    return "The mean size of the error."
+
+
 def crps(value: float, mae: float) -> str:
     """The score beside that of the same predictions without error bars."""
     if value < mae:
@@ -217,6 +222,11 @@ def brier(value: float, classes: int) -> str:
     return f"Guessing among {classes} classes scores {short(chance)}; 0 is perfect."
 
 
+def one_hot_nll(_: float) -> str:
+    """What the score is for."""
+    return "The likelihood by which the paper compares methods; lower is better."
+
+
 def gap(value: float) -> str:
     """The calibration error of confidences."""
     return f"Confidence and accuracy differ by {percent(value)} on average over the bins."
@@ -232,7 +242,7 @@ def detection(auroc: float) -> str:
 def metric(
     name: str,
     value: Callable[[], SupportsFloat],
-    reading: Callable[..., str] | str,
+    reading: Callable[..., str],
     *context: object,
     form: Callable[[float], str] = short,
 ) -> Metric:
@@ -244,5 +254,4 @@ def metric(
         number = float(value())
     except ValueError as refusal:
         return Metric(name, None, "–", f"Not defined here: {refusal}")
-    words = reading if isinstance(reading, str) else reading(number, *context)
-    return Metric(name, number, form(number), words)
+    return Metric(name, number, form(number), reading(number, *context))

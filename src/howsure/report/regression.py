@@ -38,9 +38,8 @@ def numbers(outcome: Outcome) -> list[Metric]:
     """The numbers with their readings, the most telling first."""
     mean, var, target = data = [t.flatten() for t in (outcome.mean, outcome.var, outcome.target)]
     error, inputs, student = (target - mean).abs(), len(outcome.mean), outcome.student
-    rmse, mae, std = map(
-        float, (metrics.rmse(mean, target), metrics.mae(mean, target), metrics.sharpness(var))
-    )
+    rmse, mae = float(metrics.rmse(mean, target)), float(metrics.mae(mean, target))
+    std = float(metrics.sharpness(var))
     groups = min(_GROUPS, len(var))
     # The NLL of the best constant variance, which is the mean squared error.
     constant = math.log(rmse) + 0.5 if rmse > 0 else -math.inf
@@ -63,6 +62,7 @@ def numbers(outcome: Outcome) -> list[Metric]:
     limit = chance * right[0] / right[1] if right[0] is not None and right[1] else None
     best_rank = _if_right(metrics.rank_correlation, var, var)
     ranked = partial(metrics.rank_correlation, error, var)
+    nll = partial(metrics.nll, *data, **student)
     area = partial(metrics.miscalibration_area, *data)
     return [
         covered(0.95),
@@ -70,13 +70,8 @@ def numbers(outcome: Outcome) -> list[Metric]:
         metric("Predicted std / error", ratio, lambda _: readings.spread(std, rmse)),
         metric("AUSE", partial(metrics.ause, error, var), readings.order, chance, limit),
         metric("RMSE", lambda: rmse, readings.error_size, float(target.std(correction=0))),
-        metric("MAE", lambda: mae, "The mean size of the error."),
-        metric(
-            "NLL, without ½ log 2π",
-            partial(metrics.nll, *data, **student),
-            readings.likelihood,
-            constant,
-        ),
+        metric("MAE", lambda: mae, readings.mean_error),
+        metric("NLL, without ½ log 2π", nll, readings.likelihood, constant),
         metric("CRPS", partial(metrics.crps, *data, **student), readings.crps, mae),
         metric("Miscalibration area", area, readings.area),
         metric(f"ENCE, {groups} bins", partial(metrics.ence, *data, bins=groups), readings.ence),
