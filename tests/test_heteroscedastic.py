@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from howsure import Uncertain
-from howsure.fit.training import train_heteroscedastic
 from howsure.methods.variance_head import add_variance_head, gaussian_loss, logit_loss
 from howsure.multipliers import Multiply, draw_uniforms, find_sites, masks
 from howsure.multipliers.sites import Placement
+from howsure_lab.training import train_heteroscedastic
 from nets import FunctionalResNet, TwoSensors
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure.fit.training import Recipe, batch_statistics, train_adf
+from howsure_lab.training import Recipe, batch_statistics, train_adf
 
 
 def inputs(*shape, seed=1):

@@ -17,8 +17,6 @@ from howsure.deploy.gate import blend as blend
 from howsure.detection import Detector as Detector
 from howsure.errors import HowsureWarning as HowsureWarning
 from howsure.errors import NoRuleError as NoRuleError
-from howsure.fit.training import train_adf as train_adf
-from howsure.fit.training import train_heteroscedastic as train_heteroscedastic
 from howsure.gaussian_output import Gaussian as Gaussian
 from howsure.graphs import Graphs as Graphs
 from howsure.methods.variance_head import add_variance_head as add_variance_head

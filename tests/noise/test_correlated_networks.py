@@ -9,6 +9,7 @@ from torch import nn
 import howsure as hs
 from howsure.methods.gradients import CONTRADICTED
 from howsure.methods.propagation import DIAGONAL
+from howsure_lab.training import train_adf
 
 DRAWS = 20_000
 
@@ -143,7 +144,7 @@ def test_training_by_the_papers_method_refuses_it():
     net, x, _ = network("MLP")
     loader = [(x, torch.zeros(2, 2))]
     with pytest.raises(ValueError, match=r"noise\.independent\(\)"):
-        hs.train_adf(net, hs.noise.common_mode(0.4), loader, epochs=1)
+        train_adf(net, hs.noise.common_mode(0.4), loader, epochs=1)
 
 
 def test_variances_alone_need_the_batch_in_front():

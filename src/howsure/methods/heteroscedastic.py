@@ -5,7 +5,7 @@ mean = 1/T sum mu_t, data_var = 1/T sum exp(log_var_t), model_var = 1/T sum (mu_
 
 Classification: the head is the variance of the logits (their Eq. 12). Where they draw logits, the
 probabilities' moments come here from the softmax rule. Loquercio et al. 2020 report that they
-could not make it converge; `train_heteroscedastic` starts from the trained network.
+could not make it converge; `howsure_lab.training` starts from the trained network.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
             'The method "heteroscedastic" needs a model that predicts its variance, not a '
             f"{type(setup.model).__name__}: say where it is with `output=hs.Gaussian(log_var=1)`, "
             "or make one with `add_variance_head(model, x)` and train it with "
-            "`train_heteroscedastic`."
+            "`howsure_lab.training.train_heteroscedastic`."
         )
     setup = setup.with_(output=None)  # The variance is read here, from every pass.
     run = Pass(setup, x)

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from howsure.fit import Fit, FitResult
-from howsure.fit.training import train_adf, train_heteroscedastic
 from howsure.methods import MethodName
 from howsure.methods.variance_head import add_variance_head
 from howsure.noise import NoiseLike
@@ -20,6 +19,7 @@ from howsure.settings import PredictionKind, Task
 from howsure.uncertain import Ensemble, Uncertain
 from howsure_lab.experiments.folder import RunFolder
 from howsure_lab.experiments.pairs import Pairs
+from howsure_lab.training import train_adf, train_heteroscedastic
 
 
 @dataclass(frozen=True)
