@@ -26,7 +26,7 @@ from howsure.estimators.image_gradients import fast_image_gradients
 from howsure.estimators.softmax import MOST_OUTPUTS as MOST_OUTPUTS
 from howsure.estimators.variances import Source
 from howsure.multipliers import Multiply, Site, at_rates, draw_uniforms, masks
-from howsure.noise import Root
+from howsure.noise.base import Root
 from howsure.setup import Setup
 from howsure.trees import (
     TensorTree,

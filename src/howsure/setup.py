@@ -21,9 +21,9 @@ from howsure.multipliers import (
     check_rates,
     find_sites,
 )
-from howsure.noise import (
+from howsure.noise.base import Root
+from howsure.noise.inputs import (
     NoiseLike,
-    Root,
     dimensions_of,
     is_correlated,
     is_number,

@@ -31,7 +31,7 @@ from howsure.multipliers import (
     find_sites,
     masks,
 )
-from howsure.noise import is_correlated, variance_of
+from howsure.noise.inputs import is_correlated, variance_of
 from howsure.progress import in_eval_mode, progress
 from howsure.settings import TASKS
 from howsure.student import student_nll

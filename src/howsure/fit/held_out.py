@@ -17,7 +17,7 @@ from howsure.errors import warn
 from howsure.fit.options import FitOptions
 from howsure.fit.suspicious_targets import describe_suspicions
 from howsure.isolation import random_state_kept
-from howsure.noise import is_correlated, sample_of
+from howsure.noise.inputs import is_correlated, sample_of
 from howsure.probe import probe_model
 from howsure.problem import Sources
 from howsure.setup import Setup

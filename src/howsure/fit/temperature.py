@@ -22,7 +22,7 @@ from howsure.fit.labelled import PIXELS, Labelled, check_labels, recognize_task
 from howsure.fit.options import FitOptions
 from howsure.fit.stress import Stress, corruptions
 from howsure.methods.activations import read
-from howsure.noise import sample_of
+from howsure.noise.inputs import sample_of
 from howsure.posterior.cross_fit import CrossFit
 from howsure.posterior.distances import Distances
 from howsure.posterior.scores import log_distances

@@ -24,7 +24,7 @@ from howsure.methods.classified import certain, class_outputs, class_scores, wit
 from howsure.methods.dense import with_model_var
 from howsure.methods.method import Method, note_on_nothing
 from howsure.methods.modelled import with_variance_model
-from howsure.noise import number_of
+from howsure.noise.inputs import number_of
 from howsure.posterior.temperature import ClassScores, cool
 from howsure.prediction import Details, Prediction, class_dim
 from howsure.probe import RANDOM, notes_on, probe_model

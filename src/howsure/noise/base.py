@@ -500,3 +500,12 @@ def decode_tensor(config: dict[str, object]) -> Tensor:
             "was it written by `to_config`?"
         )
     return torch.tensor(config["tensor"], dtype=dtype)
+
+
+class NoiseEstimate(ABC):
+    """What was identified from readings; it goes wherever a noise does."""
+
+    @property
+    @abstractmethod
+    def estimate(self) -> Noise:
+        """The noise that it stands for."""

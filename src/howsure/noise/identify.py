@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.arrays import brief
-from howsure.noise.base import Noise
+from howsure.noise.base import Noise, NoiseEstimate
 from howsure.noise.sensors import Constant, PoissonGaussian
 from howsure.noise.structure import Structure, structure_of
 
@@ -20,7 +20,7 @@ Limits = tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Identified:
+class Identified(NoiseEstimate):
     """A noise of constant variance, estimated from readings.
 
     Attributes:
@@ -46,6 +46,11 @@ class Identified:
             return self.noise
         return self.structure.noise(self.noise.var)
 
+    @property
+    def estimate(self) -> Noise:
+        """The correlated noise."""
+        return self.correlated
+
     def numbers(self) -> dict[str, Tensor]:
         """Std, variance, and what elements have in common, with standard errors, in float64."""
         var, var_error = _double(self.noise.var), _double(self.std_error)
@@ -65,7 +70,7 @@ class Identified:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CameraFit:
+class CameraFit(NoiseEstimate):
     """A camera's noise, fitted to readings; one fit, or one for each channel.
 
     Attributes:
@@ -83,6 +88,11 @@ class CameraFit:
     def __repr__(self) -> str:
         """The noise and the share of pixels left out, in one line."""
         return f"CameraFit({self.noise}, rejected {brief(self.rejected)})"
+
+    @property
+    def estimate(self) -> Noise:
+        """The fitted noise."""
+        return self.noise
 
     def numbers(self) -> dict[str, Tensor]:
         """Gain and variance in the dark with their standard errors, and the share left out."""

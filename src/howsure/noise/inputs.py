@@ -9,8 +9,7 @@ from typing import Any, TypeAlias, TypeGuard
 import torch
 from torch import Tensor
 
-from howsure.noise.base import Noise, Root, as_value, decode_tensor, encode
-from howsure.noise.identify import CameraFit, Identified
+from howsure.noise.base import Noise, NoiseEstimate, Root, as_value, decode_tensor, encode
 from howsure.noise.sensors import Constant, Custom, GrayLevels
 from howsure.trees import floats_of
 
@@ -21,8 +20,7 @@ NoiseLike: TypeAlias = (
     float
     | Tensor
     | Noise
-    | Identified
-    | CameraFit
+    | NoiseEstimate
     | Callable[[Tensor], object]
     | Mapping[str, "NoiseLike"]
     | Sequence["NoiseLike"]
@@ -34,10 +32,8 @@ def as_noise(noise: object) -> Noise | None:
     """The noise of one tensor: a number or a tensor is a variance, a function returns one."""
     if noise is None or isinstance(noise, Noise):
         return noise
-    if isinstance(noise, Identified):
-        return noise.correlated
-    if isinstance(noise, CameraFit):
-        return noise.noise
+    if isinstance(noise, NoiseEstimate):
+        return noise.estimate
     if callable(noise):
         return Custom(noise)
     if isinstance(noise, Mapping | Sequence | str):

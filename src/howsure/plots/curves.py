@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from howsure.fit import Fit
 from howsure.plots.canvas import diagonal, equal_scales, fill, finish, prepared, series
 from howsure.plots.theme import NORMAL, SMALL
 from howsure.plots.values import (
@@ -26,6 +25,8 @@ from howsure.prediction import Prediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from howsure.fit import Fit
 
 
 def bands(
@@ -190,7 +191,7 @@ def rate_search(
     left end of the otherwise logarithmic axis. Rates whose NLL is not finite, as with a variance
     of 0, are left out, and the label of the axis counts them.
     """
-    if not isinstance(fit, Fit):
+    if not hasattr(fit, "rates"):
         raise TypeError(
             f"`fit` is a {type(fit).__name__}; pass what `Uncertain.fit` returns, also kept as "
             "`Uncertain.last_fit`."
