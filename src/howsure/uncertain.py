@@ -425,7 +425,7 @@ class Uncertain(nn.Module):
             )
         if missing := [name for name in ("method", "calibrators") if name not in state]:
             raise ValueError(
-                f"These settings are not complete: they lack {missing}. Run `fit` again, and save."
+                f"Incompatible settings: missing keys {missing}. Run `fit` again, and save."
             )
         self.calibrators = tuple(
             calibration.from_state(calibrator) for calibrator in state["calibrators"]
