@@ -235,6 +235,10 @@ def compile_method(setup: Setup, method: Method, x: object, *, may_assume: bool 
     if any(node.target is torch.ops.aten.convolution.default for node in graph.graph.nodes):
         used = []
         frozen = {number: state.tensors[number].detach().clone() for number in constants.values()}
+        # Copies in the graph as well: a compiler keeps weak references to its constants, and torch
+        # swaps no tensors that have any.
+        for name, number in constants.items():
+            setattr(graph, name, frozen[number])
     else:
         used, frozen = list(constants.values()), {}
         lift_constants(graph, list(constants))
