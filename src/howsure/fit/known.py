@@ -105,7 +105,8 @@ class Layers:
             raise NoDistancesError(ROWS_MIX) from error
         if not _same(every.logits[kept], fewer.logits):
             raise NoDistancesError(ROWS_MIX)
-        names = [n for n, each in every.inputs.items() if _same(each[kept], fewer.inputs.get(n))]
+        pairs = every.inputs.items()
+        names = [n for n, inputs in pairs if _same(inputs[kept], fewer.inputs.get(n))]
         if not names:
             return cls(notes=(NO_LAYERS,))
         if every.logits.dim() > 2:  # Neighbors of an image as a whole say little about its pixels.

@@ -252,16 +252,14 @@ def _read(
     """All held-out inputs, each judged by known inputs of which it is none."""
     parts = []
     for number, (x, labels) in enumerate(progress(batches, show, "fit")):
-        seen = read(setup, x, layers.names)
-        nothing = seen.logits.new_zeros(len(seen.logits), 2, dtype=torch.float64)
-        logs = (
-            nothing
-            if known is None
-            else log_distances(known, seen.inputs, len(seen.logits), number)
-        )
-        energy = energy_of(class_logits(seen.logits, setup.task))
+        activations = read(setup, x, layers.names)
+        logits = activations.logits
+        logs = logits.new_zeros(len(logits), 2, dtype=torch.float64)
+        if known is not None:
+            logs = log_distances(known, activations.inputs, len(logits), number)
+        energy = energy_of(class_logits(logits, setup.task))
         given = (labels, logs, energy)
-        parts.append(Labelled.of([seen.logits], *given, task=setup.task, share=_positions(batches)))
+        parts.append(Labelled.of([logits], *given, task=setup.task, share=_positions(batches)))
     return Labelled.join(parts)
 
 

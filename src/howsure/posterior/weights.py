@@ -22,7 +22,7 @@ _FLAT = 1e-7
 def best_weights(
     error: Tensor, terms: Tensor, fixed: Tensor, log_std: Tensor | None = None
 ) -> Tensor:
-    """Weights >= 0 that minimise the mean of 1/2 log v + e^2 / (2 v), v = sum_j w_j t_j.
+    """Weights >= 0 that minimize the mean of 1/2 log v + e^2 / (2 v), v = sum_j w_j t_j.
 
     Args:
         error: Squared errors, (inputs,), in double precision.
@@ -50,20 +50,20 @@ class _Prior:
     """What is known of the logarithms of the weights, in the units of the scaled terms.
 
     Attributes:
-        centre: Where a weight is 1, (terms,).
+        center: Where a weight is 1, (terms,).
         precision: Inverse variance, for each input, (terms,); 0 where nothing is known.
     """
 
-    centre: Tensor
+    center: Tensor
     precision: Tensor
 
     def cost(self, logs: Tensor) -> Tensor:  # (starts, terms) -> (starts,)
         """What it adds to the mean NLL."""
-        return 0.5 * ((logs - self.centre).square() @ self.precision)
+        return 0.5 * ((logs - self.center).square() @ self.precision)
 
     def slopes(self, logs: Tensor) -> Tensor:
         """Its slopes, (starts, terms)."""
-        return (logs - self.centre) * self.precision
+        return (logs - self.center) * self.precision
 
 
 def _starts(scaled: Tensor) -> Tensor:
@@ -94,11 +94,11 @@ def _descended(error: Tensor, scaled: Tensor, base: Tensor, prior: _Prior, logs:
             if not bool(is_higher.any()):
                 break
             step = torch.where(is_higher[:, None], step / 2, step)
-        found = at(logs + step)
-        moves = (found < loss) & (slope > _FLAT)
+        tried = at(logs + step)
+        moves = (tried < loss) & (slope > _FLAT)
         if not bool(moves.any()):
             break
-        logs, loss = torch.where(moves[:, None], logs + step, logs), torch.where(moves, found, loss)
+        logs, loss = torch.where(moves[:, None], logs + step, logs), torch.where(moves, tried, loss)
     return logs[loss.argmin()]
 
 
