@@ -22,6 +22,7 @@ import shift
 import shift_classes
 import uci
 from page import into_page
+from real_networks_pip import everyday_table
 from speed import must_hold, store
 from speed.page import time_to_accuracy
 
@@ -112,6 +113,9 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
         result("dense")["novelty"], result("dense")["scores"]
     ),
     ("model.md", "dense-classes"): lambda: dense_classes.table(result("dense_classes")["scores"]),
+    ("right_for_my_model.md", "everyday-networks"): lambda: everyday_table.table(
+        result("everyday_networks")
+    ),
     ("scoring.md", "scoring"): lambda: scoring.table(result("scoring")),
 }
 

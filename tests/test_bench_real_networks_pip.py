@@ -80,3 +80,16 @@ def test_what_counts_as_reached(bench, ratio, rank, limit, good):
     row = {"predict": {"ok": True, "ratio": ratio, "rank": rank, "limit": limit}}
     assert bench.page.reached(row) is good
     assert not bench.page.reached({"predict": {"ok": False}})
+
+
+def test_every_network_of_the_page_is_within_its_tolerance_or_has_a_reason(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import json
+
+    from everyday_table import NOTES, is_near
+
+    path = FOLDER.parent / "results/everyday_networks.json"
+    rows = json.loads(path.read_text())["networks"]
+    off = {name for name, row in rows.items() if row["ok"] and not is_near(row)}
+    assert off <= set(NOTES)
+    assert sum(map(is_near, rows.values())) >= 30

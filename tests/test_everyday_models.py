@@ -235,3 +235,57 @@ def test_a_few_held_out_rows_less_are_a_warning_and_hardly_any_an_error():
     assert bool((sure(x).model_var > 0).any())
     with pytest.raises(ValueError, match="needs at least 20"):
         hs.Uncertain(model, 0.01, "gradients").fit(x[:19], y[:19], show_progress=False)
+
+
+class TakesOneDict(nn.Module):
+    """A model whose batch is one argument, as of policies and forecasters."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(5, 1)
+
+    def forward(self, batch):
+        return self.layer(torch.cat([batch["state"], batch["image"]], 1)).tanh()
+
+
+def test_a_model_may_take_one_dict():
+    model, x = TakesOneDict().eval(), {"state": inputs(), "image": inputs(seed=2)[:, :2]}
+    sure = hs.Uncertain(model, {"state": hs.noise.std(0.1), "image": None})
+    y = model(x).detach() + 0.1 * torch.randn(64, 1)
+    sure.fit([(x, y)], show_progress=False)
+    assert sure(x).std.shape == (64, 1)
+
+
+@pytest.mark.filterwarnings("ignore")  # Torch moves its quantization elsewhere, and says so.
+def test_a_network_that_was_quantized_in_eval_mode_is_sampled():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 1)).eval()
+    quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+    p, exact = (hs.Uncertain(net, hs.noise.std(0.1))(inputs()) for net in (quantized, model))
+    assert p.method == "noise_sampling"
+    # Its scales depend on the whole batch, and its steps add to the std.
+    assert 0.8 < float((p.std / exact.std).median()) < 1.3
+
+
+def test_a_long_forecast_has_a_std_and_a_novelty():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 96)).eval()
+    x = inputs(80)
+    sure = hs.Uncertain(model, 0.01)
+    sure.fit(x, model(x).detach() + 0.1 * torch.randn(80, 96), show_progress=False)
+    p = sure(torch.cat([x[:4], 50 * x[:4]]))
+    assert p.std.shape == p.novelty.shape == (8, 96)
+    assert bool((p.novelty[4:] > 3).all()) and "96 outputs" in "".join(p.notes)
+
+
+def test_unknown_inputs_are_worth_a_label_and_known_ones_are_not():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
+    x = inputs(200)
+    labels = (model(x) + 0.3 * torch.randn(200, 3)).argmax(1)
+    sure = hs.Uncertain(model, task="classification")
+    sure.fit(x, labels, show_progress=False)
+    p = sure(torch.cat([x[:50], 10 * inputs(50, 3)]))
+    known, unknown = p.mutual_information.split(50)
+    assert float(unknown.median()) > 10 * float(known.median())

@@ -185,7 +185,7 @@ def _egnn() -> nn.Module:
     torch.manual_seed(0)
     features = normal(1, 10, 16)()
     model = Call(
-        EGNN(dim=16), lambda model, x: model(features.expand(len(x), -1, -1), x)[0].mean(1)
+        EGNN(dim=16), lambda model, x: model(features.expand(len(x), -1, -1), x)[1].mean(1)
     )
     return model.eval()
 
@@ -638,18 +638,6 @@ EVERYDAY = (
         options={"output": _first},
     ),
     _case("Mamba", "mambapy", given(lambda: _mamba(), lambda m, x: m(x)[:, -1]), normal(8, 16, 16)),
-    _case(
-        "EEGNet",
-        "braindecode",
-        shipped("braindecode.models:EEGNet", n_chans=8, n_outputs=2, n_times=256),
-        normal(8, 8, 256),
-    ),
-    _case(
-        "Shallow FBCSP",
-        "braindecode",
-        shipped("braindecode.models:ShallowFBCSPNet", n_chans=8, n_outputs=2, n_times=256),
-        normal(8, 8, 256),
-    ),
     _case(
         "Conv-TasNet, separation",
         "asteroid",

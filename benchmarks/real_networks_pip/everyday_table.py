@@ -19,7 +19,7 @@ def table(results: dict[str, Any]) -> str:
         f"Of {len(rows)} networks, {len(ran)} run by default settings; for {len(good)} the std is "
         f"within {100 * NEAR:.0f} % of Monte Carlo. The median of the first call is "
         f"{median(row['first_seconds'] for row in ran.values()):.1f} s, on one thread of a busy "
-        f"machine ({environment['date']}, torch {environment['packages']['torch']}).",
+        f"machine of two cores ({environment['date']}, torch {environment['packages']['torch']}).",
         "",
         "| network | package | outputs | method | first call | std / Monte Carlo |",
         "|---|---|---|---|---|---|",
@@ -37,10 +37,13 @@ def _line(name: str, row: dict[str, Any], note: str) -> str:
     package = f"{row['package']} {row['version']}" if "package" in row else "–"
     if not row["ok"]:
         return f"| {name} | {package} | – | – | – | {note or row['error']} |"
-    ratio = f"{row['ratio']:.2f}" + (f": {note}" if note else "")
+    ratio = note or f"{row['ratio']:.2f}"
     cells = (name, package, row["outputs"], f"`{row['method']}`", f"{row['first_seconds']:.1f} s")
     return f"| {' | '.join(map(str, cells))} | {ratio} |"
 
 
 # Why a std is not near that of Monte Carlo, found out by hand.
-NOTES: dict[str, str] = {}
+NOTES: dict[str, str] = {
+    "EfficientNet-B0": "with random weights its logits do not depend on the input",
+    "E(n)-equivariant network": "its features do not depend on the coordinates at random weights",
+}

@@ -72,7 +72,11 @@ def without_torchaudio() -> None:
 
     They read and resample audio files with it; the networks themselves do without.
     """
-    names = {"": (), ".transforms": ("Resample",), ".functional": ("fftconvolve", "filtfilt")}
+    names = {
+        "": (),
+        ".transforms": ("Resample",),
+        ".functional": ("fftconvolve", "filtfilt", "lfilter"),
+    }
     for part, functions in names.items():
         module = ModuleType(f"torchaudio{part}")
         module.__spec__ = ModuleSpec(module.__name__, None)

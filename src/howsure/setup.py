@@ -318,8 +318,14 @@ class Setup:
     def check_eval_mode(self) -> None:
         """An error if a part of the model is in train mode."""
         training = [m for m in modules_of(self.model) if getattr(m, "training", False)]
-        # A list of networks is no layer: it has no mode of its own.
-        wrong = [module for module in training if not isinstance(module, nn.ModuleList)]
+        # A list of networks has no mode of its own, and neither have the layers that torch puts in
+        # place of those it quantizes: it makes them in train mode.
+        wrong = [
+            module
+            for module in training
+            if not isinstance(module, nn.ModuleList)
+            and not type(module).__module__.startswith("torch.ao.nn.quantized")
+        ]
         if not wrong:
             return
         named = self.model.named_modules() if isinstance(self.model, nn.Module) else ()

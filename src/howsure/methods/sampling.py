@@ -46,8 +46,8 @@ _ELEMENTS = 2**20
 _ROUNDING = 0.5
 
 UNCHANGED = (
-    "None of {samples} noisy samples changed some outputs of {count} of {total} inputs: their std "
-    "of 0 does not know of steps that are rarer than that."
+    "None of {samples} noisy samples changed some outputs of {count} of {total} inputs: a std "
+    "of 0 can miss rare jumps."
 )
 LOST = (
     "The noise is not larger than the rounding of the inputs in {dtype}, so that samples do not "
