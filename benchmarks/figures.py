@@ -17,6 +17,7 @@ import accuracy
 import accuracy_bounds
 import dense
 import dense_classes
+import posthoc
 import rule_accuracy
 import shift
 import shift_classes
@@ -108,6 +109,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("model.md", "uci"): _uci,
     ("model.md", "cifar"): _cifar,
     ("model.md", "cifar32"): lambda: _cifar("cifar32"),
+    ("model.md", "posthoc"): lambda: posthoc.table(result("posthoc")["cases"]),
     ("model.md", "dense"): _dense,
     ("model.md", "dense-novelty"): lambda: dense.table_of_novelty(
         result("dense")["novelty"], result("dense")["scores"]
