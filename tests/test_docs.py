@@ -1,6 +1,8 @@
 """The pages tell the truth: their Python runs, their commands parse, their links lead somewhere."""
 
+import contextlib
 import functools
+import io
 import re
 import shlex
 from pathlib import Path
@@ -40,10 +42,12 @@ def code_blocks(page: Path) -> list[tuple[int, str]]:
 def run(page: Path) -> dict:
     """Runs the blocks from top to bottom; returns the names they define."""
     names: dict = {"__name__": page.stem, **(reader_has() if page in FIRST_SCREENS else {})}
-    for line, block in code_blocks(page):
-        # Blank lines in front, so that a traceback points into the page.
-        exec(compile("\n" * line + block, str(page), "exec"), names)
-    return names
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        for line, block in code_blocks(page):
+            # Blank lines in front, so that a traceback points into the page.
+            exec(compile("\n" * line + block, str(page), "exec"), names)
+    return {**names, "printed": printed.getvalue()}
 
 
 def test_pages_with_code_are_found():
@@ -63,10 +67,17 @@ def test_readme_example_gives_a_mean_and_a_variance(capsys):
     assert (names["p"].data_var > 0).all() and (names["p"].model_var > 0).all()
 
 
+def without_numbers(text):
+    return " ".join(re.sub(r"-?\d[\d.e-]*", "#", text).split())
+
+
 @pytest.mark.filterwarnings("ignore:No complete tensor found")
 def test_the_quick_starts_fit_beats_a_constant_and_its_file_is_the_fitted_model(capsys):
     names = run(ROOT / "docs" / "quickstart.md")
     assert names["ours"] < names["one"] - 0.05 and abs(names["coverage"] - 0.95) < 0.04
+    page = (ROOT / "docs" / "quickstart.md").read_text()
+    for shown in re.findall(r"```text\n(.*?)```", page, re.DOTALL):
+        assert without_numbers(shown) in without_numbers(names["printed"])
     program = torch.export.load(names["folder"] / "net.pt2").module()
     result = program(names["test"][:4])
     torch.testing.assert_close(result["model_var"], names["p"].model_var[:4], rtol=1e-3, atol=1e-6)
