@@ -92,7 +92,7 @@ def check_tensor(tensor: Tensor) -> None:
         kind, remedy = 'on the device "meta"', "give one that has values"
     else:
         kind, remedy = "sparse", "give `x.to_dense()`"
-    raise TypeError(f"An input is {kind}, and noise is added to every element; {remedy}.")
+    raise TypeError(f"A tensor is {kind}, and its elements have to be read one by one; {remedy}.")
 
 
 def explain_failure(model: Any, x: object, batch_dim: int | None) -> str | None:

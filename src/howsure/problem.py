@@ -119,9 +119,9 @@ class Sources:
         def sensors() -> Sources:
             return cls(tuple(NoisyInput(*root) for root in setup.roots(x, whole=is_single)))
 
-        sources = setup.cached_noise(("sources", is_single), x, sensors)
+        sources = setup.of_noise(("sources", is_single), x, sensors)
         if watch:
-            sites = setup.with_unit_multipliers(x).sites(x)
+            sites = setup.watching(x).sites(x)
             return replace(sources, sites=sites, odds=(0.0,) * len(sites), is_watched=True)
         if not setup.has_masks(x):
             return sources
@@ -300,7 +300,7 @@ class Problem:
         Every call begins with the same points, and to draw them takes as long as a small network.
         Stand-ins inside a trace are not kept: the calls after it need numbers.
         """
-        kept: dict[Any, list[Tensor]] = self.setup._cache.setdefault(name, {})
+        kept: dict[Any, list[Tensor]] = self.setup._facts.setdefault(name, {})
         if key in kept:
             return kept[key]
         with torch.inference_mode(False):
@@ -355,6 +355,15 @@ class Problem:
             return []
         setup, sites = self.setup, self.sources.sites
         if setup.uniforms is not None:
+            units = [tuple(site.units) for site in sites]
+            given = [
+                tuple(u.shape[-len(shape) :])
+                for u, shape in zip(setup.uniforms, units, strict=False)
+            ]
+            if given != units or len(setup.uniforms) != len(units):
+                raise ValueError(
+                    f"`uniforms` must be one tensor for each site, whose units are {units}."
+                )
             uniforms = [u.unsqueeze(1) if setup.shared_masks else u for u in setup.uniforms]
         else:
             drawn = 1 if setup.shared_masks else rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any, Literal, get_args
 
@@ -59,6 +59,14 @@ SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tolerance": (
         lambda v: v is None or (_number(v) and 0 < v < 1),
         "the largest relative error of a std, a number between 0 and 1",
+    ),
+    "placement": (lambda v: hasattr(v, "kind"), "a placement of dropout"),
+    "variance_model": (lambda v: not isinstance(v, (str, Real)), "what `fit` has found"),
+    "shared_masks": (lambda v: isinstance(v, bool), "True or False"),
+    "unbiased": (lambda v: isinstance(v, bool), "True or False"),
+    "rules": (
+        lambda v: v is None or (isinstance(v, Mapping) and not any(map(_number, v.values()))),
+        "rules by operation, as `howsure.rule` makes them",
     ),
     "rate": (_rates, "a number, one number for each site, or None"),
     "residual_var": (_variance, "a variance, finite and at least 0"),

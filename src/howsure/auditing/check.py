@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from howsure.arrays import explain_failure
 from howsure.errors import NoRuleError
+from howsure.isolation import isolated, random_state_kept
 from howsure.moments.interpreter import (
     Gaussian,
     RuleInterpreter,
@@ -38,7 +41,7 @@ from howsure.moments.rule import (
 from howsure.moments.value import Args, Kwargs, certain, leaves_of, mean_of
 from howsure.noise import Noise, note_units, variance_of
 from howsure.operations import CallSites
-from howsure.trees import clone_tensors, map_leaves
+from howsure.trees import as_call, clone_tensors, map_leaves
 
 _MISSING = "missing"
 _SCOPE = (
@@ -157,7 +160,9 @@ def check(
     """
     x, variance = _read_inputs(model, inputs, named_inputs, noise_var)
     by_operation: dict[tuple[str, str], list[OperationCall]] = {}
-    for call in survey(model, x, variance, rules):
+    with _explained(model, x):
+        calls_by_rules = survey(model, x, variance, rules)
+    for call in calls_by_rules:
         if call.rule is None or call.rule.kind is not Kind.VALUE_ONLY:
             by_operation.setdefault((call.operation, call.reason), []).append(call)
     rows = []
@@ -324,6 +329,22 @@ def _read_inputs(
     return x, variance_of(noise_var, x) if has_noises else noise_var
 
 
+@contextmanager
+def _explained(model: Any, x: object) -> Iterator[None]:
+    """An error in words of ours where the model cannot run on an input of this kind."""
+    try:
+        yield
+    except (RuntimeError, TypeError) as error:
+        args, kwargs = as_call(clone_tensors(x), model)
+        try:
+            with torch.no_grad(), random_state_kept():
+                isolated(model)(*args, **kwargs)
+        except Exception:  # The model's own, whatever it says.
+            if reason := explain_failure(model, x, None):
+                raise TypeError(reason) from error
+        raise
+
+
 def _may_be_variance(model: object, x: object, other: object) -> bool:
     """Whether a second input fits the first as its variance, and the model needs no second one.
 
@@ -388,7 +409,7 @@ def trace(
                 kind, shape = type(module).__name__, tuple(mean.shape)
                 rows.append(ModuleTrace(path, kind, shape, signal, spread, *noise))
 
-    with watch_modules(model, record):
+    with watch_modules(model, record), _explained(model, x):
         propagate(model, x, variance, rules=rules)
     return rows
 

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from howsure.arrays import Columns, columns_of, flatten_columns, join_columns
+from howsure.arrays import Columns, check_tensor, columns_of, flatten_columns, join_columns
 from howsure.data.identity import digest
 from howsure.data.reading.files import Inputs, Source
 from howsure.errors import import_extra
@@ -200,6 +200,8 @@ class InMemory:
                     "Data in memory must be tensors or arrays of shape (rows, ...), not "
                     f"{type(column).__name__}."
                 )
+            if isinstance(column, Tensor):
+                check_tensor(column)
         lengths = [len(column) for column in self._columns()]
         if not lengths or len(set(lengths)) > 1:
             raise ValueError(f"All inputs must have the same number of rows, not {lengths}.")

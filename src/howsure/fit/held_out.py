@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from howsure.arrays import BATCH, as_tensors, batched, batches
+from howsure.arrays import BATCH, as_tensors, batched, batches, check_tensor
 from howsure.errors import warn
 from howsure.fit.options import FitOptions
 from howsure.fit.suspicious_targets import describe_suspicions
@@ -48,7 +48,6 @@ def pairs_of(
     """
     empty = True
     for batch in batched(loader):
-        empty = False
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             remedy = (
                 f" with {list(batch)}: name the targets, `fit(loader, targets=...)`, or both "
@@ -73,9 +72,30 @@ def pairs_of(
             )
         if isinstance(model, nn.Module):
             inputs = as_tensors(inputs, model)
-        yield inputs, torch.as_tensor(targets)
+        targets = _as_targets(targets, kind)
+        if len(targets):
+            empty = False
+            yield inputs, targets
     if empty:
         raise ValueError("The loader is empty; there is nothing to fit on.")
+
+
+def _as_targets(targets: object, kind: str) -> Tensor:
+    """Targets as a tensor of real numbers, one row for each input."""
+    try:
+        tensor = torch.as_tensor(targets)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"The targets of a {kind} batch are a {type(targets).__name__} that is no array of "
+            "numbers; give a tensor or an array with one row for each input."
+        ) from None
+    check_tensor(tensor)
+    if tensor.is_complex() or not tensor.dim():
+        what = "complex" if tensor.is_complex() else "a single number"
+        raise TypeError(
+            f"The targets of a {kind} batch are {what}; give real numbers, one row for each input."
+        )
+    return tensor.long() if tensor.dtype == torch.bool else tensor
 
 
 def held_out_batches(data: Any, targets: Any, model: object) -> Iterable[object]:
@@ -182,7 +202,7 @@ def points_for(setup: Setup, x: object, watching: Setup | None = None) -> int:
 
     A setup that is `watching` multipliers has been probed already.
     """
-    sources = Sources.of(setup, x, (watching or setup).cached(probe_model, x).layout)
+    sources = Sources.of(setup, x, (watching or setup).once(probe_model, x).layout)
     blocks = max(1, min(_MOST_BLOCKS, _ELEMENTS // max(1, sources.elements)))
     return blocks * sources.design.points
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
 
+from howsure.errors import HowsureWarning
 from howsure.fit.dense import fit_dense, is_dense, why_not_dense
 from howsure.fit.dropout import Fit, fit_dropout
 from howsure.fit.held_out import check_inputs, pairs_of, read_held_out
@@ -21,6 +23,8 @@ from howsure.problem import MOST_OUTPUTS
 from howsure.setup import Setup
 
 FitResult = Fit | PosteriorFit | TemperatureFit
+# Held-out inputs below which a dropout rate is a guess.
+_FEWEST_FOR_RATE = 5
 
 
 def fit_method(
@@ -57,7 +61,15 @@ def fit_method(
     _check_request(setup, chosen, part, usual, options)
     held_out = read_held_out(setup, loader, options)
     if part == "dropout":
-        changed, fit = fit_dropout(setup.without_fit(), chosen, held_out, options)
+        rows = sum(len(target) for _, target in held_out)
+        if rows < _FEWEST_FOR_RATE:
+            warnings.warn(
+                f"There are {rows} held-out inputs; a dropout rate from fewer than "
+                f"{_FEWEST_FOR_RATE} is a guess.",
+                HowsureWarning,
+                stacklevel=3,
+            )
+        changed, fit = fit_dropout(setup.unfitted(), chosen, held_out, options)
         return changed, replace(fit, notes=notes)
     if setup.task != "regression":
         return fit_temperature(setup, held_out, options, growth=part is not None and options.growth)
@@ -92,7 +104,7 @@ def _choose_part(
         reason = why_no_temperature(setup, x)
         return (usual, None) if reason is None else ("dropout", reason)
     try:
-        outputs = outputs_of(setup.with_unit_multipliers(x), x)
+        outputs = outputs_of(setup.watching(x), x)
     except NothingToDropError:
         is_script = isinstance(setup.model, torch.jit.ScriptModule)
         advice = ", or hides them as TorchScript does: use the Python module" if is_script else ""

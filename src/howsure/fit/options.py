@@ -79,9 +79,12 @@ class FitOptions:
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"`{name}` must be one of {allowed}, not {getattr(self, name)!r}.")
+        for name in ("growth", "cap"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"`{name}` must be True or False, not {getattr(self, name)!r}.")
         for name in ("residual_var", "noise_factor"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
+            if isinstance(value, str) or (value is not None and not 0 <= value < math.inf):
                 raise ValueError(f"`{name}` must be a finite number of 0 or more, not {value!r}.")
         if self.floor is not None and not self.floor >= 0:
             raise ValueError(f"`floor` must be a variance of 0 or more, not {self.floor}.")

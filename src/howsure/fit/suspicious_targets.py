@@ -35,6 +35,9 @@ def describe_suspicions(inputs: Tensor, outputs: Tensor, targets: Tensor) -> lis
             f"Only {distinct} of {rows} held-out rows are different: the others repeat them and "
             "teach nothing."
         )
+    if bool((y == y[:1]).all()):
+        value = ", ".join(f"{number:.3g}" for number in y[0, :3].tolist())
+        sentences.append(f"All {rows} held-out targets are the same ({value}).")
     # Outputs in units of their targets' std, so that all count alike.
     scale = y.std(0)
     scale = torch.where(scale > 0, scale, 1.0)

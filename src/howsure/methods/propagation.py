@@ -27,7 +27,8 @@ from howsure.moments.value import variance_dtype
 from howsure.multipliers import Multiply, Site, at_rates, draw_uniforms, masks
 from howsure.operations import CallSites
 from howsure.prediction import Prediction
-from howsure.progress import warm_up_allocator
+from howsure.probe import nothing_to_vary
+from howsure.progress import keep_freed_memory
 from howsure.setup import Setup
 from howsure.trees import TensorTree, batch_size, clone_tensors, select_output
 
@@ -54,6 +55,8 @@ class Pass:
         with python_only():
             output = class_outputs(self.setup.run(clone_tensors(self.x)), self.setup.task)
         self.parts = TensorTree(output)
+        if not self.parts.tensors:
+            raise nothing_to_vary(self.parts)
         return tuple(self.parts.tensors)
 
     def settle(self) -> None:
@@ -67,6 +70,8 @@ class Pass:
         """The means and the variances of the outputs."""
         result = self.propagated(prefix)
         self.parts = TensorTree(result.mean)
+        if not self.parts.tensors:
+            raise nothing_to_vary(self.parts)
         if self.setup.task != "regression":
             check_classes(self.parts.tensors[1], self.setup.task)
         return tuple(self.parts.tensors), tuple(TensorTree(result.var).tensors)
@@ -111,7 +116,7 @@ def sampled(
             "`samples` is 1, and one sample has no variance; use at least 2, or the method "
             '"adf" without dropout.'
         )
-    warm_up_allocator()
+    keep_freed_memory()
     sites = setup.sites(x)
     drawn = masks_of(setup, sites, x)
     sites = at_rates(sites, setup.rates(sites))
@@ -239,7 +244,7 @@ def sampled_adf(setup: Setup, x: Any) -> Prediction:
     variance is that of the propagated means, so it depends on the sensor's noise.
     """
     if setup.noise is None:
-        return mc_dropout(setup.replace(samples=setup.samples or SAMPLES), x)
+        return mc_dropout(setup.with_(samples=setup.samples or SAMPLES), x)
     if not has_active_sites(setup, x):
         return adf(setup, x)
     run = Pass(setup, x)

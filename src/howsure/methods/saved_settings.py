@@ -75,7 +75,7 @@ def _saved(name: str, value: Any) -> Any:
     raise TypeError(
         f"`{name}={value!r}` cannot be saved, because a {type(value).__name__} is not plain data; "
         f"leave it out, and give it again after loading: `sure.setup = "
-        f"sure.setup.replace({name}=...)`."
+        f"sure.setup.with_({name}=...)`."
     )
 
 
@@ -108,6 +108,8 @@ def _loaded(value: Any) -> Any:
         return Gaussian(**value[_GAUSSIAN])
     if _DTYPE in value:
         return _DTYPES[value[_DTYPE]]
+    if not isinstance(value.get(_PLACEMENT), dict):
+        raise ValueError("The settings were damaged. Run `fit` again, and save.")
     return Placement(**{key: _loaded(item) for key, item in value[_PLACEMENT].items()})
 
 
@@ -138,7 +140,7 @@ def read_state(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise ValueError(f"`{path}` is not a file that `Uncertain.save` wrote: {error}") from None
+        raise ValueError(f"`{path}` is not a file that `Uncertain.save` wrote.") from error
     if not isinstance(state, dict) or "format" not in state:
         raise ValueError(f"`{path}` is not a file that `Uncertain.save` wrote.")
     return state

@@ -129,6 +129,8 @@ def as_placement(placement: str | Sequence[str] | Placement) -> Placement:
         return placement
     if isinstance(placement, str):
         return Placement(placement)
+    if not len(placement):
+        raise ValueError("`placement` is an empty list; give patterns of layer names, or a kind.")
     return Placement("after", only=tuple(placement))
 
 

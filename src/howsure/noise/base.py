@@ -37,7 +37,7 @@ def as_value(value: object, name: str) -> Value:
     if isinstance(value, Tensor) and value.dtype.is_floating_point:
         return value if value.requires_grad else value.clone()
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or (isinstance(value, Tensor) and value.is_complex()):
             raise TypeError
         # Lists in float64: each call converts them to the dtype of its input.
         return torch.from_numpy(np.array(value, dtype=np.float64))

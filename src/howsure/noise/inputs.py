@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeGuard
@@ -56,6 +57,12 @@ def map_noises(
     """
     if isinstance(x, Tensor) and not isinstance(noise, Mapping):
         return function(as_noise(noise), x, name or "x")
+    is_record = dataclasses.is_dataclass(x) and not isinstance(x, type)
+    if is_record and isinstance(noise, Mapping | None):
+        parts = {
+            field.name: getattr(x, field.name) for field in dataclasses.fields(x) if field.init
+        }
+        return dataclasses.replace(x, **map_noises(function, noise or {}, parts, name))
     if isinstance(x, Mapping) and isinstance(noise, Mapping | None):
         noises = noise or {}
         if unknown := [key for key in noises if key not in x]:
@@ -109,7 +116,8 @@ def variance_of(noise: object, x: object, batch_dim: int | None = 0) -> Any:
     Args:
         noise: For a tensor a number or a tensor (a **variance**), a noise, a function of the tensor
             that returns its variance, or `None` (no noise). For several inputs the structure of `x`
-            with one of these for each tensor; a dict may leave out the inputs without noise.
+            with one of these for each tensor; a dict may leave out the inputs without noise, and
+            is by field for a dataclass.
         x: The model's input: a tensor, or tuples, lists and dicts of tensors.
         batch_dim: Batch dimension; `None` if all of `x` is one input.
     """

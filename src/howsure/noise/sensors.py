@@ -134,7 +134,13 @@ class Custom(Noise):
     def var_at(self, x: Tensor) -> Tensor:
         """What the function returns, checked to be a variance."""
         # It may write into its argument, which is the caller's.
-        var = torch.as_tensor(self.function(x.clone()), dtype=x.dtype, device=x.device)
+        value = self.function(x.clone())
+        if isinstance(value, str | complex) or torch.is_complex(torch.as_tensor(value)):
+            raise TypeError(
+                f"`{self._name()}` returned a {type(value).__name__} that is no variance; it must "
+                "return real numbers, one for each element or some that broadcast to the input."
+            )
+        var = torch.as_tensor(value, dtype=x.dtype, device=x.device)
         if has_values(var) and not bool(((var >= 0) & var.isfinite()).all()):
             raise ValueError(
                 f"`{self._name()}` returned a variance that is negative, NaN or infinite; it must "
