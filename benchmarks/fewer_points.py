@@ -42,7 +42,7 @@ HEADER = f"{'':22}{'4':>7}{'8':>7}{'error':>8}{'4':>7}{'8':>7}{'slopes':>8}{'4':
 def estimated(model: nn.Module, x: Tensor, level: float, points: int, seed: int) -> Estimate:
     """From the gradients alone: no row is sampled."""
     setup = Setup(model, level**2, seed=seed)
-    return estimate(Problem(setup, x, setup.once(probe_model, x)), points)
+    return estimate(Problem(setup, x, setup.cached(probe_model, x)), points)
 
 
 def measure(name: str, truth: Truth) -> dict[str, Any]:

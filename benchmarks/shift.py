@@ -85,7 +85,7 @@ def fitted(net: nn.Module, noise: Any, held_out: Any, train: Any) -> dict[str, h
 @torch.no_grad()
 def predicted(sure: hs.Uncertain, x: Tensor, noise: Any, batch: int) -> hs.Prediction:
     """The predictions with this noise told."""
-    sure.setup = sure.setup.with_(noise=noise)
+    sure.setup = sure.setup.replace(noise=noise)
     return sure.predict(x.split(batch), show_progress=False)
 
 

@@ -143,7 +143,7 @@ def _error(sure: hs.Uncertain, x: Tensor, true_std: Tensor, own: float) -> float
     """Of a method, without that of Monte Carlo."""
     squares = []
     for seed in range(SEEDS):
-        sure.setup = sure.setup.with_(seed=seed)
+        sure.setup = sure.setup.replace(seed=seed)
         std = torch.cat([sure(part).std for part in x.split(5)])
         squares.append((std / true_std).log().square().mean())
     return math.sqrt(max(0.0, float(torch.stack(squares).mean()) - own**2))

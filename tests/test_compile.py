@@ -67,7 +67,7 @@ def test_new_shapes_and_settings_are_compiled_anew(monkeypatch):
         model[0].weight.mul_(2)
     assert_same(sure(x), hs.Uncertain(model, 0.1, "adf")(x))
     assert made == [(4, 3), (2, 3)]
-    sure.setup = sure.setup.with_(noise=0.4)
+    sure.setup = sure.setup.replace(noise=0.4)
     with pytest.warns(UserWarning, match="Compiling again.*the settings, has changed"):
         found = sure(x)
     assert_same(found, hs.Uncertain(model, 0.4, "adf")(x))

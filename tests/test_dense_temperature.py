@@ -173,7 +173,7 @@ def test_a_random_network_has_no_temperature(net):
 
 def test_methods_without_room_say_so(sure, net):
     other = hs.Uncertain(net, 0.01, "gradients", task="classification")
-    other.setup = other.setup.with_(temperature_model=sure.setup.temperature_model)
+    other.setup = other.setup.replace(temperature_model=sure.setup.temperature_model)
     with pytest.raises(ValueError, match="has no room for what `fit` found"):
         other(scenes(2, 7)[0])
 

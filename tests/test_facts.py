@@ -43,9 +43,9 @@ def test_a_fact_is_asked_once_and_again_after_an_edit(edit):
         return asked.append(x) or len(asked)
 
     setup = Setup(network(), 0.01)
-    assert [setup.once(count, X), setup.once(count, X)] == [1, 1]
+    assert [setup.cached(count, X), setup.cached(count, X)] == [1, 1]
     edit(setup.model)
-    assert [setup.once(count, X), setup.once(count, X)] == [2, 2]
+    assert [setup.cached(count, X), setup.cached(count, X)] == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -58,19 +58,19 @@ def test_a_fact_is_asked_again_for_other_settings_and_shapes(changed):
         return asked.append(x) or len(asked)
 
     setup = Setup(network(), 0.01)
-    assert setup.once(count, X) == 1
-    assert setup.with_(**changed).once(count, X) == 2
-    assert setup.once(count, X[:3]) == 3
-    assert setup.once(count, X.double()) == 4
-    assert setup.once(count, X) == 1
+    assert setup.cached(count, X) == 1
+    assert setup.replace(**changed).cached(count, X) == 2
+    assert setup.cached(count, X[:3]) == 3
+    assert setup.cached(count, X.double()) == 4
+    assert setup.cached(count, X) == 1
 
 
 def test_facts_of_a_model_in_training_are_forgotten():
     setup = Setup(network(), 0.01)
     for _ in range(400):
         trained(setup.model)
-        setup.once(lambda own, x: 0, X)
-    assert len(setup._facts) <= 256
+        setup.cached(lambda own, x: 0, X)
+    assert len(setup._cache) <= 256
 
 
 def test_auto_chooses_again_when_the_head_is_replaced():
@@ -89,7 +89,7 @@ def test_copies_predict_the_same_and_know_nothing_yet(copied, method):
     sure = hs.Uncertain(network(), hs.noise.std(0.1), method, rate=0.1)
     before = sure(X)
     twin = copied(sure)
-    assert twin.setup._facts == {}
+    assert twin.setup._cache == {}
     after = twin(X)
     assert torch.equal(after.std, before.std) and torch.equal(after.mean, before.mean)
     nudged(twin.model)

@@ -122,7 +122,7 @@ def test_a_rule_that_refuses_once_is_asked_again():
     for chunk in (6, 1):
         sure = hs.Uncertain(net, 0.05, chunk=chunk, **options)
         own = replace(plain, function=fussy)
-        sure.setup = sure.setup.with_(rules={torch.abs: own})
+        sure.setup = sure.setup.replace(rules={torch.abs: own})
         found.append(sure(x))
     torch.testing.assert_close(found[1].mean, found[0].mean)
     torch.testing.assert_close(found[1].data_var, found[0].data_var)
@@ -164,6 +164,6 @@ def test_only_what_precedes_the_masks_is_kept(place, expected):
 
     net = Net().eval()
     sure = hs.Uncertain(net, 0.1, "sampled_adf", rate=0.1, samples=8, chunk=2)
-    sure.setup = sure.setup.with_(rules={torch.abs: own})
+    sure.setup = sure.setup.replace(rules={torch.abs: own})
     sure(torch.randn(2, 3))
     assert len(calls) == expected

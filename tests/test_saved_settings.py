@@ -108,8 +108,8 @@ def test_every_field_is_tried():
 def test_every_field_comes_back(name):
     default = Setup(perceptron())
     assert not alike(getattr(default, name), OTHER[name])
-    setup = default.with_(**{name: OTHER[name]})
-    found = default.with_(**loaded_settings(stored(saved_settings(setup))))
+    setup = default.replace(**{name: OTHER[name]})
+    found = default.replace(**loaded_settings(stored(saved_settings(setup))))
     for each in names_of_settings():
         assert alike(getattr(setup, each), getattr(found, each)), each
 

@@ -14,7 +14,7 @@ from howsure.methods.propagation import usual_chunk
 from howsure.moments.numerics import in_blocks, squared, unit_tail
 from howsure.moments.value import Moments
 from howsure.multipliers import Site
-from howsure.progress import keep_freed_memory
+from howsure.progress import warm_up_allocator
 from nets import perceptron, small_image_net
 
 
@@ -185,10 +185,10 @@ def test_small_models_run_many_samples_at_once(shape, chunk):
 
 @pytest.mark.parametrize("method", ["adf", "sampled_adf", "mc_dropout"])
 def test_freed_memory_is_asked_for_once(method):
-    keep_freed_memory.cache_clear()
+    warm_up_allocator.cache_clear()
     for _ in range(2):
         hs.Uncertain(perceptron(), 0.1, method, rate=0.1, samples=2)(torch.rand(2, 3))
-    assert keep_freed_memory.cache_info().misses == 1
+    assert warm_up_allocator.cache_info().misses == 1
 
 
 class Subnormal(TorchDispatchMode):

@@ -42,5 +42,5 @@ def _in_half(kind: str) -> float:
     model, x = network.made(), network.input(2)
     full = KINDS[kind].uncertain(network, model)
     half = KINDS[kind].uncertain(network, model)
-    half.setup = half.setup.with_(variance_dtype=torch.bfloat16)
+    half.setup = half.setup.replace(variance_dtype=torch.bfloat16)
     return relative(half(x), full(x))

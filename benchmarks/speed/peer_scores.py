@@ -43,7 +43,7 @@ class Ours:
 
     def seed(self, seed: int) -> None:
         """Draws other points or samples from now on."""
-        self.sure.setup = self.sure.setup.with_(seed=seed)
+        self.sure.setup = self.sure.setup.replace(seed=seed)
 
 
 def compared(

@@ -221,7 +221,8 @@ class _Copier:
         """The copy of a layer of torch's own: what others may write are its tables."""
         for name, value in layer.__dict__.items():
             twin.__dict__[name] = value.copy() if type(value) in _TABLES else value
-        twin._parameters = {key: self._weight(weight) for key, weight in layer._parameters.items()}
+        weights: dict[str, Any] = {k: self._weight(w) for k, w in layer._parameters.items()}
+        twin._parameters = weights
         twin._modules = {
             key: None if child is None else self.module(child)
             for key, child in layer._modules.items()
@@ -267,7 +268,7 @@ class _Copier:
             return kind(value)
         if kind is deque:
             return deque((self.copy(item) for item in value), value.maxlen)
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
+        if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             return kind(*map(self.copy, value))
         if kind is types.FunctionType:
             return self._function(value)

@@ -79,7 +79,7 @@ def notes_on(probe: Probe, setup: Setup) -> tuple[str, ...]:
 
 
 def probe_model(setup: Setup, x: Any) -> Probe:
-    """How the model can be run for inputs like these; ask `setup.once(probe_model, x)`."""
+    """How the model can be run for inputs like these; ask `setup.cached(probe_model, x)`."""
     if is_tracing():
         return Probe(Layout.BATCHED)
     x = replace_nonfinite(x)
@@ -116,8 +116,8 @@ def probe_model(setup: Setup, x: Any) -> Probe:
 
 
 def probe_gradients(setup: Setup, x: Any) -> Probe:
-    """The same, with whether a part has no gradient; ask `setup.once(probe_gradients, x)`."""
-    probe = setup.once(probe_model, x)
+    """The same, with whether a part has no gradient; ask `setup.cached(probe_gradients, x)`."""
+    probe = setup.cached(probe_model, x)
     x = x if is_tracing() else replace_nonfinite(x)
     problem = Problem(setup, x, probe)
     is_varied = bool(problem.sources.all) and problem.rows > 0

@@ -119,9 +119,9 @@ class Sources:
         def sensors() -> Sources:
             return cls(tuple(NoisyInput(*root) for root in setup.roots(x, whole=is_single)))
 
-        sources = setup.of_noise(("sources", is_single), x, sensors)
+        sources = setup.cached_noise(("sources", is_single), x, sensors)
         if watch:
-            sites = setup.watching(x).sites(x)
+            sites = setup.with_unit_multipliers(x).sites(x)
             return replace(sources, sites=sites, odds=(0.0,) * len(sites), is_watched=True)
         if not setup.has_masks(x):
             return sources
@@ -300,7 +300,7 @@ class Problem:
         Every call begins with the same points, and to draw them takes as long as a small network.
         Stand-ins inside a trace are not kept: the calls after it need numbers.
         """
-        kept: dict[Any, list[Tensor]] = self.setup._facts.setdefault(name, {})
+        kept: dict[Any, list[Tensor]] = self.setup._cache.setdefault(name, {})
         if key in kept:
             return kept[key]
         with torch.inference_mode(False):

@@ -79,7 +79,7 @@ def in_eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 @functools.cache
-def keep_freed_memory() -> None:
+def warm_up_allocator() -> None:
     """Frees one large block, once per process, after which the allocator keeps freed memory.
 
     The GNU C library returns memory to the system beyond twice the largest block that was ever

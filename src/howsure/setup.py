@@ -47,7 +47,7 @@ from howsure.trees import (
 Fact = TypeVar("Fact")
 # The rate of masks whose gradients are to be checked: multipliers of 1 +- 1 %, since the posterior
 # takes slopes, which a kink further away does not change.
-WATCHED_RATE = 1e-4
+PROBE_DROPOUT_RATE = 1e-4
 
 # Weights that were converted to another type and back differ by less.
 _SAME_WEIGHTS = 1e-6
@@ -57,7 +57,7 @@ OTHER_WEIGHTS = (
 )
 
 # Facts that are kept: a model that is trained between two calls is another one each time.
-_MOST_FACTS = 256
+_MOST_CACHED = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ class Setup:
     temperature_model: TemperatureModel | None = None
     uniforms: tuple[Tensor, ...] | None = None
     fitted_to: tuple[str, Tensor] | None = None
-    _facts: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    _cache: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """One clear sentence for each wrong setting."""
@@ -132,14 +132,14 @@ class Setup:
 
     def __getstate__(self) -> dict[str, object]:
         """What a copy in this or another process starts with: its facts are its own."""
-        return {**vars(self), "_facts": {}}
+        return {**vars(self), "_cache": {}}
 
     def residual_var_at(self, like: Tensor) -> float | Tensor:
         """The residual variance, on the device of a tensor that it is added to."""
         value = self.residual_var
         return value.to(like.device) if isinstance(value, Tensor) else value
 
-    def with_(self, **changes: Any) -> Setup:
+    def replace(self, **changes: Any) -> Setup:
         """The same setup with some settings changed."""
         return replace(self, **changes)
 
@@ -148,16 +148,16 @@ class Setup:
         """Whether `fit` has found more than a dropout rate."""
         return self.variance_model is not None or self.temperature_model is not None
 
-    def unfitted(self) -> Setup:
+    def without_fit(self) -> Setup:
         """The same without what `fit` has found."""
-        return self.with_(variance_model=None, temperature_model=None)
+        return self.replace(variance_model=None, temperature_model=None)
 
     def note_other_weights(self) -> tuple[str, ...]:
         """A note where the weights are not those that `fit` has seen; an error for other layers."""
         if self.fitted_to is None or is_tracing():
             return ()
         state = model_fingerprint(self.model)
-        last, notes = self._facts.get("other weights", (None, ()))
+        last, notes = self._cache.get("other weights", (None, ()))
         if last == state:
             return notes
         (structure, weights), (structure_now, now) = self.fitted_to, identify(self.model)
@@ -168,19 +168,19 @@ class Setup:
             )
         gap = float((now - weights).norm() / weights.norm()) if weights.any() else 0.0
         notes = (OTHER_WEIGHTS.format(gap),) if not gap <= _SAME_WEIGHTS else ()
-        self._facts["other weights"] = state, notes
+        self._cache["other weights"] = state, notes
         return notes
 
-    def once(self, find: Callable[[Setup, Any], Fact], x: Any) -> Fact:
+    def cached(self, find: Callable[[Setup, Any], Fact], x: Any) -> Fact:
         """What `find` says about the model at inputs of this kind; it is asked once.
 
         Inside a trace, where there are no values to look at, it is what it said last.
         """
         last = ("last", find)
         if is_tracing():
-            return self._facts[last] if last in self._facts else find(self, x)
-        key = (find, self.kind_of(x))
-        fact = self._facts.get(key, last)
+            return self._cache[last] if last in self._cache else find(self, x)
+        key = (find, self.cache_key(x))
+        fact = self._cache.get(key, last)
         if fact is last:  # which is nobody's fact
             fact = find(self, x)
             self.keep(key, fact)
@@ -189,11 +189,11 @@ class Setup:
 
     def keep(self, key: Hashable, fact: object) -> None:
         """Remembers a fact, and forgets the oldest of those with a tuple for a key, if many."""
-        if key not in self._facts and len(self._facts) >= _MOST_FACTS:
-            del self._facts[next(key for key in self._facts if isinstance(key, tuple))]
-        self._facts[key] = fact
+        if key not in self._cache and len(self._cache) >= _MOST_CACHED:
+            del self._cache[next(key for key in self._cache if isinstance(key, tuple))]
+        self._cache[key] = fact
 
-    def kind_of(self, x: Any, without: int | None = None) -> tuple[Hashable, ...]:
+    def cache_key(self, x: Any, without: int | None = None) -> tuple[Hashable, ...]:
         """What facts depend on: the model, its weights and switches, what is random, shapes.
 
         `without` names an axis whose length does not matter.
@@ -213,15 +213,15 @@ class Setup:
                 )
         return roots_of(self.noise, x, self.batch_dim, whole=whole)
 
-    def of_noise(self, name: Hashable, x: Any, find: Callable[[], Fact]) -> Fact:
+    def cached_noise(self, name: Hashable, x: Any, find: Callable[[], Fact]) -> Fact:
         """What is found about the noise; remembered where it is a number, which nobody changes."""
         if is_tracing() or not self._has_one_number:
             return find()
         key = (name, self.noise, self.batch_dim, shape_key(x))
-        if key not in self._facts:
+        if key not in self._cache:
             with torch.inference_mode(False):
                 self.keep(key, find())
-        return self._facts[key]
+        return self._cache[key]
 
     @cached_property
     def _has_one_number(self) -> bool:
@@ -240,14 +240,14 @@ class Setup:
         if not self.has_correlated_noise:
             return math.inf
         key = ("dimensions", id(self.noise), self.batch_dim, shape_key(x))
-        if key not in self._facts and not is_tracing():
+        if key not in self._cache and not is_tracing():
             self.keep(key, dimensions_of(self.noise, x, self.batch_dim))
-        return self._facts.get(key, math.inf)
+        return self._cache.get(key, math.inf)
 
     def variance(self, x: Any) -> Any:
         """The noise variance of an input, in the structure that `propagate` takes; a copy."""
         find = partial(variance_of, self.noise, x, self.batch_dim)
-        return clone_tensors(self.of_noise("variance", x, find))
+        return clone_tensors(self.cached_noise("variance", x, find))
 
     def sites(self, x: Any) -> tuple[Site, ...]:
         """The dropout sites for inputs shaped like `x`.
@@ -256,13 +256,13 @@ class Setup:
         no tensors, and all of the model but its weights.
         """
         key = (structure_hash(self.model), self.placement, shape_key(x, without=self.batch_dim))
-        if key not in self._facts:
+        if key not in self._cache:
             copies = clone_tensors(x)
             sites = find_sites(self.model, copies, self.placement, batch_dim=self.batch_dim)
             self.keep(key, sites)
-        return self._facts[key]
+        return self._cache[key]
 
-    def watching(self, x: Any) -> Setup:
+    def with_unit_multipliers(self, x: Any) -> Setup:
         """The same with a multiplier at every unit that the posterior over masks is about.
 
         After every layer but the last, unless the user has a placement of their own; before the
@@ -270,12 +270,14 @@ class Setup:
         the gradients with respect to the multipliers can be relied on.
         """
         if self.placement.kind != "auto":
-            return self.with_(rate=WATCHED_RATE)
-        after = self.with_(rate=WATCHED_RATE, placement=replace(self.placement, kind="after"))
+            return self.replace(rate=PROBE_DROPOUT_RATE)
+        after = self.replace(
+            rate=PROBE_DROPOUT_RATE, placement=replace(self.placement, kind="after")
+        )
         try:
             after.sites(x)
         except NothingToDropError:
-            return after.with_(placement=replace(self.placement, kind="before"))
+            return after.replace(placement=replace(self.placement, kind="before"))
         return after
 
     def run(self, x: Any, *, writes_nothing: bool = False) -> Any:

@@ -214,7 +214,7 @@ class Uncertain(nn.Module):
     def _check_model(self) -> None:
         """An error if it is in train mode; another model in its place is taken over."""
         if self.model is not self.setup.model:
-            self.setup = self.setup.with_(model=self.model, _facts={})
+            self.setup = self.setup.replace(model=self.model, _cache={})
         self.setup.check_eval_mode()
 
     def _recognize_variance(self, x: Any) -> None:
@@ -231,7 +231,7 @@ class Uncertain(nn.Module):
                 with torch.no_grad(), random_state_kept():
                     gaussian = recognize(setup.run(clone_tensors(x)), setup.output)
             if gaussian is not None:
-                self.setup = setup.with_(output=gaussian, _facts={})
+                self.setup = setup.replace(output=gaussian, _cache={})
         self._looked_at = (setup.model,)  # A tuple, since a module would be one of the wrapper's.
 
     @property
@@ -258,7 +258,7 @@ class Uncertain(nn.Module):
         if self._method is not None:
             return self._method, self.setup, ()
         setup, kind, last = self._last_choice or (None, None, None)
-        now = self.setup.kind_of(x)
+        now = self.setup.cache_key(x)
         if last is not None and setup is self.setup and kind == now:
             return last
         choice = choose(self.setup, x, may_be_certain=self.may_be_certain)
@@ -365,7 +365,7 @@ class Uncertain(nn.Module):
             if first is not None:
                 self._explain(error, first[0])
             raise
-        self.setup = fitted.with_(fitted_to=identify(self.model))
+        self.setup = fitted.replace(fitted_to=identify(self.model))
         self.last_fit = fit
         self.calibrators = ()
         return fit
@@ -441,7 +441,7 @@ class Uncertain(nn.Module):
                 state["variance_model"],
             )
         settings = loaded_settings({k: v for k, v in state.items() if k not in others})
-        self.setup = self.setup.with_(**settings, _facts={})
+        self.setup = self.setup.replace(**settings, _cache={})
         self.last_fit = None
 
     def save(self, path: str | Path) -> None:

@@ -91,7 +91,7 @@ def test_a_loaded_wrapper_samples_where_the_first_inputs_are_flat_over_their_noi
     sure.fit([(x, y)], show_progress=False)
     sampled = 0
     for seed in range(12):
-        sure.setup = sure.setup.with_(seed=seed)
+        sure.setup = sure.setup.replace(seed=seed)
         sure.save(tmp_path / "sure.pt")
         for start in range(0, 60, 5):
             some = [each[start : start + 5] for each in x]

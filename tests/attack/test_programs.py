@@ -101,7 +101,7 @@ def outcome(tested, variant, true, verdicts):
     sure = hs.Uncertain(
         tested.program, noise, variant.method, batch_dim=form.batch_dim, **variant.options
     )
-    sure.setup = sure.setup.with_(_facts=verdicts)
+    sure.setup = sure.setup.replace(_cache=verdicts)
     try:
         found = sure(*tested.inputs)
     except (ValueError, TypeError, hs.NoRuleError) as error:

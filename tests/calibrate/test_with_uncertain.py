@@ -118,7 +118,7 @@ def test_it_is_saved_with_the_settings(net, tmp_path):
 
 def test_a_new_fit_drops_them(net):
     sure = wrapped(net, "sampled_adf")
-    sure.setup = sure.setup.with_(rate=0.1, samples=5)
+    sure.setup = sure.setup.replace(rate=0.1, samples=5)
     sure.calibrate([readings(50, 1).tensors], "scale")
     sure.fit([readings(50, 1).tensors], rates=[0.1], samples=5, fit_residual_var=True)
     assert sure.calibrators == ()

@@ -17,7 +17,9 @@ def test_directions_are_sums_of_finite_differences_of_multipliers(finish):
     net, x = Dense(1 if finish else 2, finish).double(), images(3, 5).double()
     setup, step = hs.Uncertain(net).setup, 1e-6
     seen = gradients_at_pixels(setup, x)
-    signs = torch.cat([each.flatten(1) for each in directions(setup.watching(x).sites(x))], 1)
+    signs = torch.cat(
+        [each.flatten(1) for each in directions(setup.with_unit_multipliers(x).sites(x))], 1
+    )
     places = [(net.trunk, k) for k in range(5)] + [(net.wide, k) for k in range(6)]
     assert seen.masks == signs.shape[1] == len(places)
     slopes = []

@@ -106,7 +106,7 @@ class Polynomial(nn.Module):
 
 def estimated(setup, x):
     """The variance as the gradients have it, which by chance can be negative."""
-    found = estimate(Problem(setup, x, setup.once(probe_model, x)), setup.samples)
+    found = estimate(Problem(setup, x, setup.cached(probe_model, x)), setup.samples)
     return found.sums.variance.mean[:, 0]
 
 
@@ -114,7 +114,7 @@ def estimated(setup, x):
 def test_linear_and_quadratic_functions_are_unbiased(quadratic):
     net, x = Polynomial(quadratic).eval(), torch.randn(2, 6).double()
     setup = Setup(net, 0.3, samples=8)  # The checks are made once.
-    raw = [estimated(setup.with_(seed=seed), x) for seed in range(1000)]
+    raw = [estimated(setup.replace(seed=seed), x) for seed in range(1000)]
     found = torch.stack(raw)
     error = found.std(0) / len(found) ** 0.5
     exact = net.variance(x, 0.3)
@@ -228,7 +228,7 @@ def test_the_mean_of_logits_is_more_precise_than_that_of_other_outputs():
         sure = hs.Uncertain(net, 1.0, "gradients", task=task, prediction="mean")
         errors = []
         for seed in range(150):
-            sure.setup = sure.setup.with_(seed=seed)
+            sure.setup = sure.setup.replace(seed=seed)
             p = sure(x)
             errors.append(float((p.logits or p).mean[0, 0]) - 8)
         rms.append(torch.tensor(errors).square().mean().sqrt())
@@ -264,7 +264,7 @@ def test_two_blocks_do_not_agree_by_chance():
     sure = hs.Uncertain(net, 1.0, "gradients")
     errors, stated = [], []
     for seed in range(300):
-        sure.setup = sure.setup.with_(seed=seed)
+        sure.setup = sure.setup.replace(seed=seed)
         p = sure(x)
         errors.append(float(p.std - truth))
         stated.append(float(p.std_error))

@@ -63,13 +63,13 @@ def test_a_std_of_0_is_not_believed(deviations):
 @pytest.fixture
 def looked(monkeypatch):
     """The numbers of rows that further passes looked at."""
-    counts, own = [], sampling.spread_of_rows
+    counts, own = [], sampling.sampled_variance_of_rows
 
     def spread(problem, rows):
         counts.append(len(rows))
         return own(problem, rows)
 
-    monkeypatch.setattr(sampling, "spread_of_rows", spread)
+    monkeypatch.setattr(sampling, "sampled_variance_of_rows", spread)
     return counts
 
 

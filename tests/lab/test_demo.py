@@ -110,7 +110,7 @@ def test_predictions_are_the_plain_network_and_a_posterior_was_fitted(found):
 def test_howsure_is_told_of_the_larger_noise(found):
     by_name = {each.name: each for each in found.outcomes}
     direct = hs.Uncertain(found.sure.model, NOISY.noise_std**2, "gradients", prediction="network")
-    direct.setup = direct.setup.with_(variance_model=found.sure.setup.variance_model)
+    direct.setup = direct.setup.replace(variance_model=found.sure.setup.variance_model)
     noisy = by_name["noisy"]
     torch.testing.assert_close(direct(noisy.pairs.x).total_var.flatten(), noisy.var)
     budgets = [by_name[name].prediction.budget() for name in ("noisy", "clear")]

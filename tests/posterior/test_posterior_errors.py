@@ -166,6 +166,6 @@ def test_where_there_can_be_no_posterior_there_is_a_residual_variance_and_a_nove
 
 def test_a_call_whose_rows_influence_each_other_has_no_posterior_to_use(sure):
     other = hs.Uncertain(Centred().eval(), 0.001, "gradients")
-    other.setup = other.setup.with_(variance_model=sure.setup.variance_model)
+    other.setup = other.setup.replace(variance_model=sure.setup.variance_model)
     with pytest.raises(ValueError, match="influence each other"):
         other(data(4, 1)[0])

@@ -90,7 +90,7 @@ def test_stress_fits_the_exponent_to_all_corruptions_alike(net, harms):
     def cost(exponent):
         model = replace(fit.model, exponent=exponent)
         tried = hs.Uncertain(net, 0.001, samples=32)
-        tried.setup = wrapped.setup.with_(variance_model=model)
+        tried.setup = wrapped.setup.replace(variance_model=model)
         found = []
         for inputs in (x, *(change(x) for change in stress)):
             p = tried(inputs)

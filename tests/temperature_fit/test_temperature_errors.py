@@ -78,10 +78,10 @@ def test_tasks_and_methods_without_a_temperature_say_so(net, sure):
             [blobs(60, 1)], model="temperature"
         )
     other = hs.Uncertain(net, 0.01, "mc_dropout", task="classification", rate=0.1)
-    other.setup = other.setup.with_(temperature_model=sure.setup.temperature_model)
+    other.setup = other.setup.replace(temperature_model=sure.setup.temperature_model)
     with pytest.raises(ValueError, match="has no room"):
         other(FAR)
-    other.setup = other.setup.with_(task="regression")
+    other.setup = other.setup.replace(task="regression")
     other.method = "gradients"
     with pytest.raises(ValueError, match="for classes"):
         other(FAR)

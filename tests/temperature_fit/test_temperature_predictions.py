@@ -114,7 +114,7 @@ def test_settings_survive_a_file_a_copy_and_a_change(net, sure, tmp_path):
     sure.save(tmp_path / "settings.pt")
     again = hs.Uncertain.load(tmp_path / "settings.pt", net)
     changed = hs.Uncertain(net)
-    changed.setup = sure.setup.with_(seed=3)
+    changed.setup = sure.setup.replace(seed=3)
     for other in (again, copy.deepcopy(sure), changed):
         assert torch.equal(other(FAR).mean, sure(FAR).mean)
         assert torch.equal(other(FAR).novelty, sure(FAR).novelty)
@@ -122,7 +122,7 @@ def test_settings_survive_a_file_a_copy_and_a_change(net, sure, tmp_path):
 
 def test_other_models_are_refused_by_the_layer(net, sure):
     other = hs.Uncertain(nn.Sequential(nn.Linear(2, 3)).eval(), task="classification")
-    other.setup = other.setup.with_(temperature_model=sure.setup.temperature_model)
+    other.setup = other.setup.replace(temperature_model=sure.setup.temperature_model)
     with pytest.raises(ValueError, match=r"`4`.*was not reached"):
         other(FAR)
     wide = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))

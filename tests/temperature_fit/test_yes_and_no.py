@@ -135,7 +135,7 @@ def test_a_rate_can_be_fitted_and_a_report_written(net, kind):
 
 def test_settings_survive_a_file(net, tmp_path):
     sure = fitted(net, "labels", 0.01)
-    sure.setup = sure.setup.with_(output=None)
+    sure.setup = sure.setup.replace(output=None)
     sure.save(tmp_path / "s.pt")
     again = hs.Uncertain.load(tmp_path / "s.pt", net)
     x = points(4, 7)

@@ -124,7 +124,7 @@ class Case:
         # The placement "existing" brings its own rates.
         if setup.rate or (setup.rate is None and setup.placement.kind == "existing"):
             rates = setup.rates(setup.sites(x))
-        setup = setup.with_(noise=_element_noise(setup, x), rate=rates if any(rates) else None)
+        setup = setup.replace(noise=_element_noise(setup, x), rate=rates if any(rates) else None)
         if setup.noise is None and setup.rate is None:
             raise ValueError(
                 "There is nothing to audit: the noise is 0 and no dropout rate is given. Give the "
@@ -133,10 +133,10 @@ class Case:
         inputs = batch_size(x)
         tensors = plain_pass(setup, x)
         _check_outputs(tensors, inputs)
-        probe = setup.once(probe_model, x)
+        probe = setup.cached(probe_model, x)
         if setup.rate is not None:
             # Masks of their own for all inputs, unless the model is such that they share them.
-            setup = setup.with_(shared_masks=probe.layout is Layout.SINGLE)
+            setup = setup.replace(shared_masks=probe.layout is Layout.SINGLE)
         flat = _flatten(setup, tensors)
         outputs, most = flat.shape[1], max(1, MOST_PAIRS // inputs)
         columns = torch.arange(outputs)
@@ -154,7 +154,7 @@ class Case:
             rows = slice(start, start + size)
             if not self.setup.has_correlated_noise:
                 noise = select_rows(self.setup.noise, self.inputs, rows)
-            yield self.setup.with_(noise=noise), select_rows(self.x, self.inputs, rows)
+            yield self.setup.replace(noise=noise), select_rows(self.x, self.inputs, rows)
 
     def select(self, tensors: Iterable[Tensor]) -> Tensor:  # (inputs, columns)
         """The compared outputs out of all tensors of an output, in float64 on the CPU."""
@@ -162,9 +162,9 @@ class Case:
 
     def problem(self, seed: int, *, masks: bool = True) -> Problem:
         """The model at the inputs, to be sampled with this seed; each input has its own noise."""
-        setup = self.setup.with_(seed=seed)
+        setup = self.setup.replace(seed=seed)
         if setup.rate is None or not masks:
-            setup = setup.with_(rate=None, placement=Placement(), shared_masks=False)
+            setup = setup.replace(rate=None, placement=Placement(), shared_masks=False)
         problem = Problem(setup, self.x, self.probe)
         problem.finish = lambda output: class_outputs(output, setup.task)
         return problem

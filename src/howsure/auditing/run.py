@@ -117,7 +117,7 @@ def audit(
                     f"`{name}` is a setting of the `Uncertain` that is audited; set it there."
                 )
         # Monte Carlo knows the noise and the dropout, not what `fit` learned from errors.
-        setup = model.setup.unfitted().with_(seed=seed, residual_var=0.0)
+        setup = model.setup.without_fit().replace(seed=seed, residual_var=0.0)
     else:
         setup = Setup(
             model,
@@ -209,7 +209,7 @@ class Candidate:
 
     def __call__(self, setup: Setup, x: object) -> Prediction:
         """What the method says."""
-        return self.method(setup.with_(**self.options), x)
+        return self.method(setup.replace(**self.options), x)
 
 
 def _candidates(methods: Sequence[Named] | None) -> list[Candidate]:

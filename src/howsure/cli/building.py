@@ -194,7 +194,7 @@ def uncertain_of(arguments: Namespace, model: Model) -> Uncertain:
     if method is not None:
         check_method(method)
         sure.method = method
-    sure.setup = sure.setup.with_(**given)
+    sure.setup = sure.setup.replace(**given)
     return sure
 
 

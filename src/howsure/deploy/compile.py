@@ -26,7 +26,7 @@ from torch.fx import GraphModule
 from howsure.deploy.state import State
 from howsure.deploy.tracing import COMPILED, held_constants, lift_constants, traced
 from howsure.errors import HowsureWarning
-from howsure.estimators.variances import note_doubts
+from howsure.estimators.variances import record_unreliable
 from howsure.methods import Method
 from howsure.methods.gradients import POINTS, why_no_gradients
 from howsure.moments.numerics import NARROW, widths_noted
@@ -34,7 +34,7 @@ from howsure.prediction import Prediction, concatenated
 from howsure.private_torch import compile_graph, pytree
 from howsure.probe import probe_model
 from howsure.problem import Layout, Sources, has_rows, rows_of
-from howsure.progress import keep_freed_memory
+from howsure.progress import warm_up_allocator
 from howsure.setup import Setup
 from howsure.trees import Slot, TensorTree, fill_slots, map_leaves, tensors_of
 
@@ -218,7 +218,7 @@ def compile_method(setup: Setup, method: Method, x: object, *, may_assume: bool 
     def flat(*tensors: Tensor) -> list[Tensor]:
         remaining = iter(tensors)
         filled = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        with widths_noted() if narrow else nullcontext([]) as widths, note_doubts() as doubts:
+        with widths_noted() if narrow else nullcontext([]) as widths, record_unreliable() as doubts:
             trees.append(TensorTree(method(setup, pytree.tree_unflatten(filled, spec))))
         noted = {(NARROW, TooWideError): widths, (0.0, DoubtfulError): doubts}
         checks.clear()
@@ -290,7 +290,7 @@ def compiled_graph(
     graph: GraphModule, tensors: Sequence[Tensor]
 ) -> Callable[..., Sequence[Tensor]]:
     """The graph as machine code for inputs like these."""
-    keep_freed_memory()
+    warm_up_allocator()
     inputs = [tensor.detach() for tensor in tensors]
     freezing = any(True for _ in graph.buffers())
     with torch.no_grad():
@@ -309,7 +309,7 @@ def _rows_at_once(setup: Setup, x: object) -> int | None:
         raise NotCompilableError(f'"gradients" cannot be used: {reason}')
     if setup.tolerance is not None:
         raise NotCompilableError("with a `tolerance`, inputs take as many points as each needs")
-    probe = setup.once(probe_model, x)
+    probe = setup.cached(probe_model, x)
     if probe.layout is not Layout.BATCHED or setup.batch_dim != 0 or not has_rows(x, 0):
         return None
     sources, count = Sources.of(setup, x, probe.layout), rows_of(x)

@@ -256,7 +256,7 @@ class FlatPrediction:
             for port, tensor in zip(self.inputs, tensors, strict=True):
                 if port.site is not None:
                     uniforms[port.place] = tensor
-            setup = setup.with_(uniforms=tuple(uniforms))
+            setup = setup.replace(uniforms=tuple(uniforms))
         result = replace(self.method(setup, x), details=None, error=None)
         for calibrator in self.uncertain.calibrators:
             result = calibrator(result)
@@ -278,7 +278,7 @@ def _choose(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
             HowsureWarning,
             stacklevel=4,
         )
-        method, setup = gradients.METHOD, setup.with_(samples=None)
+        method, setup = gradients.METHOD, setup.replace(samples=None)
     if method.draws_noise:
         raise ExportError(
             f'The method "{method}" draws new noise in every call, which a file cannot do; use '
@@ -365,7 +365,7 @@ def _program_for_any_batch(flat: FlatPrediction) -> torch.export.ExportedProgram
 def _trace(flat: FlatPrediction, tensors: Sequence[Tensor]) -> GraphModule:
     setup = flat.uncertain.setup
     # All samples, and all rows, at once: a file has one graph, not pieces.
-    setup = setup.with_(chunk=setup.chunk or setup.samples or MOST_SAMPLES)
+    setup = setup.replace(chunk=setup.chunk or setup.samples or MOST_SAMPLES)
     try:
         return traced(lambda *inputs: flat.predict(setup, inputs), tensors)
     except (NoRuleError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:

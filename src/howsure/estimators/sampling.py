@@ -102,7 +102,7 @@ class Samples:
         return self.var - self.data_var if self.size > 1 else torch.zeros_like(self.centre)
 
     @property
-    def are_still(self) -> Tensor:  # (rows, outputs)
+    def are_constant(self) -> Tensor:  # (rows, outputs)
         """Whether all samples are the same, however small a variance may be."""
         return self._var == 0
 

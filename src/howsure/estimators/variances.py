@@ -245,7 +245,7 @@ def with_variances(covariance: Tensor, variance: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Doubts:
+class Reliability:
     """What speaks against the gradients of an output of a row, (rows, outputs) each.
 
     Attributes:
@@ -277,7 +277,7 @@ class Doubts:
         return self.flat[rows] & (spread > self.rounding[rows]) & is_other
 
 
-def are_usual(estimate: Estimate) -> bool:
+def all_rows_consistent(estimate: Estimate) -> bool:
     """Whether nothing speaks against any row, with room to spare: one number tells.
 
     Else rows are looked at one by one.
@@ -331,7 +331,7 @@ def is_dominated(estimate: Estimate) -> Tensor:  # (rows, outputs)
     return estimate.largest_element_share() > _MOST_OF_IT
 
 
-def doubts(estimate: Estimate, variance: Tensor, *, multipliers: bool) -> Doubts:
+def doubts(estimate: Estimate, variance: Tensor, *, multipliers: bool) -> Reliability:
     """Judges every row by what its pass has shown."""
     eps, size = torch.finfo(estimate.dtype).eps, estimate.mean.abs()
     if eps > _COARSE:  # What is rounded inside the network is as large as its largest output.
@@ -350,7 +350,7 @@ def doubts(estimate: Estimate, variance: Tensor, *, multipliers: bool) -> Doubts
         contradicted = contradicted | _disagrees(estimate, variance, rounding)
     flat = (variance == 0) | ((variance > _LESS * spread) & (variance > rounding))
     dominated = is_dominated(estimate) & (variance > rounding)
-    return Doubts(contradicted, suspected[..., 0], flat, dominated, rounding, variance)
+    return Reliability(contradicted, suspected[..., 0], flat, dominated, rounding, variance)
 
 
 def _most_spread(points: float | Tensor) -> float | Tensor:
@@ -376,7 +376,7 @@ _traced_doubts: ContextVar[list[Tensor] | None] = ContextVar("doubts", default=N
 
 
 @contextmanager
-def note_doubts() -> Iterator[list[Tensor]]:
+def record_unreliable() -> Iterator[list[Tensor]]:
     """Inside, traces add numbers to the list that are not 0 where rows have to be looked at."""
     numbers: list[Tensor] = []
     token = _traced_doubts.set(numbers)
@@ -386,7 +386,7 @@ def note_doubts() -> Iterator[list[Tensor]]:
         _traced_doubts.reset(token)
 
 
-def note_doubt(doubtful: Tensor) -> None:
+def flag_unreliable(doubtful: Tensor) -> None:
     """Adds to the list, if there is one, whether any of these rows and outputs are doubtful."""
     numbers = _traced_doubts.get()
     if numbers is not None and doubtful.numel() and not has_values(doubtful):

@@ -42,12 +42,12 @@ FEWEST_IMAGES = 10
 def is_dense(setup: Setup, method: Method | None, x: object) -> bool:
     """Whether outputs are too many for a backward pass each."""
     can_sample = method is None or method.has_dense_posterior
-    return can_sample and outputs_of(setup.watching(x), x) > MOST_OUTPUTS
+    return can_sample and outputs_of(setup.with_unit_multipliers(x), x) > MOST_OUTPUTS
 
 
 def why_not_dense(setup: Setup, x: object) -> str | None:
     """Why dense outputs have no posterior over multipliers; `None` if they have one."""
-    probe = setup.watching(x).once(probe_model, x)
+    probe = setup.with_unit_multipliers(x).cached(probe_model, x)
     if probe.is_random:
         return RANDOM
     if probe.mixes_rows:
@@ -57,17 +57,17 @@ def why_not_dense(setup: Setup, x: object) -> str | None:
     has_pixels = isinstance(output, Tensor) and output.dim() > 2 and setup.batch_dim == 0
     if has_pixels:
         return None if has_derivatives(setup, x) else CONTRADICTED
+    outputs = outputs_of(setup.with_unit_multipliers(x), x)
     return (
-        f"{outputs_of(setup.watching(x), x)} outputs are too many for a backward pass each, and "
-        "they are not maps (batch, channels, height, width) or (batch, height, width); choose some "
-        "with `output=`"
+        f"{outputs} outputs are too many for a backward pass each, and they are not maps (batch, "
+        "channels, height, width) or (batch, height, width); choose some with `output=`"
     )
 
 
 @torch.inference_mode(False)
 def fit_dense(setup: Setup, batches: Batches, options: FitOptions) -> tuple[Setup, PosteriorFit]:
     """The setup with the variance model that is best for the pixels of held-out images."""
-    setup = setup.with_(variance_model=None, rate=None, residual_var=0.0)
+    setup = setup.replace(variance_model=None, rate=None, residual_var=0.0)
     check_held_out(batches, FEWEST_IMAGES)
     if options.train is not None:
         raise ValueError("`train` is for tables; of maps give the images alone, `train_inputs=`.")
@@ -88,7 +88,7 @@ def fit_dense(setup: Setup, batches: Batches, options: FitOptions) -> tuple[Setu
     # The novelty of an image as a whole is its mean over all pixels.
     scale = torch.where(model.known > 0, model.known, 1.0) * model.novelty_scale
     model = model.with_joint((joint / scale).mean(1))
-    return setup.with_(variance_model=model), replace(fit, model=model, count=len(joint))
+    return setup.replace(variance_model=model), replace(fit, model=model, count=len(joint))
 
 
 def _gather_known(setup: Setup, batches: Batches, train_inputs: object) -> Known:

@@ -105,13 +105,13 @@ def fit_dropout(
     samples = options.samples
     if samples is None:
         samples = points_for(_with_a_rate(setup), x) if method.has_budget else SAMPLES
-    searched = setup.with_(samples=samples, tolerance=None, shared_masks=False, residual_var=0.0)
+    searched = setup.replace(samples=samples, tolerance=None, shared_masks=False, residual_var=0.0)
 
     def score(index: int, rate: float | None) -> Scored:
         """A batch at one rate, with the same random numbers as at every other."""
-        at_rate = searched if rate is None else searched.with_(rate=rate)
+        at_rate = searched if rate is None else searched.replace(rate=rate)
         x, target = batches[index]
-        prediction = method(at_rate.with_(seed=setup.seed + 1000 * index), x)
+        prediction = method(at_rate.replace(seed=setup.seed + 1000 * index), x)
         return Scored.of(prediction, target, objective, floor)
 
     grid: Sequence[float | None] = options.grid if method.has_rate else [None]
@@ -148,7 +148,7 @@ def fit_dropout(
         best_nll=curve[best].nll,
     )
     rate = setup.rate if fit.rate is None else fit.rate
-    return setup.with_(residual_var=fit.residual_var, rate=rate), fit
+    return setup.replace(residual_var=fit.residual_var, rate=rate), fit
 
 
 def _choose_method(setup: Setup, x: object) -> Method:
@@ -166,7 +166,7 @@ def _choose_method(setup: Setup, x: object) -> Method:
 
 def _with_a_rate(setup: Setup) -> Setup:
     """With dropout at any rate, to see what the model is like with masks."""
-    return setup if setup.rate is not None else setup.with_(rate=0.1)
+    return setup if setup.rate is not None else setup.replace(rate=0.1)
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ def points_for(setup: Setup, x: object, watching: Setup | None = None) -> int:
 
     A setup that is `watching` multipliers has been probed already.
     """
-    sources = Sources.of(setup, x, (watching or setup).once(probe_model, x).layout)
+    sources = Sources.of(setup, x, (watching or setup).cached(probe_model, x).layout)
     blocks = max(1, min(_MOST_BLOCKS, _ELEMENTS // max(1, sources.elements)))
     return blocks * sources.design.points
 

@@ -306,7 +306,7 @@ def score_held_out(
     watch, has_local_error = known.posterior is not None, known.local_error is not None
     try:
         if known.note:
-            mean, data = _sampled(setup if noisy else setup.with_(noise=None), x)
+            mean, data = _sampled(setup if noisy else setup.replace(noise=None), x)
         elif watch and (not noisy or setup.noise is None):
             at_input = examine_at_input(
                 setup, x, known.layers, features=has_local_error, probe=probe
@@ -404,7 +404,7 @@ def local_error(setup: Setup, held_out: Batches, train: Iterable[object]) -> Loc
 def _residuals(setup: Setup, x: object, target: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """What enters the last linear layer, and the squared residuals, of a batch."""
     check_finite((*tensors_of(x), target), f"{kind} rows")
-    probe = setup.watching(x).once(probe_gradients, x)
+    probe = setup.with_unit_multipliers(x).cached(probe_gradients, x)
     try:
         check_probe(setup, probe, watch=True)
     except NoGradientsError as error:

@@ -69,7 +69,7 @@ def fit_method(
                 HowsureWarning,
                 stacklevel=3,
             )
-        changed, fit = fit_dropout(setup.unfitted(), chosen, held_out, options)
+        changed, fit = fit_dropout(setup.without_fit(), chosen, held_out, options)
         return changed, replace(fit, notes=notes)
     if setup.task != "regression":
         return fit_temperature(setup, held_out, options, growth=part is not None and options.growth)
@@ -104,7 +104,7 @@ def _choose_part(
         reason = why_no_temperature(setup, x)
         return (usual, None) if reason is None else ("dropout", reason)
     try:
-        outputs = outputs_of(setup.watching(x), x)
+        outputs = outputs_of(setup.with_unit_multipliers(x), x)
     except NothingToDropError:
         is_script = isinstance(setup.model, torch.jit.ScriptModule)
         advice = ", or hides them as TorchScript does: use the Python module" if is_script else ""

@@ -183,7 +183,7 @@ def fit_posterior(
     failure = None if is_checked or note else why_no_gradients(setup, x, watch=model_part)
     if failure is not None:
         raise cannot_use(failure)
-    fitted = setup.unfitted().with_(rate=None, residual_var=0.0)
+    fitted = setup.without_fit().replace(rate=None, residual_var=0.0)
     batches = [(x, rows_in_front(y, setup.batch_dim or 0)) for x, y in batches]
     target = batches[0][1]
     is_wide = target.numel() > MOST_OUTPUTS * max(1, len(target))
@@ -191,8 +191,10 @@ def fit_posterior(
     check_held_out(batches, fewest)
     setup = fitted
     if setup.samples is None and setup.tolerance is None and not note:
-        points = points_for(setup, x, watching=setup.watching(x) if model_part else setup)
-        setup = setup.with_(samples=max(POINTS, points))
+        points = points_for(
+            setup, x, watching=setup.with_unit_multipliers(x) if model_part else setup
+        )
+        setup = setup.replace(samples=max(POINTS, points))
     known = Known(note=note)
     if model_part and options.train is not None and not note:
         train = labelled(options.train)
@@ -212,7 +214,7 @@ def fit_posterior(
         data = held_out.scores.data.mean(0)
         stressed = _stressed(setup, examined, known, options, data)
     fit = fit_variance(held_out, stressed, known, options, model_part=model_part)
-    return fitted.with_(variance_model=fit.model), fit
+    return fitted.replace(variance_model=fit.model), fit
 
 
 def check_held_out(batches: Batches, fewest: int) -> None:
@@ -259,7 +261,8 @@ def _stressed(
     sensor is taken to be that of clean inputs on average.
     """
     probes = [
-        None if known.note else setup.watching(x).once(probe_gradients, x) for x, _ in batches
+        None if known.note else setup.with_unit_multipliers(x).cached(probe_gradients, x)
+        for x, _ in batches
     ]
 
     def score(number: int, x: Any, target: Tensor) -> HeldOut:

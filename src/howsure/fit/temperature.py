@@ -165,7 +165,7 @@ def fit_temperature(
 
     With `growth` the temperature grows with the distance from the known inputs.
     """
-    setup, show = setup.unfitted(), options.show_progress
+    setup, show = setup.without_fit(), options.show_progress
     check_count(batches, FEWEST, "temperature")
     x, y = batches[0]
     reason = why_no_temperature(setup, x, growth=growth)
@@ -174,7 +174,7 @@ def fit_temperature(
             f'No input has a temperature of its own: {reason}; fit with `model="dropout"`.'
         )
     logits = read(setup, x, ()).logits
-    setup, dense = setup.with_(task=recognize_task(setup.task, logits, y)), logits.dim() > 2
+    setup, dense = setup.replace(task=recognize_task(setup.task, logits, y)), logits.dim() > 2
     layers = Layers.of(setup, x) if growth else Layers()
     known = None
     if layers.names:
@@ -219,7 +219,7 @@ def fit_temperature(
         stressed_nll=_mean([part.nll(model.at(part.logs)) for part in stressed]),
         constant_stressed_nll=_mean([part.nll(constant) for part in stressed]),
     )
-    return setup.with_(temperature_model=model), fit
+    return setup.replace(temperature_model=model), fit
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -231,7 +231,7 @@ def why_no_temperature(setup: Setup, x: object, *, growth: bool = True) -> str |
     if setup.batch_dim != 0:
         return f"`batch_dim` is {setup.batch_dim}, and inputs must be along axis 0"
     # Two passes of its own: those that look into layers draw the same numbers.
-    if setup.once(probe_model, x).is_random:
+    if setup.cached(probe_model, x).is_random:
         return RANDOM
     try:
         if growth:

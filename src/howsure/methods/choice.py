@@ -11,7 +11,7 @@ from howsure.gaussian_output import Gaussian
 from howsure.isolation import random_state_kept
 from howsure.methods import gradients
 from howsure.methods.gradients import FEW_DIMENSIONS
-from howsure.methods.method import Method, nothing_unsure
+from howsure.methods.method import Method, no_uncertainty_message
 from howsure.methods.propagation import CONSTANT
 from howsure.methods.sampling import NOISE_SAMPLING, sampling_for
 from howsure.probe import probe_model
@@ -44,7 +44,7 @@ def choose(setup: Setup, x: Any, *, may_be_certain: bool = False) -> Choice:
     is_certain = setup.noise is None and not has_model
     predicts_variance = isinstance(setup.output, Gaussian)
     if is_certain and not predicts_variance and not may_be_certain:
-        raise ValueError(nothing_unsure(setup))
+        raise ValueError(no_uncertainty_message(setup))
     if is_certain and may_be_certain and not predicts_variance:
         return CONSTANT, setup, ()
     if is_certain:
@@ -52,7 +52,7 @@ def choose(setup: Setup, x: Any, *, may_be_certain: bool = False) -> Choice:
     else:
         method, setup, reason = _chosen(setup, x)
     if setup.prediction is None:  # The same number, whatever is chosen.
-        setup = setup.with_(prediction="network" if setup.task == "regression" else "mean")
+        setup = setup.replace(prediction="network" if setup.task == "regression" else "mean")
     note = f'"auto" chose "{method}": {reason}.'
     if not has_model:
         note += " Model uncertainty is not included; `.fit(loader)` adds it."
@@ -68,7 +68,7 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     if setup.temperature_model is not None and setup.temperature_model.dense:
         return NOISE_SAMPLING, setup, "it includes the temperature fitted for images"
     sampler = sampling_for(setup)
-    outputs, elements = setup.once(_size, x)
+    outputs, elements = setup.cached(_size, x)
     directions = setup.noise_dimensions(x)
     has_few = directions < FEW_DIMENSIONS
     is_small = _weights(setup) <= SMALL_MODEL and (elements <= FEW_ELEMENTS or has_few)
@@ -76,15 +76,15 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     # at a temperature are chosen for as others: it needs no gradient.
     if setup.variance_model is not None or (setup.is_fitted and setup.noise is None):
         if (is_small or has_few) and setup.samples is None and setup.tolerance is None:
-            setup = setup.with_(samples=SMALL_POINTS)
+            setup = setup.replace(samples=SMALL_POINTS)
         return gradients.METHOD, setup, "it includes the fitted model variance"
-    if setup.task != "regression" and not setup.once(_has_one_row, x):
+    if setup.task != "regression" and not setup.cached(_has_one_row, x):
         return sampler, setup, "its classes are those of pixels or tokens"
-    if outputs > MOST_OUTPUTS and not setup.once(_has_softmax, x):
+    if outputs > MOST_OUTPUTS and not setup.cached(_has_softmax, x):
         return sampler, setup, f"{outputs} outputs are too many for a backward pass each"
     if sampler.draws_noise and (is_small or has_few):
         if is_small and setup.samples is None and setup.tolerance is None:
-            setup = setup.with_(samples=SMALL_SAMPLES)
+            setup = setup.replace(samples=SMALL_SAMPLES)
         how = f"{elements} noisy numbers and a small network: samples as one batch are cheaper"
         if has_few:
             how = f"noise of about {directions:.1f} directions: samples are cheaper than points"
@@ -95,7 +95,7 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
 
 def outputs_of(setup: Setup, x: Any) -> int:
     """How many numbers the model returns for an input."""
-    return setup.once(probe_model, x).outputs
+    return setup.cached(probe_model, x).outputs
 
 
 def _logits(setup: Setup, x: Any) -> list[torch.Tensor]:
@@ -118,7 +118,7 @@ def _has_softmax(setup: Setup, x: Any) -> bool:
 
 def _size(setup: Setup, x: Any) -> tuple[int, int]:
     """Outputs per input, and noisy numbers per input."""
-    probe = setup.once(probe_model, x)
+    probe = setup.cached(probe_model, x)
     return probe.outputs, Problem(setup, x, probe).elements
 
 

@@ -86,7 +86,7 @@ def has_derivatives(setup: Setup, x: Any) -> bool:
 
 def _watched(setup: Setup, x: Any) -> Problem:
     """The model with a multiplier at every unit."""
-    probe = setup.watching(x).once(probe_model, x)
+    probe = setup.with_unit_multipliers(x).cached(probe_model, x)
     return Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=True))
 
 

@@ -38,7 +38,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
         )
     members = [
         # Own sites, since members may differ, and own seeds, so that their masks are independent.
-        setup.with_(model=model, seed=setup.seed + index, _facts={})
+        setup.replace(model=model, seed=setup.seed + index, _cache={})
         for index, model in enumerate(setup.model)
     ]
     return mixture([_member(member, x) for member in members])

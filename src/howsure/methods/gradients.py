@@ -30,11 +30,11 @@ from howsure.estimators.softmax import is_elementwise, varying
 from howsure.estimators.variances import (
     SHIFT,
     UNEXPLAINED,
-    Doubts,
+    Reliability,
     Variances,
-    are_usual,
+    all_rows_consistent,
     doubts,
-    note_doubt,
+    flag_unreliable,
 )
 from howsure.methods import sampling
 from howsure.methods.activations import Activations, LastLinear, LayerReader
@@ -45,13 +45,13 @@ from howsure.methods.classified import (
     classified,
     with_temperature,
 )
-from howsure.methods.method import Method, note_on_nothing
+from howsure.methods.method import Method, note_without_uncertainty
 from howsure.methods.modelled import modelled, score_inputs
 from howsure.methods.sampling import SampledRows, sample_rows
 from howsure.prediction import Details, Prediction
 from howsure.probe import RANDOM, notes_on, probe_gradients, probe_model, replace_nonfinite
 from howsure.problem import MOST_OUTPUTS, Layout, Probe, Problem, Sources, check_outputs
-from howsure.progress import keep_freed_memory
+from howsure.progress import warm_up_allocator
 from howsure.setup import Setup
 from howsure.trees import has_values, is_tracing, tensors_of
 
@@ -127,7 +127,7 @@ def backward_failed(error: Exception) -> str:
 @torch.inference_mode(False)
 def predict(setup: Setup, x: Any) -> Prediction:
     """The prediction with data and model variance, covariance, budget and standard error."""
-    keep_freed_memory()
+    warm_up_allocator()
     model = setup.variance_model
     if model is not None and model.note:
         return replace(sampling.noise_sampling(setup, x), method=sampling.NOISE_SAMPLING.name)
@@ -136,7 +136,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
         watch = model is not None and model.posterior is not None
         if _is_certain(setup, x):
             return certain(setup, x)
-        probe = (setup.watching(x) if watch else setup).once(probe_gradients, x)
+        probe = (setup.with_unit_multipliers(x) if watch else setup).cached(probe_gradients, x)
         outcome = _examine(setup, x, watch=watch, features=local is not None, probe=probe)
     except NoGradientsError as error:
         if model is not None:
@@ -195,7 +195,7 @@ def _is_certain(setup: Setup, x: Any) -> bool:
     """Whether nothing is random but the class itself: then no gradient is needed."""
     if setup.task == "regression" or setup.noise is not None:
         return False
-    probe = setup.once(probe_model, x)
+    probe = setup.cached(probe_model, x)
     return not probe.is_random and not Sources.of(setup, x, probe.layout).all
 
 
@@ -205,7 +205,7 @@ def _sample_all(setup: Setup, x: Any, reason: str) -> Prediction:
     is_plain = setup.temperature_model is None
     method = sampling.sampling_for(setup) if is_plain else sampling.NOISE_SAMPLING
     prediction = setup.prediction or ("network" if setup.task == "regression" else "mean")
-    result = method.predict(setup.with_(samples=None, prediction=prediction), x)
+    result = method.predict(setup.replace(samples=None, prediction=prediction), x)
     note = f'"gradients" cannot be used, so "{method}" was: {reason}.'
     return replace(result, method=method.name, notes=(note, *result.notes))
 
@@ -261,7 +261,7 @@ class Outcome:
 @torch.inference_mode(False)
 def examine(setup: Setup, x: Any, *, watch: bool, features: bool = False) -> Outcome:
     """Predictions with what the sensors and, if watched, the units do to them."""
-    probe = (setup.watching(x) if watch else setup).once(probe_gradients, x)
+    probe = (setup.with_unit_multipliers(x) if watch else setup).cached(probe_gradients, x)
     return _examine(setup, x, watch=watch, features=features, probe=probe)
 
 
@@ -285,7 +285,7 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
         elif plain is None:
             with torch.no_grad():
                 plain = problem.plain()
-        notes += () if watch else note_on_nothing(setup, probe, sources)
+        notes += () if watch else note_without_uncertainty(setup, probe, sources)
         constant = Variances.zero(plain).add_constant(problem.learned_variance(), LEARNED)
         return Outcome(problem, plain, constant, slopes, notes, entering)
     try:
@@ -300,7 +300,7 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
     plain = estimated.plain if plain is None else plain
     variances = Variances.of(estimated, sources.all)
     sampled: SampledRows | None = None
-    if not are_usual(estimated):
+    if not all_rows_consistent(estimated):
         variances, sampled = judge_rows(problem, estimated, variances)
         variances, about_rows = _notes(problem, plain, estimated, variances, sampled)
         notes += about_rows
@@ -398,10 +398,10 @@ def judge_rows(
     return variances.replace_rows(doubtful, sampled.variances), sampled
 
 
-def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Doubts) -> Tensor:
+def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Reliability) -> Tensor:
     """The rows whose gradients cannot be relied on."""
     if not has_values(doubt.flat):
-        note_doubt(doubt.any)
+        flag_unreliable(doubt.any)
         return torch.zeros(0, dtype=torch.long)
     if not bool(doubt.any.any()):
         return torch.zeros(0, dtype=torch.long, device=doubt.flat.device)
@@ -411,7 +411,7 @@ def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Doubts) -> Tens
         doubtful[rows] = contradicts_on_lines(problem, rows, UNEXPLAINED).any(1)
     rows = (doubt.flat.any(1) & ~doubtful).nonzero()[:, 0]
     if len(rows):
-        spread = sampling.spread_of_rows(problem, rows)
+        spread = sampling.sampled_variance_of_rows(problem, rows)
         doubtful[rows] = doubt.contradicted_by(spread, rows).any(1)
     rows = (doubt.dominated.any(1) & ~doubtful).nonzero()[:, 0]
     if len(rows):
@@ -428,16 +428,16 @@ def why_no_gradients(setup: Setup, x: Any, *, watch: bool = False) -> str | None
     drown what the multipliers do.
     """
     x = replace_nonfinite(x)
-    varied = setup.watching(x) if watch else setup
-    probe = varied.once(probe_gradients, x)
+    varied = setup.with_unit_multipliers(x) if watch else setup
+    probe = varied.cached(probe_gradients, x)
     try:
         check_probe(setup, probe, watch=watch)
     except NoGradientsError as error:
         return str(error)
     if not watch or setup.noise is None:
         return _why_contradicted(varied, x, probe)
-    reason = _why_contradicted(varied.with_(noise=None), x, probe)
-    return _why_contradicted(setup.with_(rate=None), x, probe) if reason is None else reason
+    reason = _why_contradicted(varied.replace(noise=None), x, probe)
+    return _why_contradicted(setup.replace(rate=None), x, probe) if reason is None else reason
 
 
 def _why_contradicted(setup: Setup, x: Any, probe: Probe) -> str | None:
@@ -513,7 +513,7 @@ def examine_at_input(
         features: Whether what enters the last linear layer is read.
         probe: That of the batch of which these inputs are some rows; by default their own.
     """
-    probe = setup.watching(x).once(probe_gradients, x) if probe is None else probe
+    probe = setup.with_unit_multipliers(x).cached(probe_gradients, x) if probe is None else probe
     check_probe(setup, probe, watch=True)
     problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=True))
     count, numbers = problem.rows, sum(t.numel() for t in tensors_of(x))

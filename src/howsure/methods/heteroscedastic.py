@@ -50,7 +50,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
             "or make one with `add_variance_head(model, x)` and train it with "
             "`howsure_lab.training.train_heteroscedastic`."
         )
-    setup = setup.with_(output=None)  # The variance is read here, from every pass.
+    setup = setup.replace(output=None)  # The variance is read here, from every pass.
     run = Pass(setup, x)
     run.notes = () if setup.noise is None else (_UNUSED_NOISE,)
     with torch.no_grad():

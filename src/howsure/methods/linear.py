@@ -10,11 +10,11 @@ from torch import Tensor
 
 from howsure.estimators.gradients import ALL, differentiate
 from howsure.estimators.softmax import entropy_of
-from howsure.estimators.variances import note_doubt
+from howsure.estimators.variances import flag_unreliable
 from howsure.methods import sampling
 from howsure.methods.classified import class_outputs
 from howsure.methods.gradients import CONTRADICTED, backward_failed
-from howsure.methods.method import Method, note_on_nothing
+from howsure.methods.method import Method, note_without_uncertainty
 from howsure.prediction import Prediction
 from howsure.probe import RANDOM, notes_on, probe_gradients, replace_nonfinite, some_rows
 from howsure.problem import MOST_OUTPUTS, Probe, Problem, Sources, wide_type
@@ -49,7 +49,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     One forward pass, and one backward pass for each output. That the network is linear is looked at
     in the first call for inputs of a shape. Where gradients are hidden, it samples, and says why.
     """
-    look = setup.once(_look, x)
+    look = setup.cached(_look, x)
     if look.reason is not None:
         return _sample(setup, x, look.reason)
     problem = _problem(setup, x, look.probe)
@@ -64,7 +64,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
         *notes_on(look.probe, setup),
         *_note_curved(look.missed),
         *_note_flat(problem, variance),
-        *note_on_nothing(setup, look.probe, problem.sources),
+        *note_without_uncertainty(setup, look.probe, problem.sources),
     )
     # What is not finite has no std.
     variance = torch.where(plain.isfinite(), variance, torch.nan)
@@ -100,9 +100,9 @@ class _Look:
 
 
 def _look(setup: Setup, x: Any) -> _Look:
-    """Whether there are gradients, and the network is linear; ask `setup.once(_look, x)`."""
-    bare = setup.with_(rate=None)
-    probe = bare.once(probe_gradients, x)
+    """Whether there are gradients, and the network is linear; ask `setup.cached(_look, x)`."""
+    bare = setup.replace(rate=None)
+    probe = bare.cached(probe_gradients, x)
     if probe.is_random:
         return _Look(probe, RANDOM)
     if probe.hides_gradients:
@@ -134,7 +134,7 @@ def _outputs(problem: Problem) -> int:
 
 def _sample(setup: Setup, x: Any, reason: str) -> Prediction:
     """The prediction by sampling, with the reason."""
-    result = sampling.noise_sampling(setup.with_(samples=None, rate=None), x)
+    result = sampling.noise_sampling(setup.replace(samples=None, rate=None), x)
     note = f'"linear" cannot be used, so "{sampling.NOISE_SAMPLING}" was: {reason}.'
     return replace(result, method=sampling.NOISE_SAMPLING.name, notes=(note, *result.notes))
 
@@ -221,12 +221,12 @@ def _note_flat(problem: Problem, variance: Tensor) -> tuple[str, ...]:
         return ()
     flat = variance == 0
     if not has_values(flat):
-        note_doubt(flat)
+        flag_unreliable(flat)
         return ()
     rows = flat.any(1).nonzero()[:, 0]
     if not len(rows):
         return ()
-    spread = sampling.spread_of_rows(problem, rows)
+    spread = sampling.sampled_variance_of_rows(problem, rows)
     count = int((flat[rows] & (spread > 0)).any(1).sum())
     return (FLAT.format(count=count, total=problem.rows),) if count else ()
 

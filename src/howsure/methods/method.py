@@ -100,14 +100,14 @@ class Method:
         self.check(setup)
         if is_tracing():
             prediction = self.predict(setup, x)
-        elif setup._facts.get(DRAWS, True):  # or not known yet
+        elif setup._cache.get(DRAWS, True):  # or not known yet
             with random_state_kept():
                 prediction = self._checked(setup, x)
         else:
             prediction = self._checked(setup, x)
         notes = () if not setup.rules or self.has_rules else (UNUSED_RULES,)
         if setup.placement.kind == "existing" and not is_tracing():
-            notes += setup.once(_uncounted, x)
+            notes += setup.cached(_uncounted, x)
         return replace(prediction, notes=(*prediction.notes, *notes)) if notes else prediction
 
     def _checked(self, setup: Setup, x: Any) -> Prediction:
@@ -116,11 +116,11 @@ class Method:
             return self.predict(setup, x)
         numbers = torch.get_rng_state()
         prediction = self.predict(setup, x)
-        has_drawn = setup._facts.get(DRAWS, False) or not torch.equal(
+        has_drawn = setup._cache.get(DRAWS, False) or not torch.equal(
             numbers, torch.get_rng_state()
         )
         # Another thread may have drawn them.
-        if has_drawn and setup.once(probe_model, x).is_random:
+        if has_drawn and setup.cached(probe_model, x).is_random:
             raise ValueError(
                 f'The method "{self}" takes the model for a fixed function, but {RANDOM}. Use '
                 '`method="noise_sampling"`, which samples these as well, or switch them off.'
@@ -161,7 +161,7 @@ def _uncounted(setup: Setup, x: Any) -> tuple[str, ...]:
     return uncounted_dropout(setup.model, clone_tensors(x))
 
 
-def nothing_unsure(setup: Setup) -> str:
+def no_uncertainty_message(setup: Setup) -> str:
     """What to say about a setup without anything random, and what to do."""
     has_dropout = any(
         isinstance(module, AnyDropout)
@@ -178,10 +178,10 @@ def nothing_unsure(setup: Setup) -> str:
     )
 
 
-def note_on_nothing(setup: Setup, probe: Probe, sources: Sources) -> tuple[str, ...]:
+def note_without_uncertainty(setup: Setup, probe: Probe, sources: Sources) -> tuple[str, ...]:
     """A note if neither inputs nor units nor the model itself vary, and no constant is set."""
     varies = sources.all or probe.is_random or setup.rate is not None or setup.is_fitted
     varies = varies or isinstance(setup.output, Gaussian)
     if varies or is_tracing() or bool(torch.as_tensor(setup.residual_var).any()):
         return ()
-    return () if setup.placement.kind == "existing" else (nothing_unsure(setup),)
+    return () if setup.placement.kind == "existing" else (no_uncertainty_message(setup),)

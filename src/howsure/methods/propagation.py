@@ -28,7 +28,7 @@ from howsure.multipliers import Multiply, Site, at_rates, draw_uniforms, masks
 from howsure.operations import CallSites
 from howsure.prediction import Prediction
 from howsure.probe import nothing_to_vary
-from howsure.progress import keep_freed_memory
+from howsure.progress import warm_up_allocator
 from howsure.setup import Setup
 from howsure.trees import TensorTree, batch_size, clone_tensors, select_output
 
@@ -116,7 +116,7 @@ def sampled(
             "`samples` is 1, and one sample has no variance; use at least 2, or the method "
             '"adf" without dropout.'
         )
-    keep_freed_memory()
+    warm_up_allocator()
     sites = setup.sites(x)
     drawn = masks_of(setup, sites, x)
     sites = at_rates(sites, setup.rates(sites))
@@ -244,7 +244,7 @@ def sampled_adf(setup: Setup, x: Any) -> Prediction:
     variance is that of the propagated means, so it depends on the sensor's noise.
     """
     if setup.noise is None:
-        return mc_dropout(setup.with_(samples=setup.samples or SAMPLES), x)
+        return mc_dropout(setup.replace(samples=setup.samples or SAMPLES), x)
     if not has_active_sites(setup, x):
         return adf(setup, x)
     run = Pass(setup, x)

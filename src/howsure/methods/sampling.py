@@ -22,14 +22,14 @@ from howsure.estimators.variances import Variances, with_variances
 from howsure.isolation import own_random_numbers
 from howsure.methods.classified import certain, class_outputs, class_scores, with_temperature
 from howsure.methods.dense import with_model_var
-from howsure.methods.method import Method, note_on_nothing
+from howsure.methods.method import Method, note_without_uncertainty
 from howsure.methods.modelled import with_variance_model
 from howsure.noise.inputs import number_of
 from howsure.posterior.temperature import ClassScores, cool
 from howsure.prediction import Details, Prediction, class_dim
 from howsure.probe import RANDOM, notes_on, probe_model
 from howsure.problem import Layout, Probe, Problem
-from howsure.progress import keep_freed_memory
+from howsure.progress import warm_up_allocator
 from howsure.setup import Setup
 from howsure.trees import is_tracing
 
@@ -91,7 +91,7 @@ def replace_class_rows(
     prediction: Prediction, setup: Setup, x: Any, rows: Tensor, scores: ClassScores | None
 ) -> Prediction:
     """Class probabilities with those of samples for some rows, given as indices."""
-    probe = setup.once(probe_model, x)
+    probe = setup.cached(probe_model, x)
     chosen, places = _places(Problem(setup, x, probe), rows)
     temperature = None if scores is None else scores.temperature[chosen]
     problem = _problem_of_classes(setup, x, probe, temperature)
@@ -118,7 +118,7 @@ def replace_class_rows(
     return replace(prediction, **changes, error=error, logits=logits)
 
 
-def spread_of_rows(problem: Problem, rows: Tensor) -> Tensor:  # (rows, outputs)
+def sampled_variance_of_rows(problem: Problem, rows: Tensor) -> Tensor:  # (rows, outputs)
     """The variance of the outputs of some rows over a few further points."""
     chosen, places = _places(problem, rows)
     count = len(rows) if problem.may_choose_rows else problem.rows
@@ -200,7 +200,7 @@ def predict_by_sampling(
     setup: Setup, x: Any, scores: ClassScores | None = None, *, is_biased: bool = False
 ) -> Prediction:
     """The prediction; `is_biased` divides the variance by the number of samples, as the paper."""
-    probe = setup.once(_probe, x)
+    probe = setup.cached(_probe, x)
     if setup.task != "regression":
         temperature = None if scores is None else scores.temperature
         problem = _problem_of_classes(setup, x, probe, temperature)
@@ -231,9 +231,9 @@ def predict_by_sampling(
             f"{MOST_SAMPLES} samples; `std_error` says what they reached."
         )
     if not is_tracing():
-        notes += note_unchanged(problem, moments.are_still, samples)
+        notes += note_unchanged(problem, moments.are_constant, samples)
         notes += _note_rounding(problem)
-        notes += note_on_nothing(setup, probe, problem.sources)
+        notes += note_without_uncertainty(setup, probe, problem.sources)
     mean = plain if is_plain and plain is not None else moments.mean
     return _prediction(problem, moments, mean, tuple(notes), is_biased=is_biased)
 
@@ -249,7 +249,7 @@ def _problem_of_classes(setup: Setup, x: Any, probe: Probe, temperature: Tensor 
 
 def _probe(setup: Setup, x: Any) -> Probe:
     """How the model can be run; with samples, too, that are rows of one batch, if they may be."""
-    probe = setup.once(probe_model, x)
+    probe = setup.cached(probe_model, x)
     if probe.layout is not Layout.BATCHED or is_tracing():
         return probe
     problem = Problem(setup, x, probe)
@@ -388,7 +388,7 @@ def noise_sampling(setup: Setup, x: Any) -> Prediction:
 
     With what `fit` found about dense outputs, samples tell the sensor's part.
     """
-    keep_freed_memory()
+    warm_up_allocator()
     if setup.temperature_model is not None:  # All samples of an image have its temperature.
         if setup.noise is None and not setup.has_masks(x):
             return certain(setup, x)
@@ -396,7 +396,7 @@ def noise_sampling(setup: Setup, x: Any) -> Prediction:
         return with_temperature(predict_by_sampling(setup, x, scores), scores)
     if setup.variance_model is None:
         return predict_by_sampling(setup, x)
-    sensor = setup.with_(variance_model=None)
+    sensor = setup.replace(variance_model=None)
     sampled = None if setup.noise is None else predict_by_sampling(sensor, x)
     if not setup.variance_model.dense:
         return with_variance_model(setup, x, sampled)
@@ -422,14 +422,16 @@ def mc_dropout(setup: Setup, x: Any) -> Prediction:
     mean = 1/T sum f_t(x), model_var = 1/T sum (f_t(x) - mean)**2, data_var = residual_var, a
     constant.
     """
-    keep_freed_memory()
+    warm_up_allocator()
     rates = setup.rates(setup.sites(x))
     if setup.samples == 1:
         raise ValueError(
             "`samples` is 1, and one sample has no variance; use at least 2, or the method "
             '"adf" without dropout.'
         )
-    return predict_by_sampling(setup.with_(noise=None, rate=rates), x, is_biased=not setup.unbiased)
+    return predict_by_sampling(
+        setup.replace(noise=None, rate=rates), x, is_biased=not setup.unbiased
+    )
 
 
 MC_DROPOUT = Method(

@@ -75,7 +75,7 @@ def _saved(name: str, value: Any) -> Any:
     raise TypeError(
         f"`{name}={value!r}` cannot be saved, because a {type(value).__name__} is not plain data; "
         f"leave it out, and give it again after loading: `sure.setup = "
-        f"sure.setup.with_({name}=...)`."
+        f"sure.setup.replace({name}=...)`."
     )
 
 

@@ -38,7 +38,7 @@ from howsure.moments.value import (
 )
 from howsure.operations import CallSites
 from howsure.private_torch import OpOverload
-from howsure.progress import keep_freed_memory
+from howsure.progress import warm_up_allocator
 from howsure.trees import as_call, clone_tensors, has_values, is_tracing, map_leaves
 
 # The carrier.
@@ -505,7 +505,7 @@ def run(
 ) -> object:
     """The model's output, with carriers where it is random."""
     _refuse_train_mode(model)
-    keep_freed_memory()
+    warm_up_allocator()
     args, kwargs = as_call(x, model)
     if type(x) is tuple and not isinstance(noise_var, tuple | list) and noise_var is not None:
         raise TypeError(

@@ -150,7 +150,7 @@ def _predicted(
     setup = sure.setup
     noise = setup.noise if factor == 1 else scaled_noise(setup.noise, factor * factor)
     at_level = copy.copy(sure)
-    at_level.setup = setup.with_(noise=noise)
+    at_level.setup = setup.replace(noise=noise)
     # One stream of numbers for every level: what differs between levels is the noise's size.
     generator = torch.Generator().manual_seed(setup.seed)
     batches = []

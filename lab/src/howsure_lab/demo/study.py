@@ -125,7 +125,7 @@ def _told(sure: Uncertain, condition: Condition) -> Uncertain:
     told = Uncertain(
         sure.model, noise=condition.noise, prediction=setup.prediction, seed=setup.seed
     )
-    told.setup = told.setup.with_(variance_model=setup.variance_model)
+    told.setup = told.setup.replace(variance_model=setup.variance_model)
     return told
 
 
