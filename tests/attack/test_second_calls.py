@@ -1,6 +1,7 @@
 """Second attack, calls: batches, edited weights, settings, threads, and what a call says."""
 
 import copy
+import dataclasses
 import math
 import threading
 
@@ -350,7 +351,7 @@ def test_a_copy_is_on_its_own(copied, method):
     before = sure(x).std
     twin = copied(sure)
     assert torch.equal(twin(x).std, before)
-    twin.setup = twin.setup.with_(noise=0.04)
+    twin.setup = dataclasses.replace(twin.setup, noise=0.04)
     twin(x)
     assert torch.equal(sure(x).std, before)
 
