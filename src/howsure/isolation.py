@@ -168,7 +168,7 @@ class _Copier:
         ]
         if any(below) or self._may_write(module):
             self.written[id(module)] = module
-            if not _is_of_torch(module):  # It may write into the layers that it has.
+            if not is_of_torch(module):  # It may write into the layers that it has.
                 self.written.update((id(layer), layer) for layer in modules_of(module))
             return True
         return False
@@ -176,7 +176,7 @@ class _Copier:
     def _may_write(self, module: nn.Module) -> bool:
         if isinstance(module, torch.jit.ScriptModule):
             return False
-        if not _is_of_torch(module) or "forward" in module.__dict__:
+        if not is_of_torch(module) or "forward" in module.__dict__:
             return True
         if module._forward_pre_hooks or module._forward_hooks:  # as pruning has, which sets weights
             return True
@@ -195,7 +195,7 @@ class _Copier:
         self.copies[id(module)] = module, twin
         attributes = twin.__dict__
         attributes[ORIGINAL] = module
-        if _is_of_torch(module) and "forward" not in module.__dict__:
+        if is_of_torch(module) and "forward" not in module.__dict__:
             return self._layer(module, twin)
         for name, value in module.__dict__.items():
             if name == "_parameters":
@@ -337,7 +337,7 @@ def _slots_of(kind: type) -> list[str]:
     return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
-def _is_of_torch(module: nn.Module) -> bool:
+def is_of_torch(module: nn.Module) -> bool:
     """Whether it is a layer of torch's own, which writes nothing in eval mode."""
     return type(module).__module__.startswith("torch.")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
 
-from howsure.errors import HowsureWarning
+from howsure.errors import warn
 from howsure.fit.dense import fit_dense, is_dense, why_not_dense
 from howsure.fit.dropout import Fit, fit_dropout
 from howsure.fit.held_out import check_inputs, pairs_of, read_held_out
@@ -61,15 +60,13 @@ def fit_method(
     _check_request(setup, chosen, part, usual, options)
     held_out = read_held_out(setup, loader, options)
     if part == "dropout":
+        changed, fit = fit_dropout(setup.without_fit(), chosen, held_out, options)
         rows = sum(len(target) for _, target in held_out)
         if rows < _FEWEST_FOR_RATE:
-            warnings.warn(
+            warn(
                 f"There are {rows} held-out inputs; a dropout rate from fewer than "
-                f"{_FEWEST_FOR_RATE} is a guess.",
-                HowsureWarning,
-                stacklevel=3,
+                f"{_FEWEST_FOR_RATE} is a guess."
             )
-        changed, fit = fit_dropout(setup.without_fit(), chosen, held_out, options)
         return changed, replace(fit, notes=notes)
     if setup.task != "regression":
         return fit_temperature(setup, held_out, options, growth=part is not None and options.growth)

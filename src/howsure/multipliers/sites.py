@@ -15,7 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from howsure.isolation import ORIGINAL, isolated, modules_of, random_state, random_state_kept
+from howsure.isolation import (
+    ORIGINAL,
+    is_of_torch,
+    isolated,
+    modules_of,
+    random_state,
+    random_state_kept,
+)
 from howsure.multipliers.inner import INNER, inner_rate, is_packed, run_with_dropout
 from howsure.operations import (
     ACTIVATIONS,
@@ -479,7 +486,7 @@ def trace_training(model: Callable[..., object], x: object) -> Trace | None:
     """
     copy = isolated(unwrap_compiled(model))
     for module in modules_of(copy):
-        if ORIGINAL in module.__dict__:
+        if ORIGINAL in module.__dict__ and not is_of_torch(module):
             module.training = True
     try:
         return _trace(model, copy, clone_tensors(x))

@@ -57,12 +57,12 @@ def map_noises(
     """
     if isinstance(x, Tensor) and not isinstance(noise, Mapping):
         return function(as_noise(noise), x, name or "x")
+    record: Any = x
     is_record = dataclasses.is_dataclass(x) and not isinstance(x, type)
     if is_record and isinstance(noise, Mapping | None):
-        parts = {
-            field.name: getattr(x, field.name) for field in dataclasses.fields(x) if field.init
-        }
-        return dataclasses.replace(x, **map_noises(function, noise or {}, parts, name))
+        names = [field.name for field in dataclasses.fields(record) if field.init]
+        parts = {part: getattr(record, part) for part in names}
+        return dataclasses.replace(record, **map_noises(function, noise or {}, parts, name))
     if isinstance(x, Mapping) and isinstance(noise, Mapping | None):
         noises = noise or {}
         if unknown := [key for key in noises if key not in x]:
