@@ -803,12 +803,14 @@ def _watched(at: Derivatives, varying: int) -> Tensor:  # (rows, outputs, d)
 # says, and on how many of them.
 _SHORT, _LINES = 0.01, 6
 _OFF, _MOST_OFF = 1 / 6, 4
-# Sums of outputs that have a backward pass each: of two or three outputs, unless that were more.
+# Sums of outputs that have a backward pass each.
 _GROUPS = 8
 
 
 def _groups(outputs: int) -> Tensor:  # (outputs, groups)
-    """Few sums of outputs, with signs at random."""
+    """Few sums of many outputs, of two or three if that makes no more, with signs at random."""
+    if outputs <= _GROUPS:
+        return torch.eye(outputs)
     groups = min(_GROUPS, -(-2 * outputs // 5))
     signs = 2.0 * torch.randint(2, (outputs,), generator=torch.Generator().manual_seed(0)) - 1
     return signs[:, None] * F.one_hot(torch.arange(outputs) % groups, groups)

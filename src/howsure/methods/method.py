@@ -116,9 +116,8 @@ class Method:
             return self.predict(setup, x)
         numbers = torch.get_rng_state()
         prediction = self.predict(setup, x)
-        has_drawn = setup._cache.get(DRAWS, False) or not torch.equal(
-            numbers, torch.get_rng_state()
-        )
+        has_drawn = setup._cache.get(DRAWS, False) or "draws" in setup._cache  # in samples
+        has_drawn = has_drawn or not torch.equal(numbers, torch.get_rng_state())
         # Another thread may have drawn them.
         if has_drawn and setup.cached(probe_model, x).is_random:
             raise ValueError(
