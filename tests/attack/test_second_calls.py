@@ -252,7 +252,7 @@ WRONG = [
     ("residual_var", "x"), ("residual_var", torch.ones(7)), ("chunk", 0), ("chunk", -3),
     ("chunk", 1.5), ("chunk", "x"), ("shared_masks", "yes"), ("unbiased", 3),
     ("variance_dtype", "half"), ("variance_dtype", torch.int32), ("fallback", "guess"),
-    ("rules", 3), ("rules", {"tanh": 3}), ("uniforms", (torch.rand(3),)), ("uniforms", 3),
+    ("rules", 3), ("rules", {"tanh": 3}), ("uniforms", (torch.full((3,), 0.7),)), ("uniforms", 3),
 ]  # fmt: skip
 # Settings that a method has no use for, or that mean something after all.
 HARMLESS = {("seed", "-1"), ("seed", str(2**70))}
