@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 import howsure as hs
 from howsure.metrics import auroc, ece
-from howsure_lab.depth import CONDITIONS, labelled, trained_classes
+from howsure_lab.depth import CONDITIONS, labeled, trained_classes
 from howsure_lab.experiments.folder import write_json
 
 RESULTS = Path(__file__).parent / "results" / "dense_classes.json"
@@ -38,9 +38,9 @@ Row = dict[str, float]
 
 def fitted(net: torch.nn.Module, scenes: int, seed: int) -> dict[str, hs.Uncertain]:
     """The network with each way of fitting, on clear scenes that it has not seen."""
-    x, y = labelled(scenes, 5000 + seed)
+    x, y = labeled(scenes, 5000 + seed)
     held_out = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
-    known = labelled(300, seed)[0]
+    known = labeled(300, seed)[0]
     sures = {}
     for name, options in WAYS.items():
         sures[name] = sure = hs.Uncertain(net, method="noise_sampling", task="classification")
@@ -72,7 +72,7 @@ def study(scenes: int, seed: int) -> dict[str, dict[str, Row]]:
     scores: dict[str, dict[str, Row]] = {name: {} for name in WAYS}
     known: dict[str, Tensor | None] = {}
     for condition in CONDITIONS:
-        x, y = labelled(scenes, 9000 + seed, condition)
+        x, y = labeled(scenes, 9000 + seed, condition)
         for name, sure in sures.items():
             row, novelty = judged(sure, x, y)
             known.setdefault(name, novelty)

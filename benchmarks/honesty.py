@@ -256,7 +256,7 @@ def figures(rows: Rows) -> dict[str, Any]:
 
 
 def score(model: nn.Module, kind: Kind) -> float:
-    """How well a network has learnt its task: 1 less its loss over that of shuffled outputs."""
+    """How well a network has learned its task: 1 less its loss over that of shuffled outputs."""
     x, y = kind.test_data(1024)
     with torch.inference_mode():
         outputs = model(x)

@@ -10,7 +10,7 @@ published scores, with the settings of their papers:
   (Djurisic et al. 2023; Xu et al. 2024: percentile 85).
 - ViM: what the principal half of the features leaves, beside the energy (Wang et al. 2022).
 - Mahalanobis: to the nearest class mean, one covariance (Lee et al. 2018).
-- deep kNN: distance to the 10th neighbour among normalized features (Sun et al. 2022).
+- deep kNN: distance to the 10th neighbor among normalized features (Sun et al. 2022).
 
 AUROC, and the share of the unknown that passes where 95 % of the known inputs do (FPR95). Writes
 posthoc.json to `--out` and the table of docs/model.md.
@@ -48,7 +48,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "model.md"
 NETWORKS = {"ResNet-20": 20, "ResNet-32": 32}
 OURS = "howsure"
-NEIGHBOURS = 10
+NEIGHBORS = 10
 PRUNED, SCALED = 0.90, 0.85
 Score = Callable[[Tensor], Tensor]
 
@@ -104,8 +104,8 @@ def scores(net: CifarResNet, train: Tensor, labels: Tensor) -> dict[str, Score]:
 
     bank = F.normalize(known)
 
-    def neighbours(maps: Tensor) -> Tensor:
-        return torch.cdist(F.normalize(features(maps)), bank).kthvalue(NEIGHBOURS, 1).values
+    def neighbors(maps: Tensor) -> Tensor:
+        return torch.cdist(F.normalize(features(maps)), bank).kthvalue(NEIGHBORS, 1).values
 
     # Features about the point where all logits are 0.
     origin = -torch.linalg.pinv(net.linear.weight) @ net.linear.bias
@@ -125,7 +125,7 @@ def scores(net: CifarResNet, train: Tensor, labels: Tensor) -> dict[str, Score]:
         "SCALE": lambda maps: energy(shaped(maps, SCALED, prune=False)),
         "ViM": lambda maps: weight * residual(maps) + energy(maps),
         "Mahalanobis, with labels": mahalanobis,
-        "deep kNN": neighbours,
+        "deep kNN": neighbors,
     }
 
 

@@ -58,7 +58,7 @@ def images_of(data: Path, network: str, count: int) -> Tensor:
     if network == "DroNet":
         return _frames(data / "udacity/test_ch2_001/center", count)
     pixels = np.load(data / "cifar10/cifar10_subset.npz")["x_test"][:: 10_000 // count][:count]
-    return trained.normalised(pixels)
+    return trained.normalized(pixels)
 
 
 def _frames(folder: Path, count: int) -> Tensor:

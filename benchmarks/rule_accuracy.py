@@ -1,6 +1,6 @@
 """How true the approximate rules are: `python benchmarks/rule_accuracy.py`.
 
-Softmax, max pool, normalisation, attention and recurrent networks against sampling, beside the
+Softmax, max pool, normalization, attention and recurrent networks against sampling, beside the
 simpler rules that others use. One core, a few minutes, reproducible. Writes docs/accuracy.md and
 benchmarks/results/rule_accuracy.json; `--quick` takes a tenth of the draws and writes nothing.
 """
@@ -136,7 +136,7 @@ def pool_table(share):
     return table
 
 
-# Normalisation
+# Normalization
 
 
 def plain_scale(mean, var):
@@ -239,7 +239,7 @@ SECTIONS = {
         "given spread. Entries: median ratio of the std to the true std / rms log error. Nine "
         "elements with equal means are the hardest case.",
     ),
-    "Normalisation": (
+    "Normalization": (
         norm_table,
         "Rows of n elements of unit spread. Entries: median ratio of the std to the true std (rms "
         "log error). What matters is that the statistic by which the layer divides contains the "

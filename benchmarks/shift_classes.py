@@ -25,7 +25,7 @@ import howsure as hs
 from howsure_lab.demo.conditions import Roads
 from howsure_lab.digits.data import load_digits
 from howsure_lab.experiments.recognition.cifar import Cifar, read_cifar
-from howsure_lab.experiments.recognition.data import normalised
+from howsure_lab.experiments.recognition.data import normalized
 
 # Training images without labels; held-out images that tune, test images, and images of unknown
 # things, in each split.
@@ -62,7 +62,7 @@ def corrupted(x: Tensor) -> dict[str, Tensor]:
 
 
 def rotated(x: Tensor, angle: float) -> Tensor:
-    """The images turned about their centre."""
+    """The images turned about their center."""
     turn = [[math.cos(angle), -math.sin(angle), 0.0], [math.sin(angle), math.cos(angle), 0.0]]
     grid = F.affine_grid(torch.tensor(turn).expand(len(x), 2, 3), list(x.shape), False)
     return F.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
@@ -146,7 +146,7 @@ def cropped(images: Tensor, g: torch.Generator) -> Tensor:
 
 def prepared(x: Tensor) -> Tensor:
     """Values between 0 and 1 as the network wants them."""
-    return normalised(255 * x)
+    return normalized(255 * x)
 
 
 def fitted(net: nn.Module, held_out: Any, train: Tensor) -> dict[str, hs.Uncertain]:

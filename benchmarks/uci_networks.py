@@ -27,7 +27,7 @@ class Recipe:
     Attributes:
         dropout: Rate of dropout before every layer but the first.
         loss: "squares", or "likelihood" with a second output for the log variance.
-        steps: Steps of the optimiser.
+        steps: Steps of the optimizer.
         decay: Weight decay.
     """
 

@@ -17,7 +17,7 @@ FEWEST = 50
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """One split of a set, standardised by its training rows.
+    """One split of a set, standardized by its training rows.
 
     Attributes:
         name: The set.
@@ -59,12 +59,12 @@ def _table(data: DataSet, number: int, train: Tensor, test: Tensor) -> Table:
     seen = {tuple(row) for row in data.x[train].tolist()}
     held_out = held_out[[tuple(row) not in seen for row in data.x[held_out].tolist()]]
     x, y = data.x[train], data.y[train]
-    centre, scale = x.mean(0), x.std(0)
+    center, scale = x.mean(0), x.std(0)
     # A column without any spread stays as it is.
     scale = torch.where(scale > 0, scale, 1.0)
 
     def part(rows: Tensor) -> tuple[Tensor, Tensor]:
-        return (data.x[rows] - centre) / scale, (data.y[rows] - y.mean()) / y.std()
+        return (data.x[rows] - center) / scale, (data.y[rows] - y.mean()) / y.std()
 
     return Table(data.name, number, part(train), part(held_out), part(test))
 

@@ -18,7 +18,7 @@ import howsure as hs
 from howsure.calibrate import AffineVariance, Conformal, IsotonicQuantiles, VarianceScale
 from howsure.files import write_atomically
 
-# From the palette of Okabe and Ito; line styles and markers tell the curves apart without colour.
+# From the palette of Okabe and Ito; line styles and markers tell the curves apart without color.
 STYLES = {
     "as predicted": ("#000000", "-", "o"),
     "VarianceScale": ("#E69F00", "--", "s"),
@@ -67,12 +67,12 @@ def trained() -> nn.Module:
     """A small network, trained on clean readings."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
-    optimiser = torch.optim.Adam(net.parameters(), 5e-3)
+    optimizer = torch.optim.Adam(net.parameters(), 5e-3)
     x = torch.linspace(-2.5, 2.5, 400)[:, None]
     for _ in range(500):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (net(x) - truth(x)).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
     return net.eval()
 
 
@@ -109,9 +109,9 @@ def draw_reliability(ax: Axes, predictions: dict[str, hs.Prediction], y: Tensor)
     """Promised against observed coverage of central intervals."""
     ax.plot([0, 1], [0, 1], color="0.6", linewidth=1)
     for name, prediction in predictions.items():
-        colour, line, marker = STYLES[name]
+        color, line, marker = STYLES[name]
         observed = [covered(prediction, y, float(level)) for level in LEVELS]
-        ax.plot(LEVELS, observed, line, color=colour, marker=marker, markersize=4, label=name)
+        ax.plot(LEVELS, observed, line, color=color, marker=marker, markersize=4, label=name)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title="Reliability on new data")
     ax.set(xlabel="level of the interval", ylabel="share of targets inside")
     ax.legend(frameon=False, loc="upper left", fontsize=8.5)

@@ -19,7 +19,7 @@ import howsure as hs
 from howsure_lab.digits.data import held_out_digits, sense
 from howsure_lab.digits.model import DigitNet, load_trained
 
-# From the palette of Okabe and Ito, which readers with any colour vision can tell apart.
+# From the palette of Okabe and Ito, which readers with any color vision can tell apart.
 BLUE, VERMILLION, GRAY = "#0072B2", "#D55E00", "#8c8c8c"
 PICTURE = Path(__file__).parent / "img" / "concepts.png"
 MEAN, STD = 0.5, 0.8

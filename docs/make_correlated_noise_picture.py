@@ -16,8 +16,8 @@ import howsure as hs
 
 OUT = Path(__file__).parent / "img" / "correlated_noise.png"
 STD, SIDE, DRAWS = 0.1, 32, 4000
-# Colours that people who see few of them can tell apart.
-COLOURS = ("#0072B2", "#D55E00")
+# Colors that people who see few of them can tell apart.
+COLORS = ("#0072B2", "#D55E00")
 
 NOISES = {
     "independent": hs.noise.std(STD),
@@ -66,9 +66,9 @@ def main() -> None:
         stds.append((float(found.std), sampled_std(net, x, noise)))
     bars = figure.add_subplot(grid[1, :])
     places = torch.arange(len(NOISES)).float()
-    for shift, colour, which in zip((-0.2, 0.2), COLOURS, (0, 1), strict=True):
+    for shift, color, which in zip((-0.2, 0.2), COLORS, (0, 1), strict=True):
         label = ("gradients", f"Monte Carlo, {DRAWS:,} draws")[which]
-        bars.bar(places + shift, [each[which] for each in stds], 0.36, color=colour, label=label)
+        bars.bar(places + shift, [each[which] for each in stds], 0.36, color=color, label=label)
     bars.set_xticks(places.tolist(), list(NOISES))
     bars.set_xlim(-0.55, len(NOISES) - 0.45)
     bars.set_ylabel("std of the output")

@@ -16,7 +16,7 @@ from torch import Tensor
 from howsure.estimators.designs import EVEN, ODD, RHO
 
 OUT = Path(__file__).parent / "img" / "gradients_identity.png"
-# Rectifiers relu(z + t), and colours that people who see few of them can tell apart.
+# Rectifiers relu(z + t), and colors that people who see few of them can tell apart.
 SHIFTS = {-1.0: "#D55E00", 0.0: "#0072B2", 1.0: "#009E73"}
 STEPS = 20001
 
@@ -59,17 +59,17 @@ def main() -> None:
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    for shift, colour in SHIFTS.items():
+    for shift, color in SHIFTS.items():
         correlations, h = curve(shift)
         shown = correlations >= 0
         x, y = correlations[shown], h[shown]
         area, found = float(torch.trapezoid(y, x)), variance_of_block(correlations, h)
         argument = f"z {shift:+g}" if shift else "z"
         label = f"relu({argument}): area {area:.4f}, blocks of four {found:.4f}"
-        axes.plot(x, y, color=colour, label=label)
-        axes.fill_between(x, y, color=colour, alpha=0.12)
+        axes.plot(x, y, color=color, label=label)
+        axes.fill_between(x, y, color=color, alpha=0.12)
         for node in (RHO, 1.0):
-            axes.plot(node, at(node, correlations, h), "o", color=colour, ms=6, clip_on=False)
+            axes.plot(node, at(node, correlations, h), "o", color=color, ms=6, clip_on=False)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.1)
     axes.set_xlabel("correlation ρ of the two points")

@@ -30,11 +30,11 @@ METHODS = ("gradients", "sampled_adf", "adf")
 
 def trained(model: nn.Module, x: Tensor, y: Tensor, *, steps: int = 1500) -> nn.Module:
     """The model after plain least squares; it knows nothing of noise or of howsure."""
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.mse_loss(model(x), y).backward()
-        optimiser.step()
+        optimizer.step()
     return model.eval().requires_grad_(False)
 
 

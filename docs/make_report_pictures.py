@@ -27,7 +27,7 @@ from howsure_lab.digits.model import load_trained
 
 PICTURES = Path(__file__).parent / "img"
 NOISE_STD = 0.15
-COLOURS = 128  # of the palette: a page of text and lines needs no more
+COLORS = 128  # of the palette: a page of text and lines needs no more
 
 
 def main() -> int:
@@ -68,7 +68,7 @@ def draw(page: Path, name: str, width: int, height: int) -> None:
         command = [browser, *options, size, out, page.resolve().as_uri()]
         subprocess.run(command, check=True, capture_output=True)
         buffer = io.BytesIO()
-        Image.open(shot).convert("RGB").quantize(COLOURS).save(buffer, "PNG", optimize=True)
+        Image.open(shot).convert("RGB").quantize(COLORS).save(buffer, "PNG", optimize=True)
     write_atomically(PICTURES / f"{name}.png", lambda file: file.write(buffer.getvalue()))
 
 

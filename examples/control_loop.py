@@ -78,7 +78,7 @@ def correctors() -> dict[str, Corrector]:
     noise = torch.from_numpy(NOISE_STD).float().square()
     wrapped = {
         "one pass, sensor noise (adf)": hs.Uncertain(networks[0], noise, "adf"),
-        "one pass, linearised (linear)": hs.Uncertain(networks[0], noise, "linear"),
+        "one pass, linearized (linear)": hs.Uncertain(networks[0], noise, "linear"),
         "five networks (ensemble)": hs.Uncertain(networks, method="ensemble"),
         "the paper, 20 samples (sampled_adf)": hs.Uncertain(
             networks[0], noise, "sampled_adf", rate=0.005, chunk=20
@@ -138,14 +138,14 @@ def fly(correct: Corrector, steps: int) -> Flown:
 
 def draw(found: dict[str, np.ndarray], path: Path) -> None:
     """The histograms, one above the other."""
-    from howsure_lab.experiments.figures import COLOURS, new_figure
+    from howsure_lab.experiments.figures import COLORS, new_figure
 
     figure, axes = new_figure(len(found), 1, width=7, height=1.6 * len(found))
     largest = max(10.0, *(float(np.quantile(each, 0.995)) for each in found.values()))
     for index, (name, latencies) in enumerate(found.items()):
         ax = axes[index, 0]
-        ax.hist(latencies.clip(0, largest), np.linspace(0, largest, 120), color=COLOURS[4])
-        ax.axvline(1e3 * DT, color=COLOURS[5], linestyle="--")
+        ax.hist(latencies.clip(0, largest), np.linspace(0, largest, 120), color=COLORS[4])
+        ax.axvline(1e3 * DT, color=COLORS[5], linestyle="--")
         ax.set(xlim=(0, largest), ylabel="steps", yscale="log")
         ax.set_title(name, fontsize=9, loc="left")
     axes[-1, 0].set_xlabel("latency of correction and control, ms; dashed: the deadline")

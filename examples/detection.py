@@ -23,7 +23,7 @@ from howsure.files import write_atomically
 
 SIDE, STRIDE, OBJECTS = 64, 4, 3
 NOISE = hs.noise.std(0.06)
-CENTRES = STRIDE * (torch.arange(SIDE // STRIDE) + 0.5)
+CENTERS = STRIDE * (torch.arange(SIDE // STRIDE) + 0.5)
 SHARP, BLURRED = 0.5, 4.0  # pixels
 
 
@@ -67,7 +67,7 @@ class Detector(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         logit, sides = self.layers(image).split([1, 4], 1)
-        x, y = CENTRES.expand(1, 16, 16), CENTRES[:, None].expand(1, 16, 16)
+        x, y = CENTERS.expand(1, 16, 16), CENTERS[:, None].expand(1, 16, 16)
         reach = 10 + 4 * sides
         corners = torch.cat([x, y, x, y]) + reach * torch.tensor([-1, -1, 1, 1]).view(4, 1, 1)
         return torch.cat([logit, corners], 1)
@@ -82,22 +82,22 @@ def read(output: Tensor) -> tuple[Tensor, Tensor]:
 def trained(steps: int) -> Detector:
     torch.manual_seed(0)
     detector, g = Detector(), torch.Generator().manual_seed(1)
-    optimiser = torch.optim.Adam(detector.parameters(), 3e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-2, total_steps=steps)
+    optimizer = torch.optim.Adam(detector.parameters(), 3e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps)
     for step in range(steps):
         image, boxes, _ = scenes(16, 100 + step)
         found = detector(NOISE.sample(image, g))
         middle = (boxes[..., :2] + boxes[..., 2:]) / 2  # (batch, objects, 2)
-        away = (CENTRES - middle[..., None]).abs()  # (batch, objects, 2, 16)
+        away = (CENTERS - middle[..., None]).abs()  # (batch, objects, 2, 16)
         far = torch.maximum(away[:, :, 1, :, None], away[:, :, 0, None, :])
         nearest, owner = far.min(1)  # (batch, 16, 16)
         target = boxes.gather(1, owner.flatten(1)[..., None].expand(-1, -1, 4))
         error = (found[:, 1:].flatten(2).mT - target).abs().mean(2).view_as(nearest)
         near = (nearest < 1.5 * STRIDE).float()
         loss = F.binary_cross_entropy_with_logits(found[:, 0], (nearest < 0.6 * STRIDE).float())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (20 * loss + (near * error).sum() / near.sum()).backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     return detector.eval().requires_grad_(False)
 

@@ -29,18 +29,18 @@ PIXELS = 64
 BRIGHT, DARK = 0.05, 0.20  # std of the camera's noise; the lamp's brightness is 1
 DT = 0.02  # s between frames
 PUSH = 40.0  # std of the vehicle's acceleration, pixels / s**2
-# Position (from the centre) and velocity after a frame: a soft spring, a little friction, a push.
+# Position (from the center) and velocity after a frame: a soft spring, a little friction, a push.
 MOVE = np.array([[1 - 2 * DT**2, 0.995 * DT], [-2 * DT, 0.995]])
 PUSHED = PUSH * np.array([DT**2, DT])
-CENTRE, SCALE = 32.0, 16.0  # the network's 0 and 1, in pixels
-START = np.diag([1.0, 100.0])  # how far from the centre, and how fast, a run may begin
+CENTER, SCALE = 32.0, 16.0  # the network's 0 and 1, in pixels
+START = np.diag([1.0, 100.0])  # how far from the center, and how fast, a run may begin
 TUNING, TESTS = 5, 50  # runs
 
 
 class Run(NamedTuple):
     """A flight: true states, frames, and the std of the camera's noise in each."""
 
-    states: np.ndarray  # (n, 2), position from the centre and velocity
+    states: np.ndarray  # (n, 2), position from the center and velocity
     frames: Tensor  # (n, 64)
     noise_std: Tensor  # (n,)
 
@@ -71,7 +71,7 @@ def flown(seed: int, frames: int = 600) -> Run:
     states = np.array(path)
     dark = (torch.arange(frames) // (frames // 3)) == 1
     noise_std = torch.where(dark, DARK, BRIGHT)
-    position = torch.tensor(CENTRE + states[:, 0], dtype=torch.float32)
+    position = torch.tensor(CENTER + states[:, 0], dtype=torch.float32)
     return Run(states, photograph(position, noise_std, generator), noise_std)
 
 
@@ -82,16 +82,16 @@ def trained(steps: int = 3000) -> nn.Module:
         nn.Linear(PIXELS, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1)
     )
     generator = torch.Generator().manual_seed(1)
-    optimiser = torch.optim.AdamW(model.parameters(), 3e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps)
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
     for _ in range(steps):
         position = 4 + 56 * torch.rand(128, generator=generator)
         noise_std = BRIGHT + (DARK - BRIGHT) * torch.rand(128, generator=generator)
         found = model(photograph(position, noise_std, generator))[:, 0]
-        loss = (found - (position - CENTRE) / SCALE).square().mean()
-        optimiser.zero_grad()
+        loss = (found - (position - CENTER) / SCALE).square().mean()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     return model.eval().requires_grad_(False)
 
@@ -109,7 +109,7 @@ def calibrated(model: nn.Module, runs: list[Run]) -> hs.calibrate.AffineVariance
 
 
 def measured(prediction: hs.Prediction, runs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions from the centre in pixels and their variances, each (runs, steps)."""
+    """Positions from the center in pixels and their variances, each (runs, steps)."""
     mean, var = SCALE * prediction.mean, SCALE**2 * prediction.total_var
     return mean.double().numpy().reshape(runs, -1), var.double().numpy().reshape(runs, -1)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import howsure as hs
 from howsure.prediction import entropy
-from howsure_lab.depth import NOISE_STD, labelled, trained_classes
+from howsure_lab.depth import NOISE_STD, labeled, trained_classes
 from howsure_lab.maps import GRAY, draw_maps
 
 BATCH = 10
@@ -26,14 +26,14 @@ def main() -> None:
     options = parser.parse_args()
 
     net = trained_classes(steps=20 if options.quick else 150, count=300)
-    x, y = labelled(60, 5000)
+    x, y = labeled(60, 5000)
     held_out = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
     sure = hs.Uncertain(net, hs.noise.std(NOISE_STD), task="classification", samples=20)
-    print(sure.fit(held_out, train_inputs=labelled(100, 0)[0], show_progress=False))
+    print(sure.fit(held_out, train_inputs=labeled(100, 0)[0], show_progress=False))
 
     rows = {}
     for name in ("clear", "fog", "night"):
-        x, y = labelled(6, 9000, name)
+        x, y = labeled(6, 9000, name)
         p = sure(x)
         assert p.temperature is not None and p.joint_novelty is not None
         plain = net(x).softmax(1)

@@ -42,19 +42,19 @@ def train(digits: Digits, recipe: Recipe) -> DigitNet:
     torch.manual_seed(recipe.seed)
     model = DigitNet().train()
     steps = recipe.epochs * (len(digits.labels) // recipe.batch_size)
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         model.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, recipe.learning_rate, total_steps=steps
+        optimizer, recipe.learning_rate, total_steps=steps
     )
     for _ in trange(recipe.epochs, desc="Training", unit="epoch"):
         order = torch.randperm(len(digits.labels))
         for batch in order.split(recipe.batch_size):
             loss = F.cross_entropy(model(digits.images[batch]), digits.labels[batch])
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             schedule.step()
     return model.eval()
 

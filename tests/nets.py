@@ -16,7 +16,7 @@ class FunctionalResNet(nn.Module):
         self.first_norm = nn.BatchNorm2d(16)
         self.second = nn.Conv2d(16, 16, 3, padding=1)
         self.head = nn.Linear(16, classes)
-        randomise_statistics(self)
+        randomize_statistics(self)
 
     def forward(self, x):
         x = F.relu(self.norm(self.stem(x)), inplace=True)
@@ -45,7 +45,7 @@ class TwoSensors(nn.Module):
         return {"pose": tuple(head(hidden) for head in self.heads), "time": motion.shape[0]}
 
 
-def randomise_statistics(model):
+def randomize_statistics(model):
     """Batch norms as after training: statistics far from 0 and 1."""
     generator = torch.Generator().manual_seed(1)
     for module in model.modules():

@@ -36,12 +36,12 @@ def test_rank_correlation_agrees_with_scipy():
     assert float(spearman(torch.ones(1, 4), torch.arange(4.0)[None])) == 0
 
 
-@pytest.mark.parametrize("centre", [0.0, 0.1, -0.5])
-def test_the_noise_of_the_truth_is_taken_out_of_the_log_error(centre):
+@pytest.mark.parametrize("center", [0.0, 0.1, -0.5])
+def test_the_noise_of_the_truth_is_taken_out_of_the_log_error(center):
     def draw(mean, std):
         return mean + std * torch.randn(1, 100_000, dtype=torch.float64)
 
-    values = draw(centre, 0.05)
+    values = draw(center, 0.05)
     exact, noise = float(values.abs().mean()), torch.tensor([0.08**2])
     assert float(mean_size(values, 0 * noise)) == pytest.approx(exact)
     assert float(mean_size(values + draw(0, 0.08), noise)) == pytest.approx(exact, rel=0.02)

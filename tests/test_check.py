@@ -26,7 +26,7 @@ def test_missing_operations_come_first_with_the_remedy():
     assert not result.ok
     assert [row.fidelity for row in result.rows[:2]] == ["missing", "missing"]
     text = str(result)
-    assert "torch.special.i0" in text and 'fallback="linearise"' in text
+    assert "torch.special.i0" in text and 'fallback="linearize"' in text
     assert "torch.nn.functional.max_pool2d` is the weakest rule" in text
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import howsure as hs
 from howsure.fit import TemperatureFit
-from howsure.fit import labelled as labels_of_fit
+from howsure.fit import labeled as labels_of_fit
 from howsure.methods.classified import class_scores
 
 SIDE = 8
@@ -18,8 +18,8 @@ def scenes(count, seed, shift=0.0):
     """Images whose pixels tell their class but for noise; (count, 2, 8, 8) and labels."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(3, (count, SIDE, SIDE), generator=generator)
-    centres = torch.tensor([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]])
-    clean = centres[labels].movedim(3, 1)
+    centers = torch.tensor([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]])
+    clean = centers[labels].movedim(3, 1)
     return clean + torch.randn(clean.shape, generator=generator) + shift, labels
 
 
@@ -34,12 +34,12 @@ def net():
         nn.ReLU(),
         nn.Conv2d(16, 3, 1),
     )
-    optimiser = torch.optim.Adam(model.parameters(), 0.02)
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
     x, y = scenes(6, 0)
     for _ in range(200):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
-        optimiser.step()
+        optimizer.step()
     return model.eval().requires_grad_(False)
 
 
@@ -64,7 +64,7 @@ def nll(probabilities, labels):
     return float(F.nll_loss(probabilities.clamp(min=1e-12).log(), labels))
 
 
-def test_the_constant_is_that_of_an_independent_optimiser(net):
+def test_the_constant_is_that_of_an_independent_optimizer(net):
     x, y = scenes(60, 1)
     fit = fitted(net, model_part=None)[1]
     logits = net(x).double()
@@ -182,4 +182,4 @@ def test_the_gate_and_the_words(sure):
     gate = hs.Gate.on_novelty(sure.setup.temperature_model)
     assert not bool(gate(sure(scenes(4, 8, shift=6.0)[0]).joint_novelty).any())
     assert "times the log Mahalanobis distance" in sure.describe()
-    assert "neighbours" not in sure.describe()
+    assert "neighbors" not in sure.describe()

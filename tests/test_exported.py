@@ -49,7 +49,7 @@ class UNet(nn.Module):
         return torch.sigmoid(self.out(torch.cat([skip, y], 1)))
 
 
-class Normalised(nn.Module):
+class Normalized(nn.Module):
     """Group, instance and RMS norm, and a depthwise convolution."""
 
     def __init__(self):
@@ -111,7 +111,7 @@ def _encoder(**options):
 NETS = {
     "residual": (Residual, IMAGE),
     "unet": (UNet, IMAGE),
-    "normalised": (Normalised, IMAGE),
+    "normalized": (Normalized, IMAGE),
     "vision transformer": (VisionTransformer, IMAGE),
     "encoder": (_encoder, TOKENS),
     "encoder, norm first": (lambda: _encoder(norm_first=True, activation="gelu"), TOKENS),

@@ -176,7 +176,7 @@ def test_settings_come_back(sure, net, tmp_path):
     assert torch.equal(hs.Uncertain.load(tmp_path / "sure.pt", net)(x).total_var, sure(x).total_var)
 
 
-def test_labelled_rows_in_every_form(net):
+def test_labeled_rows_in_every_form(net):
     x, y = table(150, 0)
     forms = [
         (x, y),

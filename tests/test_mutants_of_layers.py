@@ -1,4 +1,4 @@
-"""Wrong formulas for attention, normalisation, products and gathers, which the laws must reject."""
+"""Wrong formulas for attention, normalization, products and gathers, which the laws must reject."""
 
 import math
 from dataclasses import replace

@@ -90,7 +90,7 @@ class Written(nn.Module):
 def test_what_cannot_be_kept_is_not(kind):
     torch.manual_seed(0)
     net, x = kind().eval(), torch.randn(3, 6)
-    options = {"rate": 0.2, "samples": 6, "method": "sampled_adf", "fallback": "linearise"}
+    options = {"rate": 0.2, "samples": 6, "method": "sampled_adf", "fallback": "linearize"}
     whole, parts = (hs.Uncertain(net, 0.05, chunk=chunk, **options)(x) for chunk in (6, 1))
     torch.testing.assert_close(parts.mean, whole.mean)
     torch.testing.assert_close(parts.data_var, whole.data_var)
@@ -117,7 +117,7 @@ def test_a_rule_that_refuses_once_is_asked_again():
 
     torch.manual_seed(0)
     net, x = Net().eval(), -1 - torch.rand(20, 6)  # more elements than directions
-    options = {"rate": 0.2, "samples": 6, "method": "sampled_adf", "fallback": "linearise"}
+    options = {"rate": 0.2, "samples": 6, "method": "sampled_adf", "fallback": "linearize"}
     found = []
     for chunk in (6, 1):
         sure = hs.Uncertain(net, 0.05, chunk=chunk, **options)

@@ -83,7 +83,7 @@ def test_lists_named_tuples_and_dicts_as_one_argument():
     torch.testing.assert_close(wrapped.var, torch.full((2,), 0.9))
 
 
-def test_same_object_is_recognised():
+def test_same_object_is_recognized():
     x, var = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 0.3])
     torch.testing.assert_close(hs.propagate(lambda t: t + t, x, var).var, 4 * var)
     torch.testing.assert_close(hs.propagate(lambda t: t - t, x, var).var, 0 * var)

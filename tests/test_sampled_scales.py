@@ -61,7 +61,7 @@ def test_constants_and_inputs_without_noise_have_no_note(method):
 
 @pytest.mark.parametrize("method", ["noise_sampling", "auto"])
 def test_noise_that_is_lost_in_the_rounding_of_its_inputs_has_a_note(method):
-    net, east = nn.Linear(1, 1).eval(), torch.tensor([[500_000.0], [6_000_000.0]])  # metres
+    net, east = nn.Linear(1, 1).eval(), torch.tensor([[500_000.0], [6_000_000.0]])  # meters
     p = hs.Uncertain(net, hs.noise.std(0.1), method)(east)
     assert any("rounding of the inputs in float32" in note for note in p.notes)
     exact = hs.Uncertain(net.double(), hs.noise.std(0.1), method)(east.double())

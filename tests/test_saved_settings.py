@@ -35,7 +35,7 @@ OTHER = {
     "shared_masks": False,
     "unbiased": True,
     "variance_dtype": torch.bfloat16,
-    "fallback": "linearise",
+    "fallback": "linearize",
     "variance_model": VarianceModel(
         Posterior(torch.eye(3), torch.ones(1), 60, 3),
         Distances((LayerGaussian("0", torch.rand(2), torch.eye(2)),), "2", torch.rand(7, 4), 9),
@@ -155,13 +155,13 @@ def test_settings_of_another_version_are_refused():
     "method", ["gradients", "sampled_adf", "mc_dropout", "noise_sampling", "adf"]
 )
 def test_the_same_seed_gives_the_same_after_loading(method, tmp_path):
-    options = {"samples": 4, "chunk": 3, "seed": 5, "fallback": "linearise", "shared_masks": False}
+    options = {"samples": 4, "chunk": 3, "seed": 5, "fallback": "linearize", "shared_masks": False}
     rate = None if method == "noise_sampling" else 0.2
     model, x = perceptron(), torch.rand(4, 3)
     sure = hs.Uncertain(model, 0.01, method, rate=rate, **options)
     sure.save(tmp_path / "settings.pt")
     again = hs.Uncertain.load(tmp_path / "settings.pt", model)
-    assert again.setup.chunk == 3 and again.setup.fallback == "linearise"
+    assert again.setup.chunk == 3 and again.setup.fallback == "linearize"
     one, two = sure(x), again(x)
     assert torch.equal(one.mean, two.mean) and torch.equal(one.total_var, two.total_var)
 

@@ -30,11 +30,11 @@ def trained():
     net = Residual()
     x = torch.randn(450, 4)
     y = (torch.sin(2 * x[:, :1]) * x[:, 1:2] + 0.3 * x[:, 2:3]) + 0.05 * torch.randn(450, 1)
-    optimiser = torch.optim.Adam(net.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
     for _ in range(60):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (net(x[:300]) - y[:300]).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
     return net.eval(), x[300:], y[300:]
 
 

@@ -24,11 +24,11 @@ def trained():
     x = torch.rand(300, 2, generator=generator) * 4 - 2
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1))
-    optimiser = torch.optim.Adam(net.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
     for _ in range(200):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (net(x) - truth(x)).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
     return net.eval(), x
 
 
@@ -43,7 +43,7 @@ def held_out():
 RATES = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
 
 
-def test_fit_finds_the_rate_that_minimises_the_nll(trained, held_out):
+def test_fit_finds_the_rate_that_minimizes_the_nll(trained, held_out):
     net, _ = trained
     sure = hs.Uncertain(net, noise=hs.noise.std(0.1), method="sampled_adf")
     fit = sure.fit(DataLoader(held_out, 60), rates=RATES, show_progress=False)

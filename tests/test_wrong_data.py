@@ -64,7 +64,7 @@ def test_training_inputs_may_be_arrays_in_double_precision(form):
     torch.testing.assert_close(sure(x).std, same(x).std)
 
 
-def test_labelled_training_rows_may_be_arrays_in_double_precision():
+def test_labeled_training_rows_may_be_arrays_in_double_precision():
     model = network()
     x, y = held_out(model, 300)
     train = x[:200].double().numpy(), y[:200].double().numpy()

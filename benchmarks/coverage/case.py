@@ -42,7 +42,7 @@ class Case:
         torch.manual_seed(seed)
         made = self.build()
         made.model.eval()
-        randomise_constants(made.model)
+        randomize_constants(made.model)
         fit_batch_norms(made.model, made.x)
         return made
 
@@ -54,7 +54,7 @@ def call(model: Callable[..., Any], x: Any) -> Any:
     return model(*x) if isinstance(x, tuple) else model(x)
 
 
-def randomise_constants(model: nn.Module, scale: float = 0.2) -> None:
+def randomize_constants(model: nn.Module, scale: float = 0.2) -> None:
     """Adds random numbers to constant parameters: scales of 1 or 1e-6, zero biases.
 
     Many architectures start with branches multiplied by 0 or 1e-6; an error in such a branch would

@@ -11,7 +11,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 
 class TemporalBlock(nn.Module):
-    """Two causal convolutions, weight-normalised, chopped to the input's length."""
+    """Two causal convolutions, weight-normalized, chopped to the input's length."""
 
     def __init__(self, inputs: int, outputs: int, dilation: int) -> None:
         super().__init__()

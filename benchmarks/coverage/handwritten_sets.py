@@ -43,7 +43,7 @@ class PointNet(nn.Module):
 
 
 class GraphConv(nn.Module):
-    """Three rounds of messages over the symmetrically normalised adjacency, then a mean."""
+    """Three rounds of messages over the symmetrically normalized adjacency, then a mean."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()

@@ -33,13 +33,13 @@ def vit(data: Path, epochs: int = 12) -> nn.Module:
     def train() -> dict[str, Tensor]:
         with np.load(data / "cifar10/cifar10_subset.npz") as found:
             pixels, classes = found["x_train"], found["y_train"]
-        x, y = normalised(pixels), torch.from_numpy(classes).long().flatten()
+        x, y = normalized(pixels), torch.from_numpy(classes).long().flatten()
         return trained(model, x, y, F.cross_entropy, epochs, change=_shifted)
 
     return _with(model, cached(f"ViT, CIFAR, {epochs} epochs", train))
 
 
-def normalised(pixels: np.ndarray) -> Tensor:
+def normalized(pixels: np.ndarray) -> Tensor:
     """Images of bytes as the networks for CIFAR take them."""
     x = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
     mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in (cifar_resnet.MEAN, cifar_resnet.STD))
@@ -149,14 +149,14 @@ def trained(
     change: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> dict[str, Tensor]:
     """The weights after some epochs of AdamW with one cycle of its rate."""
-    optimiser = torch.optim.AdamW(model.parameters(), weight_decay=0.05)
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.05)
     steps = epochs * -(-len(x) // _BATCH)
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=steps)
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
     for _ in range(epochs):
         for rows in torch.randperm(len(x)).split(_BATCH):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss(model(change(x[rows])), y[rows]).backward()
-            optimiser.step()
+            optimizer.step()
             rate.step()
     return model.state_dict()
 

@@ -161,10 +161,10 @@ def truth(case: Case, model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
     for _ in range(2):
         total = square = torch.zeros(())
         with torch.no_grad():
-            centre = flat(picked(call(model, case, x)), rows)
+            center = flat(picked(call(model, case, x)), rows)
             for _ in range(case.samples // 2):
                 noisy = with_noise(inputs.tensors, case.noise_std, generator)
-                moved = flat(picked(call(model, case, inputs.unflatten(noisy))), rows) - centre
+                moved = flat(picked(call(model, case, inputs.unflatten(noisy))), rows) - center
                 total, square = total + moved, square + moved.square()
         count = case.samples // 2
         var = (square - total.square() / count) / (count - 1)

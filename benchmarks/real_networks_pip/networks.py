@@ -69,7 +69,7 @@ def _crepe() -> nn.Module:
 
 
 def _crepe_frames() -> Tensor:
-    """Frames of 1,024 samples, standardised as CREPE asks for."""
+    """Frames of 1,024 samples, standardized as CREPE asks for."""
     frames = voices(1024, 2)
     return (frames - frames.mean(1, keepdim=True)) / frames.std(1, keepdim=True)
 

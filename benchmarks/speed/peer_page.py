@@ -37,7 +37,7 @@ _ABOUT = {
     "weights": (
         "What the weights leave open",
         "One trained perceptron. howsure's posterior over masks and `laplace-torch`'s over weights "
-        "(linearised, prior tuned by the marginal likelihood) get the same 500 held-out rows: "
+        "(linearized, prior tuned by the marginal likelihood) get the same 500 held-out rows: "
         "howsure in `fit`, the peer for a residual variance and a factor. *NLL* (without "
         "1/2 log 2 pi) and *coverage* of the 95 % intervals are those of 1,000 other rows. *Error* "
         "is that of the peer's std against 2,000 networks drawn from its own posterior; "

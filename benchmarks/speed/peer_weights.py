@@ -52,7 +52,7 @@ def ours(model: nn.Module) -> Std:
 
 
 class Theirs:
-    """The peer's linearised predictive."""
+    """The peer's linearized predictive."""
 
     def __init__(self, model: nn.Module, way: str) -> None:
         declare_operators()

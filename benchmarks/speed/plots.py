@@ -7,17 +7,17 @@ from typing import Any
 
 from speed import store
 
-# Colours that people who see few of them can tell apart (Okabe & Ito).
-_COLOURS = ("#0072B2", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#7F7F7F")
-# The same method has the same colour in every picture; the first of these that is in its name.
-_COLOUR_OF = {
-    "gradients": _COLOURS[0],
-    "Monte Carlo": _COLOURS[1],
-    "linear": _COLOURS[2],
-    "chunk": _COLOURS[5],
-    "sampled": _COLOURS[3],
-    "T = 20": _COLOURS[3],
-    "ADF": _COLOURS[4],
+# Colors that people who see few of them can tell apart (Okabe & Ito).
+_COLORS = ("#0072B2", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#7F7F7F")
+# The same method has the same color in every picture; the first of these that is in its name.
+_COLOR_OF = {
+    "gradients": _COLORS[0],
+    "Monte Carlo": _COLORS[1],
+    "linear": _COLORS[2],
+    "chunk": _COLORS[5],
+    "sampled": _COLORS[3],
+    "T = 20": _COLORS[3],
+    "ADF": _COLORS[4],
 }
 
 # Errors below that of Monte Carlo cannot be told from 0.
@@ -72,7 +72,7 @@ def _curves(axes: Any, case: dict[str, Any], own: dict[str, Any]) -> None:
         costs = [time / case["plain_seconds"] for time in case["seconds"][method]]
         percent = [100 * max(error, _LEAST_ERROR) for error in errors]
         style = "o-" if len(costs) > 1 else "D"
-        axes.plot(costs, percent, style, color=_COLOUR_OF[method], ms=5, label=method)
+        axes.plot(costs, percent, style, color=_COLOR_OF[method], ms=5, label=method)
         if method == "gradients":
             for count, x, y in zip(case["settings"][method], costs, percent, strict=True):
                 axes.annotate(str(count), (x, y), (4, 4), textcoords="offset points", fontsize=7)
@@ -143,9 +143,9 @@ def _contest(axes: Any, ways: dict[str, dict[str, float]]) -> None:
         place = (found["cost"], 100 * max(found["error"], _LEAST_ERROR))
         lines.setdefault(who if "-" in _MARKS[who][0] else way.split(":")[0], []).append(place)
     for label, places in lines.items():
-        style, colour = _MARKS[next(start for start in _MARKS if label.startswith(start))]
+        style, color = _MARKS[next(start for start in _MARKS if label.startswith(start))]
         x, y = zip(*sorted(places), strict=True)
-        axes.plot(x, y, style, color=_COLOURS[colour], ms=7, label=label, alpha=0.85)
+        axes.plot(x, y, style, color=_COLORS[color], ms=7, label=label, alpha=0.85)
     _on_log_scales(axes)
 
 
@@ -156,11 +156,11 @@ def _growth(cases: dict[str, Any], path: Path) -> None:
     figure, (panels,) = _figure(2.9 * len(cases), 3.6, len(cases))
     for axes, case in zip(panels, cases.values(), strict=True):
         for method, own in case["methods"].items():
-            colour = next(c for start, c in _COLOUR_OF.items() if start in method)
+            color = next(c for start, c in _COLOR_OF.items() if start in method)
             label = f"{method}: {own['exponent']:.2f}"
             times = [1000 * each for each in own["seconds"]]
             front = 3 if method == "gradients" else 2
-            axes.plot(case["sizes"], times, "o-", color=colour, label=label, ms=4, zorder=front)
+            axes.plot(case["sizes"], times, "o-", color=color, label=label, ms=4, zorder=front)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xticks(case["sizes"], [f"{size:,}" for size in case["sizes"]], rotation=45)

@@ -39,11 +39,11 @@ def trained(steps: int) -> nn.Module:
     layers = [nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)]
     model = nn.Sequential(*layers)
     x = torch.linspace(-0.5, 4.5, 300)[:, None]
-    optimiser = torch.optim.Adam(model.parameters(), 5e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.mse_loss(model(x), truth(x)).backward()
-        optimiser.step()
+        optimizer.step()
     return model.eval().requires_grad_(False)
 
 

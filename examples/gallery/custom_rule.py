@@ -55,7 +55,7 @@ def main() -> None:
         print(f"Without a rule: {error}\n")
     generator, copies = torch.Generator().manual_seed(0), 500 if options.quick else 20_000
     sampled = detection(distance + NOISE_STD * torch.randn(copies, 301, generator=generator))
-    linear = hs.propagate(detection, distance, NOISE_STD**2, fallback="linearise")
+    linear = hs.propagate(detection, distance, NOISE_STD**2, fallback="linearize")
     ours = with_rule(distance)
     lines = {
         f"{copies} samples": (sampled.mean(0), sampled.std(0), "0.7", "-", 5),
@@ -64,8 +64,8 @@ def main() -> None:
     }
     figure = Figure(figsize=(10, 3.9), dpi=100, layout="constrained")
     left, right = figure.subplots(1, 2)
-    for name, (mean, std, colour, line, width) in lines.items():
-        style = {"color": colour, "linestyle": line, "linewidth": width, "label": name}
+    for name, (mean, std, color, line, width) in lines.items():
+        style = {"color": color, "linestyle": line, "linewidth": width, "label": name}
         left.plot(distance, mean, **style)
         right.plot(distance, std, **style)
     left.set(title="probability of detection: mean under noise", xlabel="distance, km")

@@ -54,12 +54,12 @@ class Marker(nn.Module):
 def trained(noise: hs.noise.Noise, steps: int) -> nn.Module:
     torch.manual_seed(0)
     generator, model = torch.Generator().manual_seed(1), Marker()
-    optimiser = torch.optim.Adam(model.parameters(), 5e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     for _ in range(steps):
         image, mask = scenes(16, generator)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.binary_cross_entropy(model(noise.sample(image, generator)), mask).backward()
-        optimiser.step()
+        optimizer.step()
     return model.eval().requires_grad_(False)
 
 

@@ -30,13 +30,13 @@ def trained(steps: int) -> nn.Module:
     model = nn.Sequential(
         nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)
     )
-    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(steps):
         x = 2 * torch.rand(128, 6) - 1
         force = torch.sin(2 * x[:, :2]).sum(1) * x[:, 2] + x[:, 3:].square().sum(1)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.mse_loss(model(x)[:, 0], force).backward()
-        optimiser.step()
+        optimizer.step()
     return model.eval().requires_grad_(False)
 
 

@@ -46,13 +46,13 @@ def signals(count: int, generator: torch.Generator) -> Tensor:
 def trained(noise: hs.noise.Noise, steps: int) -> nn.Module:
     torch.manual_seed(0)
     generator, model = torch.Generator().manual_seed(1), Filter()
-    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for _ in range(steps):
         clean = signals(64, generator)
         found = model(noise.sample(clean, generator))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.mse_loss(found, clean[:, :, 0]).backward()
-        optimiser.step()
+        optimizer.step()
     return model.eval().requires_grad_(False)
 
 

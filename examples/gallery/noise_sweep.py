@@ -21,7 +21,7 @@ from howsure_lab.digits.data import held_out_digits
 from howsure_lab.digits.model import load_trained
 from howsure_lab.experiments.recognition.cifar import read_cifar
 from howsure_lab.experiments.recognition.cifar_resnets import STD, load_pretrained
-from howsure_lab.experiments.recognition.data import normalised
+from howsure_lab.experiments.recognition.data import normalized
 from howsure_lab.experiments.recognition.run import find_weights
 
 LEVELS = (1, 2, 4, 8, 16, 32)  # gray levels, as a std
@@ -36,7 +36,7 @@ def digits(count: int) -> tuple[nn.Module, Tensor, Tensor | float]:
 def cifar(folder: Path, count: int) -> tuple[nn.Module, Tensor, Tensor | float]:
     images = read_cifar(folder / "cifar10").test_x[:count]
     model = load_pretrained(find_weights(folder), 20)
-    return model, normalised(images), torch.tensor(STD).view(3, 1, 1)
+    return model, normalized(images), torch.tensor(STD).view(3, 1, 1)
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ import howsure as hs
 from howsure.files import write_atomically
 
 BEACONS = {"a": (0.0, 0.0), "b": (6.0, 0.0), "c": (3.0, 4.0)}
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#999999")
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#999999")
 NOISE = {
     **dict.fromkeys(BEACONS, hs.noise.range_dependent(0.01, 0.005, 0.005)),
     "sounder": hs.noise.std(0.05),
@@ -47,13 +47,13 @@ def sensed(place: Tensor) -> dict[str, Tensor]:
 def trained(steps: int) -> nn.Module:
     torch.manual_seed(0)
     model, generator = Locator(), torch.Generator().manual_seed(1)
-    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(steps):
         place = torch.rand(256, 2, generator=generator) * torch.tensor([6.0, 4.0])
         readings = hs.noise.sample_of(NOISE, sensed(place), generator)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.mse_loss(model(**readings), place).backward()
-        optimiser.step()
+        optimizer.step()
     return model.eval().requires_grad_(False)
 
 
@@ -74,14 +74,14 @@ def main() -> None:
     left, right = figure.subplots(1, 2)
     left.plot(*path.T, color="0.6", linewidth=1)
     drawn = left.scatter(*p.mean.T, c=p.total_var.sum(1).sqrt(), cmap="viridis_r", s=14)
-    for (name, place), colour in zip(BEACONS.items(), COLOURS, strict=False):
-        left.plot(*place, "^", color=colour, markersize=12)
+    for (name, place), color in zip(BEACONS.items(), COLORS, strict=False):
+        left.plot(*place, "^", color=color, markersize=12)
         left.annotate(f"beacon {name}", place, xytext=(8, 4), textcoords="offset points")
     left.set(aspect="equal", xlim=(-0.5, 7.8), ylim=(-0.4, 4.5), xlabel="x, m", ylabel="y, m")
     left.set_title("estimated path")
     figure.colorbar(drawn, ax=left, shrink=0.7, label="std of the position, m")
     shares = budget.variances.sum(2) / budget.total.sum(1)  # of both coordinates together
-    right.stackplot(path[:, 0], shares, labels=budget.names, colors=COLOURS, alpha=0.9)
+    right.stackplot(path[:, 0], shares, labels=budget.names, colors=COLORS, alpha=0.9)
     right.set(xlim=(0.3, 5.7), ylim=(0, 1), xlabel="x, m", title="share of the variance")
     right.legend(loc="lower center", ncols=3, fontsize=9)
     write_atomically(options.out, lambda file: figure.savefig(file, format="png"))

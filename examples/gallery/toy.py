@@ -42,22 +42,22 @@ def trained(x: Tensor, y: Tensor, steps: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     layers = [nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)]
     model = nn.Sequential(*layers)
-    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.mse_loss(model(x), y).backward()
-        optimiser.step()
+        optimizer.step()
     return model.eval().requires_grad_(False)
 
 
-def draw(ax: Axes, x: Tensor, mean: Tensor, reach: Tensor, colour: str) -> None:
+def draw(ax: Axes, x: Tensor, mean: Tensor, reach: Tensor, color: str) -> None:
     """A line with a band around it, over the curve and the stretches with points."""
     for stretch in STRETCHES:
         ax.axvspan(*stretch, color="0.93", linewidth=0)
     flat, mean, reach = x[:, 0], mean[:, 0], 2 * reach[:, 0]
-    ax.fill_between(flat, mean - reach, mean + reach, color=colour, alpha=0.35, linewidth=0)
+    ax.fill_between(flat, mean - reach, mean + reach, color=color, alpha=0.35, linewidth=0)
     ax.plot(flat, truth(flat), color=INK, linewidth=1, linestyle="--")
-    ax.plot(flat, mean, color=colour, linewidth=1.8)
+    ax.plot(flat, mean, color=color, linewidth=1.8)
     ax.set(xlim=(-4.2, 3.8), ylim=(-4, 4), xlabel="reading")
 
 

@@ -42,12 +42,12 @@ class RowReader(nn.Module):
 def trained(rows: Tensor, labels: Tensor, epochs: int) -> nn.Module:
     torch.manual_seed(0)
     model = RowReader()
-    optimiser = torch.optim.AdamW(model.parameters(), 3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     for _ in range(epochs):
         for batch in torch.randperm(len(labels)).split(100):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(model(rows[batch]), labels[batch]).backward()
-            optimiser.step()
+            optimizer.step()
     return model.eval().requires_grad_(False)
 
 
@@ -80,10 +80,10 @@ def main() -> None:
     )
     ax = panel.subplots()
     stds = {"gradients": p.logits.data_var.sqrt(), "adf": diagonal.std}
-    for (name, std), marker, colour in zip(stds.items(), "os", ("#0072B2", "#D55E00"), strict=True):
+    for (name, std), marker, color in zip(stds.items(), "os", ("#0072B2", "#D55E00"), strict=True):
         ratio = float((std / true).log().mean().exp())
-        ax.loglog(true.flatten(), std.flatten(), marker, color=colour, markersize=3, alpha=0.5)
-        ax.plot([], [], marker, color=colour, label=f"{name}: {ratio:.2f} of the truth")
+        ax.loglog(true.flatten(), std.flatten(), marker, color=color, markersize=3, alpha=0.5)
+        ax.plot([], [], marker, color=color, label=f"{name}: {ratio:.2f} of the truth")
     ends = [float(true.min()), float(true.max())]
     ax.plot(ends, ends, color="black", linewidth=1)
     ax.set(xlabel=f"std of a logit over {copies} Monte Carlo samples", ylabel="predicted std")

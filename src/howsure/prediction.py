@@ -218,7 +218,7 @@ class Prediction:
     def linear_share(self) -> Tensor | None:
         """Share of the variance that is first order in the noise, between 0 and 1, flat.
 
-        Near 1 a linearised network would do as well.
+        Near 1 a linearized network would do as well.
         """
         return self._details.linear_share
 

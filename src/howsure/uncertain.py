@@ -312,10 +312,10 @@ class Uncertain(nn.Module):
             model: What stands for the model's own uncertainty, as in `howsure.fit.fit_method`.
             inputs: "noisy", or "clean" to add the noise of deployment to them.
             training_data: The training data, to warn if it is the held-out data.
-            train_inputs: Posterior, temperature: unlabelled inputs like those of training.
+            train_inputs: Posterior, temperature: unlabeled inputs like those of training.
             stress: Posterior, temperature: corruptions that show how fast the uncertainty grows.
             growth: Posterior, temperature: whether it grows with the distance from known inputs.
-            train: Posterior: labelled training data of tables.
+            train: Posterior: labeled training data of tables.
             residual_var: Posterior: a residual variance that is known.
             noise_factor: Posterior: a factor on the sensor's variance; `None` fits one.
             cap: Posterior: whether the variance is bounded by that of the targets.

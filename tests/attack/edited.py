@@ -65,9 +65,9 @@ def net():
     return made.eval().requires_grad_(False)
 
 
-def trained(model, optimiser):
+def trained(model, optimizer):
     model.requires_grad_(True)
-    step = optimiser([p for p in model.parameters()])
+    step = optimizer([p for p in model.parameters()])
     for _ in range(3):
         step.zero_grad()
         model(X).square().sum().backward()
@@ -111,7 +111,7 @@ def swapped(model):
     torch.utils.swap_tensors(model.conv.weight, other)
 
 
-def parametrised(model):
+def parametrized(model):
     parametrizations.weight_norm(model.hidden)
     model.hidden.parametrizations.weight.original0.data.mul_(3)
     model.requires_grad_(False)
@@ -167,8 +167,8 @@ EDITS = {
     "vector_to_parameters": lambda m: vector_to_parameters(
         2 * torch.cat([p.flatten() for p in m.parameters()]), m.parameters()
     ),
-    "weight_norm, then its original": parametrised,
-    "own parametrisation": lambda m: parametrize.register_parametrization(
+    "weight_norm, then its original": parametrized,
+    "own parametrization": lambda m: parametrize.register_parametrization(
         m.hidden, "weight", Tripled()
     ),
     "pruned": lambda m: prune.l1_unstructured(m.hidden, "weight", 0.8),

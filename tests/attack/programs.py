@@ -39,7 +39,7 @@ class Program(nn.Module):
         self.weights = nn.ModuleList(Weights(width) for _ in names)
         self.head = nn.Linear(width, 2)
         self.drop = nn.Dropout(0.2)
-        self.register_buffer("centre", torch.randn(width))
+        self.register_buffer("center", torch.randn(width))
 
     def forward(self, x, other=None):
         axis, form = self.form.batch_dim, self.form
@@ -47,7 +47,7 @@ class Program(nn.Module):
         if form.inputs in ("two", "aside", "same twice"):
             h = h + torch.tanh(other.movedim(axis, 0))
         if form.inputs == "stationary":
-            h = (h - self.centre).square()
+            h = (h - self.center).square()
         for name, weights in zip(self.names, self.weights, strict=True):
             h = ALL[name].run(h, weights)
         y = self.head(self.drop(h)).movedim(0, axis)
@@ -130,7 +130,7 @@ def _inputs(program, form, rows, width, choose):
     if form.inputs == "expanded":
         x = torch.randn(1, width, dtype=form.dtype).expand(rows, width)
     if form.inputs == "stationary":
-        x = program.centre.expand(rows, width)
+        x = program.center.expand(rows, width)
     if form.batch_dim == 1:
         x = x.T if form.inputs == "strided" else x.T.contiguous()
     elif form.inputs == "strided":

@@ -135,8 +135,8 @@ def hostile_png(draw):
         )
 
     side = draw.choice([0, 1, 8, 2**15, 2**31 - 1])
-    depth, colour = draw.choice([1, 8, 16, 99]), draw.choice([0, 2, 3, 4, 6, 99])
-    header = struct.pack(">IIBBBBB", side, draw.choice([0, 8, side]), depth, colour, 0, 0, 0)
+    depth, color = draw.choice([1, 8, 16, 99]), draw.choice([0, 2, 3, 4, 6, 99])
+    header = struct.pack(">IIBBBBB", side, draw.choice([0, 8, side]), depth, color, 0, 0, 0)
     data = zlib.compress(bytes(draw.randint(0, 2000)))
     parts = chunk(b"IHDR", header), chunk(b"IDAT", data), chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)

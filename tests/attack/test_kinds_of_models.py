@@ -105,9 +105,9 @@ def test_validation_of_distributions_is_as_before_afterwards():
 def test_masks_from_noisy_values(mask):
     model = Net(mask).eval()
     assert not hs.check(model, X).ok
-    with pytest.raises(hs.NoRuleError, match=r'fallback="linearise"` freezes the mask'):
+    with pytest.raises(hs.NoRuleError, match=r'fallback="linearize"` freezes the mask'):
         hs.propagate(model, X, 0.01)
-    frozen = hs.propagate(model, X, 1e-4, fallback="linearise")
+    frozen = hs.propagate(model, X, 1e-4, fallback="linearize")
     assert frozen.notes and bool((frozen.var >= 0).all()) and bool((frozen.var > 0).any())
 
 
@@ -124,7 +124,7 @@ def test_torchscript_is_refused_with_the_remedy(kind):
         with pytest.raises(ValueError, match="use the Python module"):
             predicted(model, method)
     assert not hs.check(model, X).ok
-    first_order = hs.propagate(model, X, 1e-4, fallback="linearise")
+    first_order = hs.propagate(model, X, 1e-4, fallback="linearize")
     torch.testing.assert_close(predicted(model, "linear").data_var, first_order.var)
 
 

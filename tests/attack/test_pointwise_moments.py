@@ -69,11 +69,11 @@ def quadrature(function, mean, std, kinks):
     low, high = edges[:, :-1, None], edges[:, 1:, None]
     z = (low + high) / 2 + (high - low) / 2 * _NODES
     weight = (high - low) / 2 * _WEIGHTS * torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    centre = function(mean)
-    value = function(mean[:, None, None] + std[:, None, None] * z) - centre[:, None, None]
+    center = function(mean)
+    value = function(mean[:, None, None] + std[:, None, None] * z) - center[:, None, None]
     shift = (weight * value).sum((1, 2))
     var = (weight * (value - shift[:, None, None]).square()).sum((1, 2))
-    return centre + shift, var.sqrt()
+    return center + shift, var.sqrt()
 
 
 def across(kinks, dtype):

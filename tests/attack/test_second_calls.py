@@ -43,7 +43,7 @@ MIXING = {
     "softmax over rows": lambda y: y.softmax(0),
     "cumsum over rows": lambda y: y.cumsum(0),
     "sorted over rows": lambda y: y.sort(0).values,
-    "neighbour": lambda y: y + 0.5 * y.roll(1, 0),
+    "neighbor": lambda y: y + 0.5 * y.roll(1, 0),
     "first row": lambda y: y + y[:1],
     "last row": lambda y: y * y[-1:],
     "largest": lambda y: y / y.abs().amax(),

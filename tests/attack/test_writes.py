@@ -67,7 +67,7 @@ def test_a_write_to_a_sum_by_einsum_is_not():
     assert torch.equal(hs.propagate(model, torch.ones(2, 2), 0.01).mean, torch.ones(2, 2))
 
 
-@pytest.mark.parametrize("fallback", ["linearise", "sample"])
+@pytest.mark.parametrize("fallback", ["linearize", "sample"])
 def test_an_operation_in_place_without_a_rule_is_written(fallback):
     def in_place(x):
         y = x * 1.0

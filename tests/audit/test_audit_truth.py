@@ -83,8 +83,8 @@ def test_truth_of_a_linear_network_lies_in_its_own_intervals():
     truth = Truth.of(draws.detach()[:, None])
     z = (truth.total.var.sqrt() / true).log() / truth.total.error
     assert 0.92 < (z.abs() < 1.96).double().mean() < 0.98
-    centre = model(x).detach()
-    z = (truth.mean - centre) / truth.mean_error
+    center = model(x).detach()
+    z = (truth.mean - center) / truth.mean_error
     assert 0.92 < (z.abs() < 1.96).double().mean() < 0.98
 
 

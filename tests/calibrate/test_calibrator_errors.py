@@ -51,7 +51,7 @@ def outcome(fitted, prediction):
     return [after.mean, after.data_var, after.model_var, *after.interval(0.8)]
 
 
-def test_the_catalogue_is_complete():
+def test_the_catalog_is_complete():
     assert set(CALIBRATORS.values()) == {*REGRESSION, *CLASSES}
     assert all(issubclass(kind, Calibrator) for kind in CALIBRATORS.values())
     assert calibrator_class("scale") is VarianceScale and calibrator_class(Conformal) is Conformal

@@ -2,7 +2,7 @@
 
 With n held-out points coverage is Beta(k, n + 1 - k), k = ceil((n + 1) level), so the hits among m
 new points are beta-binomial. Three checks on the 200 counts, each with a false-alarm rate of at
-most 1e-5: their mean (z-test), their distribution (Kolmogorov-Smirnov on randomised ranks) and
+most 1e-5: their mean (z-test), their distribution (Kolmogorov-Smirnov on randomized ranks) and
 their extremes (Bonferroni). 7 cases of 3 checks: in all at most 2.1e-4 with fresh seeds, 0 with
 these, which are fixed.
 """
@@ -77,14 +77,14 @@ def class_hits(seed):
     """Probabilities that are far too sure."""
     generator = torch.Generator().manual_seed(seed)
 
-    def labelled(n):
+    def labeled(n):
         logits = torch.randn(n, 5, generator=generator).double()
         labels = torch.multinomial(torch.softmax(logits, 1), 1, generator=generator)[:, 0]
         zero = torch.zeros_like(logits)
         return class_probabilities(hs.Prediction(4 * logits, zero, zero)), labels
 
-    fitted = ConformalClasses.fit(*labelled(HELD_OUT))
-    prediction, labels = labelled(NEW)
+    fitted = ConformalClasses.fit(*labeled(HELD_OUT))
+    prediction, labels = labeled(NEW)
     return int(fitted.sets(prediction, LEVEL).gather(1, labels[:, None]).sum())
 
 
@@ -123,7 +123,7 @@ def alarms(counts):
 
 
 CASES = {
-    "normalised": partial(hits, gaussian),
+    "normalized": partial(hits, gaussian),
     "heavy tails and bias": partial(hits, heavy),
     "adversarial std": partial(hits, adversarial),
     "joint": joint_hits,

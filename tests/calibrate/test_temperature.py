@@ -109,7 +109,7 @@ def test_what_is_known_about_logits_and_call_follows():
 
 def test_labels_that_have_no_best_temperature():
     prediction, labels = draws(60)
-    with pytest.raises(ValueError, match="towards temperature 0"):
+    with pytest.raises(ValueError, match="toward temperature 0"):
         Temperature.fit(prediction, prediction.mean.argmax(1))
     with pytest.raises(ValueError, match="no better than chance"):
         Temperature.fit(prediction, prediction.mean.argmin(1))

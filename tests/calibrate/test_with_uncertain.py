@@ -23,12 +23,12 @@ def truth(x):
 def net():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(2, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
-    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     x = torch.rand(300, 2) * 4 - 2
     for _ in range(300):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (model(x) - truth(x)).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
     return model.eval()
 
 

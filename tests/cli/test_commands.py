@@ -79,10 +79,10 @@ def test_fit_finds_a_temperature_for_classes_that_predict_takes(project, howsure
 
     said = classes.build()(torch.from_numpy(x)).argmax(1).numpy()
     y = np.where(np.arange(60) % 4 > 0, said, 1 - said)  # Some mistakes.
-    np.savez("labelled.npz", x=x, y=y)
+    np.savez("labeled.npz", x=x, y=y)
     np.save("more.npy", more)
     ran = howsure(
-        "fit", "classes:build", "labelled.npz", "--task", "classification", "--train-inputs",
+        "fit", "classes:build", "labeled.npz", "--task", "classification", "--train-inputs",
         "more.npy", "--stress", "tables", "--out", "settings.json", "--json",
     )  # fmt: skip
     assert ran.code == 0, ran.err

@@ -13,7 +13,7 @@ NET = "project_model:build"
 
 @pytest.fixture
 def roads(project):
-    """Held-out and unlabelled inputs of the project's model, with its errors."""
+    """Held-out and unlabeled inputs of the project's model, with its errors."""
     generator = np.random.default_rng(7)
     x, train = (generator.normal(size=(count, 3)).astype("float32") for count in (80, 120))
     model = loaded()

@@ -1,4 +1,4 @@
-"""Folders of images: sizes, colours, targets; and what is refused."""
+"""Folders of images: sizes, colors, targets; and what is refused."""
 
 import struct
 import zlib
@@ -33,7 +33,7 @@ def test_pixels_are_exactly_those_of_the_files(photos):
     assert torch.equal(rows, expected)
 
 
-def test_gray_size_and_normalisation(photos):
+def test_gray_size_and_normalization(photos):
     choice = Choice(gray=True, image_size=(4, 5), preparation=Preparation(mean=(0.5,), std=(0.25,)))
     rows = open_data("photos", choice).source.rows(0, 6)
     small = Image.fromarray(photos[0]).convert("L").resize((5, 4), Image.Resampling.BILINEAR)

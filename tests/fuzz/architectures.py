@@ -4,7 +4,7 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-from nets import randomise_statistics
+from nets import randomize_statistics
 
 ACTIVATIONS = {
     "relu": nn.ReLU,
@@ -143,4 +143,4 @@ def networks(draw):
         width = body.eval()(x).shape[1]
     end = draw(st.sampled_from([nn.Identity(), nn.Softmax(1), nn.Sigmoid()]))
     model = nn.Sequential(body, nn.Linear(width, OUTPUTS), end)
-    return randomise_statistics(model).to(dtype), x.to(dtype)
+    return randomize_statistics(model).to(dtype), x.to(dtype)

@@ -163,7 +163,7 @@ def test_no_mode_for_what_is_traced_or_has_other_inputs():
 
 
 class Net(nn.Module):
-    """A convolution of few channels that normalises, writes in place, drops out and branches."""
+    """A convolution of few channels that normalizes, writes in place, drops out and branches."""
 
     def __init__(self):
         super().__init__()

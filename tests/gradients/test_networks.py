@@ -75,9 +75,9 @@ class Head(nn.Module):
         rows, columns = raw.shape[2:]
         y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
         grid = torch.stack((x, y)).type_as(raw)
-        centre = (raw[:, :2].sigmoid() * 2 - 0.5 + grid) * stride
+        center = (raw[:, :2].sigmoid() * 2 - 0.5 + grid) * stride
         size = (raw[:, 2:4].sigmoid() * 2) ** 2 * stride
-        return torch.cat((centre, size, raw[:, 4:]), 1).flatten(2).mT
+        return torch.cat((center, size, raw[:, 4:]), 1).flatten(2).mT
 
 
 @dataclasses.dataclass

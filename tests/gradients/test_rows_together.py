@@ -9,7 +9,7 @@ import howsure as hs
 
 
 class Graph(nn.Module):
-    """Rows are nodes: they see their neighbours."""
+    """Rows are nodes: they see their neighbors."""
 
     def __init__(self, nodes):
         super().__init__()

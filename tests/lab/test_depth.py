@@ -11,7 +11,7 @@ from howsure_lab.depth import (
     NOISE_STD,
     WIDTH,
     DepthNet,
-    labelled,
+    labeled,
     pairs,
     scenes,
     trained_classes,
@@ -24,7 +24,7 @@ def test_depth_is_that_of_the_ground_or_of_a_box_before_it():
     assert known.image.shape == known.depth.shape == (20, 1, HEIGHT, WIDTH)
     assert float(known.image.min()) >= 0 and float(known.image.max()) <= 1
     below = empty[0, 0, HEIGHT // 2 :, WIDTH // 2]
-    assert bool((below.diff() < 0).all()), "the ground comes nearer towards the bottom"
+    assert bool((below.diff() < 0).all()), "the ground comes nearer toward the bottom"
     share = float((known.depth < empty - 1e-3).double().mean())
     assert 0.05 < share < 0.6
 
@@ -51,7 +51,7 @@ def test_readings_are_the_image_with_noise_and_targets_are_log_depth(condition):
 
 def test_classes_are_those_of_what_is_seen():
     known = scenes(20, 0)
-    x, y = labelled(20, 0)
+    x, y = labeled(20, 0)
     assert torch.equal(y, known.classes) and torch.equal(x, pairs(20, 0)[0])
     depth = known.depth[:, 0]
     assert bool((depth[y == 0] == depth.max()).all()), "the sky is as far as can be"
@@ -63,7 +63,7 @@ def test_classes_are_those_of_what_is_seen():
 
 def test_a_short_training_learns_the_classes():
     net = trained_classes(steps=20, count=64)
-    x, y = labelled(8, 99)
+    x, y = labeled(8, 99)
     assert float((net(x).argmax(1) == y).double().mean()) > 0.7
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import howsure as hs
 from howsure.data.reading import load_checkpoint
 from howsure_lab.released import released_nll, released_options, released_rules
-from nets import randomise_statistics
+from nets import randomize_statistics
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -32,7 +32,7 @@ class Block(nn.Module):
         self.conv1, self.bn1 = nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
         self.conv2, self.bn2 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
         self.linear = nn.Linear(16, 3)
-        randomise_statistics(self)
+        randomize_statistics(self)
 
     def forward(self, x):
         x = F.relu(self.bn1(self.conv1(x)))

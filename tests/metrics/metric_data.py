@@ -102,7 +102,7 @@ OPTIONS = {
     M.brier: {"reduction": "sum"},
     M.ece: {"bins": 7},
     M.ace: {"bins": 4},
-    M.ause: {"normalise": False},
+    M.ause: {"normalize": False},
 }
 PER_ROW = {
     metric

@@ -50,26 +50,26 @@ def test_ties_are_the_expectation_over_all_orders():
     assert value == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-def test_sparsification_curve_is_its_definition(data, normalise):
+@pytest.mark.parametrize("normalize", [False, True])
+def test_sparsification_curve_is_its_definition(data, normalize):
     error, uncertainty = data
-    scale = error.mean().item() if normalise else 1
-    curve = M.sparsification_curve(error, uncertainty, normalise=normalise)
+    scale = error.mean().item() if normalize else 1
+    curve = M.sparsification_curve(error, uncertainty, normalize=normalize)
     np.testing.assert_allclose(curve.removed, np.arange(120) / 120)
     np.testing.assert_allclose(curve.error, _risks(error, uncertainty)[::-1] / scale, rtol=1e-9)
     np.testing.assert_allclose(curve.oracle, _risks(error, error)[::-1] / scale, rtol=1e-9)
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-def test_ause_is_the_area_between_the_curves(data, normalise):
+@pytest.mark.parametrize("normalize", [False, True])
+def test_ause_is_the_area_between_the_curves(data, normalize):
     error, uncertainty = data
-    scale = error.mean().item() if normalise else 1
+    scale = error.mean().item() if normalize else 1
     expected = (_risks(error, uncertainty) - _risks(error, error)).mean() / scale
-    value = M.ause(error, uncertainty, normalise=normalise).item()
+    value = M.ause(error, uncertainty, normalize=normalize).item()
     assert value == pytest.approx(expected, rel=1e-9)
 
 
-def test_ause_is_normalised_by_default(data):
+def test_ause_is_normalized_by_default(data):
     error, uncertainty = data
     assert torch.allclose(M.ause(10 * error, uncertainty), M.ause(error, uncertainty))
 
@@ -77,9 +77,9 @@ def test_ause_is_normalised_by_default(data):
 def test_ause_of_the_oracle_is_zero_and_without_errors_undefined(data):
     error, uncertainty = data
     assert M.ause(error, error.square()).item() == pytest.approx(0, abs=1e-12)
-    with pytest.raises(ValueError, match="`normalise=False`"):
+    with pytest.raises(ValueError, match="`normalize=False`"):
         M.ause(torch.zeros_like(error), uncertainty)
-    assert M.ause(torch.zeros_like(error), uncertainty, normalise=False).item() == 0
+    assert M.ause(torch.zeros_like(error), uncertainty, normalize=False).item() == 0
 
 
 def test_auroc_equals_scikit_learn(data):

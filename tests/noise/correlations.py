@@ -7,7 +7,7 @@ from howsure import noise
 
 STD, CORRELATION = 0.4, 0.8
 KERNEL = np.array([[1.0, 2.0, 0.5], [-0.5, 1.0, 3.0]]) / 4
-# Noise that tends to have one sign, as that of neighbours has.
+# Noise that tends to have one sign, as that of neighbors has.
 MATRIX = np.random.default_rng(0).normal(0.5, 1, size=(64, 64)) / 12
 
 

@@ -116,7 +116,7 @@ def test_correlation_matters(kind):
     assert float((stds[0] / stds[1]).log().abs().max()) > np.log(1.2)
 
 
-def test_the_default_honours_the_correlation():
+def test_the_default_honors_the_correlation():
     net, x, _ = network("CNN")
     p = hs.Uncertain(net, hs.noise.common_mode(0.4) + hs.noise.std(0.05))(x)
     assert p.method in ("gradients", "noise_sampling")
@@ -182,7 +182,7 @@ def test_an_audit_judges_by_correlated_draws():
     assert result.recommended.method not in ("adf", "sampled_adf")
 
 
-def test_an_ensemble_honours_it():
+def test_an_ensemble_honors_it():
     nets = []
     for seed in range(2):
         torch.manual_seed(seed)

@@ -90,7 +90,7 @@ def test_some_rows_have_the_noise_that_they_have_among_all(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scaled_and_normalised_noise_keeps_its_correlation(kind):
+def test_scaled_and_normalized_noise_keeps_its_correlation(kind):
     found, expected = made(kind)
     np.testing.assert_allclose(covariance_of(found.scaled(4).root(X), 2)[1], 4 * expected)
     stds = np.array([0.5, 1.0, 2.0])

@@ -94,7 +94,7 @@ def test_propagate_takes_what_variance_of_gives():
 
 
 def test_preprocessing_may_be_in_the_model_or_in_the_noise():
-    """Normalising inside the model and noise pushed through it are the same."""
+    """Normalizing inside the model and noise pushed through it are the same."""
     raw, mean, std = torch.rand(2, 3, 4, 4) * 255, torch.tensor([0.4, 0.5, 0.6]), [0.2, 0.3, 0.4]
     net = nn.Conv2d(3, 2, 3).eval()
     camera = noise.poisson_gaussian(0.2, 1.5)

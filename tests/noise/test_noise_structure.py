@@ -1,4 +1,4 @@
-"""What repeated frames say about common offsets and neighbours, against noises that are known."""
+"""What repeated frames say about common offsets and neighbors, against noises that are known."""
 
 import numpy as np
 import pytest
@@ -75,12 +75,12 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("kind", KERNELS)
-def test_neighbours_correlate_as_the_kernel_says(kind):
+def test_neighbors_correlate_as_the_kernel_says(kind):
     kernel, (right, down) = KERNELS[kind]
     shape = (48, 40)
     truth = noise.blurred(1.5, np.array(kernel) / np.linalg.norm(kernel))
     found = noise.identify_from_repeats(frames_of(truth, shape))
-    horizontal, vertical = found.structure.neighbours
+    horizontal, vertical = found.structure.neighbors
     assert abs(horizontal.value - right) < 5 * horizontal.error
     assert abs(vertical.value - down) < 5 * vertical.error
     # The suggested noise has the correlations of a small patch.
@@ -147,7 +147,7 @@ def test_saturated_pixels_have_no_say():
     clipped = frames.clamp(0, 150)
     found = noise.identify_from_repeats(clipped, saturation=(0, 150)).structure
     assert abs(found.common.value - 0.2) < 4 * found.common.error
-    assert not any(each.is_clear for each in found.neighbours)
+    assert not any(each.is_clear for each in found.neighbors)
 
 
 def test_large_images_are_read_in_their_middle():
@@ -162,9 +162,7 @@ def test_the_reading_in_words():
     words = noise.identify_from_repeats(frames_of(truth, (64, 64), 200)).in_words()
     numbers, structure = words.splitlines()
     assert numbers.startswith("std ")
-    assert (
-        "% of the variance is common to the whole frame; neighbours correlate by 0.6" in structure
-    )
+    assert "% of the variance is common to the whole frame; neighbors correlate by 0.6" in structure
     assert structure.endswith("use the noise `correlated`, `common_mode` + `blurred`")
 
 
@@ -172,7 +170,7 @@ def test_the_reading_in_numbers():
     found = noise.identify_from_repeats(frames_of(noise.blurred(2, SMOOTH), (64, 64)))
     numbers = found.numbers()
     assert float(numbers["common_share"]) == found.structure.common.value
-    assert float(numbers["horizontal_correlation_error"]) == found.structure.neighbours[0].error
+    assert float(numbers["horizontal_correlation_error"]) == found.structure.neighbors[0].error
     assert "channels_share" not in numbers
 
 

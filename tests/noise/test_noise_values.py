@@ -26,7 +26,7 @@ CASES = [
     ("gray variance", noise.gray_levels(2, kind="variance"), lambda x: 2 / 255**2),
     ("raw gray levels", noise.gray_levels(2, scale=1), lambda x: 4.0),
     (
-        "normalised gray levels",
+        "normalized gray levels",
         noise.gray_levels(2, normalize_std=STD),
         lambda x: (2 / 255 / STD[CHANNELS]) ** 2,
     ),
@@ -137,12 +137,12 @@ def test_scaling_is_of_the_variance(value, oracle):
 
 
 @each()
-def test_normalising_is_that_of_the_noisy_input(value, oracle):
-    """var((x - m) / s) = var(x) / s**2 when the normalised input comes from x."""
+def test_normalizing_is_that_of_the_noisy_input(value, oracle):
+    """var((x - m) / s) = var(x) / s**2 when the normalized input comes from x."""
     x, mean, std = images(), torch.tensor(MEAN)[CHANNELS], torch.tensor(STD)[CHANNELS]
-    normalised = value.through_normalize(MEAN, STD)((x - mean) / std)
+    normalized = value.through_normalize(MEAN, STD)((x - mean) / std)
     torch.testing.assert_close(
-        normalised.expand(x.shape), (value(x) / std.square()).expand(x.shape), rtol=1e-9, atol=0
+        normalized.expand(x.shape), (value(x) / std.square()).expand(x.shape), rtol=1e-9, atol=0
     )
 
 

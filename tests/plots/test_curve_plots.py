@@ -142,10 +142,10 @@ def test_sparsification_shows_the_metrics(ax):
 def test_sparsification_with_an_error_for_each_method(ax):
     error = {"a": torch.rand(50), "b": torch.rand(50)}
     uncertainty = {"a": torch.rand(50), "b": torch.rand(50)}
-    plots.sparsification(error, uncertainty, normalise=False, ax=ax)
-    curve = metrics.sparsification_curve(error["b"], uncertainty["b"], normalise=False)
+    plots.sparsification(error, uncertainty, normalize=False, ax=ax)
+    curve = metrics.sparsification_curve(error["b"], uncertainty["b"], normalize=False)
     np.testing.assert_allclose(line(ax, "b:")[1], curve.error)
-    area = metrics.ause(error["b"], uncertainty["b"], normalise=False)
+    area = metrics.ause(error["b"], uncertainty["b"], normalize=False)
     assert f"b: AUSE {float(area):.3g}" in legend_texts(ax)
     assert len(ax.lines) == 4 and legend_texts(ax).count("oracle") == 1
     with pytest.raises(ValueError, match=r"`error` has the names \['a', 'b'\]"):

@@ -80,8 +80,8 @@ def test_gray_values_are_scaled_only_if_needed():
     np.testing.assert_allclose(picture("image", inside), inside)
     as_bytes = np.arange(20, dtype=np.uint8).reshape(4, 5)
     np.testing.assert_allclose(picture("image", as_bytes), as_bytes / 255)
-    normalised = picture("image", torch.randn(4, 5))
-    assert (normalised.min(), normalised.max()) == (0, 1)
+    normalized = picture("image", torch.randn(4, 5))
+    assert (normalized.min(), normalized.max()) == (0, 1)
     np.testing.assert_array_equal(picture("image", torch.full((2, 2), 7.5)), 0.5)
 
 
@@ -99,7 +99,7 @@ def test_heatmap_overlay_marks_the_largest(ax):
     var[1, 2], var[1, 1], var[3, 0] = 1.0, 0.6, 0.3
     drawn(plots.heatmap(torch.rand(4, 4), var, overlay=True, ax=ax))
     assert ax.images[1].get_alpha()[0, 0] == 0 < ax.images[1].get_alpha()[1, 2]
-    # Two neighbours have six sides around them.
+    # Two neighbors have six sides around them.
     sides = {tuple(map(tuple, s)) for s in ax.collections[0].get_segments()}
     assert len(sides) == 6 and ((1, 1), (2, 1)) in sides and ((2, 1), (2, 2)) not in sides
     drawn(plots.heatmap(torch.rand(4, 4), torch.zeros(4, 4), overlay=True))

@@ -74,7 +74,7 @@ class Rounded(nn.Module):
         return (4 * x).round()
 
 
-class Centred(nn.Module):
+class Centered(nn.Module):
     """A network whose rows influence each other."""
 
     def __init__(self):
@@ -99,7 +99,7 @@ NO_POSTERIOR = {
         data(60, 1)[0],
         "steps",
     ),
-    "rows": (lambda: Centred().eval(), data(60, 1)[0], "influence each other"),
+    "rows": (lambda: Centered().eval(), data(60, 1)[0], "influence each other"),
 }
 
 
@@ -165,7 +165,7 @@ def test_where_there_can_be_no_posterior_there_is_a_residual_variance_and_a_nove
 
 
 def test_a_call_whose_rows_influence_each_other_has_no_posterior_to_use(sure):
-    other = hs.Uncertain(Centred().eval(), 0.001, "gradients")
+    other = hs.Uncertain(Centered().eval(), 0.001, "gradients")
     other.setup = other.setup.replace(variance_model=sure.setup.variance_model)
     with pytest.raises(ValueError, match="influence each other"):
         other(data(4, 1)[0])

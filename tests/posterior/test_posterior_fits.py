@@ -26,7 +26,7 @@ def test_without_noise_the_network_alone_is_judged(net):
 
 
 @pytest.mark.parametrize("form", ["tensor", "numpy", "data set", "pairs", "loader"])
-def test_unlabelled_inputs_in_every_form(net, form):
+def test_unlabeled_inputs_in_every_form(net, form):
     x, y = data(120, 0)
     forms = {
         "tensor": x,

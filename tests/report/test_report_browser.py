@@ -168,13 +168,13 @@ def test_sorting_by_click_and_by_key(open_page):
 
 def test_the_theme_can_be_chosen(open_page):
     page = open_page("regression", dark=True)
-    colour = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(colour)
+    color = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(color)
     assert page.evaluate("document.getElementById('theme').textContent") == "Light"
     page.evaluate("document.getElementById('theme').click()")
-    assert page.evaluate(colour) == "rgb(255, 255, 255)" != dark
+    assert page.evaluate(color) == "rgb(255, 255, 255)" != dark
     page.evaluate("document.getElementById('theme').click()")
-    assert page.evaluate(colour) == dark
+    assert page.evaluate(color) == dark
 
 
 # Relative luminance and contrast as in the Web Content Accessibility Guidelines 2.
@@ -186,8 +186,8 @@ CONTRAST = """(() => {
   };
   const behind = (node) => {
     for (; node; node = node.parentElement) {
-      const colour = getComputedStyle(node).backgroundColor;
-      if (!/, 0\\)$/.test(colour)) return colour;
+      const color = getComputedStyle(node).backgroundColor;
+      if (!/, 0\\)$/.test(color)) return color;
     }
     return "rgb(255, 255, 255)";
   };

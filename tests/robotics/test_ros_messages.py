@@ -182,7 +182,7 @@ def test_a_bag_is_written_and_read_back(tmp_path, plugin):
 
 
 def test_every_type_of_the_store_has_a_blank_that_can_be_sent():
-    """Serialised and read back, it is the same."""
+    """Serialized and read back, it is the same."""
     assert len(STORE.types) > 100
     for name in STORE.types:
         message = blank(STORE, name)

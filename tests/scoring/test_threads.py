@@ -28,7 +28,7 @@ def threads_that_switch_often():
     sys.setswitchinterval(before)
 
 
-def normalised():
+def normalized():
     """Layers whose rules are differentiated in forward mode."""
     torch.manual_seed(0)
     layers = nn.Linear(6, 6), nn.GLU(), nn.LayerNorm(3), nn.Softmax(1), nn.Linear(3, 2)
@@ -37,7 +37,7 @@ def normalised():
 
 CASES = {
     "images": (small_image_net, (1, 8, 8)),
-    "forward mode": (normalised, (6,)),
+    "forward mode": (normalized, (6,)),
 }
 
 

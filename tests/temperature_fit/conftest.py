@@ -14,12 +14,12 @@ def net():
     model = nn.Sequential(
         nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)
     )
-    optimiser = torch.optim.Adam(model.parameters(), 0.02)
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
     x, y = blobs(200, 0)
     for _ in range(300):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
-        optimiser.step()
+        optimizer.step()
     return model.eval().requires_grad_(False)
 
 

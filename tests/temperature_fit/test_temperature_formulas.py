@@ -16,7 +16,7 @@ from howsure.posterior import distances as layer_distances
 from howsure.posterior.temperature import best_temperature
 
 
-def test_the_constant_is_that_of_an_independent_optimiser(net):
+def test_the_constant_is_that_of_an_independent_optimizer(net):
     x, y = blobs(300, 1)
     logits = net(x).double()
     found = optimize.minimize_scalar(
@@ -38,7 +38,7 @@ def test_fit_takes_the_constant_and_reports_it(net, sure):
     )
     assert fit.plain_nll == pytest.approx(float(F.cross_entropy(net(x).double(), y)), rel=1e-6)
     assert f"temperature {fit.model.temperature:.4g}" in sure.describe()
-    assert "unlabelled inputs" in sure.describe() and "3 layers" in sure.describe()
+    assert "unlabeled inputs" in sure.describe() and "3 layers" in sure.describe()
     assert fit.to_dict()["temperature"] == fit.model.temperature
 
 
@@ -57,7 +57,7 @@ def inputs_by_hooks(model, x):
 
 
 def log_distances(model, known, x, ridge=0.01):
-    """Neighbours by comparing all pairs, Mahalanobis distances by numpy."""
+    """Neighbors by comparing all pairs, Mahalanobis distances by numpy."""
     ours, theirs = inputs_by_hooks(model, x), inputs_by_hooks(model, known)
     a, b = (e[-1] / np.linalg.norm(e[-1], axis=1, keepdims=True) for e in (ours, theirs))
     squared = np.sort(((a[:, None] - b[None]) ** 2).sum(2), axis=1)[:, 5]

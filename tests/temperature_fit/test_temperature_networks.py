@@ -143,7 +143,7 @@ def test_a_layer_whose_first_axis_is_not_the_batch_is_left_out():
     assert own.setup.temperature_model.distances.wanted == ("head",)
 
 
-class Centred(nn.Module):
+class Centered(nn.Module):
     def forward(self, x):
         return x - x.mean(0)
 
@@ -157,7 +157,7 @@ class Jittering(nn.Module):
 @pytest.mark.parametrize(
     ("first", "options", "words"),
     [
-        (Centred(), {}, "influence each other"),
+        (Centered(), {}, "influence each other"),
         (Jittering(), {}, "draws random numbers"),
         (nn.Identity(), {"batch_dim": None}, "axis 0"),
     ],

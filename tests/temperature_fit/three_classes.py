@@ -4,7 +4,7 @@ import torch
 
 import howsure as hs
 
-CENTRES = torch.tensor([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]])
+CENTERS = torch.tensor([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]])
 
 FAR = torch.tensor([[9.0, 9.0], [-30.0, 4.0]])
 
@@ -12,7 +12,7 @@ FAR = torch.tensor([[9.0, 9.0], [-30.0, 4.0]])
 def blobs(count, seed):
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(3, (count,), generator=generator)
-    return CENTRES[labels] + torch.randn(count, 2, generator=generator), labels
+    return CENTERS[labels] + torch.randn(count, 2, generator=generator), labels
 
 
 def fitted(model, noise=None, held_out=None, options=None, **kwargs):

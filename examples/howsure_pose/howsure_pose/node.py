@@ -1,7 +1,7 @@
 """A ROS 2 node: camera images in, poses with the network's own covariance out.
 
 `to_pose` is all that howsure adds to a node, and runs without ROS; `main` needs rclpy. The network
-reads x, y (metres) and yaw (radians) from a gray image of 64 x 64 pixels; its weights are random:
+reads x, y (meters) and yaw (radians) from a gray image of 64 x 64 pixels; its weights are random:
 put your own in its place, with the noise of your camera. What it does not measure (z, roll, pitch)
 is published with a variance of 1e6.
 

@@ -1,7 +1,7 @@
 """Depth and classes from one image: rendered scenes with both at every pixel, and a small U-Net.
 
 A pinhole camera looks over a flat ground with boxes on it. Where a box meets the ground tells how
-far it is, and so does its texture. The target is the logarithm of the depth in metres, or what is
+far it is, and so does its texture. The target is the logarithm of the depth in meters, or what is
 seen: sky, ground or box.
 """
 
@@ -18,8 +18,8 @@ from torch.nn import functional as F
 HEIGHT, WIDTH = 48, 64
 # Read out with a noise of this std; images are in [0, 1].
 NOISE_STD = 0.02
-_CAMERA, _FOCAL, _HORIZON = 1.5, 0.8, 0.35  # metres; shares of the image's width and height
-_FAR, _NEAR = 60.0, 4.0  # metres
+_CAMERA, _FOCAL, _HORIZON = 1.5, 0.8, 0.35  # meters; shares of the image's width and height
+_FAR, _NEAR = 60.0, 4.0  # meters
 _BOXES = 4
 _AIR = 0.75  # tone of fog
 
@@ -30,7 +30,7 @@ class Scenes:
 
     Attributes:
         image: In [0, 1].
-        depth: In metres, (n, 1, height, width).
+        depth: In meters, (n, 1, height, width).
         classes: 0 is sky, 1 ground, 2 a box; (n, height, width).
     """
 
@@ -120,7 +120,7 @@ def pairs(count: int, seed: int, condition: str = "clear") -> tuple[Tensor, Tens
     return reading, known.depth.log()
 
 
-def labelled(count: int, seed: int, condition: str = "clear") -> tuple[Tensor, Tensor]:
+def labeled(count: int, seed: int, condition: str = "clear") -> tuple[Tensor, Tensor]:
     """Readings and the classes under a condition."""
     reading, known = _seen(count, seed, condition)
     return reading, known.classes
@@ -174,7 +174,7 @@ def trained(steps: int = 300, count: int = 600, seed: int = 0) -> DepthNet:
 def trained_classes(steps: int = 300, count: int = 600, seed: int = 0) -> DepthNet:
     """A network that has learned the classes of clear scenes."""
     made = partial(DepthNet, outputs=3)
-    return _trained(made, labelled(count, seed), F.cross_entropy, steps, seed)
+    return _trained(made, labeled(count, seed), F.cross_entropy, steps, seed)
 
 
 def _trained(
@@ -186,13 +186,13 @@ def _trained(
 ) -> DepthNet:
     torch.manual_seed(seed)
     net, (x, y) = make(), data
-    optimiser = torch.optim.Adam(net.parameters(), 3e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 6e-3, total_steps=steps)
+    optimizer = torch.optim.Adam(net.parameters(), 3e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)
     for step in range(steps):
         some = torch.randint(len(x), (16,))
         noisy = x[some] + NOISE_STD * torch.randn(x[some].shape) * (step % 2)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss(net(noisy), y[some]).backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     return net.eval().requires_grad_(False)

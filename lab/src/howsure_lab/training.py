@@ -53,7 +53,7 @@ class Recipe:
         clip: Gradients longer than this are shortened to it. The likelihood's gradient grows as
             1 / var**2, so that one surprising target could undo all training.
         rate: For `train_heteroscedastic`: dropout rate in training.
-        batch_norm: For `train_adf`: "batch" normalises with the statistics of each batch and keeps
+        batch_norm: For `train_adf`: "batch" normalizes with the statistics of each batch and keeps
             running ones, for training from random weights; "running" keeps those of a trained
             network fixed.
         seed: Of dropout masks and draws. The loader's shuffling is the loader's own.
@@ -117,7 +117,7 @@ def train_adf(
         wanted = _target_like(mean, target, recipe.task)
         return student_nll((wanted - mean).square(), var + recipe.floor, math.inf).mean()
 
-    return _minimised(loss, model, loader, recipe)
+    return _minimized(loss, model, loader, recipe)
 
 
 def _normalize_by_batch(
@@ -199,7 +199,7 @@ def train_heteroscedastic(
         normal = torch.randn((_DRAWS, *mean.shape), generator=generator).to(mean)
         return logit_loss(mean, spread, target.to(mean.device), normal)
 
-    return _minimised(loss, model, loader, recipe)
+    return _minimized(loss, model, loader, recipe)
 
 
 @contextmanager
@@ -215,7 +215,7 @@ def _dropout(model: nn.Module, x: object, recipe: Recipe, step: int) -> Iterator
         yield
 
 
-def _minimised(
+def _minimized(
     loss: Callable[[object, Tensor, int], Tensor],
     model: nn.Module,
     loader: Iterable[object],
@@ -227,18 +227,18 @@ def _minimised(
         raise ValueError(
             "No parameter of the model has `requires_grad`; there is nothing to train."
         )
-    optimiser = torch.optim.SGD(trained, lr=recipe.lr, momentum=0.9)
+    optimizer = torch.optim.SGD(trained, lr=recipe.lr, momentum=0.9)
     losses: list[float] = []
     with in_eval_mode(model), torch.enable_grad():
         for _ in progress(range(recipe.epochs), recipe.show_progress, "train"):
             for x, target in pairs_of(loader):
                 value = loss(x, target, len(losses))
                 losses.append(_finite(value, len(losses)))
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 value.backward()
                 nn.utils.clip_grad_norm_(trained, recipe.clip)
-                optimiser.step()
-        optimiser.zero_grad()
+                optimizer.step()
+        optimizer.zero_grad()
     return tuple(losses)
 
 

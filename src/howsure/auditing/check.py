@@ -30,7 +30,7 @@ from howsure.moments.interpreter import (
 )
 from howsure.moments.rule import (
     APPROXIMATE,
-    LINEARISED,
+    LINEARIZED,
     REFUSED,
     Kind,
     Rule,
@@ -101,7 +101,7 @@ class Check:
     @property
     def approximate(self) -> tuple[CheckRow, ...]:
         """Operations whose rule is not exact even for independent inputs."""
-        weak = (APPROXIMATE.value, LINEARISED.value)
+        weak = (APPROXIMATE.value, LINEARIZED.value)
         return tuple(row for row in self.rows if row.fidelity in weak)
 
     @property

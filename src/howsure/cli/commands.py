@@ -261,7 +261,7 @@ _TRAIN_BATCH = 64
 def fit(arguments: Namespace) -> Result:
     """Finds out on held-out data what the network does not know, by likelihood.
 
-    A posterior over masks from unlabelled training inputs, for classes a temperature that grows
+    A posterior over masks from unlabeled training inputs, for classes a temperature that grows
     with the distance from them, or the dropout rate of the paper.
 
     The data must be held out from training and carry the noise of deployment; if it is clean, say
@@ -290,13 +290,13 @@ def fit(arguments: Namespace) -> Result:
 
 
 def _train_inputs(arguments: Namespace) -> Iterator[tuple[object]] | None:
-    """Batches of unlabelled inputs, prepared as the held-out ones."""
+    """Batches of unlabeled inputs, prepared as the held-out ones."""
     if arguments.train_inputs is None:
         return None
     from howsure.cli.building import data_of, model_of
 
-    unlabelled = {**vars(arguments), "data": arguments.train_inputs, "target": None}
-    source = data_of(Namespace(**unlabelled), model_of(arguments)).source
+    unlabeled = {**vars(arguments), "data": arguments.train_inputs, "target": None}
+    source = data_of(Namespace(**unlabeled), model_of(arguments)).source
     starts = range(0, len(source), _TRAIN_BATCH)
     return ((source.rows(k, min(k + _TRAIN_BATCH, len(source))),) for k in starts)
 
@@ -599,7 +599,7 @@ def export(arguments: Namespace) -> Result:
     option("pattern", nargs="?", default="", help="part of a rule's or operation's name"),
     option(
         "--fidelity",
-        choices=("exact", "approximate", "linearised", "structural", "refused"),
+        choices=("exact", "approximate", "linearized", "structural", "refused"),
         help="only rules of this kind",
     ),
     examples="""

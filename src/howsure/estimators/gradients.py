@@ -42,7 +42,7 @@ _USUAL = (2 * 0.03) ** 2
 # an MLP on 24 numbers it stated 0.79 of the actual error. They take as many again.
 FEWEST_BLOCKS = 8
 MOST_BLOCKS = 2048
-# From so many on, the outputs of neighbouring blocks are compared with what the gradients say.
+# From so many on, the outputs of neighboring blocks are compared with what the gradients say.
 COMPARED = 8
 
 

@@ -21,13 +21,13 @@ MOST_SAMPLES = 2**16
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Means over samples, about a centre near their mean.
+    """Means over samples, about a center near their mean.
 
-    With a the average deviation of a group from the centre, s its average squared deviation, and w
+    With a the average deviation of a group from the center, s its average squared deviation, and w
     half the squared difference of a pair, the variance at given masks:
 
     Attributes:
-        centre: The mean of the first chunk, (rows, outputs).
+        center: The mean of the first chunk, (rows, outputs).
         scale: What deviations are divided by, the largest of the first chunk: their fourth powers
             would leave the range of single precision at a std of 1e10, or of 1e-10.
         count: How many groups; (rows, 1) where rows differ.
@@ -35,7 +35,7 @@ class Samples:
         means: Of a, s, a squared, a s, s squared and w over the groups, (6, rows, outputs).
     """
 
-    centre: Tensor
+    center: Tensor
     scale: Tensor
     count: float | Tensor
     size: int
@@ -43,9 +43,9 @@ class Samples:
 
     @classmethod
     def of(cls, values: Tensor, first: Samples | None = None) -> Samples:
-        """Those of one chunk, (groups, size, rows, outputs), about the centre of the first."""
+        """Those of one chunk, (groups, size, rows, outputs), about the center of the first."""
         wide = values if values.dtype == torch.float64 else values.float()
-        middle = wide.mean((0, 1)) if first is None else first.centre
+        middle = wide.mean((0, 1)) if first is None else first.center
         deviations = wide - middle
         if first is None:
             largest = deviations.abs().amax((0, 1))
@@ -64,7 +64,7 @@ class Samples:
         return cls(middle, scale, float(groups), size, means)
 
     def __add__(self, other: Samples) -> Samples:
-        """More groups about the same centre."""
+        """More groups about the same center."""
         count = self.count + other.count
         means = self.means + (other.count / count) * (other.means - self.means)
         return replace(self, count=count, means=means)
@@ -72,7 +72,7 @@ class Samples:
     @property
     def mean(self) -> Tensor:
         """Of all samples."""
-        return self.centre + self.scale * self.means[0]
+        return self.center + self.scale * self.means[0]
 
     @property
     def _others(self) -> float | Tensor:
@@ -99,7 +99,7 @@ class Samples:
     @property
     def model_var(self) -> Tensor:
         """What the masks cause: the rest."""
-        return self.var - self.data_var if self.size > 1 else torch.zeros_like(self.centre)
+        return self.var - self.data_var if self.size > 1 else torch.zeros_like(self.center)
 
     @property
     def are_constant(self) -> Tensor:  # (rows, outputs)
@@ -110,7 +110,7 @@ class Samples:
     def _relative_error(self) -> Tensor:
         """Of the total std, from the spread of the squared deviations from the mean.
 
-        Those from the centre are s: the spread of s - 2 a mean(a).
+        Those from the center are s: the spread of s - 2 a mean(a).
         """
         a, s, aa, product, ss, _ = self.means.unbind(0)
         square = a.square()
@@ -132,7 +132,7 @@ class Samples:
     def where(self, rows: Tensor, other: Samples) -> Samples:
         """The other's sums for these rows, (rows,), its own for the rest."""
         at = rows[:, None]
-        count = torch.where(at, other.count, self.count).to(self.centre)
+        count = torch.where(at, other.count, self.count).to(self.center)
         return replace(self, count=count, means=torch.where(at, other.means, self.means))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from howsure.fit.held_out import Batches
 from howsure.fit.known import known_inputs
-from howsure.fit.labelled import PIXELS
+from howsure.fit.labeled import PIXELS
 from howsure.fit.options import FitOptions
 from howsure.fit.posterior import PosteriorFit, check_held_out, fit_variance
 from howsure.fit.stress import corruptions
@@ -92,7 +92,7 @@ def fit_dense(setup: Setup, batches: Batches, options: FitOptions) -> tuple[Setu
 
 
 def _gather_known(setup: Setup, batches: Batches, train_inputs: object) -> Known:
-    """The posterior of unlabelled images, or of the held-out ones in folds."""
+    """The posterior of unlabeled images, or of the held-out ones in folds."""
     grams = [PixelGram() for _ in range(FOLDS if train_inputs is None else 1)]
     for number, x in known_inputs(setup, batches, train_inputs, "known images", show=False):
         pixels = gradients_at_pixels(setup, x)

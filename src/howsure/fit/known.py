@@ -1,6 +1,6 @@
 """Known inputs, and the scores of held-out inputs that took no part in them.
 
-Known are unlabelled inputs of the kind that the network was trained on, or, where there are none,
+Known are unlabeled inputs of the kind that the network was trained on, or, where there are none,
 the held-out inputs in folds: no input is compared with itself.
 """
 
@@ -170,7 +170,7 @@ class _Activations:
 def known_inputs(
     setup: Setup, batches: Batches, train_inputs: object, label: str, *, show: bool
 ) -> Iterator[tuple[int, Any]]:
-    """Batches of unlabelled inputs, or of the held-out ones, with their numbers."""
+    """Batches of unlabeled inputs, or of the held-out ones, with their numbers."""
     held_out = [x for x, _ in batches]
     inputs = held_out if train_inputs is None else unseen_inputs(train_inputs, batches, setup)
     yield from enumerate(progress(inputs, show, label))
@@ -179,7 +179,7 @@ def known_inputs(
 def gather_distances(
     setup: Setup, layers: Layers, batches: Batches, train_inputs: object, *, show: bool
 ) -> CrossFit[Distances]:
-    """The distances from unlabelled inputs, or from the held-out ones in folds."""
+    """The distances from unlabeled inputs, or from the held-out ones in folds."""
     is_training = train_inputs is not None
     known = _Activations(setup, layers, 1 if is_training else FOLDS)
     for number, x in known_inputs(setup, batches, train_inputs, "distances", show=show):
@@ -204,14 +204,14 @@ def gather_known(
     fewest: int = FEWEST,
     show: bool = False,
 ) -> Known:
-    """What one pass over unlabelled inputs, or over the held-out ones in folds, shows.
+    """What one pass over unlabeled inputs, or over the held-out ones in folds, shows.
 
     Args:
         setup: The model.
         batches: The held-out data.
-        train_inputs: Unlabelled inputs; `None` takes the held-out ones in folds.
+        train_inputs: Unlabeled inputs; `None` takes the held-out ones in folds.
         note: Why there is no posterior over multipliers; empty if there is one.
-        fewest: How many unlabelled inputs are needed.
+        fewest: How many unlabeled inputs are needed.
         show: Show progress.
     """
     first, layers = batches[0][0], _layers(setup, batches[0][0])
@@ -352,7 +352,7 @@ def _rows(setup: Setup, output: object) -> Tensor:
     return torch.cat([t.reshape(rows, -1) for t in tensors], 1)
 
 
-def labelled(train: object) -> Iterable[object]:
+def labeled(train: object) -> Iterable[object]:
     """Batches (inputs, targets) that can be gone through more than once.
 
     From a pair of all inputs and all targets, a data set, or a loader.

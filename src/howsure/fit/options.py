@@ -26,7 +26,7 @@ class FitOptions:
             the setup's noise to them.
         training_data: The training data set or loader, to warn if it is the held-out one.
         show_progress: Show a bar.
-        train_inputs: Posterior and temperature: unlabelled inputs like those that the network was
+        train_inputs: Posterior and temperature: unlabeled inputs like those that the network was
             trained on, as a tensor, an array, a data set or a loader. Without them the inputs of
             `train` serve, or the held-out ones, in folds.
         stress: Posterior and temperature: corruptions that keep the target, to fit how fast the
@@ -35,7 +35,7 @@ class FitOptions:
             `None` it grows at the usual rate.
         growth: Posterior and temperature: whether the uncertainty grows with the distance from the
             known inputs.
-        train: Posterior: labelled training data: (inputs, targets), a data set, a loader. Errors of
+        train: Posterior: labeled training data: (inputs, targets), a data set, a loader. Errors of
             the 30 rows nearest to an input then say how large its own may be, for tables: few
             features, many rows. Of more than 5,000 a random choice is kept.
         residual_var: Posterior: a residual variance that is known; `None` fits it.

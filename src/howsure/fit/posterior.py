@@ -1,4 +1,4 @@
-"""Fits the variance model: a posterior from unlabelled inputs, and weights from held-out errors.
+"""Fits the variance model: a posterior from unlabeled inputs, and weights from held-out errors.
 
 The posterior sees inputs of the kind that the network was trained on; they need no labels. Where
 there are none it is made from the held-out inputs themselves, in folds: no input is judged by a
@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from howsure.fit.held_out import Batches, check_count, points_for, rows_in_front, some_of
-from howsure.fit.known import FEWEST, gather_known, labelled, local_error, score_held_out
+from howsure.fit.known import FEWEST, gather_known, labeled, local_error, score_held_out
 from howsure.fit.options import FitOptions
 from howsure.fit.stress import corruptions
 from howsure.methods.gradients import POINTS, cannot_use, why_no_gradients
@@ -128,7 +128,7 @@ class PosteriorFit:
             + ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.shares.items()),
         ]
         if self.known:
-            inputs = "held-out inputs, in five folds" if self.cross_fitted else "unlabelled inputs"
+            inputs = "held-out inputs, in five folds" if self.cross_fitted else "unlabeled inputs"
             what = (
                 "distances"
                 if posterior is None
@@ -197,7 +197,7 @@ def fit_posterior(
         setup = setup.replace(samples=max(POINTS, points))
     known = Known(note=note)
     if model_part and options.train is not None and not note:
-        train = labelled(options.train)
+        train = labeled(options.train)
         local = local_error(setup, batches, train)
         inputs = train if options.train_inputs is None else options.train_inputs
         known = replace(gather_known(setup, batches, inputs, show=show), local_error=local)

@@ -18,7 +18,7 @@ from howsure.errors import warn
 from howsure.estimators.softmax import class_logits
 from howsure.fit.held_out import Batches, check_count
 from howsure.fit.known import FEWEST, Layers, NoDistancesError, gather_distances
-from howsure.fit.labelled import PIXELS, Labelled, check_labels, recognize_task
+from howsure.fit.labeled import PIXELS, Labeled, check_labels, recognize_task
 from howsure.fit.options import FitOptions
 from howsure.fit.stress import Stress, corruptions
 from howsure.methods.activations import read
@@ -144,7 +144,7 @@ class TemperatureFit:
         distances = self.model.distances
         if distances is None:
             return []
-        where = "the held-out inputs, in five folds" if self.cross_fitted else "unlabelled inputs"
+        where = "the held-out inputs, in five folds" if self.cross_fitted else "unlabeled inputs"
         one, two = self.model.growth
         near = ""
         if distances.neighbors is not None:
@@ -248,7 +248,7 @@ def _read(
     batches: Batches,
     *,
     show: bool = False,
-) -> Labelled:
+) -> Labeled:
     """All held-out inputs, each judged by known inputs of which it is none."""
     parts = []
     for number, (x, labels) in enumerate(progress(batches, show, "fit")):
@@ -259,8 +259,8 @@ def _read(
             logs = log_distances(known, activations.inputs, len(logits), number)
         energy = energy_of(class_logits(logits, setup.task))
         given = (labels, logs, energy)
-        parts.append(Labelled.of([logits], *given, task=setup.task, share=_positions(batches)))
-    return Labelled.join(parts)
+        parts.append(Labeled.of([logits], *given, task=setup.task, share=_positions(batches)))
+    return Labeled.join(parts)
 
 
 def _positions(batches: Batches) -> int:
@@ -268,7 +268,7 @@ def _positions(batches: Batches) -> int:
     return max(1, PIXELS // sum(len(labels) for _, labels in batches))
 
 
-def _average(setup: Setup, held_out: Labelled, batches: Batches) -> Labelled:
+def _average(setup: Setup, held_out: Labeled, batches: Batches) -> Labeled:
     """The held-out inputs with their logits at several draws of the noise."""
     generator, parts = torch.Generator().manual_seed(setup.seed), []
     for x, labels in batches:
@@ -278,12 +278,12 @@ def _average(setup: Setup, held_out: Labelled, batches: Batches) -> Labelled:
         ]
         nothing = torch.zeros(len(labels), 2), torch.zeros(len(labels))
         share = _positions(batches)
-        parts.append(Labelled.of(draws, labels, *nothing, task=setup.task, share=share))
-    return replace(held_out, logits=Labelled.join(parts).logits)
+        parts.append(Labeled.of(draws, labels, *nothing, task=setup.task, share=share))
+    return replace(held_out, logits=Labeled.join(parts).logits)
 
 
 def _usual_model(
-    held_out: Labelled, known: CrossFit[Distances] | None, notes: tuple[str, ...], *, dense: bool
+    held_out: Labeled, known: CrossFit[Distances] | None, notes: tuple[str, ...], *, dense: bool
 ) -> TemperatureModel:
     """The temperature model with the usual growth, before its constant is known."""
     logs, distances = held_out.logs, None if known is None else known.whole
@@ -314,7 +314,7 @@ def _stress(
     known: CrossFit[Distances],
     batches: Batches,
     stress: Stress | None,
-) -> list[Labelled]:
+) -> list[Labeled]:
     """The held-out inputs under each corruption, with their own labels."""
     changes = corruptions(stress, batches[0][0])
     if stress == "auto" and changes:
@@ -324,7 +324,7 @@ def _stress(
 
 
 def _with_best_growth(
-    model: TemperatureModel, held_out: Labelled, stressed: Sequence[Labelled]
+    model: TemperatureModel, held_out: Labeled, stressed: Sequence[Labeled]
 ) -> TemperatureModel:
     """Half of the weight is on clean data, the other half on all corruptions."""
 

@@ -103,9 +103,9 @@ def classified(setup: Setup, outcome: Outcome, scores: ClassScores | None) -> Pr
         classes, *halves = through_softmax(estimates, columns, setup.seed)
     is_mean = setup.prediction != "network"
     probabilities = classes.mean if is_mean else probabilities_of(plain / t, setup.task)
-    centre = (_scatter(plain, columns, means[0]) if is_mean else plain) / t
+    center = (_scatter(plain, columns, means[0]) if is_mean else plain) / t
     cooled = variances if scores is None else variances.scale(t.double() ** -2)
-    logits = replace(_logits(setup, cooled, centre, columns), notes=outcome.notes)
+    logits = replace(_logits(setup, cooled, center, columns), notes=outcome.notes)
     prediction = Prediction(
         probabilities,
         classes.data_var + setup.residual_var_at(plain),
@@ -137,13 +137,13 @@ def certain(setup: Setup, x: Any) -> Prediction:
     """The network's own class probabilities, where nothing is random; at their temperature."""
     scores = class_scores(setup, x)
     plain = read(setup, x, ()).logits if scores is None else scores.logits
-    centre = plain if scores is None else cool(plain, scores.temperature)
-    probabilities, nothing = probabilities_of(centre, setup.task), torch.zeros_like(centre)
+    center = plain if scores is None else cool(plain, scores.temperature)
+    probabilities, nothing = probabilities_of(center, setup.task), torch.zeros_like(center)
     prediction = Prediction(
         probabilities,
         nothing + setup.residual_var_at(nothing),
         nothing,
-        logits=_logits(setup, Variances.zero(plain), centre, None),
+        logits=_logits(setup, Variances.zero(plain), center, None),
         expected_entropy=entropy_of(probabilities, setup.task),
         error=nothing,
     )
@@ -194,14 +194,14 @@ def _scatter(plain: Tensor, columns: Tensor | None, mean: Tensor) -> Tensor:
 
 
 def _logits(
-    setup: Setup, variances: Variances, centre: Tensor, columns: Tensor | None
+    setup: Setup, variances: Variances, center: Tensor, columns: Tensor | None
 ) -> Prediction:
     """The logits with their variances; those that were held fixed have none."""
 
     def everywhere(flat: Tensor | None) -> Any:
         if flat is None or columns is None:
             return flat
-        return torch.zeros_like(centre).to(flat).scatter(1, columns, flat)
+        return torch.zeros_like(center).to(flat).scatter(1, columns, flat)
 
     variances, whole = variances.add_constant(setup.residual_var), columns is None
     data, model, error = (
@@ -214,7 +214,7 @@ def _logits(
         return replace(was, linear_share=share) if whole else Details(linear_share=share)
 
     return Prediction(
-        centre,
+        center,
         data,
         model,
         error=error,

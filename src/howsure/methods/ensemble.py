@@ -58,14 +58,14 @@ def mixture(members: Sequence[Prediction]) -> Prediction:
     """The prediction of an equally weighted mixture of predictions."""
     if not members:
         raise ValueError("An ensemble needs at least one member.")
-    centres = _stacked(members, "mean")
+    centers = _stacked(members, "mean")
     parts = TensorTree(members[0].mean)
     logits = [member.logits for member in members if member.logits is not None]
     entropies = [m.expected_entropy for m in members if m.expected_entropy is not None]
     within = [var.mean(0) for var in _stacked(members, "model_var")]
-    model_vars = [v + c.var(0, correction=0) for v, c in zip(within, centres, strict=True)]
+    model_vars = [v + c.var(0, correction=0) for v, c in zip(within, centers, strict=True)]
     return Prediction(
-        parts.unflatten([centre.mean(0) for centre in centres]),
+        parts.unflatten([center.mean(0) for center in centers]),
         _refilled(members[0].data_var, [v.mean(0) for v in _stacked(members, "data_var")]),
         _refilled(members[0].model_var, model_vars),
         tuple(dict.fromkeys(note for member in members for note in member.notes)),
@@ -119,8 +119,8 @@ def _covariance(members: Sequence[Prediction]) -> Tensor | None:
     covariances = [member.covariance for member in members if member.covariance is not None]
     if len(covariances) != len(members) or not isinstance(members[0].mean, Tensor):
         return None
-    centres = torch.stack([member.mean for member in members])  # (members, batch, outputs)
-    away = (centres - centres.mean(0)).flatten(2)
+    centers = torch.stack([member.mean for member in members])  # (members, batch, outputs)
+    away = (centers - centers.mean(0)).flatten(2)
     return torch.stack(covariances).mean(0) + torch.einsum("mbi,mbj->bij", away, away) / len(
         members
     )

@@ -46,7 +46,7 @@ from howsure.methods.classified import (
     with_temperature,
 )
 from howsure.methods.method import Method, note_without_uncertainty
-from howsure.methods.modelled import modelled, score_inputs
+from howsure.methods.modeled import modeled, score_inputs
 from howsure.methods.sampling import SampledRows, sample_rows
 from howsure.prediction import Details, Prediction
 from howsure.probe import RANDOM, notes_on, probe_gradients, probe_model, replace_nonfinite
@@ -148,12 +148,12 @@ def predict(setup: Setup, x: Any) -> Prediction:
         if outcome.sampled is not None:
             rows = outcome.sampled.rows
             prediction = sampling.replace_class_rows(prediction, setup, x, rows, scores)
-        return _labelled(with_temperature(prediction, scores), outcome)
+        return _labeled(with_temperature(prediction, scores), outcome)
     problem, variances, novelty, joint = outcome.problem, outcome.variances, None, None
     if model is not None:
         z = outcome.slopes
         scores = score_inputs(setup, x, outcome.mean, variances.data, z, outcome.features)
-        result = modelled(variances, scores, z, model)
+        result = modeled(variances, scores, z, model)
         variances, joint = result.variances, result.joint
         novelty = None if result.novelty is None else problem.unflatten_variance(result.novelty)
     variances = variances.add_constant(setup.residual_var)
@@ -173,10 +173,10 @@ def predict(setup: Setup, x: Any) -> Prediction:
         degrees_of_freedom=math.inf if model is None else model.degrees_of_freedom,
         details=variances.details() if at_once else functools.cache(variances.details),
     )
-    return _labelled(prediction, outcome)
+    return _labeled(prediction, outcome)
 
 
-def _labelled(prediction: Prediction, outcome: Outcome) -> Prediction:
+def _labeled(prediction: Prediction, outcome: Outcome) -> Prediction:
     """With the name of the method that sampled, and why, where it was all sampled."""
     setup, sampled = outcome.problem.setup, outcome.sampled
     if sampled is None or len(sampled.rows) < outcome.problem.rows or setup.variance_model:

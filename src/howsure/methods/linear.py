@@ -1,4 +1,4 @@
-"""The linearised network: var = sum_j (d output / d x_j)**2 var_j. Needs no rules."""
+"""The linearized network: var = sum_j (d output / d x_j)**2 var_j. Needs no rules."""
 
 from __future__ import annotations
 

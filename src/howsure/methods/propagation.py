@@ -230,8 +230,8 @@ def adf(setup: Setup, x: Any) -> Prediction:
             variances = zeros_like_each(means)
         else:
             means, variances = run.gaussian()
-        centres = means if setup.prediction != "network" else run.plain()
-        return prediction(setup, run, centres, variances, zeros_like_each(variances))
+        centers = means if setup.prediction != "network" else run.plain()
+        return prediction(setup, run, centers, variances, zeros_like_each(variances))
 
 
 ADF = Method("adf", adf, has_rules=True, needs_noise=True, is_diagonal=True, audited=({},))
@@ -258,13 +258,13 @@ def sampled_adf(setup: Setup, x: Any) -> Prediction:
         run.settle()
         half = len(outputs) // 2
         means, variances = outputs[:half], outputs[half:]
-        centres = (
+        centers = (
             means if setup.prediction != "network" else sampled(setup, x, lambda _: run.plain())
         )
         return prediction(
             setup,
             run,
-            [centre.mean(0) for centre in centres],
+            [center.mean(0) for center in centers],
             [var.mean(0) for var in variances],
             [spread(setup, mean) for mean in means],
             samples=means[0],

@@ -23,7 +23,7 @@ from howsure.isolation import own_random_numbers
 from howsure.methods.classified import certain, class_outputs, class_scores, with_temperature
 from howsure.methods.dense import with_model_var
 from howsure.methods.method import Method, note_without_uncertainty
-from howsure.methods.modelled import with_variance_model
+from howsure.methods.modeled import with_variance_model
 from howsure.noise.inputs import number_of
 from howsure.posterior.temperature import ClassScores, cool
 from howsure.prediction import Details, Prediction, class_dim

@@ -137,20 +137,20 @@ def sparsification_curve(
     error: Tensor,  # (...), not negative
     uncertainty: Tensor,  # (...)
     *,
-    normalise: bool = True,
+    normalize: bool = True,
     mask: Tensor | None = None,  # (...), bool
 ) -> SparsificationCurve:
     """Mean error of what remains when the most uncertain predictions are removed.
 
     Args:
         error: Error of each prediction, such as |target - mean| or its end point error. For RMSE
-            give squared errors with `normalise=False` and take the root of both curves.
+            give squared errors with `normalize=False` and take the root of both curves.
         uncertainty: Variance, standard deviation, or anything that rises with it.
-        normalise: Divides both curves by the mean error, so that they begin at 1; False
+        normalize: Divides both curves by the mean error, so that they begin at 1; False
             leaves them in units of the error.
         mask: False entries do not count and may be NaN.
     """
-    if normalise:
+    if normalize:
         error = _relative(error)
     removed = (_counts(error) - 1) / len(error)
     return SparsificationCurve(
@@ -163,7 +163,7 @@ def ause(
     error: Tensor,  # (...), not negative
     uncertainty: Tensor,  # (...)
     *,
-    normalise: bool = True,
+    normalize: bool = True,
     mask: Tensor | None = None,  # (...), bool
 ) -> Tensor:
     """Area under the sparsification error: mean over k of risk(k) - oracle risk(k).
@@ -174,12 +174,12 @@ def ause(
     Args:
         error: Error of each prediction, such as |target - mean| or its end point error.
         uncertainty: Variance, standard deviation, or anything that rises with it.
-        normalise: Divides by the mean error: a number without unit, which says how good the
+        normalize: Divides by the mean error: a number without unit, which says how good the
             uncertainty is and not how good the predictions are. False: in units of the error,
             the excess AURC of Geifman et al. (2019).
         mask: False entries do not count and may be NaN.
     """
-    if normalise:
+    if normalize:
         error = _relative(error)
     return (_risks(error, uncertainty) - _oracle_risks(error)).mean()
 
@@ -209,7 +209,7 @@ def _relative(error: Tensor) -> Tensor:
     if mean == 0:
         raise ValueError(
             "`error` is 0 everywhere, so it cannot be normalized by its mean; pass "
-            "`normalise=False`."
+            "`normalize=False`."
         )
     return error / mean
 

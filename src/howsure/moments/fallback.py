@@ -73,7 +73,7 @@ class RandomCall:
         return substitute(self.result(*self.means), Tensor, carry)
 
 
-def linearise(func: Target, args: Args, kwargs: Kwargs) -> object:
+def linearize(func: Target, args: Args, kwargs: Kwargs) -> object:
     """First-order moments: the value at the mean, and var = sum_k (J d_k)**2.
 
     The directions d_k are the standard deviations one element at a time (exact), or random signs
@@ -128,7 +128,7 @@ def _push_forward(call: RandomCall, directions: Tensors) -> Tensors:
             continue
         if agrees(directions, pushed):
             return pushed
-    raise NoRuleError(f'It could not be linearised either: {reason}. Use `fallback="sample"`.')
+    raise NoRuleError(f'It could not be linearized either: {reason}. Use `fallback="sample"`.')
 
 
 def _backward_check(call: RandomCall) -> Callable[[Tensors, Tensors], bool]:
@@ -193,6 +193,6 @@ def sample(func: Target, args: Args, kwargs: Kwargs) -> object:
 
 FALLBACKS: dict[str, Fallback | None] = {
     "error": None,
-    "linearise": linearise,
+    "linearize": linearize,
     "sample": sample,
 }

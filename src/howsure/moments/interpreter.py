@@ -182,7 +182,7 @@ class RuleInterpreter:
     Attributes:
         overrides: Rules that win over the table's.
         sites: Tells in which module an operation was called.
-        fallback: What to do without a rule: "error", "linearise" or "sample".
+        fallback: What to do without a rule: "error", "linearize" or "sample".
         fallen_back: How often each operation took the fallback, by module.
         below_python: The error of an operation that was called from compiled code.
     """
@@ -201,7 +201,7 @@ class RuleInterpreter:
     @property
     def notes(self) -> tuple[str, ...]:
         """Where the pass was not by a rule."""
-        done = {"linearise": "linearised", "sample": "sampled"}.get(self.fallback)
+        done = {"linearize": "linearized", "sample": "sampled"}.get(self.fallback)
         return tuple(
             f"`{operation_name(func)}` has no rule and was {done} in {where}, {count} x."
             for (func, where), count in self.fallen_back.items()
@@ -329,23 +329,23 @@ class RuleInterpreter:
             raise NoRuleError(
                 "Its rule takes no Gaussian in one of these places, nor a tensor made by "
                 "`x.new_tensor(...)`: use a tensor without noise there, or "
-                '`fallback="linearise"`.'
+                '`fallback="linearize"`.'
             ) from cause
         if type(func).__name__ in ("ScriptMethod", "ScriptFunction"):
             raise NoRuleError(
                 "TorchScript code runs below Python, where howsure cannot see what happens to the "
                 "variance. Use the Python module that was scripted or traced, or "
-                '`fallback="linearise"`.'
+                '`fallback="linearize"`.'
             )
         if isinstance(func, OpOverload):
             raise NoRuleError(
                 "Programs have rules as `torch.export` makes them, and after "
                 "`run_decompositions({})`; decomposed further, operations lose theirs. Export "
-                'again, or use the Python module or `fallback="linearise"`.'
+                'again, or use the Python module or `fallback="linearize"`.'
             )
         raise NoRuleError(
             f"Register a rule with `@howsure.rule({operation_name(func)}, ...)`, or accept a "
-            'first-order answer with `fallback="linearise"`.'
+            'first-order answer with `fallback="linearize"`.'
         )
 
     def located(self, func: Target, args: Args, kwargs: Kwargs, error: NoRuleError) -> NoRuleError:
@@ -483,7 +483,7 @@ def propagate(
         x: Its input: a tensor; a tuple of positional arguments; a dict of keyword arguments.
         noise_var: The sensor's **variance**: a number, or a tensor that broadcasts to `x`. For
             several inputs the same structure as `x`, with `None` for inputs without noise.
-        fallback: For operations without a rule: "error"; "linearise" (first order in the noise,
+        fallback: For operations without a rule: "error"; "linearize" (first order in the noise,
             and masks and orders frozen at the mean); "sample" (256 draws). The result's `notes`
             name every operation that took it.
         rules: Rules that win over the registered ones, by operation.

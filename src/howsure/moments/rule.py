@@ -179,7 +179,7 @@ class Fidelity(Enum):
     """The formula is the moment, up to rounding or quadrature error."""
     APPROXIMATE = "approximate"
     """The standard deviation is within the rule's stated `error`."""
-    LINEARISED = "linearised"
+    LINEARIZED = "linearized"
     """First order in the input's variance: right for small noise."""
     STRUCTURAL = "structural"
     """Elements are moved, not computed with."""
@@ -212,7 +212,7 @@ class Kind(Enum):
 
 EXACT = Fidelity.EXACT
 APPROXIMATE = Fidelity.APPROXIMATE
-LINEARISED = Fidelity.LINEARISED
+LINEARIZED = Fidelity.LINEARIZED
 STRUCTURAL = Fidelity.STRUCTURAL
 REFUSED = Fidelity.REFUSED
 

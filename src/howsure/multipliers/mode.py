@@ -146,7 +146,7 @@ class Multiply(Operations):
     def _multiply(self, data: Tensor, factor: _Factor) -> Tensor:
         """The data times the multiplier.
 
-        Alpha dropout moves a unit towards a constant s instead, and scales all of them such that
+        Alpha dropout moves a unit toward a constant s instead, and scales all of them such that
         numbers of mean 0 and variance 1 stay so: (m x + (1 - m) s) sqrt((1 - p) / (1 + p s**2)).
         """
         if self._before is not None:

@@ -197,7 +197,7 @@ def identify_from_repeats(
     if structure is not None and averaged:
         # For Gaussian noise, 2 / freedom times the mean of squared covariances.
         offsets = var * structure.offset_norm * math.sqrt(2 / freedom)
-        error = torch.hypot(error * structure.neighbour_norm, offsets)
+        error = torch.hypot(error * structure.neighbor_norm, offsets)
     return Identified(Constant(_plain(var)), _plain(error), structure)
 
 

@@ -50,13 +50,13 @@ class Structure:
         channels: The share that is an offset of each channel; `None` if there is one channel.
         rows: The share that is an offset of each row of an image; `None` for vectors.
         columns: Likewise of each column.
-        neighbours: Correlation of neighbors in the remaining noise, along the last axis, and for
+        neighbors: Correlation of neighbors in the remaining noise, along the last axis, and for
             images along the one before; empty for a handful of elements.
         kernel: White noise through this kernel of norm 1 is the remaining noise; `None` if
             neighbors do not correlate.
         parts: The noises for a std of 1, each with its share.
         offset_norm: Root mean square correlation of all pairs of elements by clear offsets.
-        neighbour_norm: Root of the sum of squared correlations of an element's neighbors, with
+        neighbor_norm: Root of the sum of squared correlations of an element's neighbors, with
             itself; 1 if they do not correlate.
     """
 
@@ -64,11 +64,11 @@ class Structure:
     channels: Share | None
     rows: Share | None
     columns: Share | None
-    neighbours: tuple[Share, ...]
+    neighbors: tuple[Share, ...]
     kernel: Tensor | None
     parts: tuple[tuple[Noise, float], ...]
     offset_norm: float
-    neighbour_norm: float
+    neighbor_norm: float
 
     @property
     def is_correlated(self) -> bool:
@@ -89,7 +89,7 @@ class Structure:
         """All shares and correlations, by name."""
         correlations = ("horizontal_correlation", "vertical_correlation")
         shares = {f"{name}_share": share for name, share in self.offsets().items()}
-        return shares | dict(zip(correlations, self.neighbours, strict=False))
+        return shares | dict(zip(correlations, self.neighbors, strict=False))
 
     def in_words(self) -> str:
         """The structure in a sentence, with the noise to use."""
@@ -99,9 +99,9 @@ class Structure:
             if share.is_clear
         ]
         if self.kernel is not None:
-            values = " and ".join(f"{share.value:.2f}" for share in self.neighbours)
-            axes = " (horizontally and vertically)" if len(self.neighbours) == 2 else ""
-            clauses.append(f"neighbours correlate by {values}{axes}")
+            values = " and ".join(f"{share.value:.2f}" for share in self.neighbors)
+            axes = " (horizontally and vertically)" if len(self.neighbors) == 2 else ""
+            clauses.append(f"neighbors correlate by {values}{axes}")
         if not clauses:
             return "elements vary independently, as far as these frames can tell"
         names = [f"`{p.kind}`" if p.is_correlated else "independent noise" for p, _ in self.parts]
@@ -253,11 +253,11 @@ def structure_of(
         channels=of_total(by_channel),
         rows=of_total(rows),
         columns=of_total(columns),
-        neighbours=neighbors,
+        neighbors=neighbors,
         kernel=kernel,
         parts=tuple(parts),
         offset_norm=norm,
-        neighbour_norm=1.0 if kernel is None else float(local.norm()),
+        neighbor_norm=1.0 if kernel is None else float(local.norm()),
     )
 
 

@@ -116,7 +116,7 @@ def sparsification(
     error: object,  # (...), not negative, or several by name
     uncertainty: object,  # like the error, or several by name
     *,
-    normalise: bool = True,
+    normalize: bool = True,
     points: int = 1000,
     ax: Axes | None = None,
 ) -> Axes:
@@ -128,7 +128,7 @@ def sparsification(
         error: Error of each prediction, such as |target - mean|; 1 where a class is wrong. One
             for all methods, or a dict with the methods' names.
         uncertainty: Variance, or anything that rises with it.
-        normalise: Divides by the mean error, so that all curves begin at 1.
+        normalize: Divides by the mean error, so that all curves begin at 1.
         points: How many points of a curve are drawn at most, evenly spaced.
         ax: Where to draw; by default a new figure.
     """
@@ -142,8 +142,8 @@ def sparsification(
     curves = {}
     for name, ranking in methods.items():
         both = tensor("error", errors[name]), tensor("uncertainty", ranking)
-        curve = metrics.sparsification_curve(*both, normalise=normalise)
-        area = metrics.ause(*both, normalise=normalise)
+        curve = metrics.sparsification_curve(*both, normalize=normalize)
+        area = metrics.ause(*both, normalize=normalize)
         curves[name] = *thinned(*(column.numpy() for column in curve), most=points), area
     ax, theme = prepared(ax)
     for index, (name, (removed, remaining, oracle, area)) in enumerate(curves.items()):
@@ -156,7 +156,7 @@ def sparsification(
         if len(curves) == 1:
             fill(ax, removed, oracle, remaining, index)
     ax.set(xlim=(0, 1), ylim=(0, None))
-    unit = " / mean error" if normalise else ""
+    unit = " / mean error" if normalize else ""
     return finish(ax, "share of the most uncertain rejected", f"mean error of the rest{unit}")
 
 

@@ -24,7 +24,7 @@ class Scores:
         m: Their predictive variance from the posterior, (batch, outputs); 0 without one.
         distances: Squared distances D to a neighbor and L over the layers, (batch, 2); 0 without.
         beyond: Squared distance from the middle of the known range, 1 at twice the range, (batch,).
-        local: The error near each input, (batch, outputs); 0 without labelled training data.
+        local: The error near each input, (batch, outputs); 0 without labeled training data.
         nearest: Squared distance of the nearest training sample, (batch, 1); 0 likewise.
         kernel: Variance of a Gaussian process between known inputs, (batch,); 0 without.
     """
@@ -84,7 +84,7 @@ class Known:
         distances: Distances inside the network; `None` if there are none.
         input_range: The range of the inputs; `None` if the model part is left out.
         kernel: Those of a table as points of a Gaussian process; `None` if there are none.
-        local_error: By labelled training rows, where there were any.
+        local_error: By labeled training rows, where there were any.
         count: The number of known inputs.
         note: Why there is no posterior, or nothing.
     """

@@ -226,11 +226,11 @@ def check_minimum(*, at_zero: bool, at_infinity: bool) -> None:
     """An error if no finite temperature has the least NLL."""
     if at_zero:
         raise ValueError(
-            "The held-out NLL keeps falling towards temperature 0: the labels contradict no "
+            "The held-out NLL keeps falling toward temperature 0: the labels contradict no "
             "prediction. Give more held-out data, with some mistakes in it."
         )
     if at_infinity:
         raise ValueError(
-            "The held-out NLL keeps falling towards infinite temperature: the predictions are no "
+            "The held-out NLL keeps falling toward infinite temperature: the predictions are no "
             "better than chance. Do the labels belong to these inputs?"
         )

@@ -71,8 +71,8 @@ def extremes(rule: Rule, sample: Sample) -> None:
                 for expected, out in zip(plain, outs, strict=True):
                     # A mean outside the operation's domain is no fault of the rule.
                     defined = ~torch.isnan(expected)
-                    centre, spread = out.mean[defined], out.var[defined]
-                    assert bool(torch.isfinite(centre).all()), f"mean at {scale=} {var=}"
+                    center, spread = out.mean[defined], out.var[defined]
+                    assert bool(torch.isfinite(center).all()), f"mean at {scale=} {var=}"
                     assert bool(torch.isfinite(spread).all()), f"variance at {scale=} {var=}"
                     assert bool((spread >= 0).all()), f"negative variance at {scale=} {var=}"
 
@@ -120,7 +120,7 @@ def _assert_agrees(rule: Rule, truth: Truth, out: Moments) -> None:
 
 
 def small_noise(rule: Rule, sample: Sample) -> None:
-    """Law 5: for small noise the variance is that of the linearised operation."""
+    """Law 5: for small noise the variance is that of the linearized operation."""
     call = Call(sample)
     variances = [var * 1e-8 for var in call.variances]
 
@@ -203,7 +203,7 @@ def aliases(rule: Rule, sample: Sample) -> None:
         if works_in_place(rule, alias, (), {}) and not isinstance(sample.args[0], Moments):
             continue  # in place into a constant
         if "empty" in operation_name(alias):
-            continue  # uninitialised memory may hold what the first spelling gave, or not
+            continue  # uninitialized memory may hold what the first spelling gave, or not
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

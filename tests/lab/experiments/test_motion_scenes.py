@@ -38,7 +38,7 @@ def test_scenes_are_seeded_and_their_images_gray(kind):
 @pytest.mark.parametrize("time", [-1, 1])
 def test_origin_inverts_the_motion(kind, time):
     scenes = draw_scenes(40, 3, kind)
-    seen = pixels(40, 8) - scenes.centre[:, None, None]
+    seen = pixels(40, 8) - scenes.center[:, None, None]
     back = moved(scenes, origin(scenes, seen, time), time)
     # A thousandth of a pixel of a large image.
     torch.testing.assert_close(back, seen, atol=1e-5, rtol=0)
@@ -70,7 +70,7 @@ def test_known_motions_have_known_flow():
         shifted[:, 1], torch.full_like(shifted[:, 1], -4.0), atol=1e-4, rtol=0
     )
     turned = render(with_motion(scenes, angle=0.1, zoom=0.05), 64).flow
-    seen = 64 * (pixels(2, 64) - scenes.centre[:, None, None])
+    seen = 64 * (pixels(2, 64) - scenes.center[:, None, None])
     x, y = seen[..., 0], seen[..., 1]
     grown = math.exp(0.05)
     right = grown * (math.cos(0.1) * x - math.sin(0.1) * y) - x

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from howsure.deploy.gate import Gate
 from howsure_lab.experiments.pairs import Pairs
 from howsure_lab.experiments.quadrotor import policies
-from howsure_lab.experiments.quadrotor.controller import nose_of, speeds_for, towards
+from howsure_lab.experiments.quadrotor.controller import nose_of, speeds_for, toward
 from howsure_lab.experiments.quadrotor.flight import World, fly
 from howsure_lab.experiments.quadrotor.models import SureNetwork
 from howsure_lab.experiments.quadrotor.networks import Siblings
@@ -51,7 +51,7 @@ def test_attitude_is_a_rotation_with_consistent_rates():
     several, h = some_trajectories().facing(0.4), 1e-5
     at = several.at(np.array([0.7 - h, 0.7, 0.7 + h]))
     up, nose = np.array([[0], [0], [9.81]]), nose_of(several.headings)
-    found = [towards(at.acceleration[i] + up, at.jerk[i], nose) for i in range(3)]
+    found = [toward(at.acceleration[i] + up, at.jerk[i], nose) for i in range(3)]
     r = found[1].rotation
     np.testing.assert_allclose(np.einsum("jin,jkn->nik", r, r), [np.eye(3)] * 4, atol=1e-12)
     change = (found[2].rotation - found[0].rotation) / (2 * h)

@@ -173,7 +173,7 @@ def test_forces_against_one_rotor_at_a_time():
         moment[2] += (-1) ** i * FULL_PHYSICS.yaw_factor * s**2
     drag = -np.array(air.body_drag)[:, None] * np.linalg.norm(velocity, axis=0) * velocity
     force += drag
-    moment += np.cross(np.array(air.centre_of_pressure)[:, None] * np.ones(5), drag, axis=0)
+    moment += np.cross(np.array(air.center_of_pressure)[:, None] * np.ones(5), drag, axis=0)
     found = wrench(FULL_PHYSICS, velocity, now.rates, now.speeds)
     np.testing.assert_allclose(found[0], force, atol=1e-12)
     np.testing.assert_allclose(found[1], moment, atol=1e-12)

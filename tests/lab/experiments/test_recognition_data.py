@@ -180,8 +180,8 @@ def test_uci_folders_are_read_and_splits_are_disjoint(tmp_path):
     data = read_all(tmp_path)[0]
     assert data.name == "toy" and data.x.shape == (20, 2) and data.y.shape == (20, 1)
     parts = split(data, 0)
-    values = [pairs.y * parts.scale + parts.centre for pairs in (parts.train, parts.validation)]
-    together = torch.cat([*values, parts.test.y * parts.scale + parts.centre]).flatten()
+    values = [pairs.y * parts.scale + parts.center for pairs in (parts.train, parts.validation)]
+    together = torch.cat([*values, parts.test.y * parts.scale + parts.center]).flatten()
     torch.testing.assert_close(together.sort().values, data.y.flatten())
     torch.testing.assert_close(parts.train.x.mean(0), torch.zeros(2), atol=1e-6, rtol=0)
     np.savetxt(folder / "index_test_0.txt", np.arange(14, 20))

@@ -27,7 +27,7 @@ from howsure_lab.experiments.steering.model import (
 
 
 @pytest.mark.parametrize("count, block, gap", [(1872, 93, 13), (50, 7, 1), (31, 10, 11)])
-def test_blocks_are_disjoint_and_never_neighbours(count, block, gap):
+def test_blocks_are_disjoint_and_never_neighbors(count, block, gap):
     one, two = alternate_blocks(count, block=block, gap=gap)
     distance = (one.unsqueeze(1) - two.unsqueeze(0)).abs().min()
     assert int(distance) == gap + 1

@@ -40,7 +40,7 @@ def test_a_scene_looks_the_same_alone_and_in_a_batch():
 
 @pytest.mark.parametrize("curvature, offset", [(0.0, 0.0), (0.02, 0.3), (-0.02, -0.3)])
 def test_the_right_line_is_where_a_pinhole_camera_sees_it(curvature, offset):
-    """At the row of depth z the line x = centre(z) + 1.8 m falls on u = f x / z."""
+    """At the row of depth z the line x = center(z) + 1.8 m falls on u = f x / z."""
     size, focal, height, horizon = 200, 0.7, 1.5, 0.38
     image = render(plain(curvature=curvature, offset=offset), size)[0, 0]
     for row in (120, 130, 140):

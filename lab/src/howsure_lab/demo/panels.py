@@ -20,9 +20,9 @@ def draw_coverage(ax: Axes, study: Study) -> Axes:
     """How many true angles lie in the 95 % interval, beside those of one std for all roads."""
     for column, outcome in enumerate(study.outcomes):
         shares = (outcome.coverage_of_one_std(study.one_std), outcome.coverage)
-        for side, share, colour in zip((-0.5, 0.5), shares, (_GRAY, ORANGE), strict=True):
+        for side, share, color in zip((-0.5, 0.5), shares, (_GRAY, ORANGE), strict=True):
             place = column + side * _WIDTH
-            ax.bar(place, 100 * share, _WIDTH, color=colour, edgecolor="black", linewidth=0.8)
+            ax.bar(place, 100 * share, _WIDTH, color=color, edgecolor="black", linewidth=0.8)
             ax.text(place, 100 * share + 5, f"{100 * share:.0f}", ha="center", bbox=_PAPER)
     ax.axhline(95, color="black", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
     ax.set(ylim=(0, 119), yticks=(0, 50, 95), ylabel="%")

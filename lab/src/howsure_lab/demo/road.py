@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# From the palette of Okabe and Ito, which readers with any colour vision can tell apart.
+# From the palette of Okabe and Ito, which readers with any color vision can tell apart.
 ORANGE, VERMILLION = "#E69F00", "#D55E00"
 _REACH = 1.96  # stds: 95 %
 _LENGTH = 0.72  # of the lines, as a share of the image height
@@ -43,8 +43,8 @@ def _draw_wedge(ax: Axes, mean: float, reach: float, length: float) -> None:
     from matplotlib.patches import Wedge
 
     # Angles are measured from straight ahead to the right, matplotlib's from the right to the left.
-    centre, half = 90 - math.degrees(mean), math.degrees(reach)
-    ends = (centre - half, centre + half)
+    center, half = 90 - math.degrees(mean), math.degrees(reach)
+    ends = (center - half, center + half)
     ax.add_patch(Wedge((0, 0), length, *ends, facecolor=ORANGE, alpha=0.4))
     ax.add_patch(Wedge((0, 0), length, *ends, facecolor="none", edgecolor="black", linewidth=0.8))
 
@@ -53,8 +53,8 @@ def _draw_line(ax: Axes, angle: float, length: float, *, dashed: bool) -> None:
     """A bright line on a black one, which is seen on any road."""
     x, y = [0, length * math.sin(angle)], [0, length * math.cos(angle)]
     ax.plot(x, y, color="black", linewidth=3.4)
-    colour, dashes = ("white", (0, (3, 2))) if dashed else (ORANGE, "-")
-    ax.plot(x, y, color=colour, linewidth=2, linestyle=dashes)
+    color, dashes = ("white", (0, (3, 2))) if dashed else (ORANGE, "-")
+    ax.plot(x, y, color=color, linewidth=2, linestyle=dashes)
 
 
 def draw_key(figure: Figure) -> None:

@@ -1,4 +1,4 @@
-"""Splits of a sequence whose neighbours resemble each other: by blocks, with a gap in between."""
+"""Splits of a sequence whose neighbors resemble each other: by blocks, with a gap in between."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def _record(fit: FitResult) -> dict[str, object]:
 def member_seeds(seed: int, count: int) -> range:
     """The seeds of the further networks of an ensemble: those that follow.
 
-    Ensembles of neighbouring seeds share members: their mean is as it should be, their spread
+    Ensembles of neighboring seeds share members: their mean is as it should be, their spread
     over seeds is smaller than that of separate ones.
     """
     return range(seed + 1, seed + 1 + count)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsure_lab.experiments.contenders import CONTENDERS, LABELS
-from howsure_lab.experiments.figures import COLOURS, new_figure, save
+from howsure_lab.experiments.figures import COLORS, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,15 +82,15 @@ def _draw(ax: Axes, panel: Panel, methods: Sequence[str]) -> None:
         values = panel.known(name)
         if not values:
             continue
-        colour = _colour(name)
+        color = _color(name)
         mean = statistics.fmean(values)
         if panel.lower_is_better and mean > edge:
-            ax.plot(edge, row, marker=">", color=colour, clip_on=False)
+            ax.plot(edge, row, marker=">", color=color, clip_on=False)
             note: dict[str, Any] = {"xytext": (-7, 0), "textcoords": "offset points"}
             ax.annotate(_short(mean), (edge, row), ha="right", va="center", fontsize=8, **note)
             continue
         spread = statistics.stdev(values) if len(values) > 1 else None
-        ax.errorbar(mean, row, xerr=spread, fmt="o", color=colour, markersize=5, linewidth=1.2)
+        ax.errorbar(mean, row, xerr=spread, fmt="o", color=color, markersize=5, linewidth=1.2)
     if panel.wanted is not None:
         ax.axvline(panel.wanted, color="0.5", linewidth=1, zorder=0)
     ax.set(title=panel.title, xlabel=panel.metric, ylim=(len(methods) - 0.5, -0.5))
@@ -121,9 +121,9 @@ def _edge(panel: Panel) -> float:
     return max(within) + 0.25 * inner
 
 
-def _colour(name: str) -> str:
+def _color(name: str) -> str:
     """Blue for the library's own way, orange for other ensembles, black for the others."""
     contender = CONTENDERS.get(name)
     if contender is not None and contender.fit == "auto":
-        return COLOURS[4]
-    return COLOURS[5] if contender is not None and contender.members > 1 else COLOURS[0]
+        return COLORS[4]
+    return COLORS[5] if contender is not None and contender.members > 1 else COLORS[0]

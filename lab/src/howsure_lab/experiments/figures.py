@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; lines differ in style too.
-COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#999999")
+# Okabe and Ito's colors, which color-blind readers can tell apart; lines differ in style too.
+COLORS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#999999")
 STYLES = ("-", "--", "-.", ":")
 _OWN = "gradients"
 
@@ -41,15 +41,15 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def style_of(index: int) -> dict[str, Any]:
-    """Colour and line style of the n-th line."""
+    """Color and line style of the n-th line."""
     return {
-        "color": COLOURS[index % len(COLOURS)],
+        "color": COLORS[index % len(COLORS)],
         "linestyle": STYLES[index % len(STYLES)],
     }
 
 
 def styles_of(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colours and lines of methods; that of the library itself is black and thick."""
+    """Colors and lines of methods; that of the library itself is black and thick."""
     others = [name for name in methods if name != _OWN]
     styles = {name: style_of(index) for index, name in enumerate([_OWN, *others])}
     styles[_OWN]["linewidth"] = 2.5

@@ -40,15 +40,15 @@ def train_plain(
 ) -> None:
     """Trains the model in place and leaves it in eval mode; the seed orders the batches."""
     loader = data.shuffled(recipe.batch, seed)
-    optimiser = torch.optim.AdamW(model.parameters(), recipe.lr, weight_decay=recipe.decay)
+    optimizer = torch.optim.AdamW(model.parameters(), recipe.lr, weight_decay=recipe.decay)
     steps = recipe.epochs * len(loader)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, recipe.lr, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.lr, total_steps=steps)
     model.train()
     for _ in progress(range(recipe.epochs), recipe.show_progress, "train"):
         for x, y in loader:
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss(model(x), y).backward()
-            optimiser.step()
+            optimizer.step()
             schedule.step()
     model.eval().requires_grad_(False)
 

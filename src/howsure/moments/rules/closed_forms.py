@@ -688,7 +688,7 @@ class Extreme(NamedTuple):
 
 _POSITION = (
     "The position of the largest or smallest element is not a Gaussian; the values alone are: "
-    '`x.max(dim)[0]` or `x.amax(dim)`. `fallback="linearise"` freezes the position at the mean.'
+    '`x.max(dim)[0]` or `x.amax(dim)`. `fallback="linearize"` freezes the position at the mean.'
 )
 
 

@@ -19,7 +19,7 @@ from howsure.errors import NoRuleError
 from howsure.moments.families import bounded, composite, elementwise, in_float32, pointwise
 from howsure.moments.numerics import expectation
 from howsure.moments.rule import (
-    LINEARISED,
+    LINEARIZED,
     Kind,
     Sample,
     Target,
@@ -285,7 +285,7 @@ def _linearize(
     """Registers f with its derivative; samples lie around `center`, well inside the domain."""
     samples = [Sample(narrow(center, 0.1, 1e-4))]
 
-    @pointwise(*names, fidelity=LINEARISED, samples=samples, error=0.02)
+    @pointwise(*names, fidelity=LINEARIZED, samples=samples, error=0.02)
     def linearized(mean: Tensor, var: Tensor) -> Moments:
         """E = f(m), Var = f'(m)**2 v.
 
@@ -313,7 +313,7 @@ _PROBABILITY = narrow(0.4, 0.1, 1e-4)
 _PROBABILITIES = [Sample(_PROBABILITY), Sample(_PROBABILITY, eps=1e-3)]
 
 
-@pointwise("logit", fidelity=LINEARISED, samples=_PROBABILITIES, error=0.02)
+@pointwise("logit", fidelity=LINEARIZED, samples=_PROBABILITIES, error=0.02)
 def logit(mean: Tensor, var: Tensor, eps: float | None = None) -> Moments:
     """E = logit(m), Var = v / (m (1 - m))**2; 0 where `eps` clamps the mean.
 
@@ -335,7 +335,7 @@ _ANY_ANGLE = math.pi**2 / 3
 @rule(
     "atan2",
     "arctan2",
-    fidelity=LINEARISED,
+    fidelity=LINEARIZED,
     samples=[
         Sample(normal(3, 4, mean=3.0, std=1e-2), normal(3, 4, mean=3.0, std=1e-2)),
         Sample(normal(3, 4, mean=3.0, std=1e-2), positive(4)),

@@ -233,7 +233,7 @@ def grid_sample(
     if isinstance(grid, Moments) or not isinstance(input, Moments):
         raise NoRuleError(
             "The sampling positions are random. Compute the grid from a tensor without noise, or "
-            "accept a first-order answer with `fallback='linearise'`."
+            "accept a first-order answer with `fallback='linearize'`."
         )
     options = mode, padding_mode, bool(align_corners)
     mean, grid = F.grid_sample(input.mean, grid, *options), grid.to(input.var.dtype)

@@ -693,7 +693,7 @@ refuse(
     name="comparisons",
     reason="Whether a Gaussian exceeds a value is random, not a mask. Use `torch.relu`, "
     "`torch.clamp`, `torch.maximum` or a steep `torch.sigmoid` in the model, or compute the mask "
-    'from a tensor without noise. `fallback="linearise"` freezes the mask at the mean.',
+    'from a tensor without noise. `fallback="linearize"` freezes the mask at the mean.',
     can_fall_back=True,
 )
 refuse(
@@ -712,7 +712,7 @@ refuse(
     ),
     name="order",
     reason="The order of random values is random itself. Take `.mean` of `propagate`'s result "
-    'and sort that, or use `torch.amax`, whose moments are known; `fallback="linearise"` freezes '
+    'and sort that, or use `torch.amax`, whose moments are known; `fallback="linearize"` freezes '
     "the order at the mean.",
     can_fall_back=True,
 )

@@ -1,4 +1,4 @@
-"""The figure of the motion run: arrows of future flow on the object, coloured by uncertainty."""
+"""The figure of the motion run: arrows of future flow on the object, colored by uncertainty."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Shown:
 
 
 def draw_arrows(field: Field, tests: Mapping[str, ObjectPairs], path: Path) -> Path:
-    """Writes a picture with a row for each of the two main kinds; a common scale of colours."""
+    """Writes a picture with a row for each of the two main kinds; a common scale of colors."""
     shown = {kind: _Shown.of(field, tests[kind]) for kind in list(tests)[:2]}
     most = max(float(each.std[each.inside].max()) for each in shown.values())
     # Flow of less than a cell could not be seen.
@@ -59,7 +59,7 @@ def draw_arrows(field: Field, tests: Mapping[str, ObjectPairs], path: Path) -> P
                 figure.colorbar(drawn, ax=list(row), label="std (pixels)", shrink=0.9)
     length = "" if times == 1 else f"; arrows {times} times as long"
     how = f"sampled ADF, dropout {field.rate:g}"
-    figure.suptitle(f"Predicted future flow, coloured by its std ({how}); thin: what came{length}")
+    figure.suptitle(f"Predicted future flow, colored by its std ({how}); thin: what came{length}")
     return save(figure, path)
 
 
@@ -78,9 +78,9 @@ def _draw_frame(ax: Axes, frame: Tensor) -> None:
     ax.set(xticks=[], yticks=[])
 
 
-def _quiver(ax: Axes, flow: Tensor, inside: Tensor, *colours: np.ndarray, **look: Any) -> Quiver:
+def _quiver(ax: Axes, flow: Tensor, inside: Tensor, *colors: np.ndarray, **look: Any) -> Quiver:
     """Arrows of a field's cells on its image, in the length that they have."""
     down, right = torch.where(inside)
     place = [(STRIDE * cells + (STRIDE - 1) / 2).numpy() for cells in (right, down)]
     ends = [component[inside].numpy() for component in flow]
-    return ax.quiver(*place, *ends, *colours, angles="xy", scale_units="xy", scale=1.0, **look)
+    return ax.quiver(*place, *ends, *colors, angles="xy", scale_units="xy", scale=1.0, **look)

@@ -41,16 +41,16 @@ def render(scenes: Scenes, size: int = 64) -> Rendered:
 
 
 def _rendered(scenes: Scenes, size: int) -> Rendered:
-    place = pixels(len(scenes), size) - scenes.centre[:, None, None]
+    place = pixels(len(scenes), size) - scenes.center[:, None, None]
     mask = (_inside(scenes, place, size) > 0.5).to(place.dtype)
     flow = size * (moved(scenes, place, 1) - place).permute(0, 3, 1, 2)
     return Rendered(image(scenes, size, 0), image(scenes, size, -1), mask[:, None], flow)
 
 
 def pixels(count: int, size: int) -> Tensor:  # (n, size, size, 2)
-    """The centres of all pixels, (right, down) from 0 to 1."""
-    centres = (torch.arange(size) + 0.5) / size
-    down, right = torch.meshgrid(centres, centres, indexing="ij")
+    """The centers of all pixels, (right, down) from 0 to 1."""
+    centers = (torch.arange(size) + 0.5) / size
+    down, right = torch.meshgrid(centers, centers, indexing="ij")
     return torch.stack([right, down], -1).expand(count, size, size, 2)
 
 
@@ -60,7 +60,7 @@ def image(scenes: Scenes, size: int, time: int) -> Tensor:  # (n, 1, size, size)
         raise ValueError(f"`time` must be one of {_TIMES}, not {time}.")
     seen = pixels(len(scenes), size)
     behind = seen - time * scenes.camera[:, None, None]
-    place = origin(scenes, seen - scenes.centre[:, None, None], time)
+    place = origin(scenes, seen - scenes.center[:, None, None], time)
     textures = Textures.of(scenes.seed)
     inside = _inside(scenes, place, size)
     object_, background = (
@@ -90,7 +90,7 @@ def _inside(scenes: Scenes, place: Tensor, size: int) -> Tensor:  # (n, size, si
 
 
 def moved(scenes: Scenes, place: Tensor, time: int) -> Tensor:  # (n, ..., 2)
-    """Where points of the object are at a time; both seen from the object's centre of now."""
+    """Where points of the object are at a time; both seen from the object's center of now."""
     if time == 0:
         return place
     return _rigid(_motion(scenes, time), place) + _bent(scenes, place, time)
@@ -122,6 +122,6 @@ def _rigid(motion: Motion, place: Tensor) -> Tensor:
 
 def _bent(scenes: Scenes, place: Tensor, time: int) -> Tensor:
     phase = torch.einsum("nhwd,nkd->nhwk", place, scenes.wave) + scenes.wave_phase[:, None, None]
-    # Relative to the centre, which the shift alone moves.
+    # Relative to the center, which the shift alone moves.
     swing = torch.sin(phase) - torch.sin(scenes.wave_phase)[:, None, None]
     return torch.einsum("nhwk,nkd->nhwd", swing, _motion(scenes, time).bend)

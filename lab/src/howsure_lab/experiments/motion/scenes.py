@@ -43,8 +43,8 @@ _LIVELY = _Nature((0.05, 0.08, 0.25, 0.15), 0.07, 0.016)
 class Motion:
     """Where an object is at another time, relative to now; 0 everywhere is no motion.
 
-    An object's point at c, seen from the object's centre, is then at
-    centre + shift + e**zoom R(angle) c + sum of bend sin(...).
+    An object's point at c, seen from the object's center, is then at
+    center + shift + e**zoom R(angle) c + sum of bend sin(...).
     """
 
     shift: Tensor  # (n, 2), right and down
@@ -61,7 +61,7 @@ class Motion:
 class Scenes:
     """One number per scene, unless a comment says otherwise."""
 
-    centre: Tensor  # (n, 2), of the object now
+    center: Tensor  # (n, 2), of the object now
     radius: Tensor
     outline: Tensor  # (n, len(HARMONICS)), strength of each
     outline_phase: Tensor  # (n, len(HARMONICS))
@@ -94,7 +94,7 @@ def draw_scenes(count: int, seed: int, kind: str = "predictable") -> Scenes:
     past, anew, change = (_motion(draw, nature) for _ in range(3))
     angle, length = draw.uniform(0, 2 * torch.pi, WAVES), draw.uniform(6, 12, WAVES)
     return Scenes(
-        centre=draw.uniform(0.36, 0.64, 2),
+        center=draw.uniform(0.36, 0.64, 2),
         radius=draw.uniform(0.17, 0.23),
         outline=torch.tensor(nature.outline) * draw.uniform(0.6, 1.0, len(HARMONICS)),
         outline_phase=draw.uniform(0, 2 * torch.pi, len(HARMONICS)),

@@ -57,10 +57,10 @@ def fitted_kl(mean: Tensor, target: Tensor) -> Tensor:  # (objects,)
 
 def _fitted(flow: Tensor) -> MultivariateNormal:
     vectors = flow.flatten(2).transpose(1, 2)  # (objects, points, 2)
-    centre = vectors.mean(1, keepdim=True)
-    covariance = (vectors - centre).transpose(1, 2) @ (vectors - centre) / vectors.shape[1]
+    center = vectors.mean(1, keepdim=True)
+    covariance = (vectors - center).transpose(1, 2) @ (vectors - center) / vectors.shape[1]
     spread = _SPREAD * torch.eye(2, dtype=flow.dtype)
-    return MultivariateNormal(centre.squeeze(1), covariance + spread)
+    return MultivariateNormal(center.squeeze(1), covariance + spread)
 
 
 def object_variance(var: Tensor) -> Tensor:  # (objects,)

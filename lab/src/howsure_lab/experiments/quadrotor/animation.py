@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from howsure.files import write_atomically
-from howsure_lab.experiments.figures import COLOURS, new_figure
+from howsure_lab.experiments.figures import COLORS, new_figure
 from howsure_lab.experiments.quadrotor.policies import LABELS
 
 _EVERY = 2  # of the kept points, of which there are 25 a second
@@ -21,7 +21,7 @@ _SECONDS = 8  # longer files are too large for a page
 
 
 def animate(found: Mapping[str, Any], path: Path, *, title: str) -> Path:
-    """Writes the GIF of one case, at real time; the colour is the std that the soft blend sees.
+    """Writes the GIF of one case, at real time; the color is the std that the soft blend sees.
 
     Args:
         found: A case of a run's paths.
@@ -46,12 +46,12 @@ def _frame(found: Mapping[str, Any], end: int, title: str) -> np.ndarray:
     ax = axes[0, 0]
     ax.plot(*np.array(found["reference"]).T, color="0.85", linewidth=7, zorder=0, label="reference")
     plain = np.array(found["mlp"]["path"][max(0, end - _TRAIL * _EVERY) : end])
-    ax.plot(*plain.T, color=COLOURS[5], linewidth=1.5, label=LABELS["mlp"])
-    ax.plot(*plain[-1], marker="X", markersize=9, color=COLOURS[5])
+    ax.plot(*plain.T, color=COLORS[5], linewidth=1.5, label=LABELS["mlp"])
+    ax.plot(*plain[-1], marker="X", markersize=9, color=COLORS[5])
     blended = np.array(found["soft_blend"]["path"][:end])
     std = np.array(found["soft_blend"]["std"], dtype=float)
     drawn = ax.scatter(*blended.T, c=std[:end], s=10, vmin=0, vmax=float(np.nanmax(std)))
-    ax.plot(*blended[-1], "o", markersize=9, color=COLOURS[4], label=LABELS["soft_blend"])
+    ax.plot(*blended[-1], "o", markersize=9, color=COLORS[4], label=LABELS["soft_blend"])
     figure.colorbar(drawn, ax=ax, label="predicted std, mean of the network's outputs")
     ax.set(xlim=(-6, 6), ylim=(-4, 4), xlabel="x, m", ylabel="y, m", title=title)
     ax.set_aspect("equal")

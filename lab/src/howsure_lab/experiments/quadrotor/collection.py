@@ -35,7 +35,7 @@ class Amount:
         held_out: Random flights that are held out, besides circles and lemniscates at the speeds
             between those of training.
         seconds: Of every flight.
-        every: Only every so many steps are kept: neighbours are almost the same.
+        every: Only every so many steps are kept: neighbors are almost the same.
     """
 
     maneuvers: int = 6

@@ -56,7 +56,7 @@ def rotor_command(
     wanted += gains.velocity * (reference.velocity - state.velocity)
     wanted[2] += GRAVITY
     thrust = vehicle.mass * (wanted * rotation[:, 2]).sum(0)
-    attitude = towards(wanted, reference.jerk, target.nose)
+    attitude = toward(wanted, reference.jerk, target.nose)
     change = _rate_change(gains, rotation, state.rates, attitude, target.rate_change)
     change -= correction[3:]
     moment = vehicle.inertias * change + cross(state.rates, vehicle.inertias * state.rates)
@@ -68,8 +68,8 @@ def nose_of(headings: Array) -> Array:  # (n,) -> (3, n)
     return np.stack([np.cos(headings), np.sin(headings), np.zeros_like(headings)])
 
 
-def towards(acceleration: Array, jerk: Array, nose: Array) -> Attitude:  # (3, n) each
-    """The attitude with z along the wanted acceleration and x towards `nose`, and its rates.
+def toward(acceleration: Array, jerk: Array, nose: Array) -> Attitude:  # (3, n) each
+    """The attitude with z along the wanted acceleration and x toward `nose`, and its rates.
 
     z' = (jerk - (z . jerk) z) / |acceleration| gives the rates about x and y; the one about z
     follows from the heading, which stays.
@@ -89,7 +89,7 @@ def planned_rate_change(references: Reference, nose: Array, dt: float) -> Array:
     """How the rates of a perfect flight along the references change, by central differences."""
     up = np.array([[0.0], [0.0], [GRAVITY]])
     rates = [
-        towards(acceleration + up, jerk, nose).rates
+        toward(acceleration + up, jerk, nose).rates
         for acceleration, jerk in zip(references.acceleration, references.jerk, strict=True)
     ]
     return np.gradient(np.stack(rates), dt, axis=0) if len(rates) > 1 else np.zeros_like(rates)
@@ -117,7 +117,7 @@ def speeds_for(vehicle: Vehicle, thrust: Array, moment: Array) -> Array:  # (n,)
 def start(vehicle: Vehicle, reference: Reference, nose: Array) -> State:
     """A vehicle that is on its reference already, with the rotors that this needs."""
     wanted = reference.acceleration + np.array([[0.0], [0.0], [GRAVITY]])
-    attitude = towards(wanted, reference.jerk, nose)
+    attitude = toward(wanted, reference.jerk, nose)
     thrust = vehicle.mass * np.linalg.norm(wanted, axis=0)
     speeds = speeds_for(vehicle, thrust, np.zeros_like(wanted))
     turned = quaternion(attitude.rotation)

@@ -30,7 +30,7 @@ def wrench(
     if any(vehicle.air.body_drag):
         drag = body_drag(vehicle, air_velocity)
         total += drag
-        moment += cross(np.array(vehicle.air.centre_of_pressure)[:, None], drag)
+        moment += cross(np.array(vehicle.air.center_of_pressure)[:, None], drag)
     return total, moment
 
 

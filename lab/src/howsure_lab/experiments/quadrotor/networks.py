@@ -14,11 +14,11 @@ _LINEAR = (0, 2, 4)  # which layers of a network have weights
 
 
 class ErrorNetwork(nn.Module):
-    """A perceptron from readings to errors; both are standardised inside, errors stay so."""
+    """A perceptron from readings to errors; both are standardized inside, errors stay so."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.centre = nn.Buffer(torch.zeros(COUNT))
+        self.center = nn.Buffer(torch.zeros(COUNT))
         self.spread = nn.Buffer(torch.ones(COUNT))
         self.layers = nn.Sequential(
             nn.Linear(COUNT, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(),
@@ -27,7 +27,7 @@ class ErrorNetwork(nn.Module):
 
     def forward(self, readings: Tensor) -> Tensor:  # (n, 14) -> (n, 6)
         """Errors in units of their size in training: comparable, so that a mean makes sense."""
-        return self.layers((readings - self.centre) / self.spread)
+        return self.layers((readings - self.center) / self.spread)
 
 
 class Siblings(nn.Module):
@@ -35,7 +35,7 @@ class Siblings(nn.Module):
 
     def __init__(self, count: int, data: Pairs) -> None:
         super().__init__()
-        self.centre = nn.Buffer(data.x.mean(0))
+        self.center = nn.Buffer(data.x.mean(0))
         self.spread = nn.Buffer(data.x.std(0))
         first = [ErrorNetwork().state_dict() for _ in range(count)]
         self.weights = nn.ParameterList(
@@ -47,7 +47,7 @@ class Siblings(nn.Module):
 
     def forward(self, readings: Tensor) -> Tensor:  # (n, 14) -> (networks, n, 6)
         """The errors that every network predicts."""
-        x = ((readings - self.centre) / self.spread).expand(len(self.weights[0]), -1, -1)
+        x = ((readings - self.center) / self.spread).expand(len(self.weights[0]), -1, -1)
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, x, weight)
@@ -59,7 +59,7 @@ class Siblings(nn.Module):
         return [self._one(index) for index in range(len(self.weights[0]))]
 
     def _one(self, index: int) -> ErrorNetwork:
-        state = {"centre": self.centre, "spread": self.spread}
+        state = {"center": self.center, "spread": self.spread}
         for layer, weight, bias in zip(_LINEAR, self.weights, self.biases, strict=True):
             state[f"layers.{layer}.weight"] = weight[index].T
             state[f"layers.{layer}.bias"] = bias[index, 0]

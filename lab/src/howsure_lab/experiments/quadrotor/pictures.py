@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from howsure_lab.experiments.figures import COLOURS, STYLES, new_figure, save
+from howsure_lab.experiments.figures import COLORS, STYLES, new_figure, save
 from howsure_lab.experiments.quadrotor.policies import LABELS
 from howsure_lab.experiments.quadrotor.regimes import MANEUVERS, REGIMES
 
@@ -55,7 +55,7 @@ def regimes_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
             cells = [[rmse[f"{regime} {maneuver}"] for rmse in own] for regime in REGIMES]
             values = np.array(cells, dtype=float)  # a crash is null in JSON, and here not a number
             at = np.arange(len(REGIMES)) + (place - (len(SHOWN) - 1) / 2) * 0.12
-            mark = {"marker": "osD^vPX"[place], "color": COLOURS[place], "linestyle": "none"}
+            mark = {"marker": "osD^vPX"[place], "color": COLORS[place], "linestyle": "none"}
             spread = values.std(1, ddof=1) if values.shape[1] > 1 else None
             ax.errorbar(at, values.mean(1), spread, capsize=2, label=LABELS[policy], **mark)
         ax.set_xticks(range(len(REGIMES)), [name.replace("_", "\n") for name in REGIMES])
@@ -71,7 +71,7 @@ def regimes_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
 def _style(policy: str) -> dict[str, object]:
     place = SHOWN.index(policy)
     return {
-        "color": COLOURS[place],
+        "color": COLORS[place],
         "linestyle": STYLES[place % len(STYLES)],
         "linewidth": 1.3,
         "label": LABELS[policy],

@@ -49,7 +49,7 @@ def _table(lines: Sequence[Mapping[str, Any]], regime: str, paper: Mapping[str, 
 
 READING = """\
 Root mean squared distance to the reference. Full physics (rotor drag, body drag, translational
-lift, inflow, centre of pressure, motor lag), SE(3) controller at 200 Hz; the paper flies another
+lift, inflow, center of pressure, motor lag), SE(3) controller at 200 Hz; the paper flies another
 simulator and vehicle, so compare the order and not the size. The hard gate is the paper's: no
 correction where the mean std is above five times its held-out mean. The gate to linear falls back
 to the linear model instead, with hysteresis. The soft blend weights network and linear model by

@@ -86,6 +86,6 @@ def energy(vehicle: Vehicle, state: Array) -> Array:  # (n,)
 
 
 def angular_momentum(vehicle: Vehicle, state: Array) -> Array:  # (3, n)
-    """R J w: in the world's frame, about the centre of mass."""
+    """R J w: in the world's frame, about the center of mass."""
     _, _, attitude, rates, _ = parts(state)
     return rotated(matrix(attitude), vehicle.inertias * rates)

@@ -79,9 +79,9 @@ def circle(speed: float, radius: float = RADIUS) -> Trajectories:
 
 
 def lemniscate(speed: float, radius: float = RADIUS) -> Trajectories:
-    """A level figure of eight, twice the radius long; `speed` is the largest one, at its centre.
+    """A level figure of eight, twice the radius long; `speed` is the largest one, at its center.
 
-    x = r sin(a t), y = r/2 sin(2 a t): the lemniscate of Gerono. At the centre |v| = sqrt(2) r a.
+    x = r sin(a t), y = r/2 sin(2 a t): the lemniscate of Gerono. At the center |v| = sqrt(2) r a.
     """
     sines = np.zeros((3, 2, 1))
     sines[0, 0], sines[1, 1] = radius, radius / 2

@@ -21,14 +21,14 @@ class Aerodynamics:
         inflow: Loss of thrust of a rotor that moves along its axis, N / (m/s) / (rad/s).
         translational_lift: Extra thrust of a rotor that moves in its plane, N / (m/s)**2.
         body_drag: Quadratic drag of the body along its axes, N / (m/s)**2.
-        centre_of_pressure: Where the body's drag acts, in the body's frame, m.
+        center_of_pressure: Where the body's drag acts, in the body's frame, m.
     """
 
     rotor_drag: float = 0.0
     inflow: float = 0.0
     translational_lift: float = 0.0
     body_drag: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    centre_of_pressure: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    center_of_pressure: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 ROTOR_DRAG = Aerodynamics(rotor_drag=1.19e-4)
@@ -42,7 +42,7 @@ class Vehicle:
     Attributes:
         mass: kg.
         inertia: Moments of inertia about the body's axes, kg m**2.
-        arm: From the centre to a rotor, m.
+        arm: From the center to a rotor, m.
         thrust_factor: Thrust of a rotor per squared speed, N / (rad/s)**2.
         yaw_factor: Its torque about its axis per squared speed, N m / (rad/s)**2.
         fastest: Largest speed of a rotor, rad/s.
@@ -81,7 +81,7 @@ class Vehicle:
     @cached_property
     def rotor_motion(self) -> Array:  # (12, 3)
         """Maps the body's rates to the velocities of the rotors, w x r; rows are (axis, rotor)."""
-        x, y, _ = self.rotors  # the rotors are level with the centre of mass
+        x, y, _ = self.rotors  # the rotors are level with the center of mass
         nothing = np.zeros(4)
         about = [[nothing, nothing, y], [nothing, nothing, -x], [-y, x, nothing]]
         return np.array(about).transpose(1, 2, 0).reshape(12, 3)

@@ -89,7 +89,7 @@ def fly(policy: Policy, plan: Plan, seed: int) -> Flight:
 
 
 def _start(vehicle: Vehicle) -> Array:  # (17, 1)
-    """At rest, two thirds of a metre away and rolled by a third of a right angle."""
+    """At rest, two thirds of a meter away and rolled by a third of a right angle."""
     half = np.pi / 12
     return joined(
         State(

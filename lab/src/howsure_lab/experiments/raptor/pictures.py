@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from howsure_lab.experiments.figures import COLOURS, new_figure, save
+from howsure_lab.experiments.figures import COLORS, new_figure, save
 from howsure_lab.experiments.raptor.policy import MOTORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLOURS = [COLOURS[index] for index in (0, 1, 4, 6)]
+_COLORS = [COLORS[index] for index in (0, 1, 4, 6)]
 _DOT = {"linestyle": "none", "marker": "o", "markersize": 3}
 
 
@@ -30,13 +30,13 @@ def commands_figure(series: Mapping[str, object]) -> Figure:
     time, command, std, truth = (
         np.array(series[key]) for key in ("time", "command", "std", "monte_carlo")
     )
-    for motor, (name, colour) in enumerate(zip(MOTORS, _COLOURS, strict=True)):
-        stds.plot(time, std[:, motor], color=colour, linewidth=1, label=name)
-        stds.plot(time, truth[:, motor], color=colour, **_DOT)
+    for motor, (name, color) in enumerate(zip(MOTORS, _COLORS, strict=True)):
+        stds.plot(time, std[:, motor], color=color, linewidth=1, label=name)
+        stds.plot(time, truth[:, motor], color=color, **_DOT)
     stds.plot([], [], color="0.4", label="Monte Carlo", **_DOT)
     low, high = (command[:, 0] + sign * 2 * std[:, 0] for sign in (-1, 1))
     band.fill_between(time, low, high, color="0.8", linewidth=0, label="± 2 std")
-    band.plot(time, command[:, 0], color=_COLOURS[0], linewidth=1, label=MOTORS[0])
+    band.plot(time, command[:, 0], color=_COLORS[0], linewidth=1, label=MOTORS[0])
     band.set(ylabel="motor command, from -1 to 1")
     stds.set(ylabel="std of the command", xlabel="time, s", ylim=(0, None))
     for ax in (band, stds):

@@ -74,13 +74,13 @@ def sampled_std(
     """The std of the plain policy's commands with sampled noise."""
     generator = torch.Generator().manual_seed(1000 + seed)  # not the draws of the method
     total = square = torch.zeros(())
-    centre = policy(**inputs).double()
+    center = policy(**inputs).double()
     for _ in range(settings.samples // _AT_ONCE):
         noisy = {name: each.expand(_AT_ONCE, *each.shape) for name, each in inputs.items()}
         for name, std in settings.noise_std.items():
             noisy[name] = noisy[name] + std * torch.randn(noisy[name].shape, generator=generator)
         found = policy(**{name: each.flatten(0, 1) for name, each in noisy.items()})
-        moved = found.double().unflatten(0, (_AT_ONCE, -1)) - centre
+        moved = found.double().unflatten(0, (_AT_ONCE, -1)) - center
         total, square = total + moved.sum(0), square + moved.square().sum(0)
     count = settings.samples // _AT_ONCE * _AT_ONCE
     return ((square - total.square() / count) / (count - 1)).sqrt()

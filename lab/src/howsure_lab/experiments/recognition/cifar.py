@@ -114,7 +114,7 @@ def _checked(*arrays: np.ndarray) -> Cifar:
     tensors = []
     for images, labels in ((arrays[0], arrays[1]), (arrays[2], arrays[3])):
         if images.shape[1:] != (3, 32, 32) or images.dtype != np.uint8:
-            raise ValueError(f"Images must be 32 x 32 bytes in colour, not {images.shape}.")
+            raise ValueError(f"Images must be 32 x 32 bytes in color, not {images.shape}.")
         flat = labels.reshape(-1).astype(np.int64)
         if len(flat) != len(images) or (len(flat) and not 0 <= flat.min() <= flat.max() <= 9):
             raise ValueError("There must be one label from 0 to 9 for every image.")

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from howsure.data.reading import load_checkpoint
 
-# By which those weights want their images normalised.
+# By which those weights want their images normalized.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 DEPTHS = (20, 32, 44, 56)

@@ -67,16 +67,16 @@ def cifar_data(cifar: Cifar, counts: Counts) -> RecognitionData:
     test.
     """
     _, validation, test = split_three(len(cifar.test_y), counts, _SPLIT_SEED)
-    train = Pairs(normalised(cifar.train_x[:5000]), cifar.train_y[:5000])
-    held_out = Pairs(normalised(cifar.test_x[validation]), cifar.test_y[validation])
-    tested = Pairs(normalised(cifar.test_x[test]), cifar.test_y[test])
+    train = Pairs(normalized(cifar.train_x[:5000]), cifar.train_y[:5000])
+    held_out = Pairs(normalized(cifar.test_x[validation]), cifar.test_y[validation])
+    tested = Pairs(normalized(cifar.test_x[test]), cifar.test_y[test])
     return RecognitionData(train, held_out, tested, strange_images(tested.x, patch=8))
 
 
-def normalised(
+def normalized(
     images: Tensor,  # (n, 3, 32, 32), uint8
 ) -> Tensor:
-    """The images, normalised as the networks were trained on them."""
+    """The images, normalized as the networks were trained on them."""
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
     return (images.float() / 255 - mean) / std
 

@@ -76,7 +76,7 @@ DEPTHS = tuple(_STAGES)
 
 
 class ResNet(nn.Module):
-    """Logits of the classes from 32 x 32 images in colour."""
+    """Logits of the classes from 32 x 32 images in color."""
 
     def __init__(self, depth: int = 18, *, classes: int = 10) -> None:
         super().__init__()

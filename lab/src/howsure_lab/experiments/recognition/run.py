@@ -31,7 +31,7 @@ from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plai
 from howsure_lab.experiments.recognition.cifar import read_cifar
 from howsure_lab.experiments.recognition.cifar_resnets import STD, CifarResNet, load_pretrained
 from howsure_lab.experiments.recognition.data import Counts, RecognitionData, cifar_data, digit_data
-from howsure_lab.experiments.recognition.data import normalised as normalised_images
+from howsure_lab.experiments.recognition.data import normalized as normalized_images
 from howsure_lab.experiments.recognition.scores import (
     CLASSIFICATION,
     READING,
@@ -163,7 +163,7 @@ class RecognitionRun:
         result = {key: scores[key] for key in kept}
         if self.options.data is not None and not self.options.quick:
             cifar = read_cifar(self.options.data)
-            says = _probabilities(model, normalised_images(cifar.test_x)).argmax(1)
+            says = _probabilities(model, normalized_images(cifar.test_x)).argmax(1)
             result["accuracy_whole_test_set"] = 100 * float((says == cifar.test_y).double().mean())
         return result
 

@@ -1,7 +1,7 @@
 """Images of scenes: a pinhole camera over a flat world, in gray, all scenes at once.
 
 A pixel below the horizon sees the ground at depth z = h f / (v - v0) and lateral position
-x = (u - u0) z / f; what is there depends on its distance from the lane's centre. Then come
+x = (u - u0) z / f; what is there depends on its distance from the lane's center. Then come
 vehicles, light, fog or night, and the blur of the lens. The sensor's noise is not part of it: it
 is added where an image is read, so that its variance is known.
 """
@@ -18,10 +18,10 @@ from howsure_lab.experiments.steering.scenes import VEHICLES, Scenes
 from howsure_lab.experiments.steering.textures import Textures
 
 _CHUNK = 128  # scenes at once, to bound the memory
-_HEIGHT = 1.5  # of the camera, metres
+_HEIGHT = 1.5  # of the camera, meters
 _FOCAL = 0.7  # as a share of the image width
 _HORIZON = 0.38  # as a share of the image height
-_FAR = 200.0  # metres
+_FAR = 200.0  # meters
 _AIR = 0.8  # tone of fog
 
 
@@ -56,16 +56,16 @@ def _rendered(scenes: Scenes, size: int) -> Tensor:
 
 
 def _view(scenes: Scenes, size: int) -> _View:
-    centres = (torch.arange(size) + 0.5) / size
-    row, column = centres.view(1, size, 1), centres.view(1, 1, size) - 0.5
+    centers = (torch.arange(size) + 0.5) / size
+    row, column = centers.view(1, size, 1), centers.view(1, 1, size) - 0.5
     below = row - (_HORIZON + scenes.pitch.view(-1, 1, 1))
     depth = (_HEIGHT * _FOCAL / below.clamp(min=1e-6)).clamp(max=_FAR)
     return _View(row, column, below, depth, column * depth / _FOCAL)
 
 
 def _ground(scenes: Scenes, view: _View, textures: Textures) -> Tensor:
-    along = view.depth + scenes.travelled.view(-1, 1, 1)
-    beside = view.lateral - scenes.road_centre(view.depth)  # from the lane's centre
+    along = view.depth + scenes.traveled.view(-1, 1, 1)
+    beside = view.lateral - scenes.road_center(view.depth)  # from the lane's center
     fade = 1 / (1 + view.depth / 12)  # texture averages out with distance
     grain = fade * (textures.fine(view.lateral, along) - 0.5)
     contrast, paint = scenes.contrast.view(-1, 1, 1), scenes.paint.view(-1, 1, 1)
@@ -89,9 +89,9 @@ def _between(x: Tensor, low: float, high: float, depth: Tensor) -> Tensor:
     return torch.sigmoid((x - low) / soft) * torch.sigmoid((high - x) / soft)
 
 
-def _stripe(x: Tensor, centre: float, depth: Tensor) -> Tensor:
+def _stripe(x: Tensor, center: float, depth: Tensor) -> Tensor:
     half = 0.08 + 0.002 * depth
-    return torch.exp(-((x - centre) / half).square())
+    return torch.exp(-((x - center) / half).square())
 
 
 def _above(view: _View, textures: Textures) -> Tensor:
@@ -106,9 +106,9 @@ def _with_vehicle(image: Tensor, scenes: Scenes, view: _View, k: int) -> Tensor:
     depth = scenes.vehicle_depth[:, k]
     shown = (depth > 0).view(-1, 1, 1)
     z = depth.clamp(min=1).view(-1, 1, 1)
-    centre = scenes.road_centre(z) + scenes.vehicle_offset[:, k].view(-1, 1, 1)
-    across = (view.column - _FOCAL * centre / z) * z / _FOCAL  # metres
-    up = _HEIGHT - view.below * z / _FOCAL  # metres above the ground
+    center = scenes.road_center(z) + scenes.vehicle_offset[:, k].view(-1, 1, 1)
+    across = (view.column - _FOCAL * center / z) * z / _FOCAL  # meters
+    up = _HEIGHT - view.below * z / _FOCAL  # meters above the ground
     body = shown & (across.abs() < 0.9) & (up > 0.15) & (up < 1.5)
     window = body & (across.abs() < 0.7) & (up > 0.95) & (up < 1.35)
     wheels = shown & (across.abs() < 0.9) & (up > -0.1) & (up <= 0.15)

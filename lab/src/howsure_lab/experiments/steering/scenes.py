@@ -15,19 +15,19 @@ from torch import Tensor
 CONDITIONS = ("clear", "night", "fog", "missing_lane")
 VEHICLES = 2
 
-_WHEELBASE = 2.7  # metres
-_LOOK_AHEAD = 12.0  # metres: the driver aims at the centre of the lane there
+_WHEELBASE = 2.7  # meters
+_LOOK_AHEAD = 12.0  # meters: the driver aims at the center of the lane there
 _STEERING_RATIO = 5.0  # of wheel to road angle, so that angles have the size of Udacity's
 
 
 @dataclass(frozen=True, eq=False)
 class Scenes:
-    """One number per scene, unless a comment says otherwise; lengths are in metres."""
+    """One number per scene, unless a comment says otherwise; lengths are in meters."""
 
-    curvature: Tensor  # of the road, 1 / metre; positive bends to the right
-    offset: Tensor  # of the lane's centre from the camera, at the camera
+    curvature: Tensor  # of the road, 1 / meter; positive bends to the right
+    offset: Tensor  # of the lane's center from the camera, at the camera
     heading: Tensor  # slope of the road at the camera
-    travelled: Tensor  # moves texture and dashes along the road
+    traveled: Tensor  # moves texture and dashes along the road
     pitch: Tensor  # of the horizon, as a share of the image height
     gain: Tensor
     gamma: Tensor
@@ -40,7 +40,7 @@ class Scenes:
     fog: Tensor  # visibility; infinite without fog
     night: Tensor  # 1 in the dark, with headlights
     vehicle_depth: Tensor  # (n, VEHICLES); 0 for none
-    vehicle_offset: Tensor  # (n, VEHICLES), from the lane's centre
+    vehicle_offset: Tensor  # (n, VEHICLES), from the lane's center
     vehicle_tone: Tensor  # (n, VEHICLES)
     seed: Tensor  # of texture, clouds and hills
 
@@ -51,8 +51,8 @@ class Scenes:
         """Some of the scenes."""
         return Scenes(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
 
-    def road_centre(self, depth: Tensor) -> Tensor:
-        """Lateral position of the lane's centre at a depth that broadcasts from (n, ...)."""
+    def road_center(self, depth: Tensor) -> Tensor:
+        """Lateral position of the lane's center at a depth that broadcasts from (n, ...)."""
         shape = (len(self),) + (1,) * (depth.dim() - 1)
         offset, heading = self.offset.view(shape), self.heading.view(shape)
         return offset + heading * depth + 0.5 * self.curvature.view(shape) * depth.square()
@@ -71,7 +71,7 @@ def draw_scenes(count: int, seed: int, condition: str = "clear") -> Scenes:
         "curvature": draw.normal(0.012).clamp(-0.035, 0.035),
         "offset": draw.normal(0.3).clamp(-0.9, 0.9),
         "heading": draw.normal(0.03).clamp(-0.09, 0.09),
-        "travelled": draw.uniform(0, 100),
+        "traveled": draw.uniform(0, 100),
         "pitch": draw.uniform(-0.02, 0.02),
         "gain": draw.uniform(0.6, 1.2),
         "gamma": draw.uniform(0.8, 1.25),
@@ -107,8 +107,8 @@ def _under(condition: str, scenes: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def steering(scenes: Scenes) -> Tensor:  # (n, 1)
-    """The angle that leads to the lane's centre ahead, by pure pursuit; right is positive."""
-    target = scenes.road_centre(torch.full((len(scenes), 1), _LOOK_AHEAD))
+    """The angle that leads to the lane's center ahead, by pure pursuit; right is positive."""
+    target = scenes.road_center(torch.full((len(scenes), 1), _LOOK_AHEAD))
     return _STEERING_RATIO * torch.atan(2 * _WHEELBASE * target / _LOOK_AHEAD**2)
 
 

@@ -29,11 +29,11 @@ class Textures:
         return Textures(F.pad(torch.stack(drawn), (0, 1, 0, 1), mode="circular"))
 
     def fine(self, x: Tensor, y: Tensor) -> Tensor:
-        """Grain with cells of 0.3 x 0.6 metres."""
+        """Grain with cells of 0.3 x 0.6 meters."""
         return self._at(x / 0.3, y / 0.6)
 
     def coarse(self, x: Tensor, y: Tensor) -> Tensor:
-        """Patches with cells of 3 x 4 metres, in two octaves."""
+        """Patches with cells of 3 x 4 meters, in two octaves."""
         return 0.65 * self._at(x / 3 + 17.3, y / 4 + 5.1) + 0.35 * self._at(x / 1.1, y / 1.7)
 
     def skyline(self, column: Tensor) -> Tensor:

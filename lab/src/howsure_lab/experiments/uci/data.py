@@ -28,12 +28,12 @@ class DataSet:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One split, standardised by its training part; `scale` is the targets' std."""
+    """One split, standardized by its training part; `scale` is the targets' std."""
 
     train: Pairs
     validation: Pairs
     test: Pairs
-    centre: float
+    center: float
     scale: float
 
 
@@ -95,9 +95,9 @@ def split(data: DataSet, k: int) -> Split:
     mean, std = data.x[train].mean(0), data.x[train].std(0)
     # A column without any spread stays as it is.
     std = torch.where(std > 0, std, torch.ones_like(std))
-    centre, scale = float(data.y[train].mean()), float(data.y[train].std())
+    center, scale = float(data.y[train].mean()), float(data.y[train].std())
 
     def part(rows: Tensor) -> Pairs:
-        return Pairs((data.x[rows] - mean) / std, (data.y[rows] - centre) / scale)
+        return Pairs((data.x[rows] - mean) / std, (data.y[rows] - center) / scale)
 
-    return Split(part(train), part(validation), part(test), centre, scale)
+    return Split(part(train), part(validation), part(test), center, scale)

@@ -46,7 +46,7 @@ class UciSettings:
     """What a UCI run depends on.
 
     Attributes:
-        noise_std: Assumed for every standardised feature: the data sets do not state theirs.
+        noise_std: Assumed for every standardized feature: the data sets do not state theirs.
         recipe: Training of the plain network.
         effort: Tuning and retraining.
     """
@@ -144,8 +144,8 @@ class _Named(RunFolder):
 
 def _in_units(parts: Split, mean: Tensor, var: Tensor) -> dict[str, float]:
     """Scores in the units of the data."""
-    y = parts.test.y * parts.scale + parts.centre
-    return regression_scores(mean * parts.scale + parts.centre, var * parts.scale**2, y)
+    y = parts.test.y * parts.scale + parts.center
+    return regression_scores(mean * parts.scale + parts.center, var * parts.scale**2, y)
 
 
 def tables(results: Mapping[str, Any]) -> list[str]:

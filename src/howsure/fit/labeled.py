@@ -17,11 +17,11 @@ from howsure.settings import Task
 # Pixels that are looked at, as many from every image: neighbors tell little news.
 PIXELS = 2**17
 # A pixel without a label, by a custom of data sets; so are numbers below 0.
-UNLABELLED = 255
+UNLABELED = 255
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class Labeled:
     """Held-out inputs with what their probabilities are made of.
 
     Attributes:
@@ -49,7 +49,7 @@ class Labelled:
         *,
         task: Task,
         share: int,
-    ) -> Labelled:
+    ) -> Labeled:
         """All labels of a batch; of pixels, tokens or questions at most so many from every input.
 
         The draws are what the model returns for these inputs, once or under several draws of noise.
@@ -64,12 +64,12 @@ class Labelled:
             generator = torch.Generator().manual_seed(0)
             chosen = torch.randperm(labels.shape[1], generator=generator)[:share].to(labels.device)
             logits, labels = logits[..., chosen], labels[:, chosen]
-        has_label = (labels >= 0) & ((labels != UNLABELLED) | (logits.shape[2] > UNLABELLED))
+        has_label = (labels >= 0) & ((labels != UNLABELED) | (logits.shape[2] > UNLABELED))
         inputs = inputs[:, None].expand_as(labels)[has_label]
         return cls(logits.mT[:, has_label], labels[has_label], logs, energy, inputs)
 
     @classmethod
-    def join(cls, parts: Sequence[Labelled]) -> Labelled:
+    def join(cls, parts: Sequence[Labeled]) -> Labeled:
         """Those of several batches, each with inputs of its own."""
         first, inputs = 0, []
         for part in parts:
@@ -144,7 +144,7 @@ def _checked(labels: Tensor, logits: Tensor, positions: torch.Size, task: Task) 
     return labels
 
 
-def check_labels(held_out: Labelled, task: Task) -> None:
+def check_labels(held_out: Labeled, task: Task) -> None:
     """An error for labels that are no classes; a warning if some class never occurs."""
     logits, labels = held_out.logits, held_out.labels
     if not len(labels):

@@ -19,7 +19,7 @@ from howsure.trees import TensorTree, map_leaves
 
 
 @dataclass(frozen=True, eq=False)
-class Modelled:
+class Modeled:
     """Variances of all rows and outputs, and how new the inputs are.
 
     Attributes:
@@ -58,7 +58,7 @@ def score_inputs(
     )
 
 
-def modelled(sensor: Variances, scores: Scores, z: Tensor | None, model: VarianceModel) -> Modelled:
+def modeled(sensor: Variances, scores: Scores, z: Tensor | None, model: VarianceModel) -> Modeled:
     """The sensor's variances with the rest, as the variance model says.
 
     Args:
@@ -93,8 +93,8 @@ def modelled(sensor: Variances, scores: Scores, z: Tensor | None, model: Varianc
         details,
     )
     if not model.has_novelty:
-        return Modelled(variances)
-    return Modelled(variances, parts.novelty.to(sensor.data), parts.joint.to(sensor.data))
+        return Modeled(variances)
+    return Modeled(variances, parts.novelty.to(sensor.data), parts.joint.to(sensor.data))
 
 
 def with_variance_model(setup: Setup, x: Any, sampled: Prediction | None) -> Prediction:
