@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from howsure.methods import METHODS
 from howsure.multipliers import Placement
 from howsure.setup import Setup
-from howsure_lab.experiments.folder import write_json
+from howsure_lab.experiments.runs import write_json
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "accuracy.json"

@@ -32,7 +32,7 @@ from speed.timing import fastest
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure_lab.experiments.folder import write_json
+from howsure_lab.experiments.runs import write_json
 
 HERE = Path(__file__).parent
 GRAY = 2 / 255

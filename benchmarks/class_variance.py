@@ -19,7 +19,7 @@ from shift_classes import BATCH, TRAINED, auroc, corrupted, prepared, unknown
 from torch import Tensor
 
 import howsure as hs
-from howsure_lab.experiments.recognition.cifar import read_cifar
+from howsure_lab.experiments.recognition.data import read_cifar
 
 GRAY_LEVELS, TUNED, TESTED, SAMPLES = 10, 400, 100, 300
 

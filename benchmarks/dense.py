@@ -19,7 +19,7 @@ from shift import Scores, oracle, scored, table
 
 import howsure as hs
 from howsure_lab.depth import CONDITIONS, NOISE_STD, pairs, trained
-from howsure_lab.experiments.folder import write_json
+from howsure_lab.experiments.runs import write_json
 
 RESULTS = Path(__file__).parent / "results" / "dense.json"
 PAGE = Path(__file__).parents[1] / "docs" / "model.md"

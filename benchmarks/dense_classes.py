@@ -21,7 +21,7 @@ from torch.nn import functional as F
 import howsure as hs
 from howsure.metrics import auroc, ece
 from howsure_lab.depth import CONDITIONS, labeled, trained_classes
-from howsure_lab.experiments.folder import write_json
+from howsure_lab.experiments.runs import write_json
 
 RESULTS = Path(__file__).parent / "results" / "dense_classes.json"
 PAGE = Path(__file__).parents[1] / "docs" / "model.md"

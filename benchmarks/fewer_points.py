@@ -29,7 +29,7 @@ from howsure.estimators.gradients import Estimate, estimate
 from howsure.probe import probe_model
 from howsure.problem import Problem
 from howsure.setup import Setup
-from howsure_lab.experiments.folder import write_json
+from howsure_lab.experiments.runs import write_json
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2)

@@ -37,7 +37,7 @@ from record import record
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure_lab.experiments.folder import write_json
+from howsure_lab.experiments.runs import write_json
 
 HERE = Path(__file__).parent
 SAMPLES, QUICK_SAMPLES = 24_000, 6_000

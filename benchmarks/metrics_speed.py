@@ -10,7 +10,7 @@ import torch
 from record import record
 
 import howsure.metrics as M
-from howsure_lab.experiments.folder import write_json
+from howsure_lab.experiments.runs import write_json
 
 RESULT = Path(__file__).parent / "results" / "metrics_speed.json"
 

@@ -41,8 +41,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure_lab.experiments.folder import write_json
-from howsure_lab.experiments.recognition.cifar import read_cifar
+from howsure_lab.experiments.recognition.data import read_cifar
+from howsure_lab.experiments.runs import write_json
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "model.md"

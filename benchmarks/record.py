@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from howsure_lab.experiments.environment import environment
+from howsure_lab.experiments.runs import environment
 
 # Options with a place on one machine, and the word that stands for it.
 _PLACES = {

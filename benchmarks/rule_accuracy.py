@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure_lab.experiments.folder import write_json
-from howsure_lab.released.formulas import released_rules
+from howsure_lab.experiments.runs import write_json
+from howsure_lab.released import released_rules
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "rule_accuracy.json"

@@ -22,7 +22,7 @@ from torch import nn
 
 import howsure as hs
 from howsure.data.scoring import predict_to_file
-from howsure_lab.experiments.folder import write_json
+from howsure_lab.experiments.runs import write_json
 
 PAGE = Path(__file__).parents[1] / "docs" / "scoring.md"
 RESULT = Path(__file__).parent / "results" / "scoring.json"

@@ -30,12 +30,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure_lab.demo.conditions import BATCH, CONDITIONS, Roads
-from howsure_lab.experiments.folder import write_json
-from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
+from howsure_lab.demo.study import BATCH, CONDITIONS, Roads
+from howsure_lab.experiments.runs import write_json
 from howsure_lab.experiments.steering.data import Counts, rendered_data, split_drives
 from howsure_lab.experiments.steering.model import SMALL, DroNet, load_trained, load_weights
 from howsure_lab.experiments.steering.ship import NOISE_STD, SIZE
+from howsure_lab.experiments.training import PlainRecipe, made, train_plain
 
 RESULTS = Path(__file__).parent / "results" / "shift.json"
 PAGE = Path(__file__).parents[1] / "docs" / "model.md"

@@ -22,10 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure_lab.demo.conditions import Roads
+from howsure_lab.demo.study import Roads
 from howsure_lab.digits.data import load_digits
-from howsure_lab.experiments.recognition.cifar import Cifar, read_cifar
-from howsure_lab.experiments.recognition.data import normalized
+from howsure_lab.experiments.recognition.data import Cifar, normalized, read_cifar
 
 # Training images without labels; held-out images that tune, test images, and images of unknown
 # things, in each split.

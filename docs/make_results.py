@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from howsure.files import write_atomically
-from howsure_lab.experiments.folder import write_json
-from howsure_lab.experiments.reports import PICTURE
+from howsure_lab.experiments.runs import PICTURE, write_json
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -53,8 +52,8 @@ _TABLES = {
     "steering": "howsure_lab.experiments.steering.report",
     "motion": "howsure_lab.experiments.motion.report",
     "recognition": "howsure_lab.experiments.recognition.run",
-    "sensitivity": "howsure_lab.experiments.sensitivity.run",
-    "runtime": "howsure_lab.experiments.runtime.run",
+    "sensitivity": "howsure_lab.experiments.sensitivity",
+    "runtime": "howsure_lab.experiments.runtime",
     "uci": "howsure_lab.experiments.uci.run",
 }
 # Methods that there are no more; what is added takes their place.

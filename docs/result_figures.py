@@ -24,9 +24,8 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from howsure_lab.experiments.recognition.scores import CLASSIFICATION
-from howsure_lab.experiments.scores import REGRESSION
-from howsure_lab.experiments.tables import Summary
+from howsure_lab.experiments.recognition.run import CLASSIFICATION
+from howsure_lab.experiments.tables import REGRESSION, Summary
 
 # By file, method, condition and metric: a value for each seed.
 Figures = dict[tuple[str, ...], dict[int, float]]

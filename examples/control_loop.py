@@ -25,24 +25,21 @@ from torch import nn
 import howsure as hs
 from howsure.deploy.gate import Gate
 from howsure.files import write_atomically
-from howsure_lab.experiments.pairs import Pairs
-from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
-from howsure_lab.experiments.quadrotor.collection import Amount, collect
-from howsure_lab.experiments.quadrotor.controller import (
+from howsure_lab.experiments.quadrotor.flight import (
+    DT,
     Gains,
+    Reference,
     Target,
+    lemniscate,
     nose_of,
     planned_rate_change,
     rotor_command,
     start,
 )
-from howsure_lab.experiments.quadrotor.flight import DT
-from howsure_lab.experiments.quadrotor.integrator import step
-from howsure_lab.experiments.quadrotor.networks import Siblings, absolute_error
-from howsure_lab.experiments.quadrotor.readings import NOISE_STD, read
-from howsure_lab.experiments.quadrotor.rigid_body import joined, parts
-from howsure_lab.experiments.quadrotor.trajectories import Reference, lemniscate
-from howsure_lab.experiments.quadrotor.vehicle import FULL_PHYSICS
+from howsure_lab.experiments.quadrotor.models import NOISE_STD, Siblings, absolute_error, read
+from howsure_lab.experiments.quadrotor.physics import FULL_PHYSICS, joined, parts, step
+from howsure_lab.experiments.quadrotor.preparation import Amount, collect
+from howsure_lab.experiments.training import Pairs, PlainRecipe, made, train_plain
 
 
 @dataclass(frozen=True, eq=False)

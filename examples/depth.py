@@ -12,7 +12,7 @@ from pathlib import Path
 
 import howsure as hs
 from howsure_lab.depth import NOISE_STD, pairs, trained
-from howsure_lab.maps import GRAY, draw_maps
+from howsure_lab.experiments.figures import GRAY, draw_maps
 
 BATCH = 10
 UNSURE = {"cmap": "magma", "vmin": 0, "vmax": 1}

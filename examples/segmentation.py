@@ -13,7 +13,7 @@ from pathlib import Path
 import howsure as hs
 from howsure.prediction import entropy
 from howsure_lab.depth import NOISE_STD, labeled, trained_classes
-from howsure_lab.maps import GRAY, draw_maps
+from howsure_lab.experiments.figures import GRAY, draw_maps
 
 BATCH = 10
 NATS = {"cmap": "magma", "vmin": 0, "vmax": 1.1}

@@ -12,7 +12,7 @@ import torch
 
 import howsure as hs
 from howsure.cli.program import NAMES, UsageError, parse
-from howsure_lab.demo.conditions import BATCH, CLEAR, Roads
+from howsure_lab.demo.study import BATCH, CLEAR, Roads
 from howsure_lab.experiments.steering.model import load_trained
 
 ROOT = Path(__file__).parents[1]

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure_lab.demo.conditions import BATCH, CLEAR, Roads
-from howsure_lab.demo.study import study
+from howsure_lab.demo.study import BATCH, CLEAR, Roads, study
 from howsure_lab.experiments.steering.model import load_trained
 
 ROOT = Path(__file__).parents[1]

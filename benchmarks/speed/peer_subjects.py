@@ -43,8 +43,7 @@ def subject(name: str, count: int) -> tuple[nn.Module, Tensor]:
 def _on_roads(count: int) -> tuple[nn.Module, Tensor]:
     """The network that ships with the laboratory, and roads that it has not seen."""
     from howsure_lab.experiments.steering.model import load_trained
-    from howsure_lab.experiments.steering.render import render
-    from howsure_lab.experiments.steering.scenes import draw_scenes
+    from howsure_lab.experiments.steering.scenes import draw_scenes, render
 
     return load_trained(), render(draw_scenes(count, seed=12345))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from howsure.files import write_atomically
-from howsure_lab.experiments.environment import environment
+from howsure_lab.experiments.runs import environment
 
 
 class Results:

@@ -18,8 +18,7 @@ from torch.nn import functional as F
 import howsure as hs
 from howsure.files import write_atomically
 from howsure_lab.experiments.steering.model import load_trained
-from howsure_lab.experiments.steering.render import render
-from howsure_lab.experiments.steering.scenes import draw_scenes, steering
+from howsure_lab.experiments.steering.scenes import draw_scenes, render, steering
 from howsure_lab.experiments.steering.ship import NOISE_STD
 
 SEED = 4242  # roads that are in no part of the experiments

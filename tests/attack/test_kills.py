@@ -89,7 +89,7 @@ FAST = ("predict", "predict, table", "budget", "init", "reproduce")
 
 def experiment(folder):
     """What `howsure reproduce` does, with a network of a few weights."""
-    from howsure_lab.experiments.folder import RunFolder
+    from howsure_lab.experiments.runs import RunFolder
 
     def train(model):
         torch.manual_seed(0)

@@ -20,17 +20,24 @@ import howsure as hs
 from howsure.cli import main
 from howsure.prediction import Prediction
 from howsure.report import Report
-from howsure_lab.demo import command, reading
+from howsure_lab.demo import command
 from howsure_lab.demo import study as studies
-from howsure_lab.demo.conditions import CLEAR, CONDITIONS, NOISY, UNSEEN, Condition, Roads
-from howsure_lab.demo.outcome import Outcome
+from howsure_lab.demo import text as reading
 from howsure_lab.demo.picture import typical
-from howsure_lab.demo.reading import detected, explanation, judged
-from howsure_lab.demo.study import study
-from howsure_lab.demo.table import table
-from howsure_lab.experiments.pairs import Pairs
+from howsure_lab.demo.study import (
+    CLEAR,
+    CONDITIONS,
+    NOISY,
+    UNSEEN,
+    Condition,
+    Outcome,
+    Roads,
+    study,
+)
+from howsure_lab.demo.text import detected, explanation, judged, table
 from howsure_lab.experiments.steering.data import Counts, rendered_data
 from howsure_lab.experiments.steering.model import load_trained
+from howsure_lab.experiments.training import Pairs
 
 
 @pytest.fixture(scope="module")

@@ -11,17 +11,15 @@ import torch
 
 import howsure as hs
 from howsure.cli import main
+from howsure_lab.experiments import runtime, sensitivity
 from howsure_lab.experiments.contenders import CONTENDERS, Bench, Effort, tuned, with_samples
-from howsure_lab.experiments.folder import RunFolder
-from howsure_lab.experiments.pairs import Pairs
-from howsure_lab.experiments.plain_training import PlainRecipe
 from howsure_lab.experiments.recognition import run as recognition
 from howsure_lab.experiments.recognition.data import Counts as ImageCounts
-from howsure_lab.experiments.runtime import run as runtime
-from howsure_lab.experiments.sensitivity import run as sensitivity
+from howsure_lab.experiments.runs import RunFolder
 from howsure_lab.experiments.steering import run as steering
 from howsure_lab.experiments.steering.data import Counts
 from howsure_lab.experiments.steering.model import DroNet
+from howsure_lab.experiments.training import Pairs, PlainRecipe
 from howsure_lab.experiments.uci import run as uci
 
 pytest.importorskip("matplotlib")

@@ -12,23 +12,30 @@ from torch import nn
 from howsure import metrics
 from howsure.cli import main
 from howsure_lab.experiments.contenders import Bench, Effort
-from howsure_lab.experiments.motion import davis, run
-from howsure_lab.experiments.motion.calibrated import constant_each
-from howsure_lab.experiments.motion.data import Counts, rendered_data
-from howsure_lab.experiments.motion.davis import find_videos, read_clip
-from howsure_lab.experiments.motion.dense import Field, compared
-from howsure_lab.experiments.motion.flow_files import read_flo, write_flo
+from howsure_lab.experiments.motion import run
+from howsure_lab.experiments.motion.data import Counts, ObjectPairs, rendered_data
 from howsure_lab.experiments.motion.model import FlowNetS
-from howsure_lab.experiments.motion.objects import ObjectPairs
-from howsure_lab.experiments.motion.scores import fitted_kl, object_scores, told_apart
+from howsure_lab.experiments.motion.report import (
+    Field,
+    compared,
+    fitted_kl,
+    object_scores,
+    told_apart,
+)
+from howsure_lab.experiments.motion.run import constant_each
 from howsure_lab.experiments.motion.videos import (
+    dis_flow,
+    find_videos,
     fold_of,
     mirrored,
     objects_of,
+    read_clip,
+    read_flo,
     read_objects,
     real_data,
+    write_flo,
 )
-from howsure_lab.experiments.plain_training import PlainRecipe
+from howsure_lab.experiments.training import PlainRecipe
 
 EFFORT = Effort(samples=4, tuning_samples=4, rates=(0.0, 0.1), epochs=1, batch=4)
 TINY = run.Settings(
@@ -138,7 +145,7 @@ def test_missing_parts_are_named(videos, tmp_path, monkeypatch):
         find_videos(tmp_path / "Flow")
     monkeypatch.setitem(__import__("sys").modules, "cv2", None)
     with pytest.raises(ImportError, match="pip install opencv-python-headless"):
-        davis.dis_flow(None, None)
+        dis_flow(None, None)
     (videos / "Annotations" / "64p" / "video2" / "00003.png").unlink()
     with pytest.raises(FileNotFoundError, match="has no mask"):
         find_videos(videos)
@@ -149,7 +156,7 @@ def test_dis_finds_a_shift():
     texture = np.random.default_rng(0).random((20, 24))
     big = np.kron(texture, np.ones((8, 8)))
     one = (255 * big).astype(np.uint8)
-    flow = davis.dis_flow(one[20:120, 20:140], one[18:118, 17:137])
+    flow = dis_flow(one[20:120, 20:140], one[18:118, 17:137])
     middle = flow[:, 30:70, 30:90].flatten(1).median(1).values
     torch.testing.assert_close(middle, torch.tensor([3.0, 2.0]), atol=0.2, rtol=0)
 

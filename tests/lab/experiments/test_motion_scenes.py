@@ -6,11 +6,25 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from howsure_lab.experiments.motion.data import Counts, rendered_data
+from howsure_lab.experiments.motion.data import (
+    Counts,
+    ObjectPairs,
+    as_targets,
+    object_points,
+    rendered_data,
+)
 from howsure_lab.experiments.motion.model import STRIDE, FlowNetS, at_points, multi_scale_loss
-from howsure_lab.experiments.motion.objects import ObjectPairs, as_targets, object_points
-from howsure_lab.experiments.motion.render import image, moved, origin, pixels, render
-from howsure_lab.experiments.motion.scenes import KINDS, Motion, Scenes, draw_scenes
+from howsure_lab.experiments.motion.scenes import (
+    KINDS,
+    Motion,
+    Scenes,
+    draw_scenes,
+    image,
+    moved,
+    origin,
+    pixels,
+    render,
+)
 
 
 def with_motion(scenes, **future):

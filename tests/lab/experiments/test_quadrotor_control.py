@@ -8,24 +8,37 @@ import torch
 from scipy.optimize import minimize
 
 from howsure.deploy.gate import Gate
-from howsure_lab.experiments.pairs import Pairs
-from howsure_lab.experiments.quadrotor import policies
-from howsure_lab.experiments.quadrotor.controller import nose_of, speeds_for, toward
-from howsure_lab.experiments.quadrotor.flight import World, fly
-from howsure_lab.experiments.quadrotor.models import SureNetwork
-from howsure_lab.experiments.quadrotor.networks import Siblings
-from howsure_lab.experiments.quadrotor.policies import POLICIES, Known
-from howsure_lab.experiments.quadrotor.power_law import PowerLaw
-from howsure_lab.experiments.quadrotor.readings import COUNT, VELOCITY, exact_reading
-from howsure_lab.experiments.quadrotor.regimes import CASES, Case, faults, gusts, trajectories
-from howsure_lab.experiments.quadrotor.rigid_body import model_error
-from howsure_lab.experiments.quadrotor.trajectories import (
+from howsure_lab.experiments.quadrotor import trial as policies
+from howsure_lab.experiments.quadrotor.flight import (
+    World,
     circle,
+    fly,
     lemniscate,
+    nose_of,
     random_smooth,
+    speeds_for,
     together,
+    toward,
 )
-from howsure_lab.experiments.quadrotor.vehicle import FULL_PHYSICS, NOMINAL
+from howsure_lab.experiments.quadrotor.models import (
+    COUNT,
+    VELOCITY,
+    PowerLaw,
+    Siblings,
+    SureNetwork,
+    exact_reading,
+)
+from howsure_lab.experiments.quadrotor.physics import FULL_PHYSICS, NOMINAL, model_error
+from howsure_lab.experiments.quadrotor.trial import (
+    CASES,
+    POLICIES,
+    Case,
+    Known,
+    faults,
+    gusts,
+    trajectories,
+)
+from howsure_lab.experiments.training import Pairs
 
 
 def some_trajectories():

@@ -7,25 +7,24 @@ import pytest
 from scipy.integrate import solve_ivp
 from scipy.spatial.transform import Rotation
 
-from howsure_lab.experiments.quadrotor import rotation as turning
-from howsure_lab.experiments.quadrotor.drag import rotor_forces, wrench
-from howsure_lab.experiments.quadrotor.integrator import step
-from howsure_lab.experiments.quadrotor.rigid_body import (
+from howsure_lab.experiments.quadrotor import physics as turning
+from howsure_lab.experiments.quadrotor.physics import (
+    FULL_PHYSICS,
+    GRAVITY,
+    NOMINAL,
+    SIMPLE_PHYSICS,
+    Aerodynamics,
     State,
+    Vehicle,
     angular_momentum,
     derivative,
     energy,
     joined,
     model_error,
     parts,
-)
-from howsure_lab.experiments.quadrotor.vehicle import (
-    FULL_PHYSICS,
-    GRAVITY,
-    NOMINAL,
-    SIMPLE_PHYSICS,
-    Aerodynamics,
-    Vehicle,
+    rotor_forces,
+    step,
+    wrench,
 )
 
 VEHICLES = {"nominal": NOMINAL, "simple": SIMPLE_PHYSICS, "full": FULL_PHYSICS}

@@ -6,15 +6,12 @@ import pytest
 import torch
 
 from howsure.files import unsealed
-from howsure_lab.experiments.options import Options
-from howsure_lab.experiments.plain_training import PlainRecipe
 from howsure_lab.experiments.quadrotor import run as quadrotor
-from howsure_lab.experiments.quadrotor.animation import animate
-from howsure_lab.experiments.quadrotor.collection import Amount, collect
-from howsure_lab.experiments.quadrotor.policies import LABELS, POLICIES
-from howsure_lab.experiments.quadrotor.preparation import Preparation
-from howsure_lab.experiments.quadrotor.regimes import CASES
-from howsure_lab.experiments.quadrotor.report import TITLES
+from howsure_lab.experiments.quadrotor.preparation import Amount, Preparation, collect
+from howsure_lab.experiments.quadrotor.report import TITLES, animate
+from howsure_lab.experiments.quadrotor.trial import CASES, LABELS, POLICIES
+from howsure_lab.experiments.runs import Options
+from howsure_lab.experiments.training import PlainRecipe
 
 pytest.importorskip("matplotlib")
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from howsure_lab.experiments.options import Options
 from howsure_lab.experiments.raptor import run as raptor
 from howsure_lab.experiments.raptor.flight import Plan, fly, histories
 from howsure_lab.experiments.raptor.policy import READINGS, SENSORS, Policy, Shipped, read, shipped
+from howsure_lab.experiments.runs import Options
 
 SMALL = replace(raptor.Settings(), plan=Plan(seconds=0.5, hover=0.2), length=5, samples=1000)
 

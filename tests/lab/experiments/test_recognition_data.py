@@ -8,15 +8,15 @@ import torch
 
 import howsure as hs
 from howsure_lab.experiments.recognition import cifar_resnets, resnets
-from howsure_lab.experiments.recognition.cifar import read_cifar
 from howsure_lab.experiments.recognition.data import (
     Counts,
     cifar_data,
     digit_data,
+    read_cifar,
     split_three,
     strange_images,
 )
-from howsure_lab.experiments.recognition.scores import classification_scores
+from howsure_lab.experiments.recognition.run import classification_scores
 from howsure_lab.experiments.uci.data import diabetes, read_all, split
 
 

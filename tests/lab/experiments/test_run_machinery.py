@@ -8,13 +8,18 @@ import torch
 from torch import nn
 
 from howsure.cli import main
-from howsure_lab.experiments import command, reports, scores
+from howsure_lab.experiments import command
 from howsure_lab.experiments.figures import draw_calibration, draw_sparsification, new_figure, save
-from howsure_lab.experiments.folder import RunFolder
-from howsure_lab.experiments.options import Options
-from howsure_lab.experiments.pairs import Pairs
-from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
-from howsure_lab.experiments.tables import Column, Summary, method_table
+from howsure_lab.experiments.runs import (
+    Options,
+    RunFolder,
+    Step,
+    finished,
+    open_folder,
+    write_results,
+)
+from howsure_lab.experiments.tables import Column, Summary, method_table, regression_scores
+from howsure_lab.experiments.training import Pairs, PlainRecipe, made, train_plain
 
 
 def test_a_value_is_computed_once(tmp_path):
@@ -43,14 +48,14 @@ def test_an_interrupted_run_goes_on_and_leaves_nothing_half_written(tmp_path):
             done.append(name)
             return name
 
-        return reports.Step(name, compute)
+        return Step(name, compute)
 
-    folder = reports.open_folder(options, {})
+    folder = open_folder(options, {})
     with pytest.raises(KeyboardInterrupt):
-        reports.finished([step("a"), step("b", fails=True), step("c")], folder, options)
+        finished([step("a"), step("b", fails=True), step("c")], folder, options)
     assert [path.name for path in folder.parts.iterdir()] == ["a.json"]
-    again = reports.open_folder(options, {})
-    values = reports.finished([step("a"), step("b"), step("c")], again, options)
+    again = open_folder(options, {})
+    values = finished([step("a"), step("b"), step("c")], again, options)
     assert values == ["a", "b", "c"] and done == ["a", "b", "c"]
 
 
@@ -77,8 +82,8 @@ def test_weights_are_trained_once(tmp_path):
 
 def test_config_and_results_have_what_a_reader_needs(tmp_path):
     options = Options("steering", data=tmp_path, quick=True, out=tmp_path / "run")
-    folder = reports.open_folder(options, {"size": 64})
-    path = reports.write_results(options, folder, {"lines": []}, ["a", "b"])
+    folder = open_folder(options, {"size": 64})
+    path = write_results(options, folder, {"lines": []}, ["a", "b"])
     assert path.read_text() == "a\nb"
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["command"] == "howsure reproduce steering --data DATA --quick"
@@ -107,12 +112,12 @@ def test_scores_against_their_definitions():
     target = torch.randn(400, 1, generator=generator, dtype=torch.float64)
     var = torch.rand(400, 1, generator=generator, dtype=torch.float64) + 0.1
     mean = target + var.sqrt() * torch.randn(400, 1, generator=generator, dtype=torch.float64)
-    found = scores.regression_scores(mean, var, target)
+    found = regression_scores(mean, var, target)
     density = torch.distributions.Normal(mean, var.sqrt()).log_prob(target)
     assert found["nll"] == pytest.approx(-float(density.mean()))
     assert found["nll"] - found["nll_without_constant"] == pytest.approx(0.9189385)
     assert found["coverage"] == pytest.approx(0.95, abs=0.03) and found["rank"] > 0.1
-    constant = scores.regression_scores(mean, torch.ones_like(var), target)
+    constant = regression_scores(mean, torch.ones_like(var), target)
     assert constant["rank"] == 0.0
 
 
@@ -170,7 +175,7 @@ def test_every_task_has_a_run(module):
 
 def test_a_metric_that_a_method_does_not_have_is_no_dot(tmp_path):
     pytest.importorskip("matplotlib")
-    from howsure_lab.experiments.dots import Panel, draw_dots
+    from howsure_lab.experiments.figures import Panel, draw_dots
 
     # Where a network makes no error, no share of them can be found.
     some = Panel("", "errors found", {"constant": [None], "gal": [0.9, None]})

@@ -7,16 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from howsure_lab.experiments.blocks import alternate_blocks
-from howsure_lab.experiments.steering import keras_weights, run
+from howsure_lab.experiments.steering import model as keras_weights
+from howsure_lab.experiments.steering import run
 from howsure_lab.experiments.steering.data import (
     Counts,
+    alternate_blocks,
+    find_drives,
     frame_step,
+    read_drive,
+    read_frame,
     real_data,
     rendered_data,
     split_drives,
 )
-from howsure_lab.experiments.steering.drives import find_drives, read_drive, read_frame
 from howsure_lab.experiments.steering.model import (
     SMALL,
     DroNet,

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from howsure_lab.experiments.steering.render import render
-from howsure_lab.experiments.steering.scenes import CONDITIONS, draw_scenes, steering
+from howsure_lab.experiments.steering.scenes import CONDITIONS, draw_scenes, render, steering
 
 
 def plain(count=1, **changes):

@@ -13,8 +13,7 @@ from howsure.cli.options import count
 from howsure.cli.result import Result
 
 if TYPE_CHECKING:
-    from howsure_lab.demo.conditions import Roads
-    from howsure_lab.demo.study import Study
+    from howsure_lab.demo.study import Roads, Study
 
 HELP = "a trained network, with uncertainty"
 EXAMPLES = """
@@ -42,11 +41,9 @@ def run(arguments: argparse.Namespace) -> Result:
     import torch
 
     from howsure import report
-    from howsure_lab.demo.conditions import Roads
     from howsure_lab.demo.picture import save_picture
-    from howsure_lab.demo.reading import explanation
-    from howsure_lab.demo.study import study
-    from howsure_lab.demo.table import LEGEND, table
+    from howsure_lab.demo.study import Roads, study
+    from howsure_lab.demo.text import LEGEND, explanation, table
 
     # On images this small, threads that compete cost more than they give.
     torch.set_num_threads(1)
@@ -82,7 +79,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 def introduction(roads: Roads) -> str:
     """What is about to be shown."""
-    from howsure_lab.demo.conditions import CLEAR
+    from howsure_lab.demo.study import CLEAR
 
     gray_levels = round(255 * CLEAR.noise_std)
     return (

@@ -1,23 +1,197 @@
-"""The demonstration's work: wraps the trained network, fits, predicts."""
+"""The demonstration's work: what the camera reads, what howsure says of it, beside what is true."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 import howsure as hs
-from howsure import report
+from howsure import Gate, metrics, report
 from howsure.fit import PosteriorFit
-from howsure.prediction import concatenated
+from howsure.metrics import rank_correlation
+from howsure.prediction import Prediction, concatenated
 from howsure.report import Report
 from howsure.uncertain import Uncertain
-from howsure_lab.demo.conditions import BATCH, CLEAR, CONDITIONS, NOISY, Condition, Roads
-from howsure_lab.demo.outcome import Outcome
-from howsure_lab.experiments.pairs import Pairs
 from howsure_lab.experiments.steering.model import load_trained
+from howsure_lab.experiments.steering.scenes import draw_scenes, render, steering
+from howsure_lab.experiments.steering.ship import NOISE_STD, SIZE
+from howsure_lab.experiments.training import Pairs
+
+BATCH = 50
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A name, the kind of scenes, and the camera's noise, which howsure is told."""
+
+    name: str
+    scenes: str  # one of `howsure_lab.experiments.steering.scenes.CONDITIONS`
+    noise_std: float = NOISE_STD
+
+    @property
+    def noise(self) -> hs.noise.Noise:
+        """The noise as howsure is told it."""
+        return hs.noise.std(self.noise_std)
+
+
+CLEAR = Condition("clear", "clear")
+NOISY = Condition("noisy", "clear", 3 * NOISE_STD)
+# The network was trained on clear scenes only; of these three nobody has told it anything.
+UNSEEN = (
+    Condition("night", "night"),
+    Condition("fog", "fog"),
+    Condition("no lane", "missing_lane"),
+)
+CONDITIONS = (CLEAR, NOISY, *UNSEEN)
+
+
+@dataclass(frozen=True)
+class Roads:
+    """Which roads: every condition shows the same ones, with the same vehicles on them.
+
+    Attributes:
+        count: How many.
+        seed: No seed from 0 up gives roads of the training, validation or test data of the
+            steering experiment.
+    """
+
+    count: int
+    seed: int
+
+    def clean(self, condition: Condition = CLEAR) -> Pairs:
+        """Images without the camera's noise, (count, 1, 64, 64), and angles, (count, 1)."""
+        scenes = draw_scenes(self.count, 1000 * (self.seed + 1), condition.scenes)
+        return Pairs(render(scenes, SIZE), steering(scenes))
+
+    def read(self, condition: Condition = CLEAR) -> Pairs:
+        """Images as the camera reads them; the report draws the same noise from the seed."""
+        clean = self.clean(condition)
+        generator = torch.Generator().manual_seed(self.seed)
+        parts = [condition.noise.sample(part, generator) for part in clean.x.split(BATCH)]
+        return Pairs(torch.cat(parts), clean.y)
+
+    def held_out(self) -> Pairs:
+        """Twice as many other clear roads, with the camera's noise, to fit on."""
+        scenes = draw_scenes(2 * self.count, 1000 * (self.seed + 1) + 1)
+        clean = Pairs(render(scenes, SIZE), steering(scenes))
+        return clean.with_noise(NOISE_STD**2, 1000 * (self.seed + 1) + 2)
+
+
+_DRAWS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Readings of a condition, their true angles, and the predictions; angles are in radians."""
+
+    condition: Condition
+    pairs: Pairs
+    prediction: Prediction
+
+    @property
+    def name(self) -> str:
+        """The condition's name."""
+        return self.condition.name
+
+    @property
+    def mean(self) -> Tensor:
+        """Predicted angles, (n,)."""
+        return self.prediction.mean.flatten()
+
+    @property
+    def var(self) -> Tensor:
+        """Their predicted variances, (n,)."""
+        return self.prediction.total_var.flatten()
+
+    @property
+    def std(self) -> Tensor:
+        """Their predicted standard deviations, (n,)."""
+        return self.var.sqrt()
+
+    @property
+    def true(self) -> Tensor:
+        """The driver's angles, (n,)."""
+        return self.pairs.y.flatten()
+
+    @property
+    def rmse(self) -> float:
+        """Root of the mean squared error."""
+        return float(metrics.rmse(self.mean, self.true))
+
+    @property
+    def mean_std(self) -> float:
+        """The predicted std, averaged."""
+        return float(self.std.mean())
+
+    @property
+    def nll(self) -> float:
+        """Mean negative log-likelihood, without 1/2 log 2 pi."""
+        nu = self.prediction.degrees_of_freedom
+        return float(metrics.nll(self.mean, self.var, self.true, degrees_of_freedom=nu))
+
+    def nll_of_one_std(self, std: float) -> float:
+        """The same if every prediction had this std."""
+        return float(metrics.nll(self.mean, self.var.new_full(self.var.shape, std**2), self.true))
+
+    @property
+    def coverage(self) -> float:
+        """Share of true angles inside the 95 % interval."""
+        low, high = (end.flatten() for end in self.prediction.interval(0.95))
+        return float(((low <= self.true) & (self.true <= high)).double().mean())
+
+    def coverage_of_one_std(self, std: float) -> float:
+        """The same if every prediction had this std."""
+        var = torch.full_like(self.var, std**2)
+        return float(metrics.coverage(self.mean, var, self.true, level=0.95))
+
+    @property
+    def sensor_share(self) -> float:
+        """Share of the variance that comes from the camera's noise; the network has the rest."""
+        return float(self.prediction.data_var.sum() / self.prediction.total_var.sum())
+
+    @property
+    def rank(self) -> float:
+        """Rank correlation of predicted std and absolute error."""
+        return float(rank_correlation(self.std, (self.mean - self.true).abs()))
+
+    @property
+    def novelties(self) -> Tensor:
+        """How new each scene is, (n,): above 1 for a quarter of the held-out roads."""
+        found = self.prediction.joint_novelty
+        return torch.full_like(self.var, math.nan) if found is None else found
+
+    @property
+    def novelty(self) -> float:
+        """The median novelty; NaN without a fit."""
+        return float(self.novelties.median())
+
+    def rejected(self, gate: Gate) -> float:
+        """Share of the scenes that a gate on the novelty does not trust."""
+        return float((~gate(self.novelties)).float().mean())
+
+    @property
+    def rank_if_right(self) -> float:
+        """What the rank correlation would be, on average, if every std were exactly right.
+
+        Errors are random: even then a scene with a large std may have a small error.
+        """
+        generator = torch.Generator().manual_seed(0)
+        draws = torch.randn(_DRAWS, len(self.std), generator=generator).abs()
+        return float(torch.stack([rank_correlation(self.std, d * self.std) for d in draws]).mean())
+
+    def auroc_against(self, other: Outcome) -> float:
+        """AUROC: how often a scene of this condition has a larger std than one of the other."""
+        return float(metrics.out_of_distribution_auroc(other.std, self.std))
+
+    @property
+    def by_certainty(self) -> list[int]:
+        """Positions of the scenes, the smallest predicted std first."""
+        return self.var.argsort(stable=True).tolist()
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from howsure.cli.options import count
 from howsure.cli.result import Result
-from howsure_lab.experiments.options import Options
+from howsure_lab.experiments.runs import Options
 
 # Where each task's `run(options)` is; imported when it is asked for.
 TASKS = {
     "steering": "howsure_lab.experiments.steering.run",
     "recognition": "howsure_lab.experiments.recognition.run",
-    "sensitivity": "howsure_lab.experiments.sensitivity.run",
-    "runtime": "howsure_lab.experiments.runtime.run",
+    "sensitivity": "howsure_lab.experiments.sensitivity",
+    "runtime": "howsure_lab.experiments.runtime",
     "uci": "howsure_lab.experiments.uci.run",
     "quadrotor": "howsure_lab.experiments.quadrotor.run",
     "raptor": "howsure_lab.experiments.raptor.run",

@@ -1,16 +1,100 @@
-"""The motion task's data: rendered scenes, or real videos, split so that no part meets another."""
+"""Inputs and targets of the motion task: objects, the points on them, rendered scenes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from howsure_lab.experiments.motion.objects import ObjectPairs, as_targets
-from howsure_lab.experiments.motion.render import render
-from howsure_lab.experiments.motion.scenes import KINDS, draw_scenes
+from howsure_lab.experiments.motion.model import STRIDE, at_points, coarser
+from howsure_lab.experiments.motion.scenes import KINDS, draw_scenes, render
+from howsure_lab.experiments.training import Pairs
+
+POINTS = 16  # per object
+Asked = tuple[tuple[Tensor, Tensor], Tensor]  # frames and points, and the flow at the points
+
+
+class ObjectPairs(Pairs):
+    """Inputs (n, 3, height, width) and targets (n, 3, rows, columns): flow and object's share.
+
+    Batches are ((x, points), flow at the points).
+    """
+
+    def batches(self, size: int) -> list[tuple[Any, Tensor]]:
+        """Batches in order."""
+        parts = zip(self.x.split(size), self.y.split(size), strict=True)
+        return [_asked(x, y) for x, y in parts]
+
+    def shuffled(self, size: int, seed: int) -> DataLoader[Any]:
+        """A loader with another order in every epoch; same seed, same orders."""
+        generator = torch.Generator().manual_seed(seed)
+        drop = len(self.y) > size
+        return DataLoader(_Objects(self), size, shuffle=True, generator=generator, drop_last=drop)
+
+    @property
+    def points(self) -> Tensor:  # (n, POINTS)
+        """The points at which the flow is predicted."""
+        return object_points(self.y[:, 2])
+
+    @property
+    def target(self) -> Tensor:  # (n, 2, POINTS, 1)
+        """The true flow at `points`."""
+        return at_points(self.y[:, :2], self.points)
+
+
+def _asked(x: Tensor, y: Tensor) -> Asked:
+    points = object_points(y[:, 2])
+    return (x, points), at_points(y[:, :2], points)
+
+
+class _Objects(Dataset[Asked]):
+    """One object at a time, as a `DataLoader` wants them."""
+
+    def __init__(self, pairs: ObjectPairs) -> None:
+        self.x, self.points, self.target = pairs.x, pairs.points, pairs.target
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Asked:
+        return (self.x[index], self.points[index]), self.target[index]
+
+
+def object_points(
+    share: Tensor,  # (n, rows, columns), the share of each cell that the object covers
+    count: int = POINTS,
+) -> Tensor:  # (n, count)
+    """Cells evenly spread, row by row, over those that the object covers.
+
+    A small object has fewer cells than points, and some of them twice.
+    """
+    inside = covered(share).flatten(1)
+    first_inside = torch.sort(~inside, dim=1, stable=True).indices
+    spread = torch.linspace(0, 1, count) * (inside.sum(1, keepdim=True) - 1)
+    return first_inside.gather(1, spread.round().long())
+
+
+def covered(
+    share: Tensor,  # (n, rows, columns)
+) -> Tensor:  # likewise, bool
+    """The cells of which the object covers half; if there is none, the one that it covers most."""
+    most = share.amax((1, 2), keepdim=True)
+    if bool((most <= 0).any()):
+        raise ValueError("An object has an empty mask; leave out frames without the object.")
+    return share >= most.clamp(max=0.5)
+
+
+def as_targets(
+    flow: Tensor,  # (n, 2, height, width)
+    mask: Tensor,  # (n, 1, height, width)
+) -> Tensor:  # (n, 3, height / 4, width / 4)
+    """The object's mean flow in every cell of the finest prediction, and its share of the cell."""
+    return torch.cat(coarser(torch.cat([flow, mask], 1), STRIDE), 1)
+
 
 # Every part of the rendered data has scenes of its own.
 _SEEDS = {"train": 1, "validation": 2, "test": 3}

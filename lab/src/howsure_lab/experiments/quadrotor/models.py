@@ -1,19 +1,172 @@
-"""Everything that predicts the nominal model's error, with how sure it is."""
+"""Everything that predicts the nominal model's error from readings, with how sure it is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from howsure.deploy.gate import Gate
 from howsure.uncertain import Uncertain
-from howsure_lab.experiments.pairs import Pairs
-from howsure_lab.experiments.quadrotor.networks import ErrorNetwork
-from howsure_lab.experiments.quadrotor.power_law import PowerLaw
-from howsure_lab.experiments.quadrotor.readings import NOISE_STD, RATES, VELOCITY
+from howsure_lab.experiments.quadrotor.physics import (
+    Array,
+    Vehicle,
+    canonical,
+    matrix,
+    parts,
+    unrotated,
+)
+from howsure_lab.experiments.training import Pairs
+
+ATTITUDE, VELOCITY, RATES, THRUSTS = slice(0, 4), slice(4, 7), slice(7, 10), slice(10, 14)
+COUNT = 14
+# Standard deviations: of a quaternion's component, m/s, rad/s, N.
+NOISE_STD = np.repeat([0.005, 0.05, 0.02, 0.02], [4, 3, 3, 4])
+
+
+def read(vehicle: Vehicle, state: Array, generator: np.random.Generator) -> Array:  # (n, 14)
+    """Attitude (with w >= 0), velocity in the body's frame, rates and thrusts, with noise."""
+    exact = exact_reading(vehicle, state)
+    return exact + NOISE_STD * generator.standard_normal(exact.shape)
+
+
+def exact_reading(vehicle: Vehicle, state: Array) -> Array:  # (17, n) -> (n, 14)
+    """What the sensors would read without noise."""
+    now = parts(state)
+    velocity = unrotated(matrix(now.attitude), now.velocity)
+    thrusts = vehicle.thrust_factor * now.speeds**2
+    return np.concatenate([canonical(now.attitude), velocity, now.rates, thrusts]).T
+
+
+@dataclass(frozen=True, eq=False)
+class PowerLaw:
+    """var_k = exp(offset_k) * u**power_k, with one sign u of trouble for all outputs.
+
+    Attributes:
+        offset: (outputs,)
+        power: (outputs,), 0 or more.
+    """
+
+    offset: Tensor
+    power: Tensor
+
+    def __call__(self, u: Tensor) -> Tensor:  # (n,) -> (n, outputs)
+        """The variance of every output."""
+        return torch.exp(self.offset + self.power * u.log()[:, None])
+
+    @staticmethod
+    def fit(u: Tensor, squared: Tensor) -> PowerLaw:  # (n,), (n, outputs)
+        """The law under which Gaussian errors with these squares are most likely.
+
+        The NLL 1/2 (log var + squared / var) is convex in offset and power, so Newton's method with
+        halved steps finds its minimum. A negative power is set to 0: more trouble never means
+        smaller errors.
+        """
+        if not bool((u > 0).all()):
+            raise ValueError("`u` must be positive everywhere; it has a logarithm.")
+        logs = u.double().log()
+        fitted = [_newton(logs, column) for column in squared.double().T]
+        return PowerLaw(*torch.stack(fitted, 1).to(squared.dtype))
+
+
+def _newton(logs: Tensor, squared: Tensor) -> Tensor:  # (2,)
+    design = torch.stack([torch.ones_like(logs), logs], 1)
+    # An error of 0 is no reason for a variance of 0: the smallest positive mean protects the log.
+    found = torch.stack([squared.mean().clamp_min(1e-30).log(), torch.zeros_like(logs[0])])
+    for _ in range(60):
+        ratio = squared * torch.exp(-(design @ found))
+        gradient = design.T @ (1 - ratio)
+        curvature = (design.T * ratio) @ design
+        full = torch.linalg.lstsq(curvature, gradient[:, None]).solution[:, 0]
+        found = _descended(design, squared, found, full)
+        if float(full.abs().max()) < 1e-9:
+            break
+    if found[1] < 0:
+        return torch.stack([squared.mean().clamp_min(1e-30).log(), torch.zeros_like(logs[0])])
+    return found
+
+
+def _descended(design: Tensor, squared: Tensor, found: Tensor, full: Tensor) -> Tensor:
+    """The Newton step, halved until the NLL does not rise."""
+
+    def nll(point: Tensor) -> Tensor:
+        value = design @ point
+        return (value + squared * torch.exp(-value)).sum()
+
+    start = nll(found)
+    for halvings in range(40):
+        point = found - full * 0.5**halvings
+        if bool(nll(point) <= start):
+            return point
+    return found
+
+
+OUTPUTS = 6
+WIDTH = 64
+_LINEAR = (0, 2, 4)  # which layers of a network have weights
+
+
+class ErrorNetwork(nn.Module):
+    """A perceptron from readings to errors; both are standardized inside, errors stay so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.center = nn.Buffer(torch.zeros(COUNT))
+        self.spread = nn.Buffer(torch.ones(COUNT))
+        self.layers = nn.Sequential(
+            nn.Linear(COUNT, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(),
+            nn.Linear(WIDTH, OUTPUTS),
+        )  # fmt: skip
+
+    def forward(self, readings: Tensor) -> Tensor:  # (n, 14) -> (n, 6)
+        """Errors in units of their size in training: comparable, so that a mean makes sense."""
+        return self.layers((readings - self.center) / self.spread)
+
+
+class Siblings(nn.Module):
+    """Several networks that differ in their first weights only, as batched layers: trains fast."""
+
+    def __init__(self, count: int, data: Pairs) -> None:
+        super().__init__()
+        self.center = nn.Buffer(data.x.mean(0))
+        self.spread = nn.Buffer(data.x.std(0))
+        first = [ErrorNetwork().state_dict() for _ in range(count)]
+        self.weights = nn.ParameterList(
+            [torch.stack([net[f"layers.{i}.weight"].T for net in first]) for i in _LINEAR]
+        )
+        self.biases = nn.ParameterList(
+            [torch.stack([net[f"layers.{i}.bias"][None] for net in first]) for i in _LINEAR]
+        )
+
+    def forward(self, readings: Tensor) -> Tensor:  # (n, 14) -> (networks, n, 6)
+        """The errors that every network predicts."""
+        x = ((readings - self.center) / self.spread).expand(len(self.weights[0]), -1, -1)
+        last = len(self.weights) - 1
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias, x, weight)
+            x = torch.relu(x) if i < last else x
+        return x
+
+    def apart(self) -> list[ErrorNetwork]:
+        """The networks one by one, ready for use."""
+        return [self._one(index) for index in range(len(self.weights[0]))]
+
+    def _one(self, index: int) -> ErrorNetwork:
+        state = {"center": self.center, "spread": self.spread}
+        for layer, weight, bias in zip(_LINEAR, self.weights, self.biases, strict=True):
+            state[f"layers.{layer}.weight"] = weight[index].T
+            state[f"layers.{layer}.bias"] = bias[index, 0]
+        network = ErrorNetwork()
+        network.load_state_dict(state)
+        return network.eval().requires_grad_(False)
+
+
+def absolute_error(found: Tensor, errors: Tensor) -> Tensor:  # (networks, n, 6), (n, 6)
+    """The L1 loss of the paper, mean over networks; its gradient has the size of a single one's."""
+    return (found - errors).abs().mean() * len(found)
 
 
 @dataclass(frozen=True, eq=False)

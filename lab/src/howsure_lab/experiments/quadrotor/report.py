@@ -1,12 +1,24 @@
-"""The tables of a quadrotor run, made from its results alone."""
+"""Tables, figures and a GIF of a quadrotor run, made from its results alone."""
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from howsure_lab.experiments.quadrotor.policies import LABELS
+import numpy as np
+
+from howsure.files import write_atomically
+from howsure_lab.experiments.figures import COLORS, STYLES, new_figure, save
+from howsure_lab.experiments.quadrotor.trial import LABELS, MANEUVERS, REGIMES
 from howsure_lab.experiments.tables import Column, method_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 PAPER = {
     "nominal": ".271 / .299",
@@ -64,3 +76,134 @@ shared fault both are wrong, and falling back to the linear model cannot help. A
 sensor shows, uncertainty of the network cannot help either. The true error is not the best possible
 correction: it does not look ahead over the motors' lag.
 """
+
+
+SHOWN = (
+    *("nominal", "linear", "mlp", "hard_gate", "soft_blend"),
+    *("posterior_blend", "ensemble_blend"),
+)
+_TICKS = (0.05, 0.1, 0.2, 0.5, 1.0)
+_PATHS = ("normal", "heading", "input_fault")
+
+
+def draw_figures(seeds: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Writes paths.png (first seed) and regimes.png (mean and spread of all)."""
+    save(paths_figure(seeds[0]["paths"]), folder / "paths.png")
+    save(regimes_figure([line for seed in seeds for line in seed["lines"]]), folder / "regimes.png")
+
+
+def paths_figure(paths: Mapping[str, Any]) -> Figure:
+    """A row per maneuver, a column per regime; the reference in gray."""
+    figure, axes = new_figure(len(MANEUVERS), len(_PATHS), width=12, height=7.5)
+    for row, maneuver in zip(axes, MANEUVERS, strict=True):
+        for ax, regime in zip(row, _PATHS, strict=True):
+            found = paths[f"{regime} {maneuver}"]
+            ax.plot(*np.array(found["reference"]).T, color="0.8", linewidth=6, label="reference")
+            for policy in ("nominal", "mlp", "hard_gate", "posterior_blend"):
+                ax.plot(*np.array(found[policy]["path"]).T, **_style(policy))
+            ax.set_title(f"{maneuver}, {regime.replace('_', ' ')}")
+            ax.set_aspect("equal", adjustable="datalim")
+            ax.set(xlabel="x, m", ylabel="y, m")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+    return figure
+
+
+def regimes_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
+    """RMSE of every policy in every regime; a bar is the spread over seeds."""
+    figure, axes = new_figure(1, len(MANEUVERS), width=12, height=4.5)
+    for ax, maneuver in zip(axes[0], MANEUVERS, strict=True):
+        for place, policy in enumerate(SHOWN):
+            own = [line["rmse"] for line in lines if line["policy"] == policy]
+            cells = [[rmse[f"{regime} {maneuver}"] for rmse in own] for regime in REGIMES]
+            values = np.array(cells, dtype=float)  # a crash is null in JSON, and here not a number
+            at = np.arange(len(REGIMES)) + (place - (len(SHOWN) - 1) / 2) * 0.12
+            mark = {"marker": "osD^vPX"[place], "color": COLORS[place], "linestyle": "none"}
+            spread = values.std(1, ddof=1) if values.shape[1] > 1 else None
+            ax.errorbar(at, values.mean(1), spread, capsize=2, label=LABELS[policy], **mark)
+        ax.set_xticks(range(len(REGIMES)), [name.replace("_", "\n") for name in REGIMES])
+        ax.set(title=maneuver, ylabel="RMSE, m", yscale="log")
+        ax.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+        ax.minorticks_off()
+        ax.grid(axis="y", which="both", alpha=0.3)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _style(policy: str) -> dict[str, object]:
+    place = SHOWN.index(policy)
+    return {
+        "color": COLORS[place],
+        "linestyle": STYLES[place % len(STYLES)],
+        "linewidth": 1.3,
+        "label": LABELS[policy],
+    }
+
+
+_EVERY = 2  # of the kept points, of which there are 25 a second
+_TRAIL = 12  # frames
+_SECONDS = 8  # longer files are too large for a page
+
+
+def animate(found: Mapping[str, Any], path: Path, *, title: str) -> Path:
+    """Writes the GIF of one case, at real time; the color is the std that the soft blend sees.
+
+    Args:
+        found: A case of a run's paths.
+        path: Where to write.
+        title: Above the picture.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ImportError("A GIF needs Pillow: `pip install pillow`.") from None
+    frames = []
+    for end in range(_EVERY, min(25 * _SECONDS, len(found["reference"])), _EVERY):
+        frames.append(Image.fromarray(_frame(found, end, title)).quantize(64))
+    first, *others = frames
+    options = {"save_all": True, "append_images": others, "duration": 40 * _EVERY, "loop": 0}
+    write_atomically(path, lambda file: first.save(file, format="GIF", optimize=True, **options))
+    return path
+
+
+def _frame(found: Mapping[str, Any], end: int, title: str) -> np.ndarray:
+    figure, axes = new_figure(1, 1, width=6.4, height=4.2)
+    ax = axes[0, 0]
+    ax.plot(*np.array(found["reference"]).T, color="0.85", linewidth=7, zorder=0, label="reference")
+    plain = np.array(found["mlp"]["path"][max(0, end - _TRAIL * _EVERY) : end])
+    ax.plot(*plain.T, color=COLORS[5], linewidth=1.5, label=LABELS["mlp"])
+    ax.plot(*plain[-1], marker="X", markersize=9, color=COLORS[5])
+    blended = np.array(found["soft_blend"]["path"][:end])
+    std = np.array(found["soft_blend"]["std"], dtype=float)
+    drawn = ax.scatter(*blended.T, c=std[:end], s=10, vmin=0, vmax=float(np.nanmax(std)))
+    ax.plot(*blended[-1], "o", markersize=9, color=COLORS[4], label=LABELS["soft_blend"])
+    figure.colorbar(drawn, ax=ax, label="predicted std, mean of the network's outputs")
+    ax.set(xlim=(-6, 6), ylim=(-4, 4), xlabel="x, m", ylabel="y, m", title=title)
+    ax.set_aspect("equal")
+    ax.legend(loc="lower right", fontsize=8, frameon=False)
+    figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()  # pyright: ignore
+
+
+def main() -> int:
+    """Draws a case of a finished run."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("run", type=Path, help="folder of a run")
+    parser.add_argument("out", type=Path, help="the GIF")
+    parser.add_argument("--case", default="input_fault lemniscate")
+    options = parser.parse_args()
+    parts = sorted(options.run.glob("parts/*/seed0.json"), key=lambda file: file.stat().st_mtime)
+    if not parts:
+        print(f"There is no finished seed 0 in `{options.run}`.", file=sys.stderr)
+        return 1
+    paths = json.loads(parts[-1].read_text(encoding="utf-8"))["paths"]
+    if options.case not in paths:
+        print(f"`--case` must be one of {sorted(paths)}.", file=sys.stderr)
+        return 2
+    animate(paths[options.case], options.out, title=options.case.replace("_", " "))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

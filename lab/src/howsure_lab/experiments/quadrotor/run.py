@@ -8,17 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from howsure_lab.experiments.folder import RunFolder
-from howsure_lab.experiments.options import Options
-from howsure_lab.experiments.plain_training import PlainRecipe
-from howsure_lab.experiments.quadrotor.collection import Amount
-from howsure_lab.experiments.quadrotor.pictures import draw_figures
-from howsure_lab.experiments.quadrotor.policies import POLICIES
-from howsure_lab.experiments.quadrotor.preparation import Preparation, prepared
-from howsure_lab.experiments.quadrotor.regimes import CASES
-from howsure_lab.experiments.quadrotor.report import tables
-from howsure_lab.experiments.quadrotor.trial import Trial, flown
-from howsure_lab.experiments.reports import Step, finished, open_folder, write_results
+from howsure_lab.experiments.quadrotor.preparation import Amount, Preparation, prepared
+from howsure_lab.experiments.quadrotor.report import draw_figures, tables
+from howsure_lab.experiments.quadrotor.trial import CASES, POLICIES, Trial, flown
+from howsure_lab.experiments.runs import (
+    Options,
+    RunFolder,
+    Step,
+    finished,
+    open_folder,
+    write_results,
+)
+from howsure_lab.experiments.training import PlainRecipe
 
 _EVERY = 8  # steps between kept points of a path: 25 a second
 

@@ -6,8 +6,7 @@ import time
 
 import numpy as np
 
-from howsure_lab.experiments.quadrotor.flight import World, fly
-from howsure_lab.experiments.quadrotor.trajectories import random_smooth
+from howsure_lab.experiments.quadrotor.flight import World, fly, random_smooth
 
 _SECONDS, _REPEATS = 5.0, 5
 

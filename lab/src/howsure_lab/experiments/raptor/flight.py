@@ -8,11 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure_lab.experiments.quadrotor.integrator import step
-from howsure_lab.experiments.quadrotor.rigid_body import State, joined, parts
-from howsure_lab.experiments.quadrotor.rotation import matrix
-from howsure_lab.experiments.quadrotor.trajectories import lemniscate
-from howsure_lab.experiments.quadrotor.vehicle import FULL_PHYSICS, Array, Vehicle
+from howsure_lab.experiments.quadrotor.flight import lemniscate
+from howsure_lab.experiments.quadrotor.physics import (
+    FULL_PHYSICS,
+    Array,
+    State,
+    Vehicle,
+    joined,
+    matrix,
+    parts,
+    step,
+)
 from howsure_lab.experiments.raptor.policy import SENSORS, Policy
 
 DT = 1 / 100  # s, as the policy was trained

@@ -15,12 +15,10 @@ from howsure import noise
 from howsure.auditing.measures import spearman
 from howsure.prediction import Prediction
 from howsure.uncertain import Uncertain
-from howsure_lab.experiments.options import Options
 from howsure_lab.experiments.raptor.flight import DT, NOISE_STD, Plan, fly, histories
-from howsure_lab.experiments.raptor.pictures import draw_figures
 from howsure_lab.experiments.raptor.policy import Policy, Shipped, shipped
-from howsure_lab.experiments.raptor.report import tables
-from howsure_lab.experiments.reports import Step, finished, open_folder, write_results
+from howsure_lab.experiments.raptor.report import draw_figures, tables
+from howsure_lab.experiments.runs import Options, Step, finished, open_folder, write_results
 
 _AT_ONCE = 50  # samples of Monte Carlo in one call
 

@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from howsure_lab.experiments.contenders import LABELS
-from howsure_lab.experiments.dots import Panel, covered, draw_dots
 from howsure_lab.experiments.figures import (
+    Panel,
+    coverage_panel,
     draw_calibration,
+    draw_dots,
     draw_sparsification,
     new_figure,
     save,
 )
-from howsure_lab.experiments.scores import READING, REGRESSION
 from howsure_lab.experiments.steering.data import SteeringData
-from howsure_lab.experiments.tables import Column, method_table
+from howsure_lab.experiments.tables import READING, REGRESSION, Column, method_table
 
 PAPER = {
     "gal": ".09 / .83 / -.72",
@@ -79,7 +80,7 @@ def draw(results: Mapping[str, Any], path: Path) -> Path:
     lines = results["lines"]
     tests = list(lines[0]["scores"])
     nll = [Panel(_title(test), "NLL", _values(lines, test, "nll")) for test in tests]
-    coverage = [covered(_title(test), _values(lines, test, "coverage")) for test in tests]
+    coverage = [coverage_panel(_title(test), _values(lines, test, "coverage")) for test in tests]
     if len(tests) > 1:
         return draw_dots([*nll, *coverage], path)
     rank = _values(lines, tests[0], "rank")

@@ -19,14 +19,13 @@ from howsure_lab.experiments.contenders import (
     Bench,
     Contender,
     Effort,
+    evaluated,
     member_seeds,
 )
-from howsure_lab.experiments.evaluate import evaluated
-from howsure_lab.experiments.folder import RunFolder
-from howsure_lab.experiments.options import Options
-from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
-from howsure_lab.experiments.reports import (
+from howsure_lab.experiments.runs import (
     PICTURE,
+    Options,
+    RunFolder,
     Step,
     finished,
     open_folder,
@@ -41,6 +40,7 @@ from howsure_lab.experiments.steering.data import (
 )
 from howsure_lab.experiments.steering.model import FULL, SMALL, DroNet, load_weights
 from howsure_lab.experiments.steering.report import draw, draw_figures, tables
+from howsure_lab.experiments.training import PlainRecipe, made, train_plain
 
 _BATCH = 64
 # One line per kind of method.

@@ -1,16 +1,55 @@
-"""What is in front of the camera: the road, the light, what stands in the way.
-
-A scene is a row of numbers, drawn from a seed; `render` turns it into an image and `steering` into
-the angle that a driver would steer. "clear" is what networks are trained on; the other conditions
-are held out.
-"""
+"""What is in front of the camera, and images of it: the road, the light, what stands in the way."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_CELLS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Textures:
+    """Random numbers on a grid that repeats; between its nodes they are interpolated."""
+
+    grid: Tensor  # (n, 1, cells + 1, cells + 1), in [0, 1]
+
+    @staticmethod
+    def of(
+        seeds: Tensor,  # (n,)
+    ) -> Textures:
+        """A pattern for each seed, whatever the other seeds are."""
+        drawn = [
+            torch.rand(1, _CELLS, _CELLS, generator=torch.Generator().manual_seed(int(seed)))
+            for seed in seeds
+        ]
+        return Textures(F.pad(torch.stack(drawn), (0, 1, 0, 1), mode="circular"))
+
+    def fine(self, x: Tensor, y: Tensor) -> Tensor:
+        """Grain with cells of 0.3 x 0.6 meters."""
+        return self._at(x / 0.3, y / 0.6)
+
+    def coarse(self, x: Tensor, y: Tensor) -> Tensor:
+        """Patches with cells of 3 x 4 meters, in two octaves."""
+        return 0.65 * self._at(x / 3 + 17.3, y / 4 + 5.1) + 0.35 * self._at(x / 1.1, y / 1.7)
+
+    def skyline(self, column: Tensor) -> Tensor:
+        """A height for each image column."""
+        return self._at(12 * column + 40.5, torch.full_like(column, 30.5))
+
+    def _at(self, x: Tensor, y: Tensor) -> Tensor:  # (n, rows, columns)
+        """The pattern at positions in cells, which broadcast to each other."""
+        place = torch.stack(torch.broadcast_tensors(x % _CELLS, y % _CELLS), -1)
+        place = place.expand(self.grid.shape[0], *place.shape[1:]) * 2 / _CELLS - 1
+        return F.grid_sample(self.grid, place, align_corners=True).squeeze(1)
+
 
 CONDITIONS = ("clear", "night", "fog", "missing_lane")
 VEHICLES = 2
@@ -20,8 +59,45 @@ _LOOK_AHEAD = 12.0  # meters: the driver aims at the center of the lane there
 _STEERING_RATIO = 5.0  # of wheel to road angle, so that angles have the size of Udacity's
 
 
+class Draw:
+    """Random numbers, one or more per scene."""
+
+    def __init__(self, count: int, generator: torch.Generator) -> None:
+        self.count = count
+        self.generator = generator
+
+    def uniform(self, low: float, high: float, *shape: int) -> Tensor:
+        """Evenly between two numbers."""
+        return low + (high - low) * torch.rand((self.count, *shape), generator=self.generator)
+
+    def normal(self, std: float, *shape: int) -> Tensor:
+        """Around 0."""
+        return std * torch.randn((self.count, *shape), generator=self.generator)
+
+    def sometimes(self, share: float, low: float, high: float) -> Tensor:
+        """A strength for a share of the scenes, 0 for the others."""
+        strength = self.uniform(low, high)
+        return torch.where(self.uniform(0, 1) < share, strength, torch.zeros_like(strength))
+
+    def integers(self) -> Tensor:
+        """Such as seeds of textures."""
+        return torch.randint(2**31, (self.count,), generator=self.generator)
+
+
 @dataclass(frozen=True, eq=False)
-class Scenes:
+class Rows:
+    """Fields that all have one entry per scene."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def __getitem__(self, chosen: slice | Tensor) -> Self:
+        """Some of the scenes."""
+        return type(self)(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+
+
+@dataclass(frozen=True, eq=False)
+class Scenes(Rows):
     """One number per scene, unless a comment says otherwise; lengths are in meters."""
 
     curvature: Tensor  # of the road, 1 / meter; positive bends to the right
@@ -44,13 +120,6 @@ class Scenes:
     vehicle_tone: Tensor  # (n, VEHICLES)
     seed: Tensor  # of texture, clouds and hills
 
-    def __len__(self) -> int:
-        return self.curvature.shape[0]
-
-    def __getitem__(self, chosen: slice | Tensor) -> Scenes:
-        """Some of the scenes."""
-        return Scenes(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
-
     def road_center(self, depth: Tensor) -> Tensor:
         """Lateral position of the lane's center at a depth that broadcasts from (n, ...)."""
         shape = (len(self),) + (1,) * (depth.dim() - 1)
@@ -64,7 +133,7 @@ def draw_scenes(count: int, seed: int, condition: str = "clear") -> Scenes:
         raise ValueError(f"`condition` must be one of {CONDITIONS}, not {condition!r}.")
     if count < 1:
         raise ValueError(f"`count` must be at least 1, not {count}.")
-    draw = _Draw(count, torch.Generator().manual_seed(seed))
+    draw = Draw(count, torch.Generator().manual_seed(seed))
     visible = draw.uniform(0, 1, VEHICLES) < 0.3
     depth = draw.uniform(7, 35, VEHICLES)
     scenes = {
@@ -112,24 +181,135 @@ def steering(scenes: Scenes) -> Tensor:  # (n, 1)
     return _STEERING_RATIO * torch.atan(2 * _WHEELBASE * target / _LOOK_AHEAD**2)
 
 
-class _Draw:
-    """Random numbers, one or more per scene."""
+_CHUNK = 128  # scenes at once, to bound the memory
+_HEIGHT = 1.5  # of the camera, meters
+_FOCAL = 0.7  # as a share of the image width
+_HORIZON = 0.38  # as a share of the image height
+_FAR = 200.0  # meters
+_AIR = 0.8  # tone of fog
 
-    def __init__(self, count: int, generator: torch.Generator) -> None:
-        self.count = count
-        self.generator = generator
 
-    def uniform(self, low: float, high: float, columns: int = 0) -> Tensor:
-        shape = (self.count, columns) if columns else (self.count,)
-        return low + (high - low) * torch.rand(shape, generator=self.generator)
+def render(scenes: Scenes, size: int = 64) -> Tensor:  # (n, 1, size, size)
+    """Gray images in [0, 1]."""
+    if size < 16:
+        raise ValueError(f"`size` must be at least 16 pixels, not {size}.")
+    parts = [_rendered(scenes[i : i + _CHUNK], size) for i in range(0, len(scenes), _CHUNK)]
+    return torch.cat(parts)
 
-    def normal(self, std: float) -> Tensor:
-        return std * torch.randn(self.count, generator=self.generator)
 
-    def sometimes(self, share: float, low: float, high: float) -> Tensor:
-        """A strength for a share of the scenes, 0 for the others."""
-        strength = self.uniform(low, high)
-        return torch.where(self.uniform(0, 1) < share, strength, torch.zeros_like(strength))
+@dataclass(frozen=True, eq=False)
+class _View:
+    """What every pixel sees; (n, size, size), or broadcasts to it."""
 
-    def integers(self) -> Tensor:
-        return torch.randint(2**31, (self.count,), generator=self.generator)
+    row: Tensor  # from 0 at the top to 1
+    column: Tensor  # from -0.5 to 0.5
+    below: Tensor  # below the horizon; 0 at it
+    depth: Tensor
+    lateral: Tensor
+
+
+def _rendered(scenes: Scenes, size: int) -> Tensor:
+    view = _view(scenes, size)
+    textures = Textures.of(scenes.seed)
+    ground = _ground(scenes, view, textures)
+    image = torch.where(view.below > 0, ground, _above(view, textures))
+    for k in range(VEHICLES):
+        image = _with_vehicle(image, scenes, view, k)
+    image = _lit(image, scenes, view)
+    return _blurred(image, scenes.blur * size / 64).unsqueeze(1).clamp(0, 1)
+
+
+def _view(scenes: Scenes, size: int) -> _View:
+    centers = (torch.arange(size) + 0.5) / size
+    row, column = centers.view(1, size, 1), centers.view(1, 1, size) - 0.5
+    below = row - (_HORIZON + scenes.pitch.view(-1, 1, 1))
+    depth = (_HEIGHT * _FOCAL / below.clamp(min=1e-6)).clamp(max=_FAR)
+    return _View(row, column, below, depth, column * depth / _FOCAL)
+
+
+def _ground(scenes: Scenes, view: _View, textures: Textures) -> Tensor:
+    along = view.depth + scenes.traveled.view(-1, 1, 1)
+    beside = view.lateral - scenes.road_center(view.depth)  # from the lane's center
+    fade = 1 / (1 + view.depth / 12)  # texture averages out with distance
+    grain = fade * (textures.fine(view.lateral, along) - 0.5)
+    contrast, paint = scenes.contrast.view(-1, 1, 1), scenes.paint.view(-1, 1, 1)
+    road = 0.42 + 0.12 * grain
+    grass = 0.42 - 0.2 * contrast + 0.5 * grain
+    # The lane reaches 1.8 m to both sides, the other lane lies to the left.
+    on_road = _between(beside, -5.9, 2.3, view.depth)
+    tone = grass + on_road * (road - grass)
+    dashes = ((along / 9) % 1 < 0.45).to(tone.dtype)
+    lines = _stripe(beside, 1.8, view.depth) + _stripe(beside, -5.4, view.depth)
+    lines = (lines + dashes * _stripe(beside, -1.8, view.depth)).clamp(max=1)
+    worn = paint * (0.7 + 0.6 * grain)
+    tone = tone + lines * worn * (0.95 - tone)
+    shade = torch.sigmoid((textures.coarse(view.lateral, along) - 0.58) / 0.03)
+    return tone * (1 - scenes.shadow.view(-1, 1, 1) * shade)
+
+
+def _between(x: Tensor, low: float, high: float, depth: Tensor) -> Tensor:
+    """1 between two lateral positions, with an edge as soft as a pixel is wide there."""
+    soft = 0.05 + 0.01 * depth
+    return torch.sigmoid((x - low) / soft) * torch.sigmoid((high - x) / soft)
+
+
+def _stripe(x: Tensor, center: float, depth: Tensor) -> Tensor:
+    half = 0.08 + 0.002 * depth
+    return torch.exp(-((x - center) / half).square())
+
+
+def _above(view: _View, textures: Textures) -> Tensor:
+    """Sky with clouds, and hills at the horizon."""
+    clouds = textures.coarse(20 * view.column, 14 * view.row)
+    sky = 0.7 + 0.15 * (1 - view.row) + 0.25 * (clouds - 0.5)
+    height = 0.13 * textures.skyline(view.column)
+    return torch.where(-view.below < height, 0.28 + 0.12 * clouds, sky)
+
+
+def _with_vehicle(image: Tensor, scenes: Scenes, view: _View, k: int) -> Tensor:
+    depth = scenes.vehicle_depth[:, k]
+    shown = (depth > 0).view(-1, 1, 1)
+    z = depth.clamp(min=1).view(-1, 1, 1)
+    center = scenes.road_center(z) + scenes.vehicle_offset[:, k].view(-1, 1, 1)
+    across = (view.column - _FOCAL * center / z) * z / _FOCAL  # meters
+    up = _HEIGHT - view.below * z / _FOCAL  # meters above the ground
+    body = shown & (across.abs() < 0.9) & (up > 0.15) & (up < 1.5)
+    window = body & (across.abs() < 0.7) & (up > 0.95) & (up < 1.35)
+    wheels = shown & (across.abs() < 0.9) & (up > -0.1) & (up <= 0.15)
+    tone = scenes.vehicle_tone[:, k].view(-1, 1, 1).expand_as(image)
+    image = torch.where(body, tone, image)
+    image = torch.where(window, 0.6 * (1 - tone) + 0.1, image)
+    return torch.where(wheels, torch.full_like(image, 0.08), image)
+
+
+def _lit(image: Tensor, scenes: Scenes, view: _View) -> Tensor:
+    def column(value: Tensor) -> Tensor:
+        return value.view(-1, 1, 1)
+
+    clear_air = torch.exp(-view.depth / column(scenes.fog))
+    image = _AIR + clear_air * (image - _AIR)
+    dark = image * (0.04 + 0.9 * _headlights(view))
+    image = torch.where(column(scenes.night) > 0, dark, image)
+    light = column(scenes.gain) * (1 + column(scenes.slant) * 2 * view.column)
+    spot = torch.exp(-((view.column - column(scenes.slant)).square() + view.row.square()) / 0.05)
+    image = (image * light + column(scenes.glare) * spot).clamp(0, 1)
+    return image ** column(scenes.gamma)
+
+
+def _headlights(view: _View) -> Tensor:
+    reach = torch.exp(-view.depth / 14) * (view.below > 0)
+    return reach * torch.exp(-(view.lateral / (1.5 + 0.35 * view.depth)).square())
+
+
+def _blurred(
+    image: Tensor,  # (n, size, size)
+    std: Tensor,  # (n,), in pixels
+) -> Tensor:
+    """Each image through a Gaussian of its own width."""
+    reach = int(3 * float(std.max())) + 1
+    offsets = torch.arange(-reach, reach + 1, dtype=image.dtype)
+    kernel = torch.exp(-0.5 * (offsets / std.clamp(min=1e-3).unsqueeze(1)).square())
+    kernel = (kernel / kernel.sum(1, keepdim=True)).view(len(std), 1, 1, -1)
+    padded = F.pad(image.unsqueeze(0), (reach,) * 4, mode="replicate")
+    rows = F.conv2d(padded, kernel, groups=len(std))
+    return F.conv2d(rows, kernel.transpose(2, 3), groups=len(std)).squeeze(0)

@@ -16,11 +16,10 @@ from torch.nn import functional as F
 
 from howsure import metrics
 from howsure.files import write_atomically
-from howsure_lab.experiments.environment import environment
-from howsure_lab.experiments.folder import write_json
-from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
+from howsure_lab.experiments.runs import environment, write_json
 from howsure_lab.experiments.steering.data import Counts, rendered_data
 from howsure_lab.experiments.steering.model import SMALL, DroNet
+from howsure_lab.experiments.training import PlainRecipe, made, train_plain
 
 COMMAND = "python -m howsure_lab.experiments.steering.ship"
 COUNTS = Counts(train=6000, validation=200, test=500)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure_lab.experiments.pairs import Pairs
+from howsure_lab.experiments.training import Pairs
 
 _SPLITS = 20
 _TEST_SHARE = 0.1

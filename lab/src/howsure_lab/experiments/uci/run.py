@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,28 +20,42 @@ from howsure_lab.experiments.contenders import (
     Bench,
     Effort,
     member_seeds,
+    predicted,
     tuned,
 )
-from howsure_lab.experiments.dots import Panel, draw_dots
-from howsure_lab.experiments.evaluate import predicted
-from howsure_lab.experiments.folder import RunFolder
-from howsure_lab.experiments.options import Options
-from howsure_lab.experiments.plain_training import PlainRecipe, made, train_plain
-from howsure_lab.experiments.reports import (
+from howsure_lab.experiments.figures import Panel, draw_dots
+from howsure_lab.experiments.runs import (
     PICTURE,
+    Options,
+    RunFolder,
     Step,
     finished,
     open_folder,
     write_results,
 )
-from howsure_lab.experiments.scores import READING, REGRESSION, regression_scores
-from howsure_lab.experiments.tables import method_table
-from howsure_lab.experiments.uci import peer
+from howsure_lab.experiments.tables import READING, REGRESSION, method_table, regression_scores
+from howsure_lab.experiments.training import Pairs, PlainRecipe, made, train_plain
 from howsure_lab.experiments.uci.data import DataSet, Split, diabetes, read_all, split
 
 _HIDDEN = 50
 _PEER = "laplace"
-LABELS = {**contenders.LABELS, _PEER: peer.LABEL}
+LABELS = {**contenders.LABELS, _PEER: "laplace-torch (last layer)"}
+
+
+def _laplace(bench: Bench, test: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and variance by laplace-torch, noise included; tuned by the marginal likelihood."""
+    from laplace import Laplace  # pyright: ignore[reportMissingImports]
+
+    model = copy.deepcopy(bench.model).requires_grad_(True)
+    found: Any = Laplace(model, "regression", subset_of_weights="last_layer")
+    found.fit(bench.train.shuffled(bench.effort.batch, bench.seed))
+    # The training error understates the noise; the held-out error is what howsure gets as well.
+    with torch.no_grad():
+        error = (bench.model(bench.validation.x) - bench.validation.y).square().mean()
+    found.sigma_noise = error.sqrt()
+    found.optimize_prior_precision()
+    mean, var = found(test.x)
+    return mean.detach(), (var.squeeze(-1) + error).detach()
 
 
 @dataclass(frozen=True)
@@ -78,7 +95,7 @@ class UciRun:
         self.settings = settings
         self.folder = folder
         self.sets = read_all(options.data) if options.data is not None else (diabetes(),)
-        known = (*CONTENDERS, *([_PEER] if peer.is_installed() else []))
+        known = (*CONTENDERS, *([_PEER] if importlib.util.find_spec("laplace") else []))
         self.methods = options.chosen(known)
 
     def splits_of(self, data: DataSet) -> range:
@@ -92,7 +109,7 @@ class UciRun:
         bench = self.bench(data, k, parts)
         record: dict[str, object] = {}
         if name == _PEER:
-            mean, var = peer.predict(bench, parts.test)
+            mean, var = _laplace(bench, parts.test)
         else:
             folder = _Named(self.folder, data.name)
             found = tuned(CONTENDERS[name], bench, folder)

@@ -1,7 +1,9 @@
-"""The released code's moments of every layer it has, as overrides for `propagate(..., rules=...)`.
+"""The formulas of the authors' released code, only to compare with; see docs/migrating.md.
 
-Written from the formulas of `contrib/adf.py` in Loquercio et al.'s repository, with their defects:
-each docstring says which. After every layer a constant, `min_variance`, is added to the variance.
+The moments of every layer it has, as overrides for `propagate(..., rules=...)`, written from the
+formulas of `contrib/adf.py` in Loquercio et al.'s repository, with their defects: each docstring
+says which. After every layer a constant, `min_variance`, is added to the variance. Then how it
+combines samples and scores them.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -190,3 +193,24 @@ def softmax(
     var = torch.exp(2 * input.mean + input.var) * (torch.exp(input.var) - 1)
     total = mean.sum(axis, keepdim=True) + 1e-5
     return Moments(mean / total, var / total.square())
+
+
+def released_options(min_variance: float = 1e-3) -> dict[str, Any]:
+    """Options with which `Uncertain` computes what the released code does.
+
+    The formulas of its layers, and the variance of the means divided by T - 1.
+    """
+    return {"rules": released_rules(min_variance), "unbiased": True}
+
+
+def released_nll(
+    mean: Tensor,  # (batch, classes)
+    var: Tensor,  # (batch, classes)
+    target: Tensor,  # (batch, classes), one-hot
+) -> Tensor:
+    """Mean of log var + (target - mean)**2 / (2 var**2) + 1/2 log 2 pi.
+
+    Defect: the variance goes where the standard deviation belongs (`Normal(mean, scale=var)`).
+    """
+    normal = torch.distributions.Normal(mean, scale=var, validate_args=False)
+    return -normal.log_prob(target).mean()

@@ -15,15 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsure_lab.experiments import contenders
-from howsure_lab.experiments.contenders import CONTENDERS, WITH_RESIDUAL, Bench, Effort
-from howsure_lab.experiments.evaluate import evaluated
+from howsure_lab.experiments.contenders import CONTENDERS, WITH_RESIDUAL, Bench, Effort, evaluated
 from howsure_lab.experiments.figures import new_figure, save, styles_of
-from howsure_lab.experiments.folder import RunFolder
-from howsure_lab.experiments.options import Options
-from howsure_lab.experiments.pairs import Pairs
-from howsure_lab.experiments.plain_training import PlainRecipe
-from howsure_lab.experiments.reports import (
+from howsure_lab.experiments.runs import (
     PICTURE,
+    Options,
+    RunFolder,
     Step,
     finished,
     open_folder,
@@ -33,6 +30,7 @@ from howsure_lab.experiments.steering.data import Counts, SteeringData, rendered
 from howsure_lab.experiments.steering.model import SMALL
 from howsure_lab.experiments.steering.run import Settings, SteeringRun, find_weights
 from howsure_lab.experiments.tables import Column, method_table
+from howsure_lab.experiments.training import Pairs, PlainRecipe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,13 +20,17 @@ from torch import Tensor
 
 from howsure_lab.experiments.contenders import CONTENDERS, LABELS, tuned, with_samples
 from howsure_lab.experiments.figures import new_figure, save, styles_of
-from howsure_lab.experiments.folder import RunFolder
-from howsure_lab.experiments.options import Options
-from howsure_lab.experiments.reports import Step, finished, open_folder, write_results
-from howsure_lab.experiments.scores import regression_scores
+from howsure_lab.experiments.runs import (
+    Options,
+    RunFolder,
+    Step,
+    finished,
+    open_folder,
+    write_results,
+)
 from howsure_lab.experiments.steering.data import Counts
 from howsure_lab.experiments.steering.run import Settings, SteeringRun, find_weights
-from howsure_lab.experiments.tables import Column, markdown, number, summaries
+from howsure_lab.experiments.tables import Column, markdown, number, regression_scores, summaries
 
 SAMPLES = (2, 5, 10, 20, 50, 100)
 _SAMPLED = ("gal", "ours", "noise_sampling")

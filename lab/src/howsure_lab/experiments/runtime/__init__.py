@@ -1,1 +1,0 @@
-"""Likelihood and time against the number of samples (Fig. 7 of the paper)."""

@@ -1,1 +1,0 @@
-"""What happens if the assumed sensor noise is wrong (Table S1 of the paper)."""
