@@ -1,4 +1,7 @@
-"""Figures of the experiments: curves, dot plots, maps; matplotlib is imported when one is drawn."""
+"""Figures of the experiments: curves, dot plots, maps; matplotlib is imported when one is drawn.
+
+Names stand beside the rows, so that no legend covers a dot.
+"""
 
 from __future__ import annotations
 

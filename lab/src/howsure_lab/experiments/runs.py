@@ -1,4 +1,10 @@
-"""A run of an experiment: what is asked for, and the folder, records and tables that it leaves."""
+"""A run of an experiment: what is asked for, and the folder, records and tables that it leaves.
+
+A part is a value (JSON) or weights (a state dict). Its file appears whole or not at all, and ends
+with a seal: a part that was damaged since is computed again. Parts live
+in a folder named after the configuration: a run with other settings never meets them. The number
+of seeds does not belong to it, so that more seeds can be added to a finished run.
+"""
 
 from __future__ import annotations
 

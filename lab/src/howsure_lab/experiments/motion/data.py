@@ -1,4 +1,10 @@
-"""Inputs and targets of the motion task: objects, the points on them, rendered scenes."""
+"""Inputs and targets of the motion task: objects, the points on them, rendered scenes.
+
+Tuning and scoring need a likelihood on the object and not on the background. So a network is asked
+for its flow at some points, evenly spread over the object, and the flow there is all its output:
+every method, objective and metric then works as for any other regression. Every object has the same
+number of points, so that each object counts the same, however large it is.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""What a motion run reports: scores on objects, whole fields, tables and figures."""
+"""What a motion run reports: scores on objects, whole fields, tables and figures.
+
+A backward pass for every output, as "gradients" needs, is out of reach for a field. What remains is
+sampling with the paired split of data and model variance, and the paper's diagonal propagation
+(with sampled masks for dropout). The judge is Monte Carlo with many more samples. Compared are the
+standard deviations of all cells that an object covers.
+"""
 
 from __future__ import annotations
 

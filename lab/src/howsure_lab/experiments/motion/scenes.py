@@ -1,4 +1,21 @@
-"""What moves in front of the camera, and images, masks and exact future flow of it."""
+"""What moves in front of the camera, and images, masks and exact future flow of it.
+
+A scene is a row of numbers, drawn from a seed. Times are -1 (the past frame), 0 (now) and 1 (the
+future frame, which no network sees). Lengths are shares of the image's side, so that scenes do not
+depend on its size in pixels.
+
+- "predictable": a smooth blob that goes on as it went: what it did from -1 to 0 it does again from
+  0 to 1.
+- "unpredictable": a star that moves fast and bends its limbs, and starts anew at time 0. Its future
+  is drawn apart from its past, so no input tells it; but its looks tell what kind it is.
+- "hidden": looks and moves like a predictable one until now, and starts anew at time 0. Nothing in
+  the input distinguishes it from a predictable one.
+
+An image shows, at every pixel, the object's point that is there at that time, or the background.
+The point is found by inverting the object's motion, which is a contraction away from the identity:
+a fixed-point iteration converges. The flow needs no inversion: it is where a pixel's point goes,
+minus where it is. The sensor's noise is not part of an image: it is added where one is read.
+"""
 
 from __future__ import annotations
 

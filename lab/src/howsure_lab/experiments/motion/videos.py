@@ -1,4 +1,16 @@
-"""Real videos: DAVIS 2016, their flow, and the objects in them, split by video."""
+"""Real videos: DAVIS 2016, their flow, and the objects in them, split by video.
+
+The layout is that of the data set: `JPEGImages/480p/<video>/00000.jpg` and
+`Annotations/480p/<video>/00000.png`; the name of the folder in the middle does not matter.
+
+DAVIS has no flow. It is read from `Flow/<resolution>/<video>/00000.flo` where that is there (the
+flow from this frame to the next), and else computed by OpenCV's DIS (Kroeger et al. 2016), where
+the paper took FlowNet2.
+
+A fold takes a fifth of the videos for testing, the next fifth for tuning, and the others for
+training; five folds test every video once. Test objects are told apart by what their motion did:
+those whose mean flow changed more than the median from one frame to the next are "changing".
+"""
 
 from __future__ import annotations
 

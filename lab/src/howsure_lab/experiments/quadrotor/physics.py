@@ -1,4 +1,11 @@
-"""The quadrotor: its numbers, the air's forces, the equations of motion, and a step in time."""
+"""The quadrotor: its numbers, the air's forces, the equations of motion, and a step in time.
+
+The model of a rotor is the usual first-order one (Faessler et al. 2018; Svacha et al. 2017): with
+the air's velocity u = (ux, uy, uz) relative to the rotor and its speed s,
+
+    thrust = k s**2 + translational_lift (ux**2 + uy**2) - inflow s uz
+    force in the plane = -rotor_drag s (ux, uy)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""All policies under all conditions, in one simulation: vehicle = policy x case."""
+"""All policies under all conditions, in one simulation: vehicle = policy x case.
+
+A policy takes what is known at one step and its own memory of earlier steps, and gives the
+correction with the share that the network has in it. Policies are pure: the memory is handed on.
+"""
 
 from __future__ import annotations
 

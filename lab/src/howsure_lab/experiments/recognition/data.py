@@ -1,4 +1,8 @@
-"""The recognition task's data: scikit-learn's digits, or CIFAR-10; and images of nothing."""
+"""The recognition task's data: scikit-learn's digits, or CIFAR-10; and images of nothing.
+
+The python batches are pickles, and a pickle can run code. They are read by an unpickler that knows
+numpy arrays, dicts, lists, strings and numbers, and refuses anything else.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""What is in front of the camera, and images of it: the road, the light, what stands in the way."""
+"""What is in front of the camera, and images of it: the road, the light, what stands in the way.
+
+A scene is a row of numbers, drawn from a seed; `render` turns it into an image and `steering` into
+the angle that a driver would steer. "clear" is what networks are trained on; the other conditions
+are held out.
+
+A pixel below the horizon sees the ground at depth z = h f / (v - v0) and lateral position
+x = (u - u0) z / f; what is there depends on its distance from the lane's center. Then come
+vehicles, light, fog or night, and the blur of the lens. The sensor's noise is not part of it: it
+is added where an image is read, so that its variance is known.
+"""
 
 from __future__ import annotations
 
