@@ -31,8 +31,11 @@ def batched(loader: Any) -> Iterable[Any]:
 class batches:
     """A loader whose batches are dicts, or anything else, as pairs (inputs, targets).
 
-    >>> held_out = hs.batches(loader, inputs="image", targets="angle")
-    >>> sure.fit(held_out)
+    Examples:
+        >>> loader = [{"image": torch.randn(8, 3), "angle": torch.randn(8, 1)}]
+        >>> held_out = hs.batches(loader, inputs="image", targets="angle")
+        >>> [(inputs.shape, targets.shape) for inputs, targets in held_out]
+        [(torch.Size([8, 3]), torch.Size([8, 1]))]
 
     It goes wherever a loader goes: `fit`, `calibrate`, `predict`, `audit`, a report. Without
     `targets` it has inputs alone.

@@ -69,10 +69,15 @@ class Detections:
 class Detector(nn.Module):
     """A detector whose boxes are rows: `forward` returns one box for each, (boxes, 4).
 
-    >>> detector = hs.Detector(model, "yolov8")
-    >>> sure = hs.Uncertain(detector, noise=(hs.noise.gray_levels(2), None))
-    >>> detections = detector.detect(images)
-    >>> p = sure(*detections.inputs)          # p.std: pixels, for every side of every box
+    Examples:
+        >>> layers = nn.Linear(64, 6), nn.Sigmoid(), nn.Unflatten(1, (6, 1))
+        >>> model = nn.Sequential(nn.Flatten(), *layers).eval()  # one box, two classes
+        >>> detector = hs.Detector(model, "yolov8")
+        >>> sure = hs.Uncertain(detector, noise=(hs.noise.std(0.1), None))
+        >>> detections = detector.detect(torch.rand(2, 1, 8, 8), min_score=0.1)
+        >>> p = sure(*detections.inputs)
+        >>> p.std.shape  # pixels, for every side of every box
+        torch.Size([2, 4])
 
     Which boxes survive is decided once, on the image as it is, and each is then followed through
     the noise: by its number among the proposals, or, where a model returns final boxes alone

@@ -17,6 +17,14 @@ class NoRuleError(NotImplementedError):
         operation: The torch operation, once the error has left the rule.
         reason: Why there is no rule and what to do, without the place.
         can_fall_back: Whether a first-order or sampled answer makes sense.
+
+    Examples:
+        >>> try:
+        ...     hs.propagate(torch.sort, torch.zeros(3), 0.01)
+        ... except hs.NoRuleError as error:
+        ...     print(error.operation.__name__, error.can_fall_back)
+        ...
+        sort False
     """
 
     operation: Callable[..., object]
@@ -28,7 +36,12 @@ class NoRuleError(NotImplementedError):
 
 
 class HowsureWarning(UserWarning):
-    """The category of every warning of howsure, so that a program can filter them by it."""
+    """The category of every warning of howsure, so that a program can filter them by it.
+
+    Examples:
+        >>> import warnings
+        >>> warnings.simplefilter("ignore", hs.HowsureWarning)
+    """
 
 
 def warn(sentence: str) -> None:

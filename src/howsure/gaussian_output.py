@@ -28,8 +28,15 @@ _SPREADS = {
 class Gaussian:
     """The output of a network that predicts its own mean and variance.
 
-    >>> Uncertain(model, output=Gaussian(log_var=1))          # model(x) is (mean, log_var)
-    >>> Uncertain(model, output=Gaussian("mu", std="sigma"))  # model(x) is a dict
+    Examples:
+        >>> class MeanAndVariance(nn.Module):
+        ...     def forward(self, x):
+        ...         return x.sum(1, keepdim=True), torch.full((len(x), 1), -2.0)
+        ...
+        >>> output = hs.Gaussian(log_var=1)
+        >>> p = hs.Uncertain(MeanAndVariance().eval(), output=output)(torch.ones(1, 3))
+        >>> p.data_var  # exp(-2); of a dict: hs.Gaussian("mu", std="sigma")
+        tensor([[0.1353]])
 
     The network's variance is data variance; that of the sensor's noise, and what `fit` finds, is
     added to it. Give one of `var`, `log_var` and `std`. A `torch.distributions.Normal`, and a dict

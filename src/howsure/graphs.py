@@ -16,9 +16,18 @@ _PARTS = ("x", "edge_index", "edge_attr", "batch")
 class Graphs(nn.Module):
     """A graph network whose rows are graphs: `forward` returns one row for each.
 
-    >>> graphs = hs.Graphs(model, nodes=40, edges=160)
-    >>> sure = hs.Uncertain(graphs, noise={"x": hs.noise.std(0.05)})
-    >>> p = sure(**graphs.rows(batch))       # p.std: one row for each graph
+    Examples:
+        >>> class Sum(nn.Module):
+        ...     def forward(self, x, batch):  # features of nodes, and their graphs
+        ...         return x.new_zeros(2, 3).index_add(0, batch, x)
+        ...
+        >>> from types import SimpleNamespace as Batch  # in use, that of PyG
+        >>> data = Batch(x=torch.ones(5, 3), batch=torch.tensor([0, 0, 0, 1, 1]))
+        >>> data.edge_index = torch.zeros(2, 0, dtype=torch.long)
+        >>> graphs = hs.Graphs(Sum().eval(), nodes=4, edges=4)
+        >>> sure = hs.Uncertain(graphs, noise={"x": hs.noise.std(0.1)})
+        >>> sure(**graphs.rows(data)).std.shape
+        torch.Size([2, 3])
 
     A batch has `x` (nodes, features), `edge_index` (2, edges), `batch` (the graph of every node)
     and perhaps `edge_attr`, as a `Batch` of PyTorch Geometric. Rows have a fixed number of nodes

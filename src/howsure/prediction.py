@@ -31,6 +31,12 @@ class Budget:
             of the model's output.
         elements: For each input with independent noise the variance by element, (batch, outputs,
             *input's shape).
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)).eval()
+        >>> p = hs.Uncertain(model, noise=0.01, method="gradients")(torch.ones(3, 2))
+        >>> p.budget().names
+        ('x',)
     """
 
     names: tuple[str, ...]
@@ -169,6 +175,12 @@ class Prediction:
         method: The method that made the prediction.
         batch_dim: The axis of the outputs that counts the inputs; `None` if the call was one.
         details: Covariance, linear share and budget; or what computes them when they are read.
+
+    Examples:
+        >>> mean, data_var = torch.zeros(1, 1), torch.full((1, 1), 3.0)
+        >>> p = hs.Prediction(mean, data_var, model_var=torch.ones(1, 1))
+        >>> p.std, p.total_var
+        (tensor([[2.]]), tensor([[4.]]))
     """
 
     # Tensors for editors; of a model that returns a structure, the same structure of tensors.

@@ -95,6 +95,11 @@ class Setup:
         uniforms: Numbers for every site, (samples, [batch,] *units), in place of drawn ones: a unit
             is kept where its number is at least the rate.
         fitted_to: The network that `fit` has seen, as `identify` describes it; `None` before.
+
+    Examples:
+        >>> sure = hs.Uncertain(nn.Linear(2, 1).eval(), noise=0.01, seed=3)
+        >>> sure.setup.seed, sure.setup.is_fitted
+        (3, False)
     """
 
     model: Callable[..., Any]

@@ -46,11 +46,14 @@ _ERRORS_OF_MODELS = (RuntimeError, TypeError, AttributeError, LookupError)
 class Uncertain(nn.Module):
     """A trained model that says how sure it is.
 
-    Example:
-        >>> sure = Uncertain(model, noise=0.01)  # a number is a variance
-        >>> sure.fit(held_out)  # what the network does not know
-        >>> p = sure(x)
-        >>> p.mean, p.std, p.data_var, p.model_var
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1)).eval()
+        >>> sure = hs.Uncertain(model, noise=hs.noise.std(0.1))
+        >>> p = sure(torch.randn(4, 3))
+        >>> p.mean.shape, p.std.shape
+        (torch.Size([4, 1]), torch.Size([4, 1]))
+        >>> bool((p.data_var > 0).all()), bool((p.model_var > 0).any())  # before `fit`
+        (True, False)
 
     The model stays as it is; the wrapper's `state_dict` has its weights under `model.` and the
     method's settings as extra state.
@@ -298,10 +301,14 @@ class Uncertain(nn.Module):
     ) -> FitResult:
         """Fits the model variance on held-out data, by the negative log likelihood.
 
-        >>> sure.fit(held_out, train_inputs=frames)    # the frames need no labels
-        >>> sure.fit(X, y)                             # tensors, arrays, or tables of pandas
-        >>> sure.fit(loader, targets="labels")         # batches that are dicts
-        >>> sure.fit(held_out, model="dropout")        # the paper's: a dropout rate
+        Examples:
+            >>> model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1)).eval()
+            >>> x = torch.randn(200, 3)
+            >>> y = model(x).detach() + 0.1 * torch.randn(200, 1)
+            >>> sure = hs.Uncertain(model)
+            >>> found = sure.fit(x, y, show_progress=False)  # or a loader, or tables
+            >>> bool((sure(x).model_var > 0).all())
+            True
 
         Calibrators are dropped, since they were fitted to other settings.
 
@@ -461,9 +468,11 @@ class Uncertain(nn.Module):
 class Ensemble(nn.Module):
     """An equally weighted mixture of wrapped models (Lakshminarayanan et al. 2017).
 
-    >>> p = Ensemble([first, second, third])(x)    # `model_var` is their disagreement
-    >>> both = Ensemble([Uncertain(first, 0.01, rate=0.1), Uncertain(second, 0.01, method="adf")])
-    >>> p = both(x)                                # here it includes their disagreement
+    Examples:
+        >>> first, second = nn.Linear(3, 1).eval(), nn.Linear(3, 1).eval()
+        >>> p = hs.Ensemble([first, second])(torch.ones(4, 3))
+        >>> bool((p.model_var > 0).all())  # their disagreement
+        True
 
     `state_dict` has every member's weights and settings under `members.0.`, `members.1.`, ...
     """

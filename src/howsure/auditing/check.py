@@ -157,6 +157,11 @@ def check(
             those without noise. By default every input of floating-point numbers is.
         rules: Rules that win over the registered ones, by operation.
         **named_inputs: Inputs by name, in place of `inputs`: `check(model, image=x, motion=h)`.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU()).eval()
+        >>> hs.check(model, torch.zeros(2, 3)).ok
+        True
     """
     x, variance = _read_inputs(model, inputs, named_inputs, noise_var)
     by_operation: dict[tuple[str, str], list[OperationCall]] = {}
@@ -222,6 +227,10 @@ def missing_rules(
     """Every operation without a rule that the model calls on noisy data, from one dry run.
 
     Inputs are given as to the model itself. An empty list means that `propagate` will run.
+
+    Examples:
+        >>> [call.operation for call in hs.missing_rules(torch.sort, torch.zeros(3))]
+        ['torch.sort']
     """
     x, variance = _read_inputs(model, inputs, named_inputs, noise_var)
     return [call for call in survey(model, x, variance, rules) if call.reason]
@@ -393,6 +402,11 @@ def trace(
 
     A diagnosis: it watches the modules with forward hooks, which are gone when it returns. Inputs
     are given as to the model itself; `noise_var` is a **variance** or a noise, as in `check`.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU()).eval()
+        >>> [step.kind for step in hs.trace(model, torch.zeros(2, 3), noise_var=0.01)]
+        ['Linear', 'ReLU', 'Sequential']
     """
     x, variance = _read_inputs(model, inputs, named_inputs, noise_var)
     if variance is None:

@@ -77,6 +77,13 @@ class Audit:
         truth_error: Median relative standard error of the true std.
         seconds: How long it took.
         notes: What else a reader should know.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).eval()
+        >>> options = {"methods": ["linear"], "samples": 500, "show_progress": False}
+        >>> found = hs.audit(model, torch.randn(8, 3), noise=0.01, **options)
+        >>> found.inputs, found.outputs, found.rows[0].method
+        (8, 1, 'linear')
     """
 
     rows: tuple[AuditRow, ...]

@@ -101,6 +101,13 @@ def audit(
         seed: Same seed and same `samples`, same result (except the measured cost).
         show_progress: Show a bar.
         **settings: Further settings, as in `Uncertain`.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).eval()
+        >>> options = {"methods": ["linear"], "samples": 500, "show_progress": False}
+        >>> found = hs.audit(model, torch.randn(8, 3), noise=0.01, **options)
+        >>> 0.9 < found.rows[0].total.ratio.value < 1.1  # std over that of Monte Carlo
+        True
     """
     if "budget" in settings:
         raise TypeError("`budget` of `audit` is now called `time_limit`: the seconds it may take.")

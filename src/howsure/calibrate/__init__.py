@@ -28,7 +28,12 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
 
 
 def calibrator_class(calibrator: str | type[Calibrator]) -> type[Calibrator]:
-    """The calibrator of that name, or the class itself."""
+    """The calibrator of that name, or the class itself.
+
+    Examples:
+        >>> hs.calibrate.calibrator_class("conformal").__name__
+        'Conformal'
+    """
     if isinstance(calibrator, type) and issubclass(calibrator, Calibrator):
         return calibrator
     if calibrator not in CALIBRATORS:
@@ -37,7 +42,13 @@ def calibrator_class(calibrator: str | type[Calibrator]) -> type[Calibrator]:
 
 
 def from_state(state: dict[str, Any]) -> Calibrator:
-    """The calibrator whose `state()` it was, of any kind."""
+    """The calibrator whose `state()` it was, of any kind.
+
+    Examples:
+        >>> scale = hs.calibrate.VarianceScale(torch.tensor(4.0))
+        >>> hs.calibrate.from_state(scale.state())
+        VarianceScale(scale=4)
+    """
     kind = state.get("calibrator") if isinstance(state, dict) else None
     if kind not in CALIBRATORS:
         raise ValueError(

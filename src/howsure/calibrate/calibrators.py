@@ -34,6 +34,12 @@ class Calibrator(ABC):
     """Corrects predictions by what held-out data show; a fitted one is a frozen value.
 
     The held-out data must be new: used neither in training nor in `Uncertain.fit`.
+
+    Examples:
+        >>> p = hs.Prediction(torch.zeros(2, 1), torch.ones(2, 1), torch.zeros(2, 1))
+        >>> scale = hs.calibrate.VarianceScale.fit(p, torch.tensor([[2.0], [-2.0]]))
+        >>> isinstance(scale, hs.calibrate.Calibrator), scale
+        (True, VarianceScale(scale=4))
     """
 
     kind: ClassVar[str]
@@ -130,6 +136,13 @@ class CalibratedPrediction(Prediction):
 
     Attributes:
         calibrator: What gives the intervals.
+
+    Examples:
+        >>> mean, var = torch.zeros(3, 1), torch.ones(3, 1)
+        >>> p = hs.Prediction(mean, var, torch.zeros_like(var))
+        >>> calibrated = hs.calibrate.VarianceScale(torch.tensor(4.0))(p)
+        >>> calibrated.std.flatten()
+        tensor([2., 2., 2.])
     """
 
     calibrator: Calibrator | None = None
@@ -313,6 +326,11 @@ class VarianceScale(Calibrator):
 
     Attributes:
         scale: The factor, `()`, or one for each output at dim 1, `(outputs,)`.
+
+    Examples:
+        >>> p = hs.Prediction(torch.zeros(2, 1), torch.ones(2, 1), torch.zeros(2, 1))
+        >>> hs.calibrate.VarianceScale.fit(p, torch.tensor([[2.0], [-2.0]]))
+        VarianceScale(scale=4)
     """
 
     kind: ClassVar[str] = "scale"
@@ -348,6 +366,14 @@ class AffineVariance(Calibrator):
     Attributes:
         scale: The factor, `()`, or one for each output at dim 1, `(outputs,)`.
         residual_var: The constant variance, likewise.
+
+    Examples:
+        >>> mean, var = torch.zeros(100, 1), torch.ones(100, 1)
+        >>> p = hs.Prediction(mean, var, torch.zeros_like(var))
+        >>> target = torch.linspace(-6, 6, 100)[:, None]
+        >>> fitted = hs.calibrate.AffineVariance.fit(p, target)
+        >>> bool(fitted(p).std[0] > 3)
+        True
     """
 
     kind: ClassVar[str] = "affine"
@@ -477,6 +503,14 @@ class IsotonicQuantiles(Calibrator):
 
     Attributes:
         z: Sorted scores, `(n,)`, or for each output at dim 1, `(outputs, n)`.
+
+    Examples:
+        >>> p = hs.Prediction(torch.zeros(99, 1), torch.ones(99, 1), torch.zeros(99, 1))
+        >>> target = torch.linspace(0, 2, 99)[:, None]  # never below the mean
+        >>> fitted = hs.calibrate.IsotonicQuantiles.fit(p, target)
+        >>> low, high = fitted(p).interval(0.9)
+        >>> bool(low[0] > 0), bool(high[0] < 2.1)
+        (True, True)
     """
 
     kind: ClassVar[str] = "isotonic"
@@ -562,6 +596,14 @@ class Temperature(Calibrator):
 
     Attributes:
         temperature: What logits are divided by, `()`.
+
+    Examples:
+        >>> logits = torch.tensor([[4.0, 0.0]]).repeat(4, 1)  # 98 % sure of class 0
+        >>> none = torch.zeros_like(logits)
+        >>> p = hs.calibrate.class_probabilities(hs.Prediction(logits, none, none))
+        >>> fitted = hs.calibrate.Temperature.fit(p, torch.tensor([0, 0, 0, 1]))
+        >>> fitted(p).mean[0]  # right in 3 of 4 cases
+        tensor([0.7500, 0.2500])
     """
 
     kind: ClassVar[str] = "temperature"
@@ -635,6 +677,12 @@ def class_probabilities(logits: Prediction) -> Prediction:
     is second order in the model variance: H(mean) - 1/2 sum model_var / mean.
 
     Logits without variances go in as `Prediction(logits, zeros, zeros)`.
+
+    Examples:
+        >>> mean, var = torch.zeros(1, 2), torch.ones(1, 2)
+        >>> logits = hs.Prediction(mean, var, torch.zeros_like(var))
+        >>> hs.calibrate.class_probabilities(logits).mean
+        tensor([[0.5000, 0.5000]])
     """
     total = softmax_of(logits.mean, logits.total_var)
     data, model = (softmax_of(logits.mean, var).var for var in (logits.data_var, logits.model_var))

@@ -166,6 +166,15 @@ class Conformal(GroupedScores):
         labels: The groups' labels, `None` without groups.
         shape: The shape of one input's outputs.
         joint: Whether all outputs are covered at once.
+
+    Examples:
+        >>> mean, var = torch.zeros(99, 1), torch.ones(99, 1)
+        >>> p = hs.Prediction(mean, var, torch.zeros_like(var))
+        >>> target = torch.linspace(-3, 3, 99)[:, None]
+        >>> conformal = hs.calibrate.Conformal.fit(p, target)
+        >>> low, high = conformal(p).interval(0.9)
+        >>> bool(low[0] < -2.6), bool(high[0] > 2.6)
+        (True, True)
     """
 
     kind: ClassVar[str] = "conformal"
@@ -235,6 +244,15 @@ class ConformalClasses(GroupedScores):
         scores: For each group the sorted scores, `(n, ...)`.
         labels: The groups' labels, `None` without groups.
         classes: How many classes there are.
+
+    Examples:
+        >>> mean = torch.tensor([[0.9, 0.1], [0.2, 0.8]]).repeat(10, 1)
+        >>> p = hs.Prediction(mean, torch.zeros_like(mean), torch.zeros_like(mean))
+        >>> target = torch.tensor([0, 1]).repeat(10)
+        >>> calibrator = hs.calibrate.ConformalClasses.fit(p, target)
+        >>> calibrator(p).sets(0.9)[:2]
+        tensor([[ True, False],
+                [False,  True]])
     """
 
     kind: ClassVar[str] = "conformal_classes"

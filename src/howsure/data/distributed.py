@@ -40,6 +40,12 @@ def evaluate(
         metrics: By name a metric of `howsure.metrics`, or `metric.stream(**options)`. Their
             arguments are filled by name: `mean`, `var`, `target`, `error`, `uncertainty`, and for
             classes `probabilities` or `scores`.
+
+    Examples:
+        >>> sure = hs.Uncertain(nn.Linear(3, 1).eval(), noise=0.01)
+        >>> loader = [(torch.zeros(4, 3), torch.zeros(4, 1))]
+        >>> list(hs.distributed.evaluate(sure, loader, {"rmse": hs.metrics.rmse}))
+        ['rmse']
     """
     is_group = distributed.is_available() and distributed.is_initialized()
     rank, size = (distributed.get_rank(), distributed.get_world_size()) if is_group else (0, 1)
@@ -67,6 +73,10 @@ def share_of(loader: Iterable[object], rank: int, size: int) -> Iterable[object]
 
     They are the batches that one process would have: nothing is padded, dropped or counted twice.
     Of a `DataLoader` the others' batches are not even read.
+
+    Examples:
+        >>> [list(hs.distributed.share_of([1, 2, 3, 4], rank, 2)) for rank in (0, 1)]
+        [[1, 3], [2, 4]]
     """
     if size == 1:
         return loader

@@ -67,6 +67,13 @@ class ScoreSummary:
         resumed_rows: Rows that an earlier, interrupted run had already done.
         seconds: How long this run took.
         notes: What the method said about its predictions; the first ten.
+
+    Examples:
+        >>> sure = hs.Uncertain(nn.Linear(3, 1).eval(), noise=0.01)
+        >>> x = torch.zeros(4, 3)
+        >>> done = hs.predict_to_file(sure, x, "predictions.csv", show_progress=False)
+        >>> done.path.name, done.rows
+        ('predictions.csv', 4)
     """
 
     path: Path
@@ -119,6 +126,13 @@ def predict_to_file(
         engine: "local", or "ray" to spread the shards over a Ray cluster.
         address: The cluster's address; `None` is one on this machine.
         show_progress: Show a bar.
+
+    Examples:
+        >>> sure = hs.Uncertain(nn.Linear(3, 1).eval(), noise=0.01)
+        >>> x = torch.zeros(4, 3)
+        >>> done = hs.predict_to_file(sure, x, "predictions.csv", show_progress=False)
+        >>> done.rows
+        4
     """
     started, out = time.perf_counter(), Path(out)
     _check_format(out)
@@ -172,6 +186,11 @@ def as_source(data: Any) -> Source:
         data: A source itself; a tensor or array of shape (rows, ...); a tuple of them (the
             model's arguments by position) or a dict (by name); or a torch data set with a
             length, whose items are inputs or pairs (inputs, target).
+
+    Examples:
+        >>> from howsure.data.scoring import as_source
+        >>> len(as_source(torch.zeros(4, 3)))
+        4
     """
     if hasattr(data, "rows") and hasattr(data, "__len__"):
         return data

@@ -105,6 +105,12 @@ def export(
 
     Raises:
         ExportError: If the method or the model cannot be exported, or the file gives other numbers.
+
+    Examples:
+        >>> model = nn.Linear(3, 1).eval()
+        >>> sure = hs.Uncertain(model, noise=0.01, method="gradients")
+        >>> hs.export(sure, torch.zeros(2, 3), "model.pt2").outputs
+        ('mean', 'data_var', 'model_var')
     """
     path = Path(path)
     if masks not in MASKS:

@@ -34,6 +34,12 @@ class Gate:
         shape: The shape of one sample's outputs; `()` for a single number.
         by: Whether the uncertainty is a std, a variance, or the novelty of a prediction.
         joint: Whether the outputs of a sample are trusted together, by their mean uncertainty.
+
+    Examples:
+        >>> held_out, new = torch.full((100, 1), 0.01), torch.tensor([[0.01], [4.0]])
+        >>> gate = hs.Gate.fit(held_out, k=5)  # variances: at most 5 times the mean std
+        >>> gate(new)
+        tensor([ True, False])
     """
 
     threshold: float | Tensor
@@ -101,8 +107,15 @@ class Gate:
     ) -> Gate:
         """The gate that rejects what is newer than nearly all held-out inputs.
 
-        >>> gate = Gate.on_novelty(sure.setup.variance_model)
-        >>> gate(sure(x).joint_novelty)
+        Examples:
+            >>> model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).eval()
+            >>> x = torch.randn(200, 3)
+            >>> y = model(x).detach() + 0.1 * torch.randn(200, 1)
+            >>> sure = hs.Uncertain(model)
+            >>> found = sure.fit(x, y, show_progress=False)
+            >>> gate = hs.Gate.on_novelty(sure.setup.variance_model)
+            >>> gate(sure(torch.full((1, 3), 50.0)).joint_novelty)
+            tensor([False])
 
         Args:
             model: What `fit` found: `sure.setup.variance_model`, or `temperature_model` for
@@ -211,6 +224,11 @@ def blend(
     Gaussians. A variance of 0 takes its mean exactly, an infinite one leaves it out; of two equal
     variances, also both 0 or both infinite, each mean counts half. Where the errors of the two are
     correlated, the variance is too small.
+
+    Examples:
+        >>> sure, fallback = torch.tensor([1.0]), torch.tensor([3.0])
+        >>> hs.blend(sure, torch.tensor([0.1]), fallback, 0.1).mean
+        tensor([2.])
     """
     m1, m2 = torch.broadcast_tensors(mean, torch.as_tensor(fallback_mean).to(mean))
     v1, v2 = torch.broadcast_tensors(var, torch.as_tensor(fallback_var).to(var))

@@ -54,6 +54,15 @@ class Fit:
         count: Held-out inputs.
         best_nll: The NLL at the result.
         notes: What a user should know about the way in which it was found.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)).eval()
+        >>> x = torch.randn(100, 3)
+        >>> target = model(x).detach() + 0.1 * torch.randn(100, 1)
+        >>> sure = hs.Uncertain(model)
+        >>> found = sure.fit(x, target, model="dropout", show_progress=False)
+        >>> found.rate in found.rates
+        True
     """
 
     rates: tuple[float, ...]

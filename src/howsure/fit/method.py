@@ -46,6 +46,15 @@ def fit_method(
             or `None` for the sensor's and a residual variance alone, or a constant temperature.
             "auto" is one of the first two, and dropout where the method or the model has no room
             for it; the fit's `notes` say why.
+
+    Examples:
+        >>> model, x = nn.Linear(3, 1).eval(), torch.randn(100, 3)
+        >>> data = [(x, model(x).detach() + 0.1 * torch.randn(100, 1))]
+        >>> setup = hs.Uncertain(model, noise=0.01).setup
+        >>> options = hs.fit.FitOptions(show_progress=False)
+        >>> fitted, found = hs.fit.fit_method(setup, "auto", data, options)
+        >>> fitted.is_fitted
+        True
     """
     chosen, part, reason, notes = method_of(method), model, None, ()
     usual = "posterior" if setup.task == "regression" else "temperature"

@@ -53,6 +53,10 @@ class FitOptions:
         floor: Dropout: smallest variance in the likelihood. By default 0, and for "one_hot" 1e-4 as
             in the authors' code: probabilities near 0 and 1 vary by next to nothing, and their
             logarithms would outweigh all errors.
+
+    Examples:
+        >>> hs.fit.FitOptions(inputs="clean").inputs  # held-out inputs without noise
+        'clean'
     """
 
     inputs: Literal["noisy", "clean"] = "noisy"

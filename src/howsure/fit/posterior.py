@@ -50,6 +50,14 @@ class PosteriorFit:
         shares: Mean share of each part in the variance of held-out predictions.
         stressed_nll: Mean NLL on the corrupted inputs, where there were any.
         notes: What a user should know about the fit.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)).eval()
+        >>> x = torch.randn(100, 3)
+        >>> target = model(x).detach() + 0.1 * torch.randn(100, 1)
+        >>> found = hs.Uncertain(model).fit(x, target, show_progress=False)
+        >>> type(found).__name__, found.count
+        ('PosteriorFit', 100)
     """
 
     model: VarianceModel

@@ -88,6 +88,14 @@ class TemperatureFit:
         plain_ece: At temperature 1.
         stressed_nll: Mean NLL on the corrupted inputs, where there were any.
         constant_stressed_nll: At the constant temperature.
+
+    Examples:
+        >>> model, x = nn.Linear(3, 2).eval(), torch.randn(200, 3)
+        >>> target = model(x).softmax(1).multinomial(1).flatten()
+        >>> sure = hs.Uncertain(model, task="classification")
+        >>> found = sure.fit(x, target, show_progress=False)
+        >>> type(found).__name__, found.count
+        ('TemperatureFit', 200)
     """
 
     model: TemperatureModel

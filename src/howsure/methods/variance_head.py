@@ -72,6 +72,13 @@ def add_variance_head(
 
     Raises:
         ValueError: If an output does not come straight from one linear or convolution layer.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+        >>> head = hs.add_variance_head(model, torch.zeros(2, 3))
+        >>> mean, log_var = head(torch.zeros(2, 3))
+        >>> log_var.shape
+        torch.Size([2, 1])
     """
     if not initial_var > 0 or not math.isfinite(initial_var):
         raise ValueError(f"`initial_var` must be a positive variance, not {initial_var}.")

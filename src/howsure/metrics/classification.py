@@ -29,7 +29,13 @@ def accuracy(
     mask: Tensor | None = None,  # (batch, ...), bool
     weight: Tensor | None = None,  # (batch, ...)
 ) -> Tensor:
-    """Fraction of predictions whose largest score is at the true class."""
+    """Fraction of predictions whose largest score is at the true class.
+
+    Examples:
+        >>> scores = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
+        >>> hs.metrics.accuracy(scores, torch.tensor([0, 0]))
+        tensor(0.5000, dtype=torch.float64)
+    """
     return (scores.argmax(1) == target).to(scores)
 
 
@@ -59,6 +65,11 @@ def one_hot_nll(
         floor: As in `nll`. Variances of probabilities come close to 0; state the floor.
         mask: False entries do not count and may be NaN.
         weight: How much each entry counts.
+
+    Examples:
+        >>> p, target = torch.tensor([[0.8, 0.2]]), torch.tensor([0])
+        >>> hs.metrics.one_hot_nll(p, torch.full((1, 2), 0.01), target)
+        tensor(-0.3026, dtype=torch.float64)
     """
     squared_error = _residuals(mean, target).square()
     score = student_nll(squared_error, positive_variance(var, floor), math.inf)
@@ -83,6 +94,11 @@ def categorical_nll(
             probability 0 is an error. State the floor with the number.
         mask: False entries do not count and may be NaN.
         weight: How much each entry counts.
+
+    Examples:
+        >>> p, target = torch.tensor([[0.5, 0.5]]), torch.tensor([0])
+        >>> hs.metrics.categorical_nll(p, target)  # log 2
+        tensor(0.6931, dtype=torch.float64)
     """
     of_truth = probabilities.gather(1, target.unsqueeze(1)).squeeze(1).clamp(min=floor)
     impossible = of_truth == 0
@@ -112,12 +128,24 @@ def brier(
             Brier (1950), which is larger by the number of classes, or `"none"` for each class.
         mask: False entries do not count and may be NaN.
         weight: How much each entry counts.
+
+    Examples:
+        >>> p, target = torch.tensor([[0.5, 0.5]]), torch.tensor([0])
+        >>> hs.metrics.brier(p, target)
+        tensor(0.2500, dtype=torch.float64)
     """
     return _over_classes(_residuals(probabilities, target).square(), reduction)
 
 
 class ReliabilityCurve(NamedTuple):
-    """Confidence against accuracy per bin; NaN where a bin is empty."""
+    """Confidence against accuracy per bin; NaN where a bin is empty.
+
+    Examples:
+        >>> p, target = torch.tensor([[0.9, 0.1], [0.9, 0.1]]), torch.tensor([0, 1])
+        >>> curve = hs.metrics.reliability_curve(p, target, bins=2)
+        >>> curve.confidence  # the lower bin is empty
+        tensor([   nan, 0.9000], dtype=torch.float64)
+    """
 
     confidence: Tensor  # (bins,)
     accuracy: Tensor  # (bins,)
@@ -164,6 +192,11 @@ def reliability_curve(
     """Mean confidence and accuracy of the predicted class, in bins of equal width.
 
     Bin k holds the confidences in (k / bins, (k + 1) / bins]. Guo et al. (2017).
+
+    Examples:
+        >>> p, target = torch.tensor([[0.9, 0.1], [0.9, 0.1]]), torch.tensor([0, 1])
+        >>> hs.metrics.reliability_curve(p, target, bins=2).accuracy
+        tensor([   nan, 0.5000], dtype=torch.float64)
     """
     return _decisions(probabilities, target, bins)
 
@@ -180,6 +213,11 @@ def ece(
     """Expected calibration error: sum over bins of their share times |accuracy - confidence|.
 
     See `reliability_curve` for the bins. Guo et al. (2017).
+
+    Examples:
+        >>> p, target = torch.tensor([[0.9, 0.1], [0.9, 0.1]]), torch.tensor([0, 1])
+        >>> hs.metrics.ece(p, target)  # 90 % sure, 50 % right
+        tensor(0.4000, dtype=torch.float64)
     """
     return _decisions(probabilities, target, bins)
 
@@ -196,6 +234,11 @@ def ace(
 
     For every class, bins of equal count along its probability. Entries of equal probability share
     their frequency, so that their order does not matter. Nixon et al. (2019).
+
+    Examples:
+        >>> p, target = torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([0, 1])
+        >>> hs.metrics.ace(p, target, bins=1)
+        tensor(0., dtype=torch.float64)
     """
     bin_count(bins, len(target))
     gaps = []

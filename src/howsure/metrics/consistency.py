@@ -30,6 +30,11 @@ def nees(
     d if the covariance is right, above it if it is too small. `chi_square_band` says how far from d
     is still chance. Over the steps of one filter, errors follow each other and the band is too
     narrow; take it over independent runs.
+
+    Examples:
+        >>> mean, covariance = torch.zeros(1, 2), torch.eye(2)[None]
+        >>> hs.metrics.nees(mean, covariance, torch.tensor([[1.0, 2.0]]))  # 1 + 4
+        tensor(5., dtype=torch.float64)
     """
     return _mahalanobis(target - mean, covariance)
 
@@ -46,6 +51,11 @@ def nis(
 
     d if the filter's noise is right, above it if the noise is stated too small. Needs no truth.
     Innovations of a consistent filter are white, so the band holds over the steps of one run.
+
+    Examples:
+        >>> innovation, covariance = torch.tensor([[1.0, 2.0]]), torch.eye(2)[None]
+        >>> hs.metrics.nis(innovation, covariance)
+        tensor(5., dtype=torch.float64)
     """
     return _mahalanobis(innovation, covariance)
 
@@ -54,7 +64,13 @@ def squared_mahalanobis(
     error: Tensor,  # (..., d)
     covariance: Tensor,  # (..., d, d), or variances (..., d)
 ) -> Tensor:  # (...)
-    """e^T C^-1 e of each error: what `nees` and `nis` average, and `plots.consistency` draws."""
+    """e^T C^-1 e of each error: what `nees` and `nis` average, and `plots.consistency` draws.
+
+    Examples:
+        >>> error, covariance = torch.tensor([[1.0, 2.0]]), torch.eye(2)[None]
+        >>> hs.metrics.squared_mahalanobis(error, covariance)
+        tensor([5.], dtype=torch.float64)
+    """
     errors, factors, _ = ellipsoids(None, error=error, covariance=covariance)
     return _mahalanobis(errors, factors).reshape(error.shape[:-1])
 
@@ -66,6 +82,11 @@ def chi_square_band(dof: int, *, count: int = 1, level: float = 0.95) -> tuple[f
         dof: Degrees of freedom of each: the length of an error vector.
         count: How many are averaged.
         level: The probability inside.
+
+    Examples:
+        >>> low, high = hs.metrics.chi_square_band(3, count=100)
+        >>> round(low, 2), round(high, 2)
+        (2.54, 3.5)
     """
     tail = (1 - probability("level", level)) / 2
     low, high = (chi_square_quantile(p, dof * count) for p in (tail, 1 - tail))
@@ -77,6 +98,10 @@ def chi_square_quantile(level: float, dof: int) -> float:
 
     By bisection of the regularized incomplete gamma function in log x, on the smaller tail, so that
     extreme levels keep their digits.
+
+    Examples:
+        >>> round(hs.metrics.chi_square_quantile(0.95, 1), 2)  # 1.96 squared
+        3.84
     """
     probability("level", level)
     if not (isinstance(dof, int) and dof > 0):

@@ -28,6 +28,11 @@ def auroc(
 
     The area under the receiver operating characteristic, as Mann-Whitney statistic:
     (sum of the ranks of positives - n+ (n+ + 1) / 2) / (n+ n-). 1/2 is chance.
+
+    Examples:
+        >>> score = torch.tensor([0.1, 0.4, 0.8])
+        >>> hs.metrics.auroc(score, torch.tensor([False, False, True]))
+        tensor(1., dtype=torch.float64)
     """
     ones = positive.sum()
     zeros = len(positive) - ones
@@ -50,6 +55,12 @@ def misclassification_auroc(
     """AUROC with which the uncertainty separates wrong from right predictions.
 
     Piece by piece: `auroc.stream()` with `positive = scores.argmax(1) != target`.
+
+    Examples:
+        >>> scores = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
+        >>> entropy, target = torch.tensor([0.1, 0.7]), torch.tensor([0, 0])
+        >>> hs.metrics.misclassification_auroc(entropy, scores, target)
+        tensor(1., dtype=torch.float64)
     """
     classes(mask, scores=scores, target=target)
     return auroc(uncertainty, scores.argmax(1) != target, mask=mask)
@@ -66,6 +77,11 @@ def out_of_distribution_auroc(
     Args:
         inside: Uncertainties of data like the training data.
         outside: Uncertainties of other data.
+
+    Examples:
+        >>> known, unknown = torch.tensor([0.1, 0.3]), torch.tensor([0.2, 0.9])
+        >>> hs.metrics.out_of_distribution_auroc(known, unknown)
+        tensor(0.7500, dtype=torch.float64)
     """
     score = torch.cat([inside.flatten(), outside.flatten()])
     positive = torch.arange(len(score), device=score.device) >= inside.numel()
@@ -79,7 +95,13 @@ def rank_correlation(
     *,
     mask: Tensor | None = None,  # (...), bool
 ) -> Tensor:
-    """Spearman's rank correlation: Pearson's correlation of the ranks, ties with average rank."""
+    """Spearman's rank correlation: Pearson's correlation of the ranks, ties with average rank.
+
+    Examples:
+        >>> error, std = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.1, 0.2, 0.3])
+        >>> hs.metrics.rank_correlation(std, error)
+        tensor(1., dtype=torch.float64)
+    """
     ranks = torch.stack([average_ranks(first), average_ranks(second)])
     # The mean rank is known exactly, so a constant has exactly no scatter.
     centered = ranks - (len(first) + 1) / 2
@@ -90,14 +112,28 @@ def rank_correlation(
 
 
 class RiskCoverageCurve(NamedTuple):
-    """Mean error of the predictions that are kept, against their share."""
+    """Mean error of the predictions that are kept, against their share.
+
+    Examples:
+        >>> error, std = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.1, 0.2, 0.3])
+        >>> curve = hs.metrics.risk_coverage_curve(error, std)
+        >>> curve.risk
+        tensor([1.0000, 1.5000, 3.0000], dtype=torch.float64)
+    """
 
     coverage: Tensor  # (n,), from 1/n to 1
     risk: Tensor  # (n,)
 
 
 class SparsificationCurve(NamedTuple):
-    """Mean error of the predictions that remain, against the share that is removed."""
+    """Mean error of the predictions that remain, against the share that is removed.
+
+    Examples:
+        >>> error, std = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.1, 0.2, 0.3])
+        >>> curve = hs.metrics.sparsification_curve(error, std, normalize=False)
+        >>> curve.error
+        tensor([3.0000, 1.5000, 1.0000], dtype=torch.float64)
+    """
 
     removed: Tensor  # (n,), from 0 to 1 - 1/n
     error: Tensor  # (n,), the most uncertain removed first
@@ -114,6 +150,11 @@ def risk_coverage_curve(
     """Mean error of the most certain predictions, for every coverage.
 
     For classification the error is 1 where the class is wrong. El-Yaniv & Wiener (2010).
+
+    Examples:
+        >>> error, std = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.1, 0.2, 0.3])
+        >>> hs.metrics.risk_coverage_curve(error, std).risk
+        tensor([1.0000, 1.5000, 3.0000], dtype=torch.float64)
     """
     return RiskCoverageCurve(_counts(error) / len(error), _risks(error, uncertainty))
 
@@ -128,6 +169,11 @@ def aurc(
     """Area under the risk-coverage curve: mean of the risk over all coverages k/n.
 
     In units of the error; lower is better. Geifman et al. (2019).
+
+    Examples:
+        >>> error, std = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.1, 0.2, 0.3])
+        >>> hs.metrics.aurc(error, std)
+        tensor(0.1111, dtype=torch.float64)
     """
     return _risks(error, uncertainty).mean()
 
@@ -149,6 +195,11 @@ def sparsification_curve(
         normalize: Divides both curves by the mean error, so that they begin at 1; False
             leaves them in units of the error.
         mask: False entries do not count and may be NaN.
+
+    Examples:
+        >>> error, std = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.1, 0.2, 0.3])
+        >>> hs.metrics.sparsification_curve(error, std, normalize=False).error
+        tensor([3.0000, 1.5000, 1.0000], dtype=torch.float64)
     """
     if normalize:
         error = _relative(error)
@@ -178,6 +229,11 @@ def ause(
             uncertainty is and not how good the predictions are. False: in units of the error,
             the excess AURC of Geifman et al. (2019).
         mask: False entries do not count and may be NaN.
+
+    Examples:
+        >>> error, std = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.1, 0.2, 0.3])
+        >>> hs.metrics.ause(error, std)  # the largest errors have the largest std
+        tensor(0., dtype=torch.float64)
     """
     if normalize:
         error = _relative(error)

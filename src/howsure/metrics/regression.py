@@ -28,7 +28,12 @@ def rmse(
     mask: Tensor | None = None,  # (...), bool
     weight: Tensor | None = None,  # (...)
 ) -> Tensor:
-    """Root mean squared error over all entries: sqrt(mean((target - mean)^2))."""
+    """Root mean squared error over all entries: sqrt(mean((target - mean)^2)).
+
+    Examples:
+        >>> hs.metrics.rmse(torch.zeros(2), torch.tensor([1.0, -7.0]))
+        tensor(5., dtype=torch.float64)
+    """
     return (target - mean).square()
 
 
@@ -40,7 +45,12 @@ def mae(
     mask: Tensor | None = None,  # (...), bool
     weight: Tensor | None = None,  # (...)
 ) -> Tensor:
-    """Mean absolute error over all entries: mean(|target - mean|)."""
+    """Mean absolute error over all entries: mean(|target - mean|).
+
+    Examples:
+        >>> hs.metrics.mae(torch.zeros(2), torch.tensor([1.0, -3.0]))
+        tensor(2., dtype=torch.float64)
+    """
     return (target - mean).abs()
 
 
@@ -65,6 +75,11 @@ def explained_variance(
 
     Pooled over all entries: give one output at a time if outputs differ in scale. A constant
     offset of the predictions does not lower it. As in the code of Loquercio et al. (2020), Table I.
+
+    Examples:
+        >>> target = torch.tensor([-1.0, 1.0])
+        >>> hs.metrics.explained_variance(0.5 * target, target)
+        tensor(0.7500, dtype=torch.float64)
     """
     return torch.stack([target - mean, target]).unsqueeze(-1)
 
@@ -78,7 +93,13 @@ def epe(
     mask: Tensor | None = None,  # (..., ...) or (..., 1, ...), bool
     weight: Tensor | None = None,  # like mask
 ) -> Tensor:
-    """Mean end point error: the Euclidean length of target - mean along `dim`."""
+    """Mean end point error: the Euclidean length of target - mean along `dim`.
+
+    Examples:
+        >>> flow, target = torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])
+        >>> hs.metrics.epe(flow, target)
+        tensor(5., dtype=torch.float64)
+    """
     return (target - mean).norm(dim=1)
 
 
@@ -125,6 +146,11 @@ def kl_of_fitted_gaussians(
         dim: Dimension of the vector components.
         mask: False vectors do not count and may be NaN.
         weight: How much each vector counts.
+
+    Examples:
+        >>> target = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [3.0, 1.0]])
+        >>> round(float(hs.metrics.kl_of_fitted_gaussians(target, target)), 3)
+        0.0
     """
     if direction not in ("true||predicted", "predicted||true"):
         raise ValueError(
@@ -163,6 +189,11 @@ def nll(
         degrees_of_freedom: Of a Student-t; infinity, the default, for a Gaussian.
         mask: False entries do not count and may be NaN.
         weight: How much each entry counts.
+
+    Examples:
+        >>> mean, var, target = torch.zeros(1), torch.ones(1), torch.tensor([2.0])
+        >>> hs.metrics.nll(mean, var, target), hs.metrics.nll(mean, 4 * var, target)
+        (tensor(2., dtype=torch.float64), tensor(1.1931, dtype=torch.float64))
     """
     var = positive_variance(var, floor)
     score = student_nll((target - mean).square(), var, _check_degrees(degrees_of_freedom))
@@ -184,6 +215,10 @@ def crps(
     With s = sqrt(var) and z = (target - mean) / s; in units of the target. A variance of 0 gives
     the absolute error. With `degrees_of_freedom` that of a Student-t of this variance. Gneiting et
     al. (2005), "Calibrated probabilistic forecasting".
+
+    Examples:
+        >>> hs.metrics.crps(torch.zeros(1), torch.ones(1), torch.zeros(1))
+        tensor(0.2337, dtype=torch.float64)
     """
     error, std = target - mean, var.sqrt()
     if _check_degrees(degrees_of_freedom) < math.inf:
@@ -208,6 +243,11 @@ def interval_score(
 
     In units of the target. Gneiting & Raftery (2007), "Strictly proper scoring rules", with
     alpha = 1 - level.
+
+    Examples:
+        >>> mean, var, target = torch.zeros(1), torch.ones(1), torch.zeros(1)
+        >>> hs.metrics.interval_score(mean, var, target)  # 2 x 1.96: the width alone
+        tensor(3.9199, dtype=torch.float64)
     """
     half_width = _half_widths(var, level, degrees_of_freedom)
     outside = ((target - mean).abs() - half_width).clamp(min=0)
@@ -225,7 +265,13 @@ def coverage(
     mask: Tensor | None = None,  # (...), bool
     weight: Tensor | None = None,  # (...)
 ) -> Tensor:
-    """Fraction of targets inside the central interval of `level`; should be `level`."""
+    """Fraction of targets inside the central interval of `level`; should be `level`.
+
+    Examples:
+        >>> mean, var = torch.zeros(4), torch.ones(4)
+        >>> hs.metrics.coverage(mean, var, torch.tensor([-1.0, 0.0, 1.0, 3.0]))
+        tensor(0.7500, dtype=torch.float64)
+    """
     return ((target - mean).abs() <= _half_widths(var, level, degrees_of_freedom)).to(var)
 
 
@@ -255,12 +301,24 @@ def sharpness(
 
     Lower is better among methods that are equally calibrated. Kuleshov et al. (2018)
     take no root.
+
+    Examples:
+        >>> hs.metrics.sharpness(torch.tensor([1.0, 7.0]))
+        tensor(2., dtype=torch.float64)
     """
     return var
 
 
 class CalibrationCurve(NamedTuple):
-    """Promised against observed probabilities; on the diagonal if calibrated."""
+    """Promised against observed probabilities; on the diagonal if calibrated.
+
+    Examples:
+        >>> mean, var = torch.zeros(3), torch.ones(3)
+        >>> target = torch.tensor([-1.0, 0.0, 1.0])
+        >>> curve = hs.metrics.calibration_curve(mean, var, target, levels=(0.1, 0.9))
+        >>> curve.levels
+        tensor([0.1000, 0.9000], dtype=torch.float64)
+    """
 
     levels: Tensor  # (levels,)
     observed: Tensor  # (levels,)
@@ -323,6 +381,12 @@ def calibration_curve(
         levels: Probabilities from 0 to 1, ascending.
         mask: False entries do not count and may be NaN.
         weight: How much each entry counts.
+
+    Examples:
+        >>> mean, var = torch.zeros(3), torch.ones(3)
+        >>> target = torch.tensor([-1.0, 0.0, 1.0])
+        >>> hs.metrics.calibration_curve(mean, var, target, levels=(0.1, 0.9)).observed
+        tensor([0., 1.], dtype=torch.float64)
     """
     return _standardized(mean, var, target, levels)
 
@@ -341,12 +405,25 @@ def miscalibration_area(
 
     The curve is taken as piecewise linear. As in Tran et al. (2020) and uncertainty-toolbox, there
     with central intervals in place of quantiles.
+
+    Examples:
+        >>> mean, var, target = torch.zeros(2), torch.ones(2), torch.full((2,), 9.0)
+        >>> hs.metrics.miscalibration_area(mean, var, target)  # all far above
+        tensor(0.4950, dtype=torch.float64)
     """
     return _standardized(mean, var, target, levels)
 
 
 class SpreadCurve(NamedTuple):
-    """Promised against observed errors, from the most to the least certain bin."""
+    """Promised against observed errors, from the most to the least certain bin.
+
+    Examples:
+        >>> mean, var = torch.zeros(4), torch.tensor([1.0, 1.0, 4.0, 4.0])
+        >>> target = torch.tensor([1.0, -1.0, 2.0, -2.0])
+        >>> curve = hs.metrics.spread_curve(mean, var, target, bins=2)
+        >>> curve.std
+        tensor([1., 2.], dtype=torch.float64)
+    """
 
     std: Tensor  # (bins,), sqrt(mean variance)
     rmse: Tensor  # (bins,)
@@ -365,6 +442,12 @@ def spread_curve(
 
     Entries of equal variance share their mean squared error, so that their order does not matter.
     After Levi et al. (2022).
+
+    Examples:
+        >>> mean, var = torch.zeros(4), torch.tensor([1.0, 1.0, 4.0, 4.0])
+        >>> target = torch.tensor([1.0, -1.0, 2.0, -2.0])
+        >>> hs.metrics.spread_curve(mean, var, target, bins=2).rmse
+        tensor([1., 2.], dtype=torch.float64)
     """
     promised, observed = binned_means(var, (target - mean).square(), bin_count(bins, len(var)))
     return SpreadCurve(promised.sqrt(), observed.sqrt())
@@ -382,6 +465,11 @@ def ence(
     """Expected normalized calibration error: mean over bins of |std - rmse| / std.
 
     See `spread_curve` for the bins. Levi et al. (2022).
+
+    Examples:
+        >>> mean, var = torch.zeros(4), torch.full((4,), 4.0)
+        >>> hs.metrics.ence(mean, var, torch.ones(4), bins=1)  # std 2, errors of 1
+        tensor(0.5000, dtype=torch.float64)
     """
     std, observed = spread_curve(mean, var, target, bins=bins)
     if (std == 0).any():

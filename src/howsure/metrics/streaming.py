@@ -100,6 +100,13 @@ class Metric(Generic[Data, Result]):
     Attributes:
         finish: The metric, from its options and the summaries of all batches.
         width: The number of tensors in the summary of a batch.
+
+    Examples:
+        >>> running = hs.metrics.mae.stream()
+        >>> running.update(torch.tensor([1.0]), torch.tensor([2.0]))
+        >>> running.update(torch.tensor([5.0]), torch.tensor([2.0]))
+        >>> running.compute()
+        tensor(2., dtype=torch.float64)
     """
 
     __name__: str

@@ -490,6 +490,11 @@ def propagate(
 
     Raises:
         NoRuleError: If an operation has no rule; `missing_rules` lists all of them at once.
+
+    Examples:
+        >>> out = hs.propagate(torch.nn.ReLU(), torch.tensor([0.0]), 1.0)
+        >>> out.mean  # of a standard normal, rectified: 1 / sqrt(2 pi)
+        tensor([0.3989])
     """
     interpreter = RuleInterpreter(rules, CallSites(model), fallback)
     weights = model.parameters() if isinstance(model, nn.Module) else ()

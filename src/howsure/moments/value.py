@@ -31,6 +31,10 @@ class Moments:
     Attributes:
         mean: Expected value.
         var: Variance, never negative; same shape as `mean`.
+
+    Examples:
+        >>> hs.Moments(torch.zeros(2), torch.ones(2)).var
+        tensor([1., 1.])
     """
 
     mean: Tensor

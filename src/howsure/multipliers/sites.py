@@ -109,6 +109,13 @@ class Placement:
         only: Name patterns of the layers to drop, e.g. `layer4.*`; empty means all.
         units: "auto" (channels of convolutions, units of linear layers), "channel", "element".
         over_time: Whether a recurrent layer keeps its mask over time ("fixed") or not ("fresh").
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)).eval()
+        >>> first = hs.Placement(only=("0",))  # dropout after the first layer
+        >>> sure = hs.Uncertain(model, method="mc_dropout", rate=0.1, placement=first)
+        >>> bool((sure(torch.ones(2, 3)).model_var > 0).all())
+        True
     """
 
     kind: str = "auto"

@@ -126,6 +126,12 @@ class Root:
         is_diagonal: Whether each number of z is the noise of one element, so that the variance of
             an output can be split by element.
         std: The one std of all elements, where S is a multiplication by it.
+
+    Examples:
+        >>> noise = hs.noise.correlated([[1.0, 0.5], [0.5, 1.0]])
+        >>> [(number, name, root)] = hs.noise.roots_of(noise, torch.zeros(3, 2))
+        >>> number, root.shape, root.is_diagonal
+        (0, (2,), False)
     """
 
     shape: tuple[int, ...]
@@ -204,6 +210,11 @@ class Noise(ABC):
     Calling a noise with an input gives the variance `v` of the model's input, N(x, v) (Loquercio,
     Segu & Scaramuzza 2020, Eq. 1). Elements are independent, unless the noise `is_correlated`. The
     variance is in the square of the units in which the model sees the input.
+
+    Examples:
+        >>> noise = hs.noise.std(0.1) + hs.noise.quantization(0.5)
+        >>> noise(torch.zeros(1))  # 0.1**2 + 0.5**2 / 12
+        tensor(0.0308)
     """
 
     kind: ClassVar[str] = ""  # the name of the noise in a config; without one it is not saved
@@ -478,7 +489,12 @@ class Independent(Noise):
 
 
 def encode(value: Any) -> Any:
-    """Nested values as plain data: tensors as lists with a dtype, noises as their config."""
+    """Nested values as plain data: tensors as lists with a dtype, noises as their config.
+
+    Examples:
+        >>> hs.noise.encode(torch.ones(2))
+        {'tensor': [1.0, 1.0], 'dtype': 'float32'}
+    """
     if isinstance(value, Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
         return {"tensor": value.detach().cpu().tolist(), "dtype": dtype}
@@ -492,7 +508,12 @@ def encode(value: Any) -> Any:
 
 
 def decode_tensor(config: dict[str, object]) -> Tensor:
-    """The tensor that `encode` wrote."""
+    """The tensor that `encode` wrote.
+
+    Examples:
+        >>> hs.noise.decode_tensor(hs.noise.encode(torch.ones(2)))
+        tensor([1., 1.])
+    """
     dtype = getattr(torch, str(config.get("dtype")), None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(

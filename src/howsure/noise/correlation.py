@@ -137,6 +137,11 @@ def correlated(
         factor: (elements, sources), or (batch, elements, sources).
         axis: The axis of the input whose elements it is about, as for the channels of a camera or
             the axes of a gyroscope; whatever else the input has repeats it independently.
+
+    Examples:
+        >>> noise = hs.noise.correlated([[0.04, 0.01], [0.01, 0.09]])
+        >>> noise(torch.zeros(1, 2))
+        tensor([0.0400, 0.0900])
     """
     if (covariance is None) == (factor is None):
         raise ValueError("Give `correlated` either `covariance=` or `factor=`, and not both.")
@@ -351,6 +356,11 @@ def common_mode(std: Numbers, axis: int | Sequence[int] | None = None) -> Common
             and says how much of the offset each element gets.
         axis: The axes with an offset for each index: 1 for one offset per channel of a batch of
             images, (1, 2) for one per line of each channel; `None` for one offset in all.
+
+    Examples:
+        >>> noise = hs.noise.common_mode(0.1)
+        >>> hs.noise.is_correlated(noise)
+        True
     """
     return CommonMode(std, axis if axis is None or isinstance(axis, int) else tuple(axis))
 
@@ -362,6 +372,10 @@ def rows(std: Numbers, axis: int | Sequence[int] = -2) -> Rows:
         std: Standard deviation of the offsets, as in `common_mode`.
         axis: The axis that counts the rows; -1 for columns, (1, -2) for rows whose channels have
             independent offsets.
+
+    Examples:
+        >>> hs.noise.rows(0.1)(torch.zeros(1, 1, 2, 2)).flatten()
+        tensor([0.0100])
     """
     return Rows(std, axis if isinstance(axis, int) else tuple(axis))
 
@@ -377,6 +391,11 @@ def blurred(std: Numbers, kernel: Numbers, axes: int | Sequence[int] | None = No
         kernel: The weights, (height, width), or along 1 or 3 axes; or a number, the std in pixels
             of a Gaussian of norm 1.
         axes: The axes along which it goes; the last ones by default.
+
+    Examples:
+        >>> noise = hs.noise.blurred(0.1, kernel=[[0.5, 0.5]])
+        >>> noise(torch.zeros(1, 1, 1, 3))
+        tensor(0.0050)
     """
     return Blurred(std, kernel, None if axes is None else _axes(axes))
 
@@ -391,6 +410,11 @@ def ar1(std: Numbers, correlation: float, axis: int = 1) -> Ar1:
             input.
         correlation: Correlation of successive readings, between -1 and 1.
         axis: The axis that counts the readings; 1 in a batch of sequences (batch, time, features).
+
+    Examples:
+        >>> noise = hs.noise.ar1(std=0.1, correlation=0.9)  # series are (batch, time)
+        >>> noise(torch.zeros(1, 3))
+        tensor(0.0100)
     """
     number = float(correlation) if isinstance(correlation, Real) else correlation
     return Ar1(std, number, axis)
@@ -405,6 +429,10 @@ def random_walk(std: Numbers, axis: int = 1) -> RandomWalk:
     Args:
         std: Standard deviation of a step.
         axis: The axis that counts the readings; 1 in a batch of sequences (batch, time, features).
+
+    Examples:
+        >>> hs.noise.random_walk(0.1)(torch.zeros(1, 3))
+        tensor([0.0100, 0.0200, 0.0300])
     """
     return RandomWalk(std, axis)
 

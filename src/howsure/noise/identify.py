@@ -28,6 +28,12 @@ class Identified(NoiseEstimate):
         std_error: Standard error of `noise.var`, of the same shape; it says how far chance alone
             moves the estimate, not how wrong its assumptions are.
         structure: How elements vary together; `None` where the readings do not tell.
+
+    Examples:
+        >>> readings = 3 + 0.1 * torch.randn(400, 2)
+        >>> found = hs.noise.identify_from_repeats(readings)
+        >>> round(float(found.noise.var), 2), bool(found.std_error < 0.01)
+        (0.01, True)
     """
 
     noise: Constant
@@ -78,6 +84,13 @@ class CameraFit(NoiseEstimate):
         gain_error: Standard error of `noise.gain`.
         read_var_error: Standard error of `noise.read_std**2`.
         rejected: The share of pixels left out because their variance does not fit.
+
+    Examples:
+        >>> scene = torch.linspace(0.1, 0.9, 256).view(1, 1, 16, 16)
+        >>> frames = scene + (0.001 * scene + 1e-4).sqrt() * torch.randn(100, 1, 16, 16)
+        >>> found = hs.noise.fit_poisson_gaussian(frames)
+        >>> round(float(found.noise.gain), 3), bool(found.gain_error < 1e-4)
+        (0.001, True)
     """
 
     noise: PoissonGaussian
@@ -165,6 +178,12 @@ def identify_from_repeats(
             slow drift of the light or of a bias (von Neumann et al. 1941).
         saturation: Lowest and highest reading of the sensor; pixels that reach either in any frame
             are left out, since clipping hides their noise.
+
+    Examples:
+        >>> readings = 3 + 0.1 * torch.randn(400, 2)  # of a body at rest
+        >>> found = hs.noise.identify_from_repeats(readings)
+        >>> round(float(found.noise.var), 2)
+        0.01
     """
     moments = pixel_moments(frames, drift=drift, saturation=saturation)
     dims = moments.var.dim()
@@ -292,6 +311,13 @@ def fit_poisson_gaussian(
         black_level: The intensity that the camera gives in the dark.
         saturation: Lowest and highest reading; pixels that reach either are left out.
         drift: Use the differences of successive frames, against slowly changing light.
+
+    Examples:
+        >>> scene = torch.linspace(0.1, 0.9, 256).view(1, 1, 16, 16)
+        >>> frames = scene + (0.001 * scene + 1e-4).sqrt() * torch.randn(100, 1, 16, 16)
+        >>> fit = hs.noise.fit_poisson_gaussian(frames)
+        >>> round(float(fit.noise.gain), 3)
+        0.001
     """
     if per not in ("all", "channel"):
         raise ValueError(f'`per` is {per!r}; it must be "all" or "channel".')
@@ -436,6 +462,12 @@ def identify_from_image(
         image: A tensor or an array, channels first, in any units: the noise is in the same.
         per: One variance for everything, or one for each channel, of shape (C, 1, 1).
         saturation: Lowest and highest reading; blocks that reach either are left out.
+
+    Examples:
+        >>> smooth = torch.linspace(0, 1, 64).expand(1, 64, 64)
+        >>> found = hs.noise.identify_from_image(smooth + 0.05 * torch.randn(1, 64, 64))
+        >>> round(float(found.noise.var) ** 0.5, 2)
+        0.05
     """
     if per not in ("all", "channel"):
         raise ValueError(f'`per` is {per!r}; it must be "all" or "channel".')

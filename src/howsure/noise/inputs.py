@@ -30,7 +30,12 @@ NoiseLike: TypeAlias = (
 
 
 def as_noise(noise: object) -> Noise | None:
-    """The noise of one tensor: a number or a tensor is a variance, a function returns one."""
+    """The noise of one tensor: a number or a tensor is a variance, a function returns one.
+
+    Examples:
+        >>> hs.noise.as_noise(0.01)
+        Constant(var=0.01)
+    """
     if noise is None or isinstance(noise, Noise):
         return noise
     if isinstance(noise, NoiseEstimate):
@@ -120,6 +125,12 @@ def variance_of(noise: object, x: object, batch_dim: int | None = 0) -> Any:
             is by field for a dataclass.
         x: The model's input: a tensor, or tuples, lists and dicts of tensors.
         batch_dim: Batch dimension; `None` if all of `x` is one input.
+
+    Examples:
+        >>> readings = {"image": torch.zeros(1, 2), "speed": torch.zeros(1, 1)}
+        >>> noise = {"image": 0.01, "speed": hs.noise.std(0.5)}
+        >>> hs.noise.variance_of(noise, readings)
+        {'image': tensor(0.0100), 'speed': tensor(0.2500)}
     """
     if is_correlated(noise):
         if batch_dim not in (0, None):
@@ -141,6 +152,11 @@ def sample_of(
     """`x` with noise drawn onto every tensor that has a noise; `noise` as in `variance_of`.
 
     The noise is independent between inputs along `batch_dim`.
+
+    Examples:
+        >>> x, generator = torch.zeros(2, 3), torch.Generator().manual_seed(0)
+        >>> hs.noise.sample_of(hs.noise.std(0.1), x, generator).shape
+        torch.Size([2, 3])
     """
 
     def draw(noise: Noise | None, x: Any, _: str) -> object:
@@ -161,6 +177,11 @@ def roots_of(
 
     Names are as in `map_noises`. With `whole`, the batch is one input, though its parts still have
     independent noise.
+
+    Examples:
+        >>> [(number, name, root)] = hs.noise.roots_of(0.25, torch.zeros(3, 2))
+        >>> root.std, root.is_diagonal
+        (0.5, True)
     """
     roots: list[tuple[int, str, Root]] = []
     number = -1
@@ -184,6 +205,13 @@ def dimensions_of(noise: object, x: object, batch_dim: int | None = 0) -> float:
     """The effective number of independent directions of the noise; see `Root.dimensions`.
 
     At the first input, since noise may depend on the signal; infinite without any noise.
+
+    Examples:
+        >>> flicker, white = hs.noise.common_mode(0.1), hs.noise.std(0.1)
+        >>> x = torch.zeros(4, 1, 8, 8)
+        >>> one, many = (hs.noise.dimensions_of(noise, x) for noise in (flicker, white))
+        >>> round(one), many > 50
+        (1, True)
     """
     dimensions = [
         part.root(tensor.detach(), batch_dim).dimensions(tensor.detach())
@@ -194,33 +222,59 @@ def dimensions_of(noise: object, x: object, batch_dim: int | None = 0) -> float:
 
 
 def is_correlated(noise: object) -> bool:
-    """Whether elements of any input vary together; `noise` as in `variance_of`."""
+    """Whether elements of any input vary together; `noise` as in `variance_of`.
+
+    Examples:
+        >>> hs.noise.is_correlated(hs.noise.rows(0.1)), hs.noise.is_correlated(0.01)
+        (True, False)
+    """
     if isinstance(noise, Tensor):  # sooner than as a value
         return False
     return any(part is not None and part.is_correlated for part, *_ in _leaves(noise, noise))
 
 
 def is_number(noise: object) -> bool:
-    """Whether a noise is none or one number, which neither depends on an input nor ever changes."""
+    """Whether a noise is none or one number, which neither depends on an input nor ever changes.
+
+    Examples:
+        >>> lidar = hs.noise.range_dependent(0.01, 0.02)
+        >>> hs.noise.is_number(0.01), hs.noise.is_number(lidar)
+        (True, False)
+    """
     return noise is None or number_of(noise) is not None
 
 
 def number_of(noise: object) -> float | None:
-    """The variance of a noise that is one number."""
+    """The variance of a noise that is one number.
+
+    Examples:
+        >>> hs.noise.number_of(0.25)
+        0.25
+    """
     if isinstance(noise, int | float) and not isinstance(noise, bool):
         return float(noise)
     return noise.uniform_var if isinstance(noise, Noise) else None
 
 
 def scaled(noise: object, factor: float) -> NoiseLike:
-    """`noise` in its own structure with `factor` times the variances."""
+    """`noise` in its own structure with `factor` times the variances.
+
+    Examples:
+        >>> hs.noise.scaled(0.01, 4.0)
+        Scaled(noise=Constant(var=0.01), factor=4)
+    """
     return map_noises(
         lambda noise, *_: None if noise is None else noise.scaled(factor), noise, noise
     )
 
 
 def described(noise: NoiseLike) -> str:
-    """A noise of one or several inputs in a few words, never tensors in full."""
+    """A noise of one or several inputs in a few words, never tensors in full.
+
+    Examples:
+        >>> hs.noise.described(hs.noise.std(0.1))
+        'Constant(var=0.01)'
+    """
     if isinstance(noise, Mapping):
         return "{" + ", ".join(f"{key}: {described(part)}" for key, part in noise.items()) + "}"
     if _is_sequence(noise):
@@ -229,7 +283,13 @@ def described(noise: NoiseLike) -> str:
 
 
 def note_units(noise: object, x: object) -> tuple[str, ...]:
-    """A note where pixels contradict the range that their noise was stated for."""
+    """A note where pixels contradict the range that their noise was stated for.
+
+    Examples:
+        >>> pixels = torch.full((1, 1, 2, 2), 200.0)
+        >>> len(hs.noise.note_units(hs.noise.gray_levels(2), pixels))
+        1
+    """
     if isinstance(noise, GrayLevels):
         notes = [noise.describe_contradiction(pixels) for pixels in floats_of(x)[:1]]
         return tuple(note for note in notes if note)
@@ -246,6 +306,10 @@ def to_config(noise: object) -> object:
     """The noise of one or several inputs as plain data for JSON; as `variance_of` takes it.
 
     Functions are refused, since they are not plain data.
+
+    Examples:
+        >>> hs.noise.to_config(hs.noise.std(0.5))
+        {'kind': 'constant', 'var': 0.25}
     """
     if isinstance(noise, Mapping):
         if not all(isinstance(key, str) for key in noise):
@@ -260,7 +324,12 @@ def to_config(noise: object) -> object:
 
 
 def from_config(config: object) -> Any:
-    """What `to_config` was given; a list comes back as a tuple."""
+    """What `to_config` was given; a list comes back as a tuple.
+
+    Examples:
+        >>> hs.noise.from_config({"kind": "constant", "var": 0.04})
+        Constant(var=0.04)
+    """
     if isinstance(config, list):
         return tuple(map(from_config, config))
     if not isinstance(config, dict):

@@ -15,7 +15,12 @@ from howsure.trees import has_values
 
 @dataclass(frozen=True, eq=False)
 class Constant(Noise):
-    """The same variance for every input: a number, or a tensor that broadcasts to the input."""
+    """The same variance for every input: a number, or a tensor that broadcasts to the input.
+
+    Examples:
+        >>> hs.noise.Constant(0.04)(torch.zeros(2))
+        tensor(0.0400)
+    """
 
     kind: ClassVar[str] = "constant"
     var: Value
@@ -165,6 +170,10 @@ def variance(v: Numbers) -> Constant:
     Shapes, for a batch of images (B, C, H, W): `(C, 1, 1)` per channel, `(C, H, W)` per pixel,
     `(B, 1, 1, 1)` per sample. For a batch of feature vectors (B, F): `(F,)` per feature, `(B, 1)`
     per sample.
+
+    Examples:
+        >>> hs.noise.variance(0.04)(torch.zeros(2))
+        tensor(0.0400)
     """
     return Constant(v)
 
@@ -177,7 +186,12 @@ def _square(value: Numbers, name: str) -> Value:
 
 
 def std(s: Numbers) -> Constant:
-    """Noise of standard deviation `s`, that is of variance s**2; shapes as in `variance`."""
+    """Noise of standard deviation `s`, that is of variance s**2; shapes as in `variance`.
+
+    Examples:
+        >>> hs.noise.std(0.1)(torch.zeros(1))
+        tensor(0.0100)
+    """
     return Constant(_square(s, "s"))
 
 
@@ -188,6 +202,11 @@ def per_channel(*, variances: Numbers = None, stds: Numbers = None, dim: int = 1
         variances: The variances, one for each channel; or give `stds`.
         stds: The standard deviations, one for each channel.
         dim: The dimension of the input that counts the channels.
+
+    Examples:
+        >>> noise = hs.noise.per_channel(stds=[0.1, 0.2])
+        >>> noise(torch.zeros(1, 2, 1, 1)).flatten()
+        tensor([0.0100, 0.0400])
     """
     if (variances is None) == (stds is None):
         raise ValueError("Give `per_channel` either `variances=` or `stds=`, and not both.")
@@ -219,6 +238,10 @@ def gray_levels(
         normalize_std: The std by which the input is divided afterwards, as in torchvision's
             `Normalize`; a number, or one for each channel. The variance is divided by its square.
         dim: The dimension of the input that counts the channels.
+
+    Examples:
+        >>> hs.noise.gray_levels(51)(torch.zeros(1))  # (51 / 255)**2
+        tensor(0.0400)
     """
     if kind not in ("std", "variance"):
         raise ValueError(f'`kind` is {kind!r}; say what `k` is: "std" or "variance".')
@@ -233,6 +256,10 @@ def quantization(step: Numbers) -> Constant:
 
     Exact for an error spread evenly over one step, and near enough when the other noise is above
     half a step (Widrow & Kollar 2008). 8 bits on [0, 1]: `quantization(1 / 255)`.
+
+    Examples:
+        >>> hs.noise.quantization(0.5)(torch.zeros(1))  # 0.5**2 / 12
+        tensor(0.0208)
     """
     return Constant(_square(step, "step") / 12)
 
@@ -247,6 +274,11 @@ def imu(density: Numbers, rate: float) -> Constant:
         density: Noise density, in units per sqrt(Hz); a number, or one for each axis (the last
             dimension of the input).
         rate: Sampling rate in Hz.
+
+    Examples:
+        >>> gyroscope = hs.noise.imu(density=0.01, rate=100)
+        >>> gyroscope(torch.zeros(3))
+        tensor(0.0100)
     """
     check("rate", float(rate), positive=True)
     return Constant(_square(density, "density") * rate)
@@ -267,6 +299,11 @@ def poisson_gaussian(
         gain: Intensity units per electron; a number, or a tensor such as (C, 1, 1).
         read_std: Standard deviation in the dark, in intensity units.
         black_level: The intensity that the camera gives in the dark.
+
+    Examples:
+        >>> noise = hs.noise.poisson_gaussian(gain=0.01, read_std=0.1)
+        >>> noise(torch.tensor([0.0, 1.0]))  # 0.1**2 + 0.01 x
+        tensor([0.0100, 0.0200])
     """
     return PoissonGaussian(gain, read_std, black_level)
 
@@ -277,6 +314,11 @@ def range_dependent(a: Numbers, b: Numbers, c: Numbers = 0.0) -> RangeDependent:
     Time of flight: `a` and `b`, from the datasheet. Stereo and structured light: mostly `c`, since
     the error of a triangulated depth is that of the disparity times r**2 / (focal length x
     baseline). The variance is the square; a negative reading counts as range 0.
+
+    Examples:
+        >>> lidar = hs.noise.range_dependent(0.1, 0.05)  # std 0.1 + 0.05 r
+        >>> lidar(torch.tensor([0.0, 2.0]))
+        tensor([0.0100, 0.0400])
     """
     return RangeDependent(a, b, c)
 
@@ -285,5 +327,10 @@ def custom(function: Callable[[Tensor], object]) -> Custom:
     """Noise whose variance is `function(x)`, for inputs as the model sees them.
 
     The function returns a number or a tensor that broadcasts to `x`. Such a noise cannot be saved.
+
+    Examples:
+        >>> noise = hs.noise.custom(lambda x: 0.01 * x.abs())
+        >>> noise(torch.tensor([1.0, -4.0]))
+        tensor([0.0100, 0.0400])
     """
     return Custom(function)

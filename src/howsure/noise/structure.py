@@ -58,6 +58,13 @@ class Structure:
         offset_norm: Root mean square correlation of all pairs of elements by clear offsets.
         neighbor_norm: Root of the sum of squared correlations of an element's neighbors, with
             itself; 1 if they do not correlate.
+
+    Examples:
+        >>> flicker = torch.randn(60, 1, 1, 1).expand(60, 1, 8, 8)
+        >>> frames = flicker + 0.1 * torch.randn(60, 1, 8, 8)
+        >>> found = hs.noise.identify_from_repeats(frames)
+        >>> round(found.structure.common.value, 1)  # shared by all pixels of a frame
+        1.0
     """
 
     common: Share | None

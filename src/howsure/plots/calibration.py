@@ -37,6 +37,12 @@ def reliability(
 
     How many targets lie below each predicted quantile, against how many should: on the diagonal
     if calibrated. See `metrics.calibration_curve` and `metrics.miscalibration_area`.
+
+    Examples:
+        >>> mean, var = torch.zeros(50), torch.ones(50)
+        >>> ax = hs.plots.reliability((mean, var), torch.linspace(-2, 2, 50))
+        >>> len(ax.lines) > 0
+        True
     """
     truth = tensor("target", target)
     curves = {}
@@ -66,6 +72,12 @@ def confidence(
 
     Bins of equal width, empty ones left out; larger points have more predictions. See
     `metrics.reliability_curve` and `metrics.ece`.
+
+    Examples:
+        >>> p, target = torch.tensor([[0.9, 0.1], [0.9, 0.1]]), torch.tensor([0, 1])
+        >>> ax = hs.plots.confidence(p, target)
+        >>> ax.get_xlabel()
+        'confidence'
     """
     truth = torch.as_tensor(target).detach().cpu()
     curves = {}
@@ -95,6 +107,12 @@ def std_vs_error(
 
     Bins hold equally many predictions, sorted by variance; below the diagonal the method is less
     sure than it could be, above it too sure. See `metrics.spread_curve` and `metrics.ence`.
+
+    Examples:
+        >>> mean, var = torch.zeros(50), torch.rand(50)
+        >>> ax = hs.plots.std_vs_error((mean, var), torch.linspace(-2, 2, 50), bins=5)
+        >>> len(ax.lines) > 0
+        True
     """
     truth = tensor("target", target)
     curves = {
@@ -131,6 +149,12 @@ def sparsification(
         normalize: Divides by the mean error, so that all curves begin at 1.
         points: How many points of a curve are drawn at most, evenly spaced.
         ax: Where to draw; by default a new figure.
+
+    Examples:
+        >>> error, std = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.1, 0.2, 0.3])
+        >>> ax = hs.plots.sparsification(error, std)
+        >>> len(ax.lines) > 0
+        True
     """
     methods, shared = by_name(uncertainty), not isinstance(error, Mapping)
     errors = dict.fromkeys(methods, error) if shared else by_name(error)
@@ -179,6 +203,12 @@ def consistency(
         times: When the steps were; by default they are counted.
         level: The probability inside the band.
         ax: Where to draw; by default a new figure.
+
+    Examples:
+        >>> squared = torch.tensor([[1.0, 2.0, 3.0], [2.0, 1.0, 4.0]])  # (runs, steps)
+        >>> ax = hs.plots.consistency(squared, dof=2)
+        >>> len(ax.lines) > 0
+        True
     """
     runs = {name: tensor("squared", value) for name, value in by_name(squared).items()}
     for value in runs.values():

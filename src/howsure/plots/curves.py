@@ -52,6 +52,13 @@ def bands(
         level: Probability inside the bands.
         output: Which output, where there are several.
         ax: Where to draw; by default a new figure.
+
+    Examples:
+        >>> x = torch.linspace(0, 1, 5)
+        >>> p = hs.Prediction(x[:, None], torch.ones(5, 1), torch.zeros(5, 1))
+        >>> ax = hs.plots.bands(x, p)
+        >>> len(ax.lines) > 0
+        True
     """
     if not 0 < level < 1:
         raise ValueError(f"`level` is {level}; give a probability between 0 and 1, such as 0.95.")
@@ -113,6 +120,11 @@ def noise_sweep(
 
     Below the diagonal the method is too sure. The true std is that of Monte Carlo, or of the
     errors. The upper axis names the noise levels.
+
+    Examples:
+        >>> ax = hs.plots.noise_sweep([0.1, 0.2], {"howsure": [0.2, 0.4]}, [0.2, 0.41])
+        >>> len(ax.lines) > 0
+        True
     """
     noise = array("noise_std", noise_std, "(levels,)")
     true = array("true_std", true_std, "(levels,)")
@@ -150,6 +162,11 @@ def nll_vs_samples(
         nll: The NLL with each; repeats give a band of one std around their mean.
         single_pass: Methods whose cost does not depend on T, drawn as horizontal lines.
         ax: Where to draw; by default a new figure.
+
+    Examples:
+        >>> ax = hs.plots.nll_vs_samples([2, 10, 50], {"dropout": [1.0, 0.7, 0.6]})
+        >>> len(ax.lines) > 0
+        True
     """
     counts = array("samples", samples, "(k,)")
     if counts.min() <= 0:
@@ -190,6 +207,13 @@ def rate_search(
     `fit` is what `Uncertain.fit` returns and `Uncertain.last_fit` keeps. A rate of 0 stands at the
     left end of the otherwise logarithmic axis. Rates whose NLL is not finite, as with a variance
     of 0, are left out, and the label of the axis counts them.
+
+    Examples:
+        >>> rates, nll = (0.05, 0.1, 0.2), (1.2, 1.0, 1.1)
+        >>> fit = hs.fit.Fit(rates, nll, (0.1, 0.1, 0.1), 0.1, 0.0, "gaussian", 50, 100)
+        >>> ax = hs.plots.rate_search(fit)
+        >>> len(ax.lines) > 0
+        True
     """
     if not hasattr(fit, "rates"):
         raise TypeError(

@@ -44,6 +44,11 @@ def heatmap(
             above half of the largest; otherwise both stand side by side.
         label: What the colors show.
         ax: Where to draw; by default a new figure.
+
+    Examples:
+        >>> ax = hs.plots.heatmap(torch.rand(8, 8), torch.rand(8, 8), overlay=True)
+        >>> len(ax.images) > 0
+        True
     """
     pixels, heat = picture("image", image), _per_pixel(var)
     _check_size(pixels, var=heat)
@@ -88,6 +93,12 @@ def flow_arrows(
         var: Variance of the flow.
         every: Distance of arrows in pixels; by default about 20 arrows along the longer side.
         ax: Where to draw; by default a new figure.
+
+    Examples:
+        >>> image, flow = torch.zeros(8, 8), torch.ones(2, 8, 8)
+        >>> ax = hs.plots.flow_arrows(image, flow, 0.01 * torch.ones(2, 8, 8), every=4)
+        >>> len(ax.images)
+        1
     """
     vectors = array("flow", flow, "(2, H, W)")
     spread, shape = variance("var", var), vectors.shape
@@ -138,6 +149,12 @@ def gallery(
             "wrong".
         label: What the number below each image is.
         axes: Two rows of Axes; by default a new figure with 6 columns, or fewer for few images.
+
+    Examples:
+        >>> images, entropy = torch.rand(6, 1, 8, 8), torch.arange(6.0)
+        >>> axes = hs.plots.gallery(images, entropy, label="entropy")
+        >>> axes.shape[0]
+        2
     """
     values = array("uncertainty", uncertainty, "(n,)")
     right = np.ones(len(values)) if correct is None else array("correct", correct, "(n,)")

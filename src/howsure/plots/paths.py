@@ -39,6 +39,12 @@ def trajectory(
         trusted: Where the prediction was trusted, such as what a `Gate` returns; other points get
             a cross.
         ax: Where to draw; by default a new figure.
+
+    Examples:
+        >>> path = torch.stack([torch.arange(5.0), torch.zeros(5)], 1)
+        >>> ax = hs.plots.trajectory(path, 0.01 * torch.ones(5, 2))
+        >>> len(ax.collections) > 0
+        True
     """
     points = array("path", path, "(n, 2)")
     count = len(points)

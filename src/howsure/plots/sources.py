@@ -37,6 +37,13 @@ def budget_bars(
         top: How many sources have a part of their own, the largest on average first; the rest
             is "other".
         ax: Where to draw; by default a new figure.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)).eval()
+        >>> p = hs.Uncertain(model, noise=0.01, method="gradients")(torch.ones(3, 2))
+        >>> ax = hs.plots.budget_bars(p.budget())
+        >>> len(ax.patches) > 0
+        True
     """
     if not isinstance(budget, Budget):
         raise TypeError(

@@ -28,7 +28,15 @@ _HATCHES = ("", "//", "..", "\\\\", "xx", "oo")
 
 @dataclass(frozen=True)
 class Mark:
-    """How one series is drawn; no two marks of a theme share a line, a marker or a hatch."""
+    """How one series is drawn; no two marks of a theme share a line, a marker or a hatch.
+
+    Examples:
+        >>> with hs.plots.style() as theme:
+        ...     mark = theme.marks[0]
+        ...
+        >>> mark.color, mark.marker
+        ('#0072B2', 'o')
+    """
 
     color: str
     line: object  # a name, or matplotlib's (offset, dashes)
@@ -48,6 +56,13 @@ class Theme:
         shades: From which to which part of the map "cividis" a scale goes, small values first.
             Small values stay close to the background and large values stand out; neither end
             vanishes in it.
+
+    Examples:
+        >>> with hs.plots.style(dark=True) as theme:
+        ...     colors = [mark.color for mark in theme.marks]
+        ...
+        >>> len(set(colors)) == len(colors)
+        True
     """
 
     background: str
@@ -116,7 +131,15 @@ def matplotlib() -> ModuleType:
 
 @contextmanager
 def style(*, dark: bool = False) -> Iterator[Theme]:
-    """The theme of all plots inside a `with` block; make the figure inside it as well."""
+    """The theme of all plots inside a `with` block; make the figure inside it as well.
+
+    Examples:
+        >>> with hs.plots.style(dark=True) as theme:
+        ...     ax = hs.plots.heatmap(torch.rand(8, 8), torch.rand(8, 8))
+        ...
+        >>> theme.background
+        '#15181c'
+    """
     theme = DARK if dark else LIGHT
     token = _chosen.set(theme)
     try:

@@ -1,6 +1,11 @@
 """A report as one HTML file that opens from disk; see docs/report.md.
 
->>> hs.report(sure, held_out, "report.html")       # build and write in one call
+Examples:
+    >>> model, x = nn.Linear(3, 1).eval(), torch.randn(60, 3)
+    >>> target = model(x).detach() + 0.1 * torch.randn(60, 1)
+    >>> sure = hs.Uncertain(model, noise=hs.noise.std(0.1))
+    >>> hs.report(sure, [(x, target)], "report.html", show_progress=False).name
+    'report.html'
 """
 
 import sys

@@ -47,6 +47,14 @@ def build(
         options: Noise levels, names, pictures and the like.
         audit: An `Audit` of the same model, or its `to_dict()`.
         show_progress: Show a bar.
+
+    Examples:
+        >>> model, x = torch.nn.Linear(3, 1).eval(), torch.randn(60, 3)
+        >>> sure = hs.Uncertain(model, noise=hs.noise.std(0.1))
+        >>> target = model(x).detach() + 0.1 * torch.randn(60, 1)
+        >>> report = hs.report.build(sure, [(x, target)], show_progress=False)
+        >>> report.task
+        'regression'
     """
     if not (isinstance(audit, Mapping) or audit is None or hasattr(audit, "to_dict")):
         raise TypeError(
@@ -92,6 +100,12 @@ def from_predictions(
         task: "regression", or "classification", "binary" or "multilabel": the means are then
             probabilities.
         options: As in `build`; `inputs` says whether the noise was added to the inputs.
+
+    Examples:
+        >>> p = hs.Prediction(torch.zeros(60, 1), torch.ones(60, 1), torch.zeros(60, 1))
+        >>> report = hs.report.from_predictions({1.0: p}, torch.randn(60, 1))
+        >>> hs.report.write("report.html", report).name
+        'report.html'
     """
     if not predictions:
         raise ValueError("There are no predictions; give at least one, as `{1.0: prediction}`.")

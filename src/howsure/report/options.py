@@ -62,6 +62,10 @@ class Options:
             the inputs themselves, if they are such.
         cases: How many cases the table holds; those with the largest errors.
         gallery: How many cases each row of the gallery holds.
+
+    Examples:
+        >>> hs.report.Options(title="Roads", names=("angle",)).title
+        'Roads'
     """
 
     title: str = "How sure is this network?"

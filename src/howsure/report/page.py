@@ -35,6 +35,12 @@ def write(path: str | Path, report: Report) -> Path:
     """Writes the report as one HTML file, whole or not at all, and returns its path.
 
     What `fit` found goes into a file beside it, `report.fit.pt`, as `Uncertain.save` writes it.
+
+    Examples:
+        >>> p = hs.Prediction(torch.zeros(60, 1), torch.ones(60, 1), torch.zeros(60, 1))
+        >>> report = hs.report.from_predictions({1.0: p}, torch.randn(60, 1))
+        >>> hs.report.write("report.html", report).exists()
+        True
     """
     if not isinstance(report, Report):
         raise TypeError(
@@ -57,7 +63,14 @@ def write(path: str | Path, report: Report) -> Path:
 
 
 def to_html(report: Report) -> str:
-    """The whole page; the same report gives the same text."""
+    """The whole page; the same report gives the same text.
+
+    Examples:
+        >>> p = hs.Prediction(torch.zeros(60, 1), torch.ones(60, 1), torch.zeros(60, 1))
+        >>> report = hs.report.from_predictions({1.0: p}, torch.randn(60, 1))
+        >>> hs.report.to_html(report)[:15]
+        '<!DOCTYPE html>'
+    """
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -148,7 +148,12 @@ def state_of(sure: Uncertain) -> dict[str, Any] | None:
 
 
 def decoded(value: object) -> Any:
-    """The settings of a report with their tensors, which stand in it as lists."""
+    """The settings of a report with their tensors, which stand in it as lists.
+
+    Examples:
+        >>> hs.report.decoded(hs.noise.encode({"var": torch.ones(2)}))
+        {'var': tensor([1., 1.])}
+    """
     if isinstance(value, dict):
         if set(value) == {"tensor", "dtype"}:
             return decode_tensor(value)

@@ -110,6 +110,12 @@ class Report:
         settings: What was asked for, as short plain data.
         code: Python that repeats it.
         state: What `Uncertain.save` would write, for the file beside the page.
+
+    Examples:
+        >>> p = hs.Prediction(torch.zeros(60, 1), torch.ones(60, 1), torch.zeros(60, 1))
+        >>> report = hs.report.from_predictions({1.0: p}, torch.randn(60, 1))
+        >>> report.title
+        'How sure is this network?'
     """
 
     title: str

@@ -45,6 +45,12 @@ class Measurement:
         mean: A number for each axis.
         covariance: Between the axes, in their units.
         axes: Their names, such as `("x", "y", "yaw")`.
+
+    Examples:
+        >>> cov = [[0.01, 0], [0, 0.04]]
+        >>> seen = hs.robotics.Measurement([1.0, 2.0], cov, ("x", "y"))
+        >>> seen["y"], seen.ordered(("y", "x")).mean.tolist()
+        (2.0, [2.0, 1.0])
     """
 
     mean: Array  # (d,)
@@ -160,6 +166,12 @@ def measurement(
         axes: The axis of each output, in the order of the outputs; `None` for one to leave out.
         row: Which input, where the prediction has several.
         floor: The least variance of an axis, in its squared unit.
+
+    Examples:
+        >>> var = torch.tensor([[0.01, 0.04]])
+        >>> p = hs.Prediction(torch.tensor([[1.0, 2.0]]), var, torch.zeros(1, 2))
+        >>> hs.robotics.measurement(p, ("x", "y"))
+        Measurement(x 1 ± 0.1, y 2 ± 0.2)
     """
     if not floor > 0:
         raise ValueError(f"`floor` is {floor}; give a positive variance.")
@@ -224,6 +236,12 @@ def ros_covariance(measurement: Measurement, *, unknown_var: float = UNKNOWN_VAR
     Args:
         measurement: Of a pose or of velocities.
         unknown_var: The variance of axes that were not measured.
+
+    Examples:
+        >>> seen = hs.robotics.Measurement([1.0], [[0.25]], ("x",))
+        >>> numbers = hs.robotics.ros_covariance(seen)
+        >>> len(numbers), numbers[0], numbers[7]  # y was not measured
+        (36, 0.25, 1000000.0)
     """
     axes = ROS_TWIST if set(measurement.axes) <= set(ROS_TWIST) else ROS_POSE
     ordered = measurement.only(axes, "A pose").ordered(axes, unknown_var=unknown_var)
@@ -247,6 +265,13 @@ def gtsam_covariance(
         rotation: From the body's frame to the parent's, where no angle was measured; otherwise it
             follows from the angles, of which those not measured are 0.
         unknown_var: The variance of axes that were not measured.
+
+    Examples:
+        >>> cov = [[0.25, 0], [0, 0.04]]
+        >>> seen = hs.robotics.Measurement([1.0, 0.0], cov, ("x", "yaw"))
+        >>> covariance = hs.robotics.gtsam_covariance(seen)
+        >>> float(covariance[2, 2]), float(covariance[3, 3])  # yaw, then x
+        (0.04, 0.25)
     """
     pose = measurement.only(GTSAM_POSE3, "A pose").ordered(GTSAM_POSE3, unknown_var=unknown_var)
     measured = set(ANGLES) & set(measurement.axes)
@@ -267,7 +292,14 @@ def gtsam_covariance(
 def gtsam_pose2_covariance(
     measurement: Measurement, *, unknown_var: float = UNKNOWN_VAR
 ) -> Array:  # (3, 3)
-    """The covariance of a `gtsam.Pose2`: x and y along the body's axes, then the angle."""
+    """The covariance of a `gtsam.Pose2`: x and y along the body's axes, then the angle.
+
+    Examples:
+        >>> cov = [[0.25, 0], [0, 0.04]]
+        >>> seen = hs.robotics.Measurement([1.0, 0.0], cov, ("x", "yaw"))
+        >>> hs.robotics.gtsam_pose2_covariance(seen).diagonal().tolist()  # x, y, yaw
+        [0.25, 1000000.0, 0.04]
+    """
     pose = measurement.only(GTSAM_POSE2, "A planar pose")
     if "yaw" not in pose.axes:
         raise ValueError("Without a measured yaw, the body's axes are not known; measure it.")
@@ -277,7 +309,15 @@ def gtsam_pose2_covariance(
 
 
 def gtsam_noise(measurement: Measurement, **options: Any) -> Any:
-    """The noise model of a factor on a `gtsam.Pose3`; options as in `gtsam_covariance`."""
+    """The noise model of a factor on a `gtsam.Pose3`; options as in `gtsam_covariance`.
+
+    Examples:
+        >>> import gtsam  # of `pip install "howsure[robotics]"`
+        >>> cov = [[0.25, 0], [0, 0.04]]
+        >>> seen = hs.robotics.Measurement([1.0, 0.0], cov, ("x", "yaw"))
+        >>> hs.robotics.gtsam_noise(seen).dim()
+        6
+    """
     try:
         gtsam = import_module("gtsam")
     except ModuleNotFoundError as missing:

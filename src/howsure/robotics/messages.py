@@ -62,6 +62,14 @@ def fill_pose(
         measurement: Some of x, y, z, roll, pitch, yaw, in meters and radians.
         header: That of the image or reading, for its time and frame.
         unknown_var: The variance of axes that were not measured.
+
+    Examples:
+        >>> from rosbags.typesys import Stores, get_typestore
+        >>> store = get_typestore(Stores.ROS2_HUMBLE)
+        >>> pose = hs.robotics.blank(store, "geometry_msgs/msg/PoseWithCovariance")
+        >>> seen = hs.robotics.Measurement([1.0], [[0.25]], ("x",))
+        >>> hs.robotics.fill_pose(pose, seen).pose.position.x
+        1.0
     """
     return _fill_with_covariance(message, "pose", measurement, header, unknown_var)
 
@@ -80,6 +88,14 @@ def fill_twist(
         measurement: Some of vx, vy, vz, wx, wy, wz, in m/s and rad/s.
         header: That of the image or reading, for its time and frame.
         unknown_var: The variance of axes that were not measured.
+
+    Examples:
+        >>> from rosbags.typesys import Stores, get_typestore
+        >>> store = get_typestore(Stores.ROS2_HUMBLE)
+        >>> twist = hs.robotics.blank(store, "geometry_msgs/msg/TwistWithCovariance")
+        >>> seen = hs.robotics.Measurement([1.0], [[0.25]], ("vx",))
+        >>> hs.robotics.fill_twist(twist, seen).twist.linear.x
+        1.0
     """
     return _fill_with_covariance(message, "twist", measurement, header, unknown_var)
 
@@ -107,6 +123,16 @@ def fill_odometry(
 
     The message has no place for covariances between pose and twist. What was not measured is
     unknown. Set `child_frame_id` yourself.
+
+    Examples:
+        >>> from rosbags.typesys import Stores, get_typestore
+        >>> store = get_typestore(Stores.ROS2_HUMBLE)
+        >>> odometry = hs.robotics.blank(store, "nav_msgs/msg/Odometry")
+        >>> cov = [[0.25, 0], [0, 0.04]]
+        >>> seen = hs.robotics.Measurement([1.0, 2.0], cov, ("x", "vx"))
+        >>> filled = hs.robotics.fill_odometry(odometry, seen)
+        >>> filled.pose.pose.position.x, filled.twist.twist.linear.x
+        (1.0, 2.0)
     """
     measurement.only(ROS_POSE + ROS_TWIST, "An odometry")
     for kind, (_, axes) in _WITH_COVARIANCE.items():
@@ -132,6 +158,14 @@ def fill_imu(
         measurement: Some of roll, pitch, yaw, wx, wy, wz, ax, ay, az, in rad, rad/s, m/s**2.
         header: That of the reading, for its time and frame.
         unknown_var: The variance of axes that were not measured in a part of which others were.
+
+    Examples:
+        >>> from rosbags.typesys import Stores, get_typestore
+        >>> store = get_typestore(Stores.ROS2_HUMBLE)
+        >>> imu = hs.robotics.blank(store, "sensor_msgs/msg/Imu")
+        >>> seen = hs.robotics.Measurement([0.5], [[0.25]], ("yaw",))
+        >>> float(hs.robotics.fill_imu(imu, seen).orientation_covariance[8])
+        0.25
     """
     measurement.only(IMU, "An inertial reading")
     for name in ("orientation", "angular_velocity", "linear_acceleration"):
@@ -165,6 +199,17 @@ def fill_detection(
         hypothesis: Makes an empty `ObjectHypothesisWithPose`: rclpy's class itself, or
             `partial(blank, store, "vision_msgs/msg/ObjectHypothesisWithPose")`.
         header: That of the image, for its time and frame.
+
+    Examples:
+        >>> from types import SimpleNamespace as Message  # rclpy's classes in use
+        >>> center = Message(position=Message(x=0.0, y=0.0))
+        >>> box = Message(center=center, size_x=0.0, size_y=0.0)
+        >>> detection = Message(bbox=box, results=[])
+        >>> axes, mean = ("x", "y", "width", "height"), [60.0, 40.0, 20.0, 10.0]
+        >>> seen = hs.robotics.Measurement(mean, torch.eye(4).numpy(), axes)
+        >>> filled = hs.robotics.fill_detection(detection, seen, {}, hypothesis=Message)
+        >>> filled.bbox.center.position.x, filled.bbox.size_x
+        (60.0, 20.0)
     """
     x, y, width, height = (float(v) for v in measurement.only(BOX, "A box").ordered(BOX).mean)
     box = _part(message, "bbox")
@@ -183,7 +228,14 @@ def fill_detection(
 def fill_detections(
     message: Message, detections: Iterable[object], *, header: object = None
 ) -> Message:
-    """The given `vision_msgs/Detection2DArray` with these detections."""
+    """The given `vision_msgs/Detection2DArray` with these detections.
+
+    Examples:
+        >>> from types import SimpleNamespace as Message  # rclpy's class in use
+        >>> array = Message(detections=[])
+        >>> hs.robotics.fill_detections(array, ["first", "second"]).detections
+        ['first', 'second']
+    """
     message.detections = list(detections)  # type: ignore[attr-defined]
     return _fill_header(message, header)
 
@@ -221,6 +273,13 @@ def blank(store: Any, name: str) -> Any:
     Args:
         store: What `rosbags.typesys.get_typestore` returned.
         name: The type, such as `"geometry_msgs/msg/PoseWithCovarianceStamped"`.
+
+    Examples:
+        >>> from rosbags.typesys import Stores, get_typestore
+        >>> store = get_typestore(Stores.ROS2_HUMBLE)
+        >>> imu = hs.robotics.blank(store, "sensor_msgs/msg/Imu")
+        >>> imu.angular_velocity.x
+        0.0
     """
     if name not in store.fielddefs:
         raise ValueError(

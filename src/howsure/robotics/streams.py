@@ -42,6 +42,13 @@ class AdaptiveConformal:
         alpha: The share of misses aimed at, for each output.
         missed: How many targets were missed, for each output.
         steps: How many targets came.
+
+    Examples:
+        >>> online = hs.robotics.AdaptiveConformal(level=0.9)
+        >>> p = hs.Prediction(torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1, 1))
+        >>> low, high = online.interval(p)
+        >>> online.update(p, torch.tensor([[0.5]]))
+        AdaptiveConformal(level 0.9, 1 steps, 100 % covered)
     """
 
     level: float = 0.9

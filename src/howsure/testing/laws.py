@@ -259,12 +259,23 @@ LAWS: tuple[Law, ...] = (
 
 
 def applies(rule: Rule) -> bool:
-    """Whether a rule computes moments: refusals and queries have laws of their own."""
+    """Whether a rule computes moments: refusals and queries have laws of their own.
+
+    Examples:
+        >>> from howsure.moments.rule import find
+        >>> hs.testing.applies(find(torch.relu)), hs.testing.applies(find(torch.sort))
+        (True, False)
+    """
     return rule.fidelity is not REFUSED and rule.kind is not Kind.VALUE_ONLY
 
 
 def check_rule(rule: Rule) -> None:
-    """Runs every law on every sample of a rule; the error names the first that fails."""
+    """Runs every law on every sample of a rule; the error names the first that fails.
+
+    Examples:
+        >>> from howsure.moments.rule import find
+        >>> hs.testing.check_rule(find(torch.relu))  # an error names the law that fails
+    """
     for law in LAWS:
         for number, sample in enumerate(rule.draw_samples()):
             try:
