@@ -1,7 +1,9 @@
 """The wrapper: fitting, saving, errors, threads."""
 
+import gc
 import threading
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -276,3 +278,32 @@ def test_eight_threads_give_the_serial_result(trained):
     for thread in threads:
         thread.join()
     assert all(torch.equal(result, serial) for result in results)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("gradients", {}),
+        ("gradients", {"tolerance": 0.2}),
+        ("gradients", {"rate": 0.1}),
+        ("gradients", {"task": "classification"}),
+        ("linear", {}),
+        ("noise_sampling", {}),
+        ("sampled_adf", {"rate": 0.1}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value) or "plain",
+)
+def test_a_call_keeps_its_input_no_longer_than_its_prediction(method, options):
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2)).eval()
+    sure = hs.Uncertain(model, 0.01, method, **options)
+    x = torch.randn(3, 6)
+    gc.collect()
+    gc.disable()  # What only the garbage collector can free may be large, and wait for long.
+    try:
+        p = sure(x)
+        assert p.std.shape == (3, 2)
+        kept = weakref.ref(x)
+        del x, p
+        assert kept() is None
+    finally:
+        gc.enable()

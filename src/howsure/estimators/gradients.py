@@ -549,12 +549,7 @@ class _Passes:
                 sums = sums.by_row(lambda s: s[rows])
             total = sums if total is None else total + sums
         assert total is not None
-        return total if rows is None else total.by_row(self._scatter(rows))
-
-    def _scatter(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
-        """Puts rows in their places among all, the others 0."""
-        count = self.function.rows
-        return lambda s: s.new_zeros(count, *s.shape[1:]).index_copy(0, rows, s)
+        return total if rows is None else total.by_row(_scatter(rows, function.rows))
 
     def _pass(
         self, blocks: range, number: int, rows: Rows, count: int, counted: Tensor | None
@@ -594,13 +589,14 @@ class _Passes:
         function = self.function
         varying = at.gradients[: len(at.gradients) - function.watched]
 
+        # Without `self`, which keeps these functions: a cycle would live until it is collected.
         def place(sums: Tensor) -> Tensor:
             if isinstance(rows, Tensor):
-                return self._scatter(rows)(sums)
+                return _scatter(rows, function.rows)(sums)
             if rows != ALL:
                 places = torch.arange(function.rows, device=sums.device)[rows]
-                return self._scatter(places)(sums)
-            return sums if counted is None else self._scatter(counted)(sums[counted])
+                return _scatter(places, function.rows)(sums)
+            return sums if counted is None else _scatter(counted, function.rows)(sums[counted])
 
         def products() -> Products:
             data, model, inputs = function.design.data, function.design.model, function.inputs
@@ -616,6 +612,11 @@ class _Passes:
             self.products.append(lambda: computed)
         else:
             self.products.append(products)
+
+
+def _scatter(rows: Tensor, count: int) -> Callable[[Tensor], Tensor]:
+    """Puts rows in their places among all, the others 0."""
+    return lambda s: s.new_zeros(count, *s.shape[1:]).index_copy(0, rows, s)
 
 
 def _pieces(function: Function, rows: Tensor | None, size: int) -> Iterator[tuple[Rows, int]]:
