@@ -207,10 +207,8 @@ class _Copier:
                 }
             elif type(value) in _SHARED:
                 attributes[name] = value
-            elif name.endswith("_hooks"):  # What they write is their owner's business.
-                attributes[name] = copy.copy(value)
-            elif type(value) in _TABLES and not value:
-                attributes[name] = type(value)()
+            elif type(value) in _TABLES and (not value or name.endswith("_hooks")):
+                attributes[name] = value.copy()  # What hooks write is their owner's business.
             else:
                 attributes[name] = self.copy(value)
         for name, method in _methods_with_state(type(module)):
@@ -219,15 +217,16 @@ class _Copier:
 
     def _layer(self, layer: nn.Module, twin: nn.Module) -> nn.Module:
         """The copy of a layer of torch's own: what others may write are its tables."""
+        # Not by `setattr`, with which a module looks what it is given.
+        attributes = twin.__dict__
         for name, value in layer.__dict__.items():
-            twin.__dict__[name] = value.copy() if type(value) in _TABLES else value
-        weights: dict[str, Any] = {k: self._weight(w) for k, w in layer._parameters.items()}
-        twin._parameters = weights
-        twin._modules = {
+            attributes[name] = value.copy() if type(value) in _TABLES else value
+        attributes["_parameters"] = {k: self._weight(w) for k, w in layer._parameters.items()}
+        attributes["_buffers"] = {key: self.copy(buffer) for key, buffer in layer._buffers.items()}
+        attributes["_modules"] = {
             key: None if child is None else self.module(child)
             for key, child in layer._modules.items()
         }
-        twin._buffers = {key: self.copy(buffer) for key, buffer in layer._buffers.items()}
         return twin
 
     def _weight(self, weight: Tensor | None) -> Tensor | None:

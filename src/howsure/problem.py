@@ -419,7 +419,7 @@ class Problem:
                 )
             return torch.cat(parts)
         x, writes_nothing = self._assemble(points, noisy, rows), self.probe.writes_nothing
-        with self._fast_gradients():
+        with self._fast_gradients(points):
             if any(m is not None for m in multipliers):
                 groups = [None if m is None else self._join(m) for m in multipliers]
                 with Multiply(self.setup.model, self.sources.sites, groups) as mode:
@@ -435,10 +435,10 @@ class Problem:
             return flat
         return flat.gather(2, self.columns[rows].expand(points, -1, -1))
 
-    def _fast_gradients(self) -> Any:
+    def _fast_gradients(self, points: int) -> Any:
         if not self._images or not torch.is_grad_enabled():
             return _NOTHING
-        return fast_image_gradients(self._images)
+        return fast_image_gradients(self._images, points)
 
     def input_rows(self, number: int, rows: Rows) -> Tensor:
         """Some rows of a floating-point input, in front; the whole input, if a call is one."""

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import howsure as hs
 from howsure import problem
+from howsure.estimators import image_gradients
 from howsure.estimators.image_gradients import fast_image_gradients
 from old_torch import TORCH
 
@@ -27,6 +28,12 @@ needs_hooks = pytest.mark.skipif(not CAN_SERVE, reason="this torch hides its hoo
 
 def served(out):
     return out.grad_fn.name() == "_WithInputGradientBackward"
+
+
+@pytest.fixture(autouse=True)
+def small_images_as_well(monkeypatch):
+    """Images of these tests are smaller than those that gain from it."""
+    monkeypatch.setattr(image_gradients, "_FEWEST_NUMBERS", 0)
 
 
 def gradients(call, image, *parameters):
@@ -149,9 +156,12 @@ def test_kernels_made_from_the_image():
 
 
 @needs_hooks
-def test_no_mode_for_what_is_traced_or_has_other_inputs():
+def test_no_mode_for_what_is_traced_small_or_has_other_inputs(monkeypatch):
     assert isinstance(fast_image_gradients([torch.rand(2, 8), torch.rand(2, 9, 8, 8)]), nullcontext)
     assert not isinstance(fast_image_gradients([torch.rand(2, 8), IMAGE]), nullcontext)
+    monkeypatch.setattr(image_gradients, "_FEWEST_NUMBERS", 9 * IMAGE.numel())
+    assert isinstance(fast_image_gradients([IMAGE], 8), nullcontext)
+    assert not isinstance(fast_image_gradients([IMAGE], 9), nullcontext)
     seen = []
 
     def traced(x):
@@ -220,7 +230,7 @@ def test_predictions_are_the_same(name, kind, monkeypatch):
     model, x, options = NETS[name](), torch.rand(2, 3, 16, 16), OPTIONS[kind]
     x = x.double() if name == "double" else x
     found = hs.Uncertain(model, 0.01, "gradients", **options)(x)
-    monkeypatch.setattr(problem, "fast_image_gradients", lambda inputs: nullcontext())
+    monkeypatch.setattr(problem, "fast_image_gradients", lambda *_: nullcontext())
     expected = hs.Uncertain(model, 0.01, "gradients", **options)(x)
     assert found.notes == expected.notes and found.method == "gradients"
     for one, two in ((found.mean, expected.mean), (found.total_var, expected.total_var)):

@@ -23,16 +23,21 @@ _FEW_CHANNELS = 4
 # The product has a row for each number of a kernel's window, the gradient one for each output
 # channel. Far beyond this ratio (measured: 22) to write the product takes longer than it saves.
 _MOST_ROWS_PER_CHANNEL = 8
+# Numbers of images in a pass below which to look for convolutions takes longer than they save
+# (measured: 14,000 to 28,000).
+_FEWEST_NUMBERS = 2**14
 # Narrower ones would be added up with their own rounding; oneDNN adds them up in float32.
 _DTYPES = (torch.float32, torch.float64)
 
 
-def fast_image_gradients(images: Iterable[Tensor]) -> AbstractContextManager[Any]:
-    """A mode for forward passes; one without effect where no image gains from it."""
-    gains = any(x.shape[1] <= _FEW_CHANNELS for x in images)
-    if not gains or is_tracing() or hooks_of_saved_tensors is None:
+def fast_image_gradients(images: Iterable[Tensor], copies: int = 1) -> AbstractContextManager[Any]:
+    """A mode for forward passes at so many copies; without effect where no image gains from it."""
+    if is_tracing() or hooks_of_saved_tensors is None:
         return nullcontext()
-    return _ImageGradients()
+    gains = any(
+        x.shape[1] <= _FEW_CHANNELS and x.numel() * copies >= _FEWEST_NUMBERS for x in images
+    )
+    return _ImageGradients() if gains else nullcontext()
 
 
 class _Geometry(NamedTuple):

@@ -60,16 +60,16 @@ def predict(setup: Setup, x: Any) -> Prediction:
         if is_tracing() or isinstance(error, torch.OutOfMemoryError):
             raise
         return _sample(setup, x, backward_failed(error))
-    notes = (
-        *notes_on(look.probe, setup),
-        *_note_curved(look.missed),
-        *_note_flat(problem, variance),
-        *note_without_uncertainty(setup, look.probe, problem.sources),
-    )
-    # What is not finite has no std.
-    variance = torch.where(plain.isfinite(), variance, torch.nan)
+    notes = (*notes_on(look.probe, setup), *_note_curved(look.missed))
+    if not _all_vary(plain, variance):
+        notes += _note_flat(problem, variance)
+        # What is not finite has no std.
+        variance = torch.where(plain.isfinite(), variance, torch.nan)
+    notes += note_without_uncertainty(setup, look.probe, problem.sources)
     constant = setup.residual_var_at(variance) + problem.learned_variance()
-    data, nothing = variance + constant, torch.zeros_like(variance)
+    has_constant = isinstance(constant, Tensor) or constant != 0
+    data = variance + constant if has_constant else variance
+    nothing = torch.zeros_like(variance)
     if setup.task == "regression":
         return Prediction(
             problem.unflatten(plain),
@@ -213,6 +213,12 @@ def _missed_share(problem: Problem) -> float:
     is_visible = (missed > rounding) & (variance > 0)
     share = torch.where(is_visible, missed / torch.where(variance > 0, variance, 1.0), 0.0)
     return float(share.nan_to_num(0.0).sqrt().max())
+
+
+def _all_vary(plain: Tensor, variance: Tensor) -> bool:
+    """Whether no output is flat at its input, and all are finite: one number tells."""
+    is_known = has_values(variance) and variance.numel() > 0
+    return is_known and float((variance + 0 * plain).min()) > 0
 
 
 def _note_flat(problem: Problem, variance: Tensor) -> tuple[str, ...]:
