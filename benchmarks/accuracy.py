@@ -17,11 +17,9 @@ from typing import Any
 
 import accuracy_bounds
 import torch
-from accuracy_measures import Truth, average, measures
-from operations import cost
-from page import into_page
+from accuracy_measures import Truth, average, cost, measures
+from bench import into_page, record
 from real_networks import CASES, Case, images_of, linear_part, model_of, noise_var, truth
-from record import record
 from torch import Tensor, nn
 
 from howsure.methods import METHODS

@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench import fastest, record
 from models.resnet import ResNet18
-from record import record
 from speed.networks import NETWORKS, Network
-from speed.timing import fastest
 from torch import Tensor, nn
 
 import howsure as hs

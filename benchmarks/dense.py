@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from page import into_page
-from record import record
+from bench import into_page, record
 from shift import Scores, oracle, scored, table
 
 import howsure as hs

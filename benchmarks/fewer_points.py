@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench import record
 from honesty import SAMPLES, Truth
 from models.small_kinds import KINDS
-from record import record
 from torch import Tensor, nn
 
 import howsure as hs

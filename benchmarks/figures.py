@@ -22,9 +22,9 @@ import rule_accuracy
 import shift
 import shift_classes
 import uci
-from page import into_page
-from real_networks_pip import everyday_table
-from speed import must_hold, store
+from bench import into_page, load_cases
+from real_networks_pip.page import everyday_table
+from speed import must_hold
 from speed.page import time_to_accuracy
 
 import scoring
@@ -104,7 +104,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("method.md", "uci"): _uci,
     ("method.md", "cifar"): _cifar,
     ("method.md", "dense"): _dense,
-    ("methods.md", "methods"): lambda: time_to_accuracy(store.load(RESULTS, "time_to_accuracy")),
+    ("methods.md", "methods"): lambda: time_to_accuracy(load_cases(RESULTS, "time_to_accuracy")),
     ("model.md", "roads"): _roads,
     ("model.md", "uci"): _uci,
     ("model.md", "cifar"): _cifar,
@@ -115,7 +115,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
         result("dense")["novelty"], result("dense")["scores"]
     ),
     ("model.md", "dense-classes"): lambda: dense_classes.table(result("dense_classes")["scores"]),
-    ("right_for_my_model.md", "everyday-networks"): lambda: everyday_table.table(
+    ("right_for_my_model.md", "everyday-networks"): lambda: everyday_table(
         result("everyday_networks")
     ),
     ("scoring.md", "scoring"): lambda: scoring.table(result("scoring")),

@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench import record
 from models import small_kinds
 from models.small_kinds import KINDS, Kind
-from record import record
 from torch import Tensor, nn
 
 import howsure as hs

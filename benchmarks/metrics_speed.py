@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import torch
-from record import record
+from bench import record
 
 import howsure.metrics as M
 from howsure_lab.experiments.runs import write_json

@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench import into_page, record
 from models.cifar_resnet import CifarResNet, load
-from page import into_page
-from record import record
 from shift_classes import (
     BATCH,
     TESTED,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from cache import cached
+from bench import cached
 from models import cifar_resnet, trained
 from torch import Tensor, nn
 

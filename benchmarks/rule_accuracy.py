@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from record import record
+from bench import record
 from torch import nn
 from torch.nn import functional as F
 

@@ -27,7 +27,8 @@ ROOT = HERE.parent
 sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(ROOT / "src"))
 
-from speed import cases, must_hold, page, store  # noqa: E402
+from bench import Results  # noqa: E402
+from speed import cases, must_hold, page  # noqa: E402
 
 _LONGEST_CASE = 1800  # seconds
 
@@ -66,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _done(case: cases.Case, folder: Path, asked: argparse.Namespace, count: str) -> bool:
     """Whether a case is in its file, after it was run if need be."""
-    results = store.Results(folder, case.kind, "python benchmarks/run.py")
+    results = Results(folder, case.kind, must_hold.COMMAND)
     if results.has(case.name, quick=asked.quick) and not asked.again:
         print(f"{count} {case}: there already", flush=True)
         return True

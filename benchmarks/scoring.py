@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from page import into_page
-from record import record
+from bench import into_page, record
 from torch import nn
 
 import howsure as hs

@@ -24,8 +24,7 @@ from typing import Any
 import shift_classes
 import torch
 import uci
-from page import into_page
-from record import record
+from bench import into_page, record
 from torch import Tensor, nn
 from torch.nn import functional as F
 

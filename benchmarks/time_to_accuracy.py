@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cache import cached
+from bench import Results, cached, medians
 from real_networks import CASES, GRAY, images_of, model_of, truth
-from speed import page, store
-from speed.networks import NETWORKS
-from speed.passes import plain
-from speed.timing import medians
+from speed import page
+from speed.networks import NETWORKS, plain
 from torch import Tensor, nn
 
 import howsure as hs
@@ -195,7 +193,7 @@ def main() -> None:
     torch.set_num_threads(1)
     folder = HERE.parent / "out" / "bench" if given.quick else HERE / "results"
     for name in (each for each in SUBJECTS if given.only in each):
-        results = store.Results(folder, "time_to_accuracy", "python benchmarks/time_to_accuracy.py")
+        results = Results(folder, "time_to_accuracy", "python benchmarks/time_to_accuracy.py")
         results.add(name, measure(given.data, name, quick=given.quick), quick=given.quick)
         print(page.time_to_accuracy({name: results.cases[name]["result"]}), flush=True)
     docs = folder if given.quick else HERE.parent / "docs"

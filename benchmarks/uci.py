@@ -17,7 +17,7 @@ from statistics import mean, median
 from typing import Any
 
 import torch
-from record import record
+from bench import record
 from torch import Tensor, nn
 from uci_networks import Recipe, dropout_samples, networks
 from uci_splits import Table, all_tables

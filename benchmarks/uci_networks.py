@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 import torch
-from cache import cached
+from bench import cached
 from torch import Tensor, nn
 from torch.nn import functional as F
 

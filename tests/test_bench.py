@@ -21,14 +21,14 @@ def importable(monkeypatch):
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
 def test_exponent_of_a_power_law(power):
-    from speed.timing import exponent
+    from bench import exponent
 
     sizes = [1, 2, 5, 40]
     assert exponent(sizes, [3 * size**power for size in sizes]) == pytest.approx(power)
 
 
 def test_calls_take_turns_and_the_fastest_counts(monkeypatch):
-    from speed import timing
+    import bench as timing
 
     clock, taken, order = [0.0], {"a": iter([9.0, 2, 3, 1.5]), "b": iter([9.0, 7, 5, 6])}, []
 
@@ -43,7 +43,7 @@ def test_calls_take_turns_and_the_fastest_counts(monkeypatch):
 
 
 def test_a_short_budget_still_has_two_rounds():
-    from speed.timing import fastest
+    from bench import fastest
 
     counts = []
     fastest({"a": lambda: counts.append(torch.rand(64, 64).inverse())}, budget=0, rounds=9)
@@ -51,7 +51,7 @@ def test_a_short_budget_still_has_two_rounds():
 
 
 def test_peak_memory_is_what_lives_at_one_time():
-    from speed.memory import peak_bytes
+    from bench import peak_bytes
 
     x = torch.rand(250, 1000)
 
@@ -113,8 +113,7 @@ def test_textbook_samples_as_the_library_does():
 
 @pytest.mark.parametrize("name", ["DroNet", "FlowNetS", "MLP", "LSTM"])
 def test_networks_have_the_layers_that_are_named(name):
-    from speed.networks import NETWORKS
-    from speed.passes import KINDS
+    from speed.networks import KINDS, NETWORKS
 
     network = NETWORKS[name]
     model, x = network.made(), network.input(1)
@@ -124,21 +123,21 @@ def test_networks_have_the_layers_that_are_named(name):
 
 
 def test_results_are_kept_case_by_case(tmp_path):
-    from speed.store import Results, load
+    from bench import Results, load_cases
 
     Results(tmp_path, "speed", "cmd").add("a", {"x": 1.23456789}, quick=True)
     again = Results(tmp_path, "speed", "cmd")
     again.add("b", {"x": 2}, quick=False)
-    assert load(tmp_path, "speed") == {"a": {"x": 1.235}, "b": {"x": 2}}
+    assert load_cases(tmp_path, "speed") == {"a": {"x": 1.235}, "b": {"x": 2}}
     assert again.has("a", quick=True) and not again.has("a", quick=False)
     assert again.has("b", quick=True) and again.has("b", quick=False)
-    assert load(tmp_path, "growth") == {}
+    assert load_cases(tmp_path, "growth") == {}
     again.add("c", {"left_out": "not installed"}, quick=False)
     assert not again.has("c", quick=True)
 
 
 def test_results_of_another_machine_are_dropped(tmp_path):
-    from speed.store import Results
+    from bench import Results
 
     Results(tmp_path, "speed", "cmd").add("a", {}, quick=False)
     found = json.loads((tmp_path / "speed.json").read_text())
@@ -148,7 +147,7 @@ def test_results_of_another_machine_are_dropped(tmp_path):
 
 
 def some_results(folder):
-    from speed.store import Results
+    from bench import Results
 
     def add(kind, name, result):
         Results(folder, kind, "cmd").add(name, result, quick=False)

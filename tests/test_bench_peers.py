@@ -31,7 +31,7 @@ def some_inputs(count=6):
 
 
 def test_monte_carlo_as_one_batch_has_the_std_of_a_linear_network():
-    from speed.peer_calls import monte_carlo
+    from speed.peers import monte_carlo
 
     torch.manual_seed(0)
     net, x = nn.Linear(6, 1).requires_grad_(False), some_inputs(3)
@@ -41,7 +41,7 @@ def test_monte_carlo_as_one_batch_has_the_std_of_a_linear_network():
 
 
 def test_scores_of_a_std_that_is_off():
-    from speed.peer_scores import DRAWS, against, average
+    from speed.peers import DRAWS, against, average
 
     truth = torch.tensor([[1.0], [2.0], [3.0], [5.0]])
     same, double = against(truth, truth), against(2 * truth, truth)
@@ -55,8 +55,7 @@ def test_scores_of_a_std_that_is_off():
 
 
 def test_every_seed_draws_anew_and_alike():
-    from speed.peer_calls import monte_carlo
-    from speed.peer_scores import Ours, row_by_row
+    from speed.peers import Ours, monte_carlo, row_by_row
 
     net, x = small_network(), some_inputs(3)
     sure = hs.Uncertain(net, 0.01, "noise_sampling", samples=20)
@@ -73,12 +72,12 @@ def without_peers():
 
 @pytest.mark.skipif(not without_peers(), reason="the peers are installed")
 def test_a_peer_that_is_missing_is_left_out_with_the_reason(monkeypatch, tmp_path):
-    import cache
-    from speed import against_peer
+    import bench
+    from speed import peers
 
-    monkeypatch.setattr(cache.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(against_peer, "subject", lambda _, count: (small_network(), some_inputs()))
-    found = against_peer.measure("sensor noise: MLP", quick=True)
+    monkeypatch.setattr(bench.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(peers, "subject", lambda _, count: (small_network(), some_inputs()))
+    found = peers.measure_peers("sensor noise: MLP", quick=True)
     assert found["left_out"]["distprop"] == "No module named 'distprop'"
     assert found["ways"]["howsure, gradients, 8 points"]["error"] < 0.05
     assert found["ways"]["Monte Carlo, 1000 as one batch"]["factor"] == pytest.approx(1, abs=0.05)
@@ -88,14 +87,14 @@ def test_a_peer_that_is_missing_is_left_out_with_the_reason(monkeypatch, tmp_pat
 
 @pytest.mark.skipif(not without_peers(), reason="the peers are installed")
 def test_dropout_is_held_against_plain_passes_in_train_mode(monkeypatch, tmp_path):
-    import cache
-    from speed import against_peer, peer_subjects
+    import bench
+    from speed import peers
 
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 1)).eval().requires_grad_(False)
-    monkeypatch.setattr(cache.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(peer_subjects, "subject", lambda _, count: (net, some_inputs()))
-    found = against_peer.measure("dropout: MLP", quick=True)
+    monkeypatch.setattr(bench.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(peers, "subject", lambda _, count: (net, some_inputs()))
+    found = peers.measure_peers("dropout: MLP", quick=True)
     # Both of the network's own masks: rate 0.05 behind its ReLU.
     assert found["ways"]["howsure, gradients, 8 points"]["error"] < 0.05
     assert found["ways"]["howsure, 20 masks"]["error"] < 0.4
@@ -106,14 +105,14 @@ def test_dropout_is_held_against_plain_passes_in_train_mode(monkeypatch, tmp_pat
 
 
 def test_a_network_that_torch_adf_has_no_layers_for_is_refused():
-    from speed.peer_calls import CannotRun, torch_adf
+    from speed.peers import CannotRun, torch_adf
 
     with pytest.raises(CannotRun, match="sequences of its own layers only"):
         torch_adf(nn.LSTM(3, 4), 0.1, full=False)
 
 
 def some_peers(folder):
-    from speed.store import Results
+    from bench import Results
 
     def add(name, ways, left_out):
         case = {"ways": ways, "left_out": left_out, "versions": {"distprop": "0.1.0"}}
@@ -149,12 +148,12 @@ def test_page_has_cost_and_accuracy_and_who_cannot_run(tmp_path):
 def isolated(monkeypatch):
     """The module that runs a model of the coverage zoo in a process of its own."""
     monkeypatch.syspath_prepend(str(BENCHMARKS / "coverage"))
-    for name in ("isolated", "measure", "case", "operations"):
+    for name in ("isolated", "measure"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     import isolated
 
     yield isolated
-    for name in ("isolated", "measure", "case", "operations"):
+    for name in ("isolated", "measure"):
         sys.modules.pop(name, None)
 
 

@@ -30,8 +30,8 @@ def test_every_marked_table_is_compared():
 
 @pytest.mark.parametrize("page, name", MARKED, ids=lambda part: part)
 def test_table_is_what_the_results_give(page, name):
+    from bench import in_page
     from figures import TABLES
-    from page import in_page
 
     # After a new run: python benchmarks/figures.py
     assert in_page(DOCS / page, name) == TABLES[page, name]()
@@ -62,13 +62,13 @@ def test_page_of_the_architectures_is_what_the_results_give():
     table = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(table)
     found = result("coverage")
-    text = table.markdown(found["models"], found["versions"], found["command"])
+    text = table.markdown(found["models"], found["made"])
     assert (RESULTS / "coverage.md").read_text() == text
 
 
 def test_a_changed_figure_is_noticed(tmp_path):
+    from bench import in_page, into_page
     from figures import TABLES
-    from page import in_page, into_page
 
     page, table = tmp_path / "page.md", TABLES["model.md", "roads"]()
     page.write_text("Before.\n<!-- roads:begin -->\n<!-- roads:end -->\nAfter.\n")

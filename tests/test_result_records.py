@@ -1,4 +1,4 @@
-"""Every committed result says how it was made: command, seed, versions and date."""
+"""Every committed result says how it was made: command, seed, date, versions and hardware."""
 
 import datetime
 import json
@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "benchmarks" / "results"
-# Written from the other files, by the run that wrote them.
-DERIVED = {"must_hold.json"}
-FILES = sorted(file for file in FOLDER.rglob("*.json") if file.name not in DERIVED)
+BENCHMARKS = ROOT / "benchmarks" / "results"
+FILES = sorted([*BENCHMARKS.rglob("*.json"), *(ROOT / "results").glob("*.json")])
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """The benchmarks are scripts beside the package."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
 def records(content):
@@ -20,38 +24,38 @@ def records(content):
     return list((content.get("made") or content).values())
 
 
-def dates(record):
-    """The one of its environment, or those of its cases."""
-    own = record.get("date") or record.get("environment", {}).get("date")
-    return [own] if own else [case["date"] for case in record["cases"].values()]
-
-
-def torch_of(record):
-    packages = record.get("versions") or record["environment"]["packages"]
-    return packages["torch"]
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: "/".join(file.parts[-2:]))
 def test_a_result_says_how_it_was_made(file):
     found = records(json.loads(file.read_text()))
     assert found
     for record in found:
-        python, script, *_ = record["command"].split()
-        assert python == "python" and (ROOT / script).is_file()
-        assert "/" not in record["command"].removeprefix(f"{python} {script}")
-        assert isinstance(record["seed"], int) or all(isinstance(s, int) for s in record["seed"])
-        assert all(datetime.date.fromisoformat(date) for date in dates(record))
-        assert torch_of(record)
+        program, script, *_ = record["command"].split()
+        assert program == "howsure" or (program == "python" and (ROOT / script).is_file())
+        assert "/" not in record["command"].removeprefix(f"{program} {script}")
+        seeds = record["seeds"] if "seeds" in record else record["seed"]
+        assert isinstance(seeds, int) or all(isinstance(seed, int) for seed in seeds)
+        made = record["environment"]
+        assert datetime.date.fromisoformat(made["date"]) and made["python"].count(".") == 2
+        assert made["packages"]["torch"] and made["packages"]["howsure"].count(".") == 2
+        assert made["hardware"]["processor"] and made["hardware"]["threads"] >= 1
 
 
 def test_every_case_of_a_file_has_its_record():
-    content = json.loads((FOLDER / "accuracy.json").read_text())
+    content = json.loads((BENCHMARKS / "accuracy.json").read_text())
     assert content["made"].keys() == content["cases"].keys()
 
 
-def test_the_command_names_no_place_of_a_machine(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from record import command
+def test_a_new_record_has_all_that_is_asked_for():
+    from bench import record
+
+    made = record([0, 1], asked="python benchmarks/run.py")
+    assert made["command"] == "python benchmarks/run.py" and made["seed"] == [0, 1]
+    assert made["environment"].keys() == {"date", "python", "packages", "hardware"}
+    assert made["environment"]["packages"].keys() >= {"howsure", "torch", "numpy"}
+
+
+def test_the_command_names_no_place_of_a_machine():
+    from bench import command
 
     given = ["shift.py", "uci", "--data", "/somewhere/data", "--peer-python", "/a/python"]
     script = str(ROOT / "benchmarks" / given[0])

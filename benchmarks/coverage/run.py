@@ -11,14 +11,12 @@ the environment.
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
 import hashlib
 import importlib
-import importlib.metadata
 import json
 import math
-import platform
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -26,15 +24,21 @@ from typing import Any
 import table
 import torch
 import torchvision_shim
-from case import Case
 from isolated import run_isolated
-from measure import Result, measure, measure_defaults
+from measure import Case, Result, measure, measure_defaults
 
 import howsure
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+ROOT = Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / part) for part in ("benchmarks", "lab/src")]
+
+from bench import record  # noqa: E402
+
+from howsure_lab.experiments.runs import write_json  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results"
 COMMAND = "python benchmarks/coverage/run.py"
-PACKAGES = ("howsure", "torch", "timm", "torchvision", "transformers")
+PACKAGES = ("timm", "torchvision", "transformers")
 
 
 def main() -> None:
@@ -42,7 +46,9 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     cases = all_cases(options.library)
-    known = load(options.out)
+    earlier = load(options.out)
+    made = earlier["made"]
+    known = {f"{row['library']}/{row['family']}/{row['name']}": row for row in earlier["models"]}
     source = source_fingerprint()
     todo = chosen(cases, known, options)
     # The quick ones first, so that a run that is stopped has most of them.
@@ -53,7 +59,8 @@ def main() -> None:
         work = functools.partial(measured, case, options.repeats)
         result = run_isolated(work, blank, timeout=options.timeout, memory_gb=options.memory_gb)
         known[case.key] = row_of(known.get(case.key), result, source, options)
-        save(options.out, cases, known)
+        made[case.library] = record(0, asked=COMMAND, packages=PACKAGES)
+        save(options.out, cases, known, made)
         report(case, result)
 
 
@@ -116,40 +123,24 @@ def chosen(
     ]
 
 
-def load(out: Path) -> dict[str, dict[str, Any]]:
-    """Earlier results, by case."""
+def load(out: Path) -> dict[str, Any]:
+    """Earlier results: `made`, the record of each library, and `models`, the rows."""
     path = out / "coverage.json"
-    if not path.exists():
-        return {}
-    rows = json.loads(path.read_text())["models"]
-    return {f"{row['library']}/{row['family']}/{row['name']}": row for row in rows}
+    return json.loads(path.read_text()) if path.exists() else {"made": {}, "models": []}
 
 
-def save(out: Path, cases: list[Case], known: dict[str, dict[str, Any]]) -> None:
+def save(
+    out: Path, cases: list[Case], known: dict[str, dict[str, Any]], made: dict[str, Any]
+) -> None:
     """Both files, after every model; the page also counts the models that were not run."""
-    versions = package_versions(out)
     out.mkdir(parents=True, exist_ok=True)
     libraries = {case.library for case in cases}
     keys = {case.key for case in cases}
     # Models of libraries that this run did not load stay; those that a zoo no longer has go.
     tried = [row for key, row in known.items() if key in keys or row["library"] not in libraries]
-    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    content = {"command": COMMAND, "seed": 0, "date": today, "versions": versions, "models": tried}
-    (out / "coverage.json").write_text(json.dumps(content, indent=1) + "\n")
+    write_json(out / "coverage.json", {"made": made, "models": tried})
     rows = tried + [not_run(case).as_dict() for case in cases if case.key not in known]
-    (out / "coverage.md").write_text(table.markdown(rows, versions, COMMAND))
-
-
-def package_versions(out: Path) -> dict[str, str]:
-    """Of what is installed; of a library that is not, that of its rows."""
-    path = out / "coverage.json"
-    versions = json.loads(path.read_text())["versions"] if path.exists() else {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {**versions, "Python": platform.python_version()}
+    (out / "coverage.md").write_text(table.markdown(rows, made))
 
 
 def not_run(case: Case) -> Result:

@@ -8,15 +8,15 @@ LIBRARIES = ("timm", "torchvision", "transformers", "handwritten")
 Row = dict[str, Any]
 
 
-def markdown(rows: list[Row], versions: dict[str, str], command: str) -> str:
-    """The whole page."""
-    parts = [_head(versions, command), _states(rows), _summary(rows), _misses(rows)]
+def markdown(rows: list[Row], made: dict[str, Any]) -> str:
+    """The whole page; `made` has the record of each library's rows."""
+    parts = [_head(made), _states(rows), _summary(rows), _misses(rows)]
     parts += [_table(library, rows) for library in LIBRARIES]
     return "\n".join(part for part in parts if part)
 
 
-def _head(versions: dict[str, str], command: str) -> str:
-    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+def _head(made: dict[str, Any]) -> str:
+    how = "\n".join(_made(library, made[library]) for library in LIBRARIES if library in made)
     return f"""# Coverage: which architectures run
 
 One pass with Gaussians through real architectures with random weights (seed 0; parameters that
@@ -45,8 +45,16 @@ pass did from the plain one.
 - *ok*: runs, is right without noise, and with noise of variance 1e-4 every variance is finite, none
   is negative, and some are not zero.
 
-Made by `{command}` with {listed}.
+{how}
 """
+
+
+def _made(library: str, record: Row) -> str:
+    here = record["environment"]
+    names = dict.fromkeys(("howsure", "torch", library))
+    packages = {name: here["packages"][name] for name in names if name in here["packages"]}
+    listed = ", ".join(f"{name} {version}" for name, version in packages.items())
+    return f"- {library}: `{record['command']}`, {here['date']}, {listed}, Python {here['python']}."
 
 
 def _states(rows: list[Row]) -> str:

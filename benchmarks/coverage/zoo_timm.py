@@ -6,7 +6,7 @@ The image is the smallest that the model takes.
 from __future__ import annotations
 
 import timm
-from case import Case, Setup, noisy_input
+from measure import Case, Setup, noisy_input
 
 # family (module of timm.models): smallest member, image size
 FAMILIES = {

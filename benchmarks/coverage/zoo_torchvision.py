@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from case import NOISE_VAR, Case, Setup, noisy_input
+from measure import NOISE_VAR, Case, Setup, noisy_input
 from torch import nn
 from torchvision import models
 from torchvision.models import detection, optical_flow, segmentation, video

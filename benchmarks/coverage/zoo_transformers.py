@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import transformers as tf
-from case import NOISE_VAR, Case, Setup
+from measure import NOISE_VAR, Case, Setup
 from torch import nn
 
 TEXT = {

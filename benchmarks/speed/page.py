@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bench import load_cases
+
 from howsure.files import write_atomically
-from speed import peer_page, plots, store
-from speed.case import names as case_names
-from speed.passes import FOLDED, KINDS, PLAIN
+from speed import peer_page, plots
+from speed.cases import speed_cases
+from speed.networks import FOLDED, KINDS, PLAIN
 
 _HEAD = """\
 # Benchmarks
@@ -60,7 +62,7 @@ def _measured_with(folder: Path) -> str:
 
 
 def _time_to_accuracy(folder: Path, names: list[str], where: str) -> str:
-    cases = store.load(folder, "time_to_accuracy")
+    cases = load_cases(folder, "time_to_accuracy")
     if not cases:
         return ""
     return (
@@ -119,11 +121,11 @@ def _must_hold(folder: Path) -> str:
 
 
 def _speed(folder: Path) -> str:
-    found = store.load(folder, "speed")
+    found = load_cases(folder, "speed")
     if not found:
         return ""
     # Cases lie in the order in which they were measured; those of no known name come last.
-    order = {name: place for place, name in enumerate(case_names())}
+    order = {name: place for place, name in enumerate(speed_cases())}
     cases = dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
     parts = ["## Plain forward passes per prediction\n"]
     parts.append(
@@ -177,7 +179,7 @@ def _left_out(cases: dict[str, Any]) -> str:
 
 def _textbook(folder: Path) -> str:
     rows = []
-    for name, case in store.load(folder, "textbook").items():
+    for name, case in load_cases(folder, "textbook").items():
         for other, faster in case["times_faster"].items():
             ratios, compiled = case["ratio_to_plain"], case.get("times_faster_compiled", {})
             ours = [ratios.get(each) for each in ("howsure", "howsure, compiled")]
@@ -200,7 +202,7 @@ def _both(values: list[float | None]) -> str:
 
 
 def _growth(folder: Path, names: list[str], where: str) -> str:
-    cases = store.load(folder, "growth")
+    cases = load_cases(folder, "growth")
     rows = [
         [case["what"], method, number(own["exponent"]), number(own["memory_exponent"])]
         for case in cases.values()

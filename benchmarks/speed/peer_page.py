@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from speed import store
+from bench import load_cases
 
 _INSTALL = """\
 ```
@@ -56,7 +56,7 @@ _LIMITS = (0.1, 0.05)
 
 def text(folder: Path, picture: str) -> str:
     """The section, from peers.json; empty without it."""
-    cases = store.load(folder, "peers")
+    cases = load_cases(folder, "peers")
     if not cases:
         return ""
     parts = [_head(folder, cases), picture]

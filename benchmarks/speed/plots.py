@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from speed import store
+from bench import load_cases
 
 # Colors that people who see few of them can tell apart (Okabe & Ito).
 _COLORS = ("#0072B2", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#7F7F7F")
@@ -32,7 +32,7 @@ def write(folder: Path, images: Path) -> list[str]:
         ("bench_peers", _peers, "peers"),
         ("bench_growth", _growth, "growth"),
     ):
-        cases = store.load(folder, kind)
+        cases = load_cases(folder, kind)
         if cases:
             images.mkdir(parents=True, exist_ok=True)
             draw(cases, images / f"{name}.png")

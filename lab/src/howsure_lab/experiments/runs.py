@@ -42,12 +42,12 @@ class Environment(TypedDict):
     hardware: dict[str, str | int | None]
 
 
-def environment() -> Environment:
-    """Versions, hardware and date as plain data."""
+def environment(packages: Sequence[str] = ()) -> Environment:
+    """Versions, hardware and date as plain data; of further `packages`, too."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "python": platform.python_version(),
-        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "packages": {name: found for name in (*_PACKAGES, *packages) if (found := _version(name))},
         "hardware": {
             "processor": _processor(),
             "cores": os.cpu_count(),
