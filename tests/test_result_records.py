@@ -35,7 +35,7 @@ def test_a_result_says_how_it_was_made(file):
         seeds = record["seeds"] if "seeds" in record else record["seed"]
         assert isinstance(seeds, int) or all(isinstance(seed, int) for seed in seeds)
         made = record["environment"]
-        assert datetime.date.fromisoformat(made["date"]) and made["python"].count(".") == 2
+        assert datetime.date.fromisoformat(made["date"]) and made["python"]
         assert made["packages"]["torch"] and made["packages"]["howsure"].count(".") == 2
         assert made["hardware"]["processor"] and made["hardware"]["threads"] >= 1
 
