@@ -29,6 +29,9 @@ from torch.nn.modules.dropout import _DropoutNd as AnyDropout
 # Nested structures with the paths of their leaves; `torch.utils.pytree` came later than torch 2.6.
 from torch.utils import _pytree as pytree
 
+# Sees every operation of a pass, also those inside functions of torch.
+from torch.utils._python_dispatch import TorchDispatchMode
+
 # Leaves a trace for a moment, to draw the numbers of a seed.
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
 
@@ -36,6 +39,7 @@ __all__ = [
     "AnyDropout",
     "FakeTensorMode",
     "OpOverload",
+    "TorchDispatchMode",
     "compile_graph",
     "disable_current_modes",
     "enable_python_dispatcher",

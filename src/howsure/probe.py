@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure.choices import choices_at
 from howsure.estimators.gradients import ALL, Rows, hides_gradients
 from howsure.isolation import modules_of, random_state, random_state_kept, writes_nothing
 from howsure.problem import (
@@ -126,9 +127,25 @@ def probe_gradients(setup: Setup, x: Any) -> Probe:
     try:
         with say_if_slow(CHECKING.format(what="whether the model's gradients are right")):
             hides = hides_gradients(problem, *some_rows(problem))
-        return replace(probe, hides_gradients=hides)
+        return replace(probe, hides_gradients=hides, chooses=_chooses(problem))
     except (RuntimeError, TypeError):  # There is no backward pass; a call will say so.
         return probe
+
+
+def _chooses(problem: Problem) -> bool:
+    """Whether few numbers of a row choose what it returns, or Python reads one of its numbers."""
+    if unwrap_compiled(problem.setup.model) is not problem.setup.model:
+        return False  # Compiled operations are not seen.
+    is_batched = problem.probe.layout is Layout.BATCHED
+    rows = slice(0, 1) if is_batched else ALL
+    count = 1 if is_batched else problem.rows
+    points = problem.independent_points(_POINTS if is_batched else 1, count)
+    batch = len(points[0]) * count
+    try:
+        choices = choices_at(lambda z: problem(z, rows), points, batch)
+    except Exception:  # What cannot be looked at runs without.
+        return False
+    return choices.decide or (is_batched and choices.reads >= batch)
 
 
 def replace_nonfinite(x: object) -> Any:

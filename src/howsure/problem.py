@@ -72,6 +72,8 @@ class Probe:
         outputs: How many numbers a row has as outputs.
         returns_floats_only: Whether the output is made of floating-point tensors alone.
         hides_gradients: Whether autograd disagrees with finite differences; false if not checked.
+        chooses: Whether few numbers of a row choose, round or clip what it returns; false if not
+            checked.
         writes_nothing: Whether there is nothing that a call could write; false if not checked.
     """
 
@@ -83,6 +85,7 @@ class Probe:
     outputs: int = 0
     returns_floats_only: bool = False
     hides_gradients: bool = False
+    chooses: bool = False
     writes_nothing: bool = False
 
 

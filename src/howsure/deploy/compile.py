@@ -32,7 +32,7 @@ from howsure.methods.gradients import POINTS, why_no_gradients
 from howsure.moments.numerics import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.private_torch import compile_graph, pytree
-from howsure.probe import probe_model
+from howsure.probe import probe_gradients
 from howsure.problem import Layout, Sources, has_rows, rows_of
 from howsure.progress import warm_up_allocator
 from howsure.setup import Setup
@@ -309,7 +309,11 @@ def _rows_at_once(setup: Setup, x: object) -> int | None:
         raise NotCompilableError(f'"gradients" cannot be used: {reason}')
     if setup.tolerance is not None:
         raise NotCompilableError("with a `tolerance`, inputs take as many points as each needs")
-    probe = setup.cached(probe_model, x)
+    probe = setup.cached(probe_gradients, x)
+    if probe.chooses:
+        raise NotCompilableError(
+            "few numbers choose what the model returns, and every row is looked at for it"
+        )
     if probe.layout is not Layout.BATCHED or setup.batch_dim != 0 or not has_rows(x, 0):
         return None
     sources, count = Sources.of(setup, x, probe.layout), rows_of(x)

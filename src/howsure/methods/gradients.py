@@ -300,7 +300,7 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
     plain = estimated.plain if plain is None else plain
     variances = Variances.of(estimated, sources.all)
     sampled: SampledRows | None = None
-    if not all_rows_consistent(estimated):
+    if probe.chooses or not all_rows_consistent(estimated):
         variances, sampled = judge_rows(problem, estimated, variances)
         variances, about_rows = _notes(problem, plain, estimated, variances, sampled)
         notes += about_rows
@@ -392,6 +392,9 @@ def judge_rows(
     """
     doubt = doubts(estimated, variances.total, multipliers=bool(problem.sources.active))
     doubtful = _doubtful_rows(problem, estimated, doubt)
+    if problem.probe.chooses and has_values(doubt.flat):
+        chosen = sampling.chooses_otherwise(problem).nonzero()[:, 0]
+        doubtful = torch.cat([doubtful, chosen]).unique()
     if not len(doubtful):
         return variances, None
     sampled = sample_rows(problem, doubtful)

@@ -7,6 +7,7 @@ from the seed alone, and are the same for every row.
 
 from __future__ import annotations
 
+import functools
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure.choices import choices_at
 from howsure.estimators.gradients import ALL, Derivatives, Rows
 from howsure.estimators.sampling import MOST_SAMPLES, Samples, sample
 from howsure.estimators.softmax import is_elementwise
@@ -35,9 +37,15 @@ from howsure.trees import is_tracing
 
 # As many as one needs for a std within 5 %.
 SAMPLES = 200
+# Rows whose gradients cannot be relied on may have rare jumps, of which so many samples have few:
+# they take more, up to a limit, while the std is no more precise than this.
+_PRECISE, _MOST = 0.1, 16 * SAMPLES
 # As many as show that an output is not flat: a part of it that one sample in ten reaches is missed
 # once in 350 times.
 LOOK = 56
+# Pairs of mirror images of noise so many times as wide: what the noise itself makes a row choose once
+# in 740 samples, 3 std away, they make it choose in 81 of 100 rows; once in 40 samples, in 99.
+_WIDE, _WIDE_PAIRS = 2.0, 12
 # Samples of which a row is compared with a call of its own.
 _COMPARED = 16
 # Elements of inputs that run at once.
@@ -69,7 +77,7 @@ def sample_rows(problem: Problem, rows: Tensor) -> SampledRows:
     chosen, places = _places(problem, rows)
     values: list[Tensor] = []
     with torch.no_grad():
-        samples = _sample(problem, SAMPLES, chosen, values)
+        samples = _sample(problem, SAMPLES, chosen, values, until=_PRECISE, most=_MOST)
         outputs = torch.cat(values).to(samples.var.dtype)[:, places]
     total = samples.var[places]
     data = samples.data_var[places] if problem.sources.inputs else torch.zeros_like(total)
@@ -128,6 +136,39 @@ def sampled_variance_of_rows(problem: Problem, rows: Tensor) -> Tensor:  # (rows
     return wide.var(0)[places]
 
 
+def chooses_otherwise(problem: Problem) -> Tensor:  # (rows,)
+    """Whether few numbers of a row choose otherwise under wide noise than without any."""
+    if problem.probe.layout is not Layout.BATCHED:
+        points = _wide_points(problem, problem.rows)
+        plain, *others = (
+            choices_at(problem, [z[p : p + 1] for z in points], problem.rows).by_row()
+            for p in range(len(points[0]))
+        )
+        if any(other.shape != plain.shape for other in others):
+            return torch.ones(problem.rows, dtype=torch.bool, device=problem.device)
+        return torch.stack([other != plain for other in others]).any(0).any(1)
+    at_once = max(1, _ELEMENTS // (2 * _WIDE_PAIRS * max(1, problem.elements)))
+    parts = []
+    for start in range(0, problem.rows, at_once):
+        rows = slice(start, min(start + at_once, problem.rows))
+        count = rows.stop - start
+        points = _wide_points(problem, count)
+        size = len(points[0])
+        choices = choices_at(functools.partial(problem, rows=rows), points, size * count)
+        if choices.reads >= size * count:
+            parts.append(torch.ones(count, dtype=torch.bool, device=problem.device))
+            continue
+        plain, *others = choices.by_row().unflatten(0, (size, count))
+        parts.append(torch.stack([other != plain for other in others]).any(0).any(1))
+    return torch.cat(parts)
+
+
+def _wide_points(problem: Problem, rows: int) -> list[Tensor]:
+    """No noise, and pairs of mirror images of wide noise, of every source."""
+    drawn = [_WIDE * z for z in problem.independent_points(_WIDE_PAIRS, rows)]
+    return [torch.cat([torch.zeros_like(z[:1]), z, -z]) for z in drawn]
+
+
 def missed_by_tangent(
     problem: Problem, at_input: Derivatives, rows: Tensor
 ) -> Tensor:  # (rows, outputs)
@@ -169,9 +210,18 @@ def _linear_share(problem: Problem, deviations: Tensor) -> Tensor:  # (samples, 
 
 
 def _sample(
-    problem: Problem, samples: int, rows: Rows = ALL, outputs: list[Tensor] | None = None
+    problem: Problem,
+    samples: int,
+    rows: Rows = ALL,
+    outputs: list[Tensor] | None = None,
+    *,
+    until: float | None = None,
+    most: int = MOST_SAMPLES,
 ) -> Samples:
-    """Samples of some rows; the outputs of the given number are added to the list."""
+    """Samples of some rows; the outputs of the given number are added to the list.
+
+    As many as the tolerance needs; without one, as many as make a std precise to `until`, or `most`.
+    """
 
     def draw(groups: range) -> Tensor:
         draws = problem.draw(groups, rows)
@@ -185,7 +235,8 @@ def _sample(
         samples,
         size=problem.group_size,
         at_once=_at_once(problem),
-        tolerance=problem.setup.tolerance,
+        tolerance=problem.setup.tolerance or until,
+        most=MOST_SAMPLES if problem.setup.tolerance else most,
     )
 
 
