@@ -43,8 +43,8 @@ _PRECISE, _MOST = 0.1, 16 * SAMPLES
 # As many as show that an output is not flat: a part of it that one sample in ten reaches is missed
 # once in 350 times.
 LOOK = 56
-# Pairs of mirror images of noise so many times as wide: what the noise itself makes a row choose once
-# in 740 samples, 3 std away, they make it choose in 81 of 100 rows; once in 40 samples, in 99.
+# Pairs of mirror images of noise so many times as wide: what the noise makes a row choose once in
+# 740 samples, 3 std away, they make it choose in 82 of 100 rows; once in 44 samples, in 99.
 _WIDE, _WIDE_PAIRS = 2.0, 12
 # Samples of which a row is compared with a call of its own.
 _COMPARED = 16
@@ -220,7 +220,8 @@ def _sample(
 ) -> Samples:
     """Samples of some rows; the outputs of the given number are added to the list.
 
-    As many as the tolerance needs; without one, as many as make a std precise to `until`, or `most`.
+    As many as the tolerance needs; without one, as many as make a std precise to `until`, but no
+    more than `most`.
     """
 
     def draw(groups: range) -> Tensor:
