@@ -17,7 +17,8 @@ WIDTH = 80
 class Rectified(nn.Module):
     """max(x w, 0) with a unit vector w: the noise that reaches it has the sensor's own std.
 
-    The second output is always flat, the third never.
+    The second output is always flat, the third never. The rectifier acts on many equal numbers, since
+    one of few numbers is looked at for its kink.
     """
 
     def __init__(self):
@@ -26,7 +27,10 @@ class Rectified(nn.Module):
 
     def forward(self, x):
         h = x @ self.w
-        return torch.stack([torch.relu(h), torch.relu(0 * h - 1), h], 1)
+        rectified = torch.relu(h[:, None].expand(-1, 16)).mean(1)
+        return torch.stack(
+            [rectified, torch.relu((0 * h - 1)[:, None].expand(-1, 16)).mean(1), h], 1
+        )
 
 
 def below(deviations, rows=4):

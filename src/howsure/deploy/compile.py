@@ -28,11 +28,11 @@ from howsure.deploy.tracing import COMPILED, held_constants, lift_constants, tra
 from howsure.errors import HowsureWarning
 from howsure.estimators.variances import record_unreliable
 from howsure.methods import Method
-from howsure.methods.gradients import POINTS, why_no_gradients
+from howsure.methods.gradients import POINTS, chooses_otherwise, why_no_gradients
 from howsure.moments.numerics import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.private_torch import compile_graph, pytree
-from howsure.probe import probe_gradients
+from howsure.probe import probe_gradients, probe_model
 from howsure.problem import Layout, Sources, has_rows, rows_of
 from howsure.progress import warm_up_allocator
 from howsure.setup import Setup
@@ -71,12 +71,14 @@ class Program:
         run: Takes the input and the tensors of the state.
         frozen: By their number in the state, copies of the tensors that are constants of the code.
         rows: How many rows it takes at once; `None` for all of the input.
+        looks: Whether eager takes inputs in which few numbers may choose otherwise.
     """
 
     state: State
     run: Run
     frozen: dict[int, Tensor]
     rows: int | None = None
+    looks: bool = False
 
     def fits(self, state: State) -> bool:
         """Whether all that is frozen is as it was."""
@@ -121,6 +123,8 @@ class Compiled:
             program = self._make(key, setup, method, x, reason)
             state = read_state(setup)
         if program is None or not _is_finite(x):  # Eager refuses NaN where it must.
+            return method(setup, x)
+        if program.looks and chooses_otherwise(setup, x):
             return method(setup, x)
         try:
             return program(x, state)
@@ -256,7 +260,8 @@ def compile_method(setup: Setup, method: Method, x: object, *, may_assume: bool 
                 raise error
         return fill(outputs)
 
-    return Program(state, run, frozen, rows)
+    looks = method.has_budget and setup.cached(probe_gradients, x).chooses
+    return Program(state, run, frozen, rows, looks)
 
 
 def _filler(template: Prediction) -> Callable[[Sequence[Tensor]], Prediction]:
@@ -309,11 +314,7 @@ def _rows_at_once(setup: Setup, x: object) -> int | None:
         raise NotCompilableError(f'"gradients" cannot be used: {reason}')
     if setup.tolerance is not None:
         raise NotCompilableError("with a `tolerance`, inputs take as many points as each needs")
-    probe = setup.cached(probe_gradients, x)
-    if probe.chooses:
-        raise NotCompilableError(
-            "few numbers choose what the model returns, and every row is looked at for it"
-        )
+    probe = setup.cached(probe_model, x)
     if probe.layout is not Layout.BATCHED or setup.batch_dim != 0 or not has_rows(x, 0):
         return None
     sources, count = Sources.of(setup, x, probe.layout), rows_of(x)

@@ -95,7 +95,7 @@ ROWS_OF_CLASSES = "a call is one input, and it has several rows of classes"
 ROWS_MIXED = "the rows of a batch influence each other (`batch_dim=None` if a call is one input)"
 RESAMPLED = (
     "{count} of {total} inputs were sampled: the gradients at their points contradict each other "
-    "or the outputs, or depend on the choice of a single noisy number."
+    "or the outputs, or depend on the choice of a single noisy number or of few others."
 )
 MORE_POINTS = " More points, by `tolerance=0.05` or `samples=64`, may need no sampling."
 NOT_FINITE = (
@@ -300,7 +300,7 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
     plain = estimated.plain if plain is None else plain
     variances = Variances.of(estimated, sources.all)
     sampled: SampledRows | None = None
-    if probe.chooses or not all_rows_consistent(estimated):
+    if _looks_at_choices(problem, estimated) or not all_rows_consistent(estimated):
         variances, sampled = judge_rows(problem, estimated, variances)
         variances, about_rows = _notes(problem, plain, estimated, variances, sampled)
         notes += about_rows
@@ -386,19 +386,30 @@ def judge_rows(
 ) -> tuple[Variances, SampledRows | None]:
     """The variances, with samples in place of estimates that contradict the outputs; and those.
 
-    Those are rows whose outputs change otherwise than their gradients say; and those with an output
-    that is flat at all points, and is not at further ones. A trace can only tell that there may be
-    some.
+    Those are rows whose outputs change otherwise than their gradients say; those with an output
+    that is flat at all points, and is not at further ones; and those in which few numbers may
+    choose otherwise. A trace can only tell that there may be some.
     """
     doubt = doubts(estimated, variances.total, multipliers=bool(problem.sources.active))
     doubtful = _doubtful_rows(problem, estimated, doubt)
-    if problem.probe.chooses and has_values(doubt.flat):
+    if _looks_at_choices(problem, estimated) and has_values(doubt.flat):
         chosen = sampling.chooses_otherwise(problem).nonzero()[:, 0]
         doubtful = torch.cat([doubtful, chosen]).unique()
     if not len(doubtful):
         return variances, None
     sampled = sample_rows(problem, doubtful)
     return variances.replace_rows(doubtful, sampled.variances), sampled
+
+
+def _looks_at_choices(problem: Problem, estimated: Estimate) -> bool:
+    """Whether rows are looked at for choices that few points cannot show."""
+    return problem.probe.chooses and estimated.most_blocks < COMPARED
+
+
+def chooses_otherwise(setup: Setup, x: Any) -> bool:
+    """Whether few numbers choose otherwise under wide noise in any row."""
+    problem = Problem(setup, x, setup.cached(probe_gradients, x))
+    return bool(sampling.chooses_otherwise(problem).any())
 
 
 def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Reliability) -> Tensor:
