@@ -17,8 +17,8 @@ WIDTH = 80
 class Rectified(nn.Module):
     """max(x w, 0) with a unit vector w: the noise that reaches it has the sensor's own std.
 
-    The second output is always flat, the third never. The rectifier acts on many equal numbers, since
-    one of few numbers is looked at for its kink.
+    The second output is always flat, the third never. The rectifier acts on many equal numbers:
+    one of few is looked at for its kink.
     """
 
     def __init__(self):
