@@ -48,9 +48,9 @@ def record(
 
 @functools.cache
 def commit() -> str:
-    """That of the library, with a plus sign where `src` differs from it; "" outside of git."""
+    """The last one of `src`, with a plus sign where files differ from it; "" outside of git."""
     git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
-    short = git(["git", "rev-parse", "--short=7", "HEAD"]).stdout.strip()
+    short = git(["git", "log", "-1", "--format=%h", "--", "src"]).stdout.strip()
     changed = git(["git", "status", "--porcelain", "src"]).stdout.strip()
     return f"{short}+" if changed else short
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from bench import into_page, record
-from models.cifar_resnet import CifarResNet, load
+from models.trained import cifar_resnet
 from shift_classes import (
     BATCH,
     TESTED,
@@ -53,7 +53,7 @@ Score = Callable[[Tensor], Tensor]
 
 
 @torch.no_grad()
-def activations(net: CifarResNet, x: Tensor) -> Tensor:
+def activations(net: Any, x: Tensor) -> Tensor:
     """What enters the pool before the last layer, (n, 64, 8, 8)."""
     parts: list[Tensor] = []
     hook = net.layer3.register_forward_hook(lambda _, args, output: parts.append(output))
@@ -79,7 +79,7 @@ def shaped(maps: Tensor, share: float, *, prune: bool) -> Tensor:
     return ((kept if prune else flat) * scale).reshape(maps.shape)
 
 
-def scores(net: CifarResNet, train: Tensor, labels: Tensor) -> dict[str, Score]:
+def scores(net: Any, train: Tensor, labels: Tensor) -> dict[str, Score]:
     """Every score as a function of the last activations; larger is less known."""
     with torch.no_grad():
         known = features(activations(net, train))
@@ -135,7 +135,7 @@ def false_positives(clean: Tensor, strange: Tensor) -> float:
 
 def study(depth: int, folder: Path, seed: int) -> dict[str, dict[str, list[float]]]:
     """AUROC and FPR95 by score and unknown set."""
-    net, data = load(folder / "cifar10_resnets", depth), read_cifar(folder / "cifar10")
+    net, data = cifar_resnet(folder / "cifar10_resnets", depth), read_cifar(folder / "cifar10")
     order = torch.randperm(len(data.test_y), generator=torch.Generator().manual_seed(seed))
     tuned, tested = order[:TUNED], order[TUNED : TUNED + TESTED]
     train = prepared(data.train_x[:TRAINED] / 255)

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from bench import cached
-from models import cifar_resnet, trained
+from models import trained
 from torch import Tensor, nn
 
+from howsure_lab.experiments.recognition.resnets import STD
 from howsure_lab.experiments.steering.model import load_weights
 
 GRAY = 1 / 255
@@ -82,14 +83,14 @@ def model_of(data: Path, case: Case) -> nn.Module:
     if case.network == "DroNet":
         return load_weights(data / "dronet" / "dronet_torch.pt")
     depth = int(case.network.removeprefix("ResNet-"))
-    return cifar_resnet.load(data / "cifar10_resnets", depth, case.units)
+    return trained.cifar_resnet(data / "cifar10_resnets", depth, case.units)
 
 
 def noise_var(case: Case) -> Tensor:
     """The variance of the network's input."""
     if case.network == "DroNet" or case.network in _NUMBERS:
         return torch.tensor(case.noise_std**2)
-    return (case.noise_std / torch.tensor(cifar_resnet.STD).reshape(3, 1, 1)).square()
+    return (case.noise_std / torch.tensor(STD).reshape(3, 1, 1)).square()
 
 
 def monte_carlo(

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from models.cifar_resnet import load
+from models.trained import cifar_resnet
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -229,7 +229,7 @@ def rounded(values: dict[str, float]) -> dict[str, float]:
 def cifar(asked: argparse.Namespace) -> list[Scores]:
     """A ResNet, fitted on a part of the test images: as many splits as there are seeds."""
     folder, depth = Path(asked.data), 32 if asked.study == "cifar32" else 20
-    net, data = load(folder / "cifar10_resnets", depth), read_cifar(folder / "cifar10")
+    net, data = cifar_resnet(folder / "cifar10_resnets", depth), read_cifar(folder / "cifar10")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return [split_scores(net, data, folder, seed) for seed in range(asked.seeds)]

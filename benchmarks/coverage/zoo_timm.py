@@ -148,34 +148,12 @@ FURTHER = [
 
 # Families built for one image size; they are told ours.
 FIXED_SIZE = {
-    "beit",
-    "byoanet",
-    "byobnet",
-    "cait",
-    "coat",
-    "convit",
-    "deit",
-    "efficientformer_v2",
-    "efficientvit_msra",
-    "eva",
-    "gcvit",
-    "hiera",
-    "levit",
-    "maxxvit",
-    "mlp_mixer",
-    "nest",
-    "pit",
-    "swin_transformer",
-    "swin_transformer_v2",
-    "swin_transformer_v2_cr",
-    "tnt",
-    "visformer",
-    "vision_transformer",
-    "vision_transformer_hybrid",
-    "vision_transformer_relpos",
-    "vitamin",
-    "volo",
-}
+    "beit", "byoanet", "byobnet", "cait", "coat", "convit", "deit", "efficientformer_v2",
+    "efficientvit_msra", "eva", "gcvit", "hiera", "levit", "maxxvit", "mlp_mixer", "nest",
+    "pit", "swin_transformer", "swin_transformer_v2", "swin_transformer_v2_cr", "tnt",
+    "visformer", "vision_transformer", "vision_transformer_hybrid", "vision_transformer_relpos",
+    "vitamin", "volo",
+}  # fmt: skip
 
 
 def cases() -> list[Case]:

@@ -11,7 +11,7 @@ from bench import cached
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models import cifar_resnet
+from howsure_lab.experiments.recognition.resnets import MEAN, STD, load_pretrained
 
 
 class Attention(nn.Module):
@@ -77,6 +77,12 @@ class Recurrent(nn.Module):
         return self.head(self.lstm(x)[0][:, -1])
 
 
+def cifar_resnet(folder: Path, depth: int, units: str | None = None) -> nn.Module:
+    """The trained ResNet-20 or ResNet-32 from `folder`, with dropout of elements or channels."""
+    kinds = {None: nn.Identity, "element": nn.Dropout, "channel": nn.Dropout2d}
+    return load_pretrained(next(folder.glob(f"resnet{depth}-*.th")), depth, kinds[units])
+
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 STEPS, FEATURES, NUMBERS = 20, 6, 24
 _BATCH = 64
@@ -100,7 +106,7 @@ def vit(data: Path, epochs: int = 12) -> nn.Module:
 def normalized(pixels: np.ndarray) -> Tensor:
     """Images of bytes as the networks for CIFAR take them."""
     x = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
-    mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in (cifar_resnet.MEAN, cifar_resnet.STD))
+    mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in (MEAN, STD))
     return (x - mean) / std
 
 

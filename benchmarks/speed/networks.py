@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from models.cifar_resnet import CifarResNet
 from models.resnet import ResNet18, ResNet50
 from models.trained import Perceptron, Recurrent, SmallViT
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 import howsure as hs
 from howsure.deploy.compile import compiled_graph
 from howsure.deploy.tracing import traced
+from howsure_lab.experiments.recognition.resnets import CifarResNet
 from howsure_lab.experiments.steering.model import DroNet
 
 
@@ -80,7 +80,7 @@ NETWORKS = {
     "DroNet": Network(DroNet, (1, 200, 200), ("b.2",)),
     "ResNet-18": Network(lambda: ResNet18(1), (3, 224, 224), ("layers.3.1.conv2",)),
     "ResNet-18, 32 x 32": Network(lambda: ResNet18(1), (3, 32, 32), ("layers.3.1.conv2",)),
-    "ResNet-20, ten outputs": Network(lambda: CifarResNet(3), (3, 32, 32), ("layer3.2.conv2",)),
+    "ResNet-20, ten outputs": Network(lambda: CifarResNet(20), (3, 32, 32), ("layer3.2.conv2",)),
     "ResNet-50": Network(lambda: ResNet50(1), (3, 224, 224), ("layers.3.2.conv3",)),
     "FlowNetS": Network(flownet, (3, 128, 128), ("smooth.0", "flow.smooth.0"), AtOneCell),
     "small ViT": Network(SmallViT, (3, 224, 224), ("blocks.5.fc1",)),

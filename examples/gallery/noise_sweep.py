@@ -19,8 +19,8 @@ from howsure import plots
 from howsure.files import write_atomically
 from howsure_lab.digits.data import held_out_digits
 from howsure_lab.digits.model import load_trained
-from howsure_lab.experiments.recognition.cifar_resnets import STD, load_pretrained
 from howsure_lab.experiments.recognition.data import normalized, read_cifar
+from howsure_lab.experiments.recognition.resnets import STD, load_pretrained
 from howsure_lab.experiments.recognition.run import find_weights
 
 LEVELS = (1, 2, 4, 8, 16, 32)  # gray levels, as a std

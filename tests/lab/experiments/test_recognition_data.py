@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import howsure as hs
-from howsure_lab.experiments.recognition import cifar_resnets, resnets
+from howsure_lab.experiments.recognition import resnets
 from howsure_lab.experiments.recognition.data import (
     Counts,
     cifar_data,
@@ -120,7 +120,7 @@ def test_strange_images_have_the_same_gray_values():
 
 @pytest.mark.parametrize("depth, parameters", [(20, 269_722), (32, 464_154), (56, 853_018)])
 def test_cifar_resnets_have_the_published_size(depth, parameters):
-    model = cifar_resnets.CifarResNet(depth)
+    model = resnets.CifarResNet(depth)
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert model.eval()(torch.rand(1, 3, 32, 32)).shape == (1, 10)
 
@@ -142,16 +142,15 @@ def test_bottlenecks_propagate():
     assert bool((out.var > 0).all())
 
 
-@pytest.mark.parametrize("module, kind", [(cifar_resnets, "CifarResNet"), (resnets, "ResNet")])
-def test_checkpoints_with_a_prefix_are_loaded(module, kind, tmp_path):
-    depth = {"CifarResNet": 20, "ResNet": 18}[kind]
-    model = getattr(module, kind)(depth).eval()
+@pytest.mark.parametrize("kind, depth", [(resnets.CifarResNet, 20), (resnets.ResNet, 18)])
+def test_checkpoints_with_a_prefix_are_loaded(kind, depth, tmp_path):
+    model = kind(depth).eval()
     state = {f"module.{key}": value for key, value in model.state_dict().items()}
     torch.save({"state_dict": state}, tmp_path / "net.th")
     x = torch.rand(1, 3, 32, 32)
-    torch.testing.assert_close(module.load_pretrained(tmp_path / "net.th", depth)(x), model(x))
+    torch.testing.assert_close(resnets.load_pretrained(tmp_path / "net.th", depth)(x), model(x))
     with pytest.raises(ValueError, match="does not hold"):
-        module.load_pretrained(tmp_path / "net.th", {20: 32, 18: 34}[depth])
+        resnets.load_pretrained(tmp_path / "net.th", {20: 32, 18: 34}[depth])
 
 
 def test_classification_scores():

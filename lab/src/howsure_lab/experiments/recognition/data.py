@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure_lab.experiments.recognition.cifar_resnets import MEAN, STD
+from howsure_lab.experiments.recognition.resnets import MEAN, STD
 from howsure_lab.experiments.training import Pairs
 
 _RECORD = 1 + 3 * 32 * 32

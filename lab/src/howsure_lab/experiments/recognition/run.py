@@ -26,7 +26,6 @@ from howsure_lab.experiments.contenders import (
     tuned,
 )
 from howsure_lab.experiments.figures import Panel, draw_dots
-from howsure_lab.experiments.recognition.cifar_resnets import STD, CifarResNet, load_pretrained
 from howsure_lab.experiments.recognition.data import (
     Counts,
     RecognitionData,
@@ -35,6 +34,7 @@ from howsure_lab.experiments.recognition.data import (
     read_cifar,
 )
 from howsure_lab.experiments.recognition.data import normalized as normalized_images
+from howsure_lab.experiments.recognition.resnets import STD, CifarResNet, load_pretrained
 from howsure_lab.experiments.runs import (
     PICTURE,
     Options,
