@@ -23,6 +23,33 @@ def test_the_deeper_of_two_minima():
     assert float(log_minimum(cost, 1e-3, 1e3).log()) == pytest.approx(-3, abs=1e-6)
 
 
+@pytest.mark.parametrize("depth", [0.99, 1.01])
+def test_the_deeper_of_two_minima_that_the_grid_takes_for_the_other(depth):
+    """The grid has four points a decade: one at the middle of the first, none of the second."""
+
+    def cost(x):
+        first = torch.exp(-(((x.log10() + 1) / 0.1) ** 2))
+        return -first - depth * torch.exp(-(((x.log10() - 1.125) / 0.1) ** 2))
+
+    best = -1 if depth < 1 else 1.125
+    assert float(log_minimum(cost, 1e-3, 1e3).log10()) == pytest.approx(best, abs=1e-6)
+
+
+def test_functions_with_one_and_with_two_minima():
+    centers = torch.tensor([[-2.0, 3.0], [1.0, 1.0]], dtype=torch.float64)
+
+    def cost(x):
+        dents = torch.exp(-((x.log()[:, None] - centers) ** 2))
+        return -(dents * torch.tensor([1.0, 1.2], dtype=torch.float64)).sum(1)
+
+    torch.testing.assert_close(
+        log_minimum(cost, 1e-3, 1e3).log(),
+        torch.tensor([3.0, 1.0], dtype=torch.float64),
+        rtol=0,
+        atol=1e-6,
+    )
+
+
 def test_a_falling_function_has_its_minimum_at_the_end():
     assert float(log_minimum(lambda x: x, 1e-3, 1e3)) == pytest.approx(1e-3)
     assert float(log_minimum(lambda x: -x.log(), 1e-3, 1e3)) == pytest.approx(1e3)

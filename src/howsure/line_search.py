@@ -11,18 +11,41 @@ from torch import Tensor
 Cost = Callable[[Tensor], Tensor]  # (k,) -> (k,)
 
 
-def log_minimum(cost: Cost, low: float, high: float, *, per_decade: int = 4) -> Tensor:  # (k,)
+# Minima of a grid that are refined.
+_MOST = 2
+
+
+def log_minimum(
+    cost: Cost, low: float, high: float, *, per_decade: int = 4, last_width: float = 1e-4
+) -> Tensor:  # (k,)
     """Where each of k functions is smallest between `low` and `high`.
 
-    The best of a log-spaced grid, then parabolas. The grid is there because a likelihood need not
-    be unimodal. At the last width of 1e-4, rounding moves the vertex of a parabola by about 1e-11.
+    The lowest two minima of a log-spaced grid, then parabolas, and the lower of both: a likelihood
+    need not be unimodal, and a grid does not tell which minimum is the lower one. At a last width
+    of 1e-4, rounding moves the vertex of a parabola by about 1e-11.
     """
     count = round(math.log10(high / low) * per_decade) + 1
     grid = torch.logspace(math.log10(low), math.log10(high), count, dtype=torch.float64)
-    best = torch.stack([_finite(cost(x[None])) for x in grid]).argmin(0)
+    costs = torch.stack([_finite(cost(x[None])) for x in grid])
+    beyond = torch.full_like(costs[:1], torch.inf)
+    below_left = costs < torch.cat([beyond, costs[:-1]])
+    below_right = costs <= torch.cat([costs[1:], beyond])
+    lowest, places = torch.where(below_left & below_right, costs, torch.inf).sort(dim=0)
+    # A function with one minimum, or none, has the lowest point of its grid in place of others.
+    places = torch.where(lowest.isfinite(), places, costs.argmin(0))
+    several = int(lowest.isfinite().sum(0).max().clamp(1, _MOST))
     width = math.log(10) / per_decade
-    rounds = math.ceil(math.log(width / 1e-4, 3)) + 1
-    return log_refine(cost, grid[best], width=width, rounds=rounds).clamp(low, high)
+    rounds = math.ceil(math.log(width / last_width, 3)) + 1
+    minima = torch.stack(
+        [
+            log_refine(cost, grid[place], width=width, rounds=rounds).clamp(low, high)
+            for place in places[:several]
+        ]
+    )
+    if several == 1:
+        return minima[0]
+    best = torch.stack([_finite(cost(minimum)) for minimum in minima]).argmin(0, keepdim=True)
+    return minima.gather(0, best)[0]
 
 
 def log_refine(

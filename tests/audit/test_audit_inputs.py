@@ -1,6 +1,7 @@
 """What an audit takes, what it refuses, and that it leaves the model as it was."""
 
 import math
+import time
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import howsure as hs
+from howsure.auditing import run
 from howsure.auditing.case import gather_inputs
 from howsure.auditing.layers import OUTPUT
 from nets import TwoSensors
@@ -172,6 +174,20 @@ def test_nothing_to_audit_is_an_error():
 def test_wrong_settings_are_one_sentence(options, message):
     with pytest.raises(ValueError, match=message):
         quick(nn.Linear(3, 2).eval(), torch.randn(4, 3), 0.1, **options)
+
+
+def test_one_slow_pass_of_a_busy_machine_refuses_nothing(monkeypatch):
+    """As when another process has the processor for a moment."""
+    stalls, at_once = iter([0.02]), run.plain_pass
+
+    def plain_pass(setup, x):
+        time.sleep(next(stalls, 0))
+        return at_once(setup, x)
+
+    monkeypatch.setattr(run, "plain_pass", plain_pass)
+    options = {"samples": None, "time_limit": 1.0, "methods": ["linear"]}
+    assert quick(nn.Linear(3, 2).eval(), torch.randn(4, 3), 0.1, **options).samples >= 100
+    assert next(stalls, None) is None
 
 
 def test_wrong_data_and_models_are_one_sentence():

@@ -47,6 +47,31 @@ def test_it_is_where_scipy_finds_the_smallest_nll(n, var, places):
     assert nll == pytest.approx(best.fun, abs=1e-8) and nll < categorical_nll(prediction, labels, 1)
 
 
+def two_minima(n=1100, every=1):
+    """Logits that want a temperature of 2, and uncertain ones, about nothing, that want 0.05.
+
+    Every third input, of which a first guess is made, is mostly of the former kind.
+    """
+    generator = torch.Generator().manual_seed(1)
+    logits = 3 * torch.randn(n, 4, generator=generator).double()
+    labels = torch.multinomial(torch.softmax(logits / 2, 1), 1, generator=generator)[:, 0]
+    number = torch.arange(n)
+    is_vague = (number % 3 > 0) | (number % 5 == 0)
+    logits[is_vague] = 0.1 * F.one_hot(labels[is_vague], 4).double()
+    var = torch.where(is_vague[:, None], 0.01, 0.5).expand_as(logits).double()
+    logits, var, labels = logits[::every], var[::every], labels[::every]
+    return class_probabilities(hs.Prediction(logits, var, torch.zeros_like(var))), labels
+
+
+def test_of_two_minima_the_lower_one_of_all_inputs_counts():
+    assert float(Temperature.fit(*two_minima(every=3)).temperature) > 1
+    prediction, labels = two_minima()
+    fitted = Temperature.fit(prediction, labels)
+    grid = np.logspace(-2.5, 2, 40)
+    best = min(grid, key=lambda t: categorical_nll(prediction, labels, t))
+    assert float(fitted.temperature) == pytest.approx(best, rel=0.3) and best < 0.1
+
+
 def test_the_known_temperature_comes_back():
     assert float(Temperature.fit(*draws(20000, temperature=2.5)).temperature) == pytest.approx(
         2.5, rel=0.05

@@ -46,8 +46,8 @@ Named = str | Method | tuple[str | Method, Mapping[str, object]]
 Result = TypeVar("Result")
 # Shares of the time limit by which each stage ends; Monte Carlo has the rest.
 _METHODS, _COST, _LAYERS = 0.4, 0.5, 0.6
-# How often the cost of a method is measured.
-_ROUNDS = 6
+# How often the cost of a method is measured, and at most that of the plain network before.
+_ROUNDS, _TRIES = 6, 5
 
 
 class AuditSettings(TypedDict, total=False):
@@ -240,15 +240,19 @@ def _candidates(methods: Sequence[Named] | None) -> list[Candidate]:
 
 def _check_time(case: Case, clock: Clock) -> None:
     """An error if not even 100 Monte Carlo passes fit into half of the time limit."""
-    before = clock.seconds
-    plain_pass(case.setup, case.x)
-    needed = LEAST * (clock.seconds - before)
-    if needed > clock.limit / 2:
-        raise ValueError(
-            f"A pass of {case.inputs} inputs takes {needed / LEAST:.2g} s, so the {LEAST} passes "
-            f"that Monte Carlo needs at least do not fit into a `time_limit` of {clock.limit:g} s. "
-            f"Give `time_limit={math.ceil(2.5 * needed)}`, or fewer `inputs`."
-        )
+    needed = math.inf
+    # A busy machine can hold up one pass for longer than all of them take: the fastest counts.
+    for _ in range(_TRIES):
+        before = clock.seconds
+        plain_pass(case.setup, case.x)
+        needed = min(needed, LEAST * (clock.seconds - before))
+        if needed <= clock.limit / 2:
+            return
+    raise ValueError(
+        f"A pass of {case.inputs} inputs takes {needed / LEAST:.2g} s, so the {LEAST} passes "
+        f"that Monte Carlo needs at least do not fit into a `time_limit` of {clock.limit:g} s. "
+        f"Give `time_limit={math.ceil(2.5 * needed)}`, or fewer `inputs`."
+    )
 
 
 class Stopwatch:

@@ -83,7 +83,7 @@ def recommend(rows: Sequence[AuditRow], yardstick: Yardstick) -> Recommendation:
         if best.std_error:
             reason += f" (its own standard error is {_percent(best.std_error)})"
     else:
-        reason += "no other method applies"
+        reason += "no other method was compared"
     return Recommendation(NOISE_SAMPLING.name, {"samples": samples}, reason)
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from howsure.arrays import brief
 from howsure.fit.held_out import pairs_of
-from howsure.line_search import log_minimum, log_refine
+from howsure.line_search import log_minimum
 from howsure.moments.rule import find
 from howsure.moments.value import Moments
 from howsure.posterior.temperature import check_minimum
@@ -26,8 +26,6 @@ Self = TypeVar("Self", bound="Calibrator")
 Labels = Tensor | Sequence[int] | Sequence[str]
 # Temperatures that are tried.
 _LOW, _HIGH = 1e-3, 1e3
-# The softmax of uncertain logits is a quadrature; this many inputs are enough for a first guess.
-_FEW = 500
 
 
 class Calibrator(ABC):
@@ -619,22 +617,20 @@ class Temperature(Calibrator):
 
         is_uncertain = bool((var > 0).any())
 
-        def nll(t: Tensor, every: int = 1) -> Tensor:  # (1,)
-            """Of the labels at a temperature; of one input in `every`."""
+        def nll(t: Tensor) -> Tensor:  # (1,)
             if not is_uncertain:
                 return F.cross_entropy(mean / t, labels)[None]
-            p = softmax_of(mean[::every] / t, var[::every] / t.square()).mean
-            p = p.gather(1, labels[::every].unsqueeze(1))
+            p = softmax_of(mean / t, var / t.square()).mean.gather(1, labels.unsqueeze(1))
             # Protects the logarithm of an underflowed 0.
             return -torch.log(p.clamp(min=torch.finfo(p.dtype).tiny)).mean()[None]
 
-        every = -(-len(mean) // _FEW) if is_uncertain else 1
-        best = log_minimum(lambda t: nll(t, every), _LOW, _HIGH)
-        if every > 1 and 10 * _LOW < float(best) < _HIGH / 10:
-            best = log_refine(nll, best, width=0.2, rounds=5)
-        elif every > 1:
-            # Few inputs may all be right where many are not.
-            best = log_minimum(nll, _LOW, _HIGH)
+        # With variances it may have two minima, and which is the lower one only all inputs tell.
+        # They take a quadrature for every logit: no more evaluations than 1e-6 needs.
+        best = (
+            log_minimum(nll, _LOW, _HIGH, per_decade=2, last_width=2e-3)
+            if is_uncertain
+            else log_minimum(nll, _LOW, _HIGH)
+        )
         at_zero, at_infinity = float(best) < 1.5 * _LOW, float(best) > _HIGH / 1.5
         check_minimum(at_zero=at_zero, at_infinity=at_infinity)
         return cls(best[0])
