@@ -7,6 +7,7 @@ class indices without it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -19,6 +20,8 @@ from howsure.metrics.streaming import Sums, mean_over, summary_over, values_over
 from howsure.student import student_nll
 
 Reduction = Literal["mean", "sum", "none"]
+# Rows whose numbers for all classes stay in the cache of a processor.
+_BLOCK = 8192
 
 
 @mean_over(classes)
@@ -71,9 +74,12 @@ def one_hot_nll(
         >>> hs.metrics.one_hot_nll(p, torch.full((1, 2), 0.01), target)
         tensor(-0.3026, dtype=torch.float64)
     """
-    squared_error = _residuals(mean, target).square()
-    score = student_nll(squared_error, positive_variance(var, floor), math.inf)
-    return _over_classes(score + HALF_LOG_2PI if include_constant else score, reduction)
+
+    def score(mean: Tensor, var: Tensor, target: Tensor) -> Tensor:
+        nll = student_nll(_residuals(mean, target).square(), var, math.inf)
+        return _over_classes(nll + HALF_LOG_2PI if include_constant else nll, reduction)
+
+    return _by_blocks(score, mean, positive_variance(var, floor), target)
 
 
 @mean_over(classes)
@@ -134,7 +140,11 @@ def brier(
         >>> hs.metrics.brier(p, target)
         tensor(0.2500, dtype=torch.float64)
     """
-    return _over_classes(_residuals(probabilities, target).square(), reduction)
+
+    def score(probabilities: Tensor, target: Tensor) -> Tensor:
+        return _over_classes(_residuals(probabilities, target).square(), reduction)
+
+    return _by_blocks(score, probabilities, target)
 
 
 class ReliabilityCurve(NamedTuple):
@@ -242,10 +252,19 @@ def ace(
     """
     bin_count(bins, len(target))
     gaps = []
-    for k, column in enumerate(probabilities.T):
+    for k, column in enumerate(probabilities.T.contiguous()):
         promised, observed = binned_means(column, (target == k).to(column), bins)
         gaps.append((observed - promised).abs())
     return torch.stack(gaps).mean()
+
+
+def _by_blocks(
+    score: Callable[..., Tensor],  # (block, ...) of each column to (block, ...)
+    *columns: Tensor,  # (n, ...)
+) -> Tensor:  # (n, ...)
+    """The scores of all rows, by blocks, so that what has a number for every class stays small."""
+    blocks = zip(*(column.split(_BLOCK) for column in columns), strict=True)
+    return torch.cat([score(*block) for block in blocks])
 
 
 def _residuals(

@@ -245,15 +245,15 @@ def _risks(
     uncertainty: Tensor,  # (n,)
 ) -> Tensor:  # (n,)
     """Mean error of the k most certain predictions, k = 1..n."""
-    ordered, order = uncertainty.sort()
-    return tied_means(ordered, error[order]).cumsum(0) / _counts(error)
+    ordered, order = ascending(uncertainty)
+    return tied_means(ordered, error.index_select(0, order)).cumsum(0) / _counts(error)
 
 
 def _oracle_risks(
     error: Tensor,  # (n,)
 ) -> Tensor:  # (n,)
     """Mean error of the k smallest errors, k = 1..n."""
-    return error.sort().values.cumsum(0) / _counts(error)
+    return ascending(error)[0].cumsum(0) / _counts(error)
 
 
 def _counts(error: Tensor) -> Tensor:
@@ -270,11 +270,22 @@ def _relative(error: Tensor) -> Tensor:
     return error / mean
 
 
+def ascending(
+    values: Tensor,  # (n,)
+) -> tuple[Tensor, Tensor]:  # (n,), (n,)
+    """The sorted values and their positions; equal values in any order."""
+    if values.device.type != "cpu":
+        return values.sort()
+    # numpy takes a fifth of the time of torch.
+    order = torch.from_numpy(values.detach().numpy().argsort())
+    return values.index_select(0, order), order
+
+
 def average_ranks(
     values: Tensor,  # (n,)
 ) -> Tensor:  # (n,)
     """Ranks from 1; equal values share the mean of their ranks."""
-    ordered, order = values.sort()
+    ordered, order = ascending(values)
     return torch.empty_like(values).scatter_(0, order, tied_means(ordered, _counts(values)))
 
 
@@ -284,8 +295,8 @@ def binned_means(
     bins: int,
 ) -> tuple[Tensor, Tensor]:  # (bins,), (bins,)
     """Means of the keys and of the values in bins of equal count, sorted by key."""
-    ordered, order = keys.sort()
-    columns = (ordered, tied_means(ordered, values[order]))
+    ordered, order = ascending(keys)
+    columns = (ordered, tied_means(ordered, values.index_select(0, order)))
     first, second = (torch.stack([x.mean() for x in c.tensor_split(bins)]) for c in columns)
     return first, second
 
@@ -301,4 +312,4 @@ def tied_means(
         return values
     group = starts.cumsum(0) - 1
     means = torch.bincount(group, weights=values) / torch.bincount(group)
-    return means[group]
+    return means.index_select(0, group)
