@@ -56,8 +56,8 @@ class Recommendation:
 
     def __str__(self) -> str:
         """The method as arguments of `Uncertain`."""
-        given = [f'method="{self.method}"', *(f"{k}={v!r}" for k, v in self.options.items())]
-        return ", ".join(given)
+        arguments = [f'method="{self.method}"', *(f"{k}={v!r}" for k, v in self.options.items())]
+        return ", ".join(arguments)
 
 
 @dataclass(frozen=True, repr=False)
@@ -184,17 +184,19 @@ def _layers_table(layers: Sequence[LayerRow]) -> str:
     Of long networks some twenty: evenly spread, and those around the first that departs.
     """
     first, last = departure(layers), len(layers) - 1
-    shown = set(range(len(layers)))
+    indices = set(range(len(layers)))
     if last >= _MOST_LAYERS:
-        shown = {round(i * last / (_MOST_LAYERS - 1)) for i in range(_MOST_LAYERS)}
+        indices = {round(i * last / (_MOST_LAYERS - 1)) for i in range(_MOST_LAYERS)}
         if first is not None:
-            shown |= {max(layers.index(first) - 1, 0), layers.index(first)}
-    some = "" if last < _MOST_LAYERS else f" ({len(shown)} of {len(layers)}; all are in `.layers`)"
+            indices |= {max(layers.index(first) - 1, 0), layers.index(first)}
+    scope = (
+        "" if last < _MOST_LAYERS else f" ({len(indices)} of {len(layers)}; all are in `.layers`)"
+    )
     lines = [("layer", "kind", "std ratio", "mean error", "")]
-    for row in (layers[index] for index in sorted(shown)):
+    for row in (layers[index] for index in sorted(indices)):
         mark = "<- departs" if row is first else ""
         lines.append((row.name, row.kind, _digits(row.ratio), _digits(row.mean_error), mark))
-    return f"Diagonal ADF, layer by layer{some}\n{align_columns(lines)}"
+    return f"Diagonal ADF, layer by layer{scope}\n{align_columns(lines)}"
 
 
 def _digits(value: float) -> str:

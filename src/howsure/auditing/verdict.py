@@ -54,16 +54,17 @@ def recommend(rows: Sequence[AuditRow], yardstick: Yardstick) -> Recommendation:
     def error(row: AuditRow) -> float:
         return row.total.log_error.value
 
-    others = [row for row in rows if not row.kind.is_sampling]
-    worth = [
+    rivals = [row for row in rows if not row.kind.is_sampling]
+    candidates = [
         row
-        for row in others
+        for row in rivals
         if error(row) <= CLOSE and row.cost.value < yardstick.cost * yardstick.passes(error(row))
     ]
-    if worth:
-        least = min(map(error, worth))
+    if candidates:
+        least = min(map(error, candidates))
         best = min(
-            (row for row in worth if error(row) <= least + SAME), key=lambda row: row.cost.value
+            (row for row in candidates if error(row) <= least + SAME),
+            key=lambda row: row.cost.value,
         )
         reason = (
             f"its std is off by {_percent(error(best))} on average (at most "
@@ -74,8 +75,8 @@ def recommend(rows: Sequence[AuditRow], yardstick: Yardstick) -> Recommendation:
         return Recommendation(best.method, best.options, reason)
     samples = yardstick.advised()
     reason = f"{samples} samples know a std to {_percent(ADVISED)} on average, and "
-    if others:
-        best = min(others, key=error)
+    if rivals:
+        best = min(rivals, key=error)
         reason += (
             f"nothing else is worth its cost here; the closest, `{best.label}`, is off by "
             f"{_percent(error(best))} for the time of {best.cost.value:.0f} forward passes"

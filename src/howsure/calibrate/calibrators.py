@@ -81,8 +81,10 @@ class Calibrator(ABC):
             predictions.append(replace(prediction, details=None, logits=logits))
             targets.append(target)
             if callable(groups):
-                some = groups(inputs)
-                labels.extend(some.tolist() if isinstance(some, Tensor) else some)
+                batch_labels = groups(inputs)
+                labels.extend(
+                    batch_labels.tolist() if isinstance(batch_labels, Tensor) else batch_labels
+                )
         if len(predictions) > 1 and predictions[0].batch_dim:
             raise ValueError(
                 "Calibration joins batches on the first axis, and these have their rows on axis "

@@ -144,8 +144,8 @@ def _number_groups(groups: Labels, count: int) -> tuple[tuple[Label, ...], Tenso
         )
     if len(labels) != count:
         raise ValueError(f"`groups` has {len(labels)} labels for {count} inputs.")
-    different, members = np.unique(labels, return_inverse=True)
-    return tuple(different.tolist()), torch.from_numpy(members)
+    distinct, members = np.unique(labels, return_inverse=True)
+    return tuple(distinct.tolist()), torch.from_numpy(members)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

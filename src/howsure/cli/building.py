@@ -177,16 +177,16 @@ def check_runs(model: Model, x: object) -> None:
 
 def uncertain_of(arguments: Namespace, model: Model) -> Uncertain:
     """The wrapper: from the settings' file, then from the options, which are stronger."""
-    given = {name: value for name in _PLAIN if (value := getattr(arguments, name)) is not None}
+    settings = {name: value for name in _PLAIN if (value := getattr(arguments, name)) is not None}
     if arguments.batch_dim is not None:
-        given["batch_dim"] = None if arguments.batch_dim == "none" else arguments.batch_dim
+        settings["batch_dim"] = None if arguments.batch_dim == "none" else arguments.batch_dim
     if (noise := noise_of(arguments)) is not None:
-        given["noise"] = noise
+        settings["noise"] = noise
     if arguments.rate is not None:
-        given["rate"] = number_or_list(arguments.rate)
+        settings["rate"] = number_or_list(arguments.rate)
     if arguments.placement is not None:
         text = arguments.placement
-        given["placement"] = as_placement(text if text in PLACEMENTS else text.split(","))
+        settings["placement"] = as_placement(text if text in PLACEMENTS else text.split(","))
     sure = Uncertain(model.module)
     if arguments.settings is not None:
         sure = read_settings(arguments.settings, model.module)
@@ -194,7 +194,7 @@ def uncertain_of(arguments: Namespace, model: Model) -> Uncertain:
     if method is not None:
         check_method(method)
         sure.method = method
-    sure.setup = sure.setup.replace(**given)
+    sure.setup = sure.setup.replace(**settings)
     return sure
 
 
@@ -309,9 +309,9 @@ def _named(text: str) -> Noise:
     is_file = Path(text).exists()
     if not is_file:
         # The sign of an exponent, as in 1e+3, is not followed by a word.
-        first, *others = re.split(r"\+(?=[^\d.])", text)
-        if others:
-            return sum(map(_named, others), start=_named(first))
+        first, *terms = re.split(r"\+(?=[^\d.])", text)
+        if terms:
+            return sum(map(_named, terms), start=_named(first))
     if covariance := _COVARIANCE.fullmatch(text):
         file, axis = covariance.groups()
         if axis is not None and not axis.lstrip("-").isdecimal():

@@ -198,13 +198,13 @@ def _identify(readings: Tensor, arguments: Namespace) -> Identified | CameraFit:
     """The noise by the procedure that is asked for."""
     from howsure import noise as noises
 
-    limited = {"per": arguments.per, "saturation": arguments.saturation}
+    options = {"per": arguments.per, "saturation": arguments.saturation}
     if arguments.kind == "image":
-        return noises.identify_from_image(readings[0], **limited)
-    limited["drift"] = arguments.drift
+        return noises.identify_from_image(readings[0], **options)
+    options["drift"] = arguments.drift
     if arguments.kind == "camera":
-        return noises.fit_poisson_gaussian(readings, **limited, black_level=arguments.black_level)
-    return noises.identify_from_repeats(readings, **limited)
+        return noises.fit_poisson_gaussian(readings, **options, black_level=arguments.black_level)
+    return noises.identify_from_repeats(readings, **options)
 
 
 _TRAIN_BATCH = 64

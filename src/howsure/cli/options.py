@@ -142,8 +142,8 @@ def out(
     """The file that is written; `check_files` looks at its name."""
 
     def add(parser: argparse._ActionsContainer) -> None:
-        shown = f"{words} (%(default)s)" if default else words
-        option("--out", type=Path, default=default, help=shown, **settings)(parser)
+        description = f"{words} (%(default)s)" if default else words
+        option("--out", type=Path, default=default, help=description, **settings)(parser)
         parser.set_defaults(suffixes=tuple(suffixes))
 
     return add
@@ -303,25 +303,27 @@ _WRITTEN = ("out", "heatmap")
 
 def check_files(options: argparse.Namespace) -> None:
     """An error if a file is missing, or if a result has a wrong name or replaces what is read."""
-    given = vars(options)
-    read = [path for name in given.keys() - {*_WRITTEN} for path in _files(given[name])]
-    written = [path for name in _WRITTEN if isinstance(path := given.get(name), Path)]
+    values = vars(options)
+    read = [path for name in values.keys() - {*_WRITTEN} for path in _files(values[name])]
+    written = [path for name in _WRITTEN if isinstance(path := values.get(name), Path)]
     for result, path in product(written, sorted(read)):
         if _is_lost(path, result):
             raise ValueError(
                 f"`{result}` would be written over `{path}`, which is read; choose another place."
             )
-    model = given.get("model")
-    if isinstance(model, str) and model.endswith(".pt2") and "trust" in given:
-        check_trusted(Path(model), trust=given["trust"])
-    suffixes, result = given.get("suffixes"), given.get("out")
+    model = values.get("model")
+    if isinstance(model, str) and model.endswith(".pt2") and "trust" in values:
+        check_trusted(Path(model), trust=values["trust"])
+    suffixes, result = values.get("suffixes"), values.get("out")
     if suffixes and result is not None and result.suffix not in suffixes:
         endings = " or ".join(
             filter(None, [", ".join(f"`{s}`" for s in suffixes[:-1]), f"`{suffixes[-1]}`"])
         )
         raise ValueError(f"`--out {result}` must end in {endings}.")
-    for name in _READ if "inputs" in given else ():  # commands of others have a `data` of their own
-        text = given.get(name)
+    for name in (
+        _READ if "inputs" in values else ()
+    ):  # commands of others have a `data` of their own
+        text = values.get(name)
         if text is not None and not Path(text).exists():
             if name == "data":
                 raise FileNotFoundError(f"There is no file or folder `{text}`.")

@@ -100,12 +100,12 @@ def command_of(name: str) -> Command:
     return Command(OF_THE_LAB[name], f"{absent}.", f"  howsure {name}", (rest,), refuse)
 
 
-def parse(given: Sequence[str]) -> argparse.Namespace:
+def parse(words: Sequence[str]) -> argparse.Namespace:
     """The options; an error tells what does not fit."""
     listed = ", ".join(NAMES)
-    if given and not given[0].startswith("-") and given[0] not in NAMES:
-        raise UsageError(f"There is no command {given[0]!r}; the commands are {listed}.")
-    options = build_parser().parse_args(given)
+    if words and not words[0].startswith("-") and words[0] not in NAMES:
+        raise UsageError(f"There is no command {words[0]!r}; the commands are {listed}.")
+    options = build_parser().parse_args(words)
     if options.command is None:
         raise UsageError(f"Name a command: {listed}; see `howsure --help`.")
     return options
@@ -116,13 +116,13 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed or interrupted, 2 wrong input."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        options = parse(given)
+        options = parse(words)
     except SystemExit as end:  # after --help and --version
         return int(end.code or 0)
     except UsageError as error:
-        return _print_error(str(error), WRONG_INPUT, json="--json" in given)
+        return _print_error(str(error), WRONG_INPUT, json="--json" in words)
     try:
         return _run(options)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough

@@ -213,8 +213,8 @@ def compile_method(setup: Setup, method: Method, x: object, *, may_assume: bool 
     rows = _rows_at_once(setup, x) if method.has_budget else None
     part = x if rows is None else _rows(x, slice(0, rows))
     leaves, spec = pytree.tree_flatten(part)
-    others = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
-    if State(*others).tensors:
+    plain_leaves = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+    if State(*plain_leaves).tensors:
         raise NotCompilableError("the input holds objects with tensors")
     trees: list[TensorTree] = []
     checks: dict[_Limit, Tensor] = {}
@@ -224,9 +224,11 @@ def compile_method(setup: Setup, method: Method, x: object, *, may_assume: bool 
         filled = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         with widths_noted() if narrow else nullcontext([]) as widths, record_unreliable() as doubts:
             trees.append(TensorTree(method(setup, pytree.tree_unflatten(filled, spec))))
-        noted = {(NARROW, TooWideError): widths, (0.0, DoubtfulError): doubts}
+        by_limit = {(NARROW, TooWideError): widths, (0.0, DoubtfulError): doubts}
         checks.clear()
-        checks.update({limit: torch.stack(each).max() for limit, each in noted.items() if each})
+        checks.update(
+            {limit: torch.stack(numbers).max() for limit, numbers in by_limit.items() if numbers}
+        )
         return [*trees[-1].tensors, *checks.values()]
 
     examples = [tensor.contiguous() for tensor in tensors_of(part)]

@@ -140,15 +140,15 @@ class Metric(Generic[Data, Result]):
     def summarize(self, *args: Any, **kwargs: Any) -> Sequence[Tensor]:
         """The summary of a batch of data: a few tensors."""
         try:
-            given = self.__signature__.bind(*args, **kwargs).arguments
+            arguments = self.__signature__.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(f"{self.__name__}() {error}") from None
-        data = {name: given.pop(name) for name in self._data}
-        selection = given.pop("mask", None), given.pop("weight", None)
+        data = {name: arguments.pop(name) for name in self._data}
+        selection = arguments.pop("mask", None), arguments.pop("weight", None)
         # Where `vectors` has its components.
-        place = {"dim": given["dim"]} if "dim" in given else {}
+        place = {"dim": arguments["dim"]} if "dim" in arguments else {}
         *entries, weight = self._check(*selection, **place, **data)
-        return self._summarize(entries, weight, given)
+        return self._summarize(entries, weight, arguments)
 
     def stream(self, **options: object) -> Stream[Result]:
         """The metric as a `torchmetrics.Metric`; the options are the metric's own."""

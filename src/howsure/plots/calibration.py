@@ -165,9 +165,9 @@ def sparsification(
         )
     curves = {}
     for name, ranking in methods.items():
-        both = tensor("error", errors[name]), tensor("uncertainty", ranking)
-        curve = metrics.sparsification_curve(*both, normalize=normalize)
-        area = metrics.ause(*both, normalize=normalize)
+        pair = tensor("error", errors[name]), tensor("uncertainty", ranking)
+        curve = metrics.sparsification_curve(*pair, normalize=normalize)
+        area = metrics.ause(*pair, normalize=normalize)
         curves[name] = *thinned(*(column.numpy() for column in curve), most=points), area
     ax, theme = prepared(ax)
     for index, (name, (removed, remaining, oracle, area)) in enumerate(curves.items()):

@@ -63,8 +63,8 @@ def bands(
     if not 0 < level < 1:
         raise ValueError(f"`level` is {level}; give a probability between 0 and 1, such as 0.95.")
     places = array("x", x, "(n,)")
-    both = mean_and_var(predicted)
-    mean, total = _column("mean", both[0], output), _column("var", both[1], output)
+    moments = mean_and_var(predicted)
+    mean, total = _column("mean", moments[0], output), _column("var", moments[1], output)
     same_length(x=places, mean=mean)
     split = isinstance(predicted, Prediction)
     data = total

@@ -59,8 +59,8 @@ def heatmap(
         # The larger the variance, the less transparent.
         largest = float(heat.max())
         ax.imshow(gray(pixels), **_GRAY, extent=place)
-        shown = {"vmin": 0, "vmax": largest or 1, "alpha": 0.9 * np.sqrt(heat / (largest or 1))}
-        drawn = ax.imshow(heat, cmap=theme.scale, extent=place, **shown)
+        look = {"vmin": 0, "vmax": largest or 1, "alpha": 0.9 * np.sqrt(heat / (largest or 1))}
+        drawn = ax.imshow(heat, cmap=theme.scale, extent=place, **look)
         if largest:
             _draw_borders(ax, theme, heat >= largest / 2)
     else:

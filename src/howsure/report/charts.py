@@ -125,12 +125,12 @@ def _colors(theme: Theme) -> dict[str, str]:
 def variables(*, dark: bool) -> str:
     """The colors of the page as declarations of CSS: the theme of all plots, and four more."""
     colors = _colors(DARK if dark else LIGHT)
-    own = (
+    page_colors = (
         ("#1e2228", "#aab2bd", "#7cc4f0", "#ff8a4d")
         if dark
         else ("#f5f6f8", "#545b64", "#00517f", "#c24400")
     )
-    colors |= dict(zip(("--card", "--quiet", "--link", "--bad"), own, strict=True))
+    colors |= dict(zip(("--card", "--quiet", "--link", "--bad"), page_colors, strict=True))
     scheme = f"color-scheme: {'dark' if dark else 'light'};"
     return " ".join([scheme, *(f"{name}: {color};" for name, color in colors.items())])
 

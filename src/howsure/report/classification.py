@@ -152,14 +152,14 @@ def cases(outcome: Outcome, options: Options) -> Cases:
         return classes[int(labels[0])] if len(labels) == 1 else "several"
 
     def describe(i: int) -> Case:
-        says, truth = (
+        choice, truth = (
             label(t.reshape(inputs, -1)[i]) for t in (decisions.choice, decisions.target)
         )
         share = float(wrong[i])
         result = {0.0: "right", 1.0: "wrong"}.get(share, f"{percent(share)} wrong")
         numbers = [float(t[i]) for t in (confidence, std, doubt)]
-        row = (Cell(names[i], float(i)), Cell(says), Cell(truth), Cell(result, share))
-        first = f"says {says}, is {truth}" if share else f"says {says}"
+        row = (Cell(names[i], float(i)), Cell(choice), Cell(truth), Cell(result, share))
+        first = f"says {choice}, is {truth}" if share else f"says {choice}"
         lines = (first, f"{percent(numbers[0])} ± {percent(numbers[1])}")
         return Case(names[i], (*row, *map(number, numbers)), lines)
 

@@ -71,13 +71,13 @@ def build(
     predictions = [_predicted(sure, factor, pairs, levels.added) for factor in factors]
     if options.images is None:
         options = replace(options, images=_pictures([x for x, _ in pairs]))
-    shown = predictions[levels.start]
+    first = predictions[levels.start]
     settings, state = settings_of(sure, options), state_of(sure)
     return replace(
         _report(predictions, target, sure.setup.task, levels, options),
-        facts=(*facts(sure, shown, len(target)), ("Noise levels", str(levels))),
+        facts=(*facts(sure, first, len(target)), ("Noise levels", str(levels))),
         search=search_chart(sure.last_fit),
-        budget=shares_of(shown),
+        budget=shares_of(first),
         audit=getattr(audit, "to_dict", lambda: audit)(),
         settings=settings,
         code=code_of(settings, has_state=state is not None),

@@ -199,13 +199,13 @@ def sources(data_share: float) -> str:
 
 def confidence(mean_confidence: float, accuracy: float, inputs: int) -> str:
     """Whether the predicted class is right as often as its probability says."""
-    says = f"It says {percent(mean_confidence)} on average and is right in {percent(accuracy)}"
+    statement = f"It says {percent(mean_confidence)} on average and is right in {percent(accuracy)}"
     error = math.sqrt(max(accuracy * (1 - accuracy), mean_confidence * (1 - mean_confidence)))
     if abs(mean_confidence - accuracy) <= _CHANCE * error / math.sqrt(inputs):
-        return f"{says}: as promised, as far as {inputs:,} inputs can tell."
+        return f"{statement}: as promised, as far as {inputs:,} inputs can tell."
     gap = abs(mean_confidence - accuracy)
-    much = "slightly" if gap < 0.05 else "clearly" if gap < 0.15 else "far"
-    return f"{says}: {much} too {'sure' if mean_confidence > accuracy else 'unsure'}."
+    size = "slightly" if gap < 0.05 else "clearly" if gap < 0.15 else "far"
+    return f"{statement}: {size} too {'sure' if mean_confidence > accuracy else 'unsure'}."
 
 
 def log_loss(value: float, classes: int) -> str:

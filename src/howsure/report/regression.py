@@ -195,10 +195,10 @@ def cases(outcome: Outcome, options: Options) -> Cases:
         return Cell(", ".join(short(v) for v in values.tolist()), float(values.mean()))
 
     def describe(i: int) -> Case:
-        says, truth = cell(mean[i]), cell(target[i])
+        predicted, truth = cell(mean[i]), cell(target[i])
         numbers = [number(float(size[i])) for size in sizes.values()]
-        lines = (f"{says.text} ± {numbers[1].text}", f"target {truth.text}")
-        row = (Cell(names[i], float(i)), says, truth, *numbers)
+        lines = (f"{predicted.text} ± {numbers[1].text}", f"target {truth.text}")
+        row = (Cell(names[i], float(i)), predicted, truth, *numbers)
         return Case(names[i], row, (*lines, f"error {numbers[0].text}"))
 
     return Cases(

@@ -32,9 +32,9 @@ def _is_begun(folder: Path) -> bool:
     left = [
         path for path in folder.iterdir() if path.name.startswith(tuple(f".{n}." for n in FILES))
     ]
-    others = [path for path in folder.iterdir() if path not in left]
-    ours = [path for path in others if path.name in FILES and path.read_text() == _text(path.name)]
-    if len(ours) < len(others) or len(ours) == len(FILES):
+    rest = [path for path in folder.iterdir() if path not in left]
+    ours = [path for path in rest if path.name in FILES and path.read_text() == _text(path.name)]
+    if len(ours) < len(rest) or len(ours) == len(FILES):
         return False
     for path in left:
         path.unlink()
