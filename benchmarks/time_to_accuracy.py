@@ -132,8 +132,9 @@ def errors_of(model: nn.Module, x: Tensor, std: float, drawn: Tensor) -> dict[st
             continue
         errors[method] = [_error(sure, x, drawn.std(0), own) for sure in settings.values()]
     picked, setup, _ = hs.methods.choose(hs.Uncertain(model, std**2).setup, x[:1])
-    chosen = MONTE_CARLO if picked.is_sampling else picked.name
-    count = setup.samples or (200 if picked.is_sampling else 8)
+    samples = picked.name in ("noise_sampling", "mc_dropout")
+    chosen = MONTE_CARLO if samples else picked.name
+    count = setup.samples or (200 if samples else 8)
     return {"errors": errors, "auto": chosen, "auto_setting": count}
 
 

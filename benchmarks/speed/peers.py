@@ -431,7 +431,7 @@ def _by_default(model: nn.Module, std: float, one: Tensor) -> dict[str, Callable
     """What `auto` picks, where it picks something else than the gradients."""
     sure = hs.Uncertain(model, std**2)
     picked, setup, _ = hs.methods.choose(sure.setup, one)
-    if not picked.is_sampling:
+    if picked.name not in ("noise_sampling", "mc_dropout"):
         return {}
     return {f"howsure, by default: {setup.samples} samples": lambda: Ours(sure)}
 

@@ -10,7 +10,7 @@ from typing import Any
 from howsure.auditing.check import align_columns
 from howsure.auditing.layers import LayerRow, departure
 from howsure.auditing.measures import Estimate, Measures
-from howsure.methods import Method
+from howsure.methods.method import Method
 
 _WIDTH = 100
 _MOST_LAYERS = 20
@@ -31,7 +31,7 @@ class AuditRow:
         cost: Time relative to one plain forward pass of the same inputs.
         std_error: Relative standard error that the method states for its own std, the median over
             all outputs; `None` where it states none.
-        kind: The method itself, which says what it can do.
+        kind: The method itself.
     """
 
     label: str

@@ -28,7 +28,18 @@ from howsure.auditing.layers import PASSES, layer_rows
 from howsure.auditing.measures import Estimate, Measures, mean_shift, std_measures
 from howsure.auditing.result import Audit, AuditRow
 from howsure.auditing.verdict import Yardstick, recommend, sentences
-from howsure.methods import METHODS, RENAMED, Method, check_method
+from howsure.methods import (
+    METHODS,
+    RENAMED,
+    Method,
+    Uses,
+    check_method,
+    gradients,
+    heteroscedastic,
+    linear,
+)
+from howsure.methods.propagation import ADF, SAMPLED_ADF
+from howsure.methods.sampling import MC_DROPOUT, NOISE_SAMPLING
 from howsure.moments.rule import Rule, Target
 from howsure.multipliers import Placement, as_placement
 from howsure.noise import NoiseLike
@@ -44,6 +55,18 @@ if TYPE_CHECKING:
 
 Named = str | Method | tuple[str | Method, Mapping[str, object]]
 Result = TypeVar("Result")
+# What is compared unless told otherwise: methods with their options.
+USUAL: tuple[tuple[Method, Mapping[str, object]], ...] = (
+    (ADF, {}),
+    (linear.METHOD, {}),
+    (gradients.METHOD, {}),
+    (gradients.METHOD, {"samples": 32}),
+    (MC_DROPOUT, {"samples": 20}),
+    (NOISE_SAMPLING, {"samples": 20}),
+    (SAMPLED_ADF, {"samples": 20}),
+)
+# Methods that have nothing to say without sensor noise, or only what MC dropout says as well.
+ABOUT_NOISE = (ADF, linear.METHOD, SAMPLED_ADF, heteroscedastic.METHOD)
 # Shares of the time limit by which each stage ends; Monte Carlo has the rest.
 _METHODS, _COST, _LAYERS = 0.4, 0.5, 0.6
 # How often the cost of a method is measured, and at most that of the plain network before.
@@ -181,7 +204,7 @@ def audit(
         for candidate, prediction in predictions.items()
     )
     plain_shift = mean_shift(case.plain.double().cpu(), truth, seed)
-    sampling = (row for row in rows if row.kind.draws_noise)
+    sampling = (row for row in rows if row.kind is NOISE_SAMPLING)
     pass_cost = (row.cost.value / row.options.get("samples", 20) for row in sampling)
     yardstick = Yardstick(truth.samples, total.typical_error, next(pass_cost, 1.0))
     recommended = recommend(rows, yardstick)
@@ -222,7 +245,7 @@ class Candidate:
 def _candidates(methods: Sequence[Named] | None) -> list[Candidate]:
     """The methods that were asked for: names, methods of one's own, or either with options."""
     if methods is None:
-        return [Candidate(m, dict(options)) for m in METHODS.values() for options in m.audited]
+        return [Candidate(method, dict(options)) for method, options in USUAL]
     candidates = []
     for item in [methods] if isinstance(methods, (str, Method)) else methods:
         method, options = item if isinstance(item, tuple) else (item, {})
@@ -316,9 +339,9 @@ def _predictions(
     predictions: dict[Candidate, Prediction] = {}
     skipped = []
     for candidate in progress(candidates, show, "audit: methods"):
-        if case.setup.noise is None and candidate.method.needs_noise:
+        if case.setup.noise is None and candidate.method in ABOUT_NOISE:
             skipped.append((candidate.label, "the inputs have no noise"))
-        elif case.setup.rate is None and candidate.method.draws_masks:
+        elif case.setup.rate is None and Uses.MASKS in candidate.method.uses:
             skipped.append((candidate.label, "no dropout rate is given"))
         else:
             try:

@@ -14,7 +14,9 @@ from howsure.auditing.layers import LayerRow, departure
 from howsure.auditing.measures import Estimate
 from howsure.auditing.result import AuditRow, Recommendation
 from howsure.methods import METHODS
-from howsure.methods.sampling import NOISE_SAMPLING
+from howsure.methods.method import Uses
+from howsure.methods.propagation import ADF, SAMPLED_ADF
+from howsure.methods.sampling import MC_DROPOUT, NOISE_SAMPLING
 
 # A std within 15 % on average is good enough to recommend; among those closer than 2 % to the best
 # the cheapest wins.
@@ -54,7 +56,7 @@ def recommend(rows: Sequence[AuditRow], yardstick: Yardstick) -> Recommendation:
     def error(row: AuditRow) -> float:
         return row.total.log_error.value
 
-    rivals = [row for row in rows if not row.kind.is_sampling]
+    rivals = [row for row in rows if row.kind not in (NOISE_SAMPLING, MC_DROPOUT)]
     candidates = [
         row
         for row in rivals
@@ -96,9 +98,7 @@ def sentences(
 ) -> tuple[str, ...]:
     """The verdict, one sentence or two on each question."""
     # With dropout, if there are both: the paper's method is the one that samples.
-    diagonal = sorted(
-        (row for row in rows if row.kind.is_diagonal), key=lambda row: not row.kind.draws_masks
-    )
+    diagonal = [row for kind in (SAMPLED_ADF, ADF) for row in rows if row.kind is kind]
     return (
         *(_on_diagonal(diagonal[0], departure(layers)) if diagonal else ()),
         f"Use `{recommended}`: {recommended.reason}.",
@@ -138,14 +138,14 @@ def _on_mean(rows: Sequence[AuditRow], recommended: Recommendation, plain: Estim
     row = next((row for row in rows if (row.method, row.options) == wanted), None)
     # Sampling may be recommended where it was not among the methods.
     method = row.kind if row else METHODS[recommended.method]
-    if method.draws_noise:
+    if method is NOISE_SAMPLING:
         return f"{start}: take the mean of the samples."
     if row is not None and row.mean_shift.value < plain.value / 2:
         return (
             f"{start}, this method's mean {row.mean_shift.value:.2g}: keep its mean "
             '(`prediction="mean"`).'
         )
-    if method.has_budget:
+    if Uses.POINTS in method.uses:
         return f'{start}: where the mean matters, set `prediction="mean"`.'
     best = min(rows, key=lambda row: row.mean_shift.value)
     return (

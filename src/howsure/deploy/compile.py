@@ -27,8 +27,8 @@ from howsure.deploy.state import State
 from howsure.deploy.tracing import COMPILED, held_constants, lift_constants, traced
 from howsure.errors import HowsureWarning
 from howsure.estimators.variances import record_unreliable
-from howsure.methods import Method
 from howsure.methods.gradients import POINTS, chooses_otherwise, why_no_gradients
+from howsure.methods.method import Method, Uses
 from howsure.moments.numerics import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.private_torch import compile_graph, pytree
@@ -204,13 +204,13 @@ def compile_method(setup: Setup, method: Method, x: object, *, may_assume: bool 
     If it may, and all Gaussians are narrow for `x`, the program takes them for narrow, and raises
     `TooWideError` for inputs for which they are not.
     """
-    if method.draws_noise:
+    if Uses.NOISE in method.uses:
         raise NotCompilableError(f'the method "{method}" draws noise in every call')
     with widths_noted() as widths:
         method(setup, x)  # Checks the model and finds dropout sites, outside the trace.
     narrow = may_assume and all(float(width) <= NARROW for width in widths)
     # One program serves all parts of a large batch.
-    rows = _rows_at_once(setup, x) if method.has_budget else None
+    rows = _rows_at_once(setup, x) if Uses.POINTS in method.uses else None
     part = x if rows is None else _rows(x, slice(0, rows))
     leaves, spec = pytree.tree_flatten(part)
     plain_leaves = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
@@ -262,7 +262,7 @@ def compile_method(setup: Setup, method: Method, x: object, *, may_assume: bool 
                 raise error
         return fill(outputs)
 
-    looks = method.has_budget and setup.cached(probe_gradients, x).chooses
+    looks = Uses.POINTS in method.uses and setup.cached(probe_gradients, x).chooses
     return Program(state, run, frozen, rows, looks)
 
 

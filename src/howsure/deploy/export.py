@@ -32,7 +32,7 @@ from howsure.deploy.tracing import traced
 from howsure.errors import ExportError, HowsureWarning, NoRuleError, missing_packages
 from howsure.estimators.sampling import MOST_SAMPLES
 from howsure.files import write_atomically
-from howsure.methods import METHODS, Method, gradients
+from howsure.methods import METHODS, Method, Uses, gradients
 from howsure.methods.propagation import SAMPLES
 from howsure.multipliers import draw_uniforms
 from howsure.noise import encode, to_config
@@ -277,7 +277,7 @@ def _flatten(prediction: Prediction) -> list[Tensor]:
 def _choose(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
     """The method and the setup for it; an error if a file cannot do the same."""
     method, setup, _ = uncertain.choice(example)
-    if method.draws_noise and uncertain.method == "auto" and not setup.is_fitted:
+    if Uses.NOISE in method.uses and uncertain.method == "auto" and not setup.is_fitted:
         warnings.warn(
             f'"auto" takes "{method}" here, which draws new noise in every call; the file has '
             f'"{gradients.METHOD}" instead, the same variance by other means.',
@@ -285,12 +285,12 @@ def _choose(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
             stacklevel=4,
         )
         method, setup = gradients.METHOD, setup.replace(samples=None)
-    if method.draws_noise:
+    if Uses.NOISE in method.uses:
         raise ExportError(
             f'The method "{method}" draws new noise in every call, which a file cannot do; use '
             '`method="gradients"` for few outputs, `"adf"` or `"sampled_adf"` for many.'
         )
-    if not method.has_budget:
+    if Uses.POINTS not in method.uses:
         return method, setup
     if setup.tolerance is not None:
         raise ExportError(
@@ -308,8 +308,8 @@ def _choose(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
 
 def _masks(setup: Setup, method: Method, x: object) -> list[Input]:
     """One input for every site that drops anything."""
-    if not method.draws_masks:
-        names = [method.name for method in METHODS.values() if method.draws_masks]
+    if Uses.MASKS not in method.uses:
+        names = [method.name for method in METHODS.values() if Uses.MASKS in method.uses]
         raise ExportError(
             f'The method "{method}" has no masks that a program could take as inputs; those with '
             f"masks are {names}."

@@ -19,10 +19,10 @@ from howsure.fit.labeled import PIXELS
 from howsure.fit.options import FitOptions
 from howsure.fit.posterior import PosteriorFit, check_held_out, fit_variance
 from howsure.fit.stress import corruptions
-from howsure.methods import Method
 from howsure.methods.choice import outputs_of
 from howsure.methods.dense import gradients_at_pixels, has_derivatives
 from howsure.methods.gradients import CONTRADICTED, ROWS_MIXED
+from howsure.methods.method import Fits, Method
 from howsure.methods.sampling import NOISE_SAMPLING
 from howsure.posterior.cross_fit import FOLDS, CrossFit, split
 from howsure.posterior.laplace import Posterior
@@ -41,7 +41,7 @@ FEWEST_IMAGES = 10
 
 def is_dense(setup: Setup, method: Method | None, x: object) -> bool:
     """Whether outputs are too many for a backward pass each."""
-    can_sample = method is None or method.has_dense_posterior
+    can_sample = method is None or Fits.DENSE_POSTERIOR in method.fits
     return can_sample and outputs_of(setup.with_unit_multipliers(x), x) > MOST_OUTPUTS
 
 

@@ -21,9 +21,10 @@ from howsure.errors import warn
 from howsure.fit.held_out import Batches, points_for
 from howsure.fit.options import FitOptions
 from howsure.line_search import log_minimum
-from howsure.methods import Method, choose, gradients
-from howsure.methods.choice import outputs_of
+from howsure.methods import gradients
+from howsure.methods.choice import choose, outputs_of
 from howsure.methods.gradients import why_no_gradients
+from howsure.methods.method import Fits, Method, Uses
 from howsure.prediction import Prediction, class_dim
 from howsure.problem import MOST_OUTPUTS
 from howsure.progress import progress
@@ -113,7 +114,7 @@ def fit_dropout(
         floor = ONE_HOT_FLOOR if objective == "one_hot" else 0.0
     samples = options.samples
     if samples is None:
-        samples = points_for(_with_a_rate(setup), x) if method.has_budget else SAMPLES
+        samples = points_for(_with_a_rate(setup), x) if Uses.POINTS in method.uses else SAMPLES
     searched = setup.replace(samples=samples, tolerance=None, shared_masks=False, residual_var=0.0)
 
     def score(index: int, rate: float | None) -> Scored:
@@ -123,12 +124,12 @@ def fit_dropout(
         prediction = method(at_rate.replace(seed=setup.seed + 1000 * index), x)
         return Scored.of(prediction, target, objective, floor)
 
-    grid: Sequence[float | None] = options.grid if method.has_rate else [None]
+    grid: Sequence[float | None] = options.grid if Fits.RATE in method.fits else [None]
     has_residual = options.fit_residual_var
     if has_residual is None:
-        has_residual = not method.has_data_var
+        has_residual = Fits.RESIDUAL_VAR in method.fits
     if not has_residual:  # Known now, and not only after all rates.
-        check_outputs(score(0, 0.5 if method.has_rate else None).var)
+        check_outputs(score(0, 0.5 if Fits.RATE in method.fits else None).var)
     count, without, with_residual = 0, [], []
     for rate in progress(grid, options.show_progress, f"fit {method}"):
         scored = Scored.joined([score(index, rate) for index in range(len(batches))])

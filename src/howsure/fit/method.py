@@ -14,7 +14,7 @@ from howsure.fit.held_out import check_inputs, pairs_of, read_held_out
 from howsure.fit.options import OPTIONS, FitOptions, ModelPart, check_part
 from howsure.fit.posterior import PosteriorFit, fit_posterior
 from howsure.fit.temperature import TemperatureFit, fit_temperature, why_no_temperature
-from howsure.methods import METHODS, Method, method_of
+from howsure.methods import METHODS, Fits, Method, method_of
 from howsure.methods.choice import outputs_of
 from howsure.methods.gradients import why_no_gradients
 from howsure.multipliers import NothingToDropError
@@ -93,9 +93,10 @@ def fit_method(
 
 def _has_room(method: Method | None, setup: Setup) -> bool:
     """Whether a method can use what `fit` finds; samples have a temperature as well."""
-    if method is None or method.has_posterior:
-        return True
-    return setup.task != "regression" and method.has_dense_posterior
+    room = Fits.POSTERIOR
+    if setup.task != "regression":
+        room |= Fits.DENSE_POSTERIOR
+    return method is None or bool(method.fits & room)
 
 
 def _choose_part(
@@ -117,7 +118,7 @@ def _choose_part(
         return usual, f"the model has no layers to multiply{advice}"
     if outputs <= MOST_OUTPUTS:
         return usual, why_no_gradients(setup, x, watch=True)
-    if method is None or method.has_dense_posterior:
+    if method is None or Fits.DENSE_POSTERIOR in method.fits:
         return usual, why_not_dense(setup, x)
     return usual, f"{outputs} outputs are too many for a backward pass each"
 

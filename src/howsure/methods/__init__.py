@@ -1,15 +1,16 @@
-"""The methods, one module each, which ends with its `METHOD`: a function and what it can do."""
+"""The methods, one module each, which ends with its `METHOD`: a function and what it uses."""
 
 from __future__ import annotations
 
 from howsure.methods import ensemble, gradients, heteroscedastic, linear, propagation, sampling
 from howsure.methods.choice import Choice as Choice
 from howsure.methods.choice import choose as choose
+from howsure.methods.method import Fits as Fits
 from howsure.methods.method import Method as Method
 from howsure.methods.method import MethodName as MethodName
+from howsure.methods.method import Uses as Uses
 from howsure.methods.sampling import sampling_for as sampling_for
 
-# In the order in which an audit compares them.
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (

@@ -82,7 +82,7 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
         return sampler, setup, "its classes are those of pixels or tokens"
     if outputs > MOST_OUTPUTS and not setup.cached(_has_softmax, x):
         return sampler, setup, f"{outputs} outputs are too many for a backward pass each"
-    if sampler.draws_noise and (is_small or has_few):
+    if sampler is NOISE_SAMPLING and (is_small or has_few):
         if is_small and setup.samples is None and setup.tolerance is None:
             setup = setup.replace(samples=SMALL_SAMPLES)
         how = f"{elements} noisy numbers and a small network: samples as one batch are cheaper"

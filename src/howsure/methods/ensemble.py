@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from howsure.methods import heteroscedastic
 from howsure.methods.choice import choose
-from howsure.methods.method import Method
+from howsure.methods.method import Method, Uses
 from howsure.methods.propagation import CONSTANT
 from howsure.methods.variance_head import HeteroscedasticModel
 from howsure.prediction import Details, Prediction
@@ -126,4 +126,4 @@ def _covariance(members: Sequence[Prediction]) -> Tensor | None:
     )
 
 
-METHOD = Method("ensemble", predict, may_draw=True, has_rules=True)
+METHOD = Method("ensemble", predict, Uses.RULES | Uses.MODEL)

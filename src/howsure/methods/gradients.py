@@ -45,7 +45,7 @@ from howsure.methods.classified import (
     classified,
     with_temperature,
 )
-from howsure.methods.method import Method, note_without_uncertainty
+from howsure.methods.method import Fits, Method, Uses, note_without_uncertainty
 from howsure.methods.modeled import modeled, score_inputs
 from howsure.methods.sampling import SampledRows, sample_rows
 from howsure.prediction import Details, Prediction
@@ -673,12 +673,4 @@ def _note_tolerance(setup: Setup, estimated: Estimate) -> tuple[str, ...]:
     )
 
 
-METHOD = Method(
-    "gradients",
-    predict,
-    may_draw=True,
-    has_budget=True,
-    has_rate=True,
-    has_posterior=True,
-    audited=({}, {"samples": 32}),
-)
+METHOD = Method("gradients", predict, Uses.POINTS | Uses.MODEL, Fits.RATE | Fits.POSTERIOR)

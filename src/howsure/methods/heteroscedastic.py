@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from howsure.gaussian_output import Gaussian
 from howsure.isolation import isolated
-from howsure.methods.method import Method
+from howsure.methods.method import Fits, Method
 from howsure.methods.propagation import (
     Pass,
     has_active_sites,
@@ -98,4 +98,4 @@ def _halves(outputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tens
     return outputs[:half], outputs[half:]
 
 
-METHOD = Method("heteroscedastic", predict, has_rate=True, needs_noise=True)
+METHOD = Method("heteroscedastic", predict, fits=Fits.RATE)

@@ -14,7 +14,7 @@ from howsure.estimators.variances import flag_unreliable
 from howsure.methods import sampling
 from howsure.methods.classified import class_outputs
 from howsure.methods.gradients import CONTRADICTED, backward_failed
-from howsure.methods.method import Method, note_without_uncertainty
+from howsure.methods.method import Method, Uses, note_without_uncertainty
 from howsure.prediction import Prediction
 from howsure.probe import RANDOM, notes_on, probe_gradients, replace_nonfinite, some_rows
 from howsure.problem import MOST_OUTPUTS, Probe, Problem, Sources, wide_type
@@ -237,4 +237,4 @@ def _note_flat(problem: Problem, variance: Tensor) -> tuple[str, ...]:
     return (FLAT.format(count=count, total=problem.rows),) if count else ()
 
 
-METHOD = Method("linear", predict, may_draw=True, needs_noise=True, audited=({},))
+METHOD = Method("linear", predict, Uses.MODEL)

@@ -1,12 +1,13 @@
 """What a method is: its name, its function, what it can do, and how it is called.
 
-Everyone else asks a `Method` what it can do, and compares no names. It leaves nothing behind: every
+Others ask a `Method` what it uses and what `fit` finds for it. It leaves nothing behind: every
 pass runs on a copy of what the model could write, and random numbers stay the caller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import enum
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -44,6 +45,35 @@ UNUSED_RULES = (
 )
 
 
+class Uses(enum.Flag):
+    """What the predictions of a method are made of."""
+
+    NOTHING = 0
+    # Fixed noisy points with a backward pass each, which show the variance of every source.
+    POINTS = enum.auto()
+    # Dropout masks: there is nothing to sample without a rate, and a file may take them as inputs.
+    MASKS = enum.auto()
+    # New noise in every call, which neither a file nor a compiled program can draw.
+    NOISE = enum.auto()
+    # The moment rules; other methods run the network itself, whatever rules are given.
+    RULES = enum.auto()
+    # Random numbers that the model draws itself; other methods refuse models that do.
+    MODEL = enum.auto()
+
+
+class Fits(enum.Flag):
+    """What `fit` finds for a method."""
+
+    NOTHING = 0
+    # A dropout rate.
+    RATE = enum.auto()
+    # A residual variance, for methods without a data variance of their own.
+    RESIDUAL_VAR = enum.auto()
+    # A posterior over multipliers, or a temperature; DENSE: at every pixel of dense outputs.
+    POSTERIOR = enum.auto()
+    DENSE_POSTERIOR = enum.auto()
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Method:
     """A way to a prediction, as `Uncertain(method=...)` takes it.
@@ -51,39 +81,14 @@ class Method:
     Attributes:
         name: What users write and a prediction says.
         predict: From a setup and an input to a prediction.
-        may_draw: It samples models that draw random numbers themselves; others refuse them.
-        has_rules: It asks the moment rules; others run the network itself, whatever rules are
-            given.
-        has_budget: Its variance comes from backward passes, so it knows the variance of every
-            source.
-        has_data_var: It knows a data variance; without one, a residual variance is fitted.
-        has_rate: `fit` finds a dropout rate for it.
-        has_posterior: `fit` can give it a posterior over masks, or a temperature.
-        has_dense_posterior: Likewise at every pixel of dense outputs.
-        draws_noise: Every call draws noise, which neither a file nor a compiled program can.
-        draws_masks: Its samples differ in their dropout masks alone: there is nothing to sample
-            without a rate, and a file may take the masks as inputs.
-        needs_noise: Without sensor noise there is nothing for it to do.
-        is_sampling: It is the Monte-Carlo reference that an audit compares others with.
-        is_diagonal: It propagates variances and no covariances, as the paper does.
-        audited: The options with which an audit tries it unless told otherwise, once for each.
+        uses: What its predictions are made of.
+        fits: What `fit` finds for it.
     """
 
     name: str
     predict: Predict
-    may_draw: bool = False
-    has_rules: bool = False
-    has_budget: bool = False
-    has_data_var: bool = True
-    has_rate: bool = False
-    has_posterior: bool = False
-    has_dense_posterior: bool = False
-    draws_noise: bool = False
-    draws_masks: bool = False
-    needs_noise: bool = False
-    is_sampling: bool = False
-    is_diagonal: bool = False
-    audited: tuple[Mapping[str, Any], ...] = ()
+    uses: Uses = Uses.NOTHING
+    fits: Fits = Fits.NOTHING
 
     def __post_init__(self) -> None:
         """One clear sentence for what is no method."""
@@ -105,14 +110,14 @@ class Method:
                 prediction = self._checked(setup, x)
         else:
             prediction = self._checked(setup, x)
-        notes = () if not setup.rules or self.has_rules else (UNUSED_RULES,)
+        notes = () if not setup.rules or Uses.RULES in self.uses else (UNUSED_RULES,)
         if setup.placement.kind == "existing" and not is_tracing():
             notes += setup.cached(_uncounted, x)
         return replace(prediction, notes=(*prediction.notes, *notes)) if notes else prediction
 
     def _checked(self, setup: Setup, x: Any) -> Prediction:
         """The prediction; an error if the model is random and the method cannot deal with it."""
-        if self.may_draw:
+        if Uses.MODEL in self.uses:
             return self.predict(setup, x)
         numbers = torch.get_rng_state()
         prediction = self.predict(setup, x)
@@ -129,13 +134,14 @@ class Method:
     def check(self, setup: Setup) -> None:
         """An error if the method has no room for what `fit` found."""
         model, classes = setup.variance_model, setup.temperature_model
-        is_dense = model is not None and model.dense
-        has_room = self.has_dense_posterior if is_dense else self.has_posterior
+        room = Fits.POSTERIOR
+        if model is not None and model.dense:
+            room = Fits.DENSE_POSTERIOR
         if classes is not None:
-            has_room = self.has_dense_posterior or (self.has_posterior and not classes.dense)
+            room = Fits.DENSE_POSTERIOR | (Fits.NOTHING if classes.dense else Fits.POSTERIOR)
         elif model is not None and model.posterior is None:
-            has_room = self.has_posterior or self.has_dense_posterior
-        if setup.is_fitted and not has_room:
+            room = Fits.POSTERIOR | Fits.DENSE_POSTERIOR
+        if setup.is_fitted and not self.fits & room:
             raise ValueError(
                 f'The method "{self}" has no room for what `fit` found: use "auto", or fit again '
                 'with `model="dropout"`.'

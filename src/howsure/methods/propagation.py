@@ -18,7 +18,7 @@ from howsure.errors import NoRuleError
 from howsure.estimators.softmax import entropy_of
 from howsure.isolation import own_random_numbers
 from howsure.methods.classified import check_classes, class_outputs
-from howsure.methods.method import Method
+from howsure.methods.method import Fits, Method, Uses
 from howsure.methods.sampling import mc_dropout
 from howsure.moments.interpreter import Propagated, RuleInterpreter, outcome, python_only, run
 from howsure.moments.numerics import layers_of_variances_in
@@ -234,7 +234,7 @@ def adf(setup: Setup, x: Any) -> Prediction:
         return prediction(setup, run, centers, variances, zeros_like_each(variances))
 
 
-ADF = Method("adf", adf, has_rules=True, needs_noise=True, is_diagonal=True, audited=({},))
+ADF = Method("adf", adf, Uses.RULES)
 
 
 def sampled_adf(setup: Setup, x: Any) -> Prediction:
@@ -271,16 +271,7 @@ def sampled_adf(setup: Setup, x: Any) -> Prediction:
         )
 
 
-SAMPLED_ADF = Method(
-    "sampled_adf",
-    sampled_adf,
-    has_rules=True,
-    has_rate=True,
-    draws_masks=True,
-    needs_noise=True,
-    is_diagonal=True,
-    audited=({"samples": 20},),
-)
+SAMPLED_ADF = Method("sampled_adf", sampled_adf, Uses.RULES | Uses.MASKS, Fits.RATE)
 
 
 def constant(setup: Setup, x: Any) -> Prediction:
@@ -295,4 +286,4 @@ def constant(setup: Setup, x: Any) -> Prediction:
         return prediction(setup, run, means, nothing, nothing)
 
 
-CONSTANT = Method("constant", constant, has_data_var=False)
+CONSTANT = Method("constant", constant, fits=Fits.RESIDUAL_VAR)

@@ -24,7 +24,7 @@ from howsure.estimators.variances import Variances, with_variances
 from howsure.isolation import own_random_numbers
 from howsure.methods.classified import certain, class_outputs, class_scores, with_temperature
 from howsure.methods.dense import with_model_var
-from howsure.methods.method import Method, note_without_uncertainty
+from howsure.methods.method import Fits, Method, Uses, note_without_uncertainty
 from howsure.methods.modeled import with_variance_model
 from howsure.noise.inputs import number_of
 from howsure.posterior.temperature import ClassScores, cool
@@ -456,14 +456,7 @@ def noise_sampling(setup: Setup, x: Any) -> Prediction:
 
 
 NOISE_SAMPLING = Method(
-    "noise_sampling",
-    noise_sampling,
-    may_draw=True,
-    has_rate=True,
-    has_dense_posterior=True,
-    draws_noise=True,
-    is_sampling=True,
-    audited=({"samples": 20},),
+    "noise_sampling", noise_sampling, Uses.NOISE | Uses.MODEL, Fits.RATE | Fits.DENSE_POSTERIOR
 )
 
 
@@ -486,15 +479,7 @@ def mc_dropout(setup: Setup, x: Any) -> Prediction:
     )
 
 
-MC_DROPOUT = Method(
-    "mc_dropout",
-    mc_dropout,
-    has_data_var=False,
-    has_rate=True,
-    draws_masks=True,
-    is_sampling=True,
-    audited=({"samples": 20},),
-)
+MC_DROPOUT = Method("mc_dropout", mc_dropout, Uses.MASKS, Fits.RATE | Fits.RESIDUAL_VAR)
 
 
 def sampling_for(setup: Setup) -> Method:
