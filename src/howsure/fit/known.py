@@ -36,7 +36,7 @@ from howsure.methods.gradients import (
 )
 from howsure.methods.sampling import noise_sampling
 from howsure.posterior.cross_fit import FOLDS, CrossFit, split
-from howsure.posterior.distances import Distances, InputRange, KnownActivations
+from howsure.posterior.distances import InputRange, KnownActivations
 from howsure.posterior.laplace import Gram, one_for_zero
 from howsure.posterior.local_error import NEIGHBORS, Kernel, LocalError
 from howsure.posterior.scores import Known
@@ -143,28 +143,78 @@ def _spread(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names[int(k)] for k in chosen)
 
 
-class _Activations:
-    """The distances by what goes into the layers, in memory that does not grow with the inputs."""
+class _Gathered:
+    """What batches of known inputs add up to, in memory that does not grow with their number.
 
-    def __init__(self, setup: Setup, layers: Layers, folds: int) -> None:
-        self.layers, self.folds = layers, folds
-        self.parts: list[KnownActivations] = []
+    Attributes:
+        layers: The layers whose inputs have distances; `None` if there are none.
+        folds: How many parts the inputs are divided into.
+        count: The number of inputs.
+        grams: Products of gradients, of every fold.
+        activations: What goes into the layers, of every fold.
+        rows: What goes into the last layer, of a table.
+        edges: The least and the largest numbers of the inputs, by batch.
+    """
+
+    def __init__(self, setup: Setup, layers: Layers | None, folds: int) -> None:
+        self.layers, self.folds, self.count = layers, folds, 0
+        self.grams: list[Gram] = []
+        self.activations: list[KnownActivations] = []
+        self.rows: list[Tensor] = []
+        self.edges: list[tuple[Tensor, Tensor]] = []
         self.generator = torch.Generator().manual_seed(setup.seed)
 
-    def add(self, activations: Activations, number: int) -> None:
-        """A batch, divided into the folds."""
-        inputs, layers = activations.inputs, self.layers
-        if not self.parts:  # The sums of all folds are about the means of one batch.
+    def add_summary(self, summary: Tensor) -> None:  # (rows, numbers)
+        """The numbers of a batch that have a range; those that are not finite say nothing of it."""
+        self.count += len(summary)
+        low, high = (
+            summary.nan_to_num(nan=edge, posinf=edge, neginf=edge) for edge in (math.inf, -math.inf)
+        )
+        self.edges.append((low.amin(0), high.amax(0)))
+
+    def add_gradients(self, z: Tensor, number: int) -> None:  # (rows, outputs, multipliers)
+        """The gradients of a batch."""
+        if not self.grams:  # All folds have the scale of one batch.
+            scale = one_for_zero(z.double().square().mean((0, 2)).sqrt())
+            self.grams = [Gram(scale) for _ in range(self.folds)]
+        for gram, rows in split(len(z), number, self.grams):
+            gram.add(z[rows.to(z.device)])
+
+    def add_activations(self, inputs: dict[str, Tensor], number: int, *, keep_rows: bool) -> None:
+        """What goes into the layers, (rows, features) each."""
+        layers = self.layers
+        assert layers is not None
+        if not self.activations:  # The sums of all folds are about the means of one batch.
             centers = KnownActivations.center(inputs, layers.layers)
-            self.parts = [
+            self.activations = [
                 KnownActivations(layers.layers, layers.head, centers) for _ in range(self.folds)
             ]
-        for part, rows in split(len(activations.logits), number, self.parts):
+        count = len(inputs[layers.names[0]])
+        for part, rows in split(count, number, self.activations):
             part.add(inputs, rows, self.generator)
+        if keep_rows and layers.head is not None:
+            self.rows.append(inputs[layers.head].float())
 
-    def distances(self) -> CrossFit[Distances]:
-        """What was gathered in every fold, or from training inputs alone."""
-        return CrossFit.of(self.parts, KnownActivations.distances)
+    def known(self) -> Known:
+        """What was gathered."""
+        low, high = map(torch.stack, zip(*self.edges, strict=True))
+        activations = self.activations
+        return Known(
+            posterior=CrossFit.of(self.grams, Gram.posterior) if self.grams else None,
+            distances=CrossFit.of(activations, KnownActivations.distances) if activations else None,
+            input_range=InputRange.of(low.amin(0), high.amax(0)),
+            kernel=self._kernel(),
+            count=self.count,
+        )
+
+    def _kernel(self) -> Kernel | None:
+        if not self.rows:
+            return None
+        features = torch.cat(self.rows)
+        if len(features) > MOST_ROWS:
+            chosen = torch.randperm(len(features), generator=self.generator)[:MOST_ROWS]
+            features = features[chosen]
+        return Kernel.of(features)
 
 
 def known_inputs(
@@ -176,31 +226,13 @@ def known_inputs(
     yield from enumerate(progress(inputs, show, label))
 
 
-def gather_distances(
-    setup: Setup, layers: Layers, batches: Batches, train_inputs: object, *, show: bool
-) -> CrossFit[Distances]:
-    """The distances from unlabeled inputs, or from the held-out ones in folds."""
-    is_training = train_inputs is not None
-    known = _Activations(setup, layers, 1 if is_training else FOLDS)
-    for number, x in known_inputs(setup, batches, train_inputs, "distances", show=show):
-        activations = read(setup, x, layers.names)
-        if is_training:
-            check_finite(activations.inputs.values(), "activations at training inputs")
-        known.add(activations, number)
-    if is_training and known.parts[0].count < FEWEST:
-        raise ValueError(
-            f"`train_inputs` has {known.parts[0].count} inputs, and distances need at least "
-            f"{FEWEST}, better some thousand."
-        )
-    return known.distances()
-
-
 def gather_known(
     setup: Setup,
+    layers: Layers | None,
     batches: Batches,
     train_inputs: object,
     *,
-    note: str = "",
+    gradients: bool,
     fewest: int = FEWEST,
     show: bool = False,
 ) -> Known:
@@ -208,68 +240,44 @@ def gather_known(
 
     Args:
         setup: The model.
+        layers: The layers whose inputs have distances; `None` if there are none.
         batches: The held-out data.
         train_inputs: Unlabeled inputs; `None` takes the held-out ones in folds.
-        note: Why there is no posterior over multipliers; empty if there is one.
+        gradients: Whether there is a posterior over multipliers.
         fewest: How many unlabeled inputs are needed.
         show: Show progress.
     """
-    first, layers = batches[0][0], _layers(setup, batches[0][0])
-    is_training = train_inputs is not None
-    is_table = isinstance(first, Tensor) and first.dim() == 2
-    folds = 1 if is_training else FOLDS
-    known = None if layers is None else _Activations(setup, layers, folds)
-    grams, edges, kept, count = list[Gram](), list[tuple[Tensor, Tensor]](), list[Tensor](), 0
+    first, is_training = batches[0][0], train_inputs is not None
+    names = () if layers is None else layers.names
+    has_kernel = is_training and isinstance(first, Tensor) and first.dim() == 2
+    has_kernel = has_kernel and setup.task == "regression"
+    kind = "training" if is_training else "held-out"
+    gathered = _Gathered(setup, layers, 1 if is_training else FOLDS)
     for number, x in known_inputs(setup, batches, train_inputs, "known inputs", show=show):
-        summary = summarize_inputs(x, setup.batch_dim)
-        count += len(summary)
-        least = summary.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf).amin(0)
-        most = summary.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf).amax(0)
-        edges.append((least, most))
+        gathered.add_summary(summarize_inputs(x, setup.batch_dim))
         activations: Activations | None = None
-        if not note:
+        if gradients:
             try:
-                at_input = examine_at_input(setup, x, () if layers is None else layers.names)
+                at_input = examine_at_input(setup, x, names)
             except NoGradientsError as error:
                 raise cannot_use(str(error)) from error
-            z, activations = at_input.slopes, at_input.activations
-            check_finite([z], "gradients at training inputs")
-            if not grams:  # All folds have the scale of one batch.
-                scale = one_for_zero(z.double().square().mean((0, 2)).sqrt())
-                grams = [Gram(scale) for _ in range(folds)]
-            for gram, rows in split(len(z), number, grams):
-                gram.add(z[rows.to(z.device)])
-        if layers is not None and known is not None:
+            check_finite([at_input.slopes], f"gradients at {kind} inputs")
+            gathered.add_gradients(at_input.slopes, number)
+            activations = at_input.activations
+        if names:
             if activations is None:
-                activations, _ = read_layers(setup, x, layers.names)
-            check_finite(activations.inputs.values(), "activations at training inputs")
-            known.add(activations, number)
-            if is_training and is_table and layers.head is not None:
-                kept.append(activations.inputs[layers.head].float())
-    if is_training and count < fewest:
+                activations, _ = read_layers(setup, x, names)
+            check_finite(activations.inputs.values(), f"activations at {kind} inputs")
+            gathered.add_activations(activations.inputs, number, keep_rows=has_kernel)
+    if is_training and gathered.count < fewest:
         raise ValueError(
-            f"There are {count} training inputs, and the posterior needs at least {fewest}, "
+            f"`train_inputs` has {gathered.count} inputs, and a fit needs at least {fewest}, "
             "better some hundred."
         )
-    kernel = None
-    if known is not None and kept:
-        features = torch.cat(kept)
-        if len(features) > MOST_ROWS:
-            chosen = torch.randperm(len(features), generator=known.generator)[:MOST_ROWS]
-            features = features[chosen]
-        kernel = Kernel.of(features)
-    low, high = map(torch.stack, zip(*edges, strict=True))
-    return Known(
-        posterior=CrossFit.of(grams, Gram.posterior) if grams else None,
-        distances=None if known is None else known.distances(),
-        input_range=InputRange.of(low.amin(0), high.amax(0)),
-        kernel=kernel,
-        count=count,
-        note=note,
-    )
+    return gathered.known()
 
 
-def _layers(setup: Setup, x: object) -> Layers | None:
+def layers_of(setup: Setup, x: object) -> Layers | None:
     """The layers whose inputs have distances; `None` if there are none."""
     if setup.batch_dim is None:
         return None

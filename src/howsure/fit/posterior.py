@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from howsure.fit.held_out import Batches, check_count, points_for, rows_in_front, some_of
-from howsure.fit.known import FEWEST, gather_known, labeled, local_error, score_held_out
+from howsure.fit.known import FEWEST, gather_known, labeled, layers_of, local_error, score_held_out
 from howsure.fit.options import FitOptions
 from howsure.fit.stress import corruptions
 from howsure.methods.gradients import POINTS, cannot_use, why_no_gradients
@@ -204,14 +204,15 @@ def fit_posterior(
         )
         setup = setup.replace(samples=max(POINTS, points))
     known = Known(note=note)
-    if model_part and options.train is not None and not note:
-        train = labeled(options.train)
-        local = local_error(setup, batches, train)
+    if model_part:
+        train = None if options.train is None or note else labeled(options.train)
+        local = None if train is None else local_error(setup, batches, train)
         inputs = train if options.train_inputs is None else options.train_inputs
-        known = replace(gather_known(setup, batches, inputs, show=show), local_error=local)
-    elif model_part:
-        inputs = options.train_inputs
-        known = gather_known(setup, batches, inputs, note=note, fewest=fewest, show=show)
+        layers, gradients = layers_of(setup, x), not note
+        known = gather_known(
+            setup, layers, batches, inputs, gradients=gradients, fewest=fewest, show=show
+        )
+        known = replace(known, local_error=local, note=note)
     examined = some_of(batches)
     shown = enumerate(progress(examined, show, "held-out inputs"))
     held_out = HeldOut.joined(

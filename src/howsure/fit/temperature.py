@@ -17,7 +17,7 @@ import torch
 from howsure.errors import warn
 from howsure.estimators.softmax import class_logits
 from howsure.fit.held_out import Batches, check_count
-from howsure.fit.known import FEWEST, Layers, NoDistancesError, gather_distances
+from howsure.fit.known import FEWEST, Layers, NoDistancesError, gather_known
 from howsure.fit.labeled import PIXELS, Labeled, check_labels, recognize_task
 from howsure.fit.options import FitOptions
 from howsure.fit.stress import Stress, corruptions
@@ -186,7 +186,8 @@ def fit_temperature(
     layers = Layers.of(setup, x) if growth else Layers()
     known = None
     if layers.names:
-        known = gather_distances(setup, layers, batches, options.train_inputs, show=show)
+        inputs = options.train_inputs
+        known = gather_known(setup, layers, batches, inputs, gradients=False, show=show).distances
     held_out = _read(setup, layers, known, batches, show=show)
     check_labels(held_out, setup.task)
     averaged = held_out
