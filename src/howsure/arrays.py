@@ -1,4 +1,4 @@
-"""Data on its way into a model and out of it: batches, arrays, named columns, a few words."""
+"""Data on its way into a model and out of it: batches, arrays, named columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from howsure.private_torch import pytree
-from howsure.trees import TensorTree, has_values, map_leaves, tensors_of
+from howsure.trees import TensorTree, map_leaves, no_batch_axis, tensors_of
 
 # Samples of a dataset that make a batch.
 BATCH = 64
@@ -127,14 +127,6 @@ def explain_failure(model: Any, x: object, batch_dim: int | None) -> str | None:
     )
 
 
-def no_batch_axis(axis: int) -> str:
-    """What to say about an input without rows."""
-    return (
-        f"The input has no batch axis {axis}; give inputs of shape (batch, ...), or say with "
-        "`batch_dim=None` that a call is one input."
-    )
-
-
 def _check_leaf(leaf: object) -> None:
     if isinstance(leaf, Tensor):
         check_tensor(leaf)
@@ -236,28 +228,3 @@ def paths(tree: object) -> list[str]:
 def key_text(key: Any) -> str:
     """A key of a path without brackets and quotes."""
     return re.sub(r"\W", "", pytree.keystr((key,)))
-
-
-def brief(value: object) -> str:
-    """A value in a few words, for a `repr` of one line: never a tensor in full.
-
-    A number has three digits, a tensor is described by its shape and range, also in tuples.
-    """
-    if isinstance(value, Tensor):
-        if value.numel() == 1:
-            return number_range([value])
-        shape = " x ".join(map(str, value.shape))
-        return f"[{shape} values, {number_range([value])}]" if value.numel() else f"[{shape}]"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(brief, value))})"
-    return f"{value:.3g}" if isinstance(value, float) else repr(value)
-
-
-def number_range(tensors: Sequence[Tensor]) -> str:
-    """The smallest and the largest element: `0.02 to 0.11`, or one number if they agree."""
-    filled = [tensor.detach() for tensor in tensors if tensor.numel()]
-    if not filled or not all(map(has_values, filled)):
-        return "unknown"
-    low = f"{min(float(tensor.min()) for tensor in filled):.3g}"
-    high = f"{max(float(tensor.max()) for tensor in filled):.3g}"
-    return low if low == high else f"{low} to {high}"

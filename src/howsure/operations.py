@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from howsure.isolation import ORIGINAL
-from howsure.trees import unwrap_compiled
+from howsure.private_torch import unwrap_compiled
 
 _CONVOLUTIONS = {
     f"{kind}{dims}d": dims for kind in ("conv", "conv_transpose") for dims in (1, 2, 3)

@@ -12,12 +12,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.arrays import as_array, batched, number_range, table_of
+from howsure.arrays import as_array, batched, table_of
 from howsure.progress import progress
 from howsure.student import central_reach
-from howsure.trees import TensorTree, map_leaves
+from howsure.trees import TensorTree, map_leaves, number_range
 
 CONSTANT = "constant"
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A sensor or a layer whose units vary: its name, kind and the shape of a row's numbers.
+
+    Only independent elements have a variance each.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    is_independent: bool = True
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -50,6 +50,7 @@ __all__ = [
     "nn_operators",
     "pytree",
     "set_mkldnn_enabled",
+    "unwrap_compiled",
     "variable_functions",
     "write_package",
 ]
@@ -77,6 +78,14 @@ def is_mkldnn_enabled() -> bool:
 def set_mkldnn_enabled(enabled: bool) -> None:
     """Switches oneDNN; the flags of `torch.backends.mkldnn` warn about others."""
     torch._C._set_mkldnn_enabled(enabled)
+
+
+def unwrap_compiled(model: Callable[..., object]) -> Callable[..., object]:
+    """The module that `torch.compile` was given, or the model itself.
+
+    A compiled module would be compiled anew for every shape and mode, and hides its operations.
+    """
+    return getattr(model, "_orig_mod", model)
 
 
 def compile_graph(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,27 +22,21 @@ from torch import Tensor
 from howsure.choices import choices_at
 from howsure.estimators.gradients import ALL, Rows, hides_gradients
 from howsure.isolation import modules_of, random_state, random_state_kept, writes_nothing
-from howsure.problem import (
-    MOST_OUTPUTS,
-    Layout,
-    NotRowsError,
-    Probe,
-    Problem,
-    Sources,
-    has_rows,
-    rows_of,
-)
+from howsure.private_torch import unwrap_compiled
+from howsure.problem import MOST_OUTPUTS, Layout, NotRowsError, Probe, Problem, Sources, has_rows
 from howsure.progress import say_if_slow
-from howsure.setup import Setup
 from howsure.trees import (
     Slot,
     TensorTree,
+    batch_size,
     clone_tensors,
     is_tracing,
     map_leaves,
     tensors_of,
-    unwrap_compiled,
 )
+
+if TYPE_CHECKING:
+    from howsure.setup import Setup
 
 # What is said where the checks of a first call take a while.
 CHECKING = "howsure: checking once {what} for inputs of this shape; later calls do without."
@@ -174,7 +168,7 @@ def _layout(setup: Setup, x: Any, plain: Sequence[Tensor], again: Sequence[Tenso
         return Probe(Layout.SINGLE, is_random=True)
     if setup.batch_dim is None:
         return Probe(Layout.SINGLE)
-    if rows_of(x, setup.batch_dim) == 0:
+    if batch_size(x, setup.batch_dim) == 0:
         return Probe(Layout.BATCHED)
     probe = _as_batch(setup, x, plain) or _call_by_call(setup, x, plain)
     return probe or Probe(Layout.SINGLE, mixes_rows=True)

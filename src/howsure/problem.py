@@ -14,28 +14,31 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from howsure.arrays import no_batch_axis
 from howsure.estimators.designs import FEW_ELEMENTS, Design, design, draw
 from howsure.estimators.gradients import ALL, Derivatives, Rows, differentiate
+from howsure.estimators.gradients import MOST_OUTPUTS as MOST_OUTPUTS
 from howsure.estimators.image_gradients import fast_image_gradients
-from howsure.estimators.softmax import MOST_OUTPUTS as MOST_OUTPUTS
-from howsure.estimators.variances import Source
-from howsure.multipliers import Multiply, Site, at_rates, draw_uniforms, masks
+from howsure.multipliers.mode import Multiply
+from howsure.multipliers.sites import Site, at_rates, draw_uniforms, masks
 from howsure.noise.base import Root
-from howsure.setup import Setup
+from howsure.prediction import Source
 from howsure.trees import (
     TensorTree,
+    batch_size,
     clone_tensors,
     has_values,
     is_tracing,
     map_leaves,
     tensors_of,
 )
+
+if TYPE_CHECKING:
+    from howsure.setup import Setup
 
 # Numbers that are kept from call to call: 4 MB each of the last few.
 _KEPT, _LAST = 2**20, 4
@@ -201,7 +204,7 @@ class Problem:
         tensors = [x] if type(x) is Tensor and x.is_floating_point() else TensorTree(x).tensors
         self.tensors = tensors
         self.axis = setup.batch_dim or 0
-        self.rows = 1 if probe.layout is Layout.SINGLE else rows_of(x, self.axis)
+        self.rows = 1 if probe.layout is Layout.SINGLE else batch_size(x, self.axis)
         self.design = sources.design
         self.inputs = len(sources.inputs)
         self.watched = len(sources.sites) if sources.is_watched else 0
@@ -567,14 +570,6 @@ def wide_type(dtype: torch.dtype) -> torch.dtype:
 def _to_front(tensor: Tensor, axis: int) -> Tensor:
     """The tensor with this axis first."""
     return tensor.movedim(axis, 0) if axis else tensor
-
-
-def rows_of(x: Any, axis: int = 0) -> int:
-    """The length of the batch axis of the first tensor of an input."""
-    tensors = [x] if type(x) is Tensor else tensors_of(x)
-    if not tensors or tensors[0].dim() <= axis:
-        raise ValueError(no_batch_axis(axis))
-    return tensors[0].shape[axis]
 
 
 def has_rows(x: Any, axis: int) -> bool:

@@ -10,8 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from howsure.arrays import brief
-from howsure.trees import has_values
+from howsure.trees import brief, has_values
 
 Task = Literal["regression", "classification", "binary", "multilabel"]
 PredictionKind = Literal["mean", "network"]

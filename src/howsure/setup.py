@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +14,8 @@ from torch import Tensor, nn
 from howsure.gaussian_output import Gaussian
 from howsure.isolation import identify, isolated, model_fingerprint, modules_of, structure_hash
 from howsure.moments.rule import Rule, Target
-from howsure.multipliers import (
-    NothingToDropError,
-    Placement,
-    Site,
-    check_rates,
-    find_sites,
-)
+from howsure.multipliers.dry_run import find_sites
+from howsure.multipliers.sites import NothingToDropError, Placement, Site, check_rates
 from howsure.noise.base import Root
 from howsure.noise.inputs import (
     NoiseLike,
@@ -31,8 +26,7 @@ from howsure.noise.inputs import (
     roots_of,
     variance_of,
 )
-from howsure.posterior.temperature import TemperatureModel
-from howsure.posterior.variance_model import VarianceModel
+from howsure.private_torch import unwrap_compiled
 from howsure.settings import SETTINGS, PredictionKind, Task, check_setting
 from howsure.trees import (
     as_call,
@@ -41,8 +35,11 @@ from howsure.trees import (
     is_tracing,
     select_output,
     shape_key,
-    unwrap_compiled,
 )
+
+if TYPE_CHECKING:
+    from howsure.posterior.temperature import TemperatureModel
+    from howsure.posterior.variance_model import VarianceModel
 
 Fact = TypeVar("Fact")
 # The rate of masks whose gradients are to be checked: multipliers of 1 +- 1 %, since the posterior

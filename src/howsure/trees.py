@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from howsure.private_torch import disable_current_modes, functorch, pytree
+from howsure.private_torch import disable_current_modes, functorch, pytree, unwrap_compiled
 
 
 def map_leaves(function: Callable[..., object], tree: object, *others: object) -> Any:
@@ -78,14 +78,6 @@ def _takes_keywords(model: Callable[..., object], names: frozenset[str]) -> bool
     return names <= {parameter.name for parameter in parameters}
 
 
-def unwrap_compiled(model: Callable[..., object]) -> Callable[..., object]:
-    """The module that `torch.compile` was given, or the model itself.
-
-    A compiled module would be compiled anew for every shape and mode, and hides its operations.
-    """
-    return getattr(model, "_orig_mod", model)
-
-
 def select_output(output: Any, choice: Any) -> Any:
     """A part of a model's output: by key, index, attribute or function; `None` is all of it."""
     if choice is None:
@@ -146,8 +138,16 @@ def batch_size(x: object, dim: int = 0) -> int:
     """The length of a dimension of the first tensor of an input, tokens and indices included."""
     tensors = tensors_of(x)
     if not tensors or tensors[0].dim() <= dim:
-        raise ValueError("The input has no batch dimension; give inputs of shape (batch, ...).")
+        raise ValueError(no_batch_axis(dim))
     return tensors[0].shape[dim]
+
+
+def no_batch_axis(axis: int) -> str:
+    """What to say about an input without rows."""
+    return (
+        f"The input has no batch axis {axis}; give inputs of shape (batch, ...), or say with "
+        "`batch_dim=None` that a call is one input."
+    )
 
 
 class TensorTree:
@@ -226,3 +226,28 @@ def is_tracing() -> bool:
 def outside_tracing() -> AbstractContextManager[object]:
     """Operations on constants are done at once, and a trace sees what comes out."""
     return disable_current_modes()
+
+
+def brief(value: object) -> str:
+    """A value in a few words, for a `repr` of one line: never a tensor in full.
+
+    A number has three digits, a tensor is described by its shape and range, also in tuples.
+    """
+    if isinstance(value, Tensor):
+        if value.numel() == 1:
+            return number_range([value])
+        shape = " x ".join(map(str, value.shape))
+        return f"[{shape} values, {number_range([value])}]" if value.numel() else f"[{shape}]"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(brief, value))})"
+    return f"{value:.3g}" if isinstance(value, float) else repr(value)
+
+
+def number_range(tensors: Sequence[Tensor]) -> str:
+    """The smallest and the largest element: `0.02 to 0.11`, or one number if they agree."""
+    filled = [tensor.detach() for tensor in tensors if tensor.numel()]
+    if not filled or not all(map(has_values, filled)):
+        return "unknown"
+    low = f"{min(float(tensor.min()) for tensor in filled):.3g}"
+    high = f"{max(float(tensor.max()) for tensor in filled):.3g}"
+    return low if low == high else f"{low} to {high}"

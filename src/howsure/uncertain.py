@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from howsure import calibrate as calibration
-from howsure.arrays import as_tensors, check_tensor, explain_failure, number_range
+from howsure.arrays import as_tensors, check_tensor, explain_failure
 from howsure.deploy.compile import Compiled
 from howsure.errors import NoRuleError
 from howsure.files import write_atomically
@@ -31,12 +31,12 @@ from howsure.methods.saved_settings import (
 )
 from howsure.methods.variance_head import HeteroscedasticModel
 from howsure.moments.rule import Rule, Target
-from howsure.multipliers import Placement, as_placement, describe
+from howsure.multipliers.sites import Placement, as_placement, describe
 from howsure.noise import NoiseLike, described, note_units
 from howsure.prediction import Prediction, predict_all
 from howsure.settings import PredictionKind, Task
 from howsure.setup import Setup
-from howsure.trees import clone_tensors, is_tracing, map_leaves
+from howsure.trees import clone_tensors, is_tracing, map_leaves, number_range
 
 _FORMAT = 6
 # What a model may raise on an input that it is not made for.

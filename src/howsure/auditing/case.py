@@ -16,7 +16,7 @@ from torch import Tensor
 from howsure.isolation import own_random_numbers
 from howsure.methods.classified import class_outputs
 from howsure.methods.propagation import Pass
-from howsure.multipliers import Placement
+from howsure.multipliers.sites import Placement
 from howsure.prediction import as_args
 from howsure.probe import probe_model
 from howsure.problem import Layout, Probe, Problem

@@ -41,7 +41,7 @@ from howsure.methods import (
 from howsure.methods.propagation import ADF, SAMPLED_ADF
 from howsure.methods.sampling import MC_DROPOUT, NOISE_SAMPLING
 from howsure.moments.rule import Rule, Target
-from howsure.multipliers import Placement, as_placement
+from howsure.multipliers.sites import Placement, as_placement
 from howsure.noise import NoiseLike
 from howsure.prediction import Prediction
 from howsure.progress import progress

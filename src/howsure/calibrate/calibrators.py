@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.arrays import brief
 from howsure.fit.held_out import pairs_of
 from howsure.line_search import log_minimum
 from howsure.moments.rule import find
 from howsure.moments.value import Moments
 from howsure.posterior.temperature import check_minimum
 from howsure.prediction import CONSTANT, Budget, Details, Prediction, concatenated, entropy
-from howsure.trees import TensorTree, as_call
+from howsure.trees import TensorTree, as_call, brief
 
 Self = TypeVar("Self", bound="Calibrator")
 Labels = Tensor | Sequence[int] | Sequence[str]

@@ -32,8 +32,7 @@ from howsure.data.reading.files import open_npy
 from howsure.files import write_atomically
 from howsure.fit import FitResult
 from howsure.methods import check_method
-from howsure.multipliers import as_placement
-from howsure.multipliers.sites import PLACEMENTS
+from howsure.multipliers.sites import PLACEMENTS, as_placement
 from howsure.noise import Noise
 from howsure.report import decoded
 from howsure.trees import TensorTree, as_call, map_leaves

@@ -33,10 +33,10 @@ from howsure.moments.numerics import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
 from howsure.private_torch import compile_graph, pytree
 from howsure.probe import probe_gradients, probe_model
-from howsure.problem import Layout, Sources, has_rows, rows_of
+from howsure.problem import Layout, Sources, has_rows
 from howsure.progress import warm_up_allocator
 from howsure.setup import Setup
-from howsure.trees import Slot, TensorTree, fill_slots, map_leaves, tensors_of
+from howsure.trees import Slot, TensorTree, batch_size, fill_slots, map_leaves, tensors_of
 
 # From the tensors of an input and those of the state to a prediction.
 Run = Callable[[Sequence[Tensor], Sequence[Tensor]], Prediction]
@@ -91,7 +91,7 @@ class Program:
         """The prediction with the tensors of a state of the same signature."""
         if self.rows is None:
             return self.run(tensors_of(x), state.tensors)
-        parts = [slice(start, start + self.rows) for start in range(0, rows_of(x), self.rows)]
+        parts = [slice(start, start + self.rows) for start in range(0, batch_size(x), self.rows)]
         predictions = [self.run(tensors_of(_rows(x, part)), state.tensors) for part in parts]
         return concatenated(predictions, maps=True)
 
@@ -319,7 +319,7 @@ def _rows_at_once(setup: Setup, x: object) -> int | None:
     probe = setup.cached(probe_model, x)
     if probe.layout is not Layout.BATCHED or setup.batch_dim != 0 or not has_rows(x, 0):
         return None
-    sources, count = Sources.of(setup, x, probe.layout), rows_of(x)
+    sources, count = Sources.of(setup, x, probe.layout), batch_size(x)
     points = max(setup.samples or POINTS, sources.design.points)
     fitting = max(1, _ELEMENTS // max(1, points * sources.elements))
     rows = next(size for size in range(min(fitting, count), 0, -1) if count % size == 0)

@@ -34,7 +34,7 @@ from howsure.estimators.sampling import MOST_SAMPLES
 from howsure.files import write_atomically
 from howsure.methods import METHODS, Method, Uses, gradients
 from howsure.methods.propagation import SAMPLES
-from howsure.multipliers import draw_uniforms
+from howsure.multipliers.sites import draw_uniforms
 from howsure.noise import encode, to_config
 from howsure.prediction import Prediction
 from howsure.private_torch import load_package, pytree, write_package

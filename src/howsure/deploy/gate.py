@@ -10,12 +10,11 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from howsure.arrays import brief
 from howsure.moments.value import Moments
 from howsure.posterior.temperature import TemperatureModel
 from howsure.posterior.variance_model import VarianceModel, quantile_at
 from howsure.prediction import Prediction
-from howsure.trees import has_values
+from howsure.trees import brief, has_values
 
 By = Literal["std", "variance", "novelty"]
 

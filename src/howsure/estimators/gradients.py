@@ -28,6 +28,8 @@ from howsure.trees import has_values, is_tracing
 Rows = slice | Tensor
 ALL = slice(None)
 
+# Outputs that have a backward pass each.
+MOST_OUTPUTS = 64
 # Elements of sources that run at once: activations take some hundred times as much memory.
 _ELEMENTS = 2**19
 # Numbers of gradients that may be kept until they are asked for element by element: 256 kB.

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.estimators.gradients import MOST_OUTPUTS
 from howsure.prediction import binary_entropy, class_dim, entropy
 from howsure.settings import Task
 from howsure.trees import is_tracing, outside_tracing
 
 DRAWS = 2000
 # Of more classes than have a backward pass each, the largest logits vary, the others stay.
-MOST_OUTPUTS, LARGEST = 64, 10
+LARGEST = 10
 _ELEMENTS = 2**24
 # What is left of a logit's variance, given others, is rounding if it is such a share of it.
 _LEFT = 1e-3

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from howsure.estimators.designs import FEW_ELEMENTS, Forms
 from howsure.estimators.gradients import COMPARED, Estimate, Sums, at_least
-from howsure.prediction import CONSTANT, Budget, Details
+from howsure.prediction import CONSTANT, Budget, Details, Source
 from howsure.trees import has_values, outside_tracing
 
 # Outputs at the points that vary by so much more than their gradients say have a step between them:
@@ -39,19 +39,6 @@ _COARSE = 1e-4
 _BERNOULLI = 0.07
 # A mean that the noise moves by so many std is worth a note.
 SHIFT = 10
-
-
-@dataclass(frozen=True, eq=False)
-class Source:
-    """A sensor or a layer whose units vary: its name, kind and the shape of a row's numbers.
-
-    Only independent elements have a variance each.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    is_independent: bool = True
 
 
 @dataclass(frozen=True, eq=False)

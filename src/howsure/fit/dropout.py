@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.arrays import number_range
 from howsure.errors import warn
 from howsure.fit.held_out import Batches, points_for
 from howsure.fit.options import FitOptions
@@ -29,7 +28,7 @@ from howsure.prediction import Prediction, class_dim
 from howsure.problem import MOST_OUTPUTS
 from howsure.progress import progress
 from howsure.setup import Setup
-from howsure.trees import TensorTree
+from howsure.trees import TensorTree, number_range
 
 SAMPLES = 50
 # The constant variance (called tau) of the paper's released code.

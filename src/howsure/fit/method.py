@@ -17,7 +17,7 @@ from howsure.fit.temperature import TemperatureFit, fit_temperature, why_no_temp
 from howsure.methods import METHODS, Fits, Method, method_of
 from howsure.methods.choice import outputs_of
 from howsure.methods.gradients import why_no_gradients
-from howsure.multipliers import NothingToDropError
+from howsure.multipliers.sites import NothingToDropError
 from howsure.problem import MOST_OUTPUTS
 from howsure.setup import Setup
 

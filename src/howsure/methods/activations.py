@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from howsure.operations import LayerNames, Operations, base_name, numbered, spatial_dims
-from howsure.problem import rows_of
-from howsure.setup import Setup
-from howsure.trees import TensorTree, clone_tensors, tensors_of
+from howsure.trees import TensorTree, batch_size, clone_tensors, tensors_of
+
+if TYPE_CHECKING:
+    from howsure.setup import Setup
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,7 @@ def read_layers(
     In place of logits they have all outputs of an input in one row.
     """
     axis = setup.batch_dim or 0
-    reader = LayerReader(setup.model, wanted, axis, rows_of(x, axis))
+    reader = LayerReader(setup.model, wanted, axis, batch_size(x, axis))
     with torch.no_grad(), torch.random.fork_rng(devices=[]), reader:
         output = setup.run(clone_tensors(x))
     return reader.activations(output), output
@@ -76,7 +77,7 @@ def summarize_inputs(x: Any, batch_dim: int | None) -> Tensor:  # (batch, number
     if batch_dim is None:
         edges = [edge for t in floats for edge in (t.amin(), t.amax()) if t.numel()]
         return torch.stack(edges)[None] if edges else torch.zeros(1, 0, dtype=torch.float64)
-    rows, parts = rows_of(x, batch_dim), []
+    rows, parts = batch_size(x, batch_dim), []
     for tensor in floats:
         if tensor.dim() <= batch_dim or tensor.shape[batch_dim] != rows:
             continue

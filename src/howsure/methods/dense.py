@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsure.multipliers import Site
+from howsure.multipliers.sites import Site
 from howsure.posterior.laplace import one_for_zero
 from howsure.posterior.pixels import pixel_variance
 from howsure.posterior.scores import Scores

@@ -16,7 +16,7 @@ from torch import nn
 
 from howsure.gaussian_output import Gaussian
 from howsure.isolation import modules_of, random_state_kept
-from howsure.multipliers import uncounted_dropout
+from howsure.multipliers.dry_run import uncounted_dropout
 from howsure.prediction import Prediction
 from howsure.private_torch import AnyDropout
 from howsure.probe import DRAWS, RANDOM, probe_model

@@ -24,7 +24,8 @@ from howsure.moments.interpreter import Propagated, RuleInterpreter, outcome, py
 from howsure.moments.numerics import layers_of_variances_in
 from howsure.moments.prefix import Prefix, PrefixInterpreter
 from howsure.moments.value import variance_dtype
-from howsure.multipliers import Multiply, Site, at_rates, draw_uniforms, masks
+from howsure.multipliers.mode import Multiply
+from howsure.multipliers.sites import Site, at_rates, draw_uniforms, masks
 from howsure.operations import CallSites
 from howsure.prediction import Prediction
 from howsure.probe import nothing_to_vary

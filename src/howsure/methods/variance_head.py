@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from howsure.multipliers.sites import Call, Trace
+from howsure.multipliers.dry_run import Call, Trace
 from howsure.operations import LayerNames, Operations, spatial_dims
+from howsure.private_torch import unwrap_compiled
 from howsure.progress import in_eval_mode
-from howsure.trees import TensorTree, as_call, unwrap_compiled
+from howsure.trees import TensorTree, as_call
 
 # The variance never falls below this share of the initial one: a network that fits a target
 # exactly would otherwise gain without end by shrinking it.

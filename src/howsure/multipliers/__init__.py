@@ -1,5 +1,7 @@
 """Multipliers at the units of a trained network: where they sit, dropout masks, and their mode."""
 
+from howsure.multipliers.dry_run import find_sites as find_sites
+from howsure.multipliers.dry_run import uncounted_dropout as uncounted_dropout
 from howsure.multipliers.mode import Multiply as Multiply
 from howsure.multipliers.sites import NothingToDropError as NothingToDropError
 from howsure.multipliers.sites import Placement as Placement
@@ -9,6 +11,4 @@ from howsure.multipliers.sites import at_rates as at_rates
 from howsure.multipliers.sites import check_rates as check_rates
 from howsure.multipliers.sites import describe as describe
 from howsure.multipliers.sites import draw_uniforms as draw_uniforms
-from howsure.multipliers.sites import find_sites as find_sites
 from howsure.multipliers.sites import masks as masks
-from howsure.multipliers.sites import uncounted_dropout as uncounted_dropout

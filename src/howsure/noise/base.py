@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsure.arrays import brief
-from howsure.trees import has_values, map_leaves, outside_tracing
+from howsure.trees import brief, has_values, map_leaves, outside_tracing
 
 # Draws from which the number of dimensions of a noise is estimated.
 _DRAWS = 64

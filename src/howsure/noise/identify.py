@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.arrays import brief
 from howsure.noise.base import Noise, NoiseEstimate
 from howsure.noise.sensors import Constant, PoissonGaussian
 from howsure.noise.structure import Structure, structure_of
+from howsure.trees import brief
 
 Limits = tuple[float, float]
 
