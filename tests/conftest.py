@@ -16,3 +16,21 @@ from strict_skips import (  # noqa: F401  (hooks of pytest)
 def one_thread_and_fixed_seed():
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Charts of reports are made but not drawn, which takes most of their time.
+
+    Gives their Axes by name; the name is the chart's `svg`.
+    """
+    from howsure.report import charts
+
+    kept = {}
+
+    def keep(ax):
+        kept[str(len(kept))] = ax
+        return str(len(kept) - 1)
+
+    monkeypatch.setattr(charts, "_svg", keep)
+    return kept

@@ -1,5 +1,6 @@
 """Wrong arguments are refused before torch is imported."""
 
+import json
 import subprocess
 import sys
 
@@ -30,25 +31,37 @@ REFUSED = {
     "settings' name": (["fit", "a:b", "x.npy", "--out", "s.txt"], "must end in `.json`"),
 }
 PROGRAM = """
-import sys
+import contextlib, io, json, sys
 from howsure.cli import main
-code = main(sys.argv[1:])
-print("torch" in sys.modules, "numpy" in sys.modules)
-sys.exit(code)
+for arguments in json.load(sys.stdin):
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main(arguments)
+    print(json.dumps([code, said.getvalue(), sorted({"torch", "numpy"} & set(sys.modules))]))
 """
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused_before_torch_is_imported(tmp_path, case):
-    arguments, words = REFUSED[case]
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """What each refused command gave, in one process, and the folder that they ran in."""
+    folder = tmp_path_factory.mktemp("early")
     for name in ("x.npy", "x.pt2"):
-        (tmp_path / name).write_bytes(b"")
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert ran.returncode == 2 and ran.stdout.split() == ["False", "False"], ran
-    assert words in ran.stderr and len(ran.stderr.strip().splitlines()) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.npy", "x.pt2"]
+        (folder / name).write_bytes(b"")
+    asked = json.dumps([arguments for arguments, _ in REFUSED.values()])
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, input=asked, cwd=folder, capture_output=True, text=True)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return dict(zip(REFUSED, found, strict=True)), folder
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_before_torch_is_imported(ran, case):
+    code, said, imported = ran[0][case]
+    assert code == 2 and imported == []
+    assert REFUSED[case][1] in said and len(said.strip().splitlines()) == 1
+
+
+def test_what_is_refused_leaves_nothing_behind(ran):
+    assert sorted(path.name for path in ran[1].iterdir()) == ["x.npy", "x.pt2"]
 
 
 def test_every_method_can_be_asked_for():

@@ -5,7 +5,6 @@ from dataclasses import replace
 import torch
 
 from howsure import Prediction, report
-from howsure.report import charts
 
 HOSTILE = "</script><script>document.title='broken'</script>\"'&\u2028é漢🙂"
 
@@ -66,18 +65,6 @@ def metric(found, name, level=None, output=0):
 def chart(found, key, level=None, output=0):
     view = found.views[found.start if level is None else level][output]
     return next(c for c in view.charts if c.key == key)
-
-
-def keep_axes(monkeypatch):
-    """From now on charts are not drawn: their `svg` is the name of their Axes in what returns."""
-    kept = {}
-
-    def keep(ax):
-        kept[str(len(kept))] = ax
-        return str(len(kept) - 1)
-
-    monkeypatch.setattr(charts, "_svg", keep)
-    return kept
 
 
 def line(ax, name):

@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlparse
 import pytest
 import torch
 from headless_browser import Browser, Page, find_browser
-from report_data import HOSTILE, class_report, hostile_report, regression_report
+from report_data import HOSTILE
 
 import howsure as hs
 from howsure import report
@@ -19,9 +19,9 @@ def report_of_a_wide_network():
     """A posterior over 1,536 multipliers, which would be millions of numbers as text."""
     torch.manual_seed(0)
     layers = [torch.nn.Linear(4, 768), torch.nn.ReLU(), torch.nn.Linear(768, 768), torch.nn.ReLU()]
-    model = torch.nn.Sequential(*layers, torch.nn.Linear(768, 2)).eval()
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(768, 1)).eval()
     x = torch.randn(200, 4)
-    y = model(x).detach() + 0.1 * torch.randn(200, 2)
+    y = model(x).detach() + 0.1 * torch.randn(200, 1)
     sure = hs.Uncertain(model, 0.01, "gradients")
     sure.fit(x[:100], y[:100], show_progress=False)
     return report.build(sure, [(x[100:], y[100:])], show_progress=False)
@@ -35,12 +35,12 @@ def browser(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def addresses(tmp_path_factory):
+def addresses(tmp_path_factory, regression, classes, hostile):
     folder = tmp_path_factory.mktemp("pages")
     pages = {
-        "regression": regression_report(),
-        "classification": class_report(),
-        "hostile": hostile_report(),
+        "regression": regression,
+        "classification": classes,
+        "hostile": hostile,
         "wide": report_of_a_wide_network(),
     }
     return {

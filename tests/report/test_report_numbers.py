@@ -8,7 +8,6 @@ from report_data import (
     class_data,
     class_report,
     gaussian_data,
-    keep_axes,
     line,
     metric,
     regression_report,
@@ -19,9 +18,9 @@ from howsure import Prediction, metrics, report
 
 
 @pytest.fixture(autouse=True)
-def axes(monkeypatch):
+def axes(undrawn):
     """The Axes of all charts, which are not drawn here."""
-    return keep_axes(monkeypatch)
+    return undrawn
 
 
 def arrays(prediction, target):

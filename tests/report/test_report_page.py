@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import torch
-from report_data import HOSTILE, class_report, gaussian_data, hostile_report, regression_report
+from report_data import HOSTILE, gaussian_data
 
 from howsure import Prediction, report
 from howsure.report.cases import as_images, data_uri
@@ -35,18 +35,23 @@ class Elements(HTMLParser):
         return sum(tag == name for tag, _ in self.tags)
 
 
-def test_names_are_text_and_nothing_else():
-    plain, hostile = Elements(report.to_html(regression_report())), report.to_html(hostile_report())
-    seen = Elements(hostile)
-    assert seen.count("script") == plain.count("script") == 1
-    assert "<script>document" not in hostile
+@pytest.fixture(scope="module")
+def regression_page(regression):
+    return report.to_html(regression)
+
+
+def test_names_are_text_and_nothing_else(regression_page, hostile):
+    page = report.to_html(hostile)
+    seen = Elements(page)
+    assert seen.count("script") == Elements(regression_page).count("script") == 1
+    assert "<script>document" not in page
     assert all("on" not in {key[:2] for key in attrs} for _, attrs in seen.tags)
     assert any(HOSTILE in text for text in seen.texts)
 
 
-@pytest.mark.parametrize("make", [regression_report, class_report])
-def test_the_page_loads_nothing(make):
-    page = report.to_html(make())
+@pytest.mark.parametrize("kind", ["regression", "classes"])
+def test_the_page_loads_nothing(kind, request):
+    page = report.to_html(request.getfixturevalue(kind))
     for tag, attrs in Elements(page).tags:
         for name in ("src", "href", "data", "action", "srcset", "poster"):
             assert attrs.get(name, "data:").startswith("data:"), (tag, attrs)
@@ -55,36 +60,33 @@ def test_the_page_loads_nothing(make):
     assert "@import" not in page and not re.search(r"url\((?!#)", page)
 
 
-def test_the_policy_names_the_script():
-    page = report.to_html(regression_report())
-    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)[1]
+def test_the_policy_names_the_script(regression_page):
+    script = re.search(r"<script>(.*?)</script>", regression_page, re.DOTALL)[1]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}'" in page and "default-src 'none'" in page
+    assert f"script-src 'sha256-{digest}'" in regression_page
+    assert "default-src 'none'" in regression_page
 
 
-def test_it_is_readable_without_a_script():
-    found = regression_report()
-    page = report.to_html(found)
-    for metric in found.view.metrics:
-        assert metric.text in page
-    assert "Every metric at every noise level" in page
-    assert "<noscript>" in page and '<html lang="en">' in page
+def test_it_is_readable_without_a_script(regression, regression_page):
+    for metric in regression.view.metrics:
+        assert metric.text in regression_page
+    assert "Every metric at every noise level" in regression_page
+    assert "<noscript>" in regression_page and '<html lang="en">' in regression_page
 
 
-def test_writing_is_whole_or_not_at_all(tmp_path):
-    found = regression_report()
-    path = report.write(tmp_path / "new" / "report.html", found)
-    assert path.read_text(encoding="utf-8") == report.to_html(found)
-    broken = replace(found, title="\ud800")  # cannot be written as UTF-8
+def test_writing_is_whole_or_not_at_all(tmp_path, regression, regression_page):
+    path = report.write(tmp_path / "new" / "report.html", regression)
+    assert path.read_text(encoding="utf-8") == regression_page
+    broken = replace(regression, title="\ud800")  # cannot be written as UTF-8
     with pytest.raises(UnicodeEncodeError):
         report.write(path, broken)
-    assert path.read_text(encoding="utf-8") == report.to_html(found)
+    assert path.read_text(encoding="utf-8") == regression_page
     assert list(path.parent.iterdir()) == [path]
     with pytest.raises(TypeError, match=r"give what `howsure.report.build` returned"):
         report.write(path, "a page")
 
 
-def test_the_report_is_plain_values():
+def test_the_report_is_plain_values(classes):
     def check(value):
         if isinstance(value, tuple | list):
             return all(map(check, value))
@@ -94,8 +96,7 @@ def test_the_report_is_plain_values():
             return all(check(getattr(value, f.name)) for f in fields(value))
         return isinstance(value, str | int | float | type(None))
 
-    found = class_report()
-    assert isinstance(found, Report) and check(found)
+    assert isinstance(classes, Report) and check(classes)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

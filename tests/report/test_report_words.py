@@ -4,16 +4,13 @@ import re
 
 import pytest
 import torch
-from report_data import class_data, gaussian_data, keep_axes, metric
+from report_data import class_data, gaussian_data, metric
 
 from howsure import Prediction, report
 from howsure.report import readings
 from howsure.report.readings import short
 
-
-@pytest.fixture(autouse=True)
-def nothing_is_drawn(monkeypatch):
-    keep_axes(monkeypatch)
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def words(text):

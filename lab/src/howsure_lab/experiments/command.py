@@ -6,10 +6,13 @@ import argparse
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from howsure.cli.options import count
 from howsure.cli.result import Result
-from howsure_lab.experiments.runs import Options
+
+if TYPE_CHECKING:
+    from howsure_lab.experiments.runs import Options
 
 # Where each task's `run(options)` is; imported when it is asked for.
 TASKS = {
@@ -44,7 +47,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Result:
     """The table of the experiment."""
+    # Both import torch, which no parser of options needs.
     from howsure.cli.building import shows_progress
+    from howsure_lab.experiments.runs import Options
 
     if arguments.data is not None and not arguments.data.is_dir():
         raise ValueError(f"`--data` must be a folder, and `{arguments.data}` is none.")
