@@ -174,7 +174,7 @@ def test_a_random_network_has_no_temperature(net):
 def test_methods_without_room_say_so(sure, net):
     other = hs.Uncertain(net, 0.01, "gradients", task="classification")
     other.setup = other.setup.replace(temperature_model=sure.setup.temperature_model)
-    with pytest.raises(ValueError, match="has no room for what `fit` found"):
+    with pytest.raises(ValueError, match="cannot use what `fit` found"):
         other(scenes(2, 7)[0])
 
 

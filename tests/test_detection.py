@@ -184,7 +184,7 @@ def test_what_the_family_cannot_be_is_refused():
         hs.Detector(Grid(as_yolov5).eval(), "detr").detect(images())
     with pytest.raises(TypeError, match="decoded proposals"):
         hs.Detector(Grid(as_detr).eval(), "yolov8").detect(images())
-    with pytest.raises(ValueError, match="no probabilities"):
+    with pytest.raises(ValueError, match="not probabilities"):
         hs.Detector(Grid(as_yolov5).eval(), "yolov8").detect(images())
     with pytest.raises(ValueError, match="in place of"):
         hs.Detector(Grid(lambda c, s, x: (c, x)).eval(), lambda out: out).detect(images())

@@ -157,7 +157,7 @@ class Hides(nn.Module):
 @pytest.mark.parametrize(
     "model, options, message",
     [
-        (Hides().eval(), {}, r"cannot be exported: the model hides its gradient"),
+        (Hides().eval(), {}, r"cannot be exported: the gradients do not explain"),
         (perceptron(), {"tolerance": 0.3}, r"`samples=` and `tolerance=None`"),
     ],
 )
@@ -173,7 +173,7 @@ def test_gradients_that_differ_by_input_or_are_none_are_refused(model, options, 
     [
         (perceptron(), "adf", "net.h5", r"`net.h5` must end in `.onnx` or `.pt2`"),
         (perceptron(), "noise_sampling", "net.pt2", r"draws new noise in every call"),
-        (Decides().eval(), "constant", "net.pt2", r"decides by the values"),
+        (Decides().eval(), "constant", "net.pt2", r"control flow of the model"),
     ],
 )
 def test_what_cannot_be_exported_is_said_and_nothing_is_written(

@@ -139,7 +139,7 @@ def test_a_file_with_the_noise_cannot_be_read_without_its_class():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
     )
-    assert done.returncode and "must be imported first" in done.stderr
+    assert done.returncode and "Import a class of your own first" in done.stderr
 
 
 def test_a_metric_is_one_file_that_agrees_with_scikit_learn(written):

@@ -239,7 +239,7 @@ X, Y = table(150, 0)
         ((X[:NEIGHBORS], Y[:NEIGHBORS]), f"{NEIGHBORS} rows, .* {NEIGHBORS} neighbors"),
         ((X, torch.full_like(Y, math.nan)), "training rows are NaN"),
         ((X.clone().fill_(math.inf), Y), "training rows are NaN or infinite"),
-        ((torch.rand(150, 3), Y), "prepare both in the same way"),
+        ((torch.rand(150, 3), Y), "preprocess both in the same way"),
         (table(200, 1), "also among the training inputs"),
     ],
 )

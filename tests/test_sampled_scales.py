@@ -63,11 +63,11 @@ def test_constants_and_inputs_without_noise_have_no_note(method):
 def test_noise_that_is_lost_in_the_rounding_of_its_inputs_has_a_note(method):
     net, east = nn.Linear(1, 1).eval(), torch.tensor([[500_000.0], [6_000_000.0]])  # meters
     p = hs.Uncertain(net, hs.noise.std(0.1), method)(east)
-    assert any("rounding of the inputs in float32" in note for note in p.notes)
+    assert any("resolution of the inputs in float32" in note for note in p.notes)
     exact = hs.Uncertain(net.double(), hs.noise.std(0.1), method)(east.double())
-    assert not any("rounding" in note for note in exact.notes)
+    assert not any("resolution" in note for note in exact.notes)
     near = hs.Uncertain(net.float(), hs.noise.std(0.1), method)(east / 1000)
-    assert not any("rounding" in note for note in near.notes)
+    assert not any("resolution" in note for note in near.notes)
 
 
 def test_rows_that_are_single_numbers_may_stand_still():
@@ -80,7 +80,7 @@ def test_what_is_lost_in_rounding_is_a_matter_of_each_call():
     sure = hs.Uncertain(nn.Linear(3, 1).eval(), 1e-4, "noise_sampling")
     near, far = torch.zeros(2, 3), torch.full((2, 3), 6e6)
     for x, lost in ((near, False), (far, True), (near, False)):
-        assert any("rounding" in note for note in sure(x).notes) == lost
+        assert any("resolution" in note for note in sure(x).notes) == lost
 
 
 def test_a_variance_below_single_precision_is_no_step():

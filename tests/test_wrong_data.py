@@ -89,7 +89,7 @@ def test_labels_are_whole_numbers_of_any_type(dtype):
 @pytest.mark.parametrize("method", METHODS)
 def test_one_logit_is_no_class(method):
     sure = hs.Uncertain(network(1), 0.01, method, task="classification")
-    with pytest.raises(ValueError, match="a logit for each class, and there is one"):
+    with pytest.raises(ValueError, match="a logit for each class, and the model returns only one"):
         sure(torch.randn(4, 6))
 
 
@@ -97,7 +97,7 @@ def test_one_logit_is_no_class(method):
 def test_probabilities_in_place_of_logits_are_noticed(method):
     model, x = network(3), torch.randn(4, 6)
     both = nn.Sequential(model, nn.Softmax(1)).eval()
-    with pytest.warns(UserWarning, match="sum to 1, as probabilities do"):
+    with pytest.warns(UserWarning, match="look like probabilities"):
         hs.Uncertain(both, 0.01, method, task="classification")(x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -192,7 +192,7 @@ def everyday_table(results: dict[str, Any]) -> str:
 
 def is_near(row: dict[str, Any]) -> bool:
     """Whether the std is within 10 % of that of Monte Carlo, in the median over outputs."""
-    return row["ok"] and abs(row["ratio"] - 1) <= RATIO
+    return row["ok"] and row["ratio"] is not None and abs(row["ratio"] - 1) <= RATIO
 
 
 def _everyday_line(name: str, row: dict[str, Any], note: str) -> str:

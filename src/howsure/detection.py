@@ -100,8 +100,8 @@ class Detector(nn.Module):
         if not callable(outputs) and outputs not in ("torchvision", *_READERS):
             names = ", ".join(map(repr, ("torchvision", *_READERS)))
             raise ValueError(
-                f"`outputs={outputs!r}` is no kind of detector; it is one of {names}, or a "
-                "function that returns boxes and probabilities."
+                f"`outputs` must be one of {names}, or a function that returns boxes and "
+                f"probabilities, not {outputs!r}."
             )
         self.model = model
         self.outputs = outputs
@@ -169,7 +169,7 @@ class Detector(nn.Module):
         outside = scores.detach().nan_to_num(0.5)
         if bool(((outside < -1e-4) | (outside > 1.0001)).any()):
             raise ValueError(
-                f"Scores from {outside.min():.3g} to {outside.max():.3g} are no probabilities; "
+                f"Scores from {outside.min():.3g} to {outside.max():.3g} are not probabilities; "
                 "name another kind of `outputs`, or give a function that applies the sigmoid."
             )
         return boxes, scores

@@ -100,7 +100,7 @@ def recognize(output: Any, within: Part | None) -> Gaussian | None:
         return Gaussian("mean", var="variance", within=within)
     if isinstance(output, Distribution):
         raise TypeError(
-            f"The model returns a {type(output).__name__}; say what of it counts, such as "
+            f"The model returns a {type(output).__name__}; select its parts, as in "
             '`output=hs.Gaussian("mean", var="variance")`.'
         )
     if not isinstance(output, Mapping) or len(output) != 2:

@@ -65,7 +65,7 @@ class Graphs(nn.Module):
         first = sizes.cumsum(0) - sizes
         sources, targets = data.edge_index
         if bool((batch[sources] != batch[targets]).any()):
-            raise ValueError("An edge joins two graphs, so that they are no independent rows.")
+            raise ValueError("An edge joins two graphs, so they are not independent rows.")
         lengths = batch[sources].bincount(minlength=count)
         for kind, most, present in (("nodes", self.nodes, sizes), ("edges", self.edges, lengths)):
             if len(present) and int(present.max()) > most:

@@ -304,8 +304,8 @@ class Prediction:
             return self.logits.budget()
         if self.sources is None:
             raise ValueError(
-                "This method does not know where the variance comes from; use "
-                '`Uncertain(..., method="gradients")`.'
+                "This method cannot attribute the variance to sources; use `Uncertain(..., "
+                'method="gradients")`.'
             )
         return self.sources
 
@@ -416,7 +416,9 @@ def rows_of(prediction: Prediction) -> int:
     """The number of inputs; an error where the outputs do not tell it."""
     axis, outputs = prediction.batch_dim, TensorTree(prediction.mean).tensors
     if axis is None:
-        raise TypeError("This prediction is that of one input (`batch_dim=None`): it has no rows.")
+        raise TypeError(
+            "This prediction is for a single input (`batch_dim=None`), so it has no rows."
+        )
     lengths = {out.shape[axis] if out.dim() > axis else None for out in outputs}
     if len(lengths) != 1 or None in lengths:
         shapes = ", ".join(str(tuple(out.shape)) for out in outputs)

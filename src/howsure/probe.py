@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from howsure.setup import Setup
 
 # What is said where the checks of a first call take a while.
-CHECKING = "howsure: checking once {what} for inputs of this shape; later calls do without."
+CHECKING = "howsure: checking {what}, once for inputs of this shape."
 
 # Rows that are looked at; fewer of large inputs.
 _ROWS = 8
@@ -60,11 +60,11 @@ _SHARE = 1e-3
 RANDOM = "the model draws random numbers: the same input gave two different outputs"
 WRITES_WEIGHTS = (
     "The model writes its own weights during a call, and howsure calls it many times; keep what "
-    "changes in a buffer or an attribute, of which every call has a copy."
+    "changes in a buffer or an attribute, which is copied for every call."
 )
 MIXES_ROWS = (
     "The rows of a batch influence each other, or are not on the axis `batch_dim={axis}`: the "
-    "whole call was taken as one input. Say so with `batch_dim=None`, or give rows one by one."
+    "whole call was treated as one input. Pass `batch_dim=None` if it is, or give rows one by one."
 )
 
 

@@ -49,8 +49,8 @@ PROBE_DROPOUT_RATE = 1e-4
 # Weights that were converted to another type and back differ by less.
 _SAME_WEIGHTS = 1e-6
 OTHER_WEIGHTS = (
-    "The weights have changed by {:.2g} of their size since `fit`, so that what it found may no "
-    "longer hold; call `.fit(loader)` again."
+    "The weights have changed by {:.2g} of their size since `fit`, so the fit may no longer hold; "
+    "call `.fit(loader)` again."
 )
 
 # Facts that are kept: a model that is trained between two calls is another one each time.
@@ -165,8 +165,8 @@ class Setup:
         (structure, weights), (structure_now, now) = self.fitted_to, identify(self.model)
         if structure != structure_now:
             raise ValueError(
-                "What `fit` found belongs to a network with other layers or outputs than this one; "
-                "call `.fit(loader)` for this one."
+                "The fit belongs to a network with other layers or outputs; call `.fit(loader)` "
+                "for this one."
             )
         gap = float((now - weights).norm() / weights.norm()) if weights.any() else 0.0
         notes = (OTHER_WEIGHTS.format(gap),) if not gap <= _SAME_WEIGHTS else ()

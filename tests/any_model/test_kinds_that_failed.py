@@ -66,7 +66,7 @@ def test_rows_of_classes_that_influence_each_other_have_a_softmax_each(method, b
     net = SharedStatistics().eval()
     p = hs.Uncertain(net, 1e-4, method, task="classification", batch_dim=batch_dim)(X[:6])
     assert torch.allclose(p.mean, net(X[:6]).softmax(1), atol=0.01)
-    assert any("several rows of classes" in note for note in p.notes)
+    assert any("several rows of logits" in note for note in p.notes)
 
 
 class Category(nn.Module):

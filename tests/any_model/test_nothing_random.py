@@ -17,7 +17,7 @@ def network(*, dropout: bool) -> nn.Module:
     return nn.Sequential(*layers[:2], *([nn.Dropout(0.2)] if dropout else []), layers[2]).eval()
 
 
-OWN = r'No source of uncertainty.*give `placement="existing"`'
+OWN = r'No source of uncertainty.*pass `placement="existing"`'
 NONE = r"No source of uncertainty.*`\.fit\(loader\)` first\.$"
 
 

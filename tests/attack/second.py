@@ -13,7 +13,7 @@ from torch import nn
 import howsure as hs
 
 # Words of notes that explain why a std is 0, NaN or unknown.
-EXPLAINED = ("None of", "NaN or infinite", "smaller than", "rounding of the inputs")
+EXPLAINED = ("None of", "NaN or infinite", "smaller than", "resolution of the inputs")
 
 
 def slow_but(values, fast):

@@ -107,7 +107,7 @@ WRONG = {
     "times 1000": (lambda x, f, y: (x, f, 1000 * y), "other units"),
     "millimeters": (lambda x, f, y: (x, f, y / 1000), "other units"),
     "one outlier": (last_outlier, "1 of "),
-    "training data": (lambda x, f, y: (x, y + 1e-4 * f, y), "as on training data"),
+    "training data": (lambda x, f, y: (x, y + 1e-4 * f, y), "typical of training data"),
     "one row repeated": (lambda x, f, y: (x[:1].expand_as(x), f, y[:1].expand_as(y)), "Only 1 of"),
     "half twice": (lambda x, f, y: [t[: len(t) // 3].repeat(3, 1) for t in (x, f, y)], "Only "),
 }

@@ -33,7 +33,7 @@ def test_random_models_are_refused_by_methods_that_take_them_for_fixed(method, o
     net, x = Net(lambda h: h + torch.randn(h.shape)).eval(), torch.rand(3, 5)
     sure, state = hs.Uncertain(net, 0.01, method, **options), torch.get_rng_state()
     for _ in range(2):
-        with pytest.raises(ValueError, match=f'"{method}" takes the model for a fixed function'):
+        with pytest.raises(ValueError, match=f'"{method}" needs a deterministic model'):
             sure(x)
         assert torch.equal(state, torch.get_rng_state())
 

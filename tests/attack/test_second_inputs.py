@@ -187,7 +187,7 @@ def test_inputs_of_all_sizes(name, method):
         return
     truth, error = exact(x[:4], var)
     part = p[:4]
-    if any("rounding of the inputs" in note for note in p.notes):
+    if any("resolution of the inputs" in note for note in p.notes):
         return
     first_order = method == "linear" and var >= 1
     found = None if first_order else fault(part, truth, error, room=0.15)

@@ -178,5 +178,5 @@ def test_sets_by_group_and_place():
     with pytest.raises(ValueError, match="fitted for 4 classes"):
         fitted.sets(classes()[0], 0.8)
     logits = prediction.logits
-    with pytest.raises(ValueError, match="not one of class probabilities"):
+    with pytest.raises(ValueError, match="holds no class probabilities"):
         ConformalClasses.fit(logits, labels)

@@ -30,7 +30,7 @@ class Whole(Dense):
     [
         ({"held_out": [data(3, 1)]}, "at least 4, better 10"),
         ({"train_inputs": images(9, 0)}, "at least 10"),
-        ({"train_inputs": torch.rand(20, 1, SIDE, 8)}, "prepare both"),
+        ({"train_inputs": torch.rand(20, 1, SIDE, 8)}, "preprocess both"),
         ({"train_inputs": data(12, 1)[0]}, "has not seen"),
         ({"held_out": [(images(12, 1), torch.full((12, 1, SIDE, SIDE), torch.nan))]}, "NaN"),
         ({"held_out": [(images(12, 1), torch.zeros(12, 1))]}, "targets have shape"),
@@ -65,7 +65,7 @@ def test_rows_that_mix_are_refused():
 def test_other_methods_and_models_say_that_they_have_no_room(sure, net):
     other = hs.Uncertain(net, 0.001, "gradients")
     other.setup = sure.setup
-    with pytest.raises(ValueError, match="has no room"):
+    with pytest.raises(ValueError, match="cannot use"):
         other(images(1, 0))
     many = hs.Uncertain(net, 0.001, "gradients")
     assert "too many" in many.fit([data(60, 1)]).notes[0]

@@ -90,7 +90,7 @@ REFUSED = [
     ("saving a function inside", lambda: noise.custom(abs).scaled(2).to_config(), "cannot be"),
     ("saving a bare function", lambda: noise.to_config((abs,)), "`abs` cannot be saved"),
     ("saving numbered inputs", lambda: noise.to_config({1: 0.1}), "only names"),
-    ("unknown kind", lambda: noise.from_config({"kind": "loud"}), "does not know"),
+    ("unknown kind", lambda: noise.from_config({"kind": "loud"}), "is unknown"),
     ("wrong fields", lambda: noise.from_config({"kind": "constant", "v": 1}), "do not fit"),
     ("wrong dtype", lambda: noise.from_config({"tensor": [1], "dtype": "load"}), "dtype 'load'"),
     ("one frame", lambda: noise.identify_from_repeats(FRAMES[:1]), "at least 2"),

@@ -133,7 +133,7 @@ def test_many_inputs_do(net):
     noise = 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(5))
     wrapped = hs.Uncertain(net, 2e-3, samples=32)  # Its true variance is 0.01.
     fit = wrapped.fit([(x + noise, y)], train_inputs=data(300, 0)[0], noise_factor=None)
-    assert 2 < float(fit.model.weight("noise_factor")) < 10 and "as asked for" in fit.notes[0]
+    assert 2 < float(fit.model.weight("noise_factor")) < 10 and "as requested" in fit.notes[0]
 
 
 def images(count, seed):

@@ -154,7 +154,7 @@ def test_digests_see_every_number():
     [
         (torch.zeros(0, 3), "s.npz", {}, ValueError, "no rows"),
         ((torch.zeros(3, 3), torch.zeros(2, 3)), "s.npz", {}, ValueError, "same number of rows"),
-        (iter([1]), "s.npz", {}, TypeError, "one order only"),
+        (iter([1]), "s.npz", {}, TypeError, "can only be iterated"),
         (data(), "s.xlsx", {}, ValueError, r"must end in one of \['.npz'"),
         (data(), ".", {}, ValueError, "must end in one of"),
         (data(), "s.npz", {"batch": 0}, ValueError, "`batch` must be a whole number"),

@@ -117,8 +117,8 @@ class Case:
         setup.check_eval_mode()
         if setup.batch_dim != 0:
             raise ValueError(
-                "An audit compares inputs, which must be on the first axis (`batch_dim=0`), not on "
-                f"`batch_dim={setup.batch_dim}`; wrap the model in one that moves the axis."
+                "An audit compares inputs, which must be on the first axis (`batch_dim=0`), not "
+                f"on `batch_dim={setup.batch_dim}`; wrap the model in one that moves it there."
             )
         rates: tuple[float, ...] = ()
         # The placement "existing" brings its own rates.
@@ -199,7 +199,7 @@ def _check_outputs(outputs: tuple[Tensor, ...], inputs: int) -> None:
         if output.dim() == 0 or output.shape[0] != inputs:
             raise ValueError(
                 f"The model returns a tensor of shape {tuple(output.shape)} for {inputs} inputs; "
-                "an audit compares inputs, so every output needs a first axis that counts them."
+                "an audit compares inputs, so the first axis of every output must be the batch."
             )
         if not bool(output.isfinite().all()):
             raise ValueError("The plain network's output contains NaN or infinity.")

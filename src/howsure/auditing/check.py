@@ -45,9 +45,9 @@ from howsure.trees import as_call, clone_tensors, map_leaves
 
 _MISSING = "missing"
 _SCOPE = (
-    'These are the rules of `propagate` and of the methods "adf" and "sampled_adf". The others, '
-    "the default among them, run the network itself and use none of them; what they found out "
-    "about it is in `p.method` and `p.notes` of a prediction."
+    'Only `propagate` and the methods "adf" and "sampled_adf" use these rules. All other methods, '
+    "including the default, run the network itself; what they chose is in `p.method` and "
+    "`p.notes` of a prediction."
 )
 
 
@@ -110,8 +110,8 @@ class Check:
         notes = [*self.notes, *(f"`{row.operation}`: {row.reason}" for row in self.missing)]
         if not self.rows:
             notes.append(
-                "No operation meets a noisy number: the inputs are integers or tokens, which carry "
-                "no sensor noise. The model's own uncertainty needs none: see `Uncertain.fit`."
+                "No operation has a noisy input: the inputs are integers or tokens, which carry "
+                "no sensor noise. Model uncertainty needs none: see `Uncertain.fit`."
             )
         worst = max(self.approximate, key=lambda row: row.error, default=None)
         if worst is not None:
@@ -264,7 +264,7 @@ def survey(
             # value that stood in, as where a model takes gradients of its own.
             if not any(call.reason for call in surveyor.calls):
                 raise
-            reason = f"not looked at: after an operation without a rule the model failed ({error})"
+            reason = f"not checked: the model failed after an operation without a rule ({error})"
             surveyor.calls[OperationCall("the rest of the model", "", (), None, reason)] += 1
     return [replace(call, count=count) for call, count in surveyor.calls.items()]
 
@@ -410,7 +410,7 @@ def trace(
     """
     x, variance = _read_inputs(model, inputs, named_inputs, noise_var)
     if variance is None:
-        raise TypeError("`trace` follows a noise through the model; give its `noise_var=`.")
+        raise TypeError("`trace` needs the noise of the input: pass `noise_var=`.")
     rows: list[ModuleTrace] = []
 
     def record(path: str, module: nn.Module, output: object) -> None:

@@ -130,10 +130,10 @@ class Audit:
         """The tables, then the verdict."""
         heading = (
             f"Std of {self.inputs} inputs x {self.outputs} outputs against Monte Carlo with "
-            f"{self.samples} samples, which knows each std to {100 * self.truth_error:.1f} %. "
-            "Numbers in brackets are 95 % intervals, for the cost the range of repeated "
-            "measurements. Stated: the relative standard error that a method gives for its own "
-            "std."
+            f"{self.samples} samples, whose standard error of a std is "
+            f"{100 * self.truth_error:.1f} %. Numbers in brackets are 95 % intervals; for the "
+            "cost, the range of repeated measurements. Stated: the relative standard error that a "
+            "method reports for its own std."
         )
         parts = [fill(heading, _WIDTH), _methods_table(self.rows, self.plain_shift)]
         if self.skipped:

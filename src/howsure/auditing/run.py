@@ -179,8 +179,8 @@ def audit(
     total = truth.total
     if not bool(total.valid.any()):
         raise ValueError(
-            "Noise and dropout do not move any output beyond rounding; there is no std to "
-            "compare with."
+            "Noise and dropout change no output by more than rounding; there is no std to compare "
+            "with."
         )
 
     def part(var: Tensor, spread: Spread | None) -> Measures | None:
@@ -272,9 +272,9 @@ def _check_time(case: Case, clock: Clock) -> None:
         if needed <= clock.limit / 2:
             return
     raise ValueError(
-        f"A pass of {case.inputs} inputs takes {needed / LEAST:.2g} s, so the {LEAST} passes "
-        f"that Monte Carlo needs at least do not fit into a `time_limit` of {clock.limit:g} s. "
-        f"Give `time_limit={math.ceil(2.5 * needed)}`, or fewer `inputs`."
+        f"A pass of {case.inputs} inputs takes {needed / LEAST:.2g} s, so the {LEAST} Monte Carlo "
+        f"passes that an audit needs do not fit into a `time_limit` of {clock.limit:g} s. Give "
+        f"`time_limit={math.ceil(2.5 * needed)}`, or fewer `inputs`."
     )
 
 
@@ -371,19 +371,19 @@ def _remarks(case: Case, truth: Truth) -> list[str]:
     notes = []
     if len(case.columns) < case.outputs:
         notes.append(
-            f"Of {case.outputs} outputs {len(case.columns)} were compared, drawn at random."
+            f"{len(case.columns)} of {case.outputs} outputs were compared, chosen at random."
         )
     valid = truth.total.valid
     if constant := int((~valid).sum()):
-        notes.append(f"{constant} of {valid.numel()} outputs do not move, and were left out.")
+        notes.append(f"{constant} of {valid.numel()} outputs are constant and were left out.")
     if case.setup.rate is not None and case.setup.shared_masks:
         notes.append(
-            "All inputs had the same dropout masks, since the model's layers have axes beside "
-            "inputs and units; intervals over inputs are then too narrow."
+            "All inputs shared the same dropout masks, because the model's layers have axes other "
+            "than batch and features; intervals over inputs are then too narrow."
         )
     if truth.samples < 500 or case.inputs < 8:
         notes.append(
-            f"{case.inputs} inputs and {truth.samples} passes make wide intervals; for narrower "
-            "ones give more inputs and a larger `time_limit`."
+            f"With {case.inputs} inputs and {truth.samples} passes the intervals are wide; more "
+            "inputs and a larger `time_limit` narrow them."
         )
     return notes

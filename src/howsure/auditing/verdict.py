@@ -71,12 +71,12 @@ def recommend(rows: Sequence[AuditRow], yardstick: Yardstick) -> Recommendation:
         reason = (
             f"its std is off by {_percent(error(best))} on average (at most "
             f"{_percent(best.total.log_error.high)}), for the time of {best.cost.value:.0f} "
-            f"forward passes; sampling takes {yardstick.passes(max(error(best), 0.01)):.0f} "
-            "samples to be as close"
+            f"forward passes; sampling needs {yardstick.passes(max(error(best), 0.01)):.0f} "
+            "samples to be as accurate"
         )
         return Recommendation(best.method, best.options, reason)
     samples = yardstick.advised()
-    reason = f"{samples} samples know a std to {_percent(ADVISED)} on average, and "
+    reason = f"{samples} samples give a std to within {_percent(ADVISED)} on average, and "
     if rivals:
         best = min(rivals, key=error)
         reason += (
@@ -111,11 +111,11 @@ def _on_diagonal(row: AuditRow, departs: LayerRow | None) -> list[str]:
     ratio, error = row.total.ratio.value, row.total.log_error.value
     name, is_close = f"Diagonal propagation (`{row.label}`)", 0.8 <= ratio <= 1.25
     if is_close and error <= 0.25:
-        start = f"its std is {ratio:.2f} of the true one"
+        start = f"its std is {ratio:.2f} times the true one"
         # A right total can hide a wrong data part.
         if row.data is None or 0.8 <= row.data.ratio.value <= 1.25:
             return [f"{name} is usable here: {start}."]
-        part = f"that of its data part is {row.data.ratio.value:.2g} of it"
+        part = f"the std of its data part is {row.data.ratio.value:.2g} times the true one"
         return [f"{name} is usable here for the total alone: {start}, but {part}."]
     size = f"{1 / ratio:.2g} times too small" if ratio < 1 else f"{ratio:.2g} times too large"
     off = f"off by {_percent(error)} on average" if is_close else size

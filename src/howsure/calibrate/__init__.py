@@ -52,6 +52,6 @@ def from_state(state: dict[str, Any]) -> Calibrator:
     kind = state.get("calibrator") if isinstance(state, dict) else None
     if kind not in CALIBRATORS:
         raise ValueError(
-            f"This is the state of the calibrator {kind!r}; howsure knows {list(CALIBRATORS)}."
+            f"Unknown calibrator {kind!r} in the state; known are {list(CALIBRATORS)}."
         )
     return CALIBRATORS[kind].from_state(state)

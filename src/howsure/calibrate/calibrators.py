@@ -86,7 +86,7 @@ class Calibrator(ABC):
                 )
         if len(predictions) > 1 and predictions[0].batch_dim:
             raise ValueError(
-                "Calibration joins batches on the first axis, and these have their rows on axis "
+                "Calibration joins batches on the first axis, but the batch is on axis "
                 f"{predictions[0].batch_dim}; give all held-out data as one batch."
             )
         if groups is not None:
@@ -389,8 +389,8 @@ class AffineVariance(Calibrator):
         exact = int(((data.error == 0) & (data.var == 0)).sum())
         if exact:
             raise ValueError(
-                f"{exact} held-out points have error 0 and variance 0, where the likelihood has no "
-                "bound; leave those out."
+                f"{exact} held-out points have error 0 and variance 0, where the likelihood is "
+                "unbounded; leave those out."
             )
         squared, var, unit = data.error.square(), data.var, data.var.mean(1)
         is_blind = unit == 0

@@ -104,7 +104,8 @@ class GroupedScores(Calibrator):
         if small:
             warnings.warn(
                 f"A level of {level:g} needs {needed} held-out points in each group "
-                f"({', '.join(small)}); with fewer only an infinite interval is sure to cover.",
+                f"({', '.join(small)}); with fewer, only an infinite interval is guaranteed to "
+                "cover.",
                 HowsureWarning,
                 stacklevel=3,
             )
@@ -298,7 +299,7 @@ def _probabilities(prediction: Prediction) -> Tensor:
     # 1e-2: the rounding of bfloat16.
     if not float(mean.min()) >= 0 or not bool(((mean.sum(1) - 1).abs() < 1e-2).all()):
         raise ValueError(
-            "The prediction is not one of class probabilities, which are not negative and sum to "
-            '1 along dim 1; use `Uncertain(..., task="classification")`.'
+            "The prediction holds no class probabilities (nonnegative, with sum 1 along dim 1); "
+            'use `Uncertain(..., task="classification")`.'
         )
     return mean

@@ -151,7 +151,7 @@ def _by_argument(
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise ValueError("is not understood; give names separated by commas.")
+        raise ValueError("is not a list of names separated by commas.")
     return names
 
 

@@ -81,7 +81,7 @@ def init(arguments: Namespace) -> Result:
 
 
 @command(
-    "what will happen to a model, before anything runs",
+    "lists the operations of a model and the rule for each",
     o.MODEL,
     o.DATA_OR_SHAPE,
     o.NOISE,
@@ -211,7 +211,7 @@ _TRAIN_BATCH = 64
 
 
 @command(
-    "finds out on held-out data what the network does not know",
+    "fits the model (epistemic) uncertainty on held-out data",
     o.MODEL,
     o.DATA,
     o.out([".json", ".pt"], "the settings, a `.json` or `.pt` file"),
@@ -222,18 +222,20 @@ _TRAIN_BATCH = 64
             "--model-part",
             choices=("auto", "posterior", "temperature", "dropout", "none"),
             default="auto",
-            help="a posterior over masks, for classes a temperature that grows with the distance, "
-            "the paper's dropout, or none of it (%(default)s)",
+            help=(
+                "a posterior over multipliers; for classes, a temperature that grows with the "
+                "distance; the paper's dropout; or none (%(default)s)"
+            ),
         ),
         option(
             "--train-inputs",
             metavar="DATA",
-            help="inputs like those of training, read as DATA is; targets are not needed",
+            help="inputs like those of training, in the format of DATA; targets are not needed",
         ),
         option(
             "--stress",
             choices=("images", "tables"),
-            help="corruptions that keep the target; for regression, images are corrupted anyway",
+            help="corruptions that do not change the target; the default for images",
         ),
         option("--rates", type=o.rates, metavar="P,P,...", help="dropout: rates to try (21)"),
         option(
@@ -302,19 +304,21 @@ def _train_inputs(arguments: Namespace) -> Iterator[tuple[object]] | None:
 
 
 @command(
-    "predictions with their variances, into a file",
+    "writes predictions with their variances to a file",
     o.MODEL,
     o.DATA,
     o.out([".npz", ".csv", ".parquet"], "a file `.npz`, `.csv` or `.parquet`", "predictions.npz"),
     option("--interval", type=o.level, metavar="LEVEL", help="also `low` and `high` of this level"),
     o.batch(),
-    option("--fresh", action="store_true", help="drop what an unfinished run left"),
+    option("--fresh", action="store_true", help="discard the results of an unfinished run"),
     option(
         "--ray",
         nargs="?",
         const="",
         metavar="ADDRESS",
-        help="run on the Ray cluster at this address; without one, on one on this machine",
+        help=(
+            "run on the Ray cluster at this address; without an address, start Ray on this machine"
+        ),
     ),
     o.NOISE,
     o.METHOD,
@@ -354,7 +358,7 @@ def predict(arguments: Namespace) -> Result:
 
 
 @command(
-    "where the variance comes from",
+    "shows where the variance comes from",
     o.MODEL,
     o.DATA,
     o.rows(256),
@@ -362,7 +366,7 @@ def predict(arguments: Namespace) -> Result:
         "--heatmap",
         type=Path,
         metavar="FILE.npz",
-        help="write the variance by element of every input, of the first batch",
+        help="write the variance caused by each input element, for the first batch",
     ),
     o.batch(64),
     o.NOISE,
@@ -422,7 +426,7 @@ def _write_heatmap(path: Path, budget: Budget) -> None:
 
 
 @command(
-    "every method against Monte Carlo, on your network",
+    "compares every method with Monte Carlo, on your network",
     o.MODEL,
     o.DATA,
     o.out([".json"], "all numbers, a `.json` file for `report --audit`"),
@@ -430,10 +434,13 @@ def _write_heatmap(path: Path, budget: Budget) -> None:
         "--time-limit", type=o.positive, default=60.0, metavar="S", help="seconds (%(default)s)"
     ),
     option(
-        "--passes", type=o.count, metavar="N", help="exactly so many passes, however long they take"
+        "--passes",
+        type=o.count,
+        metavar="N",
+        help="make exactly this many passes, without a time limit",
     ),
     o.rows(64),
-    option("--methods", metavar="A,B,...", help="which methods (all that apply)"),
+    option("--methods", metavar="A,B,...", help="methods to compare (all that apply)"),
     o.NOISE,
     o.SETTINGS,
     examples="""
@@ -478,7 +485,7 @@ def audit(arguments: Namespace) -> Result:
 
 
 @command(
-    "a report as one HTML file",
+    "writes a report as one HTML file",
     o.MODEL,
     o.DATA,
     o.out([], "the file", "report.html"),
@@ -543,11 +550,11 @@ def _read_audit(name: str | None) -> dict[str, object] | None:
 
 
 @command(
-    "a program that runs without howsure",
+    "writes a program that runs without howsure",
     o.MODEL,
     o.DATA_OR_SHAPE,
     o.out([".onnx", ".pt2"], "a file `.onnx` or `.pt2`", required=True),
-    option("--fixed-batch", action="store_true", help="only the example's batch size"),
+    option("--fixed-batch", action="store_true", help="fix the batch size to that of the example"),
     option("--compiled", action="store_true", help="`.pt2`: machine code for C++"),
     option(
         "--masks",
@@ -555,7 +562,7 @@ def _read_audit(name: str | None) -> dict[str, object] | None:
         default="fixed",
         help="dropout masks: drawn once, or given in every call (%(default)s)",
     ),
-    option("--units", help="of the output, noted in the file"),
+    option("--units", help="units of the output, stored in the file"),
     o.NOISE,
     o.METHOD,
     examples="""
@@ -595,7 +602,7 @@ def export(arguments: Namespace) -> Result:
 
 
 @command(
-    "the operations that noise can pass",
+    "lists the operations that have a rule",
     option("pattern", nargs="?", default="", help="part of a rule's or operation's name"),
     option(
         "--fidelity",
@@ -643,7 +650,7 @@ def rules(arguments: Namespace) -> Result:
 
 
 @command(
-    "completion for bash, zsh or fish",
+    "prints the completion for bash, zsh or fish",
     option("shell", choices=("bash", "zsh", "fish"), help="which shell"),
     examples="""
   eval "$(howsure completion bash)"                               # in ~/.bashrc

@@ -151,13 +151,13 @@ def out(
 
 def batch(default: int = 256) -> Option:
     """How many rows run at once."""
-    words = "rows that run at once (%(default)s)"
+    words = "rows per batch (%(default)s)"
     return option("--batch", type=count, default=default, metavar="N", help=words)
 
 
 def rows(default: int) -> Option:
     """How many rows are looked at."""
-    words = "at most so many rows (%(default)s)"
+    words = "maximum number of rows (%(default)s)"
     return option("--rows", type=count, default=default, metavar="N", help=words)
 
 
@@ -165,7 +165,7 @@ COMMON = group(
     "output",
     option("--json", action="store_true", help="print one JSON object to stdout"),
     option("-q", "--quiet", action="store_true", help="no bars, no notes"),
-    option("--debug", action="store_true", help="a traceback instead of a sentence"),
+    option("--debug", action="store_true", help="print a traceback instead of a one-line error"),
 )
 MODEL = group(
     "model",
@@ -182,7 +182,7 @@ MODEL = group(
         default={},
         help="keyword arguments of the factory, such as '{\"hidden\": 64}'",
     ),
-    option("--trust", action="store_true", help="load a `.pt2`, which can run code of its own"),
+    option("--trust", action="store_true", help="allow loading a `.pt2` file, which can run code"),
 )
 _HOW_TO_READ = (
     option(
@@ -190,25 +190,31 @@ _HOW_TO_READ = (
         metavar="[ARG=]NAMES",
         action="append",
         default=[],
-        help="which array, or which columns (a,b,c), the model sees; once for each of several "
-        "arguments of the model: ARG=NAMES (the array `x`, or all columns but the target)",
+        help=(
+            "array, or columns (a,b,c), that the model takes; for several arguments of the "
+            "model, ARG=NAMES once for each (the array `x`, or all columns but the target)"
+        ),
     ),
     option(
         "--target",
         metavar="NAME",
-        help="the true values, left aside where none are needed: array, columns (a,b), or a file "
-        "`.npy`; for images `folders`, or a `.csv` with a column `file` (`y`)",
+        help=(
+            "the true values, ignored where they are not needed: an array, columns (a,b), or a "
+            "file `.npy`; for images, `folders` or a `.csv` with a column `file` (`y`)"
+        ),
     ),
     option("--scale", type=positive, metavar="S", help="divide by S first (images: 255)"),
     option("--normalize-mean", type=numbers, default=(), metavar="M[,M...]", help="then subtract"),
     option("--normalize-std", type=numbers, default=(), metavar="S[,S...]", help="then divide by"),
-    option("--image-size", type=_size, metavar="H,W", help="bring images to this height and width"),
+    option(
+        "--image-size", type=_size, metavar="H,W", help="resize images to this height and width"
+    ),
     option("--gray", action="store_true", help="read images as gray, not as RGB"),
     option(
         "--max-bytes",
         type=count,
         metavar="N",
-        help="the most that a compressed array (4 GiB) or an image (256 MiB) may unpack to",
+        help="largest unpacked size of a compressed array (4 GiB) or an image (256 MiB)",
     ),
 )
 _DATA_WORDS = "`.npz`, `.npy`, `.csv`, `.parquet`, or a folder of images"
@@ -225,7 +231,7 @@ DATA_OR_SHAPE = group(
     ),
     *_HOW_TO_READ,
 )
-CLEAN = option("--clean", action="store_true", help="the data has no noise yet: add it")
+CLEAN = option("--clean", action="store_true", help="the data is clean: add the stated noise to it")
 
 
 def _noise_option(
@@ -238,23 +244,35 @@ NOISE = group(
     "sensor noise, in the units that the model sees; NAME= for one of several inputs",
     _noise_option("--noise-std", "[NAME=]S", "std: a number, one per channel, or a `.npy`"),
     _noise_option("--noise-var", "[NAME=]V", "variance, likewise"),
-    _noise_option("--gray-levels", "[NAME=]K", "std of a camera with `--scale` levels (255)"),
+    _noise_option(
+        "--gray-levels",
+        "[NAME=]K",
+        "std of the camera noise in gray levels, of `--scale` levels in all (255)",
+    ),
     _noise_option(
         "--noise",
         "[NAME=]FILE",
         "a file of `howsure noise`; KIND:NUMBERS; a covariance `.npy`, or `.npy:1` along axis 1; "
-        "+ between them adds",
+        "joined by +, they add up",
         str,
     ),
 )
 _SETTINGS = (
     option("--rate", type=rates, metavar="P", help="dropout rate, or one per layer"),
-    option("--samples", type=count, metavar="T", help="noisy points, or Monte-Carlo samples"),
+    option(
+        "--samples",
+        type=count,
+        metavar="T",
+        help="number of noisy points, or of Monte Carlo samples",
+    ),
     option(
         "--tolerance",
         type=positive,
         metavar="E",
-        help="in place of --samples: continue until every std is known to this share (0.05)",
+        help=(
+            "instead of --samples: continue until the relative standard error of every std is "
+            "below this (such as 0.05)"
+        ),
     ),
     option(
         "--output",
@@ -266,7 +284,7 @@ _SETTINGS = (
         "--batch-dim",
         type=_axis,
         metavar="AXIS",
-        help="batch dimension (0), or none: a call is one input",
+        help="batch dimension (0), or none if a call is one input",
     ),
     option(
         "--placement", help="where dropout goes: auto, after, before, existing, or layers (a,b)"
@@ -275,10 +293,10 @@ _SETTINGS = (
     option(
         "--prediction",
         choices=("mean", "network"),
-        help="mean: over the noise; network: the plain output",
+        help="predict the mean over the noise, or the plain output of the network",
     ),
-    option("--residual-var", type=_variance, help="added to the data's variance"),
-    option("--seed", type=int, help="same seed, same result (0)"),
+    option("--residual-var", type=_variance, help="constant that is added to the data variance"),
+    option("--seed", type=int, help="random seed (0)"),
 )
 _SETTINGS_FILE = option("--settings", metavar="FILE", help="what `howsure fit` wrote")
 # What becomes settings of `Uncertain`, without and with the choice of a method.

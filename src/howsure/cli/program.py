@@ -210,4 +210,4 @@ def _sentence(error: BaseException, options: argparse.Namespace) -> str:
     if isinstance(error, _OF_USERS) and text:
         return text
     kind = type(error).__name__
-    return f"It failed ({kind}: {text}); `--debug` shows where, and please report it."
+    return f"Unexpected error ({kind}: {text}); `--debug` shows where. Please report it."

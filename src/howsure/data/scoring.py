@@ -198,9 +198,9 @@ def as_source(data: Any) -> Source:
         return InMemory(dict(data) if isinstance(data, Mapping) else data)
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
         raise TypeError(
-            f"A {type(data).__name__} gives its items in one order only, and scoring asks for "
-            "rows by number, so that it can continue; give a tensor, an array, a data set with "
-            "`__len__` and `__getitem__`, or an object with `__len__` and `rows`."
+            f"A {type(data).__name__} can only be iterated, and scoring needs rows by number in "
+            "order to resume; give a tensor, an array, a data set with `__len__` and "
+            "`__getitem__`, or an object with `__len__` and `rows`."
         )
     return _Items(data)
 

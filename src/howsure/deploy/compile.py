@@ -113,13 +113,15 @@ class Compiled:
         if key not in self.programs:
             count = sum(program is not None for program in self.programs.values())
             reason = (
-                f"the inputs {key[2]} are new to this wrapper, which has {count} compiled shapes. "
-                "Give batches of one size, or use `drop_last=True`."
+                f"no program is compiled for inputs {key[2]} yet; there are {count} for other "
+                "shapes. Give batches of one size, or use `drop_last=True`."
             )
             program = self._make(key, setup, method, x, reason)
             state = read_state(setup)
         elif program is not None and not program.fits(state):
-            reason = "what is frozen into the program, of the model or the settings, has changed."
+            reason = (
+                "a part of the model or the settings that is frozen into the program has changed."
+            )
             program = self._make(key, setup, method, x, reason)
             state = read_state(setup)
         if program is None or not _is_finite(x):  # Eager refuses NaN where it must.
@@ -132,7 +134,7 @@ class Compiled:
             return method(setup, x)
         except TooWideError:
             prediction = method(setup, x)  # Eager refuses wrong inputs.
-            reason = "the noise inside the network is larger than for the inputs before."
+            reason = "the noise inside the network is larger than for earlier inputs."
             self._make(key, setup, method, x, reason, may_assume=False)
             return prediction
 
@@ -315,7 +317,7 @@ def _rows_at_once(setup: Setup, x: object) -> int | None:
     if reason is not None:
         raise NotCompilableError(f'"gradients" cannot be used: {reason}')
     if setup.tolerance is not None:
-        raise NotCompilableError("with a `tolerance`, inputs take as many points as each needs")
+        raise NotCompilableError("with a `tolerance`, the number of points depends on the input")
     probe = setup.cached(probe_model, x)
     if probe.layout is not Layout.BATCHED or setup.batch_dim != 0 or not has_rows(x, 0):
         return None

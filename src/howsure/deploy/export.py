@@ -279,8 +279,8 @@ def _choose(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
     method, setup, _ = uncertain.choice(example)
     if Uses.NOISE in method.uses and uncertain.method == "auto" and not setup.is_fitted:
         warnings.warn(
-            f'"auto" takes "{method}" here, which draws new noise in every call; the file has '
-            f'"{gradients.METHOD}" instead, the same variance by other means.',
+            f'"auto" chooses "{method}" here, which draws new noise in every call; the file uses '
+            f'"{gradients.METHOD}" instead, which estimates the same variance.',
             HowsureWarning,
             stacklevel=4,
         )
@@ -294,8 +294,8 @@ def _choose(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
         return method, setup
     if setup.tolerance is not None:
         raise ExportError(
-            "With a `tolerance`, every input takes as many points as it needs; in a file, all take "
-            "the same number. Give it with `samples=` and `tolerance=None`."
+            "With a `tolerance`, the number of points depends on the input; in a file it is "
+            "fixed. Set it with `samples=` and `tolerance=None`."
         )
     reason = gradients.why_no_gradients(setup, example)
     if reason is not None:
@@ -376,8 +376,8 @@ def _trace(flat: FlatPrediction, tensors: Sequence[Tensor]) -> GraphModule:
         return traced(lambda *inputs: flat.predict(setup, inputs), tensors)
     except (NoRuleError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         raise ExportError(
-            f'The method "{flat.method}" of this model cannot be written down as a graph, most '
-            f"often because the model decides by the values it sees: {error}"
+            f'The method "{flat.method}" of this model cannot be traced to a graph, most often '
+            f"because the control flow of the model depends on values: {error}"
         ) from error
 
 

@@ -70,11 +70,11 @@ def fit_dense(setup: Setup, batches: Batches, options: FitOptions) -> tuple[Setu
     setup = setup.replace(variance_model=None, rate=None, residual_var=0.0)
     check_held_out(batches, FEWEST_IMAGES)
     if options.train is not None:
-        raise ValueError("`train` is for tables; of maps give the images alone, `train_inputs=`.")
+        raise ValueError("`train` is for tables; for maps, give the images alone: `train_inputs=`.")
     reason = why_not_dense(setup, batches[0][0])
     if reason is not None:
         raise ValueError(
-            f'There is no posterior over masks: {reason}. Or fit with `model="dropout"`.'
+            f'There can be no posterior over multipliers: {reason}. Or fit with `model="dropout"`.'
         )
     known = _gather_known(setup, batches, options.train_inputs)
     assert known.posterior is not None
@@ -101,8 +101,8 @@ def _gather_known(setup: Setup, batches: Batches, train_inputs: object) -> Known
     count = sum(gram.inputs for gram in grams)
     if train_inputs is not None and count < FEWEST_IMAGES:
         raise ValueError(
-            f"`train_inputs` has {count} images, and the posterior needs at least "
-            f"{FEWEST_IMAGES}, better some hundred."
+            f"`train_inputs` has {count} images, and the posterior needs at least {FEWEST_IMAGES}, "
+            "better a few hundred."
         )
     return Known(CrossFit.of(grams, PixelGram.posterior), count=count)
 

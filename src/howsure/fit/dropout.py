@@ -34,7 +34,7 @@ SAMPLES = 50
 # The constant variance (called tau) of the paper's released code.
 ONE_HOT_FLOOR = 1e-4
 NO_LIKELIHOOD = (
-    "Some prediction has no variance at every rate, so no likelihood is defined; set "
+    "Some predictions have a variance of 0 at every rate, where the likelihood is undefined; set "
     "`fit_residual_var=True`."
 )
 
@@ -345,7 +345,7 @@ def check_outputs(var: Tensor | None) -> None:
     is_dead = (var.reshape(len(var), -1) == 0).all(0)
     if bool(is_dead.all()):
         raise ValueError(
-            "The total variance is 0 at every rate, so no likelihood is defined; give the "
+            "The total variance is 0 at every rate, where the likelihood is undefined; give the "
             "sensor's noise or set `fit_residual_var=True`."
         )
     dead, live = (which.nonzero().flatten().tolist() for which in (is_dead, ~is_dead))
@@ -353,7 +353,7 @@ def check_outputs(var: Tensor | None) -> None:
         named = ", ".join(map(str, dead[:5])) + (", ..." if len(dead) > 5 else "")
         kept = live if len(live) <= 5 else "[...]"
         raise ValueError(
-            f"Of {len(is_dead)} outputs (counted from 0), number {named} has no variance: neither "
-            "noise nor dropout reaches it, as if it were constant. Leave it out, of the targets as "
-            f"well (`output=lambda y: y[:, {kept}]`), or set `fit_residual_var=True`."
+            f"Output {named} of {len(is_dead)} (counted from 0) has no variance: neither noise nor "
+            "dropout changes it. Leave it out, also of the targets (`output=lambda y: y[:, "
+            f"{kept}]`), or set `fit_residual_var=True`."
         )

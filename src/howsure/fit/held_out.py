@@ -260,8 +260,8 @@ def check_same_kind(x: object, held_out: object, axis: int | None) -> None:
     shapes, wanted = shape_key(x, without=axis), shape_key(held_out, without=axis)
     if shapes != wanted:
         raise ValueError(
-            f"The training inputs are {shapes} for each input, and the held-out inputs are "
-            f"{wanted}; prepare both in the same way."
+            f"Each training input is {shapes}, and each held-out input {wanted}; preprocess both "
+            "in the same way."
         )
 
 

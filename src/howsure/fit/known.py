@@ -54,12 +54,10 @@ MOST_ROWS = 5000
 # Layers that are looked at, spread evenly over those that the network has.
 MOST_LAYERS = 32
 ROWS_MIX = "the rows of a batch influence each other"
-NO_LAYERS = (
-    "The temperature is the same for all inputs: the model has no layers that can be looked into."
-)
+NO_LAYERS = "The temperature is the same for all inputs: no layer activations could be recorded."
 NO_HEAD = (
     "The temperature depends on the Mahalanobis distance alone: no linear layer or 1 x 1 "
-    "convolution makes the logits, so that there are no neighbors."
+    "convolution returns the logits, so nearest neighbors cannot be used."
 )
 
 
@@ -272,7 +270,7 @@ def gather_known(
     if is_training and gathered.count < fewest:
         raise ValueError(
             f"`train_inputs` has {gathered.count} inputs, and a fit needs at least {fewest}, "
-            "better some hundred."
+            "better a few hundred."
         )
     return gathered.known()
 

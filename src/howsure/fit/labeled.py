@@ -148,7 +148,9 @@ def check_labels(held_out: Labeled, task: Task) -> None:
     """An error for labels that are no classes; a warning if some class never occurs."""
     logits, labels = held_out.logits, held_out.labels
     if not len(labels):
-        raise ValueError("No held-out pixel has a label; those below 0 and 255 count as none.")
+        raise ValueError(
+            'No held-out pixel has a label (255 and numbers below 0 mean "unlabeled").'
+        )
     if labels.is_floating_point() and not bool(labels.isfinite().all()):
         raise ValueError("Some held-out labels are NaN or infinite; leave those inputs out.")
     if labels.is_floating_point() or labels.dtype == torch.bool:
@@ -162,6 +164,6 @@ def check_labels(held_out: Labeled, task: Task) -> None:
     if missing and task != "multilabel":
         warn(
             f"{len(missing)} of {classes} classes never occur among the held-out labels "
-            f"({', '.join(map(str, missing[:5]))}{', ...' if len(missing) > 5 else ''}): nothing "
-            "shows how sure the network may be of them."
+            f"({', '.join(map(str, missing[:5]))}{', ...' if len(missing) > 5 else ''}): the "
+            "calibration of these classes is unknown."
         )

@@ -64,7 +64,8 @@ def fit_method(
     if part == "dropout" and reason is not None:
         options, unused = _without_unused(options)
         notes = (
-            f"a dropout rate, since there can be no temperature of each input: {reason}" + unused,
+            f"a dropout rate, since a temperature for each input is not possible: {reason}"
+            + unused,
         )
     _check_request(setup, chosen, part, usual, options)
     held_out = read_held_out(setup, loader, options)
@@ -138,7 +139,7 @@ def _check_request(
     if part == "dropout":
         return
     if not _has_room(method, setup):
-        what = "posterior over masks" if usual == "posterior" else "temperature of each input"
+        what = "posterior over multipliers" if usual == "posterior" else "temperature of each input"
         names = [other.name for other in METHODS.values() if _has_room(other, setup)]
         raise ValueError(
             f'The method "{method}" has no {what}; use one of {names} or "auto", or '
@@ -146,6 +147,5 @@ def _check_request(
         )
     if part not in (None, usual):
         raise ValueError(
-            f'`model="{part}"` is not for {setup.task}, where it is `model="{usual}"`, or '
-            '"dropout" at a rate to be found.'
+            f'`model="{part}"` does not apply to {setup.task}; use `model="{usual}"`, or "dropout".'
         )

@@ -130,7 +130,7 @@ class PosteriorFit:
             *self.notes,
             f"variance fitted on {self.count} held-out inputs; 95 % intervals cover "
             f"{100 * self.coverage:.1f} % of them",
-            f"NLL {self.nll:.4f}, {abs(gain):.4f} {'below' if gain >= 0 else 'above'} that of a "
+            f"NLL {self.nll:.4f}, {abs(gain):.4f} {'better' if gain >= 0 else 'worse'} than with a "
             "constant variance",
             "variance on held-out inputs: "
             + ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.shares.items()),
@@ -149,7 +149,7 @@ class PosteriorFit:
         if model.has_novelty:
             by = ["multipliers"] * (posterior is not None) + scores + ["range of the inputs"]
             lines.append(
-                f"novelty by {', '.join(by)}; the variance grows with its power {model.exponent:g}"
+                f"novelty by {', '.join(by)}; the variance grows as its power {model.exponent:g}"
             )
         if model.local_error is not None:
             lines.append(f"local error from {len(model.local_error.features)} training rows")
@@ -257,7 +257,7 @@ def fit_variance(
         factors = model.weight("noise_factor").tolist()
         shown = ", ".join(f"{factor:.4g}" for factor in factors[:4])
         shown += ", ..." if len(factors) > 4 else ""
-        notes.append(f"the noise counts {shown} times as stated, as asked for")
+        notes.append(f"the stated noise variance is multiplied by {shown}, as requested")
     return PosteriorFit.of(model, held_out, stressed, known, tuple(notes))
 
 

@@ -32,8 +32,8 @@ def describe_suspicions(inputs: Tensor, outputs: Tensor, targets: Tensor) -> lis
     distinct = len(torch.unique(torch.cat([x, y], 1), dim=0))
     if 2 * distinct < rows:
         sentences.append(
-            f"Only {distinct} of {rows} held-out rows are different: the others repeat them and "
-            "teach nothing."
+            f"Only {distinct} of {rows} held-out rows are distinct; the others repeat them and add "
+            "no information."
         )
     if bool((y == y[:1]).all()):
         value = ", ".join(f"{number:.3g}" for number in y[0, :3].tolist())
@@ -48,15 +48,16 @@ def describe_suspicions(inputs: Tensor, outputs: Tensor, targets: Tensor) -> lis
     if has_outliers:
         sentences.append(
             f"{worst} of {rows} held-out rows {'has' if worst == 1 else 'have'} "
-            f"{float(shares[worst - 1]):.0%} of the squared errors: look whether the targets of "
-            "such rows are wrong."
+            f"{float(shares[worst - 1]):.0%} of the squared errors: check whether their targets "
+            "are wrong."
         )
     error = float(((f - y) / scale).square().mean().sqrt())
     varies = bool((y.std(0) > 0).all())
     if varies and 0 < error < _VANISHING:  # Errors of 0 are refused by all fits.
         sentences.append(
-            f"The held-out errors are {error:.1e} of the targets' std, as on training data: the "
-            "std will be as small; fit on data that the network has not seen."
+            f"The held-out errors are {error:.1e} of the targets' std, as is typical of training "
+            "data. If so, the predicted std is too small; fit on data that the network has not "
+            "seen."
         )
     explanation = None if has_outliers or not varies else _explain_errors(f, y, scale)
     return [*sentences, explanation] if explanation else sentences
@@ -73,7 +74,7 @@ def _explain_errors(f: Tensor, y: Tensor, scale: Tensor) -> str | None:  # (rows
         if error > 0 and (moved := mean_square(y.roll(step, 0))) < _SMALLER * error:
             return (
                 f"The targets fit {words} better (mean squared error {moved / error:.2f} times): "
-                "they look shifted by a row."
+                "they may be shifted by a row."
             )
     about_mean, spread = f - f.mean(0), y - y.mean(0)
     slope = (about_mean * spread).sum(0) / about_mean.square().sum(0)
@@ -83,7 +84,7 @@ def _explain_errors(f: Tensor, y: Tensor, scale: Tensor) -> str | None:  # (rows
     if has_other_units and bool((correlation.abs() > _SAME_QUANTITY).all()):
         return (
             f"The targets are about {float(factor):.3g} times the outputs (correlation "
-            f"{float(correlation.abs().min()):.2f}): they look like other units."
+            f"{float(correlation.abs().min()):.2f}): they may be in other units."
         )
     if error >= 1:
         return (

@@ -57,16 +57,16 @@ _WORTH_A_NOTE = 0.02
 _NOISE_EXPLAINS = 0.1
 NOISE_EXPLAINS = (
     "The stated noise alone explains the mistakes on the held-out data, so the average over the "
-    "noise shows no temperature; that of the network without noise is used."
+    "noise does not determine a temperature; that of the network without noise is used."
 )
 WORSE_AVERAGED = (
-    "The probabilities are averaged over the stated noise, and their NLL on held-out data is "
-    '{averaged:.3f}; that of the network\'s own is {plain:.3f} (`prediction="network"`). It loses '
-    "more to the noise than it gains from the average, as networks do that were trained without."
+    "Averaged over the stated noise, the probabilities have an NLL of {averaged:.3f} on held-out "
+    'data; those of the network itself have {plain:.3f} (`prediction="network"`). The average can '
+    "be the worse one for a network that was trained without noise."
 )
 ALL_RIGHT = (
-    "The labels contradict no prediction of the network, so that nothing shows its temperature: it "
-    "is left at 1. Give more held-out data, with some mistakes in it."
+    "All held-out predictions are right, which does not determine a temperature: it stays at 1. "
+    "Give more held-out data, with some mistakes in it."
 )
 
 
@@ -134,17 +134,17 @@ class TemperatureFit:
         """What was fitted and on what, in words."""
         lines = [
             f"temperature {self.model.temperature:.4g} fitted on {self.count} held-out inputs: NLL "
-            f"{self.constant_nll:.4f}, of the network itself {self.plain_nll:.4f}; accuracy "
+            f"{self.constant_nll:.4f} (network itself: {self.plain_nll:.4f}), accuracy "
             f"{100 * self.accuracy:.1f} %",
-            f"calibration error (ECE) {100 * self.ece:.1f} %, of the network itself "
-            f"{100 * self.plain_ece:.1f} %",
+            f"calibration error (ECE) {100 * self.ece:.1f} % (network itself: "
+            f"{100 * self.plain_ece:.1f} %)",
             *self._distances(),
             *self.model.notes,
         ]
         if self.stressed_nll is not None:
             lines.append(
-                f"NLL on the corrupted inputs {self.stressed_nll:.4f}, at the constant temperature "
-                f"{self.constant_stressed_nll:.4f}"
+                f"NLL on corrupted held-out inputs {self.stressed_nll:.4f} (constant temperature: "
+                f"{self.constant_stressed_nll:.4f})"
             )
         return "\n".join(lines)
 
@@ -152,17 +152,17 @@ class TemperatureFit:
         distances = self.model.distances
         if distances is None:
             return []
-        where = "the held-out inputs, in five folds" if self.cross_fitted else "unlabeled inputs"
+        where = "held-out inputs, in five folds," if self.cross_fitted else "unlabeled inputs"
         one, two = self.model.growth
         near = ""
         if distances.neighbors is not None:
             kept = len(distances.neighbors)
-            near = f"{one:g} times the log squared distance to the 6th of {kept} neighbors, and "
+            near = f"{one:g} times the log squared distance to the 6th of {kept} neighbors and "
         level = threshold_quantile(dense=self.model.dense)
         return [
-            f"it grows with the distance from {self.known} of {where}, NLL {self.nll:.4f}: by "
-            f"{near}{two:g} times the log Mahalanobis distance over {len(distances.layers)} "
-            f"layers, beyond that of {100 * level:.0f} % of the held-out inputs",
+            f"the temperature grows with the distance from {self.known} {where} beyond its "
+            f"{100 * level:.0f} % quantile: by {near}{two:g} times the log Mahalanobis distance "
+            f"over {len(distances.layers)} layers; NLL {self.nll:.4f}",
         ]
 
 
@@ -179,7 +179,7 @@ def fit_temperature(
     reason = why_no_temperature(setup, x, growth=growth)
     if reason is not None:
         raise ValueError(
-            f'No input has a temperature of its own: {reason}; fit with `model="dropout"`.'
+            f'A temperature for each input is not possible: {reason}; fit with `model="dropout"`.'
         )
     logits = read(setup, x, ()).logits
     setup, dense = setup.replace(task=recognize_task(setup.task, logits, y)), logits.dim() > 2

@@ -63,16 +63,16 @@ def check_classes(logits: Tensor, task: Task) -> None:
     axis = class_dim(logits)
     if logits.shape[axis] == 1:
         raise ValueError(
-            "Classification needs a logit for each class, and there is one: its softmax is 1 "
-            'whatever it is. Of two classes with one logit: `task="binary"`.'
+            "Classification needs a logit for each class, and the model returns only one, whose "
+            'softmax is always 1. For two classes with one logit, use `task="binary"`.'
         )
     if not has_values(logits) or not logits.numel() or bool((logits < 0).any()):
         return
     rounding = 8 * torch.finfo(logits.dtype).eps
     if bool(((logits.double().sum(axis) - 1).abs() <= rounding).all()):
         warnings.warn(
-            "The outputs are not negative and sum to 1, as probabilities do. Classification takes "
-            "its softmax, so give the logits: `output=torch.log` if the model has none.",
+            "The outputs look like probabilities: nonnegative, with sum 1. Classification applies "
+            "the softmax itself, so give logits: `output=torch.log` if the model has none.",
             HowsureWarning,
             stacklevel=2,
         )

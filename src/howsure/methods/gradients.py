@@ -79,38 +79,37 @@ _CHECKED_ROWS = 16
 _AT_ONCE = 2**19
 
 CONTRADICTED = (
-    "the model hides its gradient (no_grad, detach, rounding, or a backward pass of its own), has "
-    "steps, chooses among its inputs as a median does, or is too rough for it, as a logarithm near "
-    "0 is: outputs change with the noise otherwise than their gradients say"
+    "the gradients do not explain how the outputs change with the noise (no_grad, detach, "
+    "rounding, a custom backward pass, steps, a choice such as a median, or a function as steep "
+    "as a logarithm near 0)"
 )
 MOVED = (
-    "alpha dropout moves the mean of what it drops, so that the network without it is no point of "
-    "it"
+    "alpha dropout shifts the mean, so the network without dropout is not among the networks that "
+    "it samples"
 )
 TOO_MANY = (
-    "rows influence each other, so that a call is one input, and its outputs are too many for a "
-    "backward pass each"
+    "rows influence each other, so the call is one input, with too many outputs for a backward "
+    "pass each"
 )
-ROWS_OF_CLASSES = "a call is one input, and it has several rows of classes"
+ROWS_OF_CLASSES = "`batch_dim=None`, but the model returns several rows of logits"
 ROWS_MIXED = "the rows of a batch influence each other (`batch_dim=None` if a call is one input)"
 RESAMPLED = (
-    "{count} of {total} inputs were sampled: the gradients at their points contradict each other "
-    "or the outputs, or depend on the choice of a single noisy number or of few others."
+    "{count} of {total} inputs were sampled: their gradients contradict each other or the "
+    "outputs, or depend on a choice among a few noisy numbers."
 )
-MORE_POINTS = " More points, by `tolerance=0.05` or `samples=64`, may need no sampling."
+MORE_POINTS = " With more points (`tolerance=0.05` or `samples=64`) sampling may be unnecessary."
 NOT_FINITE = (
     "{count} of {total} inputs have outputs that are NaN or infinite, as they are or under the "
     "noise: their std is NaN."
 )
 SHIFTED = (
-    "The noise moves the outputs of {count} of {total} inputs by more than {std} std on average: "
-    "what the network says for the reading itself is not what it says under its noise. "
-    '`prediction="mean"` predicts the latter.'
+    "For {count} of {total} inputs f(x) differs from E[f(x + noise)] by more than {std} standard "
+    'deviations. `prediction="mean"` predicts the latter.'
 )
 
 
 UNDERFLOW = (
-    "The variances of {count} of {total} inputs are smaller than {dtype} can hold: take float64, "
+    "The variances of {count} of {total} inputs are smaller than {dtype} can hold: use float64, "
     "or an output in larger units, such as `output=lambda y: 1e12 * y`."
 )
 
@@ -213,8 +212,8 @@ def _sample_all(setup: Setup, x: Any, reason: str) -> Prediction:
 def cannot_use(reason: str) -> ValueError:
     """The error where a variance model cannot be fitted to, or used on, inputs of a kind."""
     return ValueError(
-        f"What `fit` finds needs the network's gradients, which cannot be used: {reason}. Fit "
-        'with `model="dropout"`.'
+        f"The fitted posterior needs gradients, which cannot be used: {reason}. Fit with "
+        '`model="dropout"`.'
     )
 
 
@@ -654,8 +653,8 @@ def _note_few_directions(setup: Setup, x: Any) -> tuple[str, ...]:
     if setup.samples or setup.tolerance or directions >= FEW_DIMENSIONS:
         return ()
     return (
-        f"The noise has about {directions:.1f} independent directions, over which {POINTS} points "
-        'average little: see `std_error`, and use `method="noise_sampling"` or `tolerance=0.05`.',
+        f"The noise has about {directions:.1f} independent directions, too few for {POINTS} points "
+        'to average over: see `std_error`, and use `method="noise_sampling"` or `tolerance=0.05`.',
     )
 
 

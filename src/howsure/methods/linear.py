@@ -37,8 +37,8 @@ CURVED = (
 )
 FLAT = (
     "The network is not linear over its noise: {count} of {total} inputs have outputs that are "
-    "flat at the input itself, and vary under the noise. "
-    'Use `method="gradients"` or "noise_sampling".'
+    'flat at the input itself but vary under the noise. Use `method="gradients"` or '
+    '"noise_sampling".'
 )
 
 

@@ -40,7 +40,7 @@ MethodName = Literal[
 ]
 
 UNUSED_RULES = (
-    '`rules` is not used: it changes "adf" and "sampled_adf" alone, and this method runs the '
+    '`rules` is not used: it applies to "adf" and "sampled_adf" only, and this method runs the '
     "network itself."
 )
 
@@ -126,7 +126,7 @@ class Method:
         # Another thread may have drawn them.
         if has_drawn and setup.cached(probe_model, x).is_random:
             raise ValueError(
-                f'The method "{self}" takes the model for a fixed function, but {RANDOM}. Use '
+                f'The method "{self}" needs a deterministic model, but {RANDOM}. Use '
                 '`method="noise_sampling"`, which samples these as well, or switch them off.'
             )
         return prediction
@@ -143,8 +143,8 @@ class Method:
             room = Fits.POSTERIOR | Fits.DENSE_POSTERIOR
         if setup.is_fitted and not self.fits & room:
             raise ValueError(
-                f'The method "{self}" has no room for what `fit` found: use "auto", or fit again '
-                'with `model="dropout"`.'
+                f'The method "{self}" cannot use what `fit` found: use "auto", or fit again with '
+                '`model="dropout"`.'
             )
         if setup.temperature_model is not None and setup.task == "regression":
             raise ValueError(
@@ -174,8 +174,8 @@ def no_uncertainty_message(setup: Setup) -> str:
         for module in modules_of(setup.model)
     )
     hint = (
-        " The model's own dropout layers are off in eval mode; to count them, at their own rates, "
-        'give `placement="existing"`.'
+        " The model's own dropout layers are off in eval mode; to include them at their own "
+        'rates, pass `placement="existing"`.'
     )
     return (
         "No source of uncertainty: pass `noise=` or call `.fit(loader)` first."

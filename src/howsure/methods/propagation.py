@@ -34,7 +34,7 @@ from howsure.setup import Setup
 from howsure.trees import TensorTree, batch_size, clone_tensors, select_output
 
 DIAGONAL = (
-    "The noise is correlated, and moment propagation carries variances alone: `data_var` is that "
+    "The noise is correlated, and moment propagation carries variances only: `data_var` is that "
     'of independent noise of the same variance. Use `method="gradients"` or "noise_sampling".'
 )
 

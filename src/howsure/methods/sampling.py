@@ -58,8 +58,8 @@ UNCHANGED = (
     "of 0 can miss rare jumps."
 )
 LOST = (
-    "The noise is not larger than the rounding of the inputs in {dtype}, so that samples do not "
-    "have it as it is: take float64, or inputs that are closer to 0."
+    "The noise is below the resolution of the inputs in {dtype}; use float64, or rescale the "
+    "inputs."
 )
 
 

@@ -327,9 +327,8 @@ class RuleInterpreter:
             return self.wrap(answer(func, *read((args, kwargs))))
         if cause is not None:
             raise NoRuleError(
-                "Its rule takes no Gaussian in one of these places, nor a tensor made by "
-                "`x.new_tensor(...)`: use a tensor without noise there, or "
-                '`fallback="linearize"`.'
+                "Its rule takes no Gaussian as one of these arguments, nor a tensor made by "
+                '`x.new_tensor(...)`: use a tensor without noise there, or `fallback="linearize"`.'
             ) from cause
         if type(func).__name__ in ("ScriptMethod", "ScriptFunction"):
             raise NoRuleError(

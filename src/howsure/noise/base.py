@@ -358,9 +358,9 @@ class Noise(ABC):
         """The class that has this `kind`."""
         if not isinstance(kind, str) or kind not in Noise._kinds:
             raise ValueError(
-                f"A noise of the kind {kind!r} is one that howsure does not know; it knows "
-                f"{', '.join(Noise._kinds)}. A class of your own must be imported first; a newer "
-                "version may have more."
+                f"The noise kind {kind!r} is unknown; the known kinds are "
+                f"{', '.join(Noise._kinds)}. Import a class of your own first; a newer version of "
+                "howsure may have more."
             )
         return Noise._kinds[kind]
 

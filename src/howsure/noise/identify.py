@@ -365,7 +365,7 @@ def _fit_line(
         )
     if not bool(typical > 0):
         raise ValueError(
-            "Most pixels are the same in all frames, so that their variances say little; give more "
+            "Most pixels are the same in all frames, so their variances are unreliable; give more "
             "frames, or `identify_from_repeats` the same ones."
         )
     design = torch.stack([light, torch.ones_like(light)], 1)  # (pixels, 2)

@@ -22,7 +22,7 @@ MOST_NUMBERS = 256
 # ... and the neighbors, with at most so many of them, drawn at random from all known inputs, 32.
 MOST_FEATURES, MOST_NEIGHBORS = 1024, 8192
 _OTHER_MODEL = (
-    "The layer `{name}`, which `fit` has looked at, {what}: this is another model, or it took "
+    "The layer `{name}`, which `fit` recorded, {what}: this is another model, or it took "
     "another path. Fit again, or wrap the model that was fitted."
 )
 

@@ -226,8 +226,8 @@ def check_minimum(*, at_zero: bool, at_infinity: bool) -> None:
     """An error if no finite temperature has the least NLL."""
     if at_zero:
         raise ValueError(
-            "The held-out NLL keeps falling toward temperature 0: the labels contradict no "
-            "prediction. Give more held-out data, with some mistakes in it."
+            "The held-out NLL keeps falling toward temperature 0: all predictions are right. Give "
+            "more held-out data, with some mistakes in it."
         )
     if at_infinity:
         raise ValueError(

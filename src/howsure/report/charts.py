@@ -148,7 +148,7 @@ def sparsification_charts(
 
     return draw_levels(
         "sparsification",
-        "Does it know where it is wrong?",
+        "Does the uncertainty find the errors?",
         f"{what}, relative to that of all predictions, when the least sure ones are rejected. The "
         "faster it falls, the better the uncertainty ranks the predictions.",
         draw,

@@ -159,7 +159,7 @@ def cases(outcome: Outcome, options: Options) -> Cases:
         result = {0.0: "right", 1.0: "wrong"}.get(share, f"{percent(share)} wrong")
         numbers = [float(t[i]) for t in (confidence, std, doubt)]
         row = (Cell(names[i], float(i)), Cell(choice), Cell(truth), Cell(result, share))
-        first = f"says {choice}, is {truth}" if share else f"says {choice}"
+        first = f"predicted {choice}, true {truth}" if share else f"says {choice}"
         lines = (first, f"{percent(numbers[0])} ± {percent(numbers[1])}")
         return Case(names[i], (*row, *map(number, numbers)), lines)
 

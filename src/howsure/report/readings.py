@@ -199,7 +199,9 @@ def sources(data_share: float) -> str:
 
 def confidence(mean_confidence: float, accuracy: float, inputs: int) -> str:
     """Whether the predicted class is right as often as its probability says."""
-    statement = f"It says {percent(mean_confidence)} on average and is right in {percent(accuracy)}"
+    statement = (
+        f"Its mean confidence is {percent(mean_confidence)}, and it is right in {percent(accuracy)}"
+    )
     error = math.sqrt(max(accuracy * (1 - accuracy), mean_confidence * (1 - mean_confidence)))
     if abs(mean_confidence - accuracy) <= _CHANCE * error / math.sqrt(inputs):
         return f"{statement}: as promised, as far as {inputs:,} inputs can tell."
