@@ -24,7 +24,7 @@ from howsure_lab.experiments.uci import run as uci
 
 pytest.importorskip("matplotlib")
 
-EFFORT = Effort(samples=4, tuning_samples=4, rates=(0.0, 0.01, 0.1), epochs=1, batch=16)
+EFFORT = Effort(samples=4, tuning_samples=4, rates=(0.0, 0.1), epochs=1, batch=16)
 RECIPE = PlainRecipe(1)
 TINY = steering.Settings(
     size=32, widths=(4, 4, 4, 4), counts=Counts(48, 50, 8), recipe=RECIPE, effort=EFFORT
@@ -92,30 +92,19 @@ def test_steering_writes_everything_and_resumes(tiny, tmp_path, monkeypatch, cap
     assert networks == {f"seed{seed}-plain.pt" for seed in range(5)}
 
 
-def test_more_seeds_are_added_to_a_finished_run(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        steering.Settings,
-        "of",
-        staticmethod(lambda options: replace(TINY, methods=("constant",))),
-    )
-    assert run("steering", "--out", tmp_path) == 0
-    first = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("seed0*")}
-    assert run("steering", "--out", tmp_path, "--seeds", 2) == 0
-    assert all(path.stat().st_mtime_ns == time for path, time in first.items())
-    lines = json.loads((tmp_path / "results.json").read_text())["lines"]
-    assert [line["seed"] for line in lines] == [0, 1]
-    assert lines[0]["scores"] != lines[1]["scores"]
-    assert "±" in (tmp_path / "table.md").read_text()
-
-
-def test_chosen_methods_are_added_to_a_finished_run(tiny, tmp_path, capsys):
+def test_seeds_and_methods_are_added_to_a_finished_run(tiny, tmp_path, capsys):
     assert run("steering", "--out", tmp_path, "--methods", "constant") == 0
     first = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("seed0*")}
-    assert run("steering", "--out", tmp_path, "--methods", "gradients", "constant") == 0
+    more = ("--seeds", 2, "--methods", "gradients", "constant")
+    assert run("steering", "--out", tmp_path, *more) == 0
     assert len(first) == 2 and all(path.stat().st_mtime_ns == t for path, t in first.items())
     results = json.loads((tmp_path / "results.json").read_text())
-    assert [line["method"] for line in results["lines"]] == ["constant", "gradients"]
-    assert results["command"].endswith("--methods gradients constant")
+    lines = {(line["method"], line["seed"]): line["scores"] for line in results["lines"]}
+    # In the order of the table, whatever the order of asking.
+    assert list(lines) == [(name, seed) for seed in (0, 1) for name in ("constant", "gradients")]
+    assert lines["constant", 0] != lines["constant", 1]
+    assert "±" in (tmp_path / "table.md").read_text()
+    assert results["command"].endswith("--seeds 2 --methods gradients constant")
     assert run("steering", "--out", tmp_path, "--methods", "adjoint") == 2
     assert "no methods ['adjoint']" in capsys.readouterr().err
 
