@@ -2,7 +2,7 @@
 
 Nothing is hooked into the model: it stays as it is, other threads that run it notice nothing, and
 whatever happens inside a `with` block, leaving it ends the interception. Names of modules are read
-from Python's call stack, so a pass in which nobody needs a name pays nothing.
+from Python's call stack, so a pass that needs no names pays nothing.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class Setup:
             return self._cache[last] if last in self._cache else find(self, x)
         key = (find, self.cache_key(x))
         fact = self._cache.get(key, last)
-        if fact is last:  # which is nobody's fact
+        if fact is last:  # the key is not there
             fact = find(self, x)
             self.keep(key, fact)
         self.keep(last, fact)
@@ -216,7 +216,7 @@ class Setup:
         return roots_of(self.noise, x, self.batch_dim, whole=whole)
 
     def cached_noise(self, name: Hashable, x: Any, find: Callable[[], Fact]) -> Fact:
-        """What is found about the noise; remembered where it is a number, which nobody changes."""
+        """What is found about the noise; kept where the noise is a number, which cannot change."""
         if is_tracing() or not self._has_one_number:
             return find()
         key = (name, self.noise, self.batch_dim, shape_key(x))

@@ -16,13 +16,15 @@ from howsure.arrays import as_tensors, check_tensor, explain_failure
 from howsure.deploy.compile import Compiled
 from howsure.errors import NoRuleError
 from howsure.files import write_atomically
-from howsure.fit import FitOptions, FitResult, ModelPart, fit_method
 from howsure.fit.held_out import held_out_batches, pairs_of, repeatable
+from howsure.fit.method import FitResult, fit_method
+from howsure.fit.options import FitOptions, ModelPart
 from howsure.fit.stress import Stress
 from howsure.gaussian_output import Gaussian, recognize
 from howsure.isolation import fingerprint_kept, identify, random_state_kept
-from howsure.methods import Choice, Method, MethodName, choose, method_of
+from howsure.methods.choice import Choice, choose
 from howsure.methods.ensemble import mixture
+from howsure.methods.method import Method, MethodName, method_of
 from howsure.methods.saved_settings import (
     loaded_settings,
     read_state,

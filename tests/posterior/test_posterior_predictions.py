@@ -8,7 +8,7 @@ from waves import data, trained
 
 import howsure as hs
 from howsure import report
-from howsure.posterior.variance_model import quantile_at, share_below
+from howsure.posterior.novelty import quantile_at, share_below
 
 
 def test_fit_finds_what_the_network_does_not_know(sure):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from howsure.auditing.case import Case, Clock
 from howsure.auditing.check import watch_modules
+from howsure.auditing.result import LayerRow
 from howsure.estimators.sampling import Samples
 from howsure.methods.propagation import Pass
 from howsure.moments.interpreter import Gaussian
@@ -25,36 +25,6 @@ _ELEMENTS = 4096
 # Elements with less of the layer's mean variance than this have no std worth comparing.
 _LIVE = 0.01
 OUTPUT = "(output)"
-
-
-@dataclass(frozen=True)
-class LayerRow:
-    """Diagonal ADF at the output of one layer.
-
-    Attributes:
-        name: Path of the module; `#2` for its second call.
-        kind: Its class.
-        shape: Shape of its output.
-        ratio: Median over its elements of predicted std / true std. Elements with less than 1 %
-            of the layer's mean variance are left out: units that are as good as switched off.
-        mean_error: Root mean square of predicted minus true mean, in units of the true std.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    ratio: float
-    mean_error: float
-
-    @property
-    def departs(self) -> bool:
-        """Whether the std is off by more than a quarter."""
-        return not 0.8 <= self.ratio <= 1.25
-
-
-def departure(layers: Iterable[LayerRow]) -> LayerRow | None:
-    """The first layer that departs."""
-    return next((row for row in layers if row.departs), None)
 
 
 class Recorder:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from howsure.auditing.case import Spread, Truth
+if TYPE_CHECKING:
+    from howsure.auditing.case import Spread, Truth
+
 
 _REPLICATES = 200
 # Ratios beyond 1e6 count as 1e6, so that a std of 0 has a finite log error.

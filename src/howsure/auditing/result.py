@@ -8,12 +8,41 @@ from textwrap import fill
 from typing import Any
 
 from howsure.auditing.check import align_columns
-from howsure.auditing.layers import LayerRow, departure
 from howsure.auditing.measures import Estimate, Measures
 from howsure.methods.method import Method
 
 _WIDTH = 100
 _MOST_LAYERS = 20
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """Diagonal ADF at the output of one layer.
+
+    Attributes:
+        name: Path of the module; `#2` for its second call.
+        kind: Its class.
+        shape: Shape of its output.
+        ratio: Median over its elements of predicted std / true std. Elements with less than 1 %
+            of the layer's mean variance are left out: units that are as good as switched off.
+        mean_error: Root mean square of predicted minus true mean, in units of the true std.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    ratio: float
+    mean_error: float
+
+    @property
+    def departs(self) -> bool:
+        """Whether the std is off by more than a quarter."""
+        return not 0.8 <= self.ratio <= 1.25
+
+
+def departure(layers: Iterable[LayerRow]) -> LayerRow | None:
+    """The first layer that departs."""
+    return next((row for row in layers if row.departs), None)
 
 
 @dataclass(frozen=True)

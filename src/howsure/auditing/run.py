@@ -28,16 +28,8 @@ from howsure.auditing.layers import PASSES, layer_rows
 from howsure.auditing.measures import Estimate, Measures, mean_shift, std_measures
 from howsure.auditing.result import Audit, AuditRow
 from howsure.auditing.verdict import Yardstick, recommend, sentences
-from howsure.methods import (
-    METHODS,
-    RENAMED,
-    Method,
-    Uses,
-    check_method,
-    gradients,
-    heteroscedastic,
-    linear,
-)
+from howsure.methods import gradients, heteroscedastic, linear
+from howsure.methods.method import METHODS, RENAMED, Method, Uses, check_method
 from howsure.methods.propagation import ADF, SAMPLED_ADF
 from howsure.methods.sampling import MC_DROPOUT, NOISE_SAMPLING
 from howsure.moments.rule import Rule, Target
@@ -48,7 +40,6 @@ from howsure.progress import progress
 from howsure.settings import PredictionKind, Task
 from howsure.setup import Setup
 from howsure.trees import TensorTree
-from howsure.uncertain import Uncertain
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -140,14 +131,15 @@ def audit(
         raise ValueError(f"`time_limit` must be a positive number of seconds, not {time_limit!r}.")
     clock = Clock(float(time_limit) if samples is None else None)
     candidates = _candidates(methods)
-    if isinstance(model, Uncertain):
+    wrapped = getattr(model, "setup", None)
+    if isinstance(wrapped, Setup):  # an `Uncertain`
         for name, value in {"noise": noise, "rate": rate, **settings}.items():
             if value is not None:
                 raise TypeError(
                     f"`{name}` is a setting of the `Uncertain` that is audited; set it there."
                 )
         # Monte Carlo knows the noise and the dropout, not what `fit` learned from errors.
-        setup = model.setup.without_fit().replace(seed=seed, residual_var=0.0)
+        setup = wrapped.without_fit().replace(seed=seed, residual_var=0.0)
     else:
         setup = Setup(
             model,

@@ -10,11 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from howsure.auditing.layers import LayerRow, departure
 from howsure.auditing.measures import Estimate
-from howsure.auditing.result import AuditRow, Recommendation
-from howsure.methods import METHODS
-from howsure.methods.method import Uses
+from howsure.auditing.result import AuditRow, LayerRow, Recommendation, departure
+from howsure.methods.method import METHODS, Uses
 from howsure.methods.propagation import ADF, SAMPLED_ADF
 from howsure.methods.sampling import MC_DROPOUT, NOISE_SAMPLING
 

@@ -30,11 +30,11 @@ from howsure.data.reading import (
 )
 from howsure.data.reading.files import open_npy
 from howsure.files import write_atomically
-from howsure.fit import FitResult
-from howsure.methods import check_method
+from howsure.fit.method import FitResult
+from howsure.methods.method import check_method
 from howsure.multipliers.sites import PLACEMENTS, as_placement
 from howsure.noise import Noise
-from howsure.report import decoded
+from howsure.report.reproduce import decoded
 from howsure.trees import TensorTree, as_call, map_leaves
 from howsure.uncertain import Uncertain
 

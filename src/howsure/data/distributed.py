@@ -17,10 +17,10 @@ from howsure.fit.held_out import pairs_of
 from howsure.metrics import Metric
 from howsure.prediction import Prediction
 from howsure.trees import TensorTree, as_call
-from howsure.uncertain import Uncertain
 
 if TYPE_CHECKING:
     from howsure.metrics.torchmetrics_stream import Stream
+    from howsure.uncertain import Uncertain
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -39,7 +39,9 @@ from howsure.errors import import_extra
 from howsure.files import open_without_following, sealed, unsealed, write_atomically
 from howsure.progress import progress
 from howsure.trees import as_call, map_leaves
-from howsure.uncertain import Uncertain
+
+if TYPE_CHECKING:
+    from howsure.uncertain import Uncertain
 
 _BATCHES = 16  # in a shard unless told: about what sampling holds in memory anyway
 _MOST_COLUMNS = 2000  # of a table

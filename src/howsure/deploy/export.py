@@ -32,7 +32,8 @@ from howsure.deploy.tracing import traced
 from howsure.errors import ExportError, HowsureWarning, NoRuleError, missing_packages
 from howsure.estimators.sampling import MOST_SAMPLES
 from howsure.files import write_atomically
-from howsure.methods import METHODS, Method, Uses, gradients
+from howsure.methods import gradients
+from howsure.methods.method import METHODS, Method, Uses
 from howsure.methods.propagation import SAMPLES
 from howsure.multipliers.sites import draw_uniforms
 from howsure.noise import encode, to_config

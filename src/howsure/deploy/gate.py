@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from howsure.moments.value import Moments
+from howsure.posterior.novelty import quantile_at
 from howsure.posterior.temperature import TemperatureModel
-from howsure.posterior.variance_model import VarianceModel, quantile_at
+from howsure.posterior.variance_model import VarianceModel
 from howsure.prediction import Prediction
 from howsure.trees import brief, has_values
 

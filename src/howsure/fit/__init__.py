@@ -6,5 +6,5 @@ from howsure.fit.method import fit_method as fit_method
 from howsure.fit.options import DEFAULT_RATES as DEFAULT_RATES
 from howsure.fit.options import FitOptions as FitOptions
 from howsure.fit.options import ModelPart as ModelPart
-from howsure.fit.posterior import PosteriorFit as PosteriorFit
 from howsure.fit.temperature import TemperatureFit as TemperatureFit
+from howsure.fit.variance import PosteriorFit as PosteriorFit

@@ -17,8 +17,8 @@ from howsure.fit.held_out import Batches
 from howsure.fit.known import known_inputs
 from howsure.fit.labeled import PIXELS
 from howsure.fit.options import FitOptions
-from howsure.fit.posterior import PosteriorFit, check_held_out, fit_variance
 from howsure.fit.stress import corruptions
+from howsure.fit.variance import PosteriorFit, check_held_out, fit_variance
 from howsure.methods.choice import outputs_of
 from howsure.methods.dense import gradients_at_pixels, has_derivatives
 from howsure.methods.gradients import CONTRADICTED, ROWS_MIXED

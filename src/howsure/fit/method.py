@@ -12,11 +12,12 @@ from howsure.fit.dense import fit_dense, is_dense, why_not_dense
 from howsure.fit.dropout import Fit, fit_dropout
 from howsure.fit.held_out import check_inputs, pairs_of, read_held_out
 from howsure.fit.options import OPTIONS, FitOptions, ModelPart, check_part
-from howsure.fit.posterior import PosteriorFit, fit_posterior
+from howsure.fit.posterior import fit_posterior
 from howsure.fit.temperature import TemperatureFit, fit_temperature, why_no_temperature
-from howsure.methods import METHODS, Fits, Method, method_of
+from howsure.fit.variance import PosteriorFit
 from howsure.methods.choice import outputs_of
 from howsure.methods.gradients import why_no_gradients
+from howsure.methods.method import METHODS, Fits, Method, method_of
 from howsure.multipliers.sites import NothingToDropError
 from howsure.problem import MOST_OUTPUTS
 from howsure.setup import Setup

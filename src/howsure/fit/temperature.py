@@ -25,6 +25,7 @@ from howsure.methods.activations import read
 from howsure.noise.inputs import sample_of
 from howsure.posterior.cross_fit import CrossFit
 from howsure.posterior.distances import Distances
+from howsure.posterior.novelty import KNOWN, LEVELS, quantile_at, quantiles_of
 from howsure.posterior.scores import log_distances
 from howsure.posterior.temperature import (
     GROWTH,
@@ -35,7 +36,6 @@ from howsure.posterior.temperature import (
     threshold_quantile,
     weigh_energy,
 )
-from howsure.posterior.variance_model import KNOWN, LEVELS, quantile_at, quantiles_of
 from howsure.probe import RANDOM, probe_model
 from howsure.progress import progress
 from howsure.settings import Task

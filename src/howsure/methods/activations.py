@@ -93,7 +93,7 @@ def summarize_inputs(x: Any, batch_dim: int | None) -> Tensor:  # (batch, number
 def logits_of(output: Any) -> Tensor:
     """The one tensor of logits in a model's output; an error if it has others."""
     tensors = TensorTree(output).tensors
-    shapes = [tuple(each.shape) for each in tensors]
+    shapes = [tuple(tensor.shape) for tensor in tensors]
     if len(shapes) != 1 or not 1 <= len(shapes[0]) <= 4:
         raise TypeError(
             "A temperature needs a model that returns one tensor of logits, (batch, classes), "
@@ -153,9 +153,10 @@ class LayerReader(Operations):
 
     def _data(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """The first operand that is no weight."""
-        operands = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
-        floats = [each for each in operands if each.is_floating_point()]
-        return next((each for each in floats if id(each) not in self.names.parameters), None)
+        weights = self.names.parameters
+        operands = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        data = (t for t in operands if t.is_floating_point() and id(t) not in weights)
+        return next(data, None)
 
 
 def _pooled(name: str, data: Tensor, dims: int) -> dict[str, Tensor]:  # (rows, features)

@@ -161,6 +161,31 @@ class Method:
         return f"Method({self.name})"
 
 
+# The methods by name; the package enters its own.
+METHODS: dict[str, Method] = {}
+# Methods of earlier versions, and what takes their place.
+RENAMED = {"adjoint": "gradients", "control_variate": "gradients"}
+
+
+def check_method(name: str) -> None:
+    """One clear sentence for a method that does not exist, or no longer."""
+    if name in RENAMED:
+        raise ValueError(
+            f'The method "{name}" was removed: "{RENAMED[name]}" is more accurate and cheaper. Use '
+            f'`method="{RENAMED[name]}"`, the default; see docs/gradients.md.'
+        )
+    if name != "auto" and name not in METHODS:
+        raise ValueError(f"`method` must be one of {['auto', *sorted(METHODS)]}, not {name!r}.")
+
+
+def method_of(method: str | Method) -> Method | None:
+    """The method of a name, or itself; `None` for "auto", which chooses for each input."""
+    if isinstance(method, Method):
+        return method
+    check_method(method)
+    return METHODS.get(method)
+
+
 def _uncounted(setup: Setup, x: Any) -> tuple[str, ...]:
     """What to say about randomness of the model's own that "existing" leaves out."""
     return uncounted_dropout(setup.model, clone_tensors(x))

@@ -17,7 +17,7 @@ from torch import Tensor
 from howsure import noise as noises
 from howsure.files import check_unpacked_size
 from howsure.gaussian_output import Gaussian
-from howsure.methods import METHODS, Method
+from howsure.methods.method import METHODS, Method
 from howsure.multipliers.sites import Placement
 from howsure.posterior.temperature import TemperatureModel
 from howsure.posterior.variance_model import VarianceModel

@@ -130,8 +130,8 @@ def _source(origins: set[Call], output: Tensor, model: nn.Module) -> str:
             "comes last."
         )
     (layer,) = origins
-    known = layer.chain[0] == "linear" or spatial_dims(layer.chain[0]) > 0
-    if not known or _module(model, layer.name) is None:
+    has_twin = layer.chain[0] == "linear" or spatial_dims(layer.chain[0]) > 0
+    if not has_twin or _module(model, layer.name) is None:
         raise ValueError(
             f"The output layer `{layer.name}` is `{layer.chain[0]}`; a variance head needs "
             "`nn.Linear` or a convolution module there."
@@ -153,8 +153,8 @@ def _same_order(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
 
 
 def _module(model: nn.Module, name: str) -> nn.Module | None:
-    found = dict(model.named_modules()).get(name)
-    return found if hasattr(found, "weight") else None
+    module = dict(model.named_modules()).get(name)
+    return module if hasattr(module, "weight") else None
 
 
 def _head(model: nn.Module, layer: str, initial_var: float) -> nn.Module:

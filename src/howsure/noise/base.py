@@ -27,7 +27,7 @@ Index = slice | Tensor
 
 
 def as_value(value: object, name: str) -> Value:
-    """`value` as a float, or as a floating-point tensor that nobody else can change.
+    """`value` as a float, or as a floating-point tensor that no other code can change.
 
     A tensor that requires grad is kept as it is, so that a noise can be learned.
     """

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from howsure.line_search import log_minimum
 from howsure.posterior.distances import Distances, fields_of
-from howsure.posterior.variance_model import KNOWN
+from howsure.posterior.novelty import KNOWN
 
 # Beyond, the likelihood has no minimum that data could show.
 _LOW, _HIGH = 1e-3, 1e3

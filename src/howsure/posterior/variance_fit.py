@@ -9,15 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from howsure.posterior.novelty import KNOWN, quantiles_of
 from howsure.posterior.scores import Known, Scores
-from howsure.posterior.variance_model import (
-    EXPONENT,
-    FLOOR,
-    KNOWN,
-    TERMS,
-    VarianceModel,
-    quantiles_of,
-)
+from howsure.posterior.variance_model import EXPONENT, FLOOR, TERMS, VarianceModel
 from howsure.posterior.weights import best_weights
 from howsure.student import best_degrees, student_nll
 

@@ -18,7 +18,6 @@ novelty is the largest of the scores that count. The sensor's variance itself is
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -29,10 +28,9 @@ from howsure.posterior.cross_fit import CrossFit
 from howsure.posterior.distances import Distances, InputRange, fields_of
 from howsure.posterior.laplace import Posterior, one_for_zero
 from howsure.posterior.local_error import Kernel, LocalError
+from howsure.posterior.novelty import KNOWN, quantiles_of
 from howsure.posterior.scores import Known, Scores
 
-# The quantile of the held-out inputs from which the variance grows, and that is a novelty of 1.
-KNOWN = 0.75
 # The quantile of m on held-out inputs below which it does not fall.
 FLOOR = 0.05
 EXPONENT = 1.5
@@ -52,10 +50,6 @@ TERMS = (
     "local_weight",
     "kernel_var",
 )
-# Quantiles of the held-out novelty that are kept, in equal steps from the smallest to the largest.
-QUANTILES = 101
-# Quantile levels that a fit reports.
-LEVELS = (0.5, 0.75, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,24 +265,3 @@ _NESTED = {
     "local_error": LocalError,
     "kernel": Kernel,
 }
-
-
-def quantiles_of(novelty: Tensor) -> Tensor:  # (inputs, ...) -> (`QUANTILES`, ...)
-    """The quantiles of the novelty of held-out inputs, which new inputs are compared with."""
-    levels = torch.linspace(0, 1, QUANTILES, dtype=novelty.dtype, device=novelty.device)
-    return novelty.quantile(levels, 0)
-
-
-def quantile_at(quantiles: Tensor, level: float) -> float:
-    """The novelty that this share of the held-out inputs does not exceed."""
-    position = level * (len(quantiles) - 1)
-    low, high = quantiles[[math.floor(position), math.ceil(position)]].tolist()
-    return low + (position - math.floor(position)) * (high - low)
-
-
-def share_below(quantiles: Tensor, novelty: Tensor) -> Tensor:
-    """The share of the held-out inputs that are less novel, in steps of the quantiles."""
-    quantiles = quantiles.to(novelty.device)
-    novelty = novelty.to(quantiles.dtype).contiguous()
-    low, high = (torch.searchsorted(quantiles, novelty, right=right) for right in (False, True))
-    return (low + high) / (2 * len(quantiles))

@@ -8,11 +8,13 @@ Examples:
     'report.html'
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from howsure.report.evaluation import build as build
 from howsure.report.evaluation import from_predictions as from_predictions
@@ -21,7 +23,9 @@ from howsure.report.page import to_html as to_html
 from howsure.report.page import write as write
 from howsure.report.reproduce import decoded as decoded
 from howsure.report.values import Report as Report
-from howsure.uncertain import Uncertain
+
+if TYPE_CHECKING:
+    from howsure.uncertain import Uncertain
 
 
 class _CallableModule(ModuleType):

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from howsure import plots
-from howsure.fit import Fit
 from howsure.plots.canvas import finish, prepared, series
 from howsure.plots.theme import DARK, LIGHT, Theme, matplotlib
 from howsure.report.options import Levels
@@ -26,6 +25,8 @@ from howsure.report.values import Chart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from howsure.fit.dropout import Fit
 
 T = TypeVar("T")
 
@@ -193,9 +194,9 @@ def sweep_charts(
     return [draw_levels("sweep", title, caption, draw, range(len(factors)))]
 
 
-def search_chart(fit: object) -> Chart | None:
-    """The curve of a rate search; `None` without one."""
-    if not isinstance(fit, Fit) or fit.rate is None or sum(map(math.isfinite, fit.nll)) < 2:
+def search_chart(fit: Fit) -> Chart | None:
+    """The curve of a rate search; `None` where it has no points to draw."""
+    if fit.rate is None or sum(map(math.isfinite, fit.nll)) < 2:
         return None
     best = (
         f"{len(fit.rate)} rates were found, one for each site"

@@ -16,9 +16,8 @@ from howsure.report import readings
 from howsure.report.cases import Case, Cases, number
 from howsure.report.charts import draw_levels, evenly_spaced, sparsification_charts, sweep_charts
 from howsure.report.options import Levels, Options
-from howsure.report.outcomes import Decisions, Outcome
+from howsure.report.outcomes import Decisions, Outcome, data_share
 from howsure.report.readings import metric, percent
-from howsure.report.regression import data_share
 from howsure.report.values import Cell, Chart, Metric
 
 if TYPE_CHECKING:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from howsure.fit.dropout import Fit
 from howsure.fit.held_out import pairs_of
 from howsure.noise import sample_of
 from howsure.noise import scaled as scaled_noise
@@ -22,7 +24,9 @@ from howsure.report.outcomes import outcome_of
 from howsure.report.reproduce import code_of, facts, settings_of, state_of
 from howsure.report.values import Chart, Metric, Report, Share, View
 from howsure.trees import as_call
-from howsure.uncertain import Uncertain
+
+if TYPE_CHECKING:
+    from howsure.uncertain import Uncertain
 
 _DEFAULTS = Options()
 # Up to so many outputs can be looked at one by one.
@@ -76,7 +80,7 @@ def build(
     return replace(
         _report(predictions, target, sure.setup.task, levels, options),
         facts=(*facts(sure, first, len(target)), ("Noise levels", str(levels))),
-        search=search_chart(sure.last_fit),
+        search=search_chart(sure.last_fit) if isinstance(sure.last_fit, Fit) else None,
         budget=shares_of(first),
         audit=getattr(audit, "to_dict", lambda: audit)(),
         settings=settings,

@@ -9,8 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from howsure.fit.dropout import check_targets
+from howsure.fit.likelihood import check_targets
 from howsure.prediction import Prediction, class_dim, entropy
+from howsure.report import readings
+from howsure.report.readings import metric, percent
+from howsure.report.values import Metric
 from howsure.trees import TensorTree
 
 
@@ -108,3 +111,16 @@ def _as_outputs(tensor: Tensor) -> Tensor:  # (inputs, outputs, elements)
     if tensor.dim() == 1:
         tensor = tensor.unsqueeze(1)
     return tensor.reshape(tensor.shape[0], tensor.shape[1], -1)
+
+
+def data_share(outcome: Outcome) -> Metric:
+    """The sensor's part of the variance."""
+    data, model = (float(part.sum()) for part in (outcome.data_var, outcome.model_var))
+
+    def share() -> float:
+        if not data + model:
+            raise ValueError("the variance is 0.")
+        # A part that is there counts, however small: only 0 is rounded to none.
+        return min(data / (data + model), math.nextafter(1.0, 0.0) if model > 0 else 1.0)
+
+    return metric("Variance from the sensor", share, readings.sources, form=percent)

@@ -18,7 +18,7 @@ from howsure.report import readings
 from howsure.report.cases import Case, Cases, number
 from howsure.report.charts import draw_levels, evenly_spaced, sparsification_charts, sweep_charts
 from howsure.report.options import Levels, Options
-from howsure.report.outcomes import Outcome
+from howsure.report.outcomes import Outcome, data_share
 from howsure.report.readings import metric, percent, short
 from howsure.report.values import Cell, Chart, Metric
 
@@ -78,19 +78,6 @@ def numbers(outcome: Outcome) -> list[Metric]:
         metric("Rank correlation of std and error", ranked, readings.rank, best_rank),
         data_share(outcome),
     ]
-
-
-def data_share(outcome: Outcome) -> Metric:
-    """The sensor's part of the variance."""
-    data, model = (float(part.sum()) for part in (outcome.data_var, outcome.model_var))
-
-    def share() -> float:
-        if not data + model:
-            raise ValueError("the variance is 0.")
-        # A part that is there counts, however small: only 0 is rounded to none.
-        return min(data / (data + model), math.nextafter(1.0, 0.0) if model > 0 else 1.0)
-
-    return metric("Variance from the sensor", share, readings.sources, form=percent)
 
 
 def _defined(score: Callable[..., Tensor], *data: Tensor) -> float | None:

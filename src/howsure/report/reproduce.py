@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,12 +11,14 @@ from torch import Tensor
 
 import howsure
 from howsure.noise import Constant, decode_tensor
-from howsure.posterior.variance_model import quantile_at, share_below
+from howsure.posterior.novelty import quantile_at, share_below
 from howsure.prediction import Prediction
 from howsure.report.options import Options
 from howsure.report.readings import percent
 from howsure.trees import TensorTree
-from howsure.uncertain import Uncertain
+
+if TYPE_CHECKING:
+    from howsure.uncertain import Uncertain
 
 # Settings that fit on a line.
 _SHORT = ("task", "samples", "tolerance", "prediction", "seed", "batch_dim", "chunk", "fallback")
