@@ -163,7 +163,7 @@ class Setup:
         if last == state:
             return notes
         (structure, weights), (structure_now, now) = self.fitted_to, identify(self.model)
-        if structure != structure_now:
+        if structure != structure_now or weights.shape != now.shape:
             raise ValueError(
                 "The fit belongs to a network with other layers or outputs; call `.fit(loader)` "
                 "for this one."

@@ -1,10 +1,12 @@
 """Hostile files of every kind that is read: no code runs, one sentence, nothing half-written."""
 
 import contextlib
+import copy
 import io
 import json
 import pickle
 import random
+import shutil
 import struct
 import sys
 import zipfile
@@ -17,7 +19,9 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+import howsure as hs
 from howsure.cli import main
+from howsure.cli.building import write_noise
 
 CANARY = "SPRUNG"
 MODEL = """
@@ -37,7 +41,9 @@ class Pixels(nn.Module):
     def forward(self, x):
         return self.head(torch.relu(self.conv(x)).mean((2, 3)))
 """
-OPTIONS = ("--noise-std", "0.1", "--method", "adf", "--quiet", "--fresh", "--out", "out.npz")
+OUT = ("--quiet", "--fresh", "--out", "out.npz")
+OPTIONS = ("--noise-std", "0.1", "--method", "adf", *OUT)
+FIT = ("--noise-std", "0.1", "--method", "mc_dropout", "--rates", "0.1", "--samples", "2")
 # What reading numbers never does.
 EVENTS = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect")
 WORDS = ("__import__('os').system('touch SPRUNG')", "eval", "1e999", "-1", "nan", "'", '"', "\0")
@@ -152,21 +158,126 @@ def hostile_image(draw):
     return flipped(buffer.getvalue(), draw)
 
 
+def hostile_targets(draw):
+    """Values of images by file name: rows missing, twice, without numbers or in another order."""
+    header = draw.choice(["file,angle", "angle,file", "file", "file,file", "image,angle", ""])
+    cells = ["good.png", "bad.png", *WORDS, "1", "", "1e400", "../good.png"]
+    rows = [",".join(draw.choices(cells, k=draw.randint(1, 3))) for _ in range(draw.randint(0, 4))]
+    return "\n".join([header, *rows]).encode("latin-1")
+
+
+def changed(tree, draw):
+    """A value with another one, without one, or with one more, somewhere inside."""
+    tree = copy.deepcopy(tree)
+    odd = [*NUMBERS, *WORDS, "cpu", {"kind": "constant"}, [[[]]], {"tensor": [1], "dtype": "load"}]
+    for _ in range(draw.randint(1, 3)):
+        part = tree
+        while isinstance(part, dict | list) and part:
+            key = draw.choice(list(part) if isinstance(part, dict) else range(len(part)))
+            if draw.random() < 0.35 or not isinstance(part[key], dict | list) or not part[key]:
+                break
+            part = part[key]
+        if not isinstance(part, dict | list) or not part:
+            continue
+        value = part[key]
+        kind = draw.choice(["other", "none", "twice", "nested", "negative", "larger"])
+        if kind == "none":
+            del part[key]
+        elif kind == "twice" and isinstance(part, list):
+            part.append(copy.deepcopy(value))
+        elif kind == "nested":
+            part[key] = [value]
+        elif kind == "negative" and isinstance(value, float | torch.Tensor):
+            part[key] = -value
+        elif kind == "larger" and isinstance(value, torch.Tensor):
+            part[key] = value.repeat(2, *[1] * (value.dim() - 1)) if value.dim() else value[None]
+        else:
+            part[key] = draw.choice(odd)
+    return tree
+
+
+def hostile_json(name):
+    """A file that a command wrote, changed as a tree, as text, or as bytes."""
+
+    def make(draw):
+        honest = Path(name).read_text()
+        kind = draw.choice(["tree", "tree", "tree", "flipped", "deep", "words"])
+        if kind == "flipped":
+            return flipped(honest.encode(), draw)
+        if kind == "deep":
+            return b"[" * draw.choice([10, 10**5])
+        if kind == "words":
+            return honest.replace("1", draw.choice(["1e999", "NaN", "-1", "Infinity"])).encode()
+        return json.dumps(changed(json.loads(honest), draw)).encode()
+
+    return make
+
+
+def hostile_settings(draw):
+    """A file of `Uncertain.save`, with other contents or other bytes."""
+    buffer = io.BytesIO()
+    state = torch.load("honest.pt", weights_only=True)
+    kind = draw.choice(["tree", "tree", "trap", "flipped"])
+    torch.save({**state, "method": Trap()} if kind == "trap" else changed(state, draw), buffer)
+    return flipped(buffer.getvalue(), draw) if kind == "flipped" else buffer.getvalue()
+
+
+def hostile_program(draw):
+    """A `.pt2` that is never opened without `--trust`."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("archive/data/weights/weight_0", pickle.dumps(Trap()))
+        archive.writestr("archive/version", draw.choice(["6", "", *WORDS]))
+    return flipped(buffer.getvalue(), draw) if draw.random() < 0.5 else buffer.getvalue()
+
+
 # How a file is made, its name, and the command that reads it.
-NET, DATA = "hostile_model:build", "x.npy"
+NET, DATA, PIXELS = "hostile_model:build", "x.npy", "hostile_model:Pixels"
+SETTINGS = (*FIT, "--quiet", "--out", "out.json")
 KINDS = {
-    "npy": (hostile_npy, "bad.npy", ("predict", NET, "bad.npy")),
-    "npz": (hostile_npz, "bad.npz", ("predict", NET, "bad.npz")),
-    "csv": (hostile_csv, "bad.csv", ("predict", NET, "bad.csv")),
-    "parquet": (hostile_parquet, "bad.parquet", ("predict", NET, "bad.parquet")),
+    "npy": (hostile_npy, "bad.npy", ("predict", NET, "bad.npy", *OPTIONS)),
+    "npz": (hostile_npz, "bad.npz", ("predict", NET, "bad.npz", *OPTIONS)),
+    "csv": (hostile_csv, "bad.csv", ("predict", NET, "bad.csv", *OPTIONS)),
+    "parquet": (hostile_parquet, "bad.parquet", ("predict", NET, "bad.parquet", *OPTIONS)),
     "safetensors": (
         hostile_safetensors,
         "bad.safetensors",
-        ("predict", NET, DATA, "--weights", "bad.safetensors"),
+        ("predict", NET, DATA, "--weights", "bad.safetensors", *OPTIONS),
     ),
-    "pt": (hostile_pt, "bad.pt", ("predict", NET, DATA, "--weights", "bad.pt")),
-    "image": (hostile_image, "images/bad.png", ("predict", "hostile_model:Pixels", "images")),
+    "pt": (hostile_pt, "bad.pt", ("predict", NET, DATA, "--weights", "bad.pt", *OPTIONS)),
+    "image": (hostile_image, "images/bad.png", ("predict", PIXELS, "images", *OPTIONS)),
+    "pt2": (hostile_program, "bad.pt2", ("predict", "bad.pt2", DATA, *OPTIONS)),
+    "target": (hostile_npy, "bad.npy", ("fit", NET, DATA, "--target", "bad.npy", *SETTINGS)),
+    "targets of images": (
+        hostile_targets,
+        "bad.csv",
+        ("fit", PIXELS, "images", "--target", "bad.csv", *SETTINGS),
+    ),
+    "std": (hostile_npy, "bad.npy", ("predict", NET, DATA, "--noise-std", "bad.npy", *OUT)),
+    "covariance": (hostile_npy, "bad.npy", ("predict", NET, DATA, "--noise", "bad.npy", *OUT)),
+    "noise": (
+        hostile_json("noise.json"),
+        "bad.json",
+        ("predict", NET, DATA, "--noise", "bad.json", *OUT),
+    ),
+    "settings as json": (
+        hostile_json("honest.json"),
+        "bad.json",
+        ("predict", NET, DATA, "--settings", "bad.json", *OUT),
+    ),
+    "settings": (
+        hostile_settings,
+        "bad.pt",
+        ("predict", NET, DATA, "--settings", "bad.pt", *OUT),
+    ),
+    "audit": (
+        hostile_json("audit.json"),
+        "bad.json",
+        ("report", NET, "xy.npz", "--audit", "bad.json", *FIT[:2], "--quiet", "--out", "out.html"),
+    ),
 }
+# What may be changed and still be right.
+MOSTLY_FINE = ("settings as json", "settings", "audit", "noise")
 seen: list[str] = []
 watching = False
 
@@ -180,13 +291,39 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 
 
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory):
+    """A folder of files as howsure itself writes them."""
+    place = tmp_path_factory.mktemp("honest")
+    (place / "images").mkdir()
+    (place / "hostile_model.py").write_text(MODEL)
+    generator = np.random.default_rng(0)
+    Image.fromarray(generator.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(
+        place / "images" / "good.png"
+    )
+    x = generator.normal(size=(100, 3))
+    np.save(place / DATA, x[:5])
+    np.save(place / "train.npy", x[40:])
+    np.savez(place / "xy.npz", x=x[:40], y=x[:40, :1])
+    noise = hs.noise.std(torch.tensor([0.1, 0.2, 0.3])) + hs.noise.common_mode(0.1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setattr(sys, "path", [str(place), *sys.path])
+        write_noise(Path("noise.json"), noise)
+        fit = ["fit", NET, "xy.npz", "--noise", "noise.json", "--train-inputs", "train.npy", "-q"]
+        for out in ("honest.pt", "honest.json"):
+            assert main([*fit, "--out", out]) == 0
+        audit = ["audit", NET, "xy.npz", *FIT[:2], "--passes", "20", "-q", "--out", "audit.json"]
+        assert main(audit) == 0
+        sys.modules.pop("hostile_model", None)
+    return place
+
+
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, honest, monkeypatch):
+    shutil.copytree(honest, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    Path("hostile_model.py").write_text(MODEL)
-    Path("images").mkdir()
-    np.save(DATA, np.random.default_rng(0).normal(size=(5, 3)))
     yield tmp_path
     sys.modules.pop("hostile_model", None)
 
@@ -198,27 +335,35 @@ def attack(kind, first, last):
     refused = 0
     for seed in range(first, last):
         Path(name).write_bytes(make(random.Random(f"{kind} {seed}")))
-        before, errors = sorted(Path.cwd().rglob("*")), io.StringIO()
+        before, errors = whole_files(), io.StringIO()
         seen.clear()
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
             watching = True
-            code = main([*command, *OPTIONS])
+            code = main(command)
             watching = False
         said = errors.getvalue().strip().splitlines()
         assert not Path(CANARY).exists() and not seen, (seed, seen)
         assert code in (0, 2) and len(said) == (code == 2), (seed, code, said)
-        if code == 2:
-            after = [path for path in sorted(Path.cwd().rglob("*")) if "pycache" not in str(path)]
-            assert after == [path for path in before if "pycache" not in str(path)], seed
-        Path("out.npz").unlink(missing_ok=True)
+        after = whole_files()
+        if code == 0:
+            new = set(after) - set(before)
+            assert Path(command[-1]).absolute() in new and len(new) <= 2  # a report has settings
+            for path in new:
+                path.unlink()
+        else:
+            assert after == before, seed
         refused += code == 2
-    assert refused > 0.5 * (last - first)
+    assert refused > (0 if kind in MOSTLY_FINE else 0.5) * (last - first)
+
+
+def whole_files():
+    return [path for path in sorted(Path.cwd().rglob("*")) if "pycache" not in str(path)]
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_files_are_harmless(folder, kind):
-    attack(kind, 0, 25)
+    attack(kind, 0, 5 if kind == "audit" else 25)
 
 
 @pytest.mark.slow
@@ -228,7 +373,15 @@ def test_200_more_hostile_files_are_harmless(folder, kind):
     attack(kind, 25, 225)
 
 
-def test_honest_files_are_read(folder):
+@pytest.mark.parametrize("kind", ["noise", "settings as json", "settings", "audit"])
+def test_honest_files_are_read(folder, kind):
+    honest = {"noise": "noise.json", "settings": "honest.pt", "audit": "audit.json"}
+    _, bad, command = KINDS[kind]
+    shutil.copy(honest.get(kind, "honest.json"), bad)
+    assert main(command) == 0
+
+
+def test_honest_weights_are_read(folder):
     save_file({k: v for k, v in _net().state_dict().items()}, "w.safetensors")
     assert main(["predict", NET, DATA, "--weights", "w.safetensors", *OPTIONS]) == 0
 

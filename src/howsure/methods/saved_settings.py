@@ -6,9 +6,9 @@ plain: none can be forgotten.
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ _TUPLE, _DTYPE, _PLACEMENT, _GAUSSIAN = "tuple", "dtype", "placement", "gaussian
 _MODELS = {"variance_model": VarianceModel, "temperature_model": TemperatureModel}
 _NOT_NEGATIVE = ("residual_var", "weights", "squared_error", "spread")
 _DTYPES = {"bfloat16": torch.bfloat16}
+_DAMAGED, _REMEDY = "The settings were damaged", "Run `fit` again, and save."
 
 
 def names_of_settings() -> list[str]:
@@ -89,10 +90,40 @@ def loaded_settings(state: dict[str, Any]) -> dict[str, Any]:
             f"{sorted(map(str, given - expected))}; they may be those of another version of "
             "howsure. Run `fit` again, and save."
         )
-    return {
-        name: noises.from_config(value) if name == "noise" else _loaded(value)
-        for name, value in state.items()
-    }
+    try:
+        settings = {
+            name: noises.from_config(value) if name == "noise" else _loaded(value)
+            for name, value in state.items()
+        }
+        noises.described(settings["noise"])
+    except (KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{_DAMAGED} ({reason}). {_REMEDY}") from None
+    for name, kind in {**_MODELS, "fitted_to": tuple[str, Tensor]}.items():
+        if settings[name] is not None and not _has_type(settings[name], kind):
+            raise ValueError(f"{_DAMAGED}: `{name}` is not what `fit` finds. {_REMEDY}")
+    return settings
+
+
+def _has_type(value: Any, kind: Any) -> bool:
+    """Whether a value, and all that it consists of, is what the annotation says."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return isinstance(value, kind) and all(
+            _has_type(getattr(value, name), hint) for name, hint in hints.items()
+        )
+    arguments = get_args(kind)
+    if get_origin(kind) is tuple:
+        several = isinstance(value, tuple) and arguments[1:] == (...,)
+        kinds = arguments[:1] * len(value) if several else arguments
+        return (
+            isinstance(value, tuple)
+            and len(value) == len(kinds)
+            and all(map(_has_type, value, kinds))
+        )
+    if arguments:  # of a union
+        return any(_has_type(value, one) for one in arguments)
+    return isinstance(value, (float, int) if kind is float else kind)
 
 
 def _loaded(value: Any) -> Any:
@@ -109,7 +140,7 @@ def _loaded(value: Any) -> Any:
     if _DTYPE in value:
         return _DTYPES[value[_DTYPE]]
     if not isinstance(value.get(_PLACEMENT), dict):
-        raise ValueError("The settings were damaged. Run `fit` again, and save.")
+        raise ValueError(f"{_DAMAGED}. {_REMEDY}")
     return Placement(**{key: _loaded(item) for key, item in value[_PLACEMENT].items()})
 
 
@@ -126,8 +157,8 @@ def _check_numbers(name: str, value: Any) -> None:
         is_variance = name.rpartition(".")[2] in _NOT_NEGATIVE
         if bool(numbers.isnan().any()) or (is_variance and bool((numbers < 0).any())):
             raise ValueError(
-                f"The settings were damaged: `{name}` has numbers that are NaN, or negative where "
-                "there is a variance. Run `fit` again, and save."
+                f"{_DAMAGED}: `{name}` has numbers that are NaN, or negative where there is a "
+                f"variance. {_REMEDY}"
             )
 
 

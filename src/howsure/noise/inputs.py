@@ -340,6 +340,9 @@ def from_config(config: object) -> Any:
         return {key: from_config(part) for key, part in config["inputs"].items()}
     cls = Noise.of_kind(config.get("kind"))
     fields = {name: from_config(value) for name, value in config.items() if name != "kind"}
+    for name, noises in (("noise", (fields.get("noise"),)), ("noises", fields.get("noises"))):
+        if name in fields and not (noises and all(isinstance(one, Noise) for one in noises)):
+            raise ValueError(f"The config of the noise {cls.kind!r} has no noise as its `{name}`.")
     try:
         return cls(**fields)
     except TypeError as error:
