@@ -34,3 +34,12 @@ def undrawn(monkeypatch):
 
     monkeypatch.setattr(charts, "_svg", keep)
     return kept
+
+
+@pytest.fixture
+def unsampled():
+    """No row is sampled: predictions are what an exported file gives."""
+    from howsure.methods.gradients import without_samples
+
+    with without_samples():
+        yield

@@ -13,10 +13,13 @@ QUIET = [
     pytest.mark.filterwarnings("ignore::UserWarning:torch"),
     pytest.mark.filterwarnings("ignore:The tensor attributes"),
 ]
+# Samples, which eager takes in place of gradients that cannot be relied on, are not in a file.
+EXPORTED = [*QUIET, pytest.mark.usefixtures("unsampled")]
 EXAMPLE = Path(__file__).parents[1] / "examples" / "run_exported.py"
 _missing = [
     name for name in ("onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None
 ]
+FORMATS = ("pt2",) if _missing else ("pt2", "onnx")
 needs_onnx = pytest.mark.skipif(bool(_missing), reason=f"not installed: {', '.join(_missing)}")
 
 

@@ -6,12 +6,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import howsure as hs
-from exports import QUIET, assert_same, in_onnxruntime, needs_onnx
+from exports import EXPORTED, assert_same, in_onnxruntime, needs_onnx
 from howsure import export
 from howsure.deploy.tracing import traced
 from howsure.errors import ExportError
 
-pytestmark = QUIET
+pytestmark = EXPORTED
 
 ACTIVATIONS = {
     "silu": F.silu,

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import howsure as hs
-from exports import QUIET, assert_same, in_onnxruntime, needs_onnx
+from exports import EXPORTED, assert_same, in_onnxruntime, needs_onnx
 from howsure.deploy.export import export
 
-pytestmark = QUIET
+pytestmark = EXPORTED
 
 
 class Attention(nn.Module):
@@ -45,6 +45,8 @@ def networks():
     }
 
 
+# With dropout in the fast tests; the others are without.
+DROPPED = ("convolution", "GELU")
 FORMATS = ["pt2", pytest.param("onnx", marks=[needs_onnx, pytest.mark.slow])]
 
 
@@ -52,9 +54,7 @@ FORMATS = ["pt2", pytest.param("onnx", marks=[needs_onnx, pytest.mark.slow])]
 @pytest.mark.parametrize(
     ("name", "rate"),
     [
-        pytest.param(
-            n, rate, marks=pytest.mark.slow if rate and n not in ("convolution", "GELU") else ()
-        )
+        pytest.param(n, rate, marks=() if bool(rate) is (n in DROPPED) else pytest.mark.slow)
         for n in networks()
         for rate in (None, 0.2)
     ],

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 import howsure as hs
 from howsure.choices import choices_at
+from howsure.methods.gradients import without_samples
 
 STD = 0.1
 
@@ -107,3 +108,18 @@ def test_a_row_is_the_same_alone_and_among_others(name):
     sure = hs.Uncertain(model, STD**2, method="gradients")
     alone = torch.cat([sure(row[None]).std for row in x.flip(0)]).flip(0)
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_a_file_has_the_gradients_of_such_rows_and_export_says_so(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)).eval()
+    sure, x = hs.Uncertain(model, STD**2, "gradients"), torch.rand(20, 3)
+    sampled = sure(x)
+    with without_samples():
+        estimated = sure(x)
+    assert not torch.equal(sampled.data_var, estimated.data_var)
+    with pytest.warns(hs.HowsureWarning, match="samples rows of the example"):
+        hs.export(sure, x, tmp_path / "net.pt2")
+    found = torch.export.load(tmp_path / "net.pt2").module()(x)
+    torch.testing.assert_close(found["data_var"], estimated.data_var, rtol=1e-4, atol=0)

@@ -137,6 +137,8 @@ def export(
         trial = Path(folder) / path.name
         write(trial, program, about)
         difference = compare(flat, batch, load(trial), path)
+        if Uses.POINTS in flat.method.uses:
+            _warn_of_samples(flat)
         write_atomically(path, lambda file: file.write(trial.read_bytes()))
     names = tuple(port.name for port in flat.inputs)
     return Exported(path, names, tuple(flat.outputs), batch, difference)
@@ -247,12 +249,17 @@ class FlatPrediction:
         return pytree.tree_unflatten(leaves, self._spec)
 
     def eager(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs as the wrapper itself gives them."""
-        with torch.no_grad():
-            if self.has_masks:
-                return self.predict(self.uncertain.setup, tensors)
-            x = self.input_of(tensors)
-            return _flatten(self.uncertain(*(x if type(x) is tuple else (x,))))
+        """The outputs as the wrapper itself gives them, with samples of no row."""
+        with gradients.without_samples():
+            return self.with_samples(tensors)
+
+    @torch.no_grad()
+    def with_samples(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The same with samples of the rows whose gradients cannot be relied on."""
+        if self.has_masks:
+            return self.predict(self.uncertain.setup, tensors)
+        x = self.input_of(tensors)
+        return _flatten(self.uncertain(*(x if type(x) is tuple else (x,))))
 
     def predict(self, setup: Setup, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The same by a given setup, without what a file does not hold."""
@@ -547,6 +554,20 @@ def compare(flat: FlatPrediction, batch: int | None, run: Run, path: Path) -> fl
                 )
         worst = max(worst, *relative)
     return worst
+
+
+def _warn_of_samples(flat: FlatPrediction) -> None:
+    """A warning where the wrapper samples rows of the example, which a file cannot do."""
+    tensors = [port.example for port in flat.inputs]
+    expected = flat.with_samples(tensors)
+    relative = differences(expected, flat.eager(tensors))
+    if any(r > _allowed(output) for r, output in zip(relative, expected, strict=True)):
+        warnings.warn(
+            "The wrapper samples rows of the example whose gradients cannot be relied on; a file "
+            f"cannot, and differs there by up to {max(relative):.0%} of the largest variance.",
+            HowsureWarning,
+            stacklevel=3,
+        )
 
 
 def differences(expected: Sequence[Tensor], written: Sequence[Tensor]) -> list[float]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -389,6 +391,8 @@ def judge_rows(
     that is flat at all points, and is not at further ones; and those in which few numbers may
     choose otherwise. A trace can only tell that there may be some.
     """
+    if _unjudged.get():
+        return variances, None
     doubt = doubts(estimated, variances.total, multipliers=bool(problem.sources.active))
     doubtful = _doubtful_rows(problem, estimated, doubt)
     if _looks_at_choices(problem, estimated) and has_values(doubt.flat):
@@ -398,6 +402,19 @@ def judge_rows(
         return variances, None
     sampled = sample_rows(problem, doubtful)
     return variances.replace_rows(doubtful, sampled.variances), sampled
+
+
+_unjudged: ContextVar[bool] = ContextVar("unjudged", default=False)
+
+
+@contextmanager
+def without_samples() -> Iterator[None]:
+    """Inside, no row is sampled: all have what their gradients say, as in an exported file."""
+    token = _unjudged.set(True)
+    try:
+        yield
+    finally:
+        _unjudged.reset(token)
 
 
 def _looks_at_choices(problem: Problem, estimated: Estimate) -> bool:
