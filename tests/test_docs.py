@@ -188,6 +188,17 @@ def test_a_wrong_option_is_noticed():
         assert_parses("howsure pedict model:build data.npz")
 
 
+def test_site_has_its_version_and_every_page_once():
+    site = (ROOT / "mkdocs.yml").read_text()
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version and f"copyright: howsure {version[1]} " in site
+    listed = re.findall(r": (\w+\.md)$", site, re.MULTILINE)
+    assert sorted(listed) == sorted(page.name for page in PAGES[1:])
+    order = ["quickstart.md", "methods.md", "results.md", "gradients.md", "api.md"]
+    assert [page for page in listed if page in order] == order
+    assert "navigation.footer" in site  # links to the previous and the next page
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_relative_links_lead_to_files(page):
     prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
