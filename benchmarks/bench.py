@@ -28,6 +28,7 @@ _PLACES = {
     "--peer-python": "PYTHON",
     "--out": "FOLDER",
     "--truth": "FILE",
+    "--before": "FILE",
     "--rows": "FILE",
 }
 

@@ -45,7 +45,7 @@ def drive_by_likelihood() -> str:
         name: scores["posterior"][name]["nll"] - scores["dropout + residual_var"][name]["nll"]
         for name in CONDITIONS
     }
-    shifted = [each["nll"] for name, each in scores["posterior"].items() if name != "clean"]
+    shifted = [scores["posterior"][name]["nll"] for name in CONDITIONS if name != "clean"]
     ahead = listed(words for name, words in CONDITIONS.items() if behind[name] < 0)
     not_ahead = listed(
         f"{words} by {behind[name]:.2f}" for name, words in CONDITIONS.items() if behind[name] > 0
