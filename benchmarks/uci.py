@@ -151,18 +151,19 @@ def judged(tables: list[Table], python: str | None) -> list[dict[str, Any]]:
     return found
 
 
-def judged_again(tables: list[Table], known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def judged_again(tables: list[Table], earlier: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What `fit` finds now, beside what was measured of the other methods on the same networks."""
     x, y = (torch.stack([table.train[k] for table in tables]) for k in (0, 1))
     nets = networks(x, y, Recipe(), 0)
     found = []
-    for table, net, before in zip(tables, nets, known, strict=True):
+    for table, net, before in zip(tables, nets, earlier, strict=True):
         error = (net(table.held_out[0]) - table.held_out[1]).square().mean()
         constant = scored(table, net(table.test[0]), error.expand(len(table.test[0]), 1))
         if abs(constant["nll"] - before["scores"]["constant"]["nll"]) > _SAME_NETWORK:
             raise ValueError("The networks are others than those of the file; run without --ours.")
-        kept = {old: before["scores"][name] for name, old in BEFORE.items()}
-        found.append({**before, "scores": {**kept, **before["scores"], **ours(table, net)}})
+        known = before["scores"]
+        kept = {old: known.get(old, known[name]) for name, old in BEFORE.items()}
+        found.append({**before, "scores": {**known, **ours(table, net), **kept}})
     return found
 
 
