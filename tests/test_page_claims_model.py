@@ -109,8 +109,8 @@ def tables_without_student() -> str:
     ]
     return (
         f"It is ahead of version 0.2 in {wins[0]} and {wins[1]} of {len(rows)} splits with "
-        f"`train=` and `train_inputs=`; as a Gaussian of the same variance in {wins[2]} and {wins[3]}, with "
-        f"means of {gains[0]:.3f} and {gains[1]:.3f}"
+        f"`train=` and `train_inputs=`; as a Gaussian of the same variance in {wins[2]} and "
+        f"{wins[3]}, with means of {gains[0]:.3f} and {gains[1]:.3f}"
     )
 
 
