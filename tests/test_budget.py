@@ -77,8 +77,8 @@ def test_without_noise_there_is_no_heat_map():
 
 
 def test_batches_of_a_loader_have_one_budget():
-    torch.manual_seed(1)  # a network without units that are dead for some input
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    torch.manual_seed(1)  # with so many units that no row is decided by few of them
+    model = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 2)).eval()
     sure = hs.Uncertain(model, 0.1, "gradients", rate=0.1)
     x = torch.randn(5, 3)
     p = sure.predict([x[:2], x[2:]], show_progress=False)
@@ -89,8 +89,8 @@ def test_batches_of_a_loader_have_one_budget():
 
 
 def test_the_budget_of_a_classifier_is_that_of_its_logits():
-    torch.manual_seed(1)  # a network without units that are dead for some input
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    torch.manual_seed(1)  # with so many units that no row is decided by few of them
+    model = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 2)).eval()
     sure = hs.Uncertain(model, 0.1, "gradients", rate=0.1, task="classification")
     p = sure(torch.randn(5, 3))
     assert p.budget() is p.logits.budget()
