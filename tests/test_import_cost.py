@@ -1,5 +1,6 @@
 """What an import costs: torch alone, and the public names are those that `dir` shows."""
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -32,26 +33,56 @@ def run_python(code, **options):
     )
 
 
-def test_import_costs_torch_alone():
-    result = run_python("""
-        import sys, howsure
-        heavy = {"matplotlib", "torchvision", "torchmetrics", "scipy", "sklearn", "safetensors"}
-        print(sorted(heavy & set(sys.modules)))
-    """)
-    assert result.stdout.strip() == "[]", result.stdout + result.stderr
+# Run one after the other in one process, which has imported torch.
+STEPS = {
+    "package": "import howsure",
+    "metrics": "howsure.metrics.rmse",
+    "robotics": "howsure.robotics.measurement",
+    "plots": "import howsure.plots",
+    "noise_sampling": "assert first_prediction(inputs=24) == 'noise_sampling'",
+    "gradients": "assert first_prediction(inputs=400) == 'gradients'",
+    "demo": "import howsure_lab.demo.study",
+}
+PROGRAM = """
+import json, sys, torch
+
+def first_prediction(inputs):
+    model = torch.nn.Sequential(torch.nn.Linear(inputs, 8), torch.nn.Tanh()).eval()
+    return howsure.Uncertain(model, 0.01)(torch.zeros(3, inputs)).method
+
+for step in json.load(sys.stdin):
+    before = set(sys.modules)
+    exec(step)
+    print(json.dumps(sorted(set(sys.modules) - before)))
+"""
 
 
-@pytest.mark.parametrize("inputs", [24, 400])  # by samples as one batch, and by gradients
-def test_a_first_prediction_does_not_import_the_compiler(inputs):
-    result = run_python(f"""
-        import sys, torch, howsure
-        model = torch.nn.Sequential(torch.nn.Linear({inputs}, 8), torch.nn.Tanh()).eval()
-        before, compilers = set(sys.modules), {{"torch._dynamo", "torch._inductor"}}
-        p = howsure.Uncertain(model, 0.01)(torch.zeros(3, {inputs}))
-        print(p.method, sorted(compilers & set(sys.modules) - before))
-    """)
-    method = "noise_sampling" if inputs == 24 else "gradients"
-    assert result.stdout.strip() == f"{method} []", result.stdout + result.stderr
+@pytest.fixture(scope="module")
+def imported():
+    """The modules that each step imports."""
+    result = run_python(PROGRAM, input=json.dumps(list(STEPS.values())))
+    found = [set(json.loads(line)) for line in result.stdout.splitlines()]
+    assert len(found) == len(STEPS), result.stderr
+    return dict(zip(STEPS, found, strict=True))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_torch_is_all_that_is_needed(imported, step):
+    others = {"matplotlib", "torchvision", "torchmetrics", "sklearn", "safetensors"}
+    others |= {"gtsam", "rosbags", "filterpy", "rclpy", "scipy"}
+    assert not others & imported[step]
+
+
+def test_rooms_beside_the_package_are_imported_when_they_are_asked_for(imported):
+    assert "howsure.robotics" in imported["robotics"]
+    assert not [name for name in imported["package"] if name.startswith("howsure_lab")]
+    assert "howsure_lab.released" not in imported["demo"]
+
+
+@pytest.mark.parametrize("method", ["noise_sampling", "gradients"])
+def test_a_first_prediction_does_not_import_the_compiler(imported, method):
+    assert not {"torch._dynamo", "torch._inductor"} & imported[method]
+    assert "torch._inductor" not in imported["package"]
 
 
 def test_works_beside_a_broken_torchvision(tmp_path):

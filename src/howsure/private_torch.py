@@ -29,8 +29,8 @@ from torch.nn.modules.dropout import _DropoutNd as AnyDropout
 # Nested structures with the paths of their leaves; `torch.utils.pytree` came later than torch 2.6.
 from torch.utils import _pytree as pytree
 
-# Sees every operation of a pass, also those inside functions of torch.
-from torch.utils._python_dispatch import TorchDispatchMode
+# Base of what sees every operation of a pass, also those inside functions of torch; see below.
+from torch.utils._python_dispatch import TorchDispatchMode as _TorchDispatchMode
 
 # Leaves a trace for a moment, to draw the numbers of a seed.
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
@@ -68,6 +68,14 @@ functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIss
 hooks_of_saved_tensors = getattr(
     getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", None
 )
+
+
+class TorchDispatchMode(_TorchDispatchMode):
+    """Sees every operation of a pass; torch's own imports the compiler at the first of them."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 def is_mkldnn_enabled() -> bool:

@@ -2,8 +2,6 @@
 
 import io
 import math
-import subprocess
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -275,13 +273,3 @@ def test_missing_packages_are_named_with_the_remedy(monkeypatch, capsys):
     assert message.count("\n") == 1
     assert "a_package_that_is_not_there" in message
     assert "pip install a_package_that_is_not_there" in message
-
-
-def test_importing_the_demo_imports_no_plotting_and_howsure_no_demo():
-    code = (
-        "import sys, howsure; print([m for m in sys.modules if m.startswith('howsure_lab.demo')]); "
-        "import howsure_lab.demo.study; "
-        "print([m for m in ('matplotlib', 'sklearn', 'safetensors') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["[]", "[]"]

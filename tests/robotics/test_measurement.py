@@ -173,15 +173,3 @@ def test_a_map_of_the_wrong_shape_or_without_rank_is_refused():
         m.through(np.eye(2), ("x",))
     with pytest.raises(ValueError, match="not positive definite"):
         m.through([[1, 0], [1, 0]], ("x", "y"))
-
-
-def test_robotics_is_imported_when_it_is_asked_for():
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, howsure; a = 'howsure.robotics' in sys.modules; howsure.robotics.measurement;"
-        "print(a, {'gtsam', 'rosbags', 'scipy', 'filterpy', 'rclpy'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False set()"
