@@ -28,6 +28,7 @@ from howsure.report.reproduce import STATE_FILE
 from howsure.report.values import Cell, Report, Table
 
 _TITLES = {"rows": "Methods against Monte Carlo", "layers": "Layer by layer"}
+_IN_WORDS = ("verdict", "notes", "recommended")  # the sentences say it
 _ESTIMATE = {"value", "low", "high"}
 
 
@@ -125,7 +126,7 @@ def _audit_section(audit: Mapping[str, Any] | None) -> AuditSection | None:
     sentences = [verdict] if isinstance(verdict, str) else [*verdict]
     section = AuditSection([*sentences, *(audit.get("notes") or ())], [], [])
     for key, value in audit.items():
-        if key in ("verdict", "notes") or value in (None, [], (), {}, ""):
+        if key in _IN_WORDS or value in (None, [], (), {}, ""):
             continue
         if not isinstance(value, list | tuple):
             section.facts.append((_words(key), _text(value)))
