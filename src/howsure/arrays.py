@@ -127,11 +127,6 @@ def explain_failure(model: Any, x: object, batch_dim: int | None) -> str | None:
     )
 
 
-def _check_leaf(leaf: object) -> None:
-    if isinstance(leaf, Tensor):
-        check_tensor(leaf)
-
-
 def as_tensors(x: object, model: nn.Module) -> object:
     """Arrays of an input as tensors; floating-point ones in the type and on the device of a model.
 
@@ -164,7 +159,8 @@ def as_tensors(x: object, model: nn.Module) -> object:
         return tensor.to(weight.dtype) if tensor.is_floating_point() else tensor
 
     tree = map_leaves(as_tensor, x)
-    map_leaves(_check_leaf, tree)
+    for tensor in tensors_of(tree):
+        check_tensor(tensor)
     return tree
 
 

@@ -131,12 +131,14 @@ class LayerReader(Operations):
             return func(*args, **kwargs)
         dims, data = spatial_dims(base_name(func)), self._data(args, kwargs)
         # Before the call, which may write into its input.
-        self.inputs |= {} if data is None else _pooled(name, self._rows_first(data), dims)
+        self.inputs |= (
+            {} if data is None else _average_positions(name, self._rows_first(data), dims)
+        )
         if data is not None and data.dim() > 2:
             self.averaged.add(name)
         result = func(*args, **kwargs)
         if self.wanted is None and isinstance(result, Tensor):
-            self.outputs |= _pooled(name, self._rows_first(result), dims)
+            self.outputs |= _average_positions(name, self._rows_first(result), dims)
         return result
 
     def _rows_first(self, data: Tensor) -> Tensor:
@@ -159,7 +161,7 @@ class LayerReader(Operations):
         return next(data, None)
 
 
-def _pooled(name: str, data: Tensor, dims: int) -> dict[str, Tensor]:  # (rows, features)
+def _average_positions(name: str, data: Tensor, dims: int) -> dict[str, Tensor]:  # (rows, features)
     """The mean over the places of a convolution, or the tokens of others; nothing without rows."""
     if data.dim() < dims + 2:
         return {}

@@ -50,7 +50,7 @@ def choose(setup: Setup, x: Any, *, may_be_certain: bool = False) -> Choice:
     if is_certain:
         method, reason = CONSTANT, "there is no noise, and nothing was fitted"
     else:
-        method, setup, reason = _chosen(setup, x)
+        method, setup, reason = _pick(setup, x)
     if setup.prediction is None:  # The same number, whatever is chosen.
         setup = setup.replace(prediction="network" if setup.task == "regression" else "mean")
     note = f'"auto" chose "{method}": {reason}.'
@@ -60,7 +60,7 @@ def choose(setup: Setup, x: Any, *, may_be_certain: bool = False) -> Choice:
     return method, setup, notes
 
 
-def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
+def _pick(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     if setup.variance_model is not None and setup.variance_model.dense:
         return NOISE_SAMPLING, setup, "it includes the model variance fitted for every pixel"
     if setup.variance_model is not None and setup.variance_model.note:
@@ -71,7 +71,9 @@ def _chosen(setup: Setup, x: Any) -> tuple[Method, Setup, str]:
     outputs, elements = setup.cached(_size, x)
     directions = setup.noise_dimensions(x)
     has_few = directions < FEW_DIMENSIONS
-    is_small = _weights(setup) <= SMALL_MODEL and (elements <= FEW_ELEMENTS or has_few)
+    parameters = setup.model.parameters() if isinstance(setup.model, torch.nn.Module) else ()
+    weights = sum(parameter.numel() for parameter in parameters)
+    is_small = weights <= SMALL_MODEL and (elements <= FEW_ELEMENTS or has_few)
     # `fit` has counted the outputs: without any noise they cannot be told from rows here. Classes
     # at a temperature are chosen for as others: it needs no gradient.
     if setup.variance_model is not None or (setup.is_fitted and setup.noise is None):
@@ -120,9 +122,3 @@ def _size(setup: Setup, x: Any) -> tuple[int, int]:
     """Outputs per input, and noisy numbers per input."""
     probe = setup.cached(probe_model, x)
     return probe.outputs, Problem(setup, x, probe).elements
-
-
-def _weights(setup: Setup) -> int:
-    """How many numbers the model has learned."""
-    parameters = setup.model.parameters() if isinstance(setup.model, torch.nn.Module) else ()
-    return sum(parameter.numel() for parameter in parameters)

@@ -228,26 +228,23 @@ _GAUSSIAN = 0.1
 
 
 def _error_of_classes(variances: Variances, classes: Classes, halves: list[Tensor]) -> Tensor:
-    """What chance does to a probability's std, and what Gaussian logits do."""
-    chance = _chance_of_classes(variances, classes, halves)
-    return (chance.square() + (_GAUSSIAN * classes.std).square()).sqrt()
+    """What chance does to a probability's std, and what Gaussian logits do.
 
-
-def _chance_of_classes(variances: Variances, classes: Classes, halves: list[Tensor]) -> Tensor:
-    """Half the difference of what two halves of the blocks say; of one block as of its logits.
-
-    What the classes of a row have in common counts as much as what each shows by itself, since two
-    halves alone agree by chance too often.
+    By chance half the difference of what two halves of the blocks say; of one block as of its
+    logits. What the classes of a row have in common counts as much as what each shows by itself,
+    since two halves alone agree by chance too often.
     """
-    if not halves:
+    if halves:
+        squares = (halves[0] - halves[1]).square() / 4
+        variance = classes.std.square()
+        total = variance.sum(1, keepdim=True)
+        share = squares.sum(1, keepdim=True) / torch.where(total > 0, total, 1.0)
+        chance = ((squares + share * variance) / 2).sqrt()
+    else:
         std = (variances.data + variances.model).sqrt().sum(1, keepdim=True)
         share = variances.standard_error.sum(1, keepdim=True) / torch.where(std > 0, std, 1.0)
-        return classes.std * share
-    squares = (halves[0] - halves[1]).square() / 4
-    variance = classes.std.square()
-    total = variance.sum(1, keepdim=True)
-    share = squares.sum(1, keepdim=True) / torch.where(total > 0, total, 1.0)
-    return ((squares + share * variance) / 2).sqrt()
+        chance = classes.std * share
+    return (chance.square() + (_GAUSSIAN * classes.std).square()).sqrt()
 
 
 def _expected_entropy(probabilities: Tensor, classes: Classes, task: Task) -> Tensor:

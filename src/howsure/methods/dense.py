@@ -65,7 +65,7 @@ def _by_pixel(values: Tensor) -> Tensor:
 @torch.inference_mode(False)
 def gradients_at_pixels(setup: Setup, x: Any) -> PixelGradients:
     """The derivatives of every pixel along fixed directions of the multipliers of all layers."""
-    problem = _watched(setup, x)
+    problem = _with_multipliers(setup, x)
     with torch.no_grad():
         plain = problem.plain()
         along = _derivatives(problem, plain)  # (directions, batch, *output)
@@ -77,14 +77,14 @@ def gradients_at_pixels(setup: Setup, x: Any) -> PixelGradients:
 @torch.inference_mode(False)
 def has_derivatives(setup: Setup, x: Any) -> bool:
     """Whether steps of two lengths tell the same derivatives: steps of a staircase do not."""
-    problem = _watched(setup, x)
+    problem = _with_multipliers(setup, x)
     with torch.no_grad():
         plain = problem.plain()
         short, long = (_derivatives(problem, plain, size, _CHECKED) for size in (1.0, 2.0))
     return bool(short.any()) and bool((short - long).norm() <= _DIFFERENCE * short.norm())
 
 
-def _watched(setup: Setup, x: Any) -> Problem:
+def _with_multipliers(setup: Setup, x: Any) -> Problem:
     """The model with a multiplier at every unit."""
     probe = setup.with_unit_multipliers(x).cached(probe_model, x)
     return Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=True))

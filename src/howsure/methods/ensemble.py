@@ -41,10 +41,10 @@ def predict(setup: Setup, x: Any) -> Prediction:
         setup.replace(model=model, seed=setup.seed + index, _cache={})
         for index, model in enumerate(setup.model)
     ]
-    return mixture([_member(member, x) for member in members])
+    return mixture([_predict_member(member, x) for member in members])
 
 
-def _member(setup: Setup, x: Any) -> Prediction:
+def _predict_member(setup: Setup, x: Any) -> Prediction:
     if isinstance(setup.model, HeteroscedasticModel):
         return heteroscedastic.METHOD(setup, x)
     certain = setup.noise is None and setup.rate is None
@@ -58,16 +58,16 @@ def mixture(members: Sequence[Prediction]) -> Prediction:
     """The prediction of an equally weighted mixture of predictions."""
     if not members:
         raise ValueError("An ensemble needs at least one member.")
-    centers = _stacked(members, "mean")
+    centers = _stack(members, "mean")
     parts = TensorTree(members[0].mean)
     logits = [member.logits for member in members if member.logits is not None]
     entropies = [m.expected_entropy for m in members if m.expected_entropy is not None]
-    within = [var.mean(0) for var in _stacked(members, "model_var")]
+    within = [var.mean(0) for var in _stack(members, "model_var")]
     model_vars = [v + c.var(0, correction=0) for v, c in zip(within, centers, strict=True)]
     return Prediction(
         parts.unflatten([center.mean(0) for center in centers]),
-        _refilled(members[0].data_var, [v.mean(0) for v in _stacked(members, "data_var")]),
-        _refilled(members[0].model_var, model_vars),
+        _unflatten(members[0].data_var, [v.mean(0) for v in _stack(members, "data_var")]),
+        _unflatten(members[0].model_var, model_vars),
         tuple(dict.fromkeys(note for member in members for note in member.notes)),
         mixture(logits) if len(logits) == len(members) else None,
         torch.stack(entropies).mean(0) if len(entropies) == len(members) else None,
@@ -82,7 +82,7 @@ def _novelty(members: Sequence[Prediction]) -> Any:
     """The mean over the members, in the structure of their output; `None` where one has none."""
     if any(member.novelty is None for member in members):
         return None
-    return _refilled(members[0].novelty, [v.mean(0) for v in _stacked(members, "novelty")])
+    return _unflatten(members[0].novelty, [v.mean(0) for v in _stack(members, "novelty")])
 
 
 def _mean(tensors: Sequence[Tensor | None]) -> Tensor | None:
@@ -90,11 +90,11 @@ def _mean(tensors: Sequence[Tensor | None]) -> Tensor | None:
     return torch.stack(given).mean(0) if len(given) == len(tensors) else None
 
 
-def _refilled(like: Any, values: list[Tensor]) -> Any:
+def _unflatten(like: Any, values: list[Tensor]) -> Any:
     return TensorTree(like).unflatten(values)
 
 
-def _stacked(members: Sequence[Prediction], name: str) -> list[Tensor]:
+def _stack(members: Sequence[Prediction], name: str) -> list[Tensor]:
     """One tensor for each output, the members in front; an error if their outputs differ."""
     columns = [TensorTree(getattr(member, name)).tensors for member in members]
     first = _shapes(members[0].mean)

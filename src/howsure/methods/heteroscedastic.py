@@ -54,7 +54,7 @@ def predict(setup: Setup, x: Any) -> Prediction:
     run = Pass(setup, x)
     run.notes = () if setup.noise is None else (_UNUSED_NOISE,)
     with torch.no_grad():
-        if not _has_dropout(setup, x):
+        if not setup.has_masks(x) or not has_active_sites(setup, x):
             means, variances = _halves(_one_pass(run, form))
             return prediction(setup, run, means, variances, zeros_like_each(variances))
         means, variances = _halves(sampled(setup, x, lambda _: _one_pass(run, form)))
@@ -66,13 +66,6 @@ def predict(setup: Setup, x: Any) -> Prediction:
             [spread(setup, mean) for mean in means],
             samples=means[0],
         )
-
-
-def _has_dropout(setup: Setup, x: Any) -> bool:
-    """Without a rate there is none, unless the model's own dropout is asked for."""
-    if setup.rate is None and setup.placement.kind != "existing":
-        return False
-    return has_active_sites(setup, x)
 
 
 def _one_pass(run: Pass, form: Gaussian) -> tuple[Tensor, ...]:

@@ -60,7 +60,9 @@ def predict(setup: Setup, x: Any) -> Prediction:
         if is_tracing() or isinstance(error, torch.OutOfMemoryError):
             raise
         return _sample(setup, x, backward_failed(error))
-    notes = (*notes_on(look.probe, setup), *_note_curved(look.missed))
+    notes = notes_on(look.probe, setup)
+    if look.missed > _MISSED:
+        notes += (CURVED.format(points=_POINTS, missed=look.missed),)
     if not _all_vary(plain, variance):
         notes += _note_flat(problem, variance)
         # What is not finite has no std.
@@ -182,13 +184,6 @@ def _squared_length(gradients: list[Tensor]) -> Tensor:  # (rows, outputs)
     """Of the gradients at the input, (outputs, 1, rows, elements) for each sensor."""
     squares = [torch.linalg.vecdot(g[:, 0], g[:, 0]).T for g in gradients]
     return squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
-
-
-def _note_curved(missed: float) -> tuple[str, ...]:
-    """A note if the tangent missed much of the std where it was looked at."""
-    if not missed > _MISSED:
-        return ()
-    return (CURVED.format(points=_POINTS, missed=missed),)
 
 
 def _missed_share(problem: Problem) -> float:

@@ -53,22 +53,22 @@ def saved_settings(setup: Setup) -> dict[str, Any]:
     """All settings as numbers, text, tensors, lists and dicts; an error for what is none of it."""
     named = {name: getattr(setup, name) for name in names_of_settings()}
     return {
-        name: noises.to_config(value) if name == "noise" else _saved(name, value)
+        name: noises.to_config(value) if name == "noise" else _encode(name, value)
         for name, value in named.items()
     }
 
 
-def _saved(name: str, value: Any) -> Any:
+def _encode(name: str, value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str | Tensor):
         return value
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, tuple):
-        return {_TUPLE: [_saved(name, item) for item in value]}
+        return {_TUPLE: [_encode(name, item) for item in value]}
     if isinstance(value, Placement):
-        return {_PLACEMENT: {key: _saved(name, item) for key, item in asdict(value).items()}}
+        return {_PLACEMENT: {key: _encode(name, item) for key, item in asdict(value).items()}}
     if isinstance(value, Gaussian):
-        return {_GAUSSIAN: {key: _saved(name, item) for key, item in vars(value).items()}}
+        return {_GAUSSIAN: {key: _encode(name, item) for key, item in vars(value).items()}}
     if isinstance(value, VarianceModel | TemperatureModel):
         return {name: value.state()}
     if value in _DTYPES.values():
@@ -92,7 +92,7 @@ def loaded_settings(state: dict[str, Any]) -> dict[str, Any]:
         )
     try:
         settings = {
-            name: noises.from_config(value) if name == "noise" else _loaded(value)
+            name: noises.from_config(value) if name == "noise" else _decode(value)
             for name, value in state.items()
         }
         noises.described(settings["noise"])
@@ -126,11 +126,11 @@ def _has_type(value: Any, kind: Any) -> bool:
     return isinstance(value, (float, int) if kind is float else kind)
 
 
-def _loaded(value: Any) -> Any:
+def _decode(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if _TUPLE in value:
-        return tuple(_loaded(item) for item in value[_TUPLE])
+        return tuple(_decode(item) for item in value[_TUPLE])
     for name, kind in _MODELS.items():
         if name in value:
             _check_numbers(name, value[name])
@@ -141,7 +141,7 @@ def _loaded(value: Any) -> Any:
         return _DTYPES[value[_DTYPE]]
     if not isinstance(value.get(_PLACEMENT), dict):
         raise ValueError(f"{_DAMAGED}. {_REMEDY}")
-    return Placement(**{key: _loaded(item) for key, item in value[_PLACEMENT].items()})
+    return Placement(**{key: _decode(item) for key, item in value[_PLACEMENT].items()})
 
 
 def _check_numbers(name: str, value: Any) -> None:

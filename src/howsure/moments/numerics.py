@@ -211,7 +211,7 @@ def unit_tail(
     if furthest is None:
         furthest = _NEGLIGIBLE if a.dtype == torch.float32 else _NEGLIGIBLE_IN_FLOAT64
     if not (torch.is_grad_enabled() or is_tracing()) and a.dtype == torch.float32:
-        return _overwriting(a, furthest)
+        return _tail_in_place(a, furthest)
     t = a.abs().clamp(max=furthest)
     h = _h_by_fraction(t) if t.dtype == torch.float32 else _h_exactly(t)
     w = t + h
@@ -268,17 +268,17 @@ _ONE = torch.tensor(1.0, dtype=torch.float32)
 _LEVEL, _FALL = torch.tensor(-math.log2(_SQRT_2PI), dtype=torch.float32), -0.5 / math.log(2)
 
 
-def _overwriting(a: Tensor, furthest: float) -> Tail:
+def _tail_in_place(a: Tensor, furthest: float) -> Tail:
     """The same with fewer temporaries: 19 % of ADF on DroNet, 9 % on ResNet-18."""
     step = torch.sign(a).clamp_(min=0)
     t = a.abs_().clamp_(max=furthest)
-    h = _evaluated(t, _TOP).div_(_evaluated(t, _BOTTOM))
+    h = _polynomial(t, _TOP).div_(_polynomial(t, _BOTTOM))
     w = t + h
     n = torch.addcmul(_LEVEL, t, t, value=_FALL).exp2_().div_(torch.addcmul(_ONE, t, w))
     return Tail(n, h.sub_(n), w, step)
 
 
-def _evaluated(t: Tensor, coefficients: tuple[Tensor, ...]) -> Tensor:
+def _polynomial(t: Tensor, coefficients: tuple[Tensor, ...]) -> Tensor:
     value = torch.addcmul(coefficients[1], t, coefficients[0])
     for coefficient in coefficients[2:]:
         value = torch.addcmul(coefficient, value, t)

@@ -106,7 +106,7 @@ def fit_variance_model(
     # clipped, of t-distributed ones with 3 degrees of freedom one in 800.
     error = torch.minimum(held_out.error, _MOST_ERROR * held_out.error.quantile(0.9, 0))
     held_out = replace(held_out, error=error)
-    model = _unweighted(held_out, known, growth=model_part and growth, cap=model_part and cap)
+    model = _start_model(held_out, known, growth=model_part and growth, cap=model_part and cap)
     fixed = {"residual_var": residual_var, "noise_factor": noise_factor}
     if not model_part:
         fixed |= {"layer_var": 0.0, "deviation_var": 0.0}
@@ -128,7 +128,7 @@ def mean_nll(model: VarianceModel, parts: Sequence[HeldOut], nu: float = math.in
     return sum(losses) / len(losses)
 
 
-def _unweighted(held_out: HeldOut, known: Known, *, growth: bool, cap: bool) -> VarianceModel:
+def _start_model(held_out: HeldOut, known: Known, *, growth: bool, cap: bool) -> VarianceModel:
     """The variance model without weights: what held-out inputs are like."""
     scores, error = held_out.scores, held_out.error
     nothing = torch.zeros_like(error[0])

@@ -40,7 +40,7 @@ def best_weights(
     level = math.log(max(float(error.mean()), torch.finfo(error.dtype).tiny))
     precision = torch.zeros_like(size) if log_std is None else log_std**-2 / len(error)
     prior = _Prior(size[free].log(), precision[free])
-    weights = _descended(error, scaled, base, prior, _starts(scaled) + level).exp()
+    weights = _descend(error, scaled, base, prior, _starts(scaled) + level).exp()
     weights = torch.where(weights > _NOTHING * weights.sum(), weights, 0.0) / size[free]
     return torch.where(fixed.isnan(), 0.0, fixed).masked_scatter(free, weights)
 
@@ -74,7 +74,7 @@ def _starts(scaled: Tensor) -> Tensor:
     return torch.cat([equal, alone]).log().to(scaled.device)
 
 
-def _descended(error: Tensor, scaled: Tensor, base: Tensor, prior: _Prior, logs: Tensor) -> Tensor:
+def _descend(error: Tensor, scaled: Tensor, base: Tensor, prior: _Prior, logs: Tensor) -> Tensor:
     """Logarithms of the weights in the deepest valley that Newton's method finds, (terms,).
 
     It goes down from all starts together, (starts, terms). Where the likelihood curves the wrong

@@ -72,7 +72,7 @@ def build(
     target = torch.cat([y for _, y in pairs])
     levels = options.levels(sure.setup.noise)
     factors = progress(levels.factors, show_progress, "report")
-    predictions = [_predicted(sure, factor, pairs, levels.added) for factor in factors]
+    predictions = [_predict_level(sure, factor, pairs, levels.added) for factor in factors]
     if options.images is None:
         options = replace(options, images=_pictures([x for x, _ in pairs]))
     first = predictions[levels.start]
@@ -161,7 +161,7 @@ def _view(metrics: Sequence[Metric], charts: Sequence[Chart], headline: Sequence
 
 
 @torch.no_grad()
-def _predicted(
+def _predict_level(
     sure: Uncertain, factor: float, pairs: Sequence[tuple[object, Tensor]], added: bool
 ) -> Prediction:
     """The predictions of all batches at one level; the user's object is not changed."""

@@ -139,20 +139,20 @@ def _audit_section(audit: Mapping[str, Any] | None) -> AuditSection | None:
 
 def _table(rows: Sequence[Mapping[str, object]]) -> Table:
     """A table of dictionaries; columns in the order of their first appearance."""
-    flat = [_flattened(row) for row in rows]
+    flat = [_flatten(row) for row in rows]
     keys = [*dict.fromkeys(key for row in flat for key, value in row.items() if value is not None)]
     cells = tuple(tuple(_cell(row.get(key)) for key in keys) for row in flat)
     numeric = tuple(any(row[i].value is not None for row in cells) for i in range(len(keys)))
     return Table(tuple(keys), cells, numeric)
 
 
-def _flattened(row: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+def _flatten(row: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     # A label already names the method and its options.
     repeated = ("method", "options") if "label" in row else ()
     columns: dict[str, object] = {}
     for key, value in row.items():
         if isinstance(value, Mapping) and set(value) != _ESTIMATE:
-            columns |= _flattened(value, f"{prefix}{_words(key)}, ") if key not in repeated else {}
+            columns |= _flatten(value, f"{prefix}{_words(key)}, ") if key not in repeated else {}
         elif key not in repeated:
             columns[f"{prefix}{_words(key)}"] = value
     return columns

@@ -57,7 +57,7 @@ def numbers(outcome: Outcome) -> list[Metric]:
     # An order by chance scores `chance`; a std that is exactly right scores `limit`, in units of
     # what chance scores there, because the two sets of errors differ in their oracle.
     unordered = torch.zeros_like(var)
-    chance = _defined(metrics.ause, error, unordered) or 0.0
+    chance = _value_or_none(metrics.ause, error, unordered) or 0.0
     right = [_if_right(metrics.ause, var, order) for order in (var, unordered)]
     limit = chance * right[0] / right[1] if right[0] is not None and right[1] else None
     best_rank = _if_right(metrics.rank_correlation, var, var)
@@ -80,7 +80,7 @@ def numbers(outcome: Outcome) -> list[Metric]:
     ]
 
 
-def _defined(score: Callable[..., Tensor], *data: Tensor) -> float | None:
+def _value_or_none(score: Callable[..., Tensor], *data: Tensor) -> float | None:
     """The value of a metric, or `None` where it refuses."""
     try:
         return float(score(*data))
@@ -94,7 +94,7 @@ def _if_right(score: Callable[..., Tensor], var: Tensor, order: Tensor) -> float
     scores = []
     for _ in range(max(1, min(50, _DRAWN // max(len(var), 1)))):
         errors = torch.randn(var.shape, generator=generator, dtype=var.dtype).abs() * var.sqrt()
-        scores.append(_defined(score, errors, order))
+        scores.append(_value_or_none(score, errors, order))
     values = [value for value in scores if value is not None]
     return sum(values) / len(values) if values else None
 

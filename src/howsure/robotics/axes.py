@@ -175,15 +175,22 @@ def measurement(
     """
     if not floor > 0:
         raise ValueError(f"`floor` is {floor}; give a positive variance.")
-    mean, var, correlation = _row(prediction, len(axes), row)
+    mean, var, correlation = _moments_of_row(prediction, len(axes), row)
     kept = [i for i, axis in enumerate(axes) if axis is not None]
     std = np.sqrt(np.maximum(var, floor))[kept]
-    covariance = _definite(correlation[np.ix_(kept, kept)]) * np.outer(std, std)
+    correlation = correlation[np.ix_(kept, kept)]
+    # (1 - s) C + s I with the smallest s that lifts the least eigenvalue to the floor.
+    least = float(np.linalg.eigvalsh(correlation)[0])
+    s = max(0.0, (CORRELATION_FLOOR - least) / (1 - least)) if least < 1 else 0.0
+    correlation = (1 - s) * correlation + s * np.eye(len(correlation))
+    covariance = correlation * np.outer(std, std)
     names = tuple(axis for axis in axes if axis is not None)
     return Measurement(mean[kept], covariance, names)
 
 
-def _row(prediction: Prediction, count: int, row: int | None) -> tuple[Array, Array, Array]:
+def _moments_of_row(
+    prediction: Prediction, count: int, row: int | None
+) -> tuple[Array, Array, Array]:
     """Mean, variances and correlations of the outputs of one input."""
     index = ... if row is None else row
 
@@ -214,13 +221,6 @@ def _row(prediction: Prediction, count: int, row: int | None) -> tuple[Array, Ar
     correlation = covariance * np.outer(scale, scale)
     np.fill_diagonal(correlation, 1.0)
     return mean, var, (correlation + correlation.T) / 2
-
-
-def _definite(correlation: Array) -> Array:
-    """(1 - s) C + s I with the smallest s that lifts the least eigenvalue to the floor."""
-    least = float(np.linalg.eigvalsh(correlation)[0])
-    s = max(0.0, (CORRELATION_FLOOR - least) / (1 - least)) if least < 1 else 0.0
-    return (1 - s) * correlation + s * np.eye(len(correlation))
 
 
 # For ROS and GTSAM: in their orders, and their frames.
@@ -282,7 +282,7 @@ def gtsam_covariance(
             "is `np.eye(3)`."
         )
     roll, pitch, yaw = pose.mean[:3]
-    turn = rotation_matrix(roll, pitch, yaw) if rotation is None else _rotation(rotation)
+    turn = rotation_matrix(roll, pitch, yaw) if rotation is None else _check_rotation(rotation)
     jacobian = np.zeros((6, 6))
     jacobian[:3, :3] = _angles_to_body(roll, pitch)
     jacobian[3:, 3:] = turn.T
@@ -365,7 +365,7 @@ def _angles_to_body(roll: float, pitch: float) -> Array:  # (3, 3)
     return np.array([[1.0, 0.0, -v], [0.0, a, u * b], [0.0, -u, a * b]])
 
 
-def _rotation(matrix: ArrayLike) -> Array:
+def _check_rotation(matrix: ArrayLike) -> Array:
     r = np.asarray(matrix, float)
     # Rotations out of float32 code are orthogonal to about 1e-6.
     is_orthogonal = r.shape == (3, 3) and np.abs(r @ r.T - np.eye(3)).max() < 1e-5

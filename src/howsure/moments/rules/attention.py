@@ -275,7 +275,7 @@ def _mask_of_numbers(mask: Tensor, like: Tensor) -> Tensor:
     )
 
 
-def _merged_mask(
+def _merge_masks(
     attn_mask: Tensor | None, key_padding_mask: Tensor | None, scores: tuple[int, ...], like: Tensor
 ) -> Tensor | None:
     """Both masks as one that broadcasts to the scores (batch, heads, L, S); new keys are seen."""
@@ -358,7 +358,7 @@ def multi_head_attention_forward(
     q, k, v = _project_heads(rows, projections, in_proj_bias, (None, bias_k, bias_v), num_heads)
     if add_zero_attn:
         k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
-    mask = _merged_mask(attn_mask, key_padding_mask, (*q.shape[:3], k.shape[2]), query)
+    mask = _merge_masks(attn_mask, key_padding_mask, (*q.shape[:3], k.shape[2]), query)
     out, weights = _attend(q, k, v, mask, need_weights, average_attn_weights)
     out = F.linear(out, out_proj_weight, out_proj_bias)
     if not single:

@@ -174,10 +174,10 @@ def clamp(
         raise NoRuleError(
             "`clamp` has a rule for constant limits; use `torch.maximum`.", can_fall_back=True
         )
-    return _clamped(mean, var, min, max)
+    return _clamp(mean, var, min, max)
 
 
-def _clamped(
+def _clamp(
     mean: Tensor, var: Tensor, low: float | Tensor | None, high: float | Tensor | None
 ) -> Moments:
     shift, out = _cut(mean, var, low, high)
@@ -235,13 +235,13 @@ def hardtanh(
     mean: Tensor, var: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Moments:
     """As `clamp(x, min_val, max_val)`."""
-    return _clamped(mean, var, min_val, max_val)
+    return _clamp(mean, var, min_val, max_val)
 
 
 @pointwise(F.relu6, "relu6")
 def relu6(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
     """As `clamp(x, 0, 6)`."""
-    return _clamped(mean, var, 0.0, 6.0)
+    return _clamp(mean, var, 0.0, 6.0)
 
 
 @pointwise(F.hardsigmoid, "hardsigmoid")
@@ -254,13 +254,13 @@ def hardsigmoid(mean: Tensor, var: Tensor, inplace: bool = False) -> Moments:
 @pointwise("clamp_min", samples=sample((3, 4), 0.1))
 def clamp_min(mean: Tensor, var: Tensor, min: float | Tensor) -> Moments:
     """As `clamp(x, min=min)`."""
-    return _clamped(mean, var, min, None)
+    return _clamp(mean, var, min, None)
 
 
 @pointwise("clamp_max", samples=sample((3, 4), 0.1))
 def clamp_max(mean: Tensor, var: Tensor, max: float | Tensor) -> Moments:
     """As `clamp(x, max=max)`."""
-    return _clamped(mean, var, None, max)
+    return _clamp(mean, var, None, max)
 
 
 # Shrinkage and thresholds: small values become a constant.
@@ -372,11 +372,11 @@ def _natural_power(mean: Tensor, var: Tensor, exponent: int) -> Moments:
     for k in range(1, exponent + 1):
         factor = bounded(factor * var)
         scale = math.perm(exponent, k) ** 2 / math.factorial(k)
-        spread = bounded(spread + _scaled(raw[exponent - k], scale * factor))
+        spread = bounded(spread + _scale_var(raw[exponent - k], scale * factor))
     return Moments(raw[exponent], spread)
 
 
-def _scaled(center: Tensor, relative: Tensor) -> Tensor:
+def _scale_var(center: Tensor, relative: Tensor) -> Tensor:
     """center**2 times a relative variance; the square alone may overflow where this does not."""
     return bounded(bounded(bounded(relative) * center) * center)
 
@@ -400,12 +400,12 @@ def _log_normal(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(mean < 0, -apart, apart), torch.log1p(var / divisor / divisor)
 
 
-def _powered(mean: Tensor, var: Tensor, exponent: float) -> Moments:
+def _log_normal_power(mean: Tensor, var: Tensor, exponent: float) -> Moments:
     """Moments of x**p for a log-normal x: m**p e^{(p^2 - p) l / 2}, E**2 expm1(p^2 l)."""
     mean, log_var = _log_normal(mean, var)
     growth = bounded(torch.exp(0.5 * (exponent * exponent - exponent) * log_var))
     power = bounded(bounded(mean.pow(exponent)) * growth)
-    return Moments(power, _scaled(power, torch.expm1(exponent * exponent * log_var)))
+    return Moments(power, _scale_var(power, torch.expm1(exponent * exponent * log_var)))
 
 
 @pointwise("reciprocal", **_LOG_NORMAL)
@@ -420,7 +420,7 @@ def reciprocal(mean: Tensor, var: Tensor) -> Moments:
     inverse = bounded(1 / mean)
     relative = bounded(bounded(var * inverse) * inverse)
     center = bounded(inverse * (1 + relative))
-    return Moments(center, _scaled(center, relative))
+    return Moments(center, _scale_var(center, relative))
 
 
 def _register_root(name: str, exponent: float) -> None:
@@ -432,7 +432,7 @@ def _register_root(name: str, exponent: float) -> None:
 
         Source: moments of the log-normal distribution.
         """
-        return _powered(mean, var, exponent)
+        return _log_normal_power(mean, var, exponent)
 
 
 _register_root("sqrt", 0.5)
@@ -498,7 +498,7 @@ def power(input: Moments | Tensor | float, exponent: Moments | Tensor | float) -
         return in_float32(partial(_natural_power, exponent=int(exponent)), input)
     if exponent == -1:
         return reciprocal(input)
-    return in_float32(partial(_powered, exponent=float(exponent)), input)
+    return in_float32(partial(_log_normal_power, exponent=float(exponent)), input)
 
 
 def _powers(input: Moments, exponent: Tensor) -> Moments:
@@ -535,7 +535,7 @@ def _exponential(mean: Tensor, var: Tensor, plain: Target, rate: float | Tensor 
     """E = f(m + r v / 2), Var = f(m + r v)**2 (1 - e^{-r^2 v}) for f(x) = e^{r x}."""
     lift = var * rate
     center = bounded(plain(mean + 0.5 * lift))
-    return Moments(center, _scaled(bounded(plain(mean + lift)), -torch.expm1(-lift * rate)))
+    return Moments(center, _scale_var(bounded(plain(mean + lift)), -torch.expm1(-lift * rate)))
 
 
 @pointwise("exp2", samples=_MODERATE)
@@ -619,7 +619,7 @@ def larger_of_two(
     return lifted, plus_product(leading, n, inner)
 
 
-def _negated(moments: Moments) -> Moments:
+def _negate(moments: Moments) -> Moments:
     return Moments(-moments.mean, moments.var)
 
 
@@ -628,8 +628,8 @@ def minimum(input: Moments | Tensor, other: Moments | Tensor) -> Moments:
     """As `-maximum(-x, -y)`."""
     if input is other:
         return maximum(input, other)
-    out = larger(_negated(_moments(input, other)), _negated(_moments(other, input)))
-    return _negated(out)
+    out = larger(_negate(_moments(input, other)), _negate(_moments(other, input)))
+    return _negate(out)
 
 
 _DIMENSIONS = [
@@ -676,7 +676,7 @@ def amax(input: Moments, dim: int | Sequence[int] = (), keepdim: bool = False) -
 @rule("amin", fidelity=APPROXIMATE, samples=_DIMENSIONS, error=0.01)
 def amin(input: Moments, dim: int | Sequence[int] = (), keepdim: bool = False) -> Moments:
     """As `-amax(-x)`."""
-    return _negated(amax(_negated(input), dim, keepdim))
+    return _negate(amax(_negate(input), dim, keepdim))
 
 
 class Extreme(NamedTuple):

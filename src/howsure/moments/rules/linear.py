@@ -307,7 +307,7 @@ def dot(input: Operand, other: Operand) -> Moments:
 
 
 # Fused products and sums: beta input + alpha product.
-def _scaled(x: Tensor, factor: float) -> Tensor:
+def _scale(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1 else x * factor
 
 
@@ -328,12 +328,12 @@ def _register_fused(
     ) -> Tensor:
         """As `matmul` or `outer`, for beta input + alpha product."""
         given = dict(zip(factors, args, strict=False)) | kwargs
-        scaled = _scaled(product(*(given[factor] for factor in factors)), alpha)
+        scaled = _scale(product(*(given[factor] for factor in factors)), alpha)
         # Where beta is 0, torch does not even read `input`.
-        return scaled if beta == 0 else _scaled(input, beta) + scaled
+        return scaled if beta == 0 else _scale(input, beta) + scaled
 
 
-def _summed_bmm(batch1: Tensor, batch2: Tensor) -> Tensor:
+def _sum_bmm(batch1: Tensor, batch2: Tensor) -> Tensor:
     return torch.bmm(batch1, batch2).sum(0)
 
 
@@ -341,7 +341,7 @@ _register_fused("addmm", torch.mm, ("mat1", "mat2"), (2,), (3, 4), (4, 2))
 _register_fused("addmv", torch.mv, ("mat", "vec"), (3,), (3, 4), (4,))
 _register_fused("addr", torch.outer, ("vec1", "vec2"), (3, 2), (3,), (2,))
 _register_fused("baddbmm", torch.bmm, ("batch1", "batch2"), (2, 3, 2), (2, 3, 4), (2, 4, 2))
-_register_fused("addbmm", _summed_bmm, ("batch1", "batch2"), (3, 2), (2, 3, 4), (2, 4, 2))
+_register_fused("addbmm", _sum_bmm, ("batch1", "batch2"), (3, 2), (2, 3, 4), (2, 4, 2))
 
 
 @composite(
@@ -354,7 +354,7 @@ _register_fused("addbmm", _summed_bmm, ("batch1", "batch2"), (3, 2), (2, 3, 4), 
 )
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """As `mul`, for input + value tensor1 tensor2."""
-    return input + _scaled(tensor1 * tensor2, value)
+    return input + _scale(tensor1 * tensor2, value)
 
 
 @composite(
@@ -368,7 +368,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 )
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """As `div`, for input + value tensor1 / tensor2."""
-    return input + _scaled(tensor1 / tensor2, value)
+    return input + _scale(tensor1 / tensor2, value)
 
 
 @composite(

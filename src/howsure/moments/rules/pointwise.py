@@ -231,22 +231,22 @@ def sin(mean: Tensor, var: Tensor) -> Moments:
 
     Source: characteristic function of the normal distribution.
     """
-    return _damped(var, torch.sin(mean), torch.cos(mean))
+    return _moments_of_wave(var, torch.sin(mean), torch.cos(mean))
 
 
 @pointwise("cos")
 def cos(mean: Tensor, var: Tensor) -> Moments:
     """As `sin(x + pi / 2)`."""
-    return _damped(var, torch.cos(mean), torch.sin(mean))
+    return _moments_of_wave(var, torch.cos(mean), torch.sin(mean))
 
 
-def _damped(var: Tensor, value: Tensor, slope: Tensor) -> Moments:
+def _moments_of_wave(var: Tensor, value: Tensor, slope: Tensor) -> Moments:
     loss = -torch.expm1(-var)
     steepness = slope.square() * torch.exp(-var)
     return Moments(torch.exp(-0.5 * var) * value, 0.5 * loss * (loss + 2 * steepness))
 
 
-def _grown(name: str, function: Target, offset: float) -> None:
+def _register_hyperbolic(name: str, function: Target, offset: float) -> None:
     @pointwise(name, samples=[Sample(normal(3, 4, std=0.5)), Sample(normal(7, mean=2.0, std=0.2))])
     def hyperbolic(mean: Tensor, var: Tensor) -> Moments:
         """E = e^{v/2} f(m), Var = c g + g**2 / 2 + g (1 + g) sinh(m)**2 with g = e^v - 1.
@@ -266,8 +266,8 @@ def _grown(name: str, function: Target, offset: float) -> None:
         return Moments(bounded(bounded(bounded(function(mean)) * half) * half), bounded(spread))
 
 
-_grown("sinh", torch.sinh, 1.0)
-_grown("cosh", torch.cosh, 0.0)
+_register_hyperbolic("sinh", torch.sinh, 1.0)
+_register_hyperbolic("cosh", torch.cosh, 0.0)
 
 
 # Functions that a Gaussian leaves the domain of, or meets a pole of: first order in the noise.
@@ -297,16 +297,17 @@ def _linearize(
         return _first_order(function(mean), derivative(mean), var)
 
 
-def _erfinv_slope(x: Tensor) -> Tensor:
-    return math.sqrt(math.pi) / 2 * torch.exp(torch.erfinv(x).square())
-
-
 _linearize(torch.tan, lambda x: 1 + torch.tan(x).square(), "tan", center=0.5)
 _linearize(torch.asin, lambda x: torch.rsqrt(1 - x.square()), "asin", "arcsin", center=0.3)
 _linearize(torch.acos, lambda x: torch.rsqrt(1 - x.square()), "acos", "arccos", center=0.3)
 _linearize(torch.acosh, lambda x: torch.rsqrt(x.square() - 1), "acosh", "arccosh", center=2.0)
 _linearize(torch.atanh, lambda x: 1 / (1 - x.square()), "atanh", "arctanh", center=0.3)
-_linearize(torch.erfinv, _erfinv_slope, "erfinv", center=0.3)
+_linearize(
+    torch.erfinv,
+    lambda x: math.sqrt(math.pi) / 2 * torch.exp(torch.erfinv(x).square()),
+    "erfinv",
+    center=0.3,
+)
 
 
 _PROBABILITY = narrow(0.4, 0.1, 1e-4)

@@ -79,11 +79,11 @@ def scan(
             ended.append(_rows(state, rows, now))
             state = _rows(state, 0, rows)
         elif rows > now:
-            state = _joined([state, _rows(start, now, rows)])
+            state = _join([state, _rows(start, now, rows)])
         state = cell(gates, state, layer)
         outputs.append(state[0])
     if ended:
-        state = _joined([state, *reversed(ended)])
+        state = _join([state, *reversed(ended)])
     return outputs[::-1] if reverse else outputs, state
 
 
@@ -92,11 +92,11 @@ def _rows(state: State, first: int, last: int) -> State:
     return state if whole else tuple(part[first:last] for part in state)
 
 
-def _joined(states: Sequence[State]) -> State:
+def _join(states: Sequence[State]) -> State:
     return tuple(torch.cat(parts) for parts in zip(*states, strict=True))
 
 
-def _layers(params: Sequence[Tensor], biased: bool, projected: bool) -> list[Layer]:
+def _group_parameters(params: Sequence[Tensor], biased: bool, projected: bool) -> list[Layer]:
     """Torch's flat list of parameters, grouped."""
     size = (4 if biased else 2) + projected
     groups = [list(params[i : i + size]) for i in range(0, len(params), size)]
@@ -147,7 +147,9 @@ def _network(cell: Cell, args: Sequence[Any], several_states: bool) -> State:
     batch_first = bool(rest and rest[0]) and not packed
     x = input.transpose(0, 1) if batch_first else input
     sizes = args[1].tolist() if packed else None
-    out, last = unroll(cell, x, sizes, start, _layers(params, biased, projected), bidirectional)
+    out, last = unroll(
+        cell, x, sizes, start, _group_parameters(params, biased, projected), bidirectional
+    )
     return (out.transpose(0, 1) if batch_first else out, *last)
 
 

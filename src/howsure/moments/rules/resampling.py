@@ -339,7 +339,7 @@ def _register_max(name: str, dims: int) -> None:
         windows = zip(*(per_dim(setting, dims) for setting in settings), strict=True)
         along_axis = [partial(_max_along, window=w, ceil_mode=ceil_mode) for w in windows]
         if is_tracing() and input.mean.dim() > dims:
-            return _pooled_densely(input, along_axis)
+            return _pool_densely(input, along_axis)
         for axis, largest in enumerate(along_axis, start=-dims):
             input = largest(input, axis)
         return input
@@ -373,7 +373,7 @@ def _max_along(
     return reduce(larger, [Moments(elements(x.mean, i), elements(x.var, i)) for i in offsets])
 
 
-def _pooled_densely(
+def _pool_densely(
     x: Moments,  # (..., channels, *size)
     along_axis: Sequence[Callable[[Moments, int], Moments]],
 ) -> Moments:

@@ -618,15 +618,15 @@ _METHODS = (
 )
 
 
-def _named(owner: object, names: str) -> list[Target]:
+def _attributes_of(owner: object, names: str) -> list[Target]:
     """The attributes with these names, as far as this torch has them."""
     return [getattr(owner, name) for name in names.split() if hasattr(owner, name)]
 
 
 value_only(
-    *(attribute.__get__ for attribute in _named(Tensor, _ATTRIBUTES)),
-    *_named(Tensor, _METHODS),
-    *_named(torch, _METHODS),
+    *(attribute.__get__ for attribute in _attributes_of(Tensor, _ATTRIBUTES)),
+    *_attributes_of(Tensor, _METHODS),
+    *_attributes_of(torch, _METHODS),
     _aten.sym_size.int,
     _aten.size.int,
     name="metadata",
@@ -666,7 +666,7 @@ def _operations(names: str, inplace: bool = False) -> Sequence[Target]:
 
 
 refuse(
-    *_named(
+    *_attributes_of(
         Tensor,
         "numpy __array__ tolist item __float__ __int__ __index__ __complex__ __reversed__ "
         "__contains__ __dlpack__ __dlpack_device__ data_ptr storage untyped_storage __format__",
@@ -717,7 +717,7 @@ refuse(
     can_fall_back=True,
 )
 refuse(
-    *_named(
+    *_attributes_of(
         Tensor,
         "backward register_hook retain_grad requires_grad_ set_ resize_ share_memory_ "
         "pin_memory to_sparse",
