@@ -275,7 +275,7 @@ class Prediction:
         return mapped(self, lambda leaf: leaf.to(*args, **kwargs))
 
     def to_dict(self, level: float | None = None) -> dict[str, Any]:
-        """Its quantities by name, in the structure of the model's output; intervals if asked."""
+        """The quantities by name, in the structure of the model's output; intervals if asked."""
         quantities = {
             name: getattr(self, name) for name in ("mean", "std", "data_var", "model_var")
         }

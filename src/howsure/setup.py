@@ -151,7 +151,7 @@ class Setup:
         return self.variance_model is not None or self.temperature_model is not None
 
     def without_fit(self) -> Setup:
-        """The same without what `fit` has found."""
+        """This setup without what `fit` has found."""
         return self.replace(variance_model=None, temperature_model=None)
 
     def note_other_weights(self) -> tuple[str, ...]:
@@ -265,7 +265,7 @@ class Setup:
         return self._cache[key]
 
     def with_unit_multipliers(self, x: Any) -> Setup:
-        """The same with a multiplier at every unit that the posterior over masks is about.
+        """This setup with a multiplier at every unit that the posterior over masks is about.
 
         After every layer but the last, unless the user has a placement of their own; before the
         layers where none feeds another. The rate is a small one: with it the checks look whether

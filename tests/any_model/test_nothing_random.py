@@ -21,7 +21,7 @@ OWN = r'No source of uncertainty.*pass `placement="existing"`'
 NONE = r"No source of uncertainty.*`\.fit\(loader\)` first\.$"
 
 
-@pytest.mark.parametrize("method", ["gradients", "noise_sampling", "linear"])
+@pytest.mark.parametrize("method", ["gradients", "noise_sampling", "linear", "adf"])
 @pytest.mark.parametrize(("dropout", "words"), [(True, OWN), (False, NONE)])
 def test_own_dropout_layers_are_off_in_eval_mode_and_a_note_says_how_to_count_them(
     method, dropout, words
@@ -44,7 +44,7 @@ def test_own_dropout_layers_count_where_they_are_asked_for(method):
     assert bool((p.model_var > 0).all()) and bool((p.data_var == 0).all())
 
 
-@pytest.mark.parametrize("method", ["gradients", "noise_sampling", "linear"])
+@pytest.mark.parametrize("method", ["gradients", "noise_sampling", "linear", "adf"])
 def test_a_constant_variance_alone_is_one_for_each_row(method):
     p = hs.Uncertain(network(dropout=True), None, method, residual_var=0.04)(X)
     assert p.notes == () and torch.allclose(p.std, torch.full((6, 2), 0.2))

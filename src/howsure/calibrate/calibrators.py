@@ -122,7 +122,7 @@ class Calibrator(ABC):
             ) from None
 
     def __repr__(self) -> str:
-        """Its class and what was fitted, in one line."""
+        """The class and what was fitted, in one line."""
         values = [f"{name}={brief(value)}" for name, value in list(self.state().items())[1:]]
         return f"{type(self).__name__}({', '.join(values)})"
 
@@ -225,7 +225,7 @@ class Residuals:
         return cls(target - mean, var)
 
     def by_output(self, per_output: bool) -> Residuals:
-        """The same as (k, m): a row for each of the k outputs at dim 1, or one row for all."""
+        """As (k, m): a row for each of the k outputs at dim 1, or one row for all."""
         if not per_output:
             return Residuals(self.error.reshape(1, -1), self.var.reshape(1, -1))
         if self.error.dim() < 2:

@@ -70,7 +70,7 @@ class Labeled:
 
     @classmethod
     def join(cls, parts: Sequence[Labeled]) -> Labeled:
-        """Those of several batches, each with inputs of its own."""
+        """The labels of several batches, each with inputs of its own."""
         first, inputs = 0, []
         for part in parts:
             inputs.append(part.inputs + first)

@@ -18,7 +18,7 @@ from howsure.errors import NoRuleError
 from howsure.estimators.softmax import entropy_of
 from howsure.isolation import own_random_numbers
 from howsure.methods.classified import check_classes, class_outputs
-from howsure.methods.method import Fits, Method, Uses
+from howsure.methods.method import Fits, Method, Uses, note_without_uncertainty
 from howsure.methods.sampling import mc_dropout
 from howsure.moments.interpreter import Propagated, RuleInterpreter, outcome, python_only, run
 from howsure.moments.numerics import layers_of_variances_in
@@ -29,6 +29,7 @@ from howsure.multipliers.sites import Site, at_rates, draw_uniforms, masks
 from howsure.operations import CallSites
 from howsure.prediction import Prediction
 from howsure.probe import nothing_to_vary
+from howsure.problem import Layout, Probe, Sources
 from howsure.progress import warm_up_allocator
 from howsure.setup import Setup
 from howsure.trees import TensorTree, batch_size, clone_tensors, select_output
@@ -229,6 +230,8 @@ def adf(setup: Setup, x: Any) -> Prediction:
         if setup.noise is None:
             means = run.plain()
             variances = zeros_like_each(means)
+            no_rate = setup.replace(rate=None)
+            run.notes = note_without_uncertainty(no_rate, Probe(Layout.BATCHED), Sources(()))
         else:
             means, variances = run.gaussian()
         centers = means if setup.prediction != "network" else run.plain()

@@ -322,7 +322,7 @@ def trace_calls(model: Callable[..., object], x: object) -> Trace:
 
 
 def trace_training(model: Callable[..., object], x: object) -> Trace | None:
-    """The same with modules of the user's own in train mode; `None` if that fails.
+    """The layers and dropouts with the user's own modules in train mode; `None` if that fails.
 
     They are copies, whose dropouts are noted and left out. Torch's own layers stay in eval mode.
     """

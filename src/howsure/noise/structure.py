@@ -33,7 +33,7 @@ class Share:
 
     @property
     def is_clear(self) -> bool:
-        """Whether it is neither chance nor too small to matter."""
+        """Whether the value is neither chance nor too small to matter."""
         return abs(self.value) > max(_NEGLIGIBLE, self.chance)
 
     def in_percent(self) -> str:

@@ -184,7 +184,7 @@ class KnownActivations:
             self.features, self.keys = self.features[kept.to(features.device)], self.keys[kept]
 
     def __add__(self, other: KnownActivations) -> KnownActivations:
-        """Those of both, which have the same centers."""
+        """The known inputs of both, which have the same centers."""
         both = KnownActivations(self.layers, self.head, self.centers)
         for part in (self, other):
             both.count += part.count

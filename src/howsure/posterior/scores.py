@@ -50,7 +50,7 @@ class Scores:
         nearest: Tensor | None = None,
         kernel: Tensor | None = None,
     ) -> Scores:
-        """Those that there are, with 0 in place of the others."""
+        """The scores that are given, with 0 in place of the others."""
         mean = mean.double()
 
         def filled(scores: Tensor | None, *shape: int) -> Tensor:
@@ -70,7 +70,7 @@ class Scores:
 
     @staticmethod
     def joined(parts: Sequence[Scores]) -> Scores:
-        """Those of several batches."""
+        """The scores of several batches."""
         names = [field.name for field in fields(Scores)]
         return Scores(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 

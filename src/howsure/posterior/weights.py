@@ -58,11 +58,11 @@ class _Prior:
     precision: Tensor
 
     def cost(self, logs: Tensor) -> Tensor:  # (starts, terms) -> (starts,)
-        """What it adds to the mean NLL."""
+        """What the prior adds to the mean NLL."""
         return 0.5 * ((logs - self.center).square() @ self.precision)
 
     def slopes(self, logs: Tensor) -> Tensor:
-        """Its slopes, (starts, terms)."""
+        """The slopes of that cost, (starts, terms)."""
         return (logs - self.center) * self.precision
 
 

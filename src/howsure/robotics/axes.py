@@ -341,7 +341,7 @@ def rotation_matrix(roll: float, pitch: float, yaw: float) -> Array:  # (3, 3)
 
 
 def quaternion(roll: float, pitch: float, yaw: float) -> Array:  # (4,)
-    """The same rotation as x, y, z, w."""
+    """The rotation by roll, pitch and yaw as x, y, z, w."""
     (a, b, c), (u, v, w) = (f([roll / 2, pitch / 2, yaw / 2]) for f in (np.cos, np.sin))
     return np.array(
         [
