@@ -79,10 +79,6 @@ def _second(output: Any) -> Any:
     return output[1]
 
 
-def _last(output: Any) -> Any:
-    return output[-1]
-
-
 def _mean(output: Any) -> Tensor:
     return output.mean
 
@@ -109,14 +105,6 @@ def _neural_ode() -> nn.Module:
     field = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 2))
     span = torch.linspace(0, 1, 2)
     return Call(NeuralODE(field, solver="rk4"), lambda ode, x: ode(x, span)[1][-1]).eval()
-
-
-def _log_density() -> nn.Module:
-    import zuko
-
-    torch.manual_seed(0)
-    flow = zuko.flows.NSF(3, transforms=2, hidden_features=(32, 32))
-    return Call(flow, lambda flow, x: flow().log_prob(x)[:, None]).eval()
 
 
 def _masked_flow() -> nn.Module:
@@ -161,33 +149,16 @@ def _schnet() -> nn.Module:
     return Call(model, lambda model, pos: model(kinds, pos)).eval()
 
 
-def _gcn() -> nn.Module:
-    from torch_geometric.nn.models import GCN
+def _on_a_ring(name: str, **options: Any) -> Callable[[], nn.Module]:
+    """A network on graphs, at 12 nodes that are joined to a ring."""
 
-    torch.manual_seed(0)
-    ring = torch.arange(12)
-    edges = torch.stack([torch.cat([ring, ring.roll(1)]), torch.cat([ring.roll(1), ring])])
-    return Call(GCN(8, 16, 2, 3), lambda model, x: model(x, edges)).eval()
+    def build() -> nn.Module:
+        ring = torch.arange(12)
+        edges = torch.stack([torch.cat([ring, ring.roll(1)]), torch.cat([ring.roll(1), ring])])
+        model = shipped(f"torch_geometric.nn.models:{name}", 8, 16, 2, 3, **options)()
+        return Call(model, lambda model, x: model(x, edges)).eval()
 
-
-def _gat() -> nn.Module:
-    from torch_geometric.nn.models import GAT
-
-    torch.manual_seed(0)
-    ring = torch.arange(12)
-    edges = torch.stack([torch.cat([ring, ring.roll(1)]), torch.cat([ring.roll(1), ring])])
-    return Call(GAT(8, 16, 2, 3, heads=2), lambda model, x: model(x, edges)).eval()
-
-
-def _egnn() -> nn.Module:
-    from egnn_pytorch import EGNN
-
-    torch.manual_seed(0)
-    features = normal(1, 10, 16)()
-    model = Call(
-        EGNN(dim=16), lambda model, x: model(features.expand(len(x), -1, -1), x)[1].mean(1)
-    )
-    return model.eval()
+    return build
 
 
 def _spiking() -> nn.Module:
@@ -395,13 +366,18 @@ EVERYDAY = (
         normal(16, 2), 0.005),
     _case("SchNet, energy of a molecule", "torch-geometric", _schnet, lambda: 2 * normal(8, 3)(),
         options=_ALONE),
-    _case("GCN, 12 nodes", "torch-geometric", _gcn, normal(12, 8)),
-    _case("GAT, 12 nodes", "torch-geometric", _gat, normal(12, 8)),
-    _case("E(n)-equivariant network", "egnn-pytorch", _egnn, normal(6, 10, 3)),
+    _case("GCN, 12 nodes", "torch-geometric", _on_a_ring("GCN"), normal(12, 8)),
+    _case("GAT, 12 nodes", "torch-geometric", _on_a_ring("GAT", heads=2), normal(12, 8)),
+    _case("E(n)-equivariant network", "egnn-pytorch",
+        given(shipped("egnn_pytorch:EGNN", dim=16),
+            lambda m, x: m(normal(1, 10, 16)().expand(len(x), -1, -1), x)[1].mean(1)),
+        normal(6, 10, 3)),
     _case("Neural ODE", "torchdyn", _neural_ode, normal(16, 2)),
     _case("Gaussian process", "botorch", _posterior_mean, lambda: normal(8, 3)().double(),
         options={"output": _mean}),
-    _case("Neural spline flow, log density", "zuko", _log_density, normal(16, 3)),
+    _case("Neural spline flow, log density", "zuko",
+        given(shipped("zuko:flows.NSF", 3, transforms=2, hidden_features=(32, 32)),
+            lambda flow, x: flow().log_prob(x)[:, None]), normal(16, 3)),
     _case("Masked autoregressive flow", "nflows", _masked_flow, normal(16, 4)),
     _case("Invertible network", "FrEIA", _invertible, normal(16, 4), options={"output": _first}),
     _case("Spherical Fourier operator", "torch-harmonics", lambda: _sfno(),
