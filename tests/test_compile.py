@@ -117,7 +117,7 @@ def test_compiled_methods_give_what_eager_gives(case):
 @needs_compiler
 def test_a_large_batch_is_one_program_run_in_parts(monkeypatch):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)).eval()
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).eval()
     sure = hs.Uncertain(model, 0.1, "gradients")
     x, traces = torch.rand(6, 3), []
     # 8 points of 3 numbers for each of at most 4 rows: 3 divide the batch.
