@@ -54,14 +54,15 @@ def test_a_folder_that_may_not_be_written(project, refused):
         refused(*asked(command, "locked"), words="choose a place")
 
 
-def test_a_disk_that_fills_up_while_writing(project):
+@pytest.mark.parametrize(("name", "most"), [("report", 4096), ("export", 500)])
+def test_a_disk_that_fills_up_while_writing(project, name, most):
     """The kernel itself refuses to write more than some bytes."""
     code = "import sys; from howsure.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, *COMMANDS["report"], "--out", "report.html"]
+    command = [sys.executable, "-c", code, *asked(name)]
     before = sorted(path.name for path in project.iterdir())
 
     def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(

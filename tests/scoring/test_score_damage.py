@@ -1,5 +1,8 @@
 """Whatever happened to an interrupted run, its model or its data: never a wrong row."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -179,3 +182,13 @@ def test_images_are_known_by_their_pixels(tmp_path):
     first = shoot(0)
     assert shoot(1000) != first
     assert shoot(0) == first
+
+
+def test_a_disk_without_space_is_left_as_it_was(tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("howsure.data.scoring.write_atomically", fail)
+    with pytest.raises(OSError, match="No space left"):
+        scored(tmp_path / "s.npz", data())
+    assert list(tmp_path.iterdir()) == []

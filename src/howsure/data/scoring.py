@@ -368,15 +368,15 @@ class _Parts:
     def opened(self, *, fresh: bool) -> Iterator[None]:
         """The folder for this process alone; refuses to continue another run unless `fresh`."""
         with _locked(self.folder):
-            # Temporary files of a run that was killed. Files of other names are not ours.
-            names = "|".join((re.escape(_MANIFEST), re.escape(self.out.name), _SHARD))
-            self._remove(rf"\.({names})\.[0-9a-f]{{16}}")
-            if fresh:
-                self._remove(_SHARD)
-            self._check_manifest()
-            text = json.dumps(self.manifest, indent=2) + "\n"
-            write_atomically(self.folder / _MANIFEST, lambda file: file.write(text), text=True)
             try:
+                # Temporary files of a run that was killed. Files of other names are not ours.
+                names = "|".join((re.escape(_MANIFEST), re.escape(self.out.name), _SHARD))
+                self._remove(rf"\.({names})\.[0-9a-f]{{16}}")
+                if fresh:
+                    self._remove(_SHARD)
+                self._check_manifest()
+                text = json.dumps(self.manifest, indent=2) + "\n"
+                write_atomically(self.folder / _MANIFEST, lambda file: file.write(text), text=True)
                 yield
             finally:
                 if not self._files(_SHARD):  # finished, or failed before the first shard

@@ -7,6 +7,7 @@ size where possible, and the program a file: ONNX, torch's `.pt2`, or machine co
 from __future__ import annotations
 
 import copy
+import io
 import json
 import logging
 import re
@@ -453,7 +454,10 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
 
 
 def _write_pt2(path: Path, program: torch.export.ExportedProgram, about: dict[str, Any]) -> None:
-    torch.export.save(program, path, extra_files={f"{KEY}.json": json.dumps(about)})
+    # Where the disk is full, torch's own writer of files ends the whole process.
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer, extra_files={f"{KEY}.json": json.dumps(about)})
+    path.write_bytes(buffer.getbuffer())
 
 
 def _load_pt2(path: Path) -> Run:
