@@ -90,7 +90,7 @@ def test_a_loaded_wrapper_samples_where_the_first_inputs_are_flat_over_their_noi
     sure = hs.Uncertain(net, (None, 0.01))
     sure.fit([(x, y)], show_progress=False)
     sampled = 0
-    for seed in range(12):
+    for seed in (0, 7):  # one call in 144 has such inputs, with seed 7
         sure.setup = sure.setup.replace(seed=seed)
         sure.save(tmp_path / "sure.pt")
         for start in range(0, 60, 5):
