@@ -1,4 +1,4 @@
-"""howsure tells how sure an already trained neural network is.
+"""Error bars for trained neural networks.
 
 The public names are listed in `__init__.pyi`, where type checkers look. Each is imported when it is
 first asked for, so that `import howsure` takes no time and the command line prints its help without

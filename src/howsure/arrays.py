@@ -29,7 +29,7 @@ def batched(loader: Any) -> Iterable[Any]:
 
 
 class batches:
-    """A loader whose batches are dicts, or anything else, as pairs (inputs, targets).
+    """A loader of dicts, or of any other batches, as a loader of pairs (inputs, targets).
 
     Examples:
         >>> loader = [{"image": torch.randn(8, 3), "angle": torch.randn(8, 1)}]
@@ -37,8 +37,8 @@ class batches:
         >>> [(inputs.shape, targets.shape) for inputs, targets in held_out]
         [(torch.Size([8, 3]), torch.Size([8, 1]))]
 
-    It goes wherever a loader goes: `fit`, `calibrate`, `predict`, `audit`, a report. Without
-    `targets` it has inputs alone.
+    Use it wherever a loader is expected: `fit`, `calibrate`, `predict`, `audit`, a report. Without
+    `targets` it yields inputs alone.
 
     Args:
         loader: The batches; it may be iterated more than once.

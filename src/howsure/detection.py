@@ -67,7 +67,7 @@ class Detections:
 
 
 class Detector(nn.Module):
-    """A detector whose boxes are rows: `forward` returns one box for each, (boxes, 4).
+    """A detector with a row for every box: `forward` returns the boxes, (boxes, 4).
 
     Examples:
         >>> layers = nn.Linear(64, 6), nn.Sigmoid(), nn.Unflatten(1, (6, 1))

@@ -1,4 +1,4 @@
-"""Batches of graphs: every graph as a row with a variance."""
+"""Batches of graphs: a row, with a variance, for every graph."""
 
 from __future__ import annotations
 

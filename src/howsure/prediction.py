@@ -168,7 +168,7 @@ class Details:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
-    """A prediction and how sure it is; fields have the structure of the model's output.
+    """A prediction with its uncertainty; fields have the structure of the model's output.
 
     Attributes:
         mean: The prediction.
@@ -178,13 +178,13 @@ class Prediction:
         logits: For classification, the prediction before the softmax.
         expected_entropy: For classification, the average entropy of the samples.
         error: The standard error of `std`, which `std_error` returns; or what computes it.
-        novelty: How unlike the known inputs this one is, where `fit` has found that out: above 1
-            for a quarter of the held-out inputs. For every output; of classes for every input.
+        novelty: How unlike the known inputs this input is, after a fit: above 1 for a quarter of
+            the held-out inputs. For every output; of classes for every input.
         joint_novelty: The same for all outputs together, (batch,).
-        degrees_of_freedom: Of the Student-t with variance `total_var` that intervals are made of,
-            where `fit` has found it; infinity for a Gaussian.
-        temperature: By what the logits of each input were divided, (batch,), where `fit` has found
-            a temperature.
+        degrees_of_freedom: Degrees of freedom of the Student-t with variance `total_var` from which
+            intervals are made, after a fit; infinity for a Gaussian.
+        temperature: The number by which the logits of each input were divided, (batch,), if a
+            temperature was fitted.
         method: The method that made the prediction.
         batch_dim: The axis of the outputs that counts the inputs; `None` if the call was one.
         details: Covariance, linear share and budget; or what computes them when they are read.
@@ -227,7 +227,7 @@ class Prediction:
 
     @cached_property
     def std_error(self) -> Tensor | None:
-        """Standard error of `std`, where a method knows it: how far more samples would move it."""
+        """Standard error of `std`, if the method estimates it: its change by more samples."""
         error: Any = self.error
         if callable(error):
             with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
@@ -236,20 +236,20 @@ class Prediction:
 
     @property
     def covariance(self) -> Tensor | None:
-        """Covariance between the outputs of each input, where a method has it."""
+        """Covariance between the outputs of each input, if the method has it."""
         return self._details.covariance
 
     @property
     def linear_share(self) -> Tensor | None:
         """Share of the variance that is first order in the noise, between 0 and 1, flat.
 
-        Near 1 a linearized network would do as well.
+        Near 1, linearizing the network would be as accurate.
         """
         return self._details.linear_share
 
     @property
     def sources(self) -> Budget | None:
-        """Variance by source, where a method has it; `budget()` returns it."""
+        """Variance by source, if the method has it; `budget()` returns it."""
         return self._details.budget
 
     def __repr__(self) -> str:
@@ -321,7 +321,7 @@ class Prediction:
 
     @property
     def trust(self) -> Any:
-        """Gone."""
+        """Renamed to `linear_share`; raises an error that says so."""
         raise AttributeError("`trust` is now `linear_share`; `std_error` is the error of the std.")
 
     @property
@@ -374,7 +374,7 @@ class Prediction:
 
     @property
     def mutual_information(self) -> Tensor:
-        """What the samples disagree on: entropy of the mean minus mean entropy, in nats."""
+        """Epistemic part of the entropy: entropy of the mean minus mean entropy, in nats."""
         self._check_classification()
         assert self.expected_entropy is not None
         return (self.entropy - self.expected_entropy).clamp(min=0)

@@ -68,13 +68,14 @@ class Setup:
         rate: Dropout rate: one number, one per site, or `None` for the model's own.
         samples: How many points or Monte-Carlo samples; `None` for the method's own number.
         tolerance: Largest relative standard error of any std; the methods "gradients",
-            "noise_sampling" and "mc_dropout" go on until every row has reached it.
+            "noise_sampling" and "mc_dropout" continue until every row has reached it.
         seed: Seed of points, masks and noise draws.
-        prediction: "network": what the plain network says; "mean": E[f(x + noise)], over the masks
-            as well; `None` for the method's own, which is "network" for "gradients".
-        output: Which part of the model's output counts: a key, index, attribute or function.
-        batch_dim: The axis of inputs and outputs that counts the inputs; `None` if a call is one
-            input.
+        prediction: "network": the output of the plain network; "mean": E[f(x + noise)], over the
+            masks as well; `None` for the default of the method, which is "network" for "auto" and
+            "gradients".
+        output: Selects the part of the model's output to analyze: a key, index, attribute or
+            function.
+        batch_dim: Batch dimension of inputs and outputs; `None` if a call is one input.
         task: "classification" applies a softmax to the model's output.
         residual_var: A constant variance added to `data_var` (Gal & Ghahramani's 1/tau).
         chunk: How many points or samples run at once; bounds the memory.
@@ -85,13 +86,13 @@ class Setup:
             for hardware that is faster with them; `None` keeps the model's precision.
         fallback: As in `propagate`.
         rules: As in `propagate`.
-        variance_model: What `fit` found out about variances: the posterior over masks with its
-            weights; `None` before.
-        temperature_model: What `fit` found out about classes: a temperature that grows with the
-            distance from known inputs; `None` before.
+        variance_model: The fitted variance model, with the posterior over multipliers; `None`
+            before `fit`.
+        temperature_model: The fitted temperature of classes, which grows with the distance from
+            known inputs; `None` before `fit`.
         uniforms: Numbers for every site, (samples, [batch,] *units), in place of drawn ones: a unit
             is kept where its number is at least the rate.
-        fitted_to: The network that `fit` has seen, as `identify` describes it; `None` before.
+        fitted_to: The fitted network, as `identify` describes it; `None` before `fit`.
 
     Examples:
         >>> sure = hs.Uncertain(nn.Linear(2, 1).eval(), noise=0.01, seed=3)

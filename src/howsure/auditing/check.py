@@ -1,4 +1,4 @@
-"""What the moment rules make of a model: operations, approximations and gaps, module by module.
+"""How the moment rules apply to a model: operations, approximations and gaps, by module.
 
 `check` and `missing_rules` need one dry run, which notes every operation that the model calls on
 noisy data, with or without a rule. `trace` follows a noise through the modules.
@@ -398,10 +398,11 @@ def trace(
     rules: Mapping[Target, Rule] | None = None,
     **named_inputs: object,
 ) -> list[ModuleTrace]:
-    """Where the uncertainty grows: statistics per module call, in the order in which they finish.
+    """Where the uncertainty grows: statistics per module call, in the order of completion.
 
-    A diagnosis: it watches the modules with forward hooks, which are gone when it returns. Inputs
-    are given as to the model itself; `noise_var` is a **variance** or a noise, as in `check`.
+    A diagnosis: it observes the modules with forward hooks, which are removed when it returns.
+    Inputs are given as to the model itself; `noise_var` is a **variance** or a noise, as in
+    `check`.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU()).eval()

@@ -99,13 +99,13 @@ class Audit:
         layers: Diagonal ADF at every layer; empty without sensor noise.
         plain_shift: How far the plain network's output is from the true mean, in true std.
         recommended: The method to use, with its options.
-        verdict: What it all means, in sentences.
+        verdict: The conclusions, in sentences.
         samples: Monte Carlo samples.
         inputs: How many inputs were used.
         outputs: How many outputs of each were compared.
         truth_error: Median relative standard error of the true std.
         seconds: How long it took.
-        notes: What else a reader should know.
+        notes: Further remarks for the reader.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).eval()

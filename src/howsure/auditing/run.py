@@ -94,7 +94,7 @@ def audit(
     show_progress: bool = True,
     **settings: Unpack[AuditSettings],
 ) -> Audit:
-    """Every method's std and mean against Monte Carlo on this network, with a verdict.
+    """Compares the std and mean of every method with Monte Carlo on this network.
 
     Print the result. Its numbers are for these inputs, this noise and this rate.
 
@@ -107,10 +107,11 @@ def audit(
         rate: Dropout rate, or one per site; `None` for no dropout.
         methods: Names, or (name, options), such as `["adf", ("gradients", {"samples": 16})]`; a
             `Method` of your own in place of a name.
-        time_limit: Seconds for all of it. Monte Carlo makes up to 2,000 passes in what is left.
-        samples: Make exactly so many Monte Carlo passes, however long it takes: the same
-            numbers on every machine.
-        inputs: At most so many inputs.
+        time_limit: Seconds for the whole audit. Monte Carlo makes up to 2,000 passes in the
+            remaining time.
+        samples: Make exactly this many Monte Carlo passes, without a time limit: the same numbers
+            on every machine.
+        inputs: Largest number of inputs.
         placement: Where dropout goes, as in `Uncertain`.
         seed: Same seed and same `samples`, same result (except the measured cost).
         show_progress: Show a bar.

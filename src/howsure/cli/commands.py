@@ -93,7 +93,7 @@ def init(arguments: Namespace) -> Result:
 """,
 )
 def check(arguments: Namespace) -> Result:
-    """What will happen to a model: a rule for each operation, how true it is, and what is missing.
+    """Lists the operations of a model, the rule for each and its accuracy, and what is missing.
 
     The exit code is 1 if an operation has no rule.
     """
@@ -261,10 +261,10 @@ _TRAIN_BATCH = 64
 """,
 )
 def fit(arguments: Namespace) -> Result:
-    """Finds out on held-out data what the network does not know, by likelihood.
+    """Fits the model (epistemic) uncertainty on held-out data, by likelihood.
 
-    A posterior over masks from unlabeled training inputs, for classes a temperature that grows
-    with the distance from them, or the dropout rate of the paper.
+    A posterior over multipliers from unlabeled training inputs; for classes, a temperature that
+    grows with the distance from them; or the dropout rate of the paper.
 
     The data must be held out from training and carry the noise of deployment; if it is clean, say
     so with `--clean`, and the noise is added.
@@ -332,10 +332,10 @@ def _train_inputs(arguments: Namespace) -> Iterator[tuple[object]] | None:
 """,
 )
 def predict(arguments: Namespace) -> Result:
-    """Predictions with their variances for every row of a data set, in bounded memory.
+    """Writes predictions with their variances for every row of a data set, in bounded memory.
 
-    Killed at any point and run again, it resumes. The file has the columns mean,
-    data_var, model_var and std, and for classification more.
+    It resumes when it is run again after an interruption. The file has the columns mean, data_var,
+    model_var and std, and for classification more.
     """
     from howsure.cli.building import case_of, check_unsure, shows_progress
     from howsure.data.scoring import predict_to_file
@@ -379,7 +379,7 @@ def predict(arguments: Namespace) -> Result:
 """,
 )
 def budget(arguments: Namespace) -> Result:
-    """Where the variance comes from: each sensor, each dropped layer; over rows and outputs."""
+    """Shows where the variance comes from: each sensor and dropped layer, over rows and outputs."""
     import torch
 
     from howsure.cli.building import case_of, check_unsure
@@ -511,7 +511,7 @@ def audit(arguments: Namespace) -> Result:
 """,
 )
 def report(arguments: Namespace) -> Result:
-    """A report on how sure the model is on held-out data: one HTML file that opens from disk."""
+    """Writes a report on the model's uncertainty on held-out data: one HTML file."""
     from howsure import report
     from howsure.cli.building import case_of, check_unsure, shows_progress
 
@@ -617,7 +617,7 @@ def export(arguments: Namespace) -> Result:
 """,
 )
 def rules(arguments: Namespace) -> Result:
-    """The table of rules: every operation that noise can pass, and how true its rule is."""
+    """Lists the rules: every operation that has one, and how accurate it is."""
     from howsure.moments import rules as _rules  # noqa: F401  (fills the table)
     from howsure.moments.rule import operation_name, registered
 

@@ -87,7 +87,7 @@ def export(
     masks: str = "fixed",
     units: str | None = None,
 ) -> Exported:
-    """Writes mean, `data_var` and `model_var` as a program that runs without howsure.
+    """Writes a program that returns mean, `data_var` and `model_var` without howsure.
 
     The file is run before the function returns, and compared with the wrapper itself. Settings
     are fixed in it: noise, rates, `residual_var`, and calibrators that scale variances.
@@ -97,13 +97,13 @@ def export(
         uncertain: The wrapper, tuned and calibrated.
         example: An input as the model takes it.
         path: A file that ends in `.onnx` (for onnxruntime) or `.pt2` (for `torch.export.load`).
-        any_batch: Whether the program takes any batch size; `None` if that is possible.
+        any_batch: Whether the program takes any batch size; `None`: if possible.
         compiled: For `.pt2`: machine code of AOTInductor, for this kind of processor, to be loaded
             by `torch._inductor.aoti_load_package` or from C++.
         masks: For methods that sample by dropout: "fixed" are drawn once, from the seed, so that
             the same input gives the same output; "inputs" are given in every call, one for each
             site: uniform numbers between 0 and 1, or 0 and 1 for dropped and kept.
-        units: The units of the output, noted in the file.
+        units: The units of the output, stored in the file.
 
     Raises:
         ExportError: If the method or the model cannot be exported, or the file gives other numbers.
@@ -153,8 +153,8 @@ class Input:
     """An input of a program: a tensor of the model's input, or the mask of a dropout site.
 
     A mask has a number for every unit, and a unit is kept where its number is at least the site's
-    rate. So uniform numbers between 0 and 1 give dropout at the tuned rate, and a mask of 0 and 1
-    does what it says. The program itself divides by 1 - rate.
+    rate. So uniform numbers between 0 and 1 give dropout at the tuned rate, and in a mask of zeros
+    and ones, 0 drops a unit and 1 keeps it. The program itself divides by 1 - rate.
 
     Attributes:
         name: Its name in the program, unique: two sites can differ in dots and underscores alone.

@@ -1,4 +1,4 @@
-"""Decides when to trust a prediction: a threshold, with hysteresis, or a blend with a fallback."""
+"""Decides when to accept a prediction: a threshold, with hysteresis, or a blend with a fallback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ By = Literal["std", "variance", "novelty"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gate:
-    """Trusts a prediction where its uncertainty is at most a threshold.
+    """Accepts a prediction if its uncertainty is at most a threshold.
 
     The paper's closed-loop controller applies its network only where the uncertainty is at most
     five times its mean on held-out data (Loquercio, Segu & Scaramuzza 2020, Sec. IV-A, Table IV).
@@ -30,10 +30,10 @@ class Gate:
     is; here it is their mean, or each output has its own threshold.
 
     Attributes:
-        threshold: Largest uncertainty that is trusted; a number, or one for each output.
+        threshold: Largest uncertainty that is accepted; a number, or one for each output.
         shape: The shape of one sample's outputs; `()` for a single number.
         by: Whether the uncertainty is a std, a variance, or the novelty of a prediction.
-        joint: Whether the outputs of a sample are trusted together, by their mean uncertainty.
+        joint: Whether the outputs of a sample are accepted together, by their mean uncertainty.
 
     Examples:
         >>> held_out, new = torch.full((100, 1), 0.01), torch.tensor([[0.01], [4.0]])
@@ -75,9 +75,9 @@ class Gate:
         Args:
             variances: Total variances of held-out predictions, one row for each sample; a tensor,
                 or anything that gives batches, such as a generator over a loader.
-            k: How many times the mean uncertainty is trusted.
+            k: How many times the mean uncertainty is accepted.
             by: Whether `k` counts stds or variances. 5 times the std is 25 times the variance.
-            joint: Trust all outputs of a sample or none, by their mean uncertainty.
+            joint: Accept all outputs of a sample or none, by their mean uncertainty.
         """
         if not 0 < k < float("inf"):
             raise ValueError(f"`k` is {k}; give a positive number, such as 5.")
@@ -105,7 +105,7 @@ class Gate:
     def on_novelty(
         cls, model: VarianceModel | TemperatureModel | None, *, level: float = 0.99
     ) -> Gate:
-        """The gate that rejects what is newer than nearly all held-out inputs.
+        """The gate that rejects inputs that are more novel than nearly all held-out ones.
 
         Examples:
             >>> model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).eval()
@@ -144,10 +144,10 @@ class Gate:
         return value.flatten(batch_dims).mean(-1) if self.joint and self.shape else value
 
     def __call__(self, var: Tensor | Prediction) -> Tensor:
-        """Whether to trust: a bool for each sample if joint, else for each output.
+        """Whether to accept: a bool for each sample if joint, else for each output.
 
-        Of a prediction it takes the total variance, or the joint novelty. A variance that is NaN
-        or negative is not trusted.
+        Of a prediction it takes the total variance, or the joint novelty. A variance that is NaN or
+        negative is rejected.
         """
         if isinstance(var, Prediction) and self.by == "novelty":
             if var.joint_novelty is None:
@@ -160,16 +160,17 @@ class Gate:
         return (value <= limit) & (value >= 0)
 
     def select(self, mean: Tensor, var: Tensor, fallback: float | Tensor = 0.0) -> Tensor:
-        """`mean` where it is trusted, else `fallback`."""
+        """`mean` where it is accepted, else `fallback`."""
         trusted = self(var)
         if self.joint:
             trusted = trusted.reshape(trusted.shape + (1,) * len(self.shape))
         return torch.where(trusted, mean, torch.as_tensor(fallback).to(mean))
 
     def with_hysteresis(self, *, ratio: float = 0.6, hold: int = 1) -> HysteresisGate:
-        """The gate that loses trust at this threshold and wins it back at `ratio` times it.
+        """The gate that starts to reject at this threshold and accepts again at `ratio` times it.
 
-        With k = 5 and the default ratio, trust is lost at 5 and won back at 3 times the mean.
+        With k = 5 and the default ratio it rejects from 5 times the mean, and accepts below 3
+        times.
         """
         if not 0 < ratio <= 1:
             raise ValueError(f"`ratio` is {ratio}; give a number above 0 and at most 1.")
@@ -179,7 +180,7 @@ class Gate:
 
 
 class HysteresisState(NamedTuple):
-    """What a `HysteresisGate` remembers from one step to the next."""
+    """The state of a `HysteresisGate` between two steps."""
 
     trusted: Tensor  # bool, like what `Gate` returns
     calm: Tensor  # how many steps in a row `enter` has passed
@@ -190,9 +191,9 @@ class HysteresisGate:
     """A gate that does not chatter; made by `Gate.with_hysteresis`.
 
     Attributes:
-        enter: Gate that wins trust.
-        leave: Gate that keeps it, with a higher threshold.
-        hold: How many steps in a row `enter` must pass before trust is won.
+        enter: Gate that must pass before predictions are accepted again.
+        leave: Gate that must pass while predictions are accepted; its threshold is higher.
+        hold: How many steps in a row `enter` must pass.
     """
 
     enter: Gate
@@ -204,7 +205,7 @@ class HysteresisGate:
             raise ValueError(f"`hold` is {self.hold}; give at least 1 step.")
 
     def update(self, state: HysteresisState | None, var: Tensor) -> tuple[HysteresisState, Tensor]:
-        """The next state, and whether to trust now; start with `None`, which trusts nothing.
+        """The next state, and whether to accept now; start with `None`, which accepts nothing.
 
         Pure: `state` is not changed, so keep the one that is returned.
         """

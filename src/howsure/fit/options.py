@@ -29,18 +29,18 @@ class FitOptions:
         train_inputs: Posterior and temperature: unlabeled inputs like those that the network was
             trained on, as a tensor, an array, a data set or a loader. Without them the inputs of
             `train` serve, or the held-out ones, in folds.
-        stress: Posterior and temperature: corruptions that keep the target, to fit how fast the
-            uncertainty grows: "images", "tables", or functions of an input. "auto" are those of
-            images, if inputs look like them and have at most 64 outputs, or one label each. With
-            `None` it grows at the usual rate.
+        stress: Posterior and temperature: corruptions that do not change the target, by which the
+            growth of the uncertainty is fitted: "images", "tables", or functions of an input.
+            "auto" are those of images, if inputs look like them and have at most 64 outputs, or one
+            label each. With `None` it grows at the usual rate.
         growth: Posterior and temperature: whether the uncertainty grows with the distance from the
             known inputs.
-        train: Posterior: labeled training data: (inputs, targets), a data set, a loader. Errors of
-            the 30 rows nearest to an input then say how large its own may be, for tables: few
-            features, many rows. Of more than 5,000 a random choice is kept.
-        residual_var: Posterior: a residual variance that is known; `None` fits it.
-        noise_factor: Posterior: a factor on the sensor's variance: 1, so that `data_var` is that of
-            the noise as stated; `None` fits one, which is noted.
+        train: Posterior: labeled training data: (inputs, targets), a data set, a loader. For tables
+            (few features, many rows): the errors of the 30 rows nearest to an input predict its
+            own. At most 5,000 rows are kept, chosen at random.
+        residual_var: Posterior: a known residual variance; `None` fits it.
+        noise_factor: Posterior: a factor on the sensor's variance. The default is 1, so that
+            `data_var` is due to the noise as stated; `None` fits a factor and adds a note.
         cap: Posterior: whether the variance is bounded by that of the targets.
         rates: Dropout: rates to try; by default 0 and 20 log-spaced ones from 0.001 to 0.9.
         samples: Dropout: Monte-Carlo samples at every rate, more than in use for a smooth curve:

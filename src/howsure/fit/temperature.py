@@ -72,7 +72,7 @@ ALL_RIGHT = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TemperatureFit:
-    """What was found, and how well it does on the held-out data.
+    """The result of a fit, and its quality on the held-out data.
 
     Attributes:
         model: The temperature model.
@@ -83,7 +83,7 @@ class TemperatureFit:
         accuracy: Of the network.
         nll: Mean categorical NLL of the held-out labels.
         constant_nll: At the constant temperature.
-        plain_nll: At temperature 1: what the network says by itself.
+        plain_nll: At temperature 1: that of the network itself.
         ece: Expected calibration error, a share of 1.
         plain_ece: At temperature 1.
         stressed_nll: Mean NLL on the corrupted inputs, where there were any.

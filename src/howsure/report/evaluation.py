@@ -1,4 +1,4 @@
-"""Gathers a report: predicts at every noise level, compares with the truth, puts it in words."""
+"""Builds a report: predicts at every noise level, compares with the truth, puts it in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may want to say about a report: noise levels, names, pictures."""
+"""The options of a report: noise levels, names, pictures."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class Levels:
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """How a report is made; the defaults suit most.
+    """The options of a report; the defaults suit most uses.
 
     Attributes:
         title: The heading.
         noise_levels: Multiples of the sensor's *std*, at which everything is computed; the page
             has a slider over them. 1 is always among them.
         inputs: "noisy" if the inputs carry the sensor's noise: the slider then changes only the
-            noise that is assumed. "clean" adds the noise to them, at every level as much as is
-            assumed: the slider then is a better or a worse sensor.
+            noise that is assumed. "clean" adds the assumed noise to them at every level: the slider
+            then simulates a better or a worse sensor.
         names: Names of the outputs, or of the classes.
         case_names: Names of the inputs, in the order of the loader.
         images: Pictures of the inputs for the gallery, (inputs, 1 or 3, height, width). By default
