@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import math
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -62,7 +63,7 @@ def command(given: Sequence[str]) -> str:
     names = [script.name] if script.parent.name == "benchmarks" else script.parts[-2:]
     words = ["python", "/".join(["benchmarks", *names])]
     words += [_PLACES.get(before, word) for before, word in pairwise(given)]
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def into_page(page: Path, name: str, content: str) -> None:
