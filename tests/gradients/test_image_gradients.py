@@ -129,6 +129,22 @@ def test_under_autocast_and_transformations_it_is_left_to_autograd():
             assert not served(F.conv2d(image.clone().requires_grad_() * 1, kernel))
 
 
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"dilation": 2}], ids=str)
+def test_maxima_are_those_of_autograd_to_the_last_bit(options):
+    """Rectified numbers have many equal ones, of which the gradient goes to the first."""
+
+    def network(x, weight):
+        return F.max_pool2d(F.relu(F.conv2d(x, weight)), 3, **options).view(len(x), -1)
+
+    check_equal(network, IMAGE, KERNEL, rtol=1e-12, atol=1e-12)
+    image = F.relu(torch.randn(2, 9, 14, 17, generator=torch.Generator().manual_seed(4)))
+    expected = gradients(lambda x: F.max_pool2d(x, 3, **options), image)
+    with fast_image_gradients([IMAGE]):
+        found = gradients(lambda x: F.max_pool2d(x, 3, **options), image)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1][0], expected[1][0])
+    assert found[0].stride() == expected[0].stride()
+
+
 def test_a_network_may_write_into_the_output():
     def network(*tensors):
         return F.relu(F.conv2d(*tensors).mul_(2), inplace=True)
