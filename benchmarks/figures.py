@@ -17,6 +17,7 @@ import accuracy
 import accuracy_bounds
 import dense
 import dense_classes
+import image_tasks
 import posthoc
 import rule_accuracy
 import shift
@@ -107,6 +108,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("methods.md", "methods"): lambda: time_to_accuracy(load_cases(RESULTS, "time_to_accuracy")),
     ("model.md", "roads"): _roads,
     ("model.md", "uci"): _uci,
+    ("model.md", "image-tasks"): lambda: image_tasks.table(result("image_tasks")),
     ("model.md", "cifar"): _cifar,
     ("model.md", "cifar32"): lambda: _cifar("cifar32"),
     ("model.md", "posthoc"): lambda: posthoc.table(result("posthoc")["cases"]),

@@ -56,6 +56,36 @@ def drive_by_likelihood() -> str:
     )
 
 
+def some_shifts_are_missed() -> str:
+    scores = result("image_tasks")["scores"]
+
+    def of(shift: str, measure: str) -> list[float]:
+        return [mean(each["posterior"][shift][measure] for each in scores[t]) for t in scores]
+
+    glare, clutter = (
+        listed(f"{100 * share:.0f}" for share in of(shift, "coverage"))
+        for shift in ("glare", "clutter")
+    )
+    return (
+        f"the intervals cover {glare} % under glare and {clutter} % with clutter (digits and "
+        "clothes)"
+    )
+
+
+def harmless_shifts_cost() -> str:
+    found = result("image_tasks")
+
+    def of(part: str, shift: str) -> str:
+        tasks = found[part].values()
+        nll = mean(mean(each["posterior"][shift]["nll"] for each in task) for task in tasks)
+        return f"{nll:.2f}"
+
+    return listed(
+        f"{shift} ({of('before', shift)} to {of('scores', shift)})"
+        for shift in ("stripes", "speckle", "three grays")
+    )
+
+
 def gaps_are_covered_better() -> str:
     from uci import OURS
 
@@ -174,6 +204,8 @@ CLAIMS: Claims = {
     for claim in (
         drive_is_covered,
         drive_by_likelihood,
+        some_shifts_are_missed,
+        harmless_shifts_cost,
         gaps_are_covered_better,
         gaps_of_energy_rule,
         some_splits_of_energy_are_worse,
