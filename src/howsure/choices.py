@@ -1,8 +1,9 @@
-"""Where few numbers of a row choose, round or clip: noisy points may all lie on one side of it.
+"""Where few numbers of a row choose, clip or bend: noisy points may all lie on one side of it.
 
-A maximum of four scores, a sorted list, a rectifier at the output: a few points tell the slope on
-the side where they are, and nothing of the other. Where all that a model returns depends on such an
-operation, it is recorded what the operation chose: which score was the largest, which side of 0.
+A maximum of four scores, a sorted list, a rectifier or a steep sigmoid at the output: a few points
+tell the slope on the side where they are, and nothing of the other. Where all that a model returns
+depends on an operation that chooses, it is recorded what it chose: which score was the largest,
+which side of 0. A smooth function tells by how much its slope varies that it has another side.
 """
 
 from __future__ import annotations
@@ -72,17 +73,76 @@ _CHOICES: dict[str, Callable[[Sequence[Any], Tensor], Tensor]] = {
 }
 
 
+# Operations that are linear in what owes to the noise, if a single operand of them does.
+_LINEAR = frozenset(
+    """
+    add sub rsub neg sum mean cumsum cat stack clone copy _to_copy alias detach real imag complex
+    view_as_real index index_select gather select slice take flip roll repeat constant_pad_nd fill
+    lift_fresh index_add index_copy index_put _unsafe_index scatter scatter_add select_scatter
+    slice_scatter as_strided_scatter masked_fill masked_select tril triu diagonal_copy diag_embed
+    native_batch_norm _native_batch_norm_legit_no_training avg_pool2d avg_pool3d
+    _adaptive_avg_pool2d _adaptive_avg_pool3d upsample_nearest1d upsample_nearest2d
+    upsample_linear1d upsample_bilinear2d _fft_r2c _fft_c2c _fft_c2r
+    mul div mm addmm bmm baddbmm mv addmv dot addcmul convolution _sparse_mm _sparse_addmm
+    """.split()  # noqa: SIM905
+)
+# Of these, sums of their operands, of which many may owe to the noise.
+_SUMS = frozenset(
+    """
+    add sub rsub cat stack copy index_add index_copy index_put scatter scatter_add select_scatter
+    slice_scatter as_strided_scatter complex
+    """.split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How the noise reaches a tensor, with respect to some kind of operation.
+
+    Attributes:
+        is_free: Whether a way leads to it past all narrow operations of the kind.
+        is_marked: Whether it is narrow and owes something to one of them.
+    """
+
+    is_free: bool
+    is_marked: bool
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether a tensor owes all to operations of the kind, or some of its numbers do."""
+        return self.is_marked or not self.is_free
+
+    def __or__(self, other: _Way) -> _Way:
+        """Of a tensor that was written in part."""
+        return _Way(self.is_free or other.is_free, self.is_marked or other.is_marked)
+
+
 @dataclass(frozen=True)
 class _Flow:
     """What a tensor owes to the noise.
 
     Attributes:
-        is_free: Whether a way leads to it past all narrow choices.
-        is_chosen: Whether it is narrow and owes something to a choice, or is one.
+        choice: By way of what chooses.
+        bend: By way of what chooses or is not linear.
     """
 
-    is_free: bool
-    is_chosen: bool
+    choice: _Way
+    bend: _Way
+
+    def __or__(self, other: _Flow) -> _Flow:
+        """Of a tensor that was written in part."""
+        return _Flow(self.choice | other.choice, self.bend | other.bend)
+
+
+_NOISE = _Flow(_Way(is_free=True, is_marked=False), _Way(is_free=True, is_marked=False))
+_CHOSEN = _Flow(_Way(is_free=False, is_marked=True), _Way(is_free=False, is_marked=True))
+
+
+def _onward(ways: Sequence[_Way], *, is_narrow: bool, is_marking: bool) -> _Way:
+    """The way to the result of an operation."""
+    if is_narrow and (is_marking or any(way.is_marked for way in ways)):
+        return _Way(is_free=False, is_marked=True)
+    return _Way(any(way.is_free for way in ways), is_marked=False)
 
 
 class Choices(TorchDispatchMode):
@@ -104,17 +164,24 @@ class Choices(TorchDispatchMode):
         # By memory, so that views are what they show; it is held until the pass has ended.
         self._flows: dict[int, tuple[object, _Flow]] = {}
         for z in noise:
-            self._note(z, _Flow(is_free=True, is_chosen=False))
+            self._note(z, _NOISE)
 
     def by_row(self) -> Tensor:  # (rows of the batch, numbers)
         """All that was chosen; NaN counts as 0."""
-        return torch.cat([c.double() for c in self.chosen], 1).nan_to_num(0.0)
+        nothing = torch.zeros(self._batch, 0, dtype=torch.float64)
+        return torch.cat([nothing, *(c.double() for c in self.chosen)], 1).nan_to_num(0.0)
 
     @property
     def decide(self) -> bool:
         """Whether the output owes all to narrow choices, or some of its numbers do."""
         flow = None if self.output is None else self._flow(self.output)
-        return bool(self.chosen) and flow is not None and (flow.is_chosen or not flow.is_free)
+        return bool(self.chosen) and flow is not None and flow.choice.is_decided
+
+    @property
+    def bend(self) -> bool:
+        """Whether it owes all, or some, to narrow operations that are not linear."""
+        flow = None if self.output is None else self._flow(self.output)
+        return flow is not None and flow.bend.is_decided
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -123,10 +190,10 @@ class Choices(TorchDispatchMode):
         kwargs = kwargs or {}
         tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         before = {_memory(t): self._flow(t) for t in tensors}
-        flows = [flow for flow in before.values() if flow is not None]
-        name = func.overloadpacket.__name__
+        flows = [flow for t in tensors if (flow := before[_memory(t)]) is not None]
         if not flows:
             return func(*args, **kwargs)
+        name = func.overloadpacket.__name__
         is_written = func._schema.is_mutable
         was = args[0].clone() if is_written and name.rstrip("_") in _CHOICES else None
         results = func(*args, **kwargs)
@@ -142,8 +209,7 @@ class Choices(TorchDispatchMode):
             flow = self._follow(name.rstrip("_"), given, out, flows, has_places=has_places)
             known = before.get(_memory(out))
             if known is not None and out.numel() < out.untyped_storage().nbytes() // out.itemsize:
-                free, chosen = known.is_free or flow.is_free, known.is_chosen or flow.is_chosen
-                flow = _Flow(free, chosen)
+                flow = known | flow
             self._note(out, flow)
         return results
 
@@ -162,16 +228,18 @@ class Choices(TorchDispatchMode):
         if not _is_real(out):
             if is_narrow and rows is not None:
                 self.chosen.append(rows)
-            return _Flow(is_free=False, is_chosen=True)
-        choice = _CHOICES.get(name)
-        is_chosen = has_places or any(flow.is_chosen for flow in flows)
-        if not is_narrow or not (is_chosen or choice is not None):
-            return _Flow(any(flow.is_free for flow in flows), is_chosen=False)
-        if choice is not None:
-            made = self._by_row(choice(args, out))
+            return _CHOSEN
+        choices = [flow.choice for flow in flows]
+        is_choice = has_places or name in _CHOICES
+        choice = _onward(choices, is_narrow=is_narrow, is_marking=is_choice)
+        if choice.is_marked and name in _CHOICES:
+            made = self._by_row(_CHOICES[name](args, out))
             if made is not None:
                 self.chosen.append(made)
-        return _Flow(is_free=False, is_chosen=True)
+        is_linear = name in _SUMS or (name in _LINEAR and len(flows) == 1)
+        bends = [flow.bend for flow in flows]
+        bend = _onward(bends, is_narrow=is_narrow, is_marking=is_choice or not is_linear)
+        return _Flow(choice, bend)
 
     def _by_row(self, tensor: Tensor) -> Tensor | None:
         """The tensor with one row for each of the batch, in front; `None` if it has none."""

@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -76,22 +77,27 @@ def open_without_following(path: Path) -> IO[bytes]:
     return os.fdopen(handle, "r+b")
 
 
-def check_unpacked_size(path: Path) -> None:
-    """An error for a file of torch that would unpack to far more than its size.
+def check_archive(path: Path) -> None:
+    """An error for a damaged file of torch, or one that would unpack to far more than its size.
 
-    `torch.save` compresses nothing, so a small file is a small state.
+    `torch.save` compresses nothing, so a small file is a small state. It writes checksums, which
+    `torch.load` does not read.
     """
     try:
         with zipfile.ZipFile(path) as archive:
+            packed = path.stat().st_size
             unpacked = sum(entry.file_size for entry in archive.infolist())
-    except (OSError, zipfile.BadZipFile, NotImplementedError):
+            is_too_large = unpacked > _MOST_UNPACKED * packed + 2**20
+            is_damaged = not is_too_large and archive.testzip() is not None
+    except (OSError, RuntimeError, zipfile.BadZipFile, zlib.error):
         return  # Not of this format; `torch.load` says what is wrong.
-    packed = path.stat().st_size
-    if unpacked > _MOST_UNPACKED * packed + 2**20:
+    if is_too_large:
         raise ValueError(
             f"`{path}` has {packed / 1e6:.1f} MB and would unpack to {unpacked / 1e6:.0f} MB, "
             "which no file of `torch.save` does; it is not loaded."
         )
+    if is_damaged:
+        raise ValueError(f"`{path}` is damaged: what it holds does not match its checksums.")
 
 
 def sealed(content: bytes, context: bytes = b"") -> bytes:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from howsure.choices import choices_at
+from howsure.estimators.designs import FEW_ELEMENTS
 from howsure.estimators.gradients import ALL, Rows, hides_gradients
 from howsure.isolation import modules_of, random_state, random_state_kept, writes_nothing
 from howsure.private_torch import unwrap_compiled
@@ -121,15 +122,20 @@ def probe_gradients(setup: Setup, x: Any) -> Probe:
     try:
         with say_if_slow(CHECKING.format(what="whether the model's gradients are right")):
             hides = hides_gradients(problem, *some_rows(problem))
-        return replace(probe, hides_gradients=hides, chooses=_chooses(problem))
+        chooses, bends = _look_at_few(problem)
+        return replace(probe, hides_gradients=hides, chooses=chooses, bends=bends)
     except (RuntimeError, TypeError):  # There is no backward pass; a call will say so.
         return probe
 
 
-def _chooses(problem: Problem) -> bool:
-    """Whether few numbers of a row choose what it returns, or Python reads one of its numbers."""
+def _look_at_few(problem: Problem) -> tuple[bool, bool]:
+    """Whether few numbers of a row choose what it returns, and whether they choose it or bend.
+
+    They choose as well if Python reads one of them; that they bend matters among many random
+    numbers, of which few points show little.
+    """
     if unwrap_compiled(problem.setup.model) is not problem.setup.model:
-        return False  # Compiled operations are not seen.
+        return False, False  # Compiled operations are not seen.
     is_batched = problem.probe.layout is Layout.BATCHED
     rows = slice(0, 1) if is_batched else ALL
     count = 1 if is_batched else problem.rows
@@ -138,8 +144,10 @@ def _chooses(problem: Problem) -> bool:
     try:
         choices = choices_at(lambda z: problem(z, rows), points, batch)
     except Exception:  # What cannot be looked at runs without.
-        return False
-    return choices.decide or (is_batched and choices.reads >= batch)
+        return False, False
+    # A call that is one input may read a number of it for many reasons, such as to end a loop.
+    has_rows_read = problem.probe.layout is not Layout.SINGLE and choices.reads >= batch
+    return choices.decide or has_rows_read, choices.bend and problem.elements > FEW_ELEMENTS
 
 
 def replace_nonfinite(x: object) -> Any:

@@ -77,6 +77,8 @@ class Probe:
         hides_gradients: Whether autograd disagrees with finite differences; false if not checked.
         chooses: Whether few numbers of a row choose, round or clip what it returns; false if not
             checked.
+        bends: Whether few numbers of a row choose it, or pass a function that is not linear; false
+            if not checked.
         writes_nothing: Whether there is nothing that a call could write; false if not checked.
     """
 
@@ -89,6 +91,7 @@ class Probe:
     returns_floats_only: bool = False
     hides_gradients: bool = False
     chooses: bool = False
+    bends: bool = False
     writes_nothing: bool = False
 
 

@@ -123,3 +123,90 @@ def test_a_file_has_the_gradients_of_such_rows_and_export_says_so(tmp_path):
         hs.export(sure, x, tmp_path / "net.pt2")
     found = torch.export.load(tmp_path / "net.pt2").module()(x)
     torch.testing.assert_close(found["data_var"], estimated.data_var, rtol=1e-4, atol=0)
+
+
+BEND = {
+    "sigmoid": torch.sigmoid,
+    "product of two": lambda z: z[:, :2] * z[:, 2:],
+    "norm": lambda z: F.group_norm(z, 2),
+    "rectifier": F.relu,
+    "reciprocal": lambda z: 1 / (3 + z),
+}
+STRAIGHT = {
+    "linear": lambda z: z,
+    "sum": lambda z: z.sum(1, keepdim=True),
+    "scaled": lambda z: 3 * z / torch.tensor([1.0, 2.0, 3.0, 4.0]),
+    "concatenated": lambda z: torch.cat([z, -z], 1),
+    "residual": lambda z: F.pad(z, (1, 1)).flip(1),
+}
+
+
+def bends(model):
+    z = torch.randn(6, 100, generator=torch.Generator().manual_seed(1))
+    return choices_at(lambda points: model(points[0]), [z], 6).bend
+
+
+@pytest.mark.parametrize("name", BEND)
+def test_a_narrow_function_that_is_not_linear_is_seen(name):
+    assert bends(Ended(BEND[name]))
+
+
+@pytest.mark.parametrize("name", STRAIGHT)
+def test_linear_ends_do_not_bend(name):
+    assert not bends(Ended(STRAIGHT[name]))
+
+
+STEEP = {
+    "sigmoid": lambda z: (40 * z).sigmoid(),
+    "norm of two": lambda z: F.group_norm(z, 2),
+    "bump": lambda z: (-200 * z.square()).exp(),
+}
+
+
+@pytest.mark.parametrize("name", STEEP)
+def test_a_steep_part_that_no_point_has_reached_is_sampled(name):
+    model = Ended(STEEP[name]).eval()
+    with torch.no_grad():
+        model.body[2].weight.mul_(3)
+        x = torch.randn(40, 100, generator=torch.Generator().manual_seed(4))
+        generator = torch.Generator().manual_seed(5)
+        outputs = torch.stack(
+            [model(x + STD * torch.randn(40, 100, generator=generator)) for _ in range(4000)]
+        )
+    squares = (outputs - outputs.mean(0)).square()
+    truth = squares.mean(0).sqrt()
+    error = squares.std(0) / 4000**0.5 / (2 * truth)
+    p = hs.Uncertain(model, STD**2, method="gradients")(x)
+    seen = truth > 0.02 * truth.max()
+    off = (p.std - truth).abs() > 0.1 * truth + 4 * (p.std_error.square() + error.square()).sqrt()
+    assert int((off & seen).sum()) <= 0.03 * int(seen.sum())
+
+
+@pytest.mark.parametrize("function", [torch.sigmoid, torch.tanh, F.softplus])
+def test_a_gentle_function_of_few_numbers_is_not_sampled(function):
+    model, x = Ended(function).eval(), torch.randn(40, 100)
+    p = hs.Uncertain(model, STD**2, method="gradients")(x)
+    assert p.method == "gradients" and not any("sampled" in note for note in p.notes)
+
+
+def test_a_rare_jump_takes_more_samples():
+    """An alarm that one noisy reading in 150 sets off, of which 200 samples may have none."""
+
+    class Alarm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.mean = nn.Linear(100, 1)
+
+        def forward(self, x):
+            z = self.mean(x)
+            return z + 5 * (z > 0.15)
+
+    model, x = Alarm().eval(), torch.zeros(12, 100)
+    with torch.no_grad():
+        z = STD * model.mean.weight.norm()
+        model.mean.bias.fill_(0.15 - 2.5 * float(z))
+    probability = 0.0062
+    truth = (float(z) ** 2 + 25 * probability * (1 - probability)) ** 0.5
+    std = hs.Uncertain(model, STD**2, method="gradients")(x).std
+    assert ((std - truth).abs() < 0.35 * truth).all()

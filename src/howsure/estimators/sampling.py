@@ -17,6 +17,8 @@ from howsure.estimators.gradients import at_least
 
 # Where a tolerance gives up.
 MOST_SAMPLES = 2**16
+# The relative standard error of a std that four samples leave.
+_FEW = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +126,15 @@ class Samples:
         """Of the total std."""
         return self._relative_error * self._var.sqrt() * self.scale
 
+    @property
+    def rest_on_few(self) -> Tensor:  # (rows, outputs)
+        """Whether fewer than four samples, or far fewer than usual, make most of a variance.
+
+        The standard error is then as uncertain as the std itself.
+        """
+        usual = (2 * torch.as_tensor(self.count * self.size)) ** -0.5
+        return self._relative_error > (4 * usual).clamp(min=_FEW)
+
     def are_precise(self, tolerance: float) -> Tensor:  # (rows,)
         """Whether each row's largest relative standard error is below the tolerance."""
         # No number of samples makes a std of what is not finite.
@@ -144,6 +155,7 @@ def sample(
     at_once: int,
     tolerance: float | None = None,
     most: int = MOST_SAMPLES,
+    least: Tensor | None = None,
 ) -> Samples:
     """The given number of samples, or as many as each row needs for the tolerance.
 
@@ -154,6 +166,7 @@ def sample(
         at_once: How many groups run together.
         tolerance: Largest relative standard error of any std; `None` takes `samples` as they are.
         most: Where a tolerance gives up.
+        least: How many samples each row takes at least, (rows,), with a tolerance.
     """
 
     def run(groups: range, first: Samples | None) -> Samples:
@@ -169,10 +182,15 @@ def sample(
     total = run(range(groups), None)
     if tolerance is None:
         return total
-    done = total.are_precise(tolerance)
+
+    def are_enough() -> Tensor:
+        precise = total.are_precise(tolerance)
+        return precise if least is None else precise & (least <= groups * size)
+
+    done = are_enough()
     while not bool(done.all()) and groups * size < most:
         more = run(range(groups, 2 * groups), total)
         total = total.where(~done, total + more)
         groups *= 2
-        done = done | total.are_precise(tolerance)
+        done = done | are_enough()
     return total

@@ -27,6 +27,10 @@ _QUANTILE, _FREEDOM, _WITH_MULTIPLIERS = 4.26, 1 / 3, 8
 # times in 99 of 100 rows of 13 kinds of networks, 3.3 times at most), or a small share of the
 # change.
 _VARIATION, UNEXPLAINED = 2.0, 0.05**2
+# Where few numbers bend, slopes that vary by such a share of what they explain may lie beside a
+# steep part that no point has reached (wrong stds of 18 steep functions: 0.12 and more; sigmoid,
+# tanh and softplus as they are: 0.03 at most).
+_BENT = 0.1
 # Where outputs vary less than the gradients say by such a factor, further samples are looked at;
 # some of them have to confirm half of it.
 _LESS, _CONFIRMED = 12.0, 3.0
@@ -241,6 +245,8 @@ class Reliability:
         flat: There is no variance at all, or far more than the outputs show: samples will tell.
         dominated: One random number of many has most of the gradient, as where a maximum is chosen:
             samples will tell whether the choice changes.
+        bent: Few numbers pass a function whose slope varies, or is 0: wide noise will tell by how
+            much outputs can vary.
         rounding: Variances below are those of rounding.
         variance: As the gradients have it.
     """
@@ -249,13 +255,14 @@ class Reliability:
     suspected: Tensor
     flat: Tensor
     dominated: Tensor
+    bent: Tensor
     rounding: Tensor
     variance: Tensor
 
     @property
     def any(self) -> Tensor:
         """Whether anything does."""
-        return self.contradicted | self.suspected | self.flat | self.dominated
+        return self.contradicted | self.suspected | self.flat | self.dominated | self.bent
 
     def contradicted_by(self, spread: Tensor, rows: Tensor) -> Tensor:
         """Whether the variance of samples of some rows, (rows, outputs), is another one."""
@@ -264,10 +271,10 @@ class Reliability:
         return self.flat[rows] & (spread > self.rounding[rows]) & is_other
 
 
-def all_rows_consistent(estimate: Estimate) -> bool:
+def all_rows_consistent(estimate: Estimate, *, bends: bool) -> bool:
     """Whether nothing speaks against any row, with room to spare: one number tells.
 
-    Else rows are looked at one by one.
+    Else rows are looked at one by one. `bends` says whether few numbers may have steep parts.
     """
     evidence = estimate.evidence
     if isinstance(evidence, Sums) or len(evidence.numbers) > 1:
@@ -275,17 +282,19 @@ def all_rows_consistent(estimate: Estimate) -> bool:
     if estimate.most_blocks >= COMPARED or not has_values(evidence.numbers[0]):
         return False
     (numbers,), (forms,) = evidence.numbers, evidence.forms
-    margins = _margins(forms, estimate.most_blocks, numbers.dtype, numbers.device)
+    margins = _margins(forms, estimate.most_blocks, bends, numbers.dtype, numbers.device)
     columns = torch.cat([numbers[..., 4:].square(), numbers[..., :1]], 2)
-    # What is not finite is not positive in one of the four.
+    # What is not finite is not positive in one of them.
     if columns.numel() and not float(F.linear(columns, margins).sum(1).min()) > 0:
         return False
     return not may_be_dominated(estimate) or not bool(is_dominated(estimate).any())
 
 
 @functools.lru_cache(maxsize=16)
-def _margins(forms: Forms, blocks: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """How far from a doubt a row is, (4, changes + 1), to be summed over its blocks.
+def _margins(
+    forms: Forms, blocks: int, bends: bool, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """How far from a doubt a row is, (doubts, changes + 1), to be summed over its blocks.
 
     Linear in the squares of which `Forms.groups` makes sums, and in the variances of the blocks.
     The average move of all blocks is no larger than the root mean square of theirs.
@@ -298,7 +307,9 @@ def _margins(forms: Forms, blocks: int, dtype: torch.dtype, device: torch.device
         [0, 0, UNEXPLAINED, 0, -1, _VARIATION, 0],
         [-_LESS * points / blocks / others, _LESS / others, 0, 0, 0, 0, -1],  # far too much
         [-1 / blocks, 0, 0, 0, 0, 0, SHIFT**2],
+        [0, 0, 0, _BENT, 0, -1, 0],
     ]
+    rows = rows if bends else rows[:-1]
     with outside_tracing(), torch.inference_mode(False):
         table = torch.tensor(rows, dtype=torch.float64)
         columns = [table[:, :6] @ forms.groups, table[:, 6:] / blocks]
@@ -318,8 +329,10 @@ def is_dominated(estimate: Estimate) -> Tensor:  # (rows, outputs)
     return estimate.largest_element_share() > _MOST_OF_IT
 
 
-def doubts(estimate: Estimate, variance: Tensor, *, multipliers: bool) -> Reliability:
-    """Judges every row by what its pass has shown."""
+def doubts(
+    estimate: Estimate, variance: Tensor, *, multipliers: bool, bends: bool = False
+) -> Reliability:
+    """Judges every row by what its pass has shown; `bends` as in `all_rows_consistent`."""
     eps, size = torch.finfo(estimate.dtype).eps, estimate.mean.abs()
     if eps > _COARSE:  # What is rounded inside the network is as large as its largest output.
         size = size.amax(1, keepdim=True).expand_as(size)
@@ -337,7 +350,10 @@ def doubts(estimate: Estimate, variance: Tensor, *, multipliers: bool) -> Reliab
         contradicted = contradicted | _disagrees(estimate, variance, rounding)
     flat = (variance == 0) | ((variance > _LESS * spread) & (variance > rounding))
     dominated = is_dominated(estimate) & (variance > rounding)
-    return Reliability(contradicted, suspected[..., 0], flat, dominated, rounding, variance)
+    bent = torch.zeros_like(flat)
+    if bends and estimate.most_blocks < COMPARED:
+        bent = ((estimate.roughness > _BENT) & (variance > rounding)) | flat
+    return Reliability(contradicted, suspected[..., 0], flat, dominated, bent, rounding, variance)
 
 
 def _most_spread(points: float | Tensor) -> float | Tensor:

@@ -115,6 +115,10 @@ def held_out_batches(data: Any, targets: Any, model: object) -> Iterable[object]
         data, targets = data
     arrays = (part if isinstance(part, Tensor) else np.array(part) for part in (data, targets))
     x, y = map(torch.as_tensor, arrays)
+    for part in (x, y):
+        check_tensor(part)
+    if not x.dim() or not y.dim():
+        raise TypeError("Inputs or targets are a single number; give one row for each input.")
     if len(x) != len(y):
         raise ValueError(f"There are {len(x)} inputs and {len(y)} targets; give one for each.")
     # Numbers of numpy and pandas are twice as precise as most models.

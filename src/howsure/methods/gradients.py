@@ -72,6 +72,9 @@ _FURTHER_SHARE, _FURTHER_SHARE_OF_CLASSES = 1, 3
 # Where one of many random numbers decides, gradients may be relied on if their tangent at the input
 # misses no more than this (rms, in std).
 _MISSED = 0.05
+# Where few numbers bend, the variance under wide noise, as if it grew as the noise's, is so many
+# times the gradients' only if there is a steep part: that of a square is 4 times.
+_STEEPER = 5
 # A model hides its gradients if it does so for such a share of the rows.
 _CONTRADICTED_ROWS = 0.1
 # Rows that say whether it does.
@@ -301,7 +304,8 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
     plain = estimated.plain if plain is None else plain
     variances = Variances.of(estimated, sources.all)
     sampled: SampledRows | None = None
-    if _looks_at_choices(problem, estimated) or not all_rows_consistent(estimated):
+    is_consistent = all_rows_consistent(estimated, bends=probe.bends)
+    if not is_consistent or _looks_at_choices(problem, estimated):
         variances, sampled = judge_rows(problem, estimated, variances)
         variances, about_rows = _notes(problem, plain, estimated, variances, sampled)
         notes += about_rows
@@ -389,19 +393,38 @@ def judge_rows(
 
     Those are rows whose outputs change otherwise than their gradients say; those with an output
     that is flat at all points, and is not at further ones; and those in which few numbers may
-    choose otherwise. A trace can only tell that there may be some.
+    choose otherwise, or have a steep part that no point has reached. A trace can only tell that
+    there may be some.
     """
     if _unjudged.get():
         return variances, None
-    doubt = doubts(estimated, variances.total, multipliers=bool(problem.sources.active))
-    doubtful = _doubtful_rows(problem, estimated, doubt)
-    if _looks_at_choices(problem, estimated) and has_values(doubt.flat):
-        chosen = sampling.chooses_otherwise(problem).nonzero()[:, 0]
-        doubtful = torch.cat([doubtful, chosen]).unique()
-    if not len(doubtful):
+    doubt = doubts(
+        estimated,
+        variances.total,
+        multipliers=bool(problem.sources.active),
+        bends=problem.probe.bends,
+    )
+    if not has_values(doubt.flat):
+        flag_unreliable(doubt.any)
         return variances, None
-    sampled = sample_rows(problem, doubtful)
-    return variances.replace_rows(doubtful, sampled.variances), sampled
+    doubtful = _doubtful_rows(problem, estimated, doubt)
+    rare = torch.zeros_like(doubtful)
+    bent = doubt.bent.any(1).nonzero()[:, 0]
+    if len(bent):
+        wide = sampling.wide_noise(problem, bent)
+        variance = doubt.variance[bent]
+        is_steeper = doubt.bent[bent] & (wide.variance > _STEEPER * variance + doubt.rounding[bent])
+        doubtful[bent] |= is_steeper.any(1)
+        rare[bent] = wide.matters_if_rare(variance)
+    if _looks_at_choices(problem, estimated):
+        wide = sampling.wide_noise_and_choices(problem)
+        doubtful |= wide.differs
+        rare |= wide.differs & wide.matters_if_rare(variances.total)
+    rows = doubtful.nonzero()[:, 0]
+    if not len(rows):
+        return variances, None
+    sampled = sample_rows(problem, rows, rare)
+    return variances.replace_rows(rows, sampled.variances), sampled
 
 
 _unjudged: ContextVar[bool] = ContextVar("unjudged", default=False)
@@ -425,17 +448,14 @@ def _looks_at_choices(problem: Problem, estimated: Estimate) -> bool:
 def chooses_otherwise(setup: Setup, x: Any) -> bool:
     """Whether few numbers choose otherwise under wide noise in any row."""
     problem = Problem(setup, x, setup.cached(probe_gradients, x))
-    return bool(sampling.chooses_otherwise(problem).any())
+    return bool(sampling.wide_noise_and_choices(problem).differs.any())
 
 
-def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Reliability) -> Tensor:
-    """The rows whose gradients cannot be relied on."""
-    if not has_values(doubt.flat):
-        flag_unreliable(doubt.any)
-        return torch.zeros(0, dtype=torch.long)
-    if not bool(doubt.any.any()):
-        return torch.zeros(0, dtype=torch.long, device=doubt.flat.device)
+def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Reliability) -> Tensor:  # (rows,)
+    """Whether the gradients of a row contradict each other or the outputs."""
     doubtful = doubt.contradicted.any(1)
+    if not bool(doubt.any.any()):
+        return doubtful
     rows = (doubt.suspected.any(1) & ~doubtful).nonzero()[:, 0]
     if len(rows):
         doubtful[rows] = contradicts_on_lines(problem, rows, UNEXPLAINED).any(1)
@@ -447,7 +467,7 @@ def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Reliability) ->
     if len(rows):
         missed = sampling.missed_by_tangent(problem, estimated.derivatives, rows)
         doubtful[rows] = (doubt.dominated[rows] & (missed > _MISSED)).any(1)
-    return doubtful.nonzero()[:, 0]
+    return doubtful
 
 
 def why_no_gradients(setup: Setup, x: Any, *, watch: bool = False) -> str | None:
@@ -489,8 +509,8 @@ def _why_contradicted(setup: Setup, x: Any, probe: Probe) -> str | None:
         return backward_failed(error)
     variance = Variances.of(estimated, problem.sources.all).total
     doubt = doubts(estimated, variance, multipliers=bool(problem.sources.active))
-    rows = _doubtful_rows(problem, estimated, doubt)
-    return CONTRADICTED if len(rows) > _CONTRADICTED_ROWS * problem.rows else None
+    contradicted = int(_doubtful_rows(problem, estimated, doubt).sum())
+    return CONTRADICTED if contradicted > _CONTRADICTED_ROWS * problem.rows else None
 
 
 class _FirstRows(Problem):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -46,6 +47,9 @@ LOOK = 56
 # Pairs of mirror images of noise so many times as wide: what the noise makes a row choose once in
 # 740 samples, 3 std away, they make it choose in 82 of 100 rows; once in 44 samples, in 99.
 _WIDE, _WIDE_PAIRS = 2.0, 12
+# A choice that changes once in 740 samples is a tenth of a variance if it moves the output by so
+# many std, squared.
+_RARE = 74
 # Samples of which a row is compared with a call of its own.
 _COMPARED = 16
 # Elements of inputs that run at once.
@@ -56,6 +60,10 @@ _ROUNDING = 0.5
 UNCHANGED = (
     "None of {samples} noisy samples changed some outputs of {count} of {total} inputs: a std "
     "of 0 can miss rare jumps."
+)
+FEW = (
+    "Few of the samples make most of the variance of some outputs of {count} of {total} inputs: "
+    "these stds, and their `std_error`, are rough; `tolerance=0.05` takes more samples."
 )
 LOST = (
     "The noise is below the resolution of the inputs in {dtype}; use float64, or rescale the "
@@ -72,12 +80,16 @@ class SampledRows:
     mean: Tensor
 
 
-def sample_rows(problem: Problem, rows: Tensor) -> SampledRows:
-    """The variances of some rows, given as indices, by sampling."""
+def sample_rows(problem: Problem, rows: Tensor, rare: Tensor | None = None) -> SampledRows:
+    """The variances of some rows, given as indices, by sampling.
+
+    Of all rows, `rare` are those whose jumps may be too rare for the usual number of samples.
+    """
     chosen, places = _places(problem, rows)
     values: list[Tensor] = []
+    least = None if rare is None else torch.where(rare, _MOST, SAMPLES)[chosen]
     with torch.no_grad():
-        samples = _sample(problem, SAMPLES, chosen, values, until=_PRECISE, most=_MOST)
+        samples = _sample(problem, SAMPLES, chosen, values, until=_PRECISE, most=_MOST, least=least)
         outputs = torch.cat(values).to(samples.var.dtype)[:, places]
     total = samples.var[places]
     data = samples.data_var[places] if problem.sources.inputs else torch.zeros_like(total)
@@ -136,31 +148,93 @@ def sampled_variance_of_rows(problem: Problem, rows: Tensor) -> Tensor:  # (rows
     return wide.var(0)[places]
 
 
-def chooses_otherwise(problem: Problem) -> Tensor:  # (rows,)
-    """Whether few numbers of a row choose otherwise under wide noise than without any."""
+@dataclass(frozen=True, eq=False)
+class WideNoise:
+    """What wide noise does to some rows.
+
+    Attributes:
+        variance: Of the outputs about those without noise, if it grew as the noise's, (rows,
+            outputs).
+        moves: By how much an output moves at most, squared, (rows, outputs).
+        differs: Whether few numbers choose otherwise, (rows,).
+    """
+
+    variance: Tensor
+    moves: Tensor
+    differs: Tensor
+
+    @classmethod
+    def of(cls, outputs: Tensor, chosen: Tensor | None) -> WideNoise:
+        """From outputs, and what was chosen, (points, rows, numbers); the first without noise.
+
+        What is not known to be the same differs.
+        """
+        wide = outputs if outputs.dtype == torch.float64 else outputs.float()
+        moves = (wide[1:] - wide[0]).square()
+        differs = torch.ones(wide.shape[1], dtype=torch.bool, device=wide.device)
+        if chosen is not None:
+            differs = (chosen[1:] != chosen[0]).any(2).any(0)
+        return cls(moves.mean(0) / _WIDE**2, moves.amax(0), differs)
+
+    def matters_if_rare(self, variance: Tensor) -> Tensor:  # (rows, outputs) -> (rows,)
+        """Whether outputs move so far that what happens once in 740 samples matters."""
+        return (self.moves > _RARE * variance).any(1)
+
+    @staticmethod
+    def joined(parts: Sequence[WideNoise]) -> WideNoise:
+        """All rows of several."""
+        columns = (torch.cat([getattr(p, f.name) for p in parts]) for f in fields(WideNoise))
+        return WideNoise(*columns)
+
+
+def wide_noise(problem: Problem, rows: Tensor) -> WideNoise:
+    """What wide noise does to some rows, given as indices."""
+    at_once = _rows_under_wide_noise(problem)
+    if problem.may_choose_rows and len(rows) > at_once:
+        return WideNoise.joined([wide_noise(problem, some) for some in rows.split(at_once)])
+    chosen, places = _places(problem, rows)
+    count = len(rows) if problem.may_choose_rows else problem.rows
+    with torch.no_grad():
+        return WideNoise.of(problem(_wide_points(problem, count), chosen)[:, places], None)
+
+
+def wide_noise_and_choices(problem: Problem) -> WideNoise:
+    """What wide noise does to all rows, and whether few of their numbers choose otherwise."""
     if problem.probe.layout is not Layout.BATCHED:
-        points = _wide_points(problem, problem.rows)
-        plain, *others = (
-            choices_at(problem, [z[p : p + 1] for z in points], problem.rows).by_row()
-            for p in range(len(points[0]))
-        )
-        if any(other.shape != plain.shape for other in others):
-            return torch.ones(problem.rows, dtype=torch.bool, device=problem.device)
-        return torch.stack([other != plain for other in others]).any(0).any(1)
-    at_once = max(1, _ELEMENTS // (2 * _WIDE_PAIRS * max(1, problem.elements)))
-    parts = []
+        return _wide_noise_by_calls(problem)
+    parts, at_once = [], _rows_under_wide_noise(problem)
     for start in range(0, problem.rows, at_once):
         rows = slice(start, min(start + at_once, problem.rows))
         count = rows.stop - start
         points = _wide_points(problem, count)
         size = len(points[0])
         choices = choices_at(functools.partial(problem, rows=rows), points, size * count)
-        if choices.reads >= size * count:
-            parts.append(torch.ones(count, dtype=torch.bool, device=problem.device))
-            continue
-        plain, *others = choices.by_row().unflatten(0, (size, count))
-        parts.append(torch.stack([other != plain for other in others]).any(0).any(1))
-    return torch.cat(parts)
+        assert choices.output is not None
+        chosen = choices.by_row().unflatten(0, (size, count))
+        has_rows_read = choices.reads >= size * count  # Python chooses, and nobody sees what.
+        parts.append(WideNoise.of(choices.output, None if has_rows_read else chosen))
+    return WideNoise.joined(parts)
+
+
+def _wide_noise_by_calls(problem: Problem) -> WideNoise:
+    """The same with a call for each point."""
+    points = _wide_points(problem, problem.rows)
+    calls = [
+        choices_at(problem, [z[p : p + 1] for z in points], problem.rows)
+        for p in range(len(points[0]))
+    ]
+    outputs = torch.cat([call.output for call in calls if call.output is not None])
+    chosen = [call.by_row() for call in calls]
+    is_single = problem.probe.layout is Layout.SINGLE
+    has_rows_read = not is_single and all(call.reads >= problem.rows for call in calls)
+    if has_rows_read or len({numbers.shape for numbers in chosen}) > 1:
+        return WideNoise.of(outputs, None)
+    return WideNoise.of(outputs, torch.stack(chosen))
+
+
+def _rows_under_wide_noise(problem: Problem) -> int:
+    """How many rows run at once."""
+    return max(1, _ELEMENTS // (2 * _WIDE_PAIRS * max(1, problem.elements)))
 
 
 def _wide_points(problem: Problem, rows: int) -> list[Tensor]:
@@ -217,11 +291,12 @@ def _sample(
     *,
     until: float | None = None,
     most: int = MOST_SAMPLES,
+    least: Tensor | None = None,
 ) -> Samples:
     """Samples of some rows; the outputs of the given number are added to the list.
 
     As many as the tolerance needs; without one, as many as make a std precise to `until`, but no
-    more than `most`.
+    more than `most`; in any case `least` of each row.
     """
 
     def draw(groups: range) -> Tensor:
@@ -238,6 +313,7 @@ def _sample(
         at_once=_at_once(problem),
         tolerance=problem.setup.tolerance or until,
         most=MOST_SAMPLES if problem.setup.tolerance else most,
+        least=least,
     )
 
 
@@ -284,6 +360,7 @@ def predict_by_sampling(
         )
     if not is_tracing():
         notes += note_unchanged(problem, moments.are_constant, samples)
+        notes += _note_few(problem, moments)
         notes += _note_rounding(problem)
         notes += note_without_uncertainty(setup, probe, problem.sources)
     mean = plain if is_plain and plain is not None else moments.mean
@@ -353,6 +430,14 @@ def note_unchanged(
         rows = rows & torch.stack(noises).any(0)
     count = int(rows.sum())
     return (UNCHANGED.format(samples=samples, count=count, total=len(rows)),) if count else ()
+
+
+def _note_few(problem: Problem, samples: Samples) -> tuple[str, ...]:
+    """A note where few samples make the variance of an output."""
+    rows = samples.rest_on_few.any(1)
+    if not problem.sources.all or not bool(rows.any()):
+        return ()
+    return (FEW.format(count=int(rows.sum()), total=len(rows)),)
 
 
 def _one_draw(problem: Problem) -> list[tuple[Tensor, Tensor]]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from howsure import noise as noises
-from howsure.files import check_unpacked_size
+from howsure.files import check_archive
 from howsure.gaussian_output import Gaussian
 from howsure.methods.method import METHODS, Method
 from howsure.multipliers.sites import Placement
@@ -164,7 +164,7 @@ def _check_numbers(name: str, value: Any) -> None:
 
 def read_state(path: Path) -> dict[str, Any]:
     """What a file of `Uncertain.save` holds; nothing in it is executed."""
-    check_unpacked_size(path)
+    check_archive(path)
     try:
         # What was fitted on a GPU is read where there is none.
         state = torch.load(path, map_location="cpu", weights_only=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from howsure.calibrate.calibrators import Residuals, mean_and_var
 from howsure.calibrate.conformal import interval_around
-from howsure.files import check_unpacked_size, write_atomically
+from howsure.files import check_archive, write_atomically
 from howsure.prediction import Prediction
 
 _FORMAT = "howsure adaptive conformal 1"
@@ -147,7 +147,7 @@ class AdaptiveConformal:
     @classmethod
     def load(cls, path: str | Path) -> AdaptiveConformal:
         """The stream that was saved; such a file cannot run code."""
-        check_unpacked_size(Path(path))
+        check_archive(Path(path))
         return cls.from_state(torch.load(Path(path), weights_only=True))
 
     def _begin(self, scores: Tensor) -> None:

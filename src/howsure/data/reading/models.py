@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from howsure.errors import import_extra
-from howsure.files import check_trusted, check_unpacked_size
+from howsure.files import check_archive, check_trusted
 
 # Where training scripts put the weights: the released one uses "net".
 _WRAPPERS = ("net", "state_dict", "model", "model_state_dict")
@@ -177,7 +177,7 @@ def load_checkpoint(
         path: The file.
         map_location: Where the tensors go, whatever device they were saved from.
     """
-    check_unpacked_size(Path(path))
+    check_archive(Path(path))
     try:
         content = torch.load(Path(path), map_location=map_location, weights_only=True)
     except FileNotFoundError:
