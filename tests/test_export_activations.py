@@ -25,7 +25,7 @@ ACTIVATIONS = {
     "clamp": lambda x: x.clamp(-1, 1.5),
     "clip by keyword": lambda x: torch.clip(x, min=-0.5, max=2),
 }
-FAST = {("silu", "gradients"), ("gelu", "adf"), ("clamp", "adf")}
+FAST = {("silu", "gradients"), ("gelu", "adf")}
 
 
 class Net(nn.Module):
