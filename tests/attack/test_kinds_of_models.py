@@ -206,6 +206,6 @@ def test_memory_of_a_gaussian_is_refused_by_name():
         code += "except hs.NoRuleError as e: print(str(e).replace(chr(10), ' '))\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for name, line in zip(CRASHES, done.stdout.splitlines(), strict=True):
-        # Before torch 2.9 `to_dlpack` asks nobody, and the first operation that it calls is refused.
+        # Before torch 2.9 `to_dlpack` asks nobody; the first operation that it calls is refused.
         old = name == "to_dlpack" and TORCH < "2.9"
         assert ("`aten.as_strided" if old else f"`{name}") in line
