@@ -57,18 +57,30 @@ class Forms:
     groups: Tensor
 
     @functools.lru_cache(maxsize=16)  # noqa: B019  (designs are few, and live as long as the process)
-    def table(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """All of it as one matrix, (4 + changes, points * points + 3 * points).
+    def table(self, blocks: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """All of it as one matrix, (blocks * (4 + changes), 2 * n * n + n) for n = 1 + points.
 
-        What it is applied to are the inner products of the gradients, the moves of the outputs, and
-        the slopes <grad F(z), z> and <grad F(0), z>. The first four numbers are the variance, its
-        linear part, and the difference and the sum of the halves; the fifth is the average move.
+        The first point is z = 0, the others are those of the blocks. The matrix is applied to the
+        inner products <grad F(z), grad F(z')>, to <grad F(z), z'>, and to the moves F(z) - F(0).
+        The first four numbers of a block are the variance, its linear part, and the difference and
+        the sum of the halves; the fifth is the average move.
         """
+        points = len(self.variance)
         with outside_tracing(), torch.inference_mode(False):
             first, second = self.halves
             forms = [self.variance, self.linear, self.apart * (first - second), first + second]
-            table = torch.block_diag(torch.stack(forms).flatten(1), self.changes)
-            return table.to(device, dtype)
+            quadratic = torch.stack(forms).flatten(1)
+            # Of moves, slopes <grad F(z), z> and slopes <grad F(0), z>.
+            of_moves, of_slopes, of_plain = self.changes.split(points, 1)
+            eye = torch.eye(1 + blocks * points, dtype=torch.float64)
+            plain, parts = eye[:1], []
+            for block in eye[1:].split(points):
+                gram = quadratic @ torch.kron(block, block)
+                along = torch.cat([torch.kron(point, point) for point in block.split(1)])
+                slopes = of_slopes @ along + of_plain @ torch.kron(plain, block)
+                table = torch.block_diag(gram, torch.cat([slopes, of_moves @ block], 1))
+                parts.append(table)
+            return torch.cat(parts).to(device, dtype)
 
     @functools.lru_cache(maxsize=16)  # noqa: B019
     def group_table(self, dtype: torch.dtype, device: torch.device) -> Tensor:

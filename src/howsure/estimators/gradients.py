@@ -89,9 +89,15 @@ class Derivatives:
     values: Tensor
     gradients: list[Tensor]
 
-    def at(self, points: slice) -> Derivatives:
-        """Those of some of the points."""
-        return Derivatives(self.values[points], [g[:, points] for g in self.gradients])
+    def after(self, plain: Derivatives, rows: Rows) -> Derivatives:
+        """The same with the first point of others, of these rows, in front."""
+        values = torch.cat([plain.values[:1, rows], self.values])
+        pairs = zip(plain.gradients, self.gradients, strict=True)
+        return Derivatives(values, [torch.cat([p[:, :1, rows], g], 1) for p, g in pairs])
+
+    def first_point(self) -> Derivatives:
+        """A copy of what the first point says."""
+        return Derivatives(self.values[:1], [g[:, :1].clone() for g in self.gradients])
 
 
 def differentiate(
@@ -261,7 +267,7 @@ class Estimate:
     """The variance of every row and output, by where it comes from.
 
     Attributes:
-        derivatives: F(0) and its gradients.
+        derivatives: F(0) and its gradients, as the first of its points.
         evidence: What the blocks of the only pass say, or the sums over the blocks of all passes.
         passes: What computes the products of the gradients, for every pass.
         design: The points of a block.
@@ -564,25 +570,16 @@ class _Passes:
         is_first = blocks[0] == 0
         part = 0 if function.shares_points else number
         z = function.points(blocks, count, part, plain=is_first)
-        derivatives = function.differentiate(z, rows)
+        at = function.differentiate(z, rows)
         if is_first:
-            first = derivatives.at(slice(1))
             # A view of large gradients would keep all of them in memory.
-            plain = Derivatives(
-                first.values,
-                [
-                    one.clone() if has_values(one) and every.numel() > _KEPT else one
-                    for one, every in zip(first.gradients, derivatives.gradients, strict=True)
-                ],
-            )
-            self._plain.append(plain)
-            derivatives, z = derivatives.at(slice(1, None)), [normals[1:] for normals in z]
+            is_large = has_values(at.values) and sum(g.numel() for g in at.gradients) > _KEPT
+            self._plain.append(at.first_point() if is_large else at)
         else:
-            plain = Derivatives(
-                self.plain.values[:, rows], [g[:, :, rows] for g in self.plain.gradients]
-            )
-        self._note_products(derivatives, blocks, rows, counted)
-        return Blocks.of(function, plain, derivatives, z, blocks, compare=self.compare)
+            at = at.after(self.plain, rows)
+            z = [torch.cat([torch.zeros_like(normals[:1]), normals]) for normals in z]
+        self._note_products(at, blocks, rows, counted)
+        return Blocks.of(function, at, z, blocks, compare=self.compare)
 
     def _note_products(
         self, at: Derivatives, blocks: range, rows: Rows, counted: Tensor | None
@@ -602,11 +599,12 @@ class _Passes:
 
         def products() -> Products:
             data, model, inputs = function.design.data, function.design.model, function.inputs
+            at_points = [g[:, 1:] for g in varying]
             covariances = [
                 _covariances(g, data if i < inputs else model, blocks)
-                for i, g in enumerate(varying)
+                for i, g in enumerate(at_points)
             ]
-            elements = [_by_element(g, data) for g in varying[:inputs]]
+            elements = [_by_element(g, data) for g in at_points[:inputs]]
             return Products(list(map(place, covariances)), list(map(place, elements)))
 
         if has_values(at.values) and sum(g.numel() for g in varying) > _KEPT:
@@ -659,37 +657,47 @@ class Blocks:
     def of(
         cls,
         function: Function,
-        plain: Derivatives,
         at: Derivatives,
         z: Sequence[Tensor],
         blocks: range,
         *,
         compare: bool,
     ) -> Blocks:
-        """All of it is linear in the inner products of the gradients, the moves and the slopes."""
+        """What derivatives at z say, the first of which is 0.
+
+        All of it is linear in the inner products of the gradients and the points, and in the moves.
+        """
         design, inputs = function.design, function.inputs
         varying = len(at.gradients) - function.watched
         count, (_, rows, outputs) = len(blocks), at.values.shape
+        shared = slice(1) if function.shares_points else ALL
         wide = torch.float64 if at.gradients[0].dtype == torch.float64 else torch.float32
-        moves = _by_block((at.values - plain.values).to(wide).permute(1, 2, 0), count)
-        forms = [design.data] * bool(inputs) + [design.model] * (varying > inputs)
-        kinds = [kind for kind in (range(inputs), range(inputs, varying)) if kind]
-        numbers = []
-        for form, sources in zip(forms, kinds, strict=True):
-            products = [_products(at, plain, z, source, count, wide) for source in sources]
-            gram, slopes, plain_slopes = (
-                products[0]
-                if len(products) == 1
-                else (torch.stack(column).sum(0) for column in zip(*products, strict=True))
-            )
-            columns = torch.cat([gram, moves, slopes, plain_slopes], 2)
-            numbers.append(F.linear(columns, form.table(wide, moves.device)))
+        # Inner products between the points of one block or two: those of all would be too many.
+        size = 2 - count % 2
+        moves = _in_groups((at.values - at.values[:1]).to(wide).permute(1, 2, 0), count // size)
+        kinds = [
+            (design.data, range(inputs)),
+            (design.model, range(inputs, varying)),
+        ]
+        forms, numbers = [], []
+        for form, sources in kinds:
+            if not sources:
+                continue
+            columns = [
+                _inner_products(at.gradients[i].to(wide), z[i][:, shared].to(wide), count // size)
+                for i in sources
+            ]
+            products = columns[0] if len(columns) == 1 else torch.stack(columns).sum(0)
+            table = form.table(size, wide, moves.device)
+            by_group = F.linear(torch.cat([products, moves.flatten(0, 2)], 1), table)
+            numbers.append(by_group.reshape(rows * outputs, count, -1))
+            forms.append(form)
         return cls(
             (rows, outputs),
             blocks,
             forms,
             numbers,
-            moves if compare and count > 1 else None,
+            moves[..., 1:].reshape(rows * outputs, count, -1) if compare and count > 1 else None,
             _watched(at, varying) if function.watched else None,
         )
 
@@ -725,33 +733,28 @@ class Blocks:
         )
 
 
-def _products(
-    at: Derivatives,
-    plain: Derivatives,
-    z: Sequence[Tensor],
-    source: int,
-    blocks: int,
-    wide: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What the gradients of one source say about every block, (rows * outputs, blocks, ...).
+def _inner_products(gradients: Tensor, z: Tensor, groups: int) -> Tensor:
+    """Between the gradients of one source at the points of a group, and of these with the points.
 
-    Inner products of an output's gradients, and <grad F(z), z> and <grad F(0), z> at every point.
+    (rows * outputs * groups, 2 * n * n) for n points; gradients are (outputs, points, rows, d), and
+    z is (points, rows, *shape), or (points, 1, *shape) if all rows have the same.
     """
-    gradients, normals = at.gradients[source].to(wide), z[source].flatten(2).to(wide)
-    by_block = _by_block(gradients.permute(2, 0, 1, 3), blocks)
-    flat = by_block.flatten(0, 1)
-    gram = torch.bmm(flat, flat.mT).reshape(len(by_block), blocks, -1)
-    slopes, plain_slopes = (
-        _by_block(torch.linalg.vecdot(g, normals).permute(2, 0, 1), blocks)
-        for g in (gradients, plain.gradients[source].to(wide))
-    )
-    return gram, slopes, plain_slopes
+    by_group = _in_groups(gradients.permute(2, 0, 1, 3), groups)
+    flat = by_group.flatten(0, 2)
+    points = _in_groups(z.flatten(2).transpose(0, 1)[:, None], groups)
+    slopes = torch.matmul(by_group, points.mT)
+    return torch.cat([torch.bmm(flat, flat.mT).flatten(1), slopes.flatten(3).flatten(0, 2)], 1)
 
 
-def _by_block(by_point: Tensor, blocks: int) -> Tensor:
-    """(rows, outputs, points, ...) as (rows * outputs, blocks, points of a block, ...)."""
-    size = by_point.shape[2] // blocks
-    return by_point.reshape(-1, blocks, size, *by_point.shape[3:])
+def _in_groups(by_point: Tensor, groups: int) -> Tensor:
+    """(rows, outputs, points, ...) as (rows, outputs, groups, points of a group, ...).
+
+    The first point, z = 0, is in front of every group.
+    """
+    if groups == 1:
+        return by_point[:, :, None]
+    first, others = by_point[:, :, None, :1], by_point[:, :, 1:].unflatten(2, (groups, -1))
+    return torch.cat([first.expand(-1, -1, groups, *(-1,) * (by_point.dim() - 2)), others], 3)
 
 
 def _covariances(gradients: Tensor, forms: Forms, blocks: range) -> Tensor:
@@ -797,8 +800,8 @@ def _compare_blocks(moves: Tensor, shape: tuple[int, int]) -> Running:
 
 
 def _watched(at: Derivatives, varying: int) -> Tensor:  # (rows, outputs, d)
-    """Gradients with respect to watched multipliers, summed over the points."""
-    return torch.cat(at.gradients[varying:], 3).sum(1).transpose(0, 1)
+    """Gradients with respect to watched multipliers, summed over the points of the blocks."""
+    return torch.cat(at.gradients[varying:], 3)[:, 1:].sum(1).transpose(0, 1)
 
 
 # Short lines through a noisy point: half their length in std of the noise, such that few of them
