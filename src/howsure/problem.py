@@ -160,6 +160,12 @@ class Sources:
         return (*range(len(self.inputs)), *(_MULTIPLIERS + site for site in self.active))
 
     @cached_property
+    def shapes(self) -> tuple[object, ...]:
+        """What points depend on."""
+        watched = [site.units for site in self.sites] if self.is_watched else ()
+        return (*(source.shape for source in self.all), *self.streams, *watched)
+
+    @cached_property
     def elements(self) -> int:
         """How many random numbers a row has."""
         return sum(math.prod(source.shape) for source in self.all)
@@ -218,8 +224,7 @@ class Problem:
         self.wide = wide_type(tensors[0].dtype) if tensors else torch.float32
         self.structure: TensorTree | None = None
         self.columns: Tensor | None = None
-        noisy = [tensors[source.number] for source in sources.inputs]
-        self._images = [x for x in noisy if x.dim() == 4]
+        self._images = [x for s in sources.inputs if (x := tensors[s.number]).dim() == 4]
         self.finish: Callable[[Any], Any] | None = None
 
     def __call__(self, z: Sequence[Tensor], rows: Rows = ALL) -> Tensor:
@@ -270,7 +275,7 @@ class Problem:
                 numbers = [torch.cat([torch.zeros_like(n[:1]), n]) for n in numbers]
             return [number.to(self.device, self.wide) for number in numbers]
 
-        key = (seed, blocks, drawn, plain, self.device, self.wide, self._shapes)
+        key = (seed, blocks, drawn, plain, self.device, self.wide, sources.shapes)
         return [self._spread(z, rows) for z in self._remember("points", key, draw_all)]
 
     def independent_points(self, count: int, rows: int) -> list[Tensor]:
@@ -284,11 +289,6 @@ class Problem:
         sites = self.sources.sites if self.sources.is_watched else ()
         normals += [torch.zeros(count, drawn, *site.units) for site in sites]
         return [self._spread(z.to(self.device, self.wide), rows) for z in normals]
-
-    @property
-    def _shapes(self) -> tuple[object, ...]:
-        watched = [site.units for site in self.sources.sites] if self.sources.is_watched else ()
-        return (*(source.shape for source in self.sources.all), *self.sources.streams, *watched)
 
     def zeros(self) -> list[Tensor]:
         """The plain point alone, (1, rows, *shape) of every source."""
@@ -429,7 +429,7 @@ class Problem:
             return torch.cat(parts)
         x, writes_nothing = self._assemble(points, noisy, rows), self.probe.writes_nothing
         with self._fast_gradients(points):
-            if any(m is not None for m in multipliers):
+            if multipliers and any(m is not None for m in multipliers):
                 groups = [None if m is None else self._join(m) for m in multipliers]
                 with Multiply(self.setup.model, self.sources.sites, groups) as mode:
                     output = self.setup.run(x, writes_nothing=writes_nothing)

@@ -340,21 +340,16 @@ class Estimate:
         evidence = self.evidence
         return evidence.variance if isinstance(evidence, Blocks) else evidence.variance.mean
 
-    @property
-    def data_var(self) -> Tensor:
-        """Due to the sensors, (rows, outputs)."""
-        return self._of_kind(0) if self.inputs else torch.zeros_like(self.total)
-
-    @property
-    def model_var(self) -> Tensor:
-        """Due to the multipliers, (rows, outputs)."""
-        has_any = self.varying > self.inputs
-        return self._of_kind(int(self.inputs > 0)) if has_any else torch.zeros_like(self.total)
-
-    def _of_kind(self, kind: int) -> Tensor:
-        if not self.inputs or self.varying == self.inputs:
-            return self.total
-        return self._mean(self.sums.by_kind[:, :, kind, 0])
+    @cached_property
+    def data_and_model_var(self) -> tuple[Tensor, Tensor]:
+        """Due to the sensors, and due to the multipliers, (rows, outputs) each."""
+        total = self.total
+        if self.varying == self.inputs:
+            return total, torch.zeros_like(total)
+        if not self.inputs:
+            return torch.zeros_like(total), total
+        data, model = self._mean(self.sums.by_kind[..., 0]).unbind(2)
+        return data, model
 
     def covariances(self) -> tuple[Tensor, Tensor]:
         """Of the data and of the model, (rows, outputs, outputs)."""
@@ -528,32 +523,30 @@ class _Passes:
     def run(self, rows: Tensor | None, blocks: range) -> Blocks | Sums:
         """The sums over blocks for all rows, (rows, ...); those of others than `rows` are 0.
 
-        Where one pass does it all: what it says, which nobody may want to sum up.
+        Where one pass does it all: what it says of every block, since sums may not be needed.
         """
-        function = self.function
+        function, count = self.function, len(blocks)
         size = function.design.points
         block = max(1, function.elements) * size
         at_once = self.chunk // size if self.chunk else _ELEMENTS // block
         rows_at_once = function.rows
         if is_tracing():
-            at_once = max(1, at_once) if self.chunk else len(blocks)
+            at_once = max(1, at_once) if self.chunk else count
         else:
-            at_once = max(1, min(len(blocks), at_once))
+            at_once = max(1, min(count, at_once))
             if self.compare:  # Blocks are compared two by two.
                 at_once = max(2, at_once // 2 * 2)
             rows_at_once = max(1, _ELEMENTS // (block * at_once))
+        can_choose = function.may_choose_rows
+        if rows is None and at_once >= count and (rows_at_once >= function.rows or not can_choose):
+            return self._pass(blocks, 0, ALL, function.rows, counted=None)
         total: Sums | None = None
-        for start in range(0, len(blocks), at_once):
+        for start in range(0, count, at_once):
             some = blocks[start : start + at_once]
-            pieces = _pieces(function, rows, rows_at_once)
-            parts = [
-                self._pass(some, number, *piece, counted=rows)
-                for number, piece in enumerate(pieces)
-            ]
-            if rows is None and len(parts) == 1 and len(some) == len(blocks):
-                return parts[0]
-            sums = Sums.joined([part.sums for part in parts])
-            if rows is not None and not function.may_choose_rows:
+            pieces = enumerate(_pieces(function, rows, rows_at_once))
+            parts = [self._pass(some, part, *piece, counted=rows).sums for part, piece in pieces]
+            sums = Sums.joined(parts)
+            if rows is not None and not can_choose:
                 sums = sums.by_row(lambda s: s[rows])
             total = sums if total is None else total + sums
         assert total is not None
@@ -571,20 +564,24 @@ class _Passes:
         part = 0 if function.shares_points else number
         z = function.points(blocks, count, part, plain=is_first)
         at = function.differentiate(z, rows)
+        is_known = has_values(at.values)
+        is_large = is_known and sum(map(Tensor.numel, at.gradients)) > _KEPT
         if is_first:
             # A view of large gradients would keep all of them in memory.
-            is_large = has_values(at.values) and sum(g.numel() for g in at.gradients) > _KEPT
             self._plain.append(at.first_point() if is_large else at)
         else:
             at = at.after(self.plain, rows)
             z = [torch.cat([torch.zeros_like(normals[:1]), normals]) for normals in z]
-        self._note_products(at, blocks, rows, counted)
-        return Blocks.of(function, at, z, blocks, compare=self.compare)
+        products = self._products(at, blocks, rows, counted)
+        # Small gradients are kept until someone asks; large ones are summed up at once.
+        computed = products() if is_large else None
+        self.products.append(products if computed is None else lambda: computed)
+        return Blocks.of(function, at, z, blocks, compare=self.compare, has_values=is_known)
 
-    def _note_products(
+    def _products(
         self, at: Derivatives, blocks: range, rows: Rows, counted: Tensor | None
-    ) -> None:
-        """Keeps small gradients until they are asked for; large ones are summed up at once."""
+    ) -> Callable[[], Products]:
+        """What computes the products of the gradients of a pass."""
         function = self.function
         varying = at.gradients[: len(at.gradients) - function.watched]
 
@@ -607,11 +604,7 @@ class _Passes:
             elements = [_by_element(g, data) for g in at_points[:inputs]]
             return Products(list(map(place, covariances)), list(map(place, elements)))
 
-        if has_values(at.values) and sum(g.numel() for g in varying) > _KEPT:
-            computed = products()
-            self.products.append(lambda: computed)
-        else:
-            self.products.append(products)
+        return products
 
 
 def _scatter(rows: Tensor, count: int) -> Callable[[Tensor], Tensor]:
@@ -644,6 +637,7 @@ class Blocks:
         moves: Outputs minus the plain ones, (rows * outputs, blocks, points of a block), where
             blocks are compared.
         watched: Gradients with respect to watched multipliers, summed over the points.
+        has_values: Whether the numbers can be looked at, as they cannot inside a trace.
     """
 
     shape: tuple[int, int]
@@ -652,6 +646,7 @@ class Blocks:
     numbers: list[Tensor]
     moves: Tensor | None = None
     watched: Tensor | None = None
+    has_values: bool = True
 
     @classmethod
     def of(
@@ -662,6 +657,7 @@ class Blocks:
         blocks: range,
         *,
         compare: bool,
+        has_values: bool,
     ) -> Blocks:
         """What derivatives at z say, the first of which is 0.
 
@@ -675,21 +671,18 @@ class Blocks:
         # Inner products between the points of one block or two: those of all would be too many.
         size = 2 - count % 2
         moves = _in_groups((at.values - at.values[:1]).to(wide).permute(1, 2, 0), count // size)
-        kinds = [
-            (design.data, range(inputs)),
-            (design.model, range(inputs, varying)),
-        ]
+        kinds = (design.data, range(inputs)), (design.model, range(inputs, varying))
         forms, numbers = [], []
         for form, sources in kinds:
             if not sources:
                 continue
-            columns = [
+            products = [
                 _inner_products(at.gradients[i].to(wide), z[i][:, shared].to(wide), count // size)
                 for i in sources
             ]
-            products = columns[0] if len(columns) == 1 else torch.stack(columns).sum(0)
-            table = form.table(size, wide, moves.device)
-            by_group = F.linear(torch.cat([products, moves.flatten(0, 2)], 1), table)
+            both = products[0] if len(products) == 1 else torch.stack(products).sum(0)
+            columns = torch.cat([both, moves.flatten(0, 2)], 1)
+            by_group = F.linear(columns, form.table(size, wide, moves.device))
             numbers.append(by_group.reshape(rows * outputs, count, -1))
             forms.append(form)
         return cls(
@@ -699,13 +692,17 @@ class Blocks:
             numbers,
             moves[..., 1:].reshape(rows * outputs, count, -1) if compare and count > 1 else None,
             _watched(at, varying) if function.watched else None,
+            has_values,
         )
 
     @cached_property
     def variance(self) -> Tensor:  # (rows, outputs)
         """Their average estimate of the total variance."""
-        first, *others = (numbers[..., 0].mean(1) for numbers in self.numbers)
-        return sum(others, start=first).reshape(self.shape)
+        first, *others = self.numbers
+        total = first[..., 0].mean(1)
+        for numbers in others:
+            total = total + numbers[..., 0].mean(1)
+        return total.reshape(self.shape)
 
     @property
     def sums(self) -> Sums:
@@ -741,7 +738,7 @@ def _inner_products(gradients: Tensor, z: Tensor, groups: int) -> Tensor:
     """
     by_group = _in_groups(gradients.permute(2, 0, 1, 3), groups)
     flat = by_group.flatten(0, 2)
-    points = _in_groups(z.flatten(2).transpose(0, 1)[:, None], groups)
+    points = _in_groups(z.flatten(2).transpose(0, 1).unsqueeze(1), groups)
     slopes = torch.matmul(by_group, points.mT)
     return torch.cat([torch.bmm(flat, flat.mT).flatten(1), slopes.flatten(3).flatten(0, 2)], 1)
 
@@ -752,7 +749,7 @@ def _in_groups(by_point: Tensor, groups: int) -> Tensor:
     The first point, z = 0, is in front of every group.
     """
     if groups == 1:
-        return by_point[:, :, None]
+        return by_point.unsqueeze(2)
     first, others = by_point[:, :, None, :1], by_point[:, :, 1:].unflatten(2, (groups, -1))
     return torch.cat([first.expand(-1, -1, groups, *(-1,) * (by_point.dim() - 2)), others], 3)
 

@@ -86,10 +86,11 @@ class Variances:
         Where gradients at different points contradict each other an inner product, and with it an
         estimate, can be negative by chance: a part that is counts as 0.
         """
+        data, model = estimate.data_and_model_var
         has_model = len(sources) > estimate.inputs
+        data, model = data.relu(), model.relu() if has_model else model
 
         def error() -> Tensor:
-            data, model = estimate.data_var.relu(), estimate.model_var.relu()
             squared = estimate.squared_error
             if has_model:
                 squared = squared + (2 * _BERNOULLI * model).square()
@@ -98,12 +99,11 @@ class Variances:
             return (squared / total).sqrt() / 2
 
         def details() -> Details:
-            kept = estimate.data_var.relu(), estimate.model_var.relu()
-            covariance = _covariance(estimate, kept[0] + kept[1])
-            return Details(covariance, estimate.linear_share, _budget(estimate, kept, sources))
+            covariance = _covariance(estimate, data + model)
+            budget = _budget(estimate, (data, model), sources)
+            return Details(covariance, estimate.linear_share, budget)
 
-        model = estimate.model_var
-        return cls(estimate.data_var.relu(), model.relu() if has_model else model, error, details)
+        return cls(data, model, error, details)
 
     def scale(self, factor: Tensor) -> Variances:  # (rows, 1)
         """Those of outputs whose variances are so many times as large."""
@@ -277,27 +277,29 @@ def all_rows_consistent(estimate: Estimate, *, bends: bool) -> bool:
     Else rows are looked at one by one. `bends` says whether few numbers may have steep parts.
     """
     evidence = estimate.evidence
-    if isinstance(evidence, Sums) or len(evidence.numbers) > 1:
+    if isinstance(evidence, Sums) or not evidence.has_values:
         return False
-    if estimate.most_blocks >= COMPARED or not has_values(evidence.numbers[0]):
+    if len(evidence.numbers) > 1 or estimate.most_blocks >= COMPARED:
         return False
     (numbers,), (forms,) = evidence.numbers, evidence.forms
     margins = _margins(forms, estimate.most_blocks, bends, numbers.dtype, numbers.device)
-    columns = torch.cat([numbers[..., 4:].square(), numbers[..., :1]], 2)
+    flat = numbers.flatten(1)
     # What is not finite is not positive in one of them.
-    if columns.numel() and not float(F.linear(columns, margins).sum(1).min()) > 0:
+    by_row = F.linear(torch.cat([flat.square(), flat], 1), margins)
+    if by_row.numel() and not float(by_row.min()) > 0:
         return False
-    return not may_be_dominated(estimate) or not bool(is_dominated(estimate).any())
+    return not bool(is_dominated(estimate).any()) if may_be_dominated(estimate) else True
 
 
 @functools.lru_cache(maxsize=16)
 def _margins(
     forms: Forms, blocks: int, bends: bool, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """How far from a doubt a row is, (doubts, changes + 1), to be summed over its blocks.
+    """How far from a doubt a row is, as sums over its blocks, (doubts, 2 * blocks * numbers).
 
-    Linear in the squares of which `Forms.groups` makes sums, and in the variances of the blocks.
-    The average move of all blocks is no larger than the root mean square of theirs.
+    Linear in the squares of the numbers of its blocks, of which `Forms.groups` sums up the changes,
+    and in the numbers themselves, the first of which are variances. The average move of all blocks
+    is no larger than the root mean square of theirs.
     """
     points = len(forms.variance) * blocks
     step, others = float(_most_spread(points)), points - 1
@@ -312,8 +314,10 @@ def _margins(
     rows = rows if bends else rows[:-1]
     with outside_tracing(), torch.inference_mode(False):
         table = torch.tensor(rows, dtype=torch.float64)
-        columns = [table[:, :6] @ forms.groups, table[:, 6:] / blocks]
-        return torch.cat(columns, 1).to(device, dtype)
+        squares = F.pad(table[:, :6] @ forms.groups, (4, 0))
+        variances = F.pad(table[:, 6:] / blocks, (0, squares.shape[1] - 1))
+        both = torch.cat([squares.repeat(1, blocks), variances.repeat(1, blocks)], 1)
+        return both.to(device, dtype)
 
 
 def may_be_dominated(estimate: Estimate) -> bool:

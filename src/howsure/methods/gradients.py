@@ -274,10 +274,10 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
     check_probe(setup, probe, watch=watch)
     problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=watch))
     sources = problem.sources
-    if any(sources.sites[number].is_affine for number in sources.active):
+    if sources.active and any(sources.sites[number].is_affine for number in sources.active):
         raise NoGradientsError(MOVED)
-    is_empty = not problem.rows or not any(t.numel() for t in tensors_of(x))
-    has_classes = setup.task != "regression" and not is_empty
+    has_classes = setup.task != "regression" and problem.rows > 0
+    has_classes = has_classes and any(t.numel() for t in tensors_of(x))
     plain, entering = _plain_pass(problem, features=features, has_classes=has_classes)
     notes = notes_on(probe, setup)
     if not sources.all or not problem.rows:
@@ -686,8 +686,10 @@ def _notes(
 
 def _note_few_directions(setup: Setup, x: Any) -> tuple[str, ...]:
     """A note where the usual number of points is too small for the noise."""
-    directions = math.inf if is_tracing() else setup.noise_dimensions(x)
-    if setup.samples or setup.tolerance or directions >= FEW_DIMENSIONS:
+    if setup.samples or setup.tolerance or not setup.has_correlated_noise or is_tracing():
+        return ()
+    directions = setup.noise_dimensions(x)
+    if directions >= FEW_DIMENSIONS:
         return ()
     return (
         f"The noise has about {directions:.1f} independent directions, too few for {POINTS} points "

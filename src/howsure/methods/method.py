@@ -133,6 +133,8 @@ class Method:
 
     def check(self, setup: Setup) -> None:
         """An error if the method has no room for what `fit` found."""
+        if not setup.is_fitted:
+            return
         model, classes = setup.variance_model, setup.temperature_model
         room = Fits.POSTERIOR
         if model is not None and model.dense:
@@ -141,7 +143,7 @@ class Method:
             room = Fits.DENSE_POSTERIOR | (Fits.NOTHING if classes.dense else Fits.POSTERIOR)
         elif model is not None and model.posterior is None:
             room = Fits.POSTERIOR | Fits.DENSE_POSTERIOR
-        if setup.is_fitted and not self.fits & room:
+        if not self.fits & room:
             raise ValueError(
                 f'The method "{self}" cannot use what `fit` found: use "auto", or fit again with '
                 '`model="dropout"`.'
