@@ -79,7 +79,7 @@ def model_fingerprint(model: Any) -> Fingerprint:
     if known is not None and known[0] is model:
         return known[1]
     structure: list[Any] = []
-    weights: list[Tensor | None] = []
+    writes: list[tuple[int, int]] = []
     for module in modules_of(model):
         structure.append(type(module))
         for name, value in module.__dict__.items():
@@ -94,10 +94,11 @@ def model_fingerprint(model: Any) -> Fingerprint:
                 structure.append((name, *value))
             elif value is not None and callable(value):
                 structure.append((name, id(value)))
-        weights += [*module._parameters.values(), *module._buffers.values()]
-    writes = [
-        (w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights if w is not None
-    ]
+        for table in (module._parameters, module._buffers):
+            for weight in table.values():
+                if weight is not None:
+                    version = 0 if weight.is_inference() else weight._version
+                    writes.append((weight.data_ptr(), version))
     return hash(tuple(structure)), hash(tuple(writes))
 
 

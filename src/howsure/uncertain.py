@@ -202,6 +202,8 @@ class Uncertain(nn.Module):
         notes = (*note, *result.notes, *self.setup.note_other_weights())
         if not isinstance(setup.noise, float):
             notes += note_units(setup.noise, x)
+        if (name, notes, setup.batch_dim) == (result.method, result.notes, result.batch_dim):
+            return result
         return replace(result, method=name, notes=notes, batch_dim=setup.batch_dim)
 
     def _explain(self, error: Exception, x: Any) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from howsure.trees import outside_tracing
@@ -60,8 +61,9 @@ class Forms:
     def table(self, blocks: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """All of it as one matrix, (blocks * (4 + changes), 2 * n * n + n) for n = 1 + points.
 
-        The first point is z = 0, the others are those of the blocks. The matrix is applied to the
-        inner products <grad F(z), grad F(z')>, to <grad F(z), z'>, and to the moves F(z) - F(0).
+        The first point is z = 0, the others are those of the blocks. The matrix is applied to
+        <grad F(z), grad F(z')> for all z' and <grad F(z), z'> for all z', point by point, and to
+        the moves F(z) - F(0).
         The first four numbers of a block are the variance, its linear part, and the difference and
         the sum of the halves; the fifth is the average move.
         """
@@ -74,12 +76,16 @@ class Forms:
             of_moves, of_slopes, of_plain = self.changes.split(points, 1)
             eye = torch.eye(1 + blocks * points, dtype=torch.float64)
             plain, parts = eye[:1], []
+            none = torch.zeros_like(eye)
+            with_gradients, with_points = torch.cat([eye, none], 1), torch.cat([none, eye], 1)
             for block in eye[1:].split(points):
-                gram = quadratic @ torch.kron(block, block)
-                along = torch.cat([torch.kron(point, point) for point in block.split(1)])
-                slopes = of_slopes @ along + of_plain @ torch.kron(plain, block)
-                table = torch.block_diag(gram, torch.cat([slopes, of_moves @ block], 1))
-                parts.append(table)
+                gram = quadratic @ torch.kron(block, block @ with_gradients)
+                along = [torch.kron(point, point @ with_points) for point in block.split(1)]
+                of_inputs = of_slopes @ torch.cat(along)
+                of_inputs = of_inputs + of_plain @ torch.kron(plain, block @ with_points)
+                products = torch.cat([gram, of_inputs])
+                moves = F.pad((of_moves @ block).T, (len(gram), 0)).T
+                parts.append(torch.cat([products, moves], 1))
             return torch.cat(parts).to(device, dtype)
 
     @functools.lru_cache(maxsize=16)  # noqa: B019

@@ -340,7 +340,7 @@ class Estimate:
         evidence = self.evidence
         return evidence.variance if isinstance(evidence, Blocks) else evidence.variance.mean
 
-    @cached_property
+    @property
     def data_and_model_var(self) -> tuple[Tensor, Tensor]:
         """Due to the sensors, and due to the multipliers, (rows, outputs) each."""
         total = self.total
@@ -433,12 +433,12 @@ class Estimate:
         explained, variation = sums[..., 3], sums[..., 5]
         return (variation / explained.clamp(min=torch.finfo(sums.dtype).tiny)).clamp(max=1)
 
-    def largest_element_share(self) -> Tensor:  # (rows, outputs)
-        """The share of a single number of the sensors in their squared gradient at z = 0."""
-        squares = [g[:, 0].square() for g in self.derivatives.gradients[: self.inputs]]
-        total = torch.stack([s.sum(2) for s in squares]).sum(0)
-        largest = torch.stack([s.amax(2) for s in squares]).amax(0)
-        return (largest / total.clamp(min=torch.finfo(total.dtype).tiny)).T
+    def is_dominated(self, share: float) -> Tensor:  # (rows, outputs)
+        """Whether one number of the sensors has more than a share of their squared gradient."""
+        parts = [g[:, 0] for g in self.derivatives.gradients[: self.inputs]]
+        gradient = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+        largest = gradient.abs().amax(2)
+        return (largest > share**0.5 * torch.linalg.vector_norm(gradient, dim=2)).T
 
 
 def estimate(
@@ -666,22 +666,21 @@ class Blocks:
         design, inputs = function.design, function.inputs
         varying = len(at.gradients) - function.watched
         count, (_, rows, outputs) = len(blocks), at.values.shape
-        shared = slice(1) if function.shares_points else ALL
         wide = torch.float64 if at.gradients[0].dtype == torch.float64 else torch.float32
         # Inner products between the points of one block or two: those of all would be too many.
         size = 2 - count % 2
-        moves = _in_groups((at.values - at.values[:1]).to(wide).permute(1, 2, 0), count // size)
+        groups = count // size
+        moves = _in_groups((at.values - at.values[:1]).to(wide).permute(1, 2, 0), groups)
         kinds = (design.data, range(inputs)), (design.model, range(inputs, varying))
         forms, numbers = [], []
         for form, sources in kinds:
             if not sources:
                 continue
-            products = [
-                _inner_products(at.gradients[i].to(wide), z[i][:, shared].to(wide), count // size)
-                for i in sources
+            of_sources = [
+                _inner_products(at.gradients[i].to(wide), z[i].to(wide), groups) for i in sources
             ]
-            both = products[0] if len(products) == 1 else torch.stack(products).sum(0)
-            columns = torch.cat([both, moves.flatten(0, 2)], 1)
+            products = of_sources[0] if len(of_sources) == 1 else torch.stack(of_sources).sum(0)
+            columns = torch.cat([products, moves], 1)
             by_group = F.linear(columns, form.table(size, wide, moves.device))
             numbers.append(by_group.reshape(rows * outputs, count, -1))
             forms.append(form)
@@ -690,7 +689,7 @@ class Blocks:
             blocks,
             forms,
             numbers,
-            moves[..., 1:].reshape(rows * outputs, count, -1) if compare and count > 1 else None,
+            moves[:, 1:].reshape(rows * outputs, count, -1) if compare and count > 1 else None,
             _watched(at, varying) if function.watched else None,
             has_values,
         )
@@ -731,27 +730,28 @@ class Blocks:
 
 
 def _inner_products(gradients: Tensor, z: Tensor, groups: int) -> Tensor:
-    """Between the gradients of one source at the points of a group, and of these with the points.
+    """Of the gradients of one source at the points of a group with these gradients and points.
 
-    (rows * outputs * groups, 2 * n * n) for n points; gradients are (outputs, points, rows, d), and
-    z is (points, rows, *shape), or (points, 1, *shape) if all rows have the same.
+    (rows * outputs * groups, n * 2 * n) for n points; gradients are (outputs, points, rows, d), and
+    z is (points, rows, *shape).
     """
-    by_group = _in_groups(gradients.permute(2, 0, 1, 3), groups)
-    flat = by_group.flatten(0, 2)
-    points = _in_groups(z.flatten(2).transpose(0, 1).unsqueeze(1), groups)
-    slopes = torch.matmul(by_group, points.mT)
-    return torch.cat([torch.bmm(flat, flat.mT).flatten(1), slopes.flatten(3).flatten(0, 2)], 1)
+    by_row = gradients.permute(2, 0, 1, 3)
+    points = z.flatten(2).transpose(0, 1).unsqueeze(1).expand(by_row.shape)
+    by_group = _in_groups(by_row, groups)
+    both = torch.cat([by_group, _in_groups(points, groups)], 1)
+    return torch.bmm(by_group, both.mT).flatten(1)
 
 
 def _in_groups(by_point: Tensor, groups: int) -> Tensor:
-    """(rows, outputs, points, ...) as (rows, outputs, groups, points of a group, ...).
+    """(rows, outputs, points, ...) as (rows * outputs * groups, points of a group, ...).
 
     The first point, z = 0, is in front of every group.
     """
     if groups == 1:
-        return by_point.unsqueeze(2)
+        return by_point.flatten(0, 1)
     first, others = by_point[:, :, None, :1], by_point[:, :, 1:].unflatten(2, (groups, -1))
-    return torch.cat([first.expand(-1, -1, groups, *(-1,) * (by_point.dim() - 2)), others], 3)
+    first = first.expand(-1, -1, groups, *(-1,) * (by_point.dim() - 2))
+    return torch.cat([first, others], 3).flatten(0, 2)
 
 
 def _covariances(gradients: Tensor, forms: Forms, blocks: range) -> Tensor:

@@ -86,11 +86,14 @@ class Variances:
         Where gradients at different points contradict each other an inner product, and with it an
         estimate, can be negative by chance: a part that is counts as 0.
         """
-        data, model = estimate.data_and_model_var
         has_model = len(sources) > estimate.inputs
-        data, model = data.relu(), model.relu() if has_model else model
+
+        def kept() -> tuple[Tensor, Tensor]:
+            data, model = estimate.data_and_model_var
+            return data.relu(), model.relu() if has_model else model
 
         def error() -> Tensor:
+            data, model = kept()  # Anew: a user may write into those of a prediction.
             squared = estimate.squared_error
             if has_model:
                 squared = squared + (2 * _BERNOULLI * model).square()
@@ -99,11 +102,12 @@ class Variances:
             return (squared / total).sqrt() / 2
 
         def details() -> Details:
+            data, model = kept()
             covariance = _covariance(estimate, data + model)
             budget = _budget(estimate, (data, model), sources)
             return Details(covariance, estimate.linear_share, budget)
 
-        return cls(data, model, error, details)
+        return cls(*kept(), error, details)
 
     def scale(self, factor: Tensor) -> Variances:  # (rows, 1)
         """Those of outputs whose variances are so many times as large."""
@@ -288,7 +292,7 @@ def all_rows_consistent(estimate: Estimate, *, bends: bool) -> bool:
     by_row = F.linear(torch.cat([flat.square(), flat], 1), margins)
     if by_row.numel() and not float(by_row.min()) > 0:
         return False
-    return not bool(is_dominated(estimate).any()) if may_be_dominated(estimate) else True
+    return not (may_be_dominated(estimate) and bool(estimate.is_dominated(_MOST_OF_IT).any()))
 
 
 @functools.lru_cache(maxsize=16)
@@ -322,15 +326,17 @@ def _margins(
 
 def may_be_dominated(estimate: Estimate) -> bool:
     """Whether sensors have many random numbers, of which few points show too little."""
-    sizes = [g.shape[3] for g in estimate.derivatives.gradients[: estimate.inputs]]
-    return sum(sizes) > FEW_ELEMENTS and estimate.most_blocks < COMPARED
+    count = 0
+    for gradient in estimate.derivatives.gradients[: estimate.inputs]:
+        count += gradient.shape[3]
+    return count > FEW_ELEMENTS and estimate.most_blocks < COMPARED
 
 
 def is_dominated(estimate: Estimate) -> Tensor:  # (rows, outputs)
     """Whether one random number of many has most of an output's gradient."""
     if not may_be_dominated(estimate):
         return torch.zeros_like(estimate.plain, dtype=torch.bool)
-    return estimate.largest_element_share() > _MOST_OF_IT
+    return estimate.is_dominated(_MOST_OF_IT)
 
 
 def doubts(

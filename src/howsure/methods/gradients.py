@@ -171,6 +171,8 @@ def predict(setup: Setup, x: Any) -> Prediction:
         problem.unflatten_variance(variances.data),
         problem.unflatten_variance(variances.model),
         notes=outcome.notes,
+        method=METHOD.name,
+        batch_dim=setup.batch_dim,
         error=std_error() if at_once else std_error,
         novelty=novelty,
         joint_novelty=joint,

@@ -251,7 +251,7 @@ def missed_by_tangent(
     count = len(rows) if problem.may_choose_rows else problem.rows
     points = problem.independent_points(LOOK, count)
     with torch.no_grad():
-        change = problem(points, chosen).double() - at_input.values[:, chosen].double()
+        change = problem(points, chosen).double() - at_input.values[:1, chosen].double()
     slopes = [
         torch.einsum("krd,prd->prk", g[:, 0, chosen].double(), z.flatten(2).double())
         for g, z in zip(at_input.gradients, points, strict=True)
