@@ -187,7 +187,8 @@ class Setup:
         if fact is last:  # the key is not there
             fact = find(self, x)
             self.keep(key, fact)
-        self.keep(last, fact)
+        if self._cache.get(last) is not fact:
+            self.keep(last, fact)
         return fact
 
     def keep(self, key: Hashable, fact: object) -> None:
