@@ -162,7 +162,7 @@ class TensorTree:
     def __init__(self, tree: object) -> None:
         self.is_tensor = isinstance(tree, Tensor) and tree.is_floating_point()
         self.tensors: list[Tensor] = [tree] if isinstance(tree, Tensor) and self.is_tensor else []
-        self.template = Slot(0) if self.is_tensor else map_leaves(self._take, tree)
+        self.template: Any = Slot(0) if self.is_tensor else map_leaves(self._take, tree)
 
     def _take(self, leaf: object) -> object:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
