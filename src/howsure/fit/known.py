@@ -34,6 +34,7 @@ from howsure.methods.gradients import (
     examine_at_input,
     plain_pass,
 )
+from howsure.methods.modeled import flat_rows
 from howsure.methods.sampling import noise_sampling
 from howsure.posterior.cross_fit import FOLDS, CrossFit, split
 from howsure.posterior.distances import InputRange, KnownActivations
@@ -45,7 +46,7 @@ from howsure.probe import probe_gradients
 from howsure.problem import Probe, Problem, Sources
 from howsure.progress import progress
 from howsure.setup import Setup
-from howsure.trees import TensorTree, map_leaves, tensors_of
+from howsure.trees import map_leaves, tensors_of
 
 # Known inputs that are needed, unless said otherwise.
 FEWEST = 50
@@ -343,19 +344,12 @@ def score_held_out(
 def _sampled(setup: Setup, x: object) -> tuple[Tensor, Tensor]:
     """Predictions and the sensor's variance by samples, (inputs, outputs)."""
     _, output = read_layers(setup, x, ())
-    mean = _rows(setup, output)
+    mean = flat_rows(setup, output)
     if setup.noise is None:
         return mean, torch.zeros_like(mean)
     sampled = noise_sampling(setup, x)
     is_mean = setup.prediction == "mean"
-    return _rows(setup, sampled.mean) if is_mean else mean, _rows(setup, sampled.data_var)
-
-
-def _rows(setup: Setup, output: object) -> Tensor:
-    axis = setup.batch_dim
-    tensors = [t.movedim(axis, 0) if axis else t for t in TensorTree(output).tensors]
-    rows = 1 if axis is None else len(tensors[0])
-    return torch.cat([t.reshape(rows, -1) for t in tensors], 1)
+    return flat_rows(setup, sampled.mean) if is_mean else mean, flat_rows(setup, sampled.data_var)
 
 
 def labeled(train: object) -> Iterable[object]:

@@ -97,6 +97,14 @@ def modeled(sensor: Variances, scores: Scores, z: Tensor | None, model: Variance
     return Modeled(variances, parts.novelty.to(sensor.data), parts.joint.to(sensor.data))
 
 
+def flat_rows(setup: Setup, output: Any) -> Tensor:  # (rows, outputs)
+    """All tensors of a model's output, one row for each input."""
+    axis = setup.batch_dim
+    tensors = [t.movedim(axis, 0) if axis else t for t in TensorTree(output).tensors]
+    rows = 1 if axis is None else len(tensors[0])
+    return torch.cat([t.reshape(rows, -1) for t in tensors], 1)
+
+
 def with_variance_model(setup: Setup, x: Any, sampled: Prediction | None) -> Prediction:
     """The prediction of a model without a posterior: what samples say about the sensor, and scores.
 
@@ -114,11 +122,6 @@ def with_variance_model(setup: Setup, x: Any, sampled: Prediction | None) -> Pre
     structure = TensorTree(sampled.mean)
     rows = 1 if setup.batch_dim is None else structure.tensors[0].shape[setup.batch_dim]
 
-    def flat(values: Any) -> Tensor:
-        tensors = TensorTree(values).tensors
-        moved = [t.movedim(setup.batch_dim, 0) if setup.batch_dim else t for t in tensors]
-        return torch.cat([t.reshape(rows, -1) for t in moved], 1)
-
     def shaped(values: Tensor) -> Any:
         sizes = [t.numel() // rows for t in structure.tensors]
         leaves = []
@@ -128,11 +131,13 @@ def with_variance_model(setup: Setup, x: Any, sampled: Prediction | None) -> Pre
             leaves.append(leaf.movedim(0, setup.batch_dim) if setup.batch_dim else leaf)
         return structure.unflatten(leaves)
 
-    mean, data = flat(sampled.mean), flat(sampled.data_var)
+    mean, data, error = (
+        flat_rows(setup, values) for values in (sampled.mean, sampled.data_var, sampled.std_error)
+    )
     parts = model.parts(score_inputs(setup, x, mean, data, None, None))
     sources = torch.stack([parts.data, parts.residual, parts.posterior, parts.growth])
     kinds = ("input", "residual", "model", "growth")
-    error = flat(sampled.std_error).double() * (data.double() / one_for_zero(parts.total)).sqrt()
+    error = error.double() * (data.double() / one_for_zero(parts.total)).sqrt()
     return replace(
         sampled,
         data_var=shaped(parts.data + parts.residual),
