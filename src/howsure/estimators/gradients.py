@@ -730,10 +730,10 @@ class Blocks:
 
 
 def _inner_products(gradients: Tensor, z: Tensor, groups: int) -> Tensor:
-    """Of the gradients of one source at the points of a group with these gradients and points.
+    """Inner products of the gradients of a source with each other, and with the points of a group.
 
-    (rows * outputs * groups, n * 2 * n) for n points; gradients are (outputs, points, rows, d), and
-    z is (points, rows, *shape).
+    For n points (rows * outputs * groups, n * 2 * n), in the order of `Forms.table`. Gradients are
+    (outputs, points, rows, d), and z is (points, rows, *shape).
     """
     by_row = gradients.permute(2, 0, 1, 3)
     points = z.flatten(2).transpose(0, 1).unsqueeze(1).expand(by_row.shape)
