@@ -128,7 +128,7 @@ class PosteriorFit:
             n for n, g in zip(("neighbor", "layers"), model.growth.mT, strict=True) if g.any()
         ]
         if model.has_novelty:
-            by = ["gradients"] * (posterior is not None) + scores
+            by = ["gradients of units"] * (posterior is not None) + scores
             by += ["range of the inputs"] * (model.input_range is not None)
             lines.append(
                 f"novelty by {', '.join(by)}; the variance grows as its power {model.exponent:g}"
