@@ -537,13 +537,13 @@ class Problem:
         assert self.structure is not None
         is_single, parts, start = self.probe.layout is Layout.SINGLE, [], 0
         for number, out in enumerate(self.structure.tensors):
-            axis = self._output_axis(number)
+            axis = 0 if is_single else self._output_axis(number)
             shape = out.shape if is_single else (*out.shape[:axis], *out.shape[axis + 1 :])
             size = math.prod(shape)
             column = flat if size == flat.shape[1] else flat[:, start : start + size]
             whole = shape if is_single else (flat.shape[0], *shape)
             part = column if column.shape == whole else column.reshape(whole)
-            part = part.movedim(0, axis) if axis and not is_single else part
+            part = part.movedim(0, axis) if axis else part
             dtype = wide_type(out.dtype) if wide else out.dtype
             parts.append(part if part.dtype == dtype else part.to(dtype))
             start += size

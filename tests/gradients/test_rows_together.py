@@ -56,7 +56,7 @@ def test_rows_that_influence_each_other_are_one_input(net):
 
 def test_too_many_rows_together_are_sampled():
     p = hs.Uncertain(Graph(70).eval(), 0.01, "gradients")(torch.randn(70, 6))
-    assert p.method == "noise_sampling" and "too many for a backward pass" in p.notes[0]
+    assert p.method == "noise_sampling" and "too many outputs for a backward pass" in p.notes[0]
 
 
 class InPlace(nn.Module):
