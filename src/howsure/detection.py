@@ -108,7 +108,7 @@ class Detector(nn.Module):
         self.train(model.training)
 
     def forward(self, images: Tensor, which: Tensor) -> Tensor:
-        """The box that every row asks for, (rows, 4), in pixels."""
+        """The box of every row, (rows, 4), in pixels."""
         if self.outputs == "torchvision":
             final = self.model(list(images))
             return torch.stack([_follow(*row) for row in zip(final, which, strict=True)])

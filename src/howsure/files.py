@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-# Windows has no such links, and opens text unless told otherwise.
+# Windows has no such links, and opens text by default.
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS
 # Archives that are stored are as large as their content, but for names.

@@ -348,7 +348,7 @@ def _explained(model: Any, x: object) -> Iterator[None]:
         try:
             with torch.no_grad(), random_state_kept():
                 isolated(model)(*args, **kwargs)
-        except Exception:  # The model's own, whatever it says.
+        except Exception:  # Any error of the model's own.
             if reason := explain_failure(model, x, None):
                 raise TypeError(reason) from error
         raise

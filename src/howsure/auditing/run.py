@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Named = str | Method | tuple[str | Method, Mapping[str, object]]
 Result = TypeVar("Result")
-# What is compared unless told otherwise: methods with their options.
+# Methods that are compared by default, with their options.
 USUAL: tuple[tuple[Method, Mapping[str, object]], ...] = (
     (ADF, {}),
     (linear.METHOD, {}),

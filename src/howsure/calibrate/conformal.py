@@ -239,7 +239,7 @@ class ConformalClasses(GroupedScores):
     A class is in the set if 1 - p <= q, with q the k-th smallest held-out 1 - p of the true class,
     k = ceil((n + 1) * level) (Sadinle et al. 2019). If the probabilities are right, no sets with
     that coverage are smaller on average; a set may be empty, where no class is likely enough.
-    Groups as in `Conformal`: with the labels themselves unknown, use what the input tells.
+    Groups as in `Conformal`: labels are unknown in use, so derive groups from the input.
 
     Attributes:
         scores: For each group the sorted scores, `(n, ...)`.

@@ -232,7 +232,7 @@ def example_of(arguments: Namespace, model: Model) -> Inputs:
 
 
 def shows_progress(arguments: Namespace) -> bool:
-    """Whether there is somebody who looks at a bar."""
+    """Whether a progress bar would be seen."""
     return not arguments.quiet and sys.stderr.isatty()
 
 

@@ -185,7 +185,7 @@ def _readings(arguments: Namespace) -> Tensor:
 
     if arguments.image_size is not None:
         raise ValueError("Resizing averages the noise away; leave out `--image-size`.")
-    # Images would be divided by 255 unless told; the noise is in gray levels.
+    # Images are divided by 255 by default; the noise is in gray levels.
     preparation = Preparation(scale=1.0, dtype=torch.float64)
     source = open_data(arguments.data, choice_of(arguments, preparation)).source
     rows = source.rows(0, len(source))
@@ -195,7 +195,7 @@ def _readings(arguments: Namespace) -> Tensor:
 
 
 def _identify(readings: Tensor, arguments: Namespace) -> Identified | CameraFit:
-    """The noise by the procedure that is asked for."""
+    """The noise by the requested procedure."""
     from howsure import noise as noises
 
     options = {"per": arguments.per, "saturation": arguments.saturation}

@@ -101,7 +101,7 @@ def command_of(name: str) -> Command:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The options; an error tells what does not fit."""
+    """The options; an error names what does not fit."""
     listed = ", ".join(NAMES)
     if words and not words[0].startswith("-") and words[0] not in NAMES:
         raise UsageError(f"There is no command {words[0]!r}; the commands are {listed}.")

@@ -52,7 +52,7 @@ _NOTES, _INPUTS = "__notes__", "__inputs__"  # the members of a shard's file tha
 
 # Type and shape per row of every column.
 Layout: TypeAlias = dict[str, tuple[np.dtype, tuple[int, ...]]]
-# The columns of every shard, each read when it is asked for.
+# The columns of every shard, read on demand.
 Shards: TypeAlias = Callable[[], Iterator[Mapping[str, np.ndarray]]]
 # The rows of a shard, and its file.
 Computed: TypeAlias = tuple[range, bytes]

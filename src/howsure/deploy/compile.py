@@ -269,7 +269,7 @@ def compile_method(setup: Setup, method: Method, x: object, *, may_assume: bool 
 
 
 def _filler(template: Prediction) -> Callable[[Sequence[Tensor]], Prediction]:
-    """Puts tensors into the slots of a prediction; into those of its details once they are asked.
+    """Puts tensors into the slots of a prediction; into those of its details on demand.
 
     To walk through all of it takes as long as a small program runs.
     """

@@ -405,7 +405,7 @@ def _name_ports(graph: GraphModule, flat: FlatPrediction) -> GraphModule:
 
 
 def describe(flat: FlatPrediction, batch: int | None, units: str | None) -> dict[str, Any]:
-    """Everything that tells how the variances were made, as plain data."""
+    """How the variances were made, as plain data."""
     setup = flat.uncertain.setup
     x = flat.input_of([port.example for port in flat.inputs])
     sites = setup.sites(x) if setup.rate is not None else ()
@@ -527,7 +527,7 @@ def _import(package: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's reports on packages that nobody asked for."""
+    """Without the exporter's reports on missing packages."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

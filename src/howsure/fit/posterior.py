@@ -25,7 +25,7 @@ from howsure.problem import MOST_OUTPUTS
 from howsure.progress import progress
 from howsure.setup import Setup
 
-# Held-out inputs under each corruption that nobody asked for: few numbers are found. On rendered
+# Held-out inputs under each corruption of the default: few numbers are fitted. On rendered
 # roads 100 give the same NLL within 0.001 on average over five conditions (0.009 in one).
 _STRESSED = 32
 # Held-out inputs of more than 64 outputs, which have a residual variance each: two for every fold.

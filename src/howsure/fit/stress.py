@@ -1,4 +1,4 @@
-"""Label-preserving corruptions of held-out inputs: what a network may meet and nobody announced.
+"""Label-preserving corruptions of held-out inputs: shifts that a network may meet in use.
 
 They fit how fast the variance grows with the novelty. Images are (batch, channels, height, width);
 tables (batch, features). Strengths are relative to the spread of the inputs.

@@ -45,7 +45,7 @@ _RATES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 # How fast log T of an image grows with the log Mahalanobis distance alone. Chosen with a look at
 # the conditions of `benchmarks/dense_classes.py`; fitted on `stress="images"` it is the same.
 _GROWTH_OF_IMAGES = 0.5
-# Held-out inputs under each corruption that nobody asked for.
+# Held-out inputs under each corruption of the default.
 _STRESSED = 500
 # Draws of the noise over which the probabilities of a held-out input are averaged. Where noise is
 # most of the uncertainty, 16 lose 0.004 of the NLL, and 8 0.03.

@@ -81,7 +81,7 @@ def check_classes(logits: Tensor, task: Task) -> None:
 def classified(setup: Setup, outcome: Outcome, scores: ClassScores | None) -> Prediction:
     """Class probabilities, from the covariance of the logits; and the logits themselves.
 
-    They are averaged over the noise, unless the network's own are asked for.
+    They are averaged over the noise, unless the network's own are requested.
     """
     assert outcome.logits is not None
     plain, estimate, means = outcome.logits.plain, outcome.logits.estimate, outcome.logits.means

@@ -211,7 +211,7 @@ def _missed_share(problem: Problem) -> float:
 
 
 def _all_vary(plain: Tensor, variance: Tensor) -> bool:
-    """Whether no output is flat at its input, and all are finite: one number tells."""
+    """Whether no output is flat at its input, and all are finite, as a single number."""
     is_known = has_values(variance) and variance.numel() > 0
     return is_known and float((variance + 0 * plain).min()) > 0
 

@@ -1,4 +1,4 @@
-"""How good predicted numbers and vectors are, and whether their variances mean what they say."""
+"""How good predicted numbers and vectors are, and whether their variances are calibrated."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _DIRECTIONS = 128
 _SAMPLES = 256
 
 # Forward mode counts its levels in one place for all threads (torch 2.13), and there is one list of
-# warning filters: two threads at once would lose tangents, some without a word.
+# warning filters: two threads at once would lose tangents, some silently.
 _one_at_a_time = threading.RLock()
 
 
@@ -134,7 +134,7 @@ def _push_forward(call: RandomCall, directions: Tensors) -> Tensors:
 def _backward_check(call: RandomCall) -> Callable[[Tensors, Tensors], bool]:
     """Whether forward derivatives agree with one backward pass: <w, J d> = <J^T w, d>.
 
-    An operator from C++ without a forward formula answers 0 without a word: a variance dropped.
+    An operator from C++ without a forward formula returns 0 silently: the variance would be lost.
     """
     if not all(has_values(mean) for mean in call.means):
         return lambda directions, pushed: True

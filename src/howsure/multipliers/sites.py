@@ -109,7 +109,7 @@ def as_placement(placement: str | Sequence[str] | Placement) -> Placement:
 
 
 class NothingToDropError(ValueError):
-    """The model has no site where the placement asks for one."""
+    """The model has no site for the requested placement."""
 
 
 def at_rates(sites: Sequence[Site], rates: Sequence[float]) -> tuple[Site, ...]:

@@ -1,4 +1,4 @@
-"""Whether an uncertainty means what it says, and whether it ranks the errors."""
+"""Whether an uncertainty is calibrated, and whether it ranks the errors."""
 
 from __future__ import annotations
 

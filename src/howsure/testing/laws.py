@@ -107,7 +107,7 @@ def oracle(rule: Rule, sample: Sample) -> None:
 def _assert_agrees(rule: Rule, truth: Truth, out: Moments) -> None:
     """Within the stated error of the rule, plus six standard errors of the oracle."""
     std = truth.var.sqrt()
-    # Quadrature on a grid is good to 1e-4 at kinks; no rule is asked to be better than that.
+    # Quadrature on a grid is good to 1e-4 at kinks; no rule has to be better than that.
     error = max(rule.error, 2e-4)
     mean_off = (out.mean - truth.mean).abs() - 6 * truth.mean_error - error * std - 1e-9
     assert bool((mean_off <= 0).all()), f"mean off by {float(mean_off.max()):.3g} too much"

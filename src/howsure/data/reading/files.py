@@ -40,7 +40,7 @@ _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 
 
 class Source(Protocol):
-    """Rows of input data, read when they are asked for; any object with these methods will do."""
+    """Rows of input data, read on demand; any object with these methods will do."""
 
     def __len__(self) -> int:
         """How many rows there are."""

@@ -675,7 +675,7 @@ refuse(
     Tensor.__cuda_array_interface__.__get__,  # pyright: ignore[reportFunctionMemberAccess]
     name="plain numbers",
     reason="A Gaussian has no plain value to take out of the model, and taking its mean would "
-    "drop the variance without a word. Move this step behind `propagate`, which returns `.mean` "
+    "drop the variance silently. Move this step behind `propagate`, which returns `.mean` "
     "and `.var`.",
 )
 refuse(
