@@ -119,35 +119,50 @@ def probe_gradients(setup: Setup, x: Any) -> Probe:
     is_varied = bool(problem.sources.all) and problem.rows > 0
     if is_tracing() or probe.is_random or not is_varied or probe.outputs > MOST_OUTPUTS:
         return probe
+    followed = _Followed(problem)
     try:
         with say_if_slow(CHECKING.format(what="whether the model's gradients are right")):
-            hides = hides_gradients(problem, *some_rows(problem))
-        chooses, bends = _look_at_few(problem)
-        return replace(probe, hides_gradients=hides, chooses=chooses, bends=bends)
+            hides = hides_gradients(followed, *some_rows(problem))
     except (RuntimeError, TypeError):  # There is no backward pass; a call will say so.
         return probe
+    return replace(probe, hides_gradients=hides, chooses=followed.chooses, bends=followed.bends)
 
 
-def _look_at_few(problem: Problem) -> tuple[bool, bool]:
-    """Whether few numbers of a row choose what it returns, and whether they choose it or bend.
+class _Followed(Problem):
+    """A problem that follows the noise through some points of its first pass without gradients.
 
-    They choose as well if Python reads one of them; that they bend matters among many random
-    numbers, of which few points show little.
+    Attributes:
+        chooses: Whether few numbers of a row choose what it returns, or Python reads one of them.
+        bends: Whether they choose it or pass a function that is not linear, among many random
+            numbers, of which few points show little.
     """
-    if unwrap_compiled(problem.setup.model) is not problem.setup.model:
-        return False, False  # Compiled operations are not seen.
-    is_batched = problem.probe.layout is Layout.BATCHED
-    rows = slice(0, 1) if is_batched else ALL
-    count = 1 if is_batched else problem.rows
-    points = problem.independent_points(_POINTS if is_batched else 1, count)
-    batch = len(points[0]) * count
-    try:
-        choices = choices_at(lambda z: problem(z, rows), points, batch)
-    except Exception:  # What cannot be looked at runs without.
-        return False, False
-    # A call that is one input may read a number of it for many reasons, such as to end a loop.
-    has_rows_read = problem.probe.layout is not Layout.SINGLE and choices.reads >= batch
-    return choices.decide or has_rows_read, choices.bend and problem.elements > FEW_ELEMENTS
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.setup, problem.x, problem.probe, problem.sources)
+        self.chooses = self.bends = False
+        # Compiled operations are not seen.
+        self._is_done = unwrap_compiled(problem.setup.model) is not problem.setup.model
+
+    def __call__(self, z: Sequence[Tensor], rows: Rows = ALL) -> Tensor:
+        """As a problem does."""
+        if self._is_done or torch.is_grad_enabled():
+            return super().__call__(z, rows)
+        self._is_done = True
+        # Few points, since all that follows from them is kept until the last operation.
+        count = _POINTS if self.probe.layout is Layout.BATCHED else 1
+        first, others = [part[:count] for part in z], [part[count:] for part in z]
+        batch = len(first[0]) * first[0].shape[1]
+        run = super().__call__
+        try:
+            choices = choices_at(lambda points: run(points, rows), first, batch)
+        except Exception:  # What cannot be looked at runs without.
+            return run(z, rows)
+        # A call that is one input may read a number of it for many reasons, such as to end a loop.
+        has_rows_read = self.probe.layout is not Layout.SINGLE and choices.reads >= batch
+        self.chooses = choices.decide or has_rows_read
+        self.bends = choices.bend and self.elements > FEW_ELEMENTS
+        assert choices.output is not None
+        return torch.cat([choices.output, run(others, rows)])
 
 
 def replace_nonfinite(x: object) -> Any:
