@@ -165,7 +165,7 @@ def test_images_are_corrupted_by_default_and_early_averages_left_out():
     assert [each.name for each in sure.setup.temperature_model.distances.layers] == ["4", "6", "10"]
     assert sure.last_fit.stressed_nll is not None and asked.last_fit.stressed_nll is None
     assert asked.setup.temperature_model.growth == (0.5, 1.0)
-    assert "75 % of the held-out inputs" in sure.describe()
+    assert "beyond its 75 % quantile" in sure.describe()
 
 
 def test_other_inputs_are_not_corrupted_unless_asked(sure):
