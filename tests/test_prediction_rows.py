@@ -122,7 +122,7 @@ def test_rows_on_another_axis():
     both = sure.predict([x[:, :2], x[:, 2:]], show_progress=False)
     torch.testing.assert_close(both.total_var, p.total_var)
     one = hs.Uncertain(Transposed().eval(), 0.01, "gradients", batch_dim=None)(x)
-    with pytest.raises(TypeError, match="one input"):
+    with pytest.raises(TypeError, match="single input"):
         len(one)
 
 
@@ -215,6 +215,6 @@ def test_wrong_names_are_answered():
 def test_calibration_does_not_join_rows_on_another_axis():
     sure = hs.Uncertain(Transposed().eval(), 0.01, "gradients", batch_dim=1)
     x, y = torch.randn(3, 6, 80), torch.randn(3, 6, 2)
-    with pytest.raises(ValueError, match="rows on axis 1"):
+    with pytest.raises(ValueError, match="batch is on axis 1"):
         sure.calibrate([(x[:, :3], y[:, :3]), (x[:, 3:], y[:, 3:])], "scale")
     sure.calibrate([(x, y)], "scale")

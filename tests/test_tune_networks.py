@@ -118,7 +118,7 @@ class PartlyConstant(nn.Module):
 def test_an_output_that_nothing_reaches_is_named(method, trained):
     net, x, y = trained
     model = PartlyConstant(net).eval()
-    with pytest.raises(ValueError, match=r"number 1 has no variance.*y\[:, \[0, 2\]\]"):
+    with pytest.raises(ValueError, match=r"Output 1 of 3 .*has no variance.*y\[:, \[0, 2\]\]"):
         hs.Uncertain(model, 0.01, method).fit([(x, y.expand(-1, 3))], samples=9, **QUIET)
 
 
