@@ -25,6 +25,7 @@ LITERAL = {
         "all made with 0.2",
         "default of 0.2 had an NLL of -0.85 and a rank of 0.30",
         "default of 0.2 had 0.249 and 3.0 %",
+        "since 0.3 `p.std` of a probability",
     ),
     "from runs that no committed file has": (
         "masks at the same rate give -0.61 to -0.84",
