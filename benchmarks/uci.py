@@ -24,7 +24,7 @@ from uci_splits import Table, all_tables
 
 import howsure as hs
 from howsure.files import write_atomically
-from howsure.posterior.weights import best_weights, nll
+from howsure.posterior.weights import best_weights
 from howsure.student import central_reach, student_nll
 
 RESULTS = Path(__file__).parent / "results" / "uci.json"
@@ -46,7 +46,7 @@ def tuned(table: Table, held_out: Moments, test: Moments) -> tuple[Tensor, float
     error = (held_out[0] - table.held_out[1]).double().square()[:, 0]
     terms, new = (torch.cat([torch.ones_like(var), var], 1).double() for _, var in (held_out, test))
     weights = best_weights(error, terms, torch.full((2,), math.nan, dtype=torch.float64))
-    return (new @ weights)[:, None], float(nll(error, terms @ weights))
+    return (new @ weights)[:, None], float(student_nll(error, terms @ weights, math.inf).mean())
 
 
 def scored(table: Table, predicted: Tensor, var: Tensor, nu: float = math.inf) -> dict[str, float]:
@@ -56,7 +56,7 @@ def scored(table: Table, predicted: Tensor, var: Tensor, nu: float = math.inf) -
     return {
         "nll": float(student_nll(error, var.double(), nu).mean()),
         "coverage": float(covered),
-        "gaussian_nll": float(nll(error, var.double())),
+        "gaussian_nll": float(student_nll(error, var.double(), math.inf).mean()),
     }
 
 

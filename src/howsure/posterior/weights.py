@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from howsure.student import student_nll
+
 # A weight whose share of the variance is below this counts as 0.
 _NOTHING = 1e-9
 # Steps of Newton's method, at most; a weight that is going to vanish loses a factor of e in each.
@@ -33,37 +35,62 @@ def best_weights(
     """
     size = terms.mean(0)
     free = fixed.isnan() & (size > 0)
-    base = terms @ torch.where(fixed.isnan(), 0.0, fixed)
+    given = torch.where(fixed.isnan(), 0.0, fixed)
     if not bool(free.any()):
-        return torch.where(fixed.isnan(), 0.0, fixed)
+        return given
     scaled = terms[:, free] / size[free]
-    level = math.log(max(float(error.mean()), torch.finfo(error.dtype).tiny))
     precision = torch.zeros_like(size) if log_std is None else log_std**-2 / len(error)
-    prior = _Prior(size[free].log(), precision[free])
-    weights = _descend(error, scaled, base, prior, _starts(scaled) + level).exp()
+    likelihood = _Likelihood(error, scaled, terms @ given, size[free].log(), precision[free])
+    level = math.log(max(float(error.mean()), torch.finfo(error.dtype).tiny))
+    weights = _descend(likelihood, _starts(scaled) + level).exp()
     weights = torch.where(weights > _NOTHING * weights.sum(), weights, 0.0) / size[free]
-    return torch.where(fixed.isnan(), 0.0, fixed).masked_scatter(free, weights)
+    return given.masked_scatter(free, weights)
 
 
 @dataclass(frozen=True, eq=False)
-class _Prior:
-    """What is known of the logarithms of the weights, in the units of the scaled terms.
+class _Likelihood:
+    """The mean NLL as a function of the logarithms of the weights, with what is known of these.
 
     Attributes:
-        center: Where a weight is 1, (terms,).
-        precision: Inverse variance, for each input, (terms,); 0 where nothing is known.
+        error: Squared errors, (inputs,).
+        scaled: Terms of mean 1, (inputs, terms).
+        base: What the weights that are given make, (inputs,).
+        center: Logarithms of the weights where these are 1 for the terms as they are, (terms,).
+        precision: Their inverse variance, for each input, (terms,); 0 where nothing is known.
     """
 
+    error: Tensor
+    scaled: Tensor
+    base: Tensor
     center: Tensor
     precision: Tensor
 
-    def cost(self, logs: Tensor) -> Tensor:  # (starts, terms) -> (starts,)
-        """What the prior adds to the mean NLL."""
-        return 0.5 * ((logs - self.center).square() @ self.precision)
+    def at(self, logs: Tensor) -> Tensor:  # (starts, terms) -> (starts,)
+        """The mean NLL, with the cost of what is known; infinite where it is not defined."""
+        loss = student_nll(self.error, self.base + logs.exp() @ self.scaled.mT, math.inf).mean(1)
+        loss = loss + 0.5 * ((logs - self.center).square() @ self.precision)
+        return loss.nan_to_num(nan=math.inf, posinf=math.inf)
 
-    def slopes(self, logs: Tensor) -> Tensor:
-        """The slopes of that cost, (starts, terms)."""
-        return (logs - self.center) * self.precision
+    def newton(self, logs: Tensor) -> tuple[Tensor, Tensor]:  # (starts, terms), (starts,)
+        """The steps in the logarithms, and the largest slope of each start.
+
+        Where the likelihood curves the wrong way, the size of its curvature counts.
+        """
+        error, scaled, weights = self.error, self.scaled, logs.exp()
+        var = self.base + weights @ scaled.mT  # (starts, inputs)
+        first = 0.5 * (1 - error / var) / var / len(error)
+        second = 0.5 * (2 * error / var - 1) / var.square() / len(error)
+        slopes = weights * (first @ scaled)
+        curvature = torch.einsum("sn,ni,nj->sij", second, scaled, scaled)
+        curvature = curvature * weights[:, :, None] * weights[:, None, :]
+        curvature = curvature + torch.diag_embed(slopes + self.precision)
+        slopes = slopes + (logs - self.center) * self.precision
+        values, axes = torch.linalg.eigh(curvature.nan_to_num(0, 0, 0))
+        along = (axes.mT @ slopes.nan_to_num(0, 0, 0)[:, :, None])[:, :, 0]
+        down = -along / values.abs().clamp(min=torch.finfo(values.dtype).tiny)
+        step = (axes @ down[:, :, None])[:, :, 0]
+        longest = step.abs().amax(1, keepdim=True)
+        return step * (_LONGEST / longest.clamp(min=_LONGEST)), slopes.abs().amax(1)
 
 
 def _starts(scaled: Tensor) -> Tensor:
@@ -74,59 +101,23 @@ def _starts(scaled: Tensor) -> Tensor:
     return torch.cat([equal, alone]).log().to(scaled.device)
 
 
-def _descend(error: Tensor, scaled: Tensor, base: Tensor, prior: _Prior, logs: Tensor) -> Tensor:
-    """Logarithms of the weights in the deepest valley that Newton's method finds, (terms,).
+def _descend(likelihood: _Likelihood, logs: Tensor) -> Tensor:  # (starts, terms) -> (terms,)
+    """Logarithms of the weights in the deepest valley that Newton's method finds.
 
-    It goes down from all starts together, (starts, terms). Where the likelihood curves the wrong
-    way, the size of its curvature counts; a step is halved until it leads down.
+    It goes down from all starts together; a step is halved until it leads down.
     """
-
-    def at(tried: Tensor) -> Tensor:  # (starts,)
-        loss = 0.5 * _log_and_ratio(error, base + tried.exp() @ scaled.mT).mean(1)
-        loss = loss + prior.cost(tried)
-        return loss.nan_to_num(nan=math.inf, posinf=math.inf)
-
-    loss = at(logs)
+    loss = likelihood.at(logs)
     for _ in range(_MOST_STEPS):
-        step, slope = _newton(error, scaled, base, prior, logs)
+        step, slope = likelihood.newton(logs)
+        tried = likelihood.at(logs + step)
         for _ in range(_HALVINGS):
-            is_higher = ~(at(logs + step) < loss) & (slope > _FLAT)
+            is_higher = ~(tried < loss) & (slope > _FLAT)
             if not bool(is_higher.any()):
                 break
             step = torch.where(is_higher[:, None], step / 2, step)
-        tried = at(logs + step)
+            tried = likelihood.at(logs + step)
         moves = (tried < loss) & (slope > _FLAT)
         if not bool(moves.any()):
             break
         logs, loss = torch.where(moves[:, None], logs + step, logs), torch.where(moves, tried, loss)
     return logs[loss.argmin()]
-
-
-def _newton(
-    error: Tensor, scaled: Tensor, base: Tensor, prior: _Prior, logs: Tensor
-) -> tuple[Tensor, Tensor]:  # (starts, terms), (starts,)
-    """The steps in the logarithms of the weights, and the largest slope of each start."""
-    weights = logs.exp()
-    var = base + weights @ scaled.mT  # (starts, inputs)
-    first = 0.5 * (1 - error / var) / var / len(error)
-    second = 0.5 * (2 * error / var - 1) / var.square() / len(error)
-    slopes = weights * (first @ scaled)
-    curvature = torch.einsum("sn,ni,nj->sij", second, scaled, scaled)
-    curvature = curvature * weights[:, :, None] * weights[:, None, :]
-    curvature = curvature + torch.diag_embed(slopes + prior.precision)
-    slopes = slopes + prior.slopes(logs)
-    values, axes = torch.linalg.eigh(curvature.nan_to_num(0, 0, 0))
-    along = (axes.mT @ slopes.nan_to_num(0, 0, 0)[:, :, None])[:, :, 0]
-    down = -along / values.abs().clamp(min=torch.finfo(values.dtype).tiny)
-    step = (axes @ down[:, :, None])[:, :, 0]
-    longest = step.abs().amax(1, keepdim=True)
-    return step * (_LONGEST / longest.clamp(min=_LONGEST)), slopes.abs().amax(1)
-
-
-def nll(error: Tensor, var: Tensor) -> Tensor:
-    """The mean of 1/2 log v + e^2 / (2 v), without 1/2 log 2 pi."""
-    return 0.5 * _log_and_ratio(error, var).mean()
-
-
-def _log_and_ratio(error: Tensor, var: Tensor) -> Tensor:
-    return var.log() + error / var
