@@ -70,10 +70,10 @@ def test_the_local_error_is_its_formula():
     residuals, error = generator.normal(size=(80, 2)), np.array([0.3, 4.0])
     arrays = (known, residuals**2, error, new)
     features, squared, typical, at = (torch.from_numpy(each) for each in arrays)
-    found = LocalError.of(features, squared, typical).at(at)
-    np.testing.assert_allclose(found.error, oracle(known, residuals, error, new), rtol=1e-10)
+    found, distance = LocalError.of(features, squared, typical).at(at)
+    np.testing.assert_allclose(found, oracle(known, residuals, error, new), rtol=1e-10)
     nearest = ((new[:, None] - known) ** 2).sum(2).min(1)
-    np.testing.assert_allclose(found.squared_distance[:, 0], nearest, rtol=1e-10)
+    np.testing.assert_allclose(distance[:, 0], nearest, rtol=1e-10)
 
 
 def test_the_growth_needs_both_new_gradients_and_far_rows():
@@ -118,16 +118,16 @@ def test_fit_puts_the_oracles_error_into_the_variance(outputs):
 def test_far_from_all_rows_the_held_out_error_is_left():
     rows = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     local = LocalError.of(rows, torch.rand(60, 1), torch.tensor([0.7]))
-    assert float(local.at(torch.full((1, 3), 1e4)).error) == pytest.approx(0.7)
+    assert float(local.at(torch.full((1, 3), 1e4))[0]) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("same", ["features", "residuals"])
 def test_rows_that_coincide_and_residuals_of_0_give_finite_errors(same):
     rows = torch.ones(60, 3) if same == "features" else torch.rand(60, 3)
     squared = torch.zeros(60, 1) if same == "residuals" else torch.full((60, 1), 0.2)
-    found = LocalError.of(rows, squared, torch.tensor([0.7])).at(torch.ones(4, 3))
+    found, _ = LocalError.of(rows, squared, torch.tensor([0.7])).at(torch.ones(4, 3))
     # Either way nothing distinguishes one place from another.
-    torch.testing.assert_close(found.error, torch.full((4, 1), 0.7, dtype=torch.float64))
+    torch.testing.assert_close(found, torch.full((4, 1), 0.7, dtype=torch.float64))
 
 
 def test_noise_that_differs_from_place_to_place_is_found(net, sure):

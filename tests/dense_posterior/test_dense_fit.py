@@ -7,7 +7,7 @@ from dense_networks import SIDE, Dense, data, images
 import howsure as hs
 from howsure.fit import PosteriorFit
 from howsure.methods.dense import gradients_at_pixels
-from howsure.posterior.pixels import PixelGram, pixel_variance
+from howsure.posterior.pixels import PixelGram, pixel_posterior_of, pixel_variance
 
 
 def test_fit_says_what_it_found(sure):
@@ -124,12 +124,12 @@ def test_folds_are_images_that_have_not_been_seen(net):
     z, masks = pixels.z, pixels.masks
     model = crossed.setup.variance_model
     seen.add(z, masks)
-    torch.testing.assert_close(seen.posterior(0.1).whitening, model.posterior.whitening)
+    torch.testing.assert_close(pixel_posterior_of([seen], 0.1).whitening, model.posterior.whitening)
     means = []
     for k in range(5):  # The folds are every fifth image.
         rest = PixelGram()
         rest.add(z[torch.arange(20) % 5 != k], masks)
-        means.append(pixel_variance(rest.posterior(0.1), z, masks).mean((1, 2)))
+        means.append(pixel_variance(pixel_posterior_of([rest], 0.1), z, masks).mean((1, 2)))
     novelty = torch.stack([means[i % 5][i] for i in range(20)]) / model.known
     assert float(novelty[7]) > 1.5 * float(
         pixel_variance(model.posterior, z, masks)[7].mean() / model.known

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 import howsure as hs
 from howsure.methods.dense import DIRECTIONS, directions, gradients_at_pixels
-from howsure.posterior.laplace import Gram
-from howsure.posterior.pixels import PixelGram, pixel_variance
+from howsure.posterior.laplace import Gram, output_scale, posterior_of
+from howsure.posterior.pixels import PixelGram, pixel_posterior_of, pixel_variance
 
 
 @pytest.mark.parametrize("finish", [None, F.softplus, lambda out: out[:, 0]])
@@ -68,7 +68,7 @@ def test_m_is_the_formula():
     for z, masks in known:
         gram.add(z, masks)
     new, masks = pixels_of(net, 2 * images(3, 9).double())
-    m = pixel_variance(gram.posterior(0.01), new, masks).numpy()
+    m = pixel_variance(pixel_posterior_of([gram], 0.01), new, masks).numpy()
     z, d = torch.cat([z.flatten(0, 1) for z, _ in known]).numpy(), DIRECTIONS
     size = np.sqrt((z**2).mean((0, 2)))
     c = np.einsum("poi,poj->ij", z / size[:, None], z / size[:, None]) / (2 * len(z))
@@ -81,12 +81,12 @@ def test_m_is_the_formula():
 
 def test_one_output_has_the_posterior_of_all_pixels_as_rows():
     z, masks = pixels_of(Dense(), images(10, 1))
-    gram, plain = PixelGram(), Gram()
+    gram, rows = PixelGram(), z.flatten(0, 1)
     gram.add(z, masks)
-    rows = z.flatten(0, 1)
+    plain = Gram(output_scale(rows))
     plain.add(rows)
-    expected = plain.posterior(0.1).predictive_variance(rows)
-    m = pixel_variance(gram.posterior(0.1), z, masks)
+    expected = posterior_of([plain], 0.1).predictive_variance(rows)
+    m = pixel_variance(pixel_posterior_of([gram], 0.1), z, masks)
     torch.testing.assert_close(m.flatten(0, 1), expected)
 
 
@@ -96,9 +96,10 @@ def test_sums_of_parts_are_those_of_the_whole():
     whole.add(z, masks)
     parts[0].add(z[:4], masks)
     parts[1].add(z[4:], masks)
-    both = parts[0] + PixelGram() + parts[1]
-    torch.testing.assert_close(both.total, whole.total)
-    assert (both.inputs, both.pixels) == (whole.inputs, whole.pixels)
+    found, expected = pixel_posterior_of(parts, 0.1), pixel_posterior_of([whole], 0.1)
+    torch.testing.assert_close(found.whitening, expected.whitening)
+    torch.testing.assert_close(found.scale, expected.scale)
+    assert found.count == expected.count == 9 * SIDE**2
 
 
 def test_an_output_that_no_channel_moves_has_no_model_variance():
@@ -107,5 +108,5 @@ def test_an_output_that_no_channel_moves_has_no_model_variance():
     gram = PixelGram()
     z, masks = pixels_of(net, images(4, 1))
     gram.add(z, masks)
-    m = pixel_variance(gram.posterior(0.01), z, masks)
+    m = pixel_variance(pixel_posterior_of([gram], 0.01), z, masks)
     assert bool((m[..., 1] == 0).all()) and float(m[..., 0].mean()) > 0

@@ -1,6 +1,7 @@
 """The posterior over masks and the variance model are their formulas."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import howsure as hs
 from howsure.methods.gradients import examine_at_input
 from howsure.posterior import laplace
 from howsure.posterior.distances import InputRange
-from howsure.posterior.laplace import Gram
+from howsure.posterior.laplace import Gram, output_scale, posterior_of
 from howsure.posterior.local_error import Kernel
 from howsure.posterior.scores import Scores
 from howsure.posterior.variance_model import VarianceModel
@@ -21,7 +22,7 @@ from howsure.posterior.weights import best_weights
 
 
 def gram_of(batches):
-    gram = Gram()
+    gram = Gram(output_scale(batches[0]))
     for z in batches:
         gram.add(z)
     return gram
@@ -70,7 +71,7 @@ def test_mask_gradients_are_finite_differences_of_multipliers(model, x):
 def test_m_is_the_formula():
     z = torch.randn(70, 1, 9, dtype=torch.float64) * torch.rand(9, dtype=torch.float64)
     new = torch.randn(4, 1, 9, dtype=torch.float64)
-    found = gram_of(z.split(20)).posterior(0.01).predictive_variance(new)[:, 0].numpy()
+    found = posterior_of([gram_of(z.split(20))], 0.01).predictive_variance(new)[:, 0].numpy()
     c = (z[:, 0].mT @ z[:, 0] / 70).numpy()
     inverse = np.linalg.inv(c + 0.01 * np.trace(c) / 9 * np.eye(9))
     expected = [row @ inverse @ row / 9 for row in new[:, 0].numpy()]
@@ -79,8 +80,8 @@ def test_m_is_the_formula():
 
 def test_outputs_of_any_scale_share_a_posterior():
     z = torch.randn(80, 2, 6, dtype=torch.float64)
-    plain = gram_of([z]).posterior(0.01)
-    scaled = gram_of([z * torch.tensor([1.0, 1e4])[:, None]]).posterior(0.01)
+    plain = posterior_of([gram_of([z])], 0.01)
+    scaled = posterior_of([gram_of([z * torch.tensor([1.0, 1e4])[:, None]])], 0.01)
     new = torch.randn(3, 2, 6, dtype=torch.float64)
     torch.testing.assert_close(
         plain.predictive_variance(new),
@@ -93,7 +94,7 @@ def test_outputs_of_any_scale_share_a_posterior():
 def test_an_output_that_no_mask_moves_has_no_model_variance():
     z = torch.randn(60, 2, 5, dtype=torch.float64)
     z[:, 1] = 0
-    found = gram_of([z]).posterior(0.01).predictive_variance(z)
+    found = posterior_of([gram_of([z])], 0.01).predictive_variance(z)
     assert bool((found[:, 1] == 0).all()) and bool((found[:, 0] > 0).all())
 
 
@@ -104,12 +105,12 @@ def test_many_masks_are_sketched_and_rank_alike(monkeypatch):
     size = torch.rand(40, 1, 1, generator=generator, dtype=torch.float64)
     off = torch.randn(40, 1, 600, generator=generator, dtype=torch.float64)
     new = torch.randn(40, 1, 30, generator=generator, dtype=torch.float64) @ mixing + 3 * size * off
-    exact = gram_of([known]).posterior(0.01).predictive_variance(new).flatten()
+    exact = posterior_of([gram_of([known])], 0.01).predictive_variance(new).flatten()
     monkeypatch.setattr(laplace, "EXACT", 500)
     monkeypatch.setattr(laplace, "SKETCHED", 200)
     gram = gram_of([known])
     assert gram.total.shape == (200, 200)
-    rough = gram.posterior(0.01).predictive_variance(new).flatten()
+    rough = posterior_of([gram], 0.01).predictive_variance(new).flatten()
     assert float(hs.metrics.rank_correlation(exact, rough)) > 0.9
 
 
@@ -119,8 +120,10 @@ def test_grams_add_up():
     one, two = Gram(whole.scale), Gram(whole.scale)
     one.add(z[:25])
     two.add(z[25:])
-    torch.testing.assert_close((one + two).total, whole.total)
-    assert (one + two).count == 60
+    found, expected = posterior_of([one, two], 0.1), posterior_of([whole], 0.1)
+    torch.testing.assert_close(found.whitening, expected.whitening)
+    torch.testing.assert_close(found.scale, expected.scale)
+    assert found.count == 60
 
 
 def test_weights_are_those_of_scipy():
@@ -194,7 +197,7 @@ def test_the_variance_model_is_its_formula():
     m, data, f = (torch.rand(40, 1, dtype=torch.float64) * k for k in (4, 0.1, 3))
     distances = torch.rand(40, 2, dtype=torch.float64) * torch.tensor([0.5, 20.0])
     beyond, kernel = (torch.rand(40, dtype=torch.float64) * k for k in (9, 1))
-    scores = Scores.of(f, data, m, distances, beyond, kernel=kernel)
+    scores = replace(Scores.of(f, data), m=m, distances=distances, beyond=beyond, kernel=kernel)
     parts = variance_model().parts(scores)
     m, layers = m.clamp(min=0.4), distances[:, 1:]
     deviation = (f - 1) ** 2
@@ -216,7 +219,8 @@ def test_the_variance_model_is_its_formula():
 
 def test_numbers_that_overflow_leave_the_cap():
     huge = torch.full((1, 1), 1e200, dtype=torch.float64)
-    scores = Scores.of(torch.ones(1, 1), torch.zeros(1, 1), huge, huge.expand(1, 2), huge[0])
+    plain = Scores.of(torch.ones(1, 1), torch.zeros(1, 1))
+    scores = replace(plain, m=huge, distances=huge.expand(1, 2), beyond=huge[0])
     capped = variance_model(spread=torch.tensor([0.5], dtype=torch.float64)).parts(scores)
     assert float(capped.total) == pytest.approx(0.5)
 

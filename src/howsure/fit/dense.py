@@ -26,9 +26,9 @@ from howsure.methods.method import Fits, Method
 from howsure.methods.sampling import NOISE_SAMPLING
 from howsure.posterior.cross_fit import FOLDS, CrossFit, split
 from howsure.posterior.laplace import Posterior
-from howsure.posterior.pixels import PixelGram, pixel_variance
+from howsure.posterior.pixels import PixelGram, pixel_posterior_of, pixel_variance
 from howsure.posterior.scores import Known, Scores
-from howsure.posterior.variance_fit import HeldOut, squared_error, wrong_targets
+from howsure.posterior.variance_fit import HeldOut, wrong_targets
 from howsure.probe import RANDOM, probe_model
 from howsure.problem import MOST_OUTPUTS
 from howsure.progress import progress
@@ -104,7 +104,7 @@ def _gather_known(setup: Setup, batches: Batches, train_inputs: object) -> Known
             f"`train_inputs` has {count} images, and the posterior needs at least {FEWEST_IMAGES}, "
             "better a few hundred."
         )
-    return Known(CrossFit.of(grams, PixelGram.posterior), count=count)
+    return Known(CrossFit.of(grams, pixel_posterior_of), count=count)
 
 
 def _score(
@@ -146,6 +146,6 @@ def _score(
         mean, data, truth = (
             pixels.by_pixel(values)[:, chosen].flatten(0, 1) for values in (mean, data, truth)
         )
-        scores = Scores.of(mean, data, m[:, chosen].flatten(0, 1))
-        parts.append(HeldOut(scores, squared_error(truth, mean), truth))
+        scores = replace(Scores.of(mean, data), m=m[:, chosen].flatten(0, 1))
+        parts.append(HeldOut.of(scores, truth, mean))
     return HeldOut.joined(parts), torch.cat(joint)

@@ -34,11 +34,11 @@ from howsure.methods.gradients import (
     examine_at_input,
     plain_pass,
 )
-from howsure.methods.modeled import flat_rows
+from howsure.methods.modeled import flat_rows, score_inputs
 from howsure.methods.sampling import noise_sampling
 from howsure.posterior.cross_fit import FOLDS, CrossFit, split
-from howsure.posterior.distances import InputRange, KnownActivations
-from howsure.posterior.laplace import Gram, one_for_zero
+from howsure.posterior.distances import InputRange, KnownActivations, distances_of
+from howsure.posterior.laplace import Gram, output_scale, posterior_of
 from howsure.posterior.local_error import NEIGHBORS, Kernel, LocalError
 from howsure.posterior.scores import Known
 from howsure.posterior.variance_fit import HeldOut
@@ -142,80 +142,6 @@ def _spread(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names[int(k)] for k in chosen)
 
 
-class _Gathered:
-    """What batches of known inputs add up to, in memory that does not grow with their number.
-
-    Attributes:
-        layers: The layers whose inputs have distances; `None` if there are none.
-        folds: How many parts the inputs are divided into.
-        count: The number of inputs.
-        grams: Products of gradients, of every fold.
-        activations: What goes into the layers, of every fold.
-        rows: What goes into the last layer, of a table.
-        edges: The least and the largest numbers of the inputs, by batch.
-    """
-
-    def __init__(self, setup: Setup, layers: Layers | None, folds: int) -> None:
-        self.layers, self.folds, self.count = layers, folds, 0
-        self.grams: list[Gram] = []
-        self.activations: list[KnownActivations] = []
-        self.rows: list[Tensor] = []
-        self.edges: list[tuple[Tensor, Tensor]] = []
-        self.generator = torch.Generator().manual_seed(setup.seed)
-
-    def add_summary(self, summary: Tensor) -> None:  # (rows, numbers)
-        """The numbers of a batch that have a range; those that are not finite say nothing of it."""
-        self.count += len(summary)
-        low, high = (
-            summary.nan_to_num(nan=edge, posinf=edge, neginf=edge) for edge in (math.inf, -math.inf)
-        )
-        self.edges.append((low.amin(0), high.amax(0)))
-
-    def add_gradients(self, z: Tensor, number: int) -> None:  # (rows, outputs, multipliers)
-        """The gradients of a batch."""
-        if not self.grams:  # All folds have the scale of one batch.
-            scale = one_for_zero(z.double().square().mean((0, 2)).sqrt())
-            self.grams = [Gram(scale) for _ in range(self.folds)]
-        for gram, rows in split(len(z), number, self.grams):
-            gram.add(z[rows.to(z.device)])
-
-    def add_activations(self, inputs: dict[str, Tensor], number: int, *, keep_rows: bool) -> None:
-        """What goes into the layers, (rows, features) each."""
-        layers = self.layers
-        assert layers is not None
-        if not self.activations:  # The sums of all folds are about the means of one batch.
-            centers = KnownActivations.center(inputs, layers.layers)
-            self.activations = [
-                KnownActivations(layers.layers, layers.head, centers) for _ in range(self.folds)
-            ]
-        count = len(inputs[layers.names[0]])
-        for part, rows in split(count, number, self.activations):
-            part.add(inputs, rows, self.generator)
-        if keep_rows and layers.head is not None:
-            self.rows.append(inputs[layers.head].float())
-
-    def known(self) -> Known:
-        """What was gathered."""
-        low, high = map(torch.stack, zip(*self.edges, strict=True))
-        activations = self.activations
-        return Known(
-            posterior=CrossFit.of(self.grams, Gram.posterior) if self.grams else None,
-            distances=CrossFit.of(activations, KnownActivations.distances) if activations else None,
-            input_range=InputRange.of(low.amin(0), high.amax(0)),
-            kernel=self._kernel(),
-            count=self.count,
-        )
-
-    def _kernel(self) -> Kernel | None:
-        if not self.rows:
-            return None
-        features = torch.cat(self.rows)
-        if len(features) > MOST_ROWS:
-            chosen = torch.randperm(len(features), generator=self.generator)[:MOST_ROWS]
-            features = features[chosen]
-        return Kernel.of(features)
-
-
 def known_inputs(
     setup: Setup, batches: Batches, train_inputs: object, label: str, *, show: bool
 ) -> Iterator[tuple[int, Any]]:
@@ -250,30 +176,64 @@ def gather_known(
     names = () if layers is None else layers.names
     has_kernel = is_training and isinstance(first, Tensor) and first.dim() == 2
     has_kernel = has_kernel and setup.task == "regression"
-    kind = "training" if is_training else "held-out"
-    gathered = _Gathered(setup, layers, 1 if is_training else FOLDS)
+    kind, folds = ("training", 1) if is_training else ("held-out", FOLDS)
+    generator = torch.Generator().manual_seed(setup.seed)
+    count, low, high = 0, torch.tensor(math.inf), torch.tensor(-math.inf)
+    grams: list[Gram] = []
+    seen: list[KnownActivations] = []
+    rows_of_table: list[Tensor] = []
     for number, x in known_inputs(setup, batches, train_inputs, "known inputs", show=show):
-        gathered.add_summary(summarize_inputs(x, setup.batch_dim))
+        summary = summarize_inputs(x, setup.batch_dim)
+        count += len(summary)
+        # Numbers that are not finite say nothing of the range.
+        low = low.to(summary).minimum(_finite_or(summary, math.inf).amin(0))
+        high = high.to(summary).maximum(_finite_or(summary, -math.inf).amax(0))
         activations: Activations | None = None
         if gradients:
             try:
                 at_input = examine_at_input(setup, x, names)
             except NoGradientsError as error:
                 raise cannot_use(str(error)) from error
-            check_finite([at_input.slopes], f"gradients at {kind} inputs")
-            gathered.add_gradients(at_input.slopes, number)
-            activations = at_input.activations
-        if names:
+            z, activations = at_input.slopes, at_input.activations
+            check_finite([z], f"gradients at {kind} inputs")
+            # All folds have the scale of one batch, and below the centers of one.
+            grams = grams or [Gram(output_scale(z)) for _ in range(folds)]
+            for gram, rows in split(len(z), number, grams):
+                gram.add(z[rows.to(z.device)])
+        if layers is not None:
             if activations is None:
                 activations, _ = read_layers(setup, x, names)
-            check_finite(activations.inputs.values(), f"activations at {kind} inputs")
-            gathered.add_activations(activations.inputs, number, keep_rows=has_kernel)
-    if is_training and gathered.count < fewest:
+            inputs = activations.inputs
+            check_finite(inputs.values(), f"activations at {kind} inputs")
+            seen = seen or [
+                KnownActivations(layers.layers, layers.head, inputs) for _ in range(folds)
+            ]
+            for part, rows in split(len(inputs[layers.names[0]]), number, seen):
+                part.add(inputs, rows, generator)
+            if has_kernel and layers.head is not None:
+                rows_of_table.append(inputs[layers.head].float())
+    if is_training and count < fewest:
         raise ValueError(
-            f"`train_inputs` has {gathered.count} inputs, and a fit needs at least {fewest}, "
+            f"`train_inputs` has {count} inputs, and a fit needs at least {fewest}, "
             "better a few hundred."
         )
-    return gathered.known()
+    kernel = None
+    if rows_of_table:
+        features = torch.cat(rows_of_table)
+        if len(features) > MOST_ROWS:
+            features = features[torch.randperm(len(features), generator=generator)[:MOST_ROWS]]
+        kernel = Kernel.of(features)
+    return Known(
+        posterior=CrossFit.of(grams, posterior_of) if grams else None,
+        distances=CrossFit.of(seen, distances_of) if seen else None,
+        input_range=InputRange.of(low, high),
+        kernel=kernel,
+        count=count,
+    )
+
+
+def _finite_or(numbers: Tensor, other: float) -> Tensor:
+    return numbers.nan_to_num(nan=other, posinf=other, neginf=other)
 
 
 def layers_of(setup: Setup, x: object) -> Layers | None:
@@ -326,16 +286,15 @@ def score_held_out(
             z = outcome.slopes if watch else None
     except NoGradientsError as error:
         raise cannot_use(str(error)) from error
-    if known.distances is not None and activations is None:
-        activations, _ = read_layers(setup, x, known.layers)
-    summary = None if known.input_range is None else summarize_inputs(x, setup.batch_dim)
-    scores = known.scores(
+    scores = score_inputs(
+        setup,
+        known,
+        x,
         mean,
         data,
         z=z,
         features=features,
-        activations=None if activations is None else activations.inputs,
-        summary=summary,
+        activations=activations,
         number=number,
     )
     return HeldOut.of(scores, target, mean)

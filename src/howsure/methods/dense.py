@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -136,8 +136,8 @@ def with_model_var(setup: Setup, x: Any, sampled: Prediction | None) -> Predicti
     assert sensor.std_error is not None
     mean = sensor.mean if setup.prediction == "mean" else pixels.output
     data = pixels.by_pixel(sensor.data_var)
-    flat = (values.flatten(0, 1) for values in (pixels.by_pixel(mean), data, m))
-    parts = model.parts(Scores.of(*flat))  # (batch * pixels, outputs)
+    scores = Scores.of(pixels.by_pixel(mean).flatten(0, 1), data.flatten(0, 1))
+    parts = model.parts(replace(scores, m=m.flatten(0, 1)))  # (batch * pixels, outputs)
     # What an error of the sensor's std does to the total std.
     share = parts.data / one_for_zero(data.flatten(0, 1).double()).sqrt()
     share = share / one_for_zero(parts.total.sqrt())

@@ -156,7 +156,15 @@ def predict(setup: Setup, x: Any) -> Prediction:
     problem, variances, novelty, joint = outcome.problem, outcome.variances, None, None
     if model is not None:
         z = outcome.slopes
-        scores = score_inputs(setup, x, outcome.mean, variances.data, z, outcome.features)
+        scores = score_inputs(
+            setup,
+            model.inputs_known,
+            x,
+            outcome.mean,
+            variances.data,
+            z=z,
+            features=outcome.features,
+        )
         result = modeled(variances, scores, z, model)
         variances, joint = result.variances, result.joint
         novelty = None if result.novelty is None else problem.unflatten_variance(result.novelty)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from howsure.estimators.variances import Variances, with_variances
-from howsure.methods.activations import read_layers, summarize_inputs
+from howsure.methods.activations import Activations, read_layers, summarize_inputs
 from howsure.posterior.laplace import one_for_zero
-from howsure.posterior.scores import Scores
+from howsure.posterior.scores import Known, Scores
 from howsure.posterior.variance_model import VarianceModel, VarianceParts
 from howsure.prediction import Budget, Details, Prediction
 from howsure.setup import Setup
@@ -34,27 +34,41 @@ class Modeled:
 
 
 def score_inputs(
-    setup: Setup, x: Any, mean: Tensor, data: Tensor, z: Tensor | None, features: Tensor | None
+    setup: Setup,
+    known: Known,
+    x: Any,
+    mean: Tensor,
+    data: Tensor,
+    *,
+    z: Tensor | None = None,
+    features: Tensor | None = None,
+    activations: Activations | None = None,
+    number: int = 0,
 ) -> Scores:
     """What the variance of some predictions is made of.
 
     Args:
-        setup: With a variance model.
+        setup: The model.
+        known: The known inputs.
         x: The inputs.
         mean: Predictions, (rows, outputs).
         data: Their variance by the sensor's noise alone, (rows, outputs).
         z: Gradients with respect to the multipliers, (rows, outputs, multipliers).
-        features: What enters the last linear layer, where the model has a local error.
+        features: What enters the last linear layer, where there is a local error.
+        activations: What goes into the layers; by default a pass reads them.
+        number: Of a held-out batch, which says in which folds its inputs are.
     """
-    assert setup.variance_model is not None
-    known = setup.variance_model.inputs_known
-    activations, summary = None, None
-    if known.layers:
-        activations = read_layers(setup, x, known.layers)[0].inputs
-    if known.input_range is not None:
-        summary = summarize_inputs(x, setup.batch_dim)
+    if activations is None and known.layers:
+        activations, _ = read_layers(setup, x, known.layers)
+    has_range = known.input_range is not None
     return known.scores(
-        mean, data, z=z, features=features, activations=activations, summary=summary
+        mean,
+        data,
+        z=z,
+        features=features,
+        activations=None if activations is None else activations.inputs,
+        summary=summarize_inputs(x, setup.batch_dim) if has_range else None,
+        number=number,
     )
 
 
@@ -134,7 +148,7 @@ def with_variance_model(setup: Setup, x: Any, sampled: Prediction | None) -> Pre
     mean, data, error = (
         flat_rows(setup, values) for values in (sampled.mean, sampled.data_var, sampled.std_error)
     )
-    parts = model.parts(score_inputs(setup, x, mean, data, None, None))
+    parts = model.parts(score_inputs(setup, model.inputs_known, x, mean, data))
     sources = torch.stack([parts.data, parts.residual, parts.posterior, parts.growth])
     kinds = ("input", "residual", "model", "growth")
     error = error.double() * (data.double() / one_for_zero(parts.total)).sqrt()

@@ -70,7 +70,7 @@ def _encode(name: str, value: Any) -> Any:
     if isinstance(value, Gaussian):
         return {_GAUSSIAN: {key: _encode(name, item) for key, item in vars(value).items()}}
     if isinstance(value, VarianceModel | TemperatureModel):
-        return {name: value.state()}
+        return {name: _to_state(value)}
     if value in _DTYPES.values():
         return {_DTYPE: str(value).removeprefix("torch.")}
     raise TypeError(
@@ -78,6 +78,29 @@ def _encode(name: str, value: Any) -> Any:
         f"leave it out, and give it again after loading: `sure.setup = "
         f"sure.setup.replace({name}=...)`."
     )
+
+
+def _to_state(value: Any) -> Any:
+    """What `fit` found: a dataclass as a dict of its fields, a tuple as a list."""
+    if is_dataclass(value):
+        return {field.name: _to_state(getattr(value, field.name)) for field in fields(value)}
+    return [_to_state(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _from_state(kind: Any, state: Any) -> Any:
+    """The inverse, for a field of that type; an error for the fields of another version."""
+    arguments = get_args(kind)  # of a union or a tuple, whose first one says what is in it
+    if isinstance(state, list) and arguments:
+        return tuple(_from_state(arguments[0], item) for item in state)
+    if not isinstance(state, dict):
+        return state
+    kind = next((one for one in (kind, *arguments) if is_dataclass(one)), None)
+    hints = get_type_hints(kind)
+    if set(state) != set(hints):
+        raise ValueError(
+            "These settings were fitted by another version of howsure; run `fit` again."
+        )
+    return kind(**{name: _from_state(hints[name], item) for name, item in state.items()})
 
 
 def loaded_settings(state: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +157,7 @@ def _decode(value: Any) -> Any:
     for name, kind in _MODELS.items():
         if name in value:
             _check_numbers(name, value[name])
-            return kind.from_state(value[name])
+            return _from_state(kind, value[name])
     if _GAUSSIAN in value:
         return Gaussian(**value[_GAUSSIAN])
     if _DTYPE in value:

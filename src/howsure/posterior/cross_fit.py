@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,15 +40,14 @@ class CrossFit(Generic[Result]):
     folds: tuple[Result, ...] | None = None
 
     @classmethod
-    def of(cls, parts: Sequence[Any], fit: Callable[[Any, float], Result]) -> CrossFit[Result]:
+    def of(
+        cls, parts: Sequence[Part], fit: Callable[[Sequence[Part], float], Result]
+    ) -> CrossFit[Result]:
         """From the sums of all folds, or from those of training inputs alone, with a ridge."""
         if len(parts) == 1:
-            return cls(fit(parts[0], RIDGE))
+            return cls(fit(parts, RIDGE))
         others = [[*parts[:k], *parts[k + 1 :]] for k in range(len(parts))]
-        return cls(
-            fit(reduce(add, parts), RIDGE_OF_FEW),
-            tuple(fit(reduce(add, rest), RIDGE_OF_FEW) for rest in others),
-        )
+        return cls(fit(parts, RIDGE_OF_FEW), tuple(fit(rest, RIDGE_OF_FEW) for rest in others))
 
     def score(
         self, rows: int, number: int, score: Callable[[Result, Tensor | slice], Tensor]

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from howsure.posterior.laplace import count_sketch
+from howsure.posterior.laplace import count_sketch, one_for_zero, whiten
 
 NEIGHBOR = 6
 # Wider activations are sketched: a layer takes at most half a megabyte, ...
@@ -25,11 +24,6 @@ _OTHER_MODEL = (
     "The layer `{name}`, which `fit` recorded, {what}: this is another model, or it took "
     "another path. Fit again, or wrap the model that was fitted."
 )
-
-
-def fields_of(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass as they are, to be saved."""
-    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,16 +67,6 @@ class Distances:
         """The layers whose inputs have to be read."""
         names = [layer.name for layer in self.layers]
         return tuple(dict.fromkeys([*names, *([] if self.head is None else [self.head])]))
-
-    def state(self) -> dict[str, Any]:
-        """Tensors, numbers and text, to be saved."""
-        return {**fields_of(self), "layers": [fields_of(layer) for layer in self.layers]}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Distances:
-        """What `state` gave."""
-        layers = tuple(LayerGaussian(**layer) for layer in state["layers"])
-        return cls(**{**state, "layers": layers})
 
     def logs(self, inputs: Mapping[str, Tensor], rows: int) -> Tensor:  # (rows, 2)
         """Log squared distances to a neighbor and over the layers, in double precision.
@@ -138,79 +122,63 @@ class KnownActivations:
     """Sums and neighbors over batches, in memory that does not grow with their number.
 
     Attributes:
-        layers: The layers with a Gaussian.
         head: The layer with neighbors; `None` if there is none.
-        centers: Where the sums are about, for every layer: near the mean, so that little is lost
-            by subtracting it, and the same for all folds.
+        centers: For every layer with a Gaussian where its sums are about: near the mean, so that
+            little is lost by subtracting it, and the same for all folds.
         count: How many inputs.
-        sums: For every layer the number of inputs, their sum and that of their products.
+        totals: For every layer the sum over the inputs.
+        products: For every layer the sum of their products.
         features: Normalized inputs of the head, (known, features).
         keys: Random numbers; the inputs with the smallest are kept.
     """
 
     def __init__(
-        self, layers: Sequence[str], head: str | None, centers: Mapping[str, Tensor]
+        self, layers: Sequence[str], head: str | None, first: Mapping[str, Tensor]
     ) -> None:
-        self.layers, self.head, self.centers = layers, head, centers
-        self.count = 0
-        self.sums: dict[str, tuple[Tensor, Tensor]] = {}
-        self.features: Tensor | None = None
+        """The sums are about the means of the `first` batch."""
+        self.head, self.count = head, 0
+        self.centers = {n: narrow(first[n].double(), MOST_NUMBERS).mean(0) for n in layers}
+        self.totals = {n: torch.zeros_like(c) for n, c in self.centers.items()}
+        self.products = {n: torch.outer(t, t) for n, t in self.totals.items()}
+        self.features = None if head is None else direction(first[head][:0].double()).float()
         self.keys = torch.zeros(0)
-
-    @staticmethod
-    def center(inputs: Mapping[str, Tensor], layers: Sequence[str]) -> dict[str, Tensor]:
-        """The means of a batch."""
-        return {n: narrow(inputs[n].double(), MOST_NUMBERS).mean(0) for n in layers}
 
     def add(self, inputs: Mapping[str, Tensor], rows: Tensor, generator: torch.Generator) -> None:
         """The activations of some rows of a batch."""
-        for name in self.layers:
-            away = narrow(inputs[name][rows].double(), MOST_NUMBERS) - self.centers[name]
-            self._add_sums(name, away.sum(0), away.mT @ away)
         self.count += len(rows)
-        if self.head is not None:
+        for name, center in self.centers.items():
+            away = narrow(inputs[name][rows].double(), MOST_NUMBERS) - center
+            self.totals[name] += away.sum(0)
+            self.products[name] += away.mT @ away
+        if self.head is not None and self.features is not None:
             features = direction(inputs[self.head][rows].double()).float()
-            self._keep(features, torch.rand(len(rows), generator=generator))
+            keys = torch.cat([self.keys, torch.rand(len(rows), generator=generator)])
+            self.features, self.keys = _some(torch.cat([self.features, features]), keys)
 
-    def _add_sums(self, name: str, total: Tensor, products: Tensor) -> None:
-        before = self.sums.get(name, (0.0, 0.0))
-        self.sums[name] = before[0] + total, before[1] + products
 
-    def _keep(self, features: Tensor, keys: Tensor) -> None:
-        known = [features] if self.features is None else [self.features, features]
-        self.features, self.keys = torch.cat(known), torch.cat([self.keys, keys])
-        if len(self.keys) > MOST_NEIGHBORS:
-            kept = self.keys.topk(MOST_NEIGHBORS, largest=False).indices
-            self.features, self.keys = self.features[kept.to(features.device)], self.keys[kept]
-
-    def __add__(self, other: KnownActivations) -> KnownActivations:
-        """The known inputs of both, which have the same centers."""
-        both = KnownActivations(self.layers, self.head, self.centers)
-        for part in (self, other):
-            both.count += part.count
-            for name, sums in part.sums.items():
-                both._add_sums(name, *sums)
-            if part.features is not None:
-                both._keep(part.features, part.keys)
-        return both
-
-    def distances(self, ridge: float) -> Distances:
-        """What is kept for predictions."""
-        layers = tuple(self._gaussian(name, ridge) for name in self.layers)
-        return Distances(layers, self.head, self.features, self.count)
-
-    def _gaussian(self, name: str, ridge: float) -> LayerGaussian:
-        """Mean and whitening; the ridge is relative to the mean variance."""
-        total, products = self.sums[name]
-        away = total / self.count
-        covariance = products / self.count - torch.outer(away, away)
-        size = covariance.diagonal().mean()
-        size = torch.where(size > 0, size, 1.0)
-        eye = torch.eye(len(away), dtype=away.dtype, device=away.device)
-        root = torch.linalg.cholesky(covariance + ridge * size * eye)
-        whitening = torch.linalg.solve_triangular(root, eye, upper=False)
+def distances_of(parts: Sequence[KnownActivations], ridge: float) -> Distances:
+    """What is kept for predictions of several sums; the ridge is relative to the mean variance."""
+    count, layers = sum(part.count for part in parts), []
+    for name, center in parts[0].centers.items():
+        away = torch.stack([part.totals[name] for part in parts]).sum(0) / count
+        products = torch.stack([part.products[name] for part in parts]).sum(0)
+        covariance = products / count - torch.outer(away, away)
+        whitening = whiten(covariance, ridge * one_for_zero(covariance.diagonal().mean()))
         # In the usual order of memory, which exported files can hold.
-        return LayerGaussian(name, self.centers[name] + away, whitening.contiguous())
+        layers.append(LayerGaussian(name, center + away, whitening.contiguous()))
+    features = [part.features for part in parts if part.features is not None]
+    neighbors = None
+    if features:
+        neighbors, _ = _some(torch.cat(features), torch.cat([part.keys for part in parts]))
+    return Distances(tuple(layers), parts[0].head, neighbors, count)
+
+
+def _some(features: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """At most `MOST_NEIGHBORS` inputs, those with the smallest keys."""
+    if len(keys) <= MOST_NEIGHBORS:
+        return features, keys
+    kept = keys.topk(MOST_NEIGHBORS, largest=False).indices
+    return features[kept.to(features.device)], keys[kept]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ the network has.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -70,43 +71,45 @@ class Gram:
     """The sum of z z' over batches and outputs, in memory that does not grow with their number.
 
     Attributes:
-        scale: What outputs are divided by, (outputs,); by default their root mean square gradient
-            in the first batch.
+        scale: What outputs are divided by, (outputs,).
         count: The number of inputs.
         masks: The number of multipliers.
         total: The sum, (d, d).
     """
 
-    def __init__(self, scale: Tensor | None = None) -> None:
+    def __init__(self, scale: Tensor) -> None:
         self.scale = scale
         self.count, self.masks = 0, 0
         self.total: Tensor | float = 0.0
 
     def add(self, z: Tensor) -> None:  # (batch, outputs, multipliers)
         """Adds a batch."""
-        wide = z.double()
-        if self.scale is None:
-            self.scale = one_for_zero(wide.square().mean((0, 2)).sqrt())
-        flat = sketch(wide / self.scale[:, None]).flatten(0, 1) / z.shape[1] ** 0.5
+        flat = sketch(z.double() / self.scale[:, None]).flatten(0, 1) / z.shape[1] ** 0.5
         self.total = self.total + flat.mT @ flat
         self.count, self.masks = self.count + len(z), z.shape[2]
 
-    def __add__(self, other: Gram) -> Gram:
-        """The sum over the batches of both, which have one scale."""
-        both = Gram(self.scale)
-        both.count, both.masks = self.count + other.count, max(self.masks, other.masks)
-        both.total = self.total + other.total
-        return both
 
-    def posterior(self, ridge: float) -> Posterior:
-        """The posterior given these inputs."""
-        assert isinstance(self.total, Tensor) and self.scale is not None
-        moment = self.total / max(1, self.count)
-        size = one_for_zero(moment.diagonal().mean())
-        eye = torch.eye(len(moment), dtype=moment.dtype, device=moment.device)
-        root = torch.linalg.cholesky(moment / size + ridge * eye)
-        whitening = torch.linalg.solve_triangular(root, eye, upper=False)
-        return Posterior(whitening, self.scale * size.sqrt(), self.count, self.masks)
+def output_scale(z: Tensor) -> Tensor:  # (batch, outputs, multipliers) -> (outputs,)
+    """The root mean square gradient of each output; 1 where all are 0."""
+    return one_for_zero(z.double().square().mean((0, 2)).sqrt())
+
+
+def posterior_of(grams: Sequence[Gram], ridge: float) -> Posterior:
+    """The posterior given the inputs of several sums, which have one scale."""
+    scale, count = grams[0].scale, sum(gram.count for gram in grams)
+    total = sum(gram.total for gram in grams)
+    assert isinstance(total, Tensor)
+    moment = total / max(1, count)
+    size = one_for_zero(moment.diagonal().mean())
+    masks = max(gram.masks for gram in grams)
+    return Posterior(whiten(moment / size, ridge), scale * size.sqrt(), count, masks)
+
+
+def whiten(moment: Tensor, ridge: float | Tensor) -> Tensor:
+    """The inverse of the Cholesky factor of a moment with a ridge."""
+    eye = torch.eye(len(moment), dtype=moment.dtype, device=moment.device)
+    root = torch.linalg.cholesky(moment + ridge * eye)
+    return torch.linalg.solve_triangular(root, eye, upper=False)
 
 
 def sketch(z: Tensor) -> Tensor:

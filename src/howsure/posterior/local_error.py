@@ -28,19 +28,6 @@ _JITTER = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class Nearby:
-    """The training samples near some inputs.
-
-    Attributes:
-        error: The error near each input, (batch, outputs).
-        squared_distance: That of the nearest training sample, (batch, 1).
-    """
-
-    error: Tensor
-    squared_distance: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class LocalError:
     """Training samples with their errors; its fields are saved under these names.
 
@@ -62,14 +49,13 @@ class LocalError:
         mean = squared.mean(0)
         # Residuals of 0 everywhere do not show where errors are large.
         scaled = torch.where(mean > 0, squared * (typical / mean), typical)
-        probes = features[:: max(1, len(features) // _PROBES)]
-        # The nearest sample to each is itself.
-        nearest = _distances(probes, features).topk(NEIGHBORS + 1, 1, largest=False).values
-        median = max(float(nearest[:, -1].median()), torch.finfo(torch.float64).tiny)
-        return cls(features, scaled, typical, _WIDTH * median)
+        return cls(features, scaled, typical, _WIDTH * _distance_to_last_neighbor(features))
 
-    def at(self, features: Tensor) -> Nearby:  # (batch, features)
-        """The error near inputs with these features, and the distance of the nearest sample."""
+    def at(self, features: Tensor) -> tuple[Tensor, Tensor]:  # (batch, outputs), (batch, 1)
+        """The error near inputs, and the squared distance of the nearest training sample.
+
+        `features` are theirs, (batch, features).
+        """
         known, squared, typical = (
             tensor.to(features.device) for tensor in (self.features, self.squared, self.typical)
         )
@@ -77,7 +63,7 @@ class LocalError:
         weight = (-0.5 * (distance / self.width).square()).exp()
         total = (weight[:, :, None] * squared[nearest]).sum(1)
         error = (total + typical) / (weight.sum(1, keepdim=True) + 1)
-        return Nearby(error, distance[:, :1].square())
+        return error, distance[:, :1].square()
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +81,7 @@ class Kernel:
     @classmethod
     def of(cls, features: Tensor) -> Kernel:
         """From the features of known inputs."""
-        probes = features[:: max(1, len(features) // _PROBES)]
-        count = min(NEIGHBORS + 1, len(features))
-        farthest = _distances(probes, features).topk(count, 1, largest=False).values[:, -1]
-        return cls(features, max(float(farthest.median()), torch.finfo(torch.float64).tiny))
+        return cls(features, _distance_to_last_neighbor(features))
 
     def variance(self, features: Tensor) -> Tensor:  # (batch, features) -> (batch,)
         """G = 1 - k' (K + 1e-3 I)^-1 k, over the nearest known inputs: 0 at them, 1 far away."""
@@ -111,6 +94,14 @@ class Kernel:
         k = (-0.5 * (distance / self.width).square()).exp()[:, :, None]
         explained = (k.mT @ torch.linalg.solve(covariance, k)).flatten()
         return (1 - explained).clamp(0, 1)
+
+
+def _distance_to_last_neighbor(features: Tensor) -> float:
+    """The median over some samples; above 0."""
+    probes = features[:: max(1, len(features) // _PROBES)]
+    count = min(NEIGHBORS + 1, len(features))  # The nearest sample to each is itself.
+    farthest = _distances(probes, features).topk(count, 1, largest=False).values[:, -1]
+    return max(float(farthest.median()), torch.finfo(torch.float64).tiny)
 
 
 def _distances(one: Tensor, two: Tensor) -> Tensor:

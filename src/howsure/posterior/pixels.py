@@ -6,10 +6,12 @@ along a direction v gives z' v at every pixel; some directions of random signs a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from howsure.posterior.laplace import Gram, Posterior, one_for_zero
+from howsure.posterior.laplace import Gram, Posterior, one_for_zero, posterior_of
 
 
 def pixel_variance(posterior: Posterior, z: Tensor, masks: int) -> Tensor:
@@ -48,18 +50,13 @@ class PixelGram:
             by_output = sample.double().movedim(1, 0)
             self.total = self.total + by_output.mT @ by_output
 
-    def __add__(self, other: PixelGram) -> PixelGram:
-        """The sum over the pixels of both."""
-        both = PixelGram()
-        both.inputs, both.pixels = self.inputs + other.inputs, self.pixels + other.pixels
-        both.masks, both.total = max(self.masks, other.masks), self.total + other.total
-        return both
 
-    def posterior(self, ridge: float) -> Posterior:
-        """The posterior given these inputs."""
-        assert isinstance(self.total, Tensor)
-        sizes = self.total.diagonal(dim1=1, dim2=2).mean(1) / self.pixels
-        gram = Gram(one_for_zero(sizes).sqrt())
-        gram.total = (self.total / one_for_zero(sizes)[:, None, None]).mean(0)
-        gram.count, gram.masks = self.pixels, self.masks
-        return gram.posterior(ridge)
+def pixel_posterior_of(grams: Sequence[PixelGram], ridge: float) -> Posterior:
+    """The posterior given the pixels of several sums."""
+    total, pixels = sum(gram.total for gram in grams), sum(gram.pixels for gram in grams)
+    assert isinstance(total, Tensor)
+    sizes = one_for_zero(total.diagonal(dim1=1, dim2=2).mean(1) / pixels)
+    scaled = Gram(sizes.sqrt())
+    scaled.total = (total / sizes[:, None, None]).mean(0)
+    scaled.count, scaled.masks = pixels, max(gram.masks for gram in grams)
+    return posterior_of([scaled], ridge)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -39,34 +39,12 @@ class Scores:
     kernel: Tensor
 
     @classmethod
-    def of(
-        cls,
-        mean: Tensor,
-        data: Tensor,
-        m: Tensor | None = None,
-        distances: Tensor | None = None,
-        beyond: Tensor | None = None,
-        local: Tensor | None = None,
-        nearest: Tensor | None = None,
-        kernel: Tensor | None = None,
-    ) -> Scores:
-        """The scores that are given, with 0 in place of the others."""
-        mean = mean.double()
-
-        def filled(scores: Tensor | None, *shape: int) -> Tensor:
-            return mean.new_zeros(len(mean), *shape) if scores is None else scores.double()
-
-        outputs = mean.shape[1]
-        return cls(
-            mean,
-            data.double(),
-            filled(m, outputs),
-            filled(distances, 2),
-            filled(beyond),
-            filled(local, outputs),
-            filled(nearest, 1),
-            filled(kernel),
-        )
+    def of(cls, mean: Tensor, data: Tensor) -> Scores:
+        """Those of predictions of which nothing else is known: 0."""
+        mean, data = mean.double(), data.double()
+        zeros, nothing = torch.zeros_like(mean), mean.new_zeros(len(mean))
+        pairs, nearest = mean.new_zeros(len(mean), 2), nothing[:, None]
+        return cls(mean, data, zeros, pairs, nothing, zeros, nearest, nothing)
 
     @staticmethod
     def joined(parts: Sequence[Scores]) -> Scores:
@@ -130,30 +108,21 @@ class Known:
             summary: The numbers that are compared with the range of the known inputs.
             number: Of a held-out batch, which says in which folds its inputs are.
         """
-        rows = len(mean)
-        m = distances = kernel = None
+        rows, found = len(mean), {}
         if self.posterior is not None and z is not None:
-            m = self.posterior.score(rows, number, lambda p, some: p.predictive_variance(z[some]))
+            found["m"] = self.posterior.score(
+                rows, number, lambda posterior, some: posterior.predictive_variance(z[some])
+            )
         if self.distances is not None and activations is not None:
-            distances = log_distances(self.distances, activations, rows, number).exp()
+            found["distances"] = log_distances(self.distances, activations, rows, number).exp()
             head = self.distances.whole.head
             if self.kernel is not None and head is not None:
-                kernel = self.kernel.variance(activations[head])
-        near = None
+                found["kernel"] = self.kernel.variance(activations[head])
         if self.local_error is not None and features is not None:
-            near = self.local_error.at(features)
-        return Scores.of(
-            mean,
-            data,
-            m,
-            distances,
-            beyond=None
-            if self.input_range is None or summary is None
-            else self.input_range.distance(summary),
-            local=None if near is None else near.error,
-            nearest=None if near is None else near.squared_distance,
-            kernel=kernel,
-        )
+            found["local"], found["nearest"] = self.local_error.at(features)
+        if self.input_range is not None and summary is not None:
+            found["beyond"] = self.input_range.distance(summary)
+        return replace(Scores.of(mean, data), **found)
 
 
 def log_distances(

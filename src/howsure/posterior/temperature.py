@@ -28,13 +28,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from howsure.line_search import log_minimum
-from howsure.posterior.distances import Distances, fields_of
+from howsure.posterior.distances import Distances
 from howsure.posterior.novelty import KNOWN
 
 # Beyond, the likelihood has no minimum that data could show.
@@ -116,22 +115,6 @@ class TemperatureModel:
             novelty = (score - self.known).exp().to(dtype)
         share = 1 - min(self.temperature, 1.0) / temperature
         return ClassScores(logits, temperature, novelty, share.clamp(min=0), self.notes)
-
-    def state(self) -> dict[str, Any]:
-        """Tensors, numbers and text, to be saved."""
-        pairs = {"growth": list(self.growth), "energy": list(self.energy)}
-        state = {**fields_of(self), **pairs, "notes": list(self.notes)}
-        if self.distances is not None:
-            state["distances"] = self.distances.state()
-        return state
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> TemperatureModel:
-        """What `state` gave."""
-        values = {**state, **{name: tuple(state[name]) for name in ("growth", "energy", "notes")}}
-        if values["distances"] is not None:
-            values["distances"] = Distances.from_state(values["distances"])
-        return cls(**values)
 
 
 @dataclass(frozen=True, eq=False)

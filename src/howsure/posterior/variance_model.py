@@ -18,14 +18,13 @@ novelty is the largest of the scores that count. The sensor's variance itself is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from howsure.posterior.cross_fit import CrossFit
-from howsure.posterior.distances import Distances, InputRange, fields_of
+from howsure.posterior.distances import Distances, InputRange
 from howsure.posterior.laplace import Posterior, one_for_zero
 from howsure.posterior.local_error import Kernel, LocalError
 from howsure.posterior.novelty import KNOWN, quantiles_of
@@ -231,37 +230,3 @@ class VarianceModel:
         """With the scale and the quantiles of the mean novelty over all outputs of an input."""
         known = max(float(novelty.quantile(KNOWN)), torch.finfo(torch.float64).tiny)
         return replace(self, joint_known=known, joint_quantiles=quantiles_of(novelty) / known)
-
-    def state(self) -> dict[str, Any]:
-        """Tensors and numbers, to be saved."""
-        state = fields_of(self)
-        for name in _NESTED:
-            if state[name] is not None:
-                state[name] = fields_of(state[name])
-        if self.distances is not None:
-            state["distances"] = self.distances.state()
-        return state
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> VarianceModel:
-        """The inverse of `state`; an error for that of another version."""
-        if set(state) != {field.name for field in fields(cls)}:
-            raise ValueError(
-                "These settings were fitted by another version of howsure; run `fit` again."
-            )
-        values = dict(state)
-        for name, kind in _NESTED.items():
-            if state[name] is not None:
-                values[name] = kind(**state[name])
-        if state["distances"] is not None:
-            values["distances"] = Distances.from_state(state["distances"])
-        return cls(**values)
-
-
-# Fields that have fields.
-_NESTED = {
-    "posterior": Posterior,
-    "input_range": InputRange,
-    "local_error": LocalError,
-    "kernel": Kernel,
-}
