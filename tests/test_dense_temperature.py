@@ -181,5 +181,5 @@ def test_methods_without_room_say_so(sure, net):
 def test_the_gate_and_the_words(sure):
     gate = hs.Gate.on_novelty(sure.setup.temperature_model)
     assert not bool(gate(sure(scenes(4, 8, shift=6.0)[0]).joint_novelty).any())
-    assert "times the log Mahalanobis distance" in sure.describe()
+    assert "(Mahalanobis, " in sure.describe()
     assert "neighbors" not in sure.describe()

@@ -23,6 +23,7 @@ reveal_type(p.mean)
 reveal_type(p.std)
 reveal_type(p.interval(0.95)[0])
 reveal_type(hs.Ensemble([model, model])(torch.zeros(2, 3)).std)
+reveal_type(p.distribution())
 reveal_type(hs.report(sure, [], "report.html"))
 hs.report.Options(title="Roads")
 hs.Uncertain(model, taks="classification")
@@ -45,7 +46,7 @@ def test_an_editor_knows_predictions_and_marks_typos(tmp_path):
     diagnostics = json.loads(done.stdout)["generalDiagnostics"]
     revealed = [d["message"] for d in diagnostics if d["severity"] == "information"]
     types = [message.rpartition(" is ")[2].strip('"') for message in revealed]
-    assert types == ["Tensor"] * 4 + ["Path"]
+    assert types == ["Tensor"] * 4 + ["Distribution", "Path"]
     errors = [d["message"] for d in diagnostics if d["severity"] == "error"]
     assert len(errors) == 3, errors
     for typo in ("taks", "trian_inputs", "optoins"):

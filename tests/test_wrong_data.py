@@ -1,8 +1,10 @@
 """Data in forms that users have it: rows by number, arrays, NaN, whole numbers of any type."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -102,6 +104,38 @@ def test_probabilities_in_place_of_logits_are_noticed(method):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         hs.Uncertain(model, 0.01, method, task="classification")(x)
+
+
+@pytest.mark.parametrize(
+    ("task", "squash"), [("classification", nn.Softmax(1)), ("binary", nn.Sigmoid())]
+)
+def test_fit_notices_probabilities_in_place_of_logits(task, squash):
+    classes = 3 if task == "classification" else 1
+    model, x = network(classes), torch.randn(80, 6)
+    with torch.no_grad():
+        model[-1].weight.mul_(5)
+        model[-1].bias.add_(1)
+        logits = model(x) + torch.randn(80, classes)
+    labels = logits.argmax(1) if classes > 1 else (logits[:, 0] > 0).long()
+    both = nn.Sequential(model, squash).eval()
+    with pytest.warns(hs.HowsureWarning, match="give logits") as caught:
+        hs.Uncertain(both, 0.01, task=task).fit(x, labels, show_progress=False)
+    assert Path(caught[0].filename) == Path(__file__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hs.Uncertain(model, 0.01, task=task).fit(x, labels, show_progress=False)
+
+
+def test_tables_of_text_are_refused():
+    x = np.array([["red", 1.0]], dtype=object)
+    for table in (x, x.astype(str), pd.DataFrame({"color": ["red"], "size": [1.0]})):
+        with pytest.raises(TypeError, match="which are not numbers"):
+            hs.Uncertain(nn.Linear(2, 1).eval(), 0.01)(table)
+
+
+def test_a_class_is_no_model():
+    with pytest.raises(TypeError, match=r"give an instance, `Linear\(...\)`"):
+        hs.Uncertain(nn.Linear, 0.01)
 
 
 @pytest.mark.parametrize("kind", ["scale", "affine", "isotonic", "conformal"])

@@ -151,6 +151,11 @@ def as_tensors(x: object, model: nn.Module) -> object:
         leaf = leaf if to_numpy is None else to_numpy()
         if not isinstance(leaf, np.ndarray):
             return leaf
+        if leaf.dtype.kind not in "biufc":
+            raise TypeError(
+                f"The input has elements of type {leaf.dtype}, which are not numbers, such as the "
+                "text in a table's columns; leave them out or encode them as numbers."
+            )
         native = leaf.dtype.newbyteorder("=")
         # Torch shares no memory that is backwards, read-only, or in another byte order.
         if leaf.dtype != native or not leaf.flags.writeable or min(leaf.strides, default=0) < 0:

@@ -349,7 +349,7 @@ class Prediction:
 
         return map_leaves(leaf, self.mean, self.std)
 
-    def distribution(self) -> Any:
+    def distribution(self) -> torch.distributions.Distribution:
         """The predictive distribution: `torch.distributions.Normal`, or `StudentT` after a fit.
 
         Both have the mean and the variance of the prediction.

@@ -116,6 +116,8 @@ class Uncertain(nn.Module):
     ) -> None:
         """Wraps a model."""
         super().__init__()
+        if isinstance(model, type):
+            raise TypeError(f"The model is a class; give an instance, `{model.__name__}(...)`.")
         if isinstance(model, nn.Module) and any(map(is_lazy, model.parameters())):
             raise ValueError(
                 "The model has lazy layers whose weights do not exist yet; call it once on an "

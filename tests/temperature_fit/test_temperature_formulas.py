@@ -1,6 +1,7 @@
 """The constant temperature, the distances, and what is kept of the known inputs."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -142,6 +143,14 @@ def test_stress_fits_the_growth_by_half_of_the_weight_on_clean_data(net):
             cost[one, two] = float(sum(nll))
     assert cost[model.growth] == pytest.approx(min(cost.values()), abs=1e-5)
     assert found.last_fit.stressed_nll < found.last_fit.constant_stressed_nll
+
+
+def test_a_report_says_by_which_distances_the_temperature_grows(sure):
+    fit = sure.last_fit
+    assert "and 1 (Mahalanobis, 3 layers)" in str(fit)
+    without = replace(fit, model=replace(fit.model, growth=(0.0, 0.0)))
+    assert "does not depend on the distance from" in str(without)
+    assert max(map(len, str(fit).splitlines())) <= 110
 
 
 def small_pictures():

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 
 from howsure.errors import warn
-from howsure.estimators.softmax import class_logits
+from howsure.estimators.softmax import class_logits, is_elementwise
 from howsure.fit.held_out import Batches, check_count
 from howsure.fit.known import FEWEST, Layers, NoDistancesError, gather_known
 from howsure.fit.labeled import PIXELS, Labeled, check_labels, recognize_task
 from howsure.fit.options import FitOptions
 from howsure.fit.stress import Stress, corruptions
 from howsure.methods.activations import read
+from howsure.methods.classified import check_classes
 from howsure.noise.inputs import sample_of
 from howsure.posterior.cross_fit import CrossFit
 from howsure.posterior.distances import Distances
@@ -55,6 +56,10 @@ _WORTH_A_NOTE = 0.02
 # Below this share of the temperature without noise, the probabilities would be those of the noise
 # alone: exactly 0 and 1 wherever no draw changes the class.
 _NOISE_EXPLAINS = 0.1
+LIKE_PROBABILITIES = (
+    "All outputs are between 0 and 1, as probabilities are. The task {task!r} applies the sigmoid "
+    "itself, so give logits: `output=torch.logit` if the model has none."
+)
 NOISE_EXPLAINS = (
     "The stated noise alone explains the mistakes on the held-out data, so the average over the "
     "noise does not determine a temperature; that of the network without noise is used."
@@ -152,17 +157,19 @@ class TemperatureFit:
         distances = self.model.distances
         if distances is None:
             return []
-        where = "held-out inputs, in five folds," if self.cross_fitted else "unlabeled inputs"
-        one, two = self.model.growth
-        near = ""
+        where = "held-out inputs, in five folds" if self.cross_fitted else "unlabeled inputs"
+        by_neighbors, by_mahalanobis = self.model.growth
+        if by_neighbors == by_mahalanobis == 0:
+            return [f"the temperature does not depend on the distance from {self.known} {where}"]
+        weights = f"{by_mahalanobis:g} (Mahalanobis, {len(distances.layers)} layers)"
         if distances.neighbors is not None:
             kept = len(distances.neighbors)
-            near = f"{one:g} times the log squared distance to the 6th of {kept} neighbors and "
-        level = threshold_quantile(dense=self.model.dense)
+            weights = f"{by_neighbors:g} (6th of {kept} neighbors) and {weights}"
+        level = 100 * threshold_quantile(dense=self.model.dense)
         return [
-            f"the temperature grows with the distance from {self.known} {where} beyond its "
-            f"{100 * level:.0f} % quantile: by {near}{two:g} times the log Mahalanobis distance "
-            f"over {len(distances.layers)} layers; NLL {self.nll:.4f}",
+            f"the temperature grows with the distance from {self.known} {where}: NLL "
+            f"{self.nll:.4f}",
+            f"beyond its {level:.0f} % quantile, with weights {weights}",
         ]
 
 
@@ -183,6 +190,7 @@ def fit_temperature(
         )
     logits = read(setup, x, ()).logits
     setup, dense = setup.replace(task=recognize_task(setup.task, logits, y)), logits.dim() > 2
+    check_classes(logits, setup.task)
     layers = Layers.of(setup, x) if growth else Layers()
     known = None
     if layers.names:
@@ -190,6 +198,8 @@ def fit_temperature(
         known = gather_known(setup, layers, batches, inputs, gradients=False, show=show).distances
     held_out = _read(setup, layers, known, batches, show=show)
     check_labels(held_out, setup.task)
+    if is_elementwise(logits, setup.task) and bool(((logits >= 0) & (logits <= 1)).all()):
+        warn(LIKE_PROBABILITIES.format(task=setup.task))
     averaged = held_out
     if setup.noise is not None and setup.prediction != "network":
         averaged = _average(setup, held_out, batches)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from howsure.errors import HowsureWarning
+from howsure.errors import warn
 from howsure.estimators.softmax import (
     Classes,
     Logits,
@@ -70,11 +69,9 @@ def check_classes(logits: Tensor, task: Task) -> None:
         return
     rounding = 8 * torch.finfo(logits.dtype).eps
     if bool(((logits.double().sum(axis) - 1).abs() <= rounding).all()):
-        warnings.warn(
+        warn(
             "The outputs look like probabilities: nonnegative, with sum 1. Classification applies "
-            "the softmax itself, so give logits: `output=torch.log` if the model has none.",
-            HowsureWarning,
-            stacklevel=2,
+            "the softmax itself, so give logits: `output=torch.log` if the model has none."
         )
 
 
