@@ -154,7 +154,7 @@ def wine_is_better_with_other_means() -> str:
     return f"are better in {wins[0]} and {wins[1]} of {len(rows)} splits"
 
 
-def classes_were_asked_for() -> str:
+def targets_of_classes() -> str:
     found = result("shift")["cifar"]
     *held, digits, noise, average, scenes = (
         found["must_hold"][name]
@@ -173,14 +173,15 @@ def classes_were_asked_for() -> str:
     clean, ece = held
     entropy = mean(seed["by distance"]["digits"]["auroc_entropy"] for seed in found["scores"])
     return (
-        f"clean NLL within {clean['most']} of a constant temperature (found {clean['found']:.3f}), "
-        f"an ECE on corruptions of at most {100 * ece['most']:.0f} % (found "
+        f"clean NLL within {clean['most']} of a constant temperature (measured: "
+        f"{clean['found']:.3f}), an ECE on corruptions of at most {100 * ece['most']:.0f} % ("
         f"{100 * ece['found']:.1f} %) and an AUROC of unknown inputs of {1 - digits['most']:.2f} "
-        f"by novelty (found {1 - digits['found']:.3f} and {1 - noise['found']:.3f}), of "
-        f"{1 - average['most']:.3f} on average (found {1 - average['found']:.3f}) and of "
-        f"{1 - scenes['most']:.2f} for scenes (found {1 - scenes['found']:.3f}) hold; by "
-        f"entropy digits reach {entropy:.3f}. On corruptions, a ratio of {ratio['most']:.3f} to "
-        f"the NLL of a constant temperature **does not hold**: it is {ratio['found']:.3f}"
+        f"by novelty ({1 - digits['found']:.3f} and {1 - noise['found']:.3f}), of "
+        f"{1 - average['most']:.3f} on average ({1 - average['found']:.3f}) and of "
+        f"{1 - scenes['most']:.2f} for scenes ({1 - scenes['found']:.3f}) were met; by entropy "
+        f"digits reach {entropy:.3f}. The target of {ratio['most']:.3f} for the ratio of the NLL "
+        "on corruptions to that of a constant temperature was **missed**: it is "
+        f"{ratio['found']:.3f}"
     )
 
 
@@ -211,7 +212,7 @@ CLAIMS: Claims = {
         some_splits_of_energy_are_worse,
         tables_without_student,
         wine_is_better_with_other_means,
-        classes_were_asked_for,
+        targets_of_classes,
         gain_on_corruptions_differs,
     )
 }

@@ -18,7 +18,7 @@ LITERAL = {
         "a fixed rate of 5 %",
         "95 % intervals",
     ),
-    "asked for beforehand": ("at least 0.35",),
+    "targets set in advance": ("at least 0.35",),
     "versions": (
         "committed with 0.1",
         "default of 0.2, on the real drive and on CIFAR-10 of 0.3",
