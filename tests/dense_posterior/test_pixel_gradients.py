@@ -7,7 +7,7 @@ from dense_networks import SIDE, Dense, TwoHeads, images
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure.methods.dense import DIRECTIONS, directions, gradients_at_pixels
+from howsure.methods.dense import DIRECTIONS, by_pixel, directions, gradients_at_pixels
 from howsure.posterior.laplace import Gram, output_scale, posterior_of
 from howsure.posterior.pixels import PixelGram, pixel_posterior_of, pixel_variance
 
@@ -32,11 +32,11 @@ def test_directions_are_sums_of_finite_differences_of_multipliers(finish):
             with torch.no_grad():
                 ends.append(net(x))
             handle.remove()
-        slopes.append(seen.by_pixel((ends[0] - ends[1]) / (2 * step)))
+        slopes.append(by_pixel((ends[0] - ends[1]) / (2 * step)))
     expected = torch.stack(slopes, 3) @ signs.double().mT
     torch.testing.assert_close(seen.z, expected, rtol=1e-3, atol=1e-4)
     assert seen.z.shape[3] == DIRECTIONS
-    torch.testing.assert_close(seen.shaped(seen.by_pixel(seen.output)), seen.output)
+    torch.testing.assert_close(seen.shaped(by_pixel(seen.output)), seen.output)
 
 
 @pytest.mark.parametrize(("name", "head"), [("depth", "head"), ("height", "other")])

@@ -20,7 +20,7 @@ from howsure.fit.options import FitOptions
 from howsure.fit.stress import corruptions
 from howsure.fit.variance import PosteriorFit, check_held_out, fit_variance
 from howsure.methods.choice import outputs_of
-from howsure.methods.dense import gradients_at_pixels, has_derivatives
+from howsure.methods.dense import by_pixel, gradients_at_pixels, has_derivatives
 from howsure.methods.gradients import CONTRADICTED, ROWS_MIXED
 from howsure.methods.method import Fits, Method
 from howsure.methods.sampling import NOISE_SAMPLING
@@ -28,7 +28,7 @@ from howsure.posterior.cross_fit import FOLDS, CrossFit, split
 from howsure.posterior.laplace import Posterior
 from howsure.posterior.pixels import PixelGram, pixel_posterior_of, pixel_variance
 from howsure.posterior.scores import Known, Scores
-from howsure.posterior.variance_fit import HeldOut, wrong_targets
+from howsure.posterior.variance_fit import HeldOut, targets_like
 from howsure.probe import RANDOM, probe_model
 from howsure.problem import MOST_OUTPUTS
 from howsure.progress import progress
@@ -125,8 +125,7 @@ def _score(
         changed = change(x)
         pixels = gradients_at_pixels(setup, changed)
         output = pixels.output
-        if target.numel() != output.numel() or len(target) != len(output):
-            raise wrong_targets(target, output.shape)
+        truth = targets_like(output, target)
 
         def score(
             posterior: Posterior, rows: Tensor | slice, z: Tensor = pixels.z, m: int = pixels.masks
@@ -140,11 +139,10 @@ def _score(
             sampled = NOISE_SAMPLING(setup, changed)
             mean = sampled.mean if setup.prediction == "mean" else output
             data = sampled.data_var
-        truth = target.reshape(output.shape).to(output.device).double()
         generator = torch.Generator().manual_seed(number)
         chosen = torch.randperm(m.shape[1], generator=generator)[:share].to(m.device)
         mean, data, truth = (
-            pixels.by_pixel(values)[:, chosen].flatten(0, 1) for values in (mean, data, truth)
+            by_pixel(values)[:, chosen].flatten(0, 1) for values in (mean, data, truth)
         )
         scores = replace(Scores.of(mean, data), m=m[:, chosen].flatten(0, 1))
         parts.append(HeldOut.of(scores, truth, mean))

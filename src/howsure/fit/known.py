@@ -7,7 +7,7 @@ the held-out inputs in folds: no input is compared with itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from howsure.fit.held_out import (
     rows_in_front,
     unseen_inputs,
 )
-from howsure.methods.activations import Activations, read, read_layers, summarize_inputs
+from howsure.methods.activations import read, summarize_inputs
 from howsure.methods.gradients import (
     NoGradientsError,
     cannot_use,
@@ -81,15 +81,13 @@ class Layers:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls, setup: Setup, x: object, look: Callable[[Setup, Any], Activations] = read
-    ) -> Layers:
+    def of(cls, setup: Setup, x: object) -> Layers:
         """The layers of a model, found by a pass with all inputs of a batch and one with fewer.
 
         A layer counts if it says the same about an input whatever the others are: then it has a
         row for every input, and no other axis that happens to be as long.
         """
-        every = look(setup, x)
+        every = read(setup, x)
         rows, axis = len(every.logits), setup.batch_dim or 0
         kept = slice(0, rows - 1) if rows > 1 else torch.zeros(2, dtype=torch.long)
 
@@ -99,7 +97,7 @@ class Layers:
             return leaf.movedim(axis, 0)[kept].movedim(0, axis)
 
         try:
-            fewer = look(setup, map_leaves(choose, x))
+            fewer = read(setup, map_leaves(choose, x))
         except Exception as error:  # A model for its own batch size can fail in any way.
             raise NoDistancesError(ROWS_MIX) from error
         if not _same(every.logits[kept], fewer.logits):
@@ -188,22 +186,20 @@ def gather_known(
         # Numbers that are not finite say nothing of the range.
         low = low.to(summary).minimum(_finite_or(summary, math.inf).amin(0))
         high = high.to(summary).maximum(_finite_or(summary, -math.inf).amax(0))
-        activations: Activations | None = None
+        inputs: dict[str, Tensor] = {}
         if gradients:
             try:
                 at_input = examine_at_input(setup, x, names)
             except NoGradientsError as error:
                 raise cannot_use(str(error)) from error
-            z, activations = at_input.slopes, at_input.activations
+            z, inputs = at_input.slopes, at_input.activations
             check_finite([z], f"gradients at {kind} inputs")
             # All folds have the scale of one batch, and below the centers of one.
             grams = grams or [Gram(output_scale(z)) for _ in range(folds)]
             for gram, rows in split(len(z), number, grams):
                 gram.add(z[rows.to(z.device)])
         if layers is not None:
-            if activations is None:
-                activations, _ = read_layers(setup, x, names)
-            inputs = activations.inputs
+            inputs = inputs or read(setup, x, names).inputs
             check_finite(inputs.values(), f"activations at {kind} inputs")
             seen = seen or [
                 KnownActivations(layers.layers, layers.head, inputs) for _ in range(folds)
@@ -241,7 +237,7 @@ def layers_of(setup: Setup, x: object) -> Layers | None:
     if setup.batch_dim is None:
         return None
     try:
-        layers = Layers.of(setup, x, lambda setup, x: read_layers(setup, x)[0])
+        layers = Layers.of(setup, x)
     except NoDistancesError:
         return None
     return layers if layers.names else None
@@ -302,8 +298,7 @@ def score_held_out(
 
 def _sampled(setup: Setup, x: object) -> tuple[Tensor, Tensor]:
     """Predictions and the sensor's variance by samples, (inputs, outputs)."""
-    _, output = read_layers(setup, x, ())
-    mean = flat_rows(setup, output)
+    mean = flat_rows(setup, read(setup, x, ()).output)
     if setup.noise is None:
         return mean, torch.zeros_like(mean)
     sampled = noise_sampling(setup, x)

@@ -52,35 +52,6 @@ class PosteriorFit:
     stressed_nll: float | None = None
     notes: tuple[str, ...] = ()
 
-    @classmethod
-    def of(
-        cls,
-        model: VarianceModel,
-        held_out: HeldOut,
-        stressed: Sequence[HeldOut],
-        known: Known,
-        notes: tuple[str, ...],
-    ) -> PosteriorFit:
-        """How well a variance model does on held-out inputs."""
-        parts, error, nu = model.parts(held_out.scores), held_out.error, model.degrees_of_freedom
-        var = parts.total
-        names = {"sensor": "data", "residual": "residual", "local error": "local"}
-        names |= {"model": "posterior", "growth": "growth"}
-        shares = {n: float((getattr(parts, part) / var).mean()) for n, part in names.items()}
-        constant = error.mean(0).expand_as(var)
-        return cls(
-            model,
-            count=len(error),
-            known=known.count,
-            cross_fitted=known.is_cross_fitted,
-            nll=float(student_nll(error, var, nu).mean()),
-            constant_nll=float(student_nll(error, constant, math.inf).mean()),
-            coverage=float((error <= central_reach(0.95, nu) ** 2 * var).double().mean()),
-            shares={name: share for name, share in shares.items() if share > 0},
-            stressed_nll=mean_nll(model, stressed, nu) if stressed else None,
-            notes=notes,
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data, without the posterior itself."""
         model = self.model
@@ -178,4 +149,25 @@ def fit_variance(
         shown = ", ".join(f"{factor:.4g}" for factor in factors[:4])
         shown += ", ..." if len(factors) > 4 else ""
         notes.append(f"the stated noise variance is multiplied by {shown}, as requested")
-    return PosteriorFit.of(model, held_out, stressed, known, tuple(notes))
+    parts, error, nu = model.parts(held_out.scores), held_out.error, model.degrees_of_freedom
+    var, constant = parts.total, error.mean(0).expand_as(error)
+    by_source = {
+        "sensor": parts.data,
+        "residual": parts.residual,
+        "local error": parts.local,
+        "model": parts.posterior,
+        "growth": parts.growth,
+    }
+    shares = {name: float((part / var).mean()) for name, part in by_source.items()}
+    return PosteriorFit(
+        model,
+        count=len(error),
+        known=known.count,
+        cross_fitted=known.is_cross_fitted,
+        nll=float(student_nll(error, var, nu).mean()),
+        constant_nll=float(student_nll(error, constant, math.inf).mean()),
+        coverage=float((error <= central_reach(0.95, nu) ** 2 * var).double().mean()),
+        shares={name: share for name, share in shares.items() if share > 0},
+        stressed_nll=mean_nll(model, stressed, nu) if stressed else None,
+        notes=tuple(notes),
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,45 +26,31 @@ class Activations:
     """What one plain pass shows, in the order in which the layers were called.
 
     Attributes:
-        logits: The outputs, (rows, classes), or (rows, classes, height, width).
+        output: What the model returned.
+        logits: Of classes the output, (rows, classes), or (rows, classes, height, width); else all
+            numbers of an input in one row.
         inputs: The input of every layer, averaged over places or tokens, (rows, features).
         outputs: Likewise its output.
         averaged: The layers whose input has several places or tokens.
     """
 
+    output: Any
     logits: Tensor
-    inputs: dict[str, Tensor] = field(default_factory=dict)
-    outputs: dict[str, Tensor] = field(default_factory=dict)
-    averaged: frozenset[str] = frozenset()
-
-    def select(self, rows: Tensor | slice) -> Activations:
-        """The inputs of the layers for some rows."""
-        inputs = {name: activation[rows] for name, activation in self.inputs.items()}
-        return Activations(self.logits[rows], inputs)
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
+    averaged: set[str]
 
 
 def read(setup: Setup, x: Any, wanted: Collection[str] | None = None) -> Activations:
-    """The logits and the activations of one plain pass; of all layers, or of those wanted."""
-    reader = LayerReader(setup.model, wanted)
+    """The outputs and the activations of one plain pass; of all layers, or of those wanted."""
+    axis, has_classes = setup.batch_dim or 0, setup.task != "regression"
+    rows = 0 if has_classes and not axis else batch_size(x, axis)
+    reader = LayerReader(setup.model, wanted, axis, rows)
     # Random numbers that the model draws are not its caller's.
     with torch.no_grad(), torch.random.fork_rng(devices=[]), reader:
         output = setup.run(clone_tensors(x))
-    averaged = frozenset(reader.averaged)
-    return Activations(logits_of(output), reader.inputs, reader.outputs, averaged)
-
-
-def read_layers(
-    setup: Setup, x: Any, wanted: Collection[str] | None = None
-) -> tuple[Activations, Any]:
-    """The activations of one plain pass of a model with any outputs, and what it returned.
-
-    In place of logits they have all outputs of an input in one row.
-    """
-    axis = setup.batch_dim or 0
-    reader = LayerReader(setup.model, wanted, axis, batch_size(x, axis))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), reader:
-        output = setup.run(clone_tensors(x))
-    return reader.activations(output), output
+    logits = logits_of(output) if has_classes else reader.in_rows(output)
+    return Activations(output, logits, reader.inputs, reader.outputs, reader.averaged)
 
 
 def summarize_inputs(x: Any, batch_dim: int | None) -> Tensor:  # (batch, numbers)
@@ -131,11 +117,9 @@ class LayerReader(Operations):
             return func(*args, **kwargs)
         dims, data = spatial_dims(base_name(func)), self._data(args, kwargs)
         # Before the call, which may write into its input.
-        self.inputs |= (
-            {} if data is None else _average_positions(name, self._rows_first(data), dims)
-        )
-        if data is not None and data.dim() > 2:
-            self.averaged.add(name)
+        if data is not None:
+            self.inputs |= _average_positions(name, self._rows_first(data), dims)
+            self.averaged |= {name} if data.dim() > 2 else set()
         result = func(*args, **kwargs)
         if self.wanted is None and isinstance(result, Tensor):
             self.outputs |= _average_positions(name, self._rows_first(result), dims)
@@ -146,12 +130,11 @@ class LayerReader(Operations):
         is_there = axis and data.dim() > axis and data.shape[axis] == self.rows
         return data.movedim(axis, 0) if is_there else data
 
-    def activations(self, output: Any) -> Activations:
-        """What was noted, with all outputs of an input in one row."""
+    def in_rows(self, output: Any) -> Tensor:  # (rows, numbers)
+        """All numbers of an input's output in one row."""
         tensors = [self._rows_first(t.detach()) for t in TensorTree(output).tensors]
         by_row = [t.reshape(self.rows, -1) for t in tensors if t.dim() and len(t) == self.rows]
-        flat = torch.cat(by_row, 1) if by_row else torch.zeros(self.rows, 0)
-        return Activations(flat, self.inputs, self.outputs, frozenset(self.averaged))
+        return torch.cat(by_row, 1) if by_row else torch.zeros(self.rows, 0)
 
     def _data(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """The first operand that is no weight."""

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from howsure.methods.modeled import with_parts, without_noise
 from howsure.multipliers.sites import Site
-from howsure.posterior.laplace import one_for_zero
 from howsure.posterior.pixels import pixel_variance
 from howsure.posterior.scores import Scores
-from howsure.prediction import Budget, Details, Prediction
+from howsure.posterior.variance_model import VarianceParts
+from howsure.prediction import Prediction
 from howsure.probe import probe_model
 from howsure.problem import Problem, Sources
 from howsure.setup import Setup
@@ -48,17 +49,14 @@ class PixelGradients:
     z: Tensor
     masks: int
 
-    def by_pixel(self, values: Tensor) -> Tensor:
-        """Values in the shape of the output as (batch, pixels, outputs)."""
-        return _by_pixel(values)
-
     def shaped(self, values: Tensor) -> Tensor:
-        """The inverse: (batch, pixels, outputs) in the shape and type of the output."""
+        """Values (batch, pixels, outputs) in the shape and type of the output."""
         values = values.mT if self.output.dim() > 3 else values
         return values.reshape(self.output.shape).to(self.output.dtype)
 
 
-def _by_pixel(values: Tensor) -> Tensor:
+def by_pixel(values: Tensor) -> Tensor:
+    """Values in the shape of the output as (batch, pixels, outputs)."""
     return values.flatten(2).mT if values.dim() > 3 else values.flatten(1)[:, :, None]
 
 
@@ -69,7 +67,7 @@ def gradients_at_pixels(setup: Setup, x: Any) -> PixelGradients:
     with torch.no_grad():
         plain = problem.plain()
         along = _derivatives(problem, plain)  # (directions, batch, *output)
-    z = torch.stack([_by_pixel(derivative) for derivative in along], 3)
+    z = torch.stack([by_pixel(derivative) for derivative in along], 3)
     masks = sum(math.prod(site.units) for site in problem.sources.sites)
     return PixelGradients(_output(problem), z, masks)
 
@@ -131,33 +129,14 @@ def with_model_var(setup: Setup, x: Any, sampled: Prediction | None) -> Predicti
     assert model is not None and model.dense and model.posterior is not None
     pixels = gradients_at_pixels(setup, x)
     m = pixel_variance(model.posterior, pixels.z, pixels.masks)
-    nothing = torch.zeros_like(pixels.output)
-    sensor = sampled or Prediction(pixels.output, nothing, nothing, error=nothing)
-    assert sensor.std_error is not None
-    mean = sensor.mean if setup.prediction == "mean" else pixels.output
-    data = pixels.by_pixel(sensor.data_var)
-    scores = Scores.of(pixels.by_pixel(mean).flatten(0, 1), data.flatten(0, 1))
-    parts = model.parts(replace(scores, m=m.flatten(0, 1)))  # (batch * pixels, outputs)
-    # What an error of the sensor's std does to the total std.
-    share = parts.data / one_for_zero(data.flatten(0, 1).double()).sqrt()
-    share = share / one_for_zero(parts.total.sqrt())
+    sampled = without_noise(pixels.output) if sampled is None else sampled
+    mean, data = (by_pixel(v).flatten(0, 1) for v in (sampled.mean, sampled.data_var))
+    parts = model.parts(replace(Scores.of(mean, data), m=m.flatten(0, 1)))
 
-    def shaped(values: Tensor) -> Tensor:
-        return pixels.shaped(values.reshape(m.shape))
+    def in_rows(values: Tensor) -> Tensor:  # (batch * pixels, outputs) -> (batch, numbers)
+        return pixels.shaped(values.reshape(m.shape)).flatten(1)
 
-    sources = [shaped(p) for p in (parts.data, parts.residual, parts.posterior, parts.growth)]
-    kinds = ("input", "residual", "model", "growth")
+    names = [field.name for field in fields(parts) if field.name != "joint"]
+    rows = {name: in_rows(getattr(parts, name)) for name in names}
     joint = parts.novelty.reshape(m.shape).mean((1, 2)) / model.joint_known
-    return Prediction(
-        mean,
-        sources[0] + sources[1],
-        sources[2] + sources[3],
-        error=shaped(pixels.by_pixel(sensor.std_error).flatten(0, 1) * share),
-        novelty=shaped(parts.novelty),
-        joint_novelty=joint.to(pixels.output.dtype),
-        notes=sensor.notes,
-        degrees_of_freedom=model.degrees_of_freedom,
-        details=Details(
-            budget=Budget(("noise", *kinds[1:]), kinds, torch.stack(sources).flatten(2))
-        ),
-    )
+    return with_parts(setup, sampled, VarianceParts(**rows, joint=joint))

@@ -39,7 +39,7 @@ from howsure.estimators.variances import (
     flag_unreliable,
 )
 from howsure.methods import sampling
-from howsure.methods.activations import Activations, LastLinear, LayerReader
+from howsure.methods.activations import LastLinear, LayerReader
 from howsure.methods.classified import (
     certain,
     check_classes,
@@ -165,9 +165,11 @@ def predict(setup: Setup, x: Any) -> Prediction:
             z=z,
             features=outcome.features,
         )
-        result = modeled(variances, scores, z, model)
-        variances, joint = result.variances, result.joint
-        novelty = None if result.novelty is None else problem.unflatten_variance(result.novelty)
+        parts = model.parts(scores)
+        variances = modeled(variances, parts, z, model)
+        if model.has_novelty:
+            novelty = problem.unflatten_variance(parts.novelty.to(variances.data))
+            joint = parts.joint.to(variances.data)
     variances = variances.add_constant(setup.residual_var)
 
     def std_error() -> Tensor:
@@ -544,14 +546,14 @@ class AtInput:
         mean: Predictions, (rows, outputs).
         learned_var: The variance that the network predicts itself, (rows, outputs).
         slopes: Gradients with respect to the multipliers, (rows, outputs, units).
-        activations: The inputs of some layers.
+        activations: The inputs of some layers, (rows, features) each.
         features: What enters the last linear layer, (rows, features), if asked for.
     """
 
     mean: Tensor
     learned_var: Tensor
     slopes: Tensor
-    activations: Activations
+    activations: dict[str, Tensor]
     features: Tensor | None
 
 
@@ -590,12 +592,11 @@ def examine_at_input(
         if features:
             entering.append(last.features(len(means[-1])))
     mean = torch.cat(means)
-    inputs = {name: torch.cat([part[name] for part in activations]) for name in activations[0]}
     return AtInput(
         mean,
         torch.zeros_like(mean) + problem.learned_variance(),
         torch.cat(slopes),
-        Activations(mean, inputs),
+        {name: torch.cat([part[name] for part in activations]) for name in activations[0]},
         torch.cat(entering) if features else None,
     )
 

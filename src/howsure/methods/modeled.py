@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from howsure.estimators.variances import Variances, with_variances
-from howsure.methods.activations import Activations, read_layers, summarize_inputs
+from howsure.methods.activations import read, summarize_inputs
 from howsure.posterior.laplace import one_for_zero
-from howsure.posterior.scores import Known, Scores
+from howsure.posterior.scores import Known, Scores, log_distances
 from howsure.posterior.variance_model import VarianceModel, VarianceParts
 from howsure.prediction import Budget, Details, Prediction
 from howsure.setup import Setup
 from howsure.trees import TensorTree, map_leaves
-
-
-@dataclass(frozen=True, eq=False)
-class Modeled:
-    """Variances of all rows and outputs, and how new the inputs are.
-
-    Attributes:
-        variances: Data and model variance, with the budget.
-        novelty: Of every output, (rows, outputs); `None` where inputs are compared with nothing.
-        joint: Of all outputs together, (rows,).
-    """
-
-    variances: Variances
-    novelty: Tensor | None = None
-    joint: Tensor | None = None
 
 
 def score_inputs(
@@ -42,7 +29,7 @@ def score_inputs(
     *,
     z: Tensor | None = None,
     features: Tensor | None = None,
-    activations: Activations | None = None,
+    activations: Mapping[str, Tensor] | None = None,
     number: int = 0,
 ) -> Scores:
     """What the variance of some predictions is made of.
@@ -58,30 +45,37 @@ def score_inputs(
         activations: What goes into the layers; by default a pass reads them.
         number: Of a held-out batch, which says in which folds its inputs are.
     """
-    if activations is None and known.layers:
-        activations, _ = read_layers(setup, x, known.layers)
-    has_range = known.input_range is not None
-    return known.scores(
-        mean,
-        data,
-        z=z,
-        features=features,
-        activations=None if activations is None else activations.inputs,
-        summary=summarize_inputs(x, setup.batch_dim) if has_range else None,
-        number=number,
-    )
+    rows, found = len(mean), {}
+    if known.posterior is not None and z is not None:
+        found["m"] = known.posterior.score(
+            rows, number, lambda posterior, some: posterior.predictive_variance(z[some])
+        )
+    if known.distances is not None:
+        if activations is None:
+            activations = read(setup, x, known.layers).inputs
+        found["distances"] = log_distances(known.distances, activations, rows, number).exp()
+        head = known.distances.whole.head
+        if known.kernel is not None and head is not None:
+            found["kernel"] = known.kernel.variance(activations[head])
+    if known.local_error is not None and features is not None:
+        found["local"], found["nearest"] = known.local_error.at(features)
+    if known.input_range is not None:
+        summary = summarize_inputs(x, setup.batch_dim)
+        found["beyond"] = known.input_range.distance(summary)
+    return replace(Scores.of(mean, data), **found)
 
 
-def modeled(sensor: Variances, scores: Scores, z: Tensor | None, model: VarianceModel) -> Modeled:
+def modeled(
+    sensor: Variances, parts: VarianceParts, z: Tensor | None, model: VarianceModel
+) -> Variances:
     """The sensor's variances with the rest, as the variance model says.
 
     Args:
         sensor: Variances by the sensor's noise alone.
-        scores: What the variance is made of.
+        parts: The variances by where they come from.
         z: Gradients with respect to the multipliers, (rows, outputs, multipliers).
         model: What `fit` has found.
     """
-    parts = model.parts(scores)
     residual = parts.residual + parts.local
     data, rest = residual + parts.data, parts.posterior + parts.growth
     share = (
@@ -100,23 +94,19 @@ def modeled(sensor: Variances, scores: Scores, z: Tensor | None, model: Variance
         budget = _budget(of_sensor.budget, sensor, parts, model)
         return Details(covariance.to(sensor.data), of_sensor.linear_share, budget)
 
-    variances = Variances(
+    return Variances(
         data.to(sensor.data, copy=True),  # which users may write into
         rest.to(sensor.data, copy=True),
         lambda: sensor.standard_error * share.to(sensor.data),
         details,
     )
-    if not model.has_novelty:
-        return Modeled(variances)
-    return Modeled(variances, parts.novelty.to(sensor.data), parts.joint.to(sensor.data))
 
 
 def flat_rows(setup: Setup, output: Any) -> Tensor:  # (rows, outputs)
     """All tensors of a model's output, one row for each input."""
     axis = setup.batch_dim
-    tensors = [t.movedim(axis, 0) if axis else t for t in TensorTree(output).tensors]
-    rows = 1 if axis is None else len(tensors[0])
-    return torch.cat([t.reshape(rows, -1) for t in tensors], 1)
+    tensors = [t[None] if axis is None else t.movedim(axis, 0) for t in TensorTree(output).tensors]
+    return torch.cat([t.reshape(len(t), math.prod(t.shape[1:])) for t in tensors], 1)
 
 
 def with_variance_model(setup: Setup, x: Any, sampled: Prediction | None) -> Prediction:
@@ -130,38 +120,53 @@ def with_variance_model(setup: Setup, x: Any, sampled: Prediction | None) -> Pre
     model = setup.variance_model
     assert model is not None
     if sampled is None:
-        _, output = read_layers(setup, x, ())
-        nothing = map_leaves(torch.zeros_like, output)
-        sampled = Prediction(output, nothing, nothing, error=nothing)
-    structure = TensorTree(sampled.mean)
-    rows = 1 if setup.batch_dim is None else structure.tensors[0].shape[setup.batch_dim]
+        sampled = without_noise(read(setup, x, ()).output)
+    mean, data = flat_rows(setup, sampled.mean), flat_rows(setup, sampled.data_var)
+    return with_parts(
+        setup, sampled, model.parts(score_inputs(setup, model.inputs_known, x, mean, data))
+    )
+
+
+def without_noise(output: Any) -> Prediction:
+    """The output as a prediction without any variance."""
+    nothing = map_leaves(torch.zeros_like, output)
+    return Prediction(output, nothing, nothing, error=nothing)
+
+
+def with_parts(setup: Setup, sampled: Prediction, parts: VarianceParts) -> Prediction:
+    """The prediction with the variances of a variance model.
+
+    Args:
+        setup: With a variance model.
+        sampled: The prediction by samples of the sensor's noise.
+        parts: The variances, (rows, outputs), with all outputs of an input in one row.
+    """
+    model, structure = setup.variance_model, TensorTree(sampled.mean)
+    assert model is not None
 
     def shaped(values: Tensor) -> Any:
-        sizes = [t.numel() // rows for t in structure.tensors]
-        leaves = []
+        sizes, leaves = [flat_rows(setup, t).shape[1] for t in structure.tensors], []
         for part, like in zip(values.split(sizes, 1), structure.tensors, strict=True):
             moved = like.movedim(setup.batch_dim, 0) if setup.batch_dim else like
             leaf = part.reshape(moved.shape).to(like.dtype)
             leaves.append(leaf.movedim(0, setup.batch_dim) if setup.batch_dim else leaf)
         return structure.unflatten(leaves)
 
-    mean, data, error = (
-        flat_rows(setup, values) for values in (sampled.mean, sampled.data_var, sampled.std_error)
-    )
-    parts = model.parts(score_inputs(setup, model.inputs_known, x, mean, data))
+    # What an error of the sensor's std does to the total std.
+    data, error = (flat_rows(setup, v).double() for v in (sampled.data_var, sampled.std_error))
+    error = error * (parts.data / one_for_zero(data).sqrt() / one_for_zero(parts.total.sqrt()))
     sources = torch.stack([parts.data, parts.residual, parts.posterior, parts.growth])
-    kinds = ("input", "residual", "model", "growth")
-    error = error.double() * (data.double() / one_for_zero(parts.total)).sqrt()
+    kinds, like = ("input", "residual", "model", "growth"), structure.tensors[0]
     return replace(
         sampled,
         data_var=shaped(parts.data + parts.residual),
         model_var=shaped(parts.posterior + parts.growth),
         error=shaped(error),
         novelty=shaped(parts.novelty) if model.has_novelty else None,
-        joint_novelty=parts.joint.to(mean) if model.has_novelty else None,
+        joint_novelty=parts.joint.to(like) if model.has_novelty else None,
         degrees_of_freedom=model.degrees_of_freedom,
         notes=(*sampled.notes, *([model.note] if model.note else [])),
-        details=Details(budget=Budget(("noise", *kinds[1:]), kinds, sources.to(mean))),
+        details=Details(budget=Budget(("noise", *kinds[1:]), kinds, sources.to(like))),
     )
 
 

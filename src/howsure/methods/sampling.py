@@ -535,9 +535,9 @@ def noise_sampling(setup: Setup, x: Any) -> Prediction:
         return predict_by_sampling(setup, x)
     sensor = setup.replace(variance_model=None)
     sampled = None if setup.noise is None else predict_by_sampling(sensor, x)
-    if not setup.variance_model.dense:
-        return with_variance_model(setup, x, sampled)
-    return with_model_var(setup, x, sampled)
+    if setup.variance_model.dense:
+        return with_model_var(setup, x, sampled)
+    return with_variance_model(setup, x, sampled)
 
 
 NOISE_SAMPLING = Method(

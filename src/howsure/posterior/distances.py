@@ -77,12 +77,12 @@ class Distances:
             inputs: What goes into the layers, (rows, features) each.
             rows: How many rows there are.
         """
-        to_neighbor = over_layers = None
+        found: dict[int, Tensor] = {}
         if self.head is not None and self.neighbors is not None:
             features = _input_of(self.head, inputs, rows, self.neighbors.shape[1], MOST_FEATURES)
             known = self.neighbors.to(features.device).double()
             squared = 2 - 2 * direction(features) @ known.mT
-            to_neighbor = squared.topk(NEIGHBOR, 1, largest=False).values[:, -1]
+            found[0] = squared.topk(NEIGHBOR, 1, largest=False).values[:, -1]
         if self.layers:
             distances = [
                 layer.squared_distance(
@@ -90,12 +90,11 @@ class Distances:
                 )
                 for layer in self.layers
             ]
-            over_layers = torch.stack(distances).mean(0)
+            found[1] = torch.stack(distances).mean(0)
         smallest = torch.finfo(torch.float32).tiny  # protects the log of an input that is known
-        known = [distance for distance in (to_neighbor, over_layers) if distance is not None]
-        nothing = torch.ones_like(known[0]) if known else torch.ones(rows, dtype=torch.float64)
-        both = [nothing if d is None else d for d in (to_neighbor, over_layers)]
-        return torch.stack([distance.clamp(min=smallest).log() for distance in both], 1)
+        like = next(iter(found.values()), torch.ones(rows, dtype=torch.float64))
+        both = torch.stack([found.get(k, torch.ones_like(like)) for k in range(2)], 1)
+        return both.clamp(min=smallest).log()
 
 
 def _input_of(name: str, inputs: Mapping[str, Tensor], rows: int, width: int, most: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -85,44 +85,6 @@ class Known:
         """Whether the known inputs are the held-out ones, in folds."""
         fits = (self.posterior, self.distances)
         return any(fit is not None and fit.folds is not None for fit in fits)
-
-    def scores(
-        self,
-        mean: Tensor,
-        data: Tensor,
-        *,
-        z: Tensor | None = None,
-        features: Tensor | None = None,
-        activations: Mapping[str, Tensor] | None = None,
-        summary: Tensor | None = None,
-        number: int = 0,
-    ) -> Scores:
-        """What the variance of some predictions is made of.
-
-        Args:
-            mean: Predictions, (batch, outputs).
-            data: Their variance by the sensor's noise alone, (batch, outputs).
-            z: Gradients with respect to the multipliers, (batch, outputs, multipliers).
-            features: What enters the last linear layer, (batch, features).
-            activations: What goes into the layers, (batch, features) each.
-            summary: The numbers that are compared with the range of the known inputs.
-            number: Of a held-out batch, which says in which folds its inputs are.
-        """
-        rows, found = len(mean), {}
-        if self.posterior is not None and z is not None:
-            found["m"] = self.posterior.score(
-                rows, number, lambda posterior, some: posterior.predictive_variance(z[some])
-            )
-        if self.distances is not None and activations is not None:
-            found["distances"] = log_distances(self.distances, activations, rows, number).exp()
-            head = self.distances.whole.head
-            if self.kernel is not None and head is not None:
-                found["kernel"] = self.kernel.variance(activations[head])
-        if self.local_error is not None and features is not None:
-            found["local"], found["nearest"] = self.local_error.at(features)
-        if self.input_range is not None and summary is not None:
-            found["beyond"] = self.input_range.distance(summary)
-        return replace(Scores.of(mean, data), **found)
 
 
 def log_distances(

@@ -43,11 +43,18 @@ class HeldOut:
 
     @classmethod
     def of(cls, scores: Scores, target: Tensor, mean: Tensor) -> HeldOut:
-        """A batch; an error if the targets do not fit the predictions."""
-        if target.numel() != mean.numel() or len(target) != len(mean):
-            raise wrong_targets(target, mean.shape)
-        flat = target.to(mean.device).reshape(mean.shape).double()
-        return cls(scores, squared_error(flat, mean), flat)
+        """A batch; an error of 0 where a target is the prediction up to the rounding of its type.
+
+        Args:
+            scores: What the variances of the predictions are made of.
+            target: The targets, in a shape that fits.
+            mean: The predictions, (inputs, outputs).
+        """
+        target = targets_like(mean, target)
+        gap = (target - mean.double()).abs()
+        rounding = 4 * torch.finfo(mean.dtype).eps * mean.double().abs()
+        is_rounding = (gap <= rounding) & mean.isfinite()
+        return cls(scores, torch.where(is_rounding, 0.0, gap.square()), target)
 
     @staticmethod
     def joined(parts: Sequence[HeldOut]) -> HeldOut:
@@ -62,21 +69,17 @@ class HeldOut:
         return HeldOut(scores, error, target)
 
 
-def wrong_targets(target: Tensor, shape: torch.Size) -> ValueError:
-    """The error for targets that are not of the predictions' shape."""
+def targets_like(mean: Tensor, target: Tensor) -> Tensor:
+    """The targets in double precision and the shape of the predictions; an error for others."""
+    if target.numel() == mean.numel() and len(target) == len(mean):
+        return target.to(mean.device).reshape(mean.shape).double()
     hint = ""
-    if not target.is_floating_point() and 2 * target.numel() <= shape.numel():
+    if not target.is_floating_point() and 2 * target.numel() <= mean.numel():
         hint = ' If they are class labels, wrap the model with `task="classification"`.'
-    return ValueError(
-        f"The targets have shape {tuple(target.shape)}, and the predictions {tuple(shape)}.{hint}"
+    raise ValueError(
+        f"The targets have shape {tuple(target.shape)}, and the predictions {tuple(mean.shape)}."
+        f"{hint}"
     )
-
-
-def squared_error(target: Tensor, mean: Tensor) -> Tensor:
-    """In double precision; 0 where a target is the prediction up to the rounding of its type."""
-    gap = (target.double() - mean.double()).abs()
-    rounding = 4 * torch.finfo(mean.dtype).eps * mean.double().abs()
-    return torch.where((gap <= rounding) & mean.isfinite(), 0.0, gap.square())
 
 
 def fit_variance_model(
