@@ -126,21 +126,21 @@ def fit_dropout(
         has_residual = Fits.RESIDUAL_VAR in method.fits
     if not has_residual:  # Known now, and not only after all rates.
         check_outputs(score(0, 0.5 if Fits.RATE in method.fits else None).var)
-    count, without, with_residual = 0, [], []
+    # Dropout may have to stand for errors that no rate explains, such as noise of targets.
+    may_add = options.fit_residual_var is None and not has_residual and task == "regression"
+    count = 0
+    curves: dict[bool, list[_Point]] = {has: [] for has in (has_residual, has_residual or may_add)}
     for rate in progress(grid, options.show_progress, f"fit {method}"):
         scored = Scored.joined([score(index, rate) for index in range(len(batches))])
         count = len(scored.error)
-        without.append(_Point.of(scored, 0.0))
-        if options.fit_residual_var is not False:
-            with_residual.append(_Point.of(scored, fitted_residual_var(scored)))
-    curve = with_residual if has_residual else without
+        for has, points in curves.items():
+            points.append(_Point.of(scored, fitted_residual_var(scored) if has else 0.0))
+    curve = curves[has_residual]
     best = _best(curve, grid)
     tried = [rate for rate in options.grid if rate > 0]
     is_at_the_top = len(tried) > 1 and (grid[best] or 0.0) >= max(tried)
-    may_add = options.fit_residual_var is None and not has_residual and task == "regression"
     if may_add and is_at_the_top:
-        # Dropout has to stand for errors that no rate explains, such as noise of targets.
-        curve = with_residual
+        curve = curves[True]
         best = _best(curve, grid)
     fit = Fit(
         tuple(math.nan if rate is None else rate for rate in grid),

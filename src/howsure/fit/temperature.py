@@ -183,15 +183,15 @@ def fit_temperature(
     setup, show = setup.without_fit(), options.show_progress
     check_count(batches, FEWEST, "temperature")
     x, y = batches[0]
-    reason = why_no_temperature(setup, x, growth=growth)
-    if reason is not None:
+    try:
+        layers = _find_layers(setup, x, growth=growth)
+    except NoDistancesError as error:
         raise ValueError(
-            f'A temperature for each input is not possible: {reason}; fit with `model="dropout"`.'
-        )
+            f'A temperature for each input is not possible: {error}; fit with `model="dropout"`.'
+        ) from error
     logits = read(setup, x, ()).logits
     setup, dense = setup.replace(task=recognize_task(setup.task, logits, y)), logits.dim() > 2
     check_classes(logits, setup.task)
-    layers = Layers.of(setup, x) if growth else Layers()
     known = None
     if layers.names:
         inputs = options.train_inputs
@@ -203,25 +203,25 @@ def fit_temperature(
     averaged = held_out
     if setup.noise is not None and setup.prediction != "network":
         averaged = _average(setup, held_out, batches)
-    model = _usual_model(held_out, known, layers.notes, dense=dense)
     plain = best_temperature(held_out.logits, held_out.labels) or 1.0
+    model = _usual_model(held_out, known, plain, dense=dense)
     stressed = []
     # Those of images would find the usual growth of dense classes.
     if known is not None and not (dense and options.stress == "auto"):
         stressed = _stress(setup, layers, known, batches, options.stress)
     if stressed:
-        model = _with_best_growth(replace(model, temperature=plain), held_out, stressed)
-    constant = best_temperature(averaged.logits, averaged.labels)
+        model = _with_best_growth(model, held_out, stressed)
+    constant, notes = best_temperature(averaged.logits, averaged.labels), [*layers.notes]
     if constant is None:
         warn(ALL_RIGHT)
         constant = 1.0
     if constant < _NOISE_EXPLAINS * plain:
-        constant, model = plain, replace(model, notes=(*model.notes, NOISE_EXPLAINS))
-    model = replace(model, temperature=constant)
-    gap = averaged.nll(constant) - held_out.nll(plain)
-    if gap > _WORTH_A_NOTE:
-        note = WORSE_AVERAGED.format(averaged=averaged.nll(constant), plain=held_out.nll(plain))
-        model = replace(model, notes=(*model.notes, note))
+        constant = plain
+        notes.append(NOISE_EXPLAINS)
+    constant_nll, network_nll = averaged.nll(constant), held_out.nll(plain)
+    if constant_nll - network_nll > _WORTH_A_NOTE:
+        notes.append(WORSE_AVERAGED.format(averaged=constant_nll, plain=network_nll))
+    model = replace(model, temperature=constant, notes=tuple(notes))
     t = model.at(held_out.logs)
     fit = TemperatureFit(
         model,
@@ -231,7 +231,7 @@ def fit_temperature(
         cross_fitted=known is not None and known.folds is not None,
         accuracy=held_out.accuracy,
         nll=averaged.nll(t),
-        constant_nll=averaged.nll(constant),
+        constant_nll=constant_nll,
         plain_nll=held_out.nll(1.0),
         ece=averaged.ece(t),
         plain_ece=held_out.ece(1.0),
@@ -245,19 +245,26 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def why_no_temperature(setup: Setup, x: object, *, growth: bool = True) -> str | None:
+def why_no_temperature(setup: Setup, x: object) -> str | None:
     """Why inputs like this one have no temperature of their own; `None` if they have."""
-    if setup.batch_dim != 0:
-        return f"`batch_dim` is {setup.batch_dim}, and inputs must be along axis 0"
-    # Two passes of its own: those that look into layers draw the same numbers.
-    if setup.cached(probe_model, x).is_random:
-        return RANDOM
     try:
-        if growth:
-            Layers.of(setup, x)
+        _find_layers(setup, x)
     except NoDistancesError as error:
         return str(error)
     return None
+
+
+def _find_layers(setup: Setup, x: object, *, growth: bool = True) -> Layers:
+    """The layers whose inputs have distances; an error if inputs have no temperature of their own.
+
+    Without `growth` there is one temperature, and no layer is needed.
+    """
+    if setup.batch_dim != 0:
+        raise NoDistancesError(f"`batch_dim` is {setup.batch_dim}, and inputs must be along axis 0")
+    # Two passes of its own: those that look into layers draw the same numbers.
+    if setup.cached(probe_model, x).is_random:
+        raise NoDistancesError(RANDOM)
+    return Layers.of(setup, x) if growth else Layers()
 
 
 def _read(
@@ -302,9 +309,9 @@ def _average(setup: Setup, held_out: Labeled, batches: Batches) -> Labeled:
 
 
 def _usual_model(
-    held_out: Labeled, known: CrossFit[Distances] | None, notes: tuple[str, ...], *, dense: bool
+    held_out: Labeled, known: CrossFit[Distances] | None, temperature: float, *, dense: bool
 ) -> TemperatureModel:
-    """The temperature model with the usual growth, before its constant is known."""
+    """The temperature model with the usual growth."""
     logs, distances = held_out.logs, None if known is None else known.whole
     growth = (0.0, 0.0)
     if distances is not None:
@@ -314,16 +321,15 @@ def _usual_model(
     score = novelty_score(logs, held_out.energy, energy)
     level = float(score.quantile(KNOWN))
     return TemperatureModel(
-        1.0,
-        held_out.logits.shape[2],
-        distances,
-        growth,
-        logs.quantile(threshold_quantile(dense=dense), 0).clone(),
-        energy,
-        level,
-        (quantiles_of(score) - level).exp(),
-        notes,
-        dense,
+        temperature,
+        classes=held_out.logits.shape[2],
+        distances=distances,
+        growth=growth,
+        thresholds=logs.quantile(threshold_quantile(dense=dense), 0).clone(),
+        energy=energy,
+        known=level,
+        quantiles=(quantiles_of(score) - level).exp(),
+        dense=dense,
     )
 
 
