@@ -21,7 +21,7 @@ def test_check_lists_operations_and_fails_where_a_rule_is_missing(project, howsu
 def test_check_takes_an_input_or_a_shape_and_not_both(project, refused):
     refused("check", NET, words="either DATA or `--shape`")
     refused("check", NET, "data.npz", "--shape", "3", words="either DATA or `--shape`")
-    refused("check", NET, "--shape", "3,x", words="is not a shape")
+    refused("check", NET, "--shape", "3,x", words="must be a shape")
     refused("check", NET, "--shape", "4", words="does not run on inputs of shape (2, 4)")
 
 

@@ -79,7 +79,7 @@ def test_targets_from_keys_columns_and_files(project):
         (["data.csv", "--target", "angle"], "`data.csv` has no `angle`"),
         (["data.csv", "--inputs", "a,b,c", "--inputs", "d=y"], "names of the model's arguments"),
         (["data.npz", "--inputs", "x,y"], "names several arrays"),
-        (["data.npz", "--inputs", "x="], "is not a list of names"),
+        (["data.npz", "--inputs", "x="], "must be a list of names"),
         (["x.npy", "--inputs", "x"], "leave out `--inputs`"),
         (["data.csv", "--inputs", "a,b"], "does not run on inputs of shape (1, 2)"),
     ],

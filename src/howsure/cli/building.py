@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -120,7 +120,7 @@ def data_of(arguments: Namespace, model: Model) -> Data:
 def choice_of(arguments: Namespace, preparation: Preparation) -> Choice:
     """How the options say that the data are read."""
     return Choice(
-        inputs=_by_argument("--inputs", arguments.inputs, _names),
+        inputs=_by_argument("--inputs", arguments.inputs),
         target=getattr(arguments, "target", None),
         preparation=preparation,
         image_size=arguments.image_size,
@@ -129,30 +129,15 @@ def choice_of(arguments: Namespace, preparation: Preparation) -> Choice:
     )
 
 
-def _by_argument(
-    option: str, texts: Sequence[str], convert: Callable[[str], Value]
-) -> dict[str, Value]:
-    """What `[ARG=]VALUE`, given once or several times, says by argument ("" for the only one)."""
-    values: dict[str, Value] = {}
-    for text in texts:
-        argument, _, value = text.rpartition("=")
-        try:
-            values[argument.strip()] = convert(value)
-        except ValueError as error:
-            raise ValueError(f"`{option} {text}` {error}") from None
-    if len(values) < len(texts) or (len(values) > 1 and "" in values):
+def _by_argument(option: str, pairs: Sequence[tuple[str, Value]]) -> dict[str, Value]:
+    """The values of an option by argument of the model, "" for the only one."""
+    values = dict(pairs)
+    if len(values) < len(pairs) or (len(values) > 1 and "" in values):
         raise ValueError(
             f"Several `{option}` need the names of the model's arguments, each its own: "
             f"`{option} image=... {option} motion=...`."
         )
     return values
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise ValueError("is not a list of names separated by commas.")
-    return names
 
 
 def _first_rows(source: Source, count: int) -> Inputs:
@@ -217,15 +202,10 @@ def example_of(arguments: Namespace, model: Model) -> Inputs:
         x = _first_rows(data_of(arguments, model).source, count)
     else:
         generator = torch.Generator().manual_seed(0)
-
-        def random(sizes: str) -> Tensor:
-            try:
-                shape = count, *map(int, sizes.split(","))
-                return torch.rand(*shape, generator=generator, dtype=model.dtype)
-            except (ValueError, RuntimeError):
-                raise ValueError("is not a shape, such as 3,32,32.") from None
-
-        inputs = _by_argument("--shape", arguments.shape, random)
+        inputs = {
+            argument: torch.rand(count, *shape, generator=generator, dtype=model.dtype)
+            for argument, shape in _by_argument("--shape", arguments.shape).items()
+        }
         x = inputs.get("", inputs)
     check_runs(model, x)
     return x
@@ -242,56 +222,48 @@ def shows_progress(arguments: Namespace) -> bool:
 def noise_of(arguments: Namespace) -> object:
     """The noise that the options name: one, or a dict by input; `None` if there is none."""
 
-    def gray(text: str) -> Noise:
+    def gray(levels: Sequence[float]) -> Noise:
         """Gray levels after the same scale and normalization as the images."""
         std = arguments.normalize_std
         return noises.gray_levels(
-            _numbers(text)[0],
+            levels[0],
             scale=arguments.scale or 255,
             normalize_std=number_or_list(std) if std else None,
         )
 
-    makers: dict[str, Callable[[str], Noise]] = {
-        "--noise-std": lambda text: _constant(text, noises.std, "stds"),
-        "--noise-var": lambda text: _constant(text, noises.variance, "variances"),
+    makers: dict[str, Callable[[Any], Noise]] = {
+        "--noise-std": lambda value: _constant(value, noises.std, "stds"),
+        "--noise-var": lambda value: _constant(value, noises.variance, "variances"),
         "--gray-levels": gray,
         "--noise": _named,
     }
     by_input: dict[str, Noise] = {}
     for option, make in makers.items():
-        for text in getattr(arguments, option.strip("-").replace("-", "_")):
-            name, _, value = text.rpartition("=")
+        for name, value in getattr(arguments, option.strip("-").replace("-", "_")):
             if name in by_input:
                 what = f" of `{name}`" if name else ""
                 raise ValueError(f"Noise{what} given twice (also by `{option}`); give it once.")
             try:
                 by_input[name] = make(value)
             except (TypeError, ValueError) as error:
-                raise ValueError(f"`{option} {value}`: {error}") from None
+                what = f"{option} {value}" if isinstance(value, str) else option
+                raise ValueError(f"`{what}`: {error}") from None
     if "" in by_input and len(by_input) > 1:
         raise ValueError("Give the noise of all inputs, or of each by `NAME=`, but not both.")
     return by_input.get("", by_input or None)
 
 
-def _constant(text: str, one: Callable[..., Noise], several: str) -> Noise:
+def _constant(value: Sequence[float] | str, one: Callable[..., Noise], several: str) -> Noise:
     """One number for everything, one per channel (dimension 1), or a tensor from a file."""
-    if text.endswith(".npy"):
-        return one(_tensor(text))
-    values = _numbers(text)
-    if len(values) == 1:
-        return one(values[0])
-    return noises.per_channel(**{several: values})  # pyright: ignore[reportArgumentType]
+    if isinstance(value, str):
+        return one(_tensor(value))
+    if len(value) == 1:
+        return one(value[0])
+    return noises.per_channel(**{several: list(value)})  # pyright: ignore[reportArgumentType]
 
 
 def _tensor(file: str) -> Tensor:
     return torch.tensor(open_npy(Path(file)).tolist(), dtype=torch.float64)
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(number) for number in text.split(",")]
-    except ValueError:
-        raise ValueError("give a number, or several with commas between them.") from None
 
 
 def number_or_list(values: Sequence[float]) -> float | list[float]:
@@ -318,7 +290,7 @@ def _named(text: str) -> Noise:
         return noises.correlated(covariance=_tensor(file), axis=None if axis is None else int(axis))
     kind, colon, numbers = text.partition(":")
     if colon and not is_file:
-        return Noise.of_kind(kind).from_numbers(*_numbers(numbers))
+        return Noise.of_kind(kind).from_numbers(*map(float, numbers.split(",")))
     if re.fullmatch(r"[-+.\deE]+", text):
         raise ValueError("a number may be a variance or a std; say `--noise-var` or `--noise-std`.")
     return read_noise(Path(text))

@@ -48,8 +48,14 @@ def _height_and_width(text: str) -> tuple[int, int]:
     return height, width
 
 
-def _are_variances(values: Sequence[float]) -> bool:
-    return all(0 <= value < math.inf for value in values)
+def named(convert: Callable[[str], Value]) -> Callable[[str], tuple[str, Value]]:
+    """`[NAME=]VALUE`: the name of a model's argument, "" for its only one, and the value."""
+
+    def parsed(text: str) -> tuple[str, Value]:
+        name, _, value = text.rpartition("=")
+        return name.strip(), convert(value)
+
+    return parsed
 
 
 count = checked(int, lambda value: value >= 1, "a whole number of at least 1")
@@ -66,8 +72,16 @@ _size = checked(_height_and_width, lambda sides: min(sides) >= 1, "HEIGHT,WIDTH 
 _variance = checked(float, lambda value: 0 <= value < math.inf, "0 or more")
 _noise_numbers = checked(
     _numbers,
-    _are_variances,
+    lambda values: all(0 <= value < math.inf for value in values),
     "a number, or several with commas between them, which cannot be negative",
+)
+_names = checked(
+    lambda text: tuple(name.strip() for name in text.split(",")), all, "a list of names"
+)
+_shape = checked(
+    lambda text: tuple(int(size) for size in text.split(",")),
+    lambda sizes: min(sizes) >= 0 and math.prod(sizes) < 2**31,
+    "a shape such as 3,32,32",
 )
 _json_object = checked(json.loads, lambda value: isinstance(value, dict), "a JSON object")
 # An axis; "none" stays a word, since `None` says that the option was not given.
@@ -78,12 +92,9 @@ _axis = checked(
 )
 
 
-def noise(text: str) -> str:
-    """`[NAME=]NUMBERS`, as it is, if the numbers can be noise; a file is looked at later."""
-    value = text.rpartition("=")[2]
-    if not value.endswith(".npy"):
-        _noise_numbers(value)
-    return text
+def _numbers_or_file(text: str) -> tuple[float, ...] | str:
+    """Numbers that can be noise, or the name of a file, which is looked at later."""
+    return text if text.endswith(".npy") else _noise_numbers(text)
 
 
 def _key(text: str) -> str | int:
@@ -187,6 +198,7 @@ MODEL = group(
 _HOW_TO_READ = (
     option(
         "--inputs",
+        type=named(_names),
         metavar="[ARG=]NAMES",
         action="append",
         default=[],
@@ -224,6 +236,7 @@ DATA_OR_SHAPE = group(
     option("data", metavar="DATA", nargs="?", help=_DATA_WORDS),
     option(
         "--shape",
+        type=named(_shape),
         metavar="[ARG=]SHAPE",
         action="append",
         default=[],
@@ -235,8 +248,9 @@ CLEAN = option("--clean", action="store_true", help="the data is clean: add the 
 
 
 def _noise_option(
-    name: str, metavar: str, words: str, kind: Callable[[str], str] = noise
+    name: str, metavar: str, words: str, convert: Callable[[str], object] = _numbers_or_file
 ) -> Option:
+    kind = named(convert)
     return option(name, metavar=metavar, type=kind, action="append", default=[], help=words)
 
 
@@ -248,6 +262,7 @@ NOISE = group(
         "--gray-levels",
         "[NAME=]K",
         "std of the camera noise in gray levels, of `--scale` levels in all (255)",
+        _noise_numbers,
     ),
     _noise_option(
         "--noise",
@@ -349,14 +364,14 @@ def check_files(options: argparse.Namespace) -> None:
 
 
 def _files(value: object) -> Iterator[Path]:
-    """What an option names: a file or folder, one behind `NAME=`, or the file of a factory."""
+    """What an option names: a file or folder, or the file of a factory."""
     if isinstance(value, list | tuple):
         for item in value:
             yield from _files(item)
     elif isinstance(value, str | Path):
         text = str(value)
         module = text.partition(":")[0].replace(".", "/") + ".py"
-        for name in (text, text.partition("=")[2], module):
+        for name in (text, module):
             try:
                 if name and Path(name).exists():
                     yield Path(name)
