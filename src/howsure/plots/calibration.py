@@ -10,7 +10,7 @@ import torch
 
 from howsure import metrics
 from howsure.metrics.regression import PERCENT
-from howsure.plots.canvas import diagonal, equal_scales, fill, finish, prepared, series
+from howsure.plots.theme import diagonal, equal_scales, fill, finish, prepared, series
 from howsure.plots.values import (
     Predicted,
     array,

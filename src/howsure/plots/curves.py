@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from howsure.plots.canvas import diagonal, equal_scales, fill, finish, prepared, series
-from howsure.plots.theme import NORMAL, SMALL
+from howsure.plots.theme import (
+    NORMAL,
+    SMALL,
+    diagonal,
+    equal_scales,
+    fill,
+    finish,
+    prepared,
+    series,
+)
 from howsure.plots.values import (
     Array,
     Predicted,

@@ -9,8 +9,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from howsure.plots.canvas import color_bar, frame, new_figure, prepared
-from howsure.plots.theme import NORMAL, SMALL, Theme, current
+from howsure.plots.theme import (
+    NORMAL,
+    SMALL,
+    Theme,
+    color_bar,
+    current,
+    frame,
+    new_figure,
+    prepared,
+)
 from howsure.plots.values import Array, array, same_length, tensor, variance
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from howsure.plots.canvas import color_bar, finish, prepared
+from howsure.plots.theme import color_bar, finish, prepared
 from howsure.plots.values import Array, array, same_length, tensor, variance
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from howsure.plots.canvas import finish, prepared
-from howsure.plots.theme import SMALL
+from howsure.plots.theme import SMALL, finish, prepared
 from howsure.prediction import Budget
 
 if TYPE_CHECKING:

@@ -110,7 +110,7 @@ def titled(name: str, words: str) -> str:
     return f"{name}: {words}" if name else words
 
 
-def thinned(*arrays: Array, most: int = 1000) -> tuple[Array, ...]:
+def thinned(*arrays: NDArray[Any], most: int = 1000) -> tuple[NDArray[Any], ...]:
     """Evenly spaced entries where there are more than a plot can show, first and last included."""
     count = len(arrays[0])
     if count <= most:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
+from howsure.report.options import Options
 from howsure.report.readings import short
 from howsure.report.values import Card, Cell, Gallery, Table
 
@@ -18,69 +17,56 @@ from howsure.report.values import Card, Cell, Gallery, Table
 _SIDE = 96
 
 
-class Case(NamedTuple):
-    """One input: its row of the table, and the lines of its card."""
+def show_cases(
+    options: Options,
+    columns: Mapping[str, bool],
+    describe: Callable[[int], tuple[tuple[Cell, ...], tuple[str, ...]]],
+    *,
+    doubt: Tensor,
+    badness: Tensor,
+    error: Tensor,
+    wrong: Tensor,
+    worst: str,
+) -> tuple[Table, tuple[Gallery, ...]]:
+    """The table of the largest errors, and galleries of the surest, least sure and worst cases.
 
-    name: str
-    row: tuple[Cell, ...]
-    lines: tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Cases:
-    """All inputs, each with what the table and the galleries say of it.
-
-    Attributes:
+    Args:
+        options: How many cases are shown, and their pictures.
         columns: Headings of the table, and whether the column holds numbers.
-        describe: What is said of one input; only those that are shown are put in words.
+        describe: The row and the lines of the card of one input; only those that are shown are
+            put in words.
         doubt: By what cases are sorted from sure to unsure, (inputs,).
         badness: By what the worst are found, (inputs,).
         error: By what the table is cut if there are too many, (inputs,).
         wrong: Which cases are marked, (inputs,), bool.
         worst: What the worst cases are, in words.
     """
-
-    columns: dict[str, bool]
-    describe: Callable[[int], Case]
-    doubt: Tensor
-    badness: Tensor
-    error: Tensor
-    wrong: Tensor
-    worst: str
-
-    def table(self, limit: int) -> Table:
-        """The cases with the largest errors, largest first."""
-        order = self.error.argsort(descending=True, stable=True)[:limit].tolist()
-        total = len(self.error)
-        what = "All" if len(order) == total else f"The {len(order):,} with the largest errors of"
-        rows = tuple(self.describe(i).row for i in order)
-        columns, numeric = tuple(self.columns), tuple(self.columns.values())
-        return Table(columns, rows, numeric, f"{what} {total:,} cases.")
-
-    def galleries(self, count: int, images: Tensor | None) -> tuple[Gallery, ...]:
-        """The surest, the least sure and the worst cases."""
-        pictures, total = as_images(images), len(self.error)
-        if images is not None and (pictures is None or len(pictures) != total):
-            raise ValueError(
-                f"`images` has shape {tuple(images.shape)}; give {total} images of shape (1 or 3, "
-                "height, width) in floating point, one for each input."
-            )
-
-        def card(i: int) -> Card:
-            name, _, lines = self.describe(i)
-            picture = "" if pictures is None else data_uri(pictures[i])
-            return Card(name, lines, picture, bool(self.wrong[i]))
-
-        by_doubt = self.doubt.argsort(stable=True)
-        rows = (
-            ("Surest", "The smallest predicted uncertainty.", by_doubt),
-            ("Least sure", "The largest predicted uncertainty.", by_doubt.flip(0)),
-            ("Worst", self.worst, self.badness.argsort(descending=True, stable=True)),
+    pictures, total = as_images(options.images), len(error)
+    if options.images is not None and (pictures is None or len(pictures) != total):
+        raise ValueError(
+            f"`images` has shape {tuple(options.images.shape)}; give {total} images of shape (1 or "
+            "3, height, width) in floating point, one for each input."
         )
-        return tuple(
-            Gallery(title, caption, tuple(map(card, order[:count].tolist())))
-            for title, caption, order in rows
-        )
+    largest = error.argsort(descending=True, stable=True)[: options.cases].tolist()
+    what = "All" if len(largest) == total else f"The {len(largest):,} with the largest errors of"
+    rows = tuple(describe(i)[0] for i in largest)
+    table = Table(tuple(columns), rows, tuple(columns.values()), f"{what} {total:,} cases.")
+
+    def card(i: int) -> Card:
+        row, lines = describe(i)
+        picture = "" if pictures is None else data_uri(pictures[i])
+        return Card(row[0].text, lines, picture, bool(wrong[i]))
+
+    by_doubt = doubt.argsort(stable=True)
+    galleries = (
+        ("Surest", "The smallest predicted uncertainty.", by_doubt),
+        ("Least sure", "The largest predicted uncertainty.", by_doubt.flip(0)),
+        ("Worst", worst, badness.argsort(descending=True, stable=True)),
+    )
+    return table, tuple(
+        Gallery(title, caption, tuple(map(card, order[: options.gallery].tolist())))
+        for title, caption, order in galleries
+    )
 
 
 def number(value: float) -> Cell:

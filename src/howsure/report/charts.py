@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from howsure import plots
-from howsure.plots.canvas import finish, prepared, series
-from howsure.plots.theme import DARK, LIGHT, Theme, matplotlib
+from howsure.plots.theme import DARK, LIGHT, Theme, finish, matplotlib, prepared, series
 from howsure.report.options import Levels
 from howsure.report.readings import short
 from howsure.report.values import Chart
@@ -32,6 +31,7 @@ T = TypeVar("T")
 
 _SIZE = (4.4, 3.1)  # inches; letters of 8.5 points can be read on a phone
 _PLACE = (0.16, 0.15, 0.81, 0.81)  # of the axes in the figure
+MOST_MARKS = 80  # one for each prediction, which are to be told apart
 
 
 def draw_levels(
@@ -212,8 +212,3 @@ def search_chart(fit: Fit) -> Chart | None:
         [fit],
     )
     return chart
-
-
-def evenly_spaced(count: int, most: int = 80) -> Tensor:
-    """Up to `most` positions among `count`, first and last included."""
-    return torch.linspace(0, count - 1, min(count, most)).round().long()

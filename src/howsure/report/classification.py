@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from howsure import metrics, plots
-from howsure.plots.canvas import finish, prepared, series
-from howsure.plots.theme import LIGHT
+from howsure.plots.theme import LIGHT, finish, prepared, series
+from howsure.plots.values import thinned
 from howsure.report import readings
-from howsure.report.cases import Case, Cases, number
-from howsure.report.charts import draw_levels, evenly_spaced, sparsification_charts, sweep_charts
+from howsure.report.cases import number, show_cases
+from howsure.report.charts import MOST_MARKS, draw_levels, sparsification_charts, sweep_charts
 from howsure.report.options import Levels, Options
 from howsure.report.outcomes import Decisions, Outcome, data_share
 from howsure.report.readings import metric, percent
-from howsure.report.values import Cell, Chart, Metric
+from howsure.report.values import Cell, Chart, Gallery, Metric, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +65,7 @@ def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
     """The charts by question, each at every level."""
     by_level = [outcome.decisions for outcome in outcomes]
     order = by_level[levels.start].confidence.argsort(stable=True)
-    chosen = order[evenly_spaced(len(order))]
+    (chosen,) = thinned(order.numpy(), most=MOST_MARKS)
     groups = min(_GROUPS, len(order))
 
     def reliability(ax: Axes, decisions: Decisions) -> None:
@@ -138,7 +138,7 @@ def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
     ]
 
 
-def cases(outcome: Outcome, options: Options) -> Cases:
+def cases(outcome: Outcome, options: Options) -> tuple[Table, tuple[Gallery, ...]]:
     """Every input with its class; a dense output has many, whose numbers are averaged."""
     inputs, decisions = len(outcome.mean), outcome.decisions
     classes, names = options.output_names(outcome.mean.shape[1]), options.input_names(inputs)
@@ -150,7 +150,7 @@ def cases(outcome: Outcome, options: Options) -> Cases:
     def label(labels: Tensor) -> str:
         return classes[int(labels[0])] if len(labels) == 1 else "several"
 
-    def describe(i: int) -> Case:
+    def describe(i: int) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
         choice, truth = (
             label(t.reshape(inputs, -1)[i]) for t in (decisions.choice, decisions.target)
         )
@@ -160,14 +160,15 @@ def cases(outcome: Outcome, options: Options) -> Cases:
         row = (Cell(names[i], float(i)), Cell(choice), Cell(truth), Cell(result, share))
         first = f"predicted {choice}, true {truth}" if share else f"says {choice}"
         lines = (first, f"{percent(numbers[0])} ± {percent(numbers[1])}")
-        return Case(names[i], (*row, *map(number, numbers)), lines)
+        return (*row, *map(number, numbers)), lines
 
     texts, numeric = ("case", "prediction", "target", "result"), ("probability", "std", "entropy")
     # Wrong ones first, and among them the surest.
     badness = wrong + wrong.sign() + confidence
-    return Cases(
-        columns={**dict.fromkeys(texts, False), **dict.fromkeys(numeric, True)},
-        describe=describe,
+    return show_cases(
+        options,
+        {**dict.fromkeys(texts, False), **dict.fromkeys(numeric, True)},
+        describe,
         doubt=doubt,
         badness=badness,
         error=badness,

@@ -20,9 +20,9 @@ from howsure.report import classification, regression
 from howsure.report.cases import as_images
 from howsure.report.charts import search_chart
 from howsure.report.options import Levels, Options
-from howsure.report.outcomes import outcome_of
+from howsure.report.outcomes import Outcome, outcome_of
 from howsure.report.reproduce import code_of, facts, settings_of, state_of
-from howsure.report.values import Chart, Metric, Report, Share, View
+from howsure.report.values import Chart, Report, Share, View
 from howsure.trees import as_call
 
 if TYPE_CHECKING:
@@ -132,14 +132,21 @@ def _report(
     if kind is regression and 1 < count <= _SEPARATE:
         outputs += names
         by_output += [[outcome.output(k) for outcome in outcomes] for k in range(count)]
+
+    def view(outcome: Outcome, charts: Iterable[Chart]) -> View:
+        metrics = tuple(kind.numbers(outcome))
+        readings = {metric.name: metric.reading for metric in metrics if metric.value is not None}
+        lines = tuple(readings[name] for name in kind.HEADLINE if name in readings)
+        return View(lines, metrics, tuple(charts))
+
     views = [
         [
-            _view(kind.numbers(outcome), charts, kind.HEADLINE)
+            view(outcome, charts)
             for outcome, *charts in zip(by_level, *kind.charts(by_level, levels), strict=True)
         ]
         for by_level in by_output
     ]
-    cases = kind.cases(outcomes[levels.start], options)
+    cases, galleries = kind.cases(outcomes[levels.start], options)
     return Report(
         title=options.title,
         task=task,
@@ -148,16 +155,10 @@ def _report(
         start=levels.start,
         outputs=outputs,
         views=tuple(zip(*views, strict=True)),
-        cases=cases.table(options.cases),
-        galleries=cases.galleries(options.gallery, options.images),
+        cases=cases,
+        galleries=galleries,
         notes=predictions[levels.start].notes,
     )
-
-
-def _view(metrics: Sequence[Metric], charts: Sequence[Chart], headline: Sequence[str]) -> View:
-    readings = {metric.name: metric.reading for metric in metrics if metric.value is not None}
-    lines = tuple(readings[name] for name in headline if name in readings)
-    return View(lines, tuple(metrics), tuple(charts))
 
 
 @torch.no_grad()

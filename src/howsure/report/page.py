@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jinja2 import Environment, StrictUndefined
@@ -87,7 +87,7 @@ def to_html(report: Report) -> str:
     script = _asset("report.js")
     return environment.from_string(_asset("template.html")).render(
         report=report,
-        audit=_audit_section(report.audit),
+        audit=_audit_section(report.audit) if report.audit else None,
         light=Markup(variables(dark=False)),
         dark=Markup(variables(dark=True)),
         style=Markup(_asset("report.css")),
@@ -110,31 +110,26 @@ def _asset(name: str) -> str:
     return resources.files("howsure.report").joinpath(name).read_text(encoding="utf-8")
 
 
-class AuditSection(NamedTuple):
-    """An audit as the page shows it."""
-
-    sentences: list[str]
-    facts: list[tuple[str, str]]
-    tables: list[tuple[str, Table]]
-
-
-def _audit_section(audit: Mapping[str, Any] | None) -> AuditSection | None:
-    """What the page shows of an audit; nothing if there is none."""
-    if not audit:
-        return None
+def _audit_section(audit: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What the page shows of an audit: sentences, names with values, tables with titles."""
     verdict = audit.get("verdict", ())
     sentences = [verdict] if isinstance(verdict, str) else [*verdict]
-    section = AuditSection([*sentences, *(audit.get("notes") or ())], [], [])
+    facts: list[tuple[str, str]] = []
+    tables: list[tuple[str, Table]] = []
     for key, value in audit.items():
         if key in _IN_WORDS or value in (None, [], (), {}, ""):
             continue
         if not isinstance(value, list | tuple):
-            section.facts.append((_words(key), _text(value)))
+            facts.append((_words(key), _text(value)))
         elif all(isinstance(row, Mapping) for row in value):
-            section.tables.append((_TITLES.get(key, _words(key)), _table(value)))
+            tables.append((_TITLES.get(key, _words(key)), _table(value)))
         elif all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):
-            section.facts.extend((f"{_words(key)}: {name}", str(why)) for name, why in value)
-    return section
+            facts += [(f"{_words(key)}: {name}", str(why)) for name, why in value]
+    return {
+        "sentences": [*sentences, *(audit.get("notes") or ())],
+        "facts": facts,
+        "tables": tables,
+    }
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> Table:

@@ -13,14 +13,15 @@ from torch import Tensor
 from howsure import metrics, plots
 from howsure.metrics.regression import PERCENT
 from howsure.plots.theme import LIGHT
+from howsure.plots.values import thinned
 from howsure.prediction import Prediction
 from howsure.report import readings
-from howsure.report.cases import Case, Cases, number
-from howsure.report.charts import draw_levels, evenly_spaced, sparsification_charts, sweep_charts
+from howsure.report.cases import number, show_cases
+from howsure.report.charts import MOST_MARKS, draw_levels, sparsification_charts, sweep_charts
 from howsure.report.options import Levels, Options
 from howsure.report.outcomes import Outcome, data_share
 from howsure.report.readings import metric, percent, short
-from howsure.report.values import Cell, Chart, Metric
+from howsure.report.values import Cell, Chart, Gallery, Metric, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,7 +105,7 @@ def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
     inputs, count = len(outcomes[0].mean), outcomes[0].mean.numel()
     groups = min(_GROUPS, count)
     order = outcomes[0].target.flatten().argsort(stable=True)
-    chosen = order[evenly_spaced(count)]
+    (chosen,) = thinned(order.numpy(), most=MOST_MARKS)
 
     def reliability(ax: Axes, outcome: Outcome) -> None:
         reach = [1.96 * math.sqrt(p * (1 - p) / inputs) for p in PERCENT]
@@ -163,7 +164,7 @@ def charts(outcomes: Sequence[Outcome], levels: Levels) -> list[list[Chart]]:
     ]
 
 
-def cases(outcome: Outcome, options: Options) -> Cases:
+def cases(outcome: Outcome, options: Options) -> tuple[Table, tuple[Gallery, ...]]:
     """Every input with its prediction, its error and its stds, averaged over its outputs."""
     names = options.input_names(len(outcome.mean))
     mean, target = (t.flatten(1) for t in (outcome.mean, outcome.target))
@@ -181,16 +182,17 @@ def cases(outcome: Outcome, options: Options) -> Cases:
             return number(float(values.mean()))
         return Cell(", ".join(short(v) for v in values.tolist()), float(values.mean()))
 
-    def describe(i: int) -> Case:
+    def describe(i: int) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
         predicted, truth = cell(mean[i]), cell(target[i])
         numbers = [number(float(size[i])) for size in sizes.values()]
         lines = (f"{predicted.text} ± {numbers[1].text}", f"target {truth.text}")
         row = (Cell(names[i], float(i)), predicted, truth, *numbers)
-        return Case(names[i], row, (*lines, f"error {numbers[0].text}"))
+        return row, (*lines, f"error {numbers[0].text}")
 
-    return Cases(
-        columns={"case": False, **dict.fromkeys(("prediction", "target", *sizes), True)},
-        describe=describe,
+    return show_cases(
+        options,
+        {"case": False, **dict.fromkeys(("prediction", "target", *sizes), True)},
+        describe,
         doubt=std,
         badness=surprise,
         error=error,

@@ -24,16 +24,13 @@ if TYPE_CHECKING:
 _SHORT = ("task", "samples", "tolerance", "prediction", "seed", "batch_dim", "chunk", "fallback")
 # Where the state is, beside the page; `write` puts the page's own name in its place.
 STATE_FILE = "report.fit.pt"
-
-
-def versions() -> dict[str, str]:
-    """The versions on which numbers may depend."""
-    return {
-        "howsure": howsure.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
+# On which numbers may depend.
+_VERSIONS = {
+    "howsure": howsure.__version__,
+    "torch": str(torch.__version__),
+    "numpy": np.__version__,
+    "python": platform.python_version(),
+}
 
 
 def facts(sure: Uncertain, prediction: Prediction, inputs: int) -> tuple[tuple[str, str], ...]:
@@ -59,7 +56,7 @@ def facts(sure: Uncertain, prediction: Prediction, inputs: int) -> tuple[tuple[s
         "Novelty": _novelty(prediction, setup.variance_model or setup.temperature_model),
         "Data": f"{inputs:,} inputs with targets",
         "Seed": str(setup.seed),
-        "Versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
+        "Versions": ", ".join(f"{name} {version}" for name, version in _VERSIONS.items()),
     }
     return tuple(
         (name, f"{value:.3g}" if isinstance(value, float) else str(value))
@@ -137,7 +134,7 @@ def settings_of(sure: Uncertain, options: Options) -> dict[str, dict[str, object
             "cases": options.cases,
             "gallery": options.gallery,
         },
-        "versions": dict(versions()),
+        "versions": dict(_VERSIONS),
     }
 
 
