@@ -11,9 +11,8 @@ from torch import nn
 import howsure as hs
 from exports import EXAMPLE, EXPORTED, FORMATS, assert_same, in_onnxruntime, needs_onnx
 from howsure.calibrate import AffineVariance, Conformal, VarianceScale
-from howsure.deploy.any_batch import BatchSizeMattersError, for_any_batch
 from howsure.deploy.export import ExportError, export, read_metadata
-from howsure.deploy.tracing import traced
+from howsure.deploy.tracing import BatchSizeMattersError, for_any_batch, traced
 from nets import TwoSensors, perceptron, small_image_net
 
 pytestmark = EXPORTED

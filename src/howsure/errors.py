@@ -66,14 +66,6 @@ def import_extra(name: str, need: str, extra: str = "cli") -> Any:
         ) from None
 
 
-def missing_packages(error: ImportError) -> ImportError:
-    """The error with the line that installs what is missing."""
-    return ImportError(
-        f"Exporting to ONNX needs `{error.name}`, which is not installed; "
-        "`pip install 'howsure[export]'` brings it. A `.pt2` file needs no further package."
-    )
-
-
 def check_option(name: str, names: Iterable[str], place: str) -> None:
     """One clear sentence if a function has no such option."""
     names = sorted(names)

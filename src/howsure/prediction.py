@@ -89,17 +89,25 @@ class Budget:
         elements = {name: change(variance) for name, variance in self.elements.items()}
         return Budget(self.names, self.kinds, change(self.variances), elements)
 
-    def scaled(self, factor: Tensor) -> Budget:  # (batch, 1)
+    def scaled(self, factor: Tensor) -> Budget:  # (batch or 1, outputs or 1)
         """The budget of outputs whose variances are so many times as large."""
         elements = {
-            name: variance * factor.reshape(-1, *(1,) * (variance.dim() - 1))
+            name: variance * factor.reshape(*factor.shape, *(1,) * (variance.dim() - 2))
             for name, variance in self.elements.items()
         }
         return Budget(self.names, self.kinds, factor * self.variances, elements)
 
     def with_constant(self, constant: Tensor, name: str = CONSTANT) -> Budget:
-        """The budget with a variance of every output that no source explains, (batch, outputs)."""
-        variances = torch.cat([self.variances, constant[None].to(self.variances)])
+        """The budget with a variance of every output that no source explains, (batch, outputs).
+
+        It adds to that of an earlier constant of the same name.
+        """
+        constant = constant.to(self.variances)
+        if name in self.names:
+            variances = self.variances.clone()
+            variances[self.names.index(name)] += constant
+            return Budget(self.names, self.kinds, variances, self.elements)
+        variances = torch.cat([self.variances, constant[None]])
         names, kinds = (*self.names, name), (*self.kinds, "constant")
         return Budget(names, kinds, variances, self.elements)
 
@@ -385,6 +393,17 @@ class Prediction:
                 "Entropy is defined for class probabilities; use `Uncertain(..., "
                 'task="classification")` with a model that returns logits.'
             )
+
+
+def only_tensor(tree: object, name: str) -> Tensor:
+    """The one floating-point tensor of a part of a prediction; an error if there are several."""
+    tensors = TensorTree(tree).tensors
+    if len(tensors) != 1:
+        raise ValueError(
+            f"`{name}` has {len(tensors)} floating-point tensors, and one is needed; choose the "
+            "output with `Uncertain(..., output=...)`, or make a `Prediction` of each."
+        )
+    return tensors[0]
 
 
 def entropy(probabilities: Tensor, dim: int = -1) -> Tensor:

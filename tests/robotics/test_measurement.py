@@ -140,7 +140,7 @@ MISTAKES = {
     "several outputs": (
         hs.Prediction(*({"a": torch.ones(1, 2), "b": torch.ones(1, 1)} for _ in range(3))),
         {},
-        "has 2 tensors",
+        "has 2 floating-point tensors",
     ),
 }
 

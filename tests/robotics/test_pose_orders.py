@@ -161,5 +161,5 @@ def test_upright_poses_where_angles_lose_their_meaning_are_refused():
 
 def test_without_gtsam_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "gtsam", None)
-    with pytest.raises(ImportError, match="pip install gtsam"):
+    with pytest.raises(ImportError, match=r"pip install 'howsure\[robotics\]'"):
         robotics.gtsam_noise(pose())

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from howsure.metrics.ranks import rank_correlation
+
 if TYPE_CHECKING:
     from howsure.auditing.case import Spread, Truth
 
@@ -140,18 +142,10 @@ def spearman(
     first: Tensor,  # (copies, pairs), NaN for none
     second: Tensor,  # (copies, pairs), NaN at the same positions
 ) -> Tensor:  # (copies,)
-    """Pearson's correlation of the ranks; equal values share their rank. 0 without any order."""
-    missing = second.isnan()
-    counts = (~missing).sum(1, keepdim=True)
-
-    def centered_ranks(values: Tensor) -> Tensor:
-        values = values.masked_fill(missing, math.inf)
-        ordered = values.sort(dim=1).values
-        # Twice the average rank, up to a constant.
-        sides = [torch.searchsorted(ordered, values, side=side) for side in ("left", "right")]
-        ranks = (sides[0] + sides[1]).to(values).masked_fill(missing, 0)
-        return (ranks - ranks.sum(1, keepdim=True) / counts).masked_fill(missing, 0)
-
-    one, two = centered_ranks(first), centered_ranks(second)
-    size = (one.square().sum(1) * two.square().sum(1)).sqrt()
-    return (one * two).sum(1) / torch.where(size > 0, size, 1.0)
+    """The rank correlation of every copy; 0 without any order."""
+    correlations = []
+    for one, two in zip(first, second, strict=True):
+        pair = one[~two.isnan()], two[~two.isnan()]
+        has_order = all(bool((values != values[0]).any()) for values in pair)
+        correlations.append(rank_correlation(*pair) if has_order else one.new_zeros(()))
+    return torch.stack(correlations)

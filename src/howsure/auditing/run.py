@@ -35,7 +35,7 @@ from howsure.methods.sampling import MC_DROPOUT, NOISE_SAMPLING
 from howsure.moments.rule import Rule, Target
 from howsure.multipliers.sites import Placement, as_placement
 from howsure.noise import NoiseLike
-from howsure.prediction import Prediction
+from howsure.prediction import Prediction, concatenated
 from howsure.progress import progress
 from howsure.settings import PredictionKind, Task
 from howsure.setup import Setup
@@ -308,18 +308,20 @@ def predict_pieces(
 
     It is made piece by piece, and the first piece is timed.
     """
-    columns: dict[str, list[Tensor]] = {}
+    parts: list[Prediction] = []
     for index, (setup, x) in enumerate(case.pieces()):
         if clock.past(_METHODS):
             raise TimeoutError("not finished within its share of the time; raise `time_limit`")
         run = partial(candidate, setup, x)
         prediction = run() if index else stopwatch.time(candidate.label, run)
-        for name in ("mean", "data_var", "model_var", "std_error"):
-            if (tree := getattr(prediction, name)) is not None:
-                columns.setdefault(name, []).append(case.select(TensorTree(tree).tensors))
-    fields: dict[str, Any] = {name: torch.cat(values) for name, values in columns.items()}
-    error = fields.pop("std_error", None)
-    joined = Prediction(**fields, error=error)
+        mean, data_var, model_var = (
+            case.select(TensorTree(tree).tensors)
+            for tree in (prediction.mean, prediction.data_var, prediction.model_var)
+        )
+        errors = TensorTree(prediction.std_error).tensors
+        error = case.select(errors) if errors else None
+        parts.append(Prediction(mean, data_var, model_var, error=error))
+    joined = concatenated(parts)
     if not all(bool(t.isfinite().all()) for t in (joined.mean, joined.data_var, joined.model_var)):
         raise ValueError("Its result contains NaN or infinity.")
     return joined

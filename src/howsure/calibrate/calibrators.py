@@ -18,7 +18,7 @@ from howsure.line_search import log_minimum
 from howsure.moments.rule import find
 from howsure.moments.value import Moments
 from howsure.posterior.temperature import check_minimum
-from howsure.prediction import CONSTANT, Budget, Details, Prediction, concatenated, entropy
+from howsure.prediction import Details, Prediction, concatenated, entropy, only_tensor
 from howsure.trees import TensorTree, as_call, brief
 
 Self = TypeVar("Self", bound="Calibrator")
@@ -258,17 +258,9 @@ def mean_and_var(prediction: Prediction) -> tuple[Tensor, Tensor]:
             f"A calibrator takes a `Prediction`, not a {type(prediction).__name__}; make one with "
             "`Prediction(mean, data_var, model_var)`."
         )
-    parts: list[Tensor] = []
-    for name in ("mean", "data_var", "model_var"):
-        tensors = TensorTree(getattr(prediction, name)).tensors
-        if len(tensors) != 1:
-            raise ValueError(
-                f"`{name}` has {len(tensors)} floating-point tensors; a calibrator takes one. For "
-                "a model with several outputs make a `Prediction` of each, with a calibrator of "
-                "its own."
-            )
-        parts += tensors
-    mean, data, model = parts
+    mean, data, model = (
+        only_tensor(getattr(prediction, name), name) for name in ("mean", "data_var", "model_var")
+    )
     if not mean.shape == data.shape == model.shape:
         raise ValueError(
             f"The mean has shape {tuple(mean.shape)}, `data_var` {tuple(data.shape)} and "
@@ -459,7 +451,9 @@ def rescale(prediction: Prediction, scale: Tensor, residual_var: Tensor) -> Pred
             root = flat_factor.sqrt()
             covariance = covariance * root[:, None] * root + torch.diag(flat_constant)
         if budget is not None:
-            budget = _rescale_budget(budget, flat_factor, flat_constant)
+            budget = budget.scaled(flat_factor[None])
+            if bool((flat_constant > 0).any()):
+                budget = budget.with_constant(flat_constant.expand_as(budget.total))
         return Details(covariance, prediction.linear_share, budget)
 
     return replace(
@@ -469,21 +463,6 @@ def rescale(prediction: Prediction, scale: Tensor, residual_var: Tensor) -> Pred
         error=std_error,
         details=details,
     )
-
-
-def _rescale_budget(budget: Budget, factor: Tensor, constant: Tensor) -> Budget:
-    """Every source times `factor`; `constant` is a source, or adds to the one there is."""
-    names, kinds, variances = budget.names, budget.kinds, budget.variances * factor
-    if bool((constant > 0).any()):
-        if CONSTANT not in names:
-            names, kinds = (*names, CONSTANT), (*kinds, "constant")
-            variances = torch.cat([variances, torch.zeros_like(variances[:1])])
-        variances[names.index(CONSTANT)] += constant
-    elements = {
-        name: variance * factor.reshape(-1, *[1] * (variance.dim() - 2))
-        for name, variance in budget.elements.items()
-    }
-    return Budget(names, kinds, variances, elements)
 
 
 # Quantiles.

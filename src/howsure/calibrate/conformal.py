@@ -7,7 +7,6 @@ score with probability `level`, as long as held-out and new data are exchangeabl
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, NoReturn
@@ -25,7 +24,7 @@ from howsure.calibrate.calibrators import (
     check_uncalibrated,
     mean_and_var,
 )
-from howsure.errors import HowsureWarning
+from howsure.errors import warn
 from howsure.prediction import Prediction
 from howsure.trees import TensorTree
 
@@ -102,12 +101,10 @@ class GroupedScores(Calibrator):
             else:
                 quantiles.append(scores[rank(len(scores), level) - 1])
         if small:
-            warnings.warn(
+            warn(
                 f"A level of {level:g} needs {needed} held-out points in each group "
                 f"({', '.join(small)}); with fewer, only an infinite interval is guaranteed to "
-                "cover.",
-                HowsureWarning,
-                stacklevel=3,
+                "cover."
             )
         return torch.stack(quantiles)[members]
 

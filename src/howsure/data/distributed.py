@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from howsure.arrays import batched
 from howsure.fit.held_out import pairs_of
 from howsure.metrics import Metric
-from howsure.prediction import Prediction
-from howsure.trees import TensorTree, as_call
+from howsure.prediction import Prediction, only_tensor
+from howsure.trees import as_call
 
 if TYPE_CHECKING:
     from howsure.metrics.torchmetrics_stream import Stream
@@ -100,15 +100,15 @@ def share_of(loader: Iterable[object], rank: int, size: int) -> Iterable[object]
 
 
 def _arguments(metric: Any, prediction: Prediction, target: Tensor) -> list[Tensor]:
-    mean = _one(prediction.mean)
+    mean = only_tensor(prediction.mean, "mean")
     available = {
         "mean": lambda: mean,
         "probabilities": lambda: mean,
         "scores": lambda: mean,
-        "var": lambda: _one(prediction.total_var),
+        "var": lambda: only_tensor(prediction.total_var, "total_var"),
         "target": lambda: target.to(mean.device),
         "error": lambda: (mean - target.to(mean)).abs(),
-        "uncertainty": lambda: _one(prediction.std),
+        "uncertainty": lambda: only_tensor(prediction.std, "std"),
     }
     parameters = inspect.signature(metric).parameters.values()
     names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
@@ -118,12 +118,3 @@ def _arguments(metric: Any, prediction: Prediction, target: Tensor) -> list[Tens
             f"give; use metrics of {list(available)}, or `.stream()` and `update` by hand."
         )
     return [available[name]() for name in names]
-
-
-def _one(tree: object) -> Tensor:
-    tensors = TensorTree(tree).tensors
-    if len(tensors) != 1:
-        raise ValueError(
-            f"The model has {len(tensors)} outputs; wrap it so that it returns the one to evaluate."
-        )
-    return tensors[0]

@@ -12,7 +12,6 @@ a difference has the program made anew.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
@@ -25,7 +24,7 @@ from torch.fx import GraphModule
 
 from howsure.deploy.state import State
 from howsure.deploy.tracing import COMPILED, held_constants, lift_constants, traced
-from howsure.errors import HowsureWarning
+from howsure.errors import warn
 from howsure.estimators.variances import record_unreliable
 from howsure.methods.gradients import POINTS, chooses_otherwise, why_no_gradients
 from howsure.methods.method import Method, Uses
@@ -109,24 +108,23 @@ class Compiled:
     def __call__(self, setup: Setup, method: Method, x: object) -> Prediction:
         """The method's prediction."""
         key, state = (method, *_kind(x)), read_state(setup)
-        program = self.programs.get(key)
+        program, reason = self.programs.get(key), ""
         if key not in self.programs:
             count = sum(program is not None for program in self.programs.values())
             reason = (
                 f"no program is compiled for inputs {key[2]} yet; there are {count} for other "
                 "shapes. Give batches of one size, or use `drop_last=True`."
             )
-            program = self._make(key, setup, method, x, reason)
-            state = read_state(setup)
         elif program is not None and not program.fits(state):
             reason = (
                 "a part of the model or the settings that is frozen into the program has changed."
             )
+        if reason:
             program = self._make(key, setup, method, x, reason)
             state = read_state(setup)
-        if program is None or not _is_finite(x):  # Eager refuses NaN where it must.
-            return method(setup, x)
-        if program.looks and chooses_otherwise(setup, x):
+        # Eager refuses NaN where it must.
+        is_finite = all(bool(t.isfinite().all()) for t in tensors_of(x) if t.is_floating_point())
+        if program is None or not is_finite or (program.looks and chooses_otherwise(setup, x)):
             return method(setup, x)
         try:
             return program(x, state)
@@ -150,9 +148,7 @@ class Compiled:
     ) -> Program | None:
         """Makes the program of a key; `None`, with a warning, where there is none."""
         if any(program is not None for program in self.programs.values()):
-            warnings.warn(
-                f"Compiling again, which takes a while: {reason}", HowsureWarning, stacklevel=4
-            )
+            warn(f"Compiling again, which takes a while: {reason}")
         try:
             program = compile_method(setup, method, x, may_assume=may_assume)
         # The compiler's errors have no common class, and eager gives the same numbers.
@@ -160,11 +156,9 @@ class Compiled:
             # What is wrong with the input or the model is wrong in eager as well: let that say so.
             method(setup, x)
             lines = str(error).strip().splitlines()
-            warnings.warn(
+            warn(
                 f'The method "{method}" runs uncompiled, as before `compile()`: '
-                f"{type(error).__name__}, {lines[0] if lines else 'no reason given'}",
-                HowsureWarning,
-                stacklevel=4,
+                f"{type(error).__name__}, {lines[0] if lines else 'no reason given'}"
             )
             program = None
         self.programs[key] = program
@@ -194,10 +188,6 @@ def bits_of(tensor: Tensor) -> Tensor:
     if flat.nbytes % 8 == 0 and flat.storage_offset() * flat.itemsize % 8 == 0:
         return flat.view(torch.int64)  # twice as fast
     return flat.view(torch.uint8)
-
-
-def _is_finite(x: object) -> bool:
-    return all(bool(t.isfinite().all()) for t in tensors_of(x) if t.is_floating_point())
 
 
 def compile_method(setup: Setup, method: Method, x: object, *, may_assume: bool = True) -> Program:

@@ -17,7 +17,6 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +27,8 @@ from torch.fx import GraphModule
 import howsure
 from howsure.arrays import key_text, paths
 from howsure.calibrate.calibrators import CalibratedPrediction
-from howsure.deploy.any_batch import BatchSizeMattersError, for_any_batch
-from howsure.deploy.tracing import traced
-from howsure.errors import ExportError, HowsureWarning, NoRuleError, missing_packages
+from howsure.deploy.tracing import BatchSizeMattersError, for_any_batch, traced
+from howsure.errors import ExportError, NoRuleError, import_extra, warn
 from howsure.estimators.sampling import MOST_SAMPLES
 from howsure.files import write_atomically
 from howsure.methods import gradients
@@ -287,11 +285,9 @@ def _choose(uncertain: Uncertain, example: object) -> tuple[Method, Setup]:
     """The method and the setup for it; an error if a file cannot do the same."""
     method, setup, _ = uncertain.choice(example)
     if Uses.NOISE in method.uses and uncertain.method == "auto" and not setup.is_fitted:
-        warnings.warn(
+        warn(
             f'"auto" chooses "{method}" here, which draws new noise in every call; the file uses '
-            f'"{gradients.METHOD}" instead, which estimates the same variance.',
-            HowsureWarning,
-            stacklevel=4,
+            f'"{gradients.METHOD}" instead, which estimates the same variance.'
         )
         method, setup = gradients.METHOD, setup.replace(samples=None)
     if Uses.NOISE in method.uses:
@@ -519,10 +515,7 @@ def _load_onnx(path: Path) -> Run:
 
 
 def _import(package: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise missing_packages(error) from None
+    return import_extra(package, f"ONNX, unlike a `.pt2` file, needs `{package}`", "export")
 
 
 @contextmanager
@@ -566,11 +559,9 @@ def _warn_of_samples(flat: FlatPrediction) -> None:
     expected = flat.with_samples(tensors)
     relative = differences(expected, flat.eager(tensors))
     if any(r > _allowed(output) for r, output in zip(relative, expected, strict=True)):
-        warnings.warn(
+        warn(
             "The wrapper samples rows of the example whose gradients cannot be relied on; a file "
-            f"cannot, and differs there by up to {max(relative):.0%} of the largest variance.",
-            HowsureWarning,
-            stacklevel=3,
+            f"cannot, and differs there by up to {max(relative):.0%} of the largest variance."
         )
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from howsure.prediction import Prediction
-from howsure.trees import TensorTree
+from howsure.errors import import_extra
+from howsure.prediction import Prediction, only_tensor
 
 Array = NDArray[np.float64]
 
@@ -197,13 +196,8 @@ def _moments_of_row(
     def numbers(tensor: Tensor) -> Array:
         return tensor.detach().cpu().double().numpy()[index]
 
-    means, variances = (TensorTree(t).tensors for t in (prediction.mean, prediction.total_var))
-    if len(means) != 1:
-        raise ValueError(
-            f"The prediction has {len(means)} tensors; choose one with `Uncertain(..., "
-            "output=...)`."
-        )
-    mean, var = numbers(means[0]).ravel(), numbers(variances[0]).ravel()
+    mean = numbers(only_tensor(prediction.mean, "mean")).ravel()
+    var = numbers(only_tensor(prediction.total_var, "total_var")).ravel()
     if len(mean) != count:
         raise ValueError(
             f"The prediction has {len(mean)} numbers and `axes` {count} names; name every output "
@@ -318,13 +312,9 @@ def gtsam_noise(measurement: Measurement, **options: Any) -> Any:
         >>> hs.robotics.gtsam_noise(seen).dim()
         6
     """
-    try:
-        gtsam = import_module("gtsam")
-    except ModuleNotFoundError as missing:
-        raise ImportError(
-            f"A noise model needs GTSAM ({missing}); run `pip install gtsam`. "
-            "`gtsam_covariance` gives the matrix without it."
-        ) from missing
+    gtsam = import_extra(
+        "gtsam", "A noise model, unlike `gtsam_covariance`, needs GTSAM", "robotics"
+    )
     return gtsam.noiseModel.Gaussian.Covariance(gtsam_covariance(measurement, **options))
 
 
