@@ -14,17 +14,8 @@ from howsure.calibrate.calibrators import class_probabilities as class_probabili
 from howsure.calibrate.conformal import Conformal as Conformal
 from howsure.calibrate.conformal import ConformalClasses as ConformalClasses
 
-CALIBRATORS: dict[str, type[Calibrator]] = {
-    calibrator.kind: calibrator
-    for calibrator in (
-        VarianceScale,
-        AffineVariance,
-        IsotonicQuantiles,
-        Temperature,
-        Conformal,
-        ConformalClasses,
-    )
-}
+_ALL = (VarianceScale, AffineVariance, IsotonicQuantiles, Temperature, Conformal, ConformalClasses)
+CALIBRATORS: dict[str, type[Calibrator]] = {calibrator.kind: calibrator for calibrator in _ALL}
 
 
 def calibrator_class(calibrator: str | type[Calibrator]) -> type[Calibrator]:

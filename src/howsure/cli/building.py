@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
@@ -303,7 +303,7 @@ def write_noise(path: Path, noise: Noise) -> None:
 
 def read_noise(path: Path) -> Noise:
     """The noise that `write_noise` wrote."""
-    content = _read_json(path, _NOISE_FORMAT, "howsure noise")
+    content = read_json(path, "howsure noise", kind=_NOISE_FORMAT)
     try:
         noise = noises.as_noise(noises.from_config(content["noise"]))
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
@@ -340,7 +340,7 @@ def read_settings(name: str, model: nn.Module) -> Uncertain:
         raise FileNotFoundError(f"There is no file `{path}` with settings.")
     if path.suffix != ".json":
         return Uncertain.load(path, model)
-    content = _read_json(path, _SETTINGS_FORMAT, "howsure fit")
+    content = read_json(path, "howsure fit", kind=_SETTINGS_FORMAT)
     sure = Uncertain(model)
     try:
         sure.set_extra_state(decoded(content["uncertain"]))
@@ -357,11 +357,15 @@ def _write_json(path: Path, content: dict[str, object]) -> None:
     write_atomically(path, lambda file: file.write(text), text=True)
 
 
-def _read_json(path: Path, kind: str, command: str) -> dict[str, object]:
+def read_json(
+    path: Path, command: str, keys: Collection[str] = (), *, kind: str | None = None
+) -> dict[str, object]:
+    """What a command wrote as JSON; an error if a key is missing, or the format is another."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict) or content.get("format") != kind:
+        content = {}
+    is_whole = isinstance(content, dict) and content.keys() >= set(keys)
+    if not is_whole or content.get("format") != kind:
         raise ValueError(f"`{path}` is not a file that `{command} --out` wrote.")
     return content

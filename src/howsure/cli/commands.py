@@ -6,7 +6,6 @@ What needs torch is imported inside the functions, so that help and completion c
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from inspect import cleandoc
@@ -513,7 +512,7 @@ def audit(arguments: Namespace) -> Result:
 def report(arguments: Namespace) -> Result:
     """Writes a report on the model's uncertainty on held-out data: one HTML file."""
     from howsure import report
-    from howsure.cli.building import case_of, check_unsure, shows_progress
+    from howsure.cli.building import case_of, check_unsure, read_json, shows_progress
 
     options = report.Options(
         title=arguments.title,
@@ -521,7 +520,10 @@ def report(arguments: Namespace) -> Result:
         inputs="clean" if arguments.clean else "noisy",
         names=arguments.names.split(",") if arguments.names else (),
     )
-    audit = _read_audit(arguments.audit)
+    audit = None
+    if arguments.audit is not None:
+        parts = ("rows", "layers", "verdict")
+        audit = read_json(Path(arguments.audit), "howsure audit", parts)
     case = case_of(arguments)
     check_unsure(case.sure)
     page = report.build(
@@ -535,18 +537,6 @@ def report(arguments: Namespace) -> Result:
     headline = " ".join(page.view.headline)
     data = {"out": path, "headline": page.view.headline, "facts": dict(page.facts)}
     return Result(f"{headline}\n\nReport: {path}, to open in a browser", data, in_file=True)
-
-
-def _read_audit(name: str | None) -> dict[str, object] | None:
-    if name is None:
-        return None
-    try:
-        content = json.loads(Path(name).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict) or not {"rows", "layers", "verdict"} <= set(content):
-        raise ValueError(f"`{name}` is not a file that `howsure audit --out` wrote.")
-    return content
 
 
 @command(

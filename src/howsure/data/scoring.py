@@ -37,6 +37,7 @@ from howsure.data.identity import digest
 from howsure.data.reading.files import Inputs, Source
 from howsure.errors import import_extra
 from howsure.files import open_without_following, sealed, unsealed, write_atomically
+from howsure.private_torch import pytree
 from howsure.progress import progress
 from howsure.trees import as_call, map_leaves
 
@@ -137,7 +138,14 @@ def predict_to_file(
         4
     """
     started, out = time.perf_counter(), Path(out)
-    _check_format(out)
+    if out.suffix not in _WRITERS:
+        raise ValueError(
+            f"The result's name must end in one of {list(_WRITERS)}, not {out.suffix!r}."
+        )
+    if out.is_dir():
+        raise ValueError(f"`{out}` is a folder; give the name of a file.")
+    if out.suffix == ".parquet":
+        import_extra("pyarrow", "Parquet files need `pyarrow`")
     if engine not in _ENGINES:
         raise ValueError(f"`engine` must be one of {list(_ENGINES)}, not {engine!r}.")
     if level is not None and not 0 < level < 1:
@@ -215,7 +223,7 @@ class InMemory:
 
     def __post_init__(self) -> None:
         """All must have the same number of rows."""
-        for column in self._columns():
+        for column in self.columns:
             if not isinstance(column, (Tensor, np.ndarray)) or column.ndim == 0:
                 raise TypeError(
                     "Data in memory must be tensors or arrays of shape (rows, ...), not "
@@ -223,17 +231,17 @@ class InMemory:
                 )
             if isinstance(column, Tensor):
                 check_tensor(column)
-        lengths = [len(column) for column in self._columns()]
+        lengths = [len(column) for column in self.columns]
         if not lengths or len(set(lengths)) > 1:
             raise ValueError(f"All inputs must have the same number of rows, not {lengths}.")
 
-    def _columns(self) -> list[Any]:
-        if isinstance(self.data, dict):
-            return list(self.data.values())
-        return list(self.data) if isinstance(self.data, tuple) else [self.data]
+    @property
+    def columns(self) -> list[Any]:
+        """The tensors and arrays, without names."""
+        return pytree.tree_leaves(self.data)
 
     def __len__(self) -> int:
-        return len(self._columns()[0])
+        return len(self.columns[0])
 
     def rows(self, start: int, stop: int) -> Inputs:
         """The rows as tensors."""
@@ -420,7 +428,11 @@ class _Parts:
         columns = {name: array for name, array in arrays.items() if name not in (_NOTES, _INPUTS)}
         layout = {name: (array.dtype, array.shape[1:]) for name, array in columns.items()}
         if not self.layout:
-            _check_width(self.out, layout)
+            count = sum(math.prod(shape) for _, shape in layout.values())
+            if self.out.suffix != ".npz" and count > _MOST_COLUMNS:
+                raise ValueError(
+                    f"A table would have {count} columns; write large outputs to a `.npz` file."
+                )
             self.layout = layout
         if layout != self.layout:
             raise ValueError(
@@ -507,25 +519,6 @@ def _lock(file: IO[bytes]) -> bool:
 
 
 # --- Formats of the result --------------------------------------------------------------------
-
-
-def _check_format(out: Path) -> None:
-    if out.suffix not in _WRITERS:
-        raise ValueError(
-            f"The result's name must end in one of {list(_WRITERS)}, not {out.suffix!r}."
-        )
-    if out.is_dir():
-        raise ValueError(f"`{out}` is a folder; give the name of a file.")
-    if out.suffix == ".parquet":
-        import_extra("pyarrow", "Parquet files need `pyarrow`")
-
-
-def _check_width(out: Path, layout: Layout) -> None:
-    count = sum(math.prod(shape) for _, shape in layout.values())
-    if out.suffix != ".npz" and count > _MOST_COLUMNS:
-        raise ValueError(
-            f"A table would have {count} columns; write large outputs to a `.npz` file."
-        )
 
 
 def _write_npz(shards: Shards, layout: Layout, rows: int, file: IO[bytes]) -> None:

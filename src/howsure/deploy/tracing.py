@@ -92,18 +92,9 @@ def _few_channels_backward(
     return aten.col2im.default(parts, size, kernel, dilation, padding, stride), None, None
 
 
-def max_pool2d_backward(
-    grad: Tensor,
-    input: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    indices: Tensor,
-) -> Tensor:
+def max_pool2d_backward(grad: Tensor, input: Tensor, *settings: Any) -> Tensor:
     """Every gradient at the place where the maximum was."""
-    flat = torch.zeros_like(input).flatten(-2)
+    flat, indices = torch.zeros_like(input).flatten(-2), settings[-1]
     return flat.scatter_add(-1, indices.flatten(-2), grad.flatten(-2)).reshape(input.shape)
 
 
