@@ -52,7 +52,6 @@ _OTHER_MEANINGS = {
     "adf": {"settings.py"},  # the old name of a prediction, which is refused
     "constant": {
         "prediction.py",
-        "calibrate/calibrators.py",  # a kind of source
         "noise/sensors.py",
         "cli/commands.py",  # a kind of noise
         "moments/rules/structural.py",  # a way to pad

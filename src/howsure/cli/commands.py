@@ -1,4 +1,4 @@
-"""The commands: for each its line of help, its options, its examples, and what it does.
+"""The commands: for each its options, its examples, what it does, and how the help says so.
 
 What needs torch is imported inside the functions, so that help and completion come at once.
 """
@@ -49,20 +49,21 @@ COMMANDS: dict[str, Command] = {}
 
 
 def command(
-    words: str, *options: Option, examples: str
+    *options: Option, examples: str
 ) -> Callable[[Callable[[Namespace], Result]], Callable[[Namespace], Result]]:
     """Makes a function a command of its name; its docstring is the description."""
 
     def register(run: Callable[[Namespace], Result]) -> Callable[[Namespace], Result]:
         description = cleandoc(run.__doc__ or "")
-        COMMANDS[run.__name__] = Command(words, description, examples, options, run)
+        line = description.partition("\n")[0].rstrip(".")
+        line = line[0].lower() + line[1:]
+        COMMANDS[run.__name__] = Command(line, description, examples, options, run)
         return run
 
     return register
 
 
 @command(
-    "writes an example project that runs",
     option("folder", type=Path, help="a new or empty folder"),
     examples="""
   howsure init first
@@ -80,7 +81,6 @@ def init(arguments: Namespace) -> Result:
 
 
 @command(
-    "lists the operations of a model and the rule for each",
     o.MODEL,
     o.DATA_OR_SHAPE,
     o.NOISE,
@@ -111,7 +111,6 @@ def check(arguments: Namespace) -> Result:
 
 
 @command(
-    "identifies a sensor's noise from repeated readings",
     o.DATA,
     o.out([".json"], "the noise, a `.json` file for `--noise`"),
     option(
@@ -210,7 +209,6 @@ _TRAIN_BATCH = 64
 
 
 @command(
-    "fits the model (epistemic) uncertainty on held-out data",
     o.MODEL,
     o.DATA,
     o.out([".json", ".pt"], "the settings, a `.json` or `.pt` file"),
@@ -303,7 +301,6 @@ def _train_inputs(arguments: Namespace) -> Iterator[tuple[object]] | None:
 
 
 @command(
-    "writes predictions with their variances to a file",
     o.MODEL,
     o.DATA,
     o.out([".npz", ".csv", ".parquet"], "a file `.npz`, `.csv` or `.parquet`", "predictions.npz"),
@@ -357,7 +354,6 @@ def predict(arguments: Namespace) -> Result:
 
 
 @command(
-    "shows where the variance comes from",
     o.MODEL,
     o.DATA,
     o.rows(256),
@@ -425,7 +421,6 @@ def _write_heatmap(path: Path, budget: Budget) -> None:
 
 
 @command(
-    "compares every method with Monte Carlo, on your network",
     o.MODEL,
     o.DATA,
     o.out([".json"], "all numbers, a `.json` file for `report --audit`"),
@@ -484,7 +479,6 @@ def audit(arguments: Namespace) -> Result:
 
 
 @command(
-    "writes a report as one HTML file",
     o.MODEL,
     o.DATA,
     o.out([], "the file", "report.html"),
@@ -540,7 +534,6 @@ def report(arguments: Namespace) -> Result:
 
 
 @command(
-    "writes a program that runs without howsure",
     o.MODEL,
     o.DATA_OR_SHAPE,
     o.out([".onnx", ".pt2"], "a file `.onnx` or `.pt2`", required=True),
@@ -592,7 +585,6 @@ def export(arguments: Namespace) -> Result:
 
 
 @command(
-    "lists the operations that have a rule",
     option("pattern", nargs="?", default="", help="part of a rule's or operation's name"),
     option(
         "--fidelity",
@@ -640,7 +632,6 @@ def rules(arguments: Namespace) -> Result:
 
 
 @command(
-    "prints the completion for bash, zsh or fish",
     option("shell", choices=("bash", "zsh", "fish"), help="which shell"),
     examples="""
   eval "$(howsure completion bash)"                               # in ~/.bashrc
