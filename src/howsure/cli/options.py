@@ -349,13 +349,10 @@ def check_files(options: argparse.Namespace) -> None:
         check_trusted(Path(model), trust=values["trust"])
     suffixes, result = values.get("suffixes"), values.get("out")
     if suffixes and result is not None and result.suffix not in suffixes:
-        endings = " or ".join(
-            filter(None, [", ".join(f"`{s}`" for s in suffixes[:-1]), f"`{suffixes[-1]}`"])
-        )
+        endings = " or ".join(f"`{suffix}`" for suffix in suffixes)
         raise ValueError(f"`--out {result}` must end in {endings}.")
-    for name in (
-        _READ if "inputs" in values else ()
-    ):  # commands of others have a `data` of their own
+    # Commands of others have a `data` of their own.
+    for name in _READ if "inputs" in values else ():
         text = values.get(name)
         if text is not None and not Path(text).exists():
             if name == "data":
