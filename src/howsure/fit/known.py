@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from howsure.arrays import BATCH, batched
 from howsure.fit.held_out import (
@@ -151,7 +150,7 @@ def known_inputs(
 
 def gather_known(
     setup: Setup,
-    layers: Layers | None,
+    layers: Layers,
     batches: Batches,
     train_inputs: object,
     *,
@@ -163,7 +162,7 @@ def gather_known(
 
     Args:
         setup: The model.
-        layers: The layers whose inputs have distances; `None` if there are none.
+        layers: The layers whose inputs have distances.
         batches: The held-out data.
         train_inputs: Unlabeled inputs; `None` takes the held-out ones in folds.
         gradients: Whether there is a posterior over multipliers.
@@ -171,7 +170,6 @@ def gather_known(
         show: Show progress.
     """
     first, is_training = batches[0][0], train_inputs is not None
-    names = () if layers is None else layers.names
     has_kernel = is_training and isinstance(first, Tensor) and first.dim() == 2
     has_kernel = has_kernel and setup.task == "regression"
     kind, folds = ("training", 1) if is_training else ("held-out", FOLDS)
@@ -189,7 +187,7 @@ def gather_known(
         inputs: dict[str, Tensor] = {}
         if gradients:
             try:
-                at_input = examine_at_input(setup, x, names)
+                at_input = examine_at_input(setup, x, layers.names)
             except NoGradientsError as error:
                 raise cannot_use(str(error)) from error
             z, inputs = at_input.slopes, at_input.activations
@@ -198,8 +196,8 @@ def gather_known(
             grams = grams or [Gram(output_scale(z)) for _ in range(folds)]
             for gram, rows in split(len(z), number, grams):
                 gram.add(z[rows.to(z.device)])
-        if layers is not None:
-            inputs = inputs or read(setup, x, names).inputs
+        if layers.names:
+            inputs = inputs or read(setup, x, layers.names).inputs
             check_finite(inputs.values(), f"activations at {kind} inputs")
             seen = seen or [
                 KnownActivations(layers.layers, layers.head, inputs) for _ in range(folds)
@@ -232,15 +230,12 @@ def _finite_or(numbers: Tensor, other: float) -> Tensor:
     return numbers.nan_to_num(nan=other, posinf=other, neginf=other)
 
 
-def layers_of(setup: Setup, x: object) -> Layers | None:
-    """The layers whose inputs have distances; `None` if there are none."""
-    if setup.batch_dim is None:
-        return None
+def layers_of(setup: Setup, x: object) -> Layers:
+    """The layers whose inputs have distances, if there are any."""
     try:
-        layers = Layers.of(setup, x)
+        return Layers() if setup.batch_dim is None else Layers.of(setup, x)
     except NoDistancesError:
-        return None
-    return layers if layers.names else None
+        return Layers()
 
 
 def score_held_out(
@@ -319,8 +314,7 @@ def labeled(train: object) -> Iterable[object]:
             raise ValueError(f"`train` has {len(inputs)} inputs and {len(targets)} targets.")
         starts = range(0, len(targets), BATCH)
         return [(inputs[i : i + BATCH], targets[i : i + BATCH]) for i in starts]
-    if isinstance(train, Dataset):
-        return batched(train)
+    train = batched(train)
     if isinstance(train, Iterator):
         return list(train)
     if isinstance(train, Tensor | np.ndarray) or not isinstance(train, Iterable):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import get_args
 
 import torch
 
@@ -11,7 +12,7 @@ from howsure.errors import warn
 from howsure.fit.dense import fit_dense, is_dense, why_not_dense
 from howsure.fit.dropout import Fit, fit_dropout
 from howsure.fit.held_out import check_inputs, pairs_of, read_held_out
-from howsure.fit.options import OPTIONS, FitOptions, ModelPart, check_part
+from howsure.fit.options import OPTIONS, FitOptions, ModelPart
 from howsure.fit.posterior import fit_posterior
 from howsure.fit.temperature import TemperatureFit, fit_temperature, why_no_temperature
 from howsure.fit.variance import PosteriorFit
@@ -136,7 +137,14 @@ def _check_request(
     setup: Setup, method: Method | None, part: str | None, usual: ModelPart, options: FitOptions
 ) -> None:
     """One clear sentence for a part or an option that does not exist, or not for this task."""
-    check_part(part, usual, options)
+    if part not in (None, *OPTIONS):
+        raise ValueError(f"`model` must be one of {get_args(ModelPart)} or None, not {part!r}.")
+    for name in options.given:
+        if name not in OPTIONS[part or usual]:
+            other = next(other for other, names in OPTIONS.items() if name in names)
+            raise ValueError(
+                f'`{name}` is an option of `fit(model="{other}")` (`--model-part {other}`).'
+            )
     if part == "dropout":
         return
     if not _has_room(method, setup):

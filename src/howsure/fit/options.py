@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
@@ -119,15 +119,3 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "temperature": (*_COMMON, *_DISTANCES),
     "dropout": (*_COMMON, "rates", "samples", "fit_residual_var", "objective", "floor"),
 }
-
-
-def check_part(part: str | None, usual: str, options: FitOptions) -> None:
-    """An error for a part that does not exist, and for options that it does not have."""
-    if part not in (None, *OPTIONS):
-        raise ValueError(f"`model` must be one of {get_args(ModelPart)} or None, not {part!r}.")
-    for name in options.given:
-        if name not in OPTIONS[part or usual]:
-            other = next(other for other, names in OPTIONS.items() if name in names)
-            raise ValueError(
-                f'`{name}` is an option of `fit(model="{other}")` (`--model-part {other}`).'
-            )

@@ -196,7 +196,7 @@ def fit_temperature(
     if layers.names:
         inputs = options.train_inputs
         known = gather_known(setup, layers, batches, inputs, gradients=False, show=show).distances
-    held_out = _read(setup, layers, known, batches, show=show)
+    held_out = _read(setup, known, batches, show=show)
     check_labels(held_out, setup.task)
     if is_elementwise(logits, setup.task) and bool(((logits >= 0) & (logits <= 1)).all()):
         warn(LIKE_PROBABILITIES.format(task=setup.task))
@@ -208,7 +208,7 @@ def fit_temperature(
     stressed = []
     # Those of images would find the usual growth of dense classes.
     if known is not None and not (dense and options.stress == "auto"):
-        stressed = _stress(setup, layers, known, batches, options.stress)
+        stressed = _stress(setup, known, batches, options.stress)
     if stressed:
         model = _with_best_growth(model, held_out, stressed)
     constant, notes = best_temperature(averaged.logits, averaged.labels), [*layers.notes]
@@ -268,17 +268,12 @@ def _find_layers(setup: Setup, x: object, *, growth: bool = True) -> Layers:
 
 
 def _read(
-    setup: Setup,
-    layers: Layers,
-    known: CrossFit[Distances] | None,
-    batches: Batches,
-    *,
-    show: bool = False,
+    setup: Setup, known: CrossFit[Distances] | None, batches: Batches, *, show: bool = False
 ) -> Labeled:
     """All held-out inputs, each judged by known inputs of which it is none."""
-    parts = []
+    parts, layers = [], () if known is None else known.whole.wanted
     for number, (x, labels) in enumerate(progress(batches, show, "fit")):
-        activations = read(setup, x, layers.names)
+        activations = read(setup, x, layers)
         logits = activations.logits
         logs = logits.new_zeros(len(logits), 2, dtype=torch.float64)
         if known is not None:
@@ -334,18 +329,14 @@ def _usual_model(
 
 
 def _stress(
-    setup: Setup,
-    layers: Layers,
-    known: CrossFit[Distances],
-    batches: Batches,
-    stress: Stress | None,
+    setup: Setup, known: CrossFit[Distances], batches: Batches, stress: Stress | None
 ) -> list[Labeled]:
     """The held-out inputs under each corruption, with their own labels."""
     changes = corruptions(stress, batches[0][0])
     if stress == "auto" and changes:
         share = -(-_STRESSED // len(batches))
         batches = [(x[:share], y[:share]) for x, y in batches]
-    return [_read(setup, layers, known, [(change(x), y) for x, y in batches]) for change in changes]
+    return [_read(setup, known, [(change(x), y) for x, y in batches]) for change in changes]
 
 
 def _with_best_growth(

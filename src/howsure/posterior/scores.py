@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -45,12 +45,6 @@ class Scores:
         zeros, nothing = torch.zeros_like(mean), mean.new_zeros(len(mean))
         pairs, nearest = mean.new_zeros(len(mean), 2), nothing[:, None]
         return cls(mean, data, zeros, pairs, nothing, zeros, nearest, nothing)
-
-    @staticmethod
-    def joined(parts: Sequence[Scores]) -> Scores:
-        """The scores of several batches."""
-        names = [field.name for field in fields(Scores)]
-        return Scores(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from howsure.posterior.scores import Known, Scores
 from howsure.posterior.variance_model import EXPONENT, FLOOR, TERMS, VarianceModel
 from howsure.posterior.weights import best_weights
 from howsure.student import best_degrees, student_nll
+from howsure.trees import map_leaves
 
 # Corruptions are milder than what may come: they do not lower the usual exponent. They raise it to
 # at most 2: one that no score sees asks for any, and it would serve nothing else.
@@ -59,14 +60,13 @@ class HeldOut:
     @staticmethod
     def joined(parts: Sequence[HeldOut]) -> HeldOut:
         """All inputs of several batches; an error if there is none to learn from."""
-        scores = Scores.joined([part.scores for part in parts])
-        error, target = (torch.cat([getattr(p, n) for p in parts]) for n in ("error", "target"))
-        if not bool(error.any()):
+        held_out = map_leaves(lambda *tensors: torch.cat(tensors), *parts)
+        if not bool(held_out.error.any()):
             raise ValueError(
                 "The held-out targets are the model's own predictions, up to rounding, so there is "
                 "no error to learn from; give the true values."
             )
-        return HeldOut(scores, error, target)
+        return held_out
 
 
 def targets_like(mean: Tensor, target: Tensor) -> Tensor:
@@ -196,10 +196,11 @@ def _with_best_growth(
     error = torch.cat([part.error for part in parts])
     inside = torch.cat([(model.terms(p.scores) * model.weights).sum(2) for p in parts])
     fixed = error.new_tensor([1.0, math.nan, math.nan])
+    ratios = [(model.ratios(part.scores), part.scores.nearest) for part in parts]
 
     def fitted(exponent: float) -> VarianceModel:
         tried = replace(model, exponent=exponent)
-        grown = torch.cat([tried.grown(part.scores) for part in parts])
+        grown = torch.cat([tried.grown(*some) for some in ratios])
         columns = torch.cat([(inside + grown[..., 0])[..., None], grown[..., 1:]], 2)
         weights = [best_weights(error[:, k], columns[:, k], fixed) for k in range(error.shape[1])]
         return replace(tried, growth=torch.stack(weights)[:, 1:])
@@ -212,7 +213,7 @@ def _with_best_growth(
 
 def _with_novelty(model: VarianceModel, scores: Scores) -> VarianceModel:
     """With the scale and the quantiles of the held-out inputs' novelty."""
-    novelty = model.novelty(scores)
+    novelty = model.novelty(model.ratios(scores))
     scale = novelty.quantile(KNOWN, 0)
     scale = torch.where(scale > 0, scale, 1.0)
     novelty = novelty / scale

@@ -183,21 +183,21 @@ class VarianceModel:
         most = _FARTHEST
         return of_m.clamp(max=most), of_distances.clamp(max=most), far.clamp(max=most)
 
-    def grown(self, scores: Scores) -> Tensor:
+    def grown(self, ratios: tuple[Tensor, Tensor, Tensor], nearest: Tensor) -> Tensor:
         """The growth of the variance by m and `far`, by D and by L, (batch, outputs, 3)."""
-        of_m, of_distances, far = self.ratios(scores)
+        of_m, of_distances, far = ratios
         if self.known_nearest is not None:
             # Neither alone is enough: gradients can be alike where no training sample is near.
-            of_m = (of_m * scores.nearest / self.known_nearest).sqrt()
-        ratios = torch.stack([of_m, *(n[:, None].expand_as(of_m) for n in of_distances.mT)], 2)
-        growth = (ratios.pow(self.exponent) - 1).clamp(min=0)
+            of_m = (of_m * nearest / self.known_nearest).sqrt()
+        columns = torch.stack([of_m, *(n[:, None].expand_as(of_m) for n in of_distances.mT)], 2)
+        growth = (columns.pow(self.exponent) - 1).clamp(min=0)
         beyond = (far.pow(self.exponent) - 1).clamp(min=0)[:, None, None]
         growth = torch.cat([growth[..., :1] + beyond, growth[..., 1:]], 2)
         return self.squared_error[:, None] * growth
 
-    def novelty(self, scores: Scores) -> Tensor:  # (batch, outputs)
+    def novelty(self, ratios: tuple[Tensor, Tensor, Tensor]) -> Tensor:  # (batch, outputs)
         """The largest of the scores that count, relative to its quantile on held-out inputs."""
-        of_m, of_distances, far = self.ratios(scores)
+        of_m, of_distances, far = ratios
         counts = torch.where(self.growth > 0, 1.0, 0.0)  # (outputs, 2)
         largest = torch.maximum(of_m, (of_distances[:, None] * counts).amax(2))
         return torch.maximum(largest, far[:, None]) / self.novelty_scale
@@ -207,7 +207,8 @@ class VarianceModel:
         terms = self.terms(scores) * self.weights
         residual, data = terms[..., 0] + terms[..., 4], terms[..., 1]
         posterior = terms[..., 2] + terms[..., 3] + terms[..., 6]
-        grown = self.grown(scores)
+        ratios = self.ratios(scores)
+        grown = self.grown(ratios, scores.nearest)
         growth = grown[..., 0] + (grown[..., 1:] * self.growth).sum(2)
         others = residual + terms[..., 5] + posterior + growth
         total = others + data
@@ -215,7 +216,7 @@ class VarianceModel:
         ratio = total / most.clamp(min=torch.finfo(total.dtype).tiny)
         capped = total * (1 + ratio**_CAP) ** (-1 / _CAP)
         share = (capped - data).clamp(min=0) / one_for_zero(others)
-        novelty = self.novelty(scores)
+        novelty = self.novelty(ratios)
         return VarianceParts(
             residual=share * residual,
             local=share * terms[..., 5],
