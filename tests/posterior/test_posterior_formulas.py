@@ -35,10 +35,11 @@ def conv_net():
 
 
 @pytest.mark.parametrize(
-    "model, x",
-    [(trained(outputs=2), data(5, 0)[0]), (conv_net(), torch.rand(3, 1, 8, 8))],
+    "make, x",
+    [(lambda: trained(outputs=2), data(5, 0)[0]), (conv_net, torch.rand(3, 1, 8, 8))],
 )
-def test_mask_gradients_are_finite_differences_of_multipliers(model, x):
+def test_mask_gradients_are_finite_differences_of_multipliers(make, x):
+    model = make()
     z = examine_at_input(hs.Uncertain(model.double(), 0.01).setup, x.double()).slopes
     layers = [m for m in model if isinstance(m, nn.Linear | nn.Conv2d)][:-1]
     number, step = 0, 1e-6

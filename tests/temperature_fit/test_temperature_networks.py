@@ -166,7 +166,7 @@ def test_where_there_is_no_temperature_fit_finds_a_rate_and_says_why(net, first,
     model = nn.Sequential(first, net).eval()
     wrapped = hs.Uncertain(model, task="classification", **options)
     given = {"train_inputs": blobs(60, 0)[0], "show_progress": False}
-    fit = wrapped.fit([blobs(60, 1)], **given)
+    fit = wrapped.fit([blobs(10, 1)], **given)
     assert fit.rate is not None and wrapped.setup.temperature_model is None
     assert words in fit.notes[0] and fit.notes[0].endswith("not used: `train_inputs`")
     with pytest.raises(ValueError, match=words):
