@@ -16,10 +16,10 @@ pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="Chromium is not inst
 
 
 def report_of_a_wide_network():
-    """A posterior over 1,536 multipliers, which would be millions of numbers as text."""
+    """A posterior over 512 multipliers, which would be megabytes as text."""
     torch.manual_seed(0)
-    layers = [torch.nn.Linear(4, 768), torch.nn.ReLU(), torch.nn.Linear(768, 768), torch.nn.ReLU()]
-    model = torch.nn.Sequential(*layers, torch.nn.Linear(768, 1)).eval()
+    layers = [torch.nn.Linear(4, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(256, 1)).eval()
     x = torch.randn(200, 4)
     y = model(x).detach() + 0.1 * torch.randn(200, 1)
     sure = hs.Uncertain(model, 0.01, "gradients")

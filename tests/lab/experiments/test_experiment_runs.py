@@ -24,7 +24,7 @@ from howsure_lab.experiments.uci import run as uci
 
 pytest.importorskip("matplotlib")
 
-EFFORT = Effort(samples=4, tuning_samples=4, rates=(0.0, 0.1), epochs=1, batch=16)
+EFFORT = Effort(samples=4, tuning_samples=4, rates=(0.0, 0.1), epochs=1, batch=32)
 RECIPE = PlainRecipe(1)
 TINY = steering.Settings(
     size=32, widths=(4, 4, 4, 4), counts=Counts(48, 50, 8), recipe=RECIPE, effort=EFFORT
