@@ -11,7 +11,9 @@ INSTALLED_ALL := $(VENV)/.installed-all
 OLDEST := .venv-oldest
 INSTALLED_OLDEST := $(OLDEST)/.installed
 # Two workers with one thread each: on small tensors, threads that compete cost more than they give.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+# Each has a half of the files, so that what the tests of a file share is made once.
+PARALLEL := -n 2 --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PARALLEL)
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -32,7 +34,7 @@ test-all: $(INSTALLED_ALL)  ## run all tests, also those that need Ray and OpenC
 	$(PYTEST) $(ARGS)
 
 test-oldest: $(INSTALLED_OLDEST)  ## run the tests with torch 2.6.0, in .venv-oldest (several GB)
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow" $(ARGS)
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest $(PARALLEL) -m "not slow" $(ARGS)
 
 lint: $(INSTALLED)  ## check style, format, types and imports; changes nothing
 	$(BIN)/ruff check

@@ -126,7 +126,9 @@ def test_a_residual_variance_of_the_cpu(method):
 
 
 @pytest.mark.filterwarnings("ignore::howsure.HowsureWarning")
-@pytest.mark.parametrize("options", [{}, {"model": "dropout", "rates": (0.0, 0.05, 0.2)}, {"train": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"model": "dropout", "rates": (0.0, 0.05, 0.2)}, {"train": True}]
+)
 @pytest.mark.parametrize("task", ["regression", "classification"])
 @pytest.mark.parametrize("name", ["perceptron", "pixels"])
 def test_fits_and_what_is_saved_of_them(name, task, options, tmp_path):

@@ -1,8 +1,8 @@
 """Files that cannot be written: one sentence, exit code 2, nothing half-written."""
 
 import errno
+import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -54,21 +54,30 @@ def test_a_folder_that_may_not_be_written(project, refused):
         refused(*asked(command, "locked"), words="choose a place")
 
 
-@pytest.mark.parametrize(("name", "most"), [("report", 4096), ("export", 500)])
-def test_a_disk_that_fills_up_while_writing(project, name, most):
-    """The kernel itself refuses to write more than some bytes."""
-    code = "import sys; from howsure.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, *asked(name)]
+LIMITED = """
+import json, resource, sys
+from howsure.cli import main
+_, highest = resource.getrlimit(resource.RLIMIT_FSIZE)
+for most, arguments in json.load(sys.stdin):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, highest))
+    print(main(arguments))
+"""
+
+
+def test_a_disk_that_fills_up_while_writing(project):
+    """The kernel itself refuses to write more than some bytes, in one process for two commands."""
     before = sorted(path.name for path in project.iterdir())
-
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    commands = [(4096, asked("report")), (500, asked("export"))]
     done = subprocess.run(
-        command, capture_output=True, text=True, preexec_fn=limit, env=environment
+        [sys.executable, "-c", LIMITED],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        env=environment,
     )
-    assert done.returncode == 2 and "Nothing was left half-written" in done.stderr, done.stderr
+    assert done.stdout.split() == ["2", "2"], done.stdout + done.stderr
+    assert done.stderr.count("Nothing was left half-written") == 2, done.stderr
     after = sorted(path.name for path in project.iterdir())
     assert [name for name in after if name != "__pycache__"] == [
         name for name in before if name != "__pycache__"
