@@ -28,6 +28,10 @@ def pytest_collection():
         gc.enable()
 
 
+def pytest_unconfigure():
+    gc.unfreeze()  # or Python would take its modules apart before what they still have to free
+
+
 @pytest.fixture(autouse=True)
 def one_thread_and_fixed_seed():
     torch.set_num_threads(1)
