@@ -1,20 +1,22 @@
 """Depth at every pixel under shift that nobody announced: NLL and coverage of what `fit` finds.
 
-    python benchmarks/dense.py [--scenes 20]
+    python benchmarks/dense.py [--scenes 20] [--before FILE]
 
-writes benchmarks/results/dense.json and the tables of docs/model.md. NLL without 1/2 log 2 pi.
+writes benchmarks/results/dense.json and the tables of docs/model.md. NLL without 1/2 log 2 pi, of a
+Gaussian unless a row says Student-t. FILE is what version 0.2 wrote on the same machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from bench import into_page, record
-from shift import Scores, oracle, scored, table
+from shift import STUDENT, Scores, oracle, scored, table
 
 import howsure as hs
 from howsure_lab.depth import CONDITIONS, NOISE_STD, pairs, trained
@@ -23,9 +25,8 @@ from howsure_lab.experiments.runs import write_json
 RESULTS = Path(__file__).parent / "results" / "dense.json"
 PAGE = Path(__file__).parents[1] / "docs" / "model.md"
 SAMPLES, BATCH = 30, 10
-WAYS: dict[str, dict[str, Any]] = {
-    "posterior, all layers": {},
-}
+POSTERIOR = "posterior, all layers"
+WAYS: dict[str, dict[str, Any]] = {POSTERIOR: {}}
 
 
 def fitted(scenes: int, noise: Any) -> dict[str, hs.Uncertain]:
@@ -51,7 +52,8 @@ def judged(sures: dict[str, hs.Uncertain], scenes: int) -> tuple[Scores, dict[st
     net = next(iter(sures.values())).model
     held_x, held_y = pairs(scenes, 5000)
     constant = (net(held_x) - held_y).square().mean()
-    scores: Scores = {name: {} for name in ("sensor noise alone", "constant", *WAYS, "oracle")}
+    rows = ("sensor noise alone", "constant", *WAYS, STUDENT, "oracle")
+    scores: Scores = {name: {} for name in rows}
     novelty: dict[str, Any] = {name: {} for name in WAYS}
     for condition in CONDITIONS:
         x, y = pairs(scenes, 9000, condition)
@@ -60,6 +62,8 @@ def judged(sures: dict[str, hs.Uncertain], scenes: int) -> tuple[Scores, dict[st
             scores[name][condition] = scored(p.mean, p.total_var.clamp(min=1e-12), y)
             if name in WAYS:
                 novelty[name][condition] = float(p.novelty.mean())
+            if name == POSTERIOR:
+                scores[STUDENT][condition] = scored(p.mean, p.total_var, y, p.degrees_of_freedom)
         mean = net(x)
         scores["constant"][condition] = scored(mean, constant.expand_as(mean), y)
         scores["oracle"][condition] = oracle(mean, y)
@@ -80,10 +84,13 @@ def main() -> None:
     """Runs the study and writes it down."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scenes", type=int, default=40, help="held out, and of each condition")
+    parser.add_argument("--before", type=Path, help="what version 0.2 wrote on this machine")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     sures = fitted(asked.scenes, hs.noise.std(NOISE_STD))
     scores, novelty = judged(sures, asked.scenes)
+    if asked.before is not None:
+        scores["0.2"] = json.loads(asked.before.read_text())["scores"][POSTERIOR]
     write_json(RESULTS, {**record(), "scores": scores, "novelty": novelty})
     for name, content in (
         ("dense", table([scores])),

@@ -55,7 +55,7 @@ def gaps_are_not_covered() -> str:
 
 
 def night_is_not_covered() -> str:
-    found = covered([result("dense")["scores"]], "posterior, all layers")
+    found = covered([result("dense")["scores"]], "posterior, Student-t")
     return f"depth at night is covered at {found['night']:.0f} %"
 
 
