@@ -174,7 +174,11 @@ class Uncertain(nn.Module):
         else:
             x = as_tensors(x, self.model)
         try:
-            result = self._predicted(x)
+            with fingerprint_kept(self.model) as state:
+                if state != self._checked or self.model is not self.setup.model:
+                    self._check_model()
+                    self._checked = state
+                result = self._uncalibrated(x)
         except _ERRORS_OF_MODELS as error:
             self._explain(error, x)
             raise
@@ -188,15 +192,8 @@ class Uncertain(nn.Module):
             """As `forward`; `nn.Module` itself leaves the type open."""
             ...
 
-    def _predicted(self, x: Any) -> Prediction:
-        """The prediction before calibration."""
-        with fingerprint_kept(self.model) as state:
-            if state != self._checked or self.model is not self.setup.model:
-                self._check_model()
-                self._checked = state
-            return self._predicted_by_method(x)
-
-    def _predicted_by_method(self, x: Any) -> Prediction:
+    def _uncalibrated(self, x: Any) -> Prediction:
+        """What the method says, with its name and all notes."""
         self._recognize_variance(x)
         method, setup, note = self.choice(x)
         result = self._compiled(setup, method, x) if self._compiled else method(setup, x)

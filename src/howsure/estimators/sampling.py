@@ -132,8 +132,8 @@ class Samples:
 
         The standard error is then as uncertain as the std itself.
         """
-        usual = (2 * torch.as_tensor(self.count * self.size)) ** -0.5
-        return self._relative_error > (4 * usual).clamp(min=_FEW)
+        usual = (2 * self.count * self.size) ** -0.5
+        return self._relative_error > at_least(_FEW, 4 * usual)
 
     def are_precise(self, tolerance: float) -> Tensor:  # (rows,)
         """Whether each row's largest relative standard error is below the tolerance."""
