@@ -83,7 +83,7 @@ def _dense() -> str:
 
 def _costs() -> str:
     """What the default and samples cost."""
-    lines = ["| pass | plain forwards | asked for |", "|---|---|---|"]
+    lines = ["| pass | plain forwards | target |", "|---|---|---|"]
     for row in must_hold.costs(RESULTS):
         if row["figure"] is not None:
             name = row["row"].removeprefix("plain forwards: ").replace(", batch 1", "")

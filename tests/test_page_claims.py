@@ -64,8 +64,8 @@ def corruptions_gain_little() -> str:
     ratio, ece = held["NLL on corruptions, ratio"], held["ECE on corruptions"]
     assert not ratio["holds"] and ece["holds"]
     return (
-        f"NLL on corruptions is {ratio['found']:.3f} of that of a constant temperature, where "
-        f"{ratio['most']:.3f} was asked for"
+        f"NLL on corruptions is {ratio['found']:.3f} of that of a constant temperature; the target "
+        f"was {ratio['most']:.3f}"
     )
 
 

@@ -68,8 +68,8 @@ def strong_noise_is_hard() -> str:
         for name in CONVOLUTIONAL
     ]
     return (
-        f"DroNet at a noise of 0.1 has a rank correlation of {rank.found:.3f}, where {rank.least} "
-        f"was asked for. The log error is {min(times):.1f} to {max(times):.1f} times as large at "
+        f"DroNet at a noise of 0.1 has a rank correlation of {rank.found:.3f}; the target was "
+        f"{rank.least}. The log error is {min(times):.1f} to {max(times):.1f} times as large at "
         "0.1 as at 2 gray levels"
     )
 

@@ -18,9 +18,9 @@ _HEAD = """\
 
 How long a prediction takes, in plain forward passes of the same network. `make bench` measures it
 and writes this page; the numbers are in `benchmarks/results/`. One thread, float32. All variants
-are interleaved in one process; we report the fastest run of each. Weights are random, with
-activations of usual size; beyond that speed does not depend on them. Cost says little without
-accuracy: `python benchmarks/time_to_accuracy.py --data PATH` measures both, and
+are interleaved in one process; we report the fastest run of each. Weights are random, scaled so
+that activations have a typical size; otherwise speed does not depend on them. Cost says little
+without accuracy: `python benchmarks/time_to_accuracy.py --data PATH` measures both, and
 [gradients](gradients.md#accuracy-on-real-networks) has the accuracy on trained networks.
 
 """
@@ -66,7 +66,7 @@ def _time_to_accuracy(folder: Path, names: list[str], where: str) -> str:
     if not cases:
         return ""
     return (
-        "## Time to accuracy\n\nCost says little without accuracy. The picture has both, for one "
+        "## Time to accuracy\n\nThe picture shows cost and accuracy for one "
         "input on one thread: the root mean square error of the log std against Monte Carlo, over "
         "the median time in plain forward passes. Monte Carlo runs all samples as one batch. A "
         'star marks what `method="auto"` picks.\n\n'
@@ -81,7 +81,7 @@ def _time_to_accuracy(folder: Path, names: list[str], where: str) -> str:
 def time_to_accuracy(cases: dict[str, Any]) -> str:
     """When each method is within 5 %, as a Markdown table."""
     header = ["", "noise", "gradients: 5 % after", "Monte Carlo: 5 % after", "8 points: error"]
-    header += ["8 points: cost", "linear: error", "ADF: error", "`auto` picks", "it is first"]
+    header += ["8 points: cost", "linear: error", "ADF: error", "`auto` picks", "first to 5 %"]
     rows = []
     for name, case in cases.items():
         plain = case["plain_seconds"]
@@ -174,7 +174,7 @@ def _left_out(cases: dict[str, Any]) -> str:
         out = {k: why for k, why in case["left_out"].items() if k != FOLDED}
         if out:
             lines.append(f"- {name}: " + "; ".join(f"{kind} ({why})" for kind, why in out.items()))
-    return "Left out, because of their length:\n\n" + "\n".join(lines) + "\n" if lines else ""
+    return "Left out because they take too long:\n\n" + "\n".join(lines) + "\n" if lines else ""
 
 
 def _textbook(folder: Path) -> str:
@@ -189,8 +189,8 @@ def _textbook(folder: Path) -> str:
         return ""
     header = ["T = 20", "plain forwards, textbook", "howsure", "times faster"]
     return (
-        "## Against the textbook\n\nThe paper's method as a textbook has it "
-        "(`benchmarks/textbook.py`): the network a second time with layers that take mean and "
+        "## Against the textbook\n\nA textbook implementation of the paper's method "
+        "(`benchmarks/textbook.py`): a second network, of layers that take mean and "
         "variance, and a loop over samples. The first number is eager, the second compiled.\n\n"
         + table(header, rows)
     )

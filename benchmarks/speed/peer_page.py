@@ -19,8 +19,8 @@ python benchmarks/run.py --only peers --again --peer-python .venv-peers/bin/pyth
 _ABOUT = {
     "sensor noise": (
         "Sensor noise",
-        "Everyone says how far one output moves with independent noise on the inputs. *Error* is "
-        "the root mean square of the log std against Monte Carlo with 2,000 samples, over 20 "
+        "Each way estimates the std of one output under independent noise on the inputs. "
+        "*Error* is the root mean square of the log std against Monte Carlo with 2,000 samples, over 20 "
         "inputs and 4 seeds, less that of Monte Carlo itself; *factor* is the std over the true "
         "one (geometric mean); *rank* is Spearman's. Monte Carlo is the loop that anyone writes, "
         "all samples as one batch, without howsure. `distprop` (stable distribution propagation) "
@@ -35,7 +35,7 @@ _ABOUT = {
         "its ranks say little.",
     ),
     "weights": (
-        "What the weights leave open",
+        "Model uncertainty",
         "One trained perceptron. howsure's posterior over masks and `laplace-torch`'s over weights "
         "(linearized, prior tuned by the marginal likelihood) get the same 500 held-out rows: "
         "howsure in `fit`, the peer for a residual variance and a factor. *NLL* (without "
