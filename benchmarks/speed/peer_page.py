@@ -20,12 +20,13 @@ _ABOUT = {
     "sensor noise": (
         "Sensor noise",
         "Each way estimates the std of one output under independent noise on the inputs. "
-        "*Error* is the root mean square of the log std against Monte Carlo with 2,000 samples, over 20 "
-        "inputs and 4 seeds, less that of Monte Carlo itself; *factor* is the std over the true "
-        "one (geometric mean); *rank* is Spearman's. Monte Carlo is the loop that anyone writes, "
-        "all samples as one batch, without howsure. `distprop` (stable distribution propagation) "
-        "takes the gradients at the input alone, as howsure's `linear` does; `torch-adf` is the "
-        "paper's propagation with layers of its own, with variances or with full covariances.",
+        "*Error* is the root mean square of the log std against Monte Carlo with 2,000 samples, "
+        "over 20 inputs and 4 seeds, less that of Monte Carlo itself; *factor* is the std over "
+        "the true one (geometric mean); *rank* is Spearman's. Monte Carlo is the loop that anyone "
+        "writes, all samples as one batch, without howsure. `distprop` (stable distribution "
+        "propagation) takes the gradients at the input alone, as howsure's `linear` does; "
+        "`torch-adf` is the paper's propagation with layers of its own, with variances or with "
+        "full covariances.",
     ),
     "dropout": (
         "Dropout",
