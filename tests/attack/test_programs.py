@@ -134,7 +134,8 @@ def is_wrong(tested, variant, true, std, found):
     own = flat(found.std_error)
     beyond = gap > ERRORS * (own.square() + true.error.square()).sqrt() + slack
     if variant.judged == "factor":
-        return beyond & ((std < true.std / WIDE) | (std > WIDE * true.std))
+        is_known = not any("few noisy numbers, where a std" in note for note in found.notes)
+        return beyond & ((std < true.std / WIDE) | (std > WIDE * true.std)) & is_known
     return beyond
 
 
@@ -182,6 +183,14 @@ def test_a_variance_does_not_leak_out(name):
     wrong = {key: what for key, what in found.items() if what.startswith("wrong")}
     assert not wrong, wrong
     assert found["noise_sampling"] in ("agrees", "noted")
+
+
+# A tanh of three noisy numbers, nearly always saturated: 8 points had 0.02 for a std of 0.4 without
+# a word. A choice beside the network's own dropout, whose variance hid it at 256 points.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", [10_568, 11_000])
+def test_programs_that_were_wrong(seed):
+    check([seed])
 
 
 @pytest.mark.slow

@@ -77,6 +77,9 @@ _MISSED = 0.05
 _STEEPER = 5
 # A model hides its gradients if it does so for such a share of the rows.
 _CONTRADICTED_ROWS = 0.1
+# Where so much of what the slopes explain varies, and few numbers are noisy, 8 points may agree by
+# chance on a variance that is 19 times too small in std (`tests/attack/test_programs.py`).
+_ROUGH = 0.9
 # Rows that say whether it does.
 _CHECKED_ROWS = 16
 # Numbers of inputs that run at once without noise: more leave the cache (DroNet, 3,000 frames of
@@ -103,6 +106,15 @@ RESAMPLED = (
     "outputs, or depend on a choice among a few noisy numbers."
 )
 MORE_POINTS = " With more points (`tolerance=0.05` or `samples=64`) sampling may be unnecessary."
+_MORE = 'see `std_error`, and use `method="noise_sampling"` or `tolerance=0.05`.'
+FEW_DIRECTIONS = (
+    "The noise has about {directions:.1f} independent directions, too few for "
+    f"{POINTS} points to average over: {_MORE}"
+)
+FEW_NUMBERS = (
+    "The slopes of {count} of {total} inputs vary as much as they explain, over few noisy "
+    f"numbers, where a std from {POINTS} points can be several times off: {_MORE}"
+)
 NOT_FINITE = (
     "{count} of {total} inputs have outputs that are NaN or infinite, as they are or under the "
     "noise: their std is NaN."
@@ -321,7 +333,8 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
         variances, sampled = judge_rows(problem, estimated, variances)
         variances, about_rows = _notes(problem, plain, estimated, variances, sampled)
         notes += about_rows
-    notes += _note_tolerance(setup, estimated) + _note_few_directions(setup, x)
+    notes += _note_tolerance(setup, estimated)
+    notes += _note_few_directions(problem, estimated, sampled)
     if has_classes:
         logits = Logits(plain, estimated, _means(problem, estimated, sampled))
         return Outcome(problem, plain, variances, None, notes, None, logits, sampled)
@@ -453,8 +466,12 @@ def without_samples() -> Iterator[None]:
 
 
 def _looks_at_choices(problem: Problem, estimated: Estimate) -> bool:
-    """Whether rows are looked at for choices that few points cannot show."""
-    return problem.probe.chooses and estimated.most_blocks < COMPARED
+    """Whether rows are looked at for choices that few points cannot show.
+
+    Many points show them, but not beside multipliers, whose variance hides what a choice does.
+    """
+    has_few_points = estimated.most_blocks < COMPARED or bool(problem.sources.active)
+    return problem.probe.chooses and has_few_points
 
 
 def chooses_otherwise(setup: Setup, x: Any) -> bool:
@@ -695,17 +712,26 @@ def _notes(
     return variances, tuple(notes)
 
 
-def _note_few_directions(setup: Setup, x: Any) -> tuple[str, ...]:
+def _note_few_directions(
+    problem: Problem, estimated: Estimate, sampled: SampledRows | None
+) -> tuple[str, ...]:
     """A note where the usual number of points is too small for the noise."""
-    if setup.samples or setup.tolerance or not setup.has_correlated_noise or is_tracing():
+    setup = problem.setup
+    if setup.samples or setup.tolerance or is_tracing():
         return ()
-    directions = setup.noise_dimensions(x)
-    if directions >= FEW_DIMENSIONS:
+    if setup.has_correlated_noise:
+        directions = setup.noise_dimensions(problem.x)
+        if directions >= FEW_DIMENSIONS:
+            return ()
+        return (FEW_DIRECTIONS.format(directions=directions),)
+    if problem.elements >= FEW_DIMENSIONS:
         return ()
-    return (
-        f"The noise has about {directions:.1f} independent directions, too few for {POINTS} points "
-        'to average over: see `std_error`, and use `method="noise_sampling"` or `tolerance=0.05`.',
-    )
+    varies = (estimated.roughness > _ROUGH).any(1)
+    if sampled is not None:
+        varies[sampled.rows] = False
+    if not (count := int(varies.sum())):
+        return ()
+    return (FEW_NUMBERS.format(count=count, total=len(varies)),)
 
 
 def _note_tolerance(setup: Setup, estimated: Estimate) -> tuple[str, ...]:
