@@ -56,7 +56,6 @@ def test_pages_with_code_are_found():
 
 
 # torch says so of every tensor in a program that is part of a larger one.
-@pytest.mark.filterwarnings("ignore:No complete tensor found")
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
 def test_code_runs(page, capsys):
     assert run(page)
@@ -81,7 +80,6 @@ def shows(output: str, printed: str) -> bool:
     return bool(re.fullmatch(r"\s*.*?\s*".join(parts), without_numbers(printed), re.DOTALL))
 
 
-@pytest.mark.filterwarnings("ignore:No complete tensor found")
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
 def test_output_stands_under_every_block_that_prints(page, capsys):
     text = page.read_text()
@@ -106,7 +104,6 @@ def test_code_fits_80_columns(page):
     assert not [line for block in blocks for line in block.splitlines() if len(line) > 80]
 
 
-@pytest.mark.filterwarnings("ignore:No complete tensor found")
 def test_the_quick_starts_fit_beats_a_constant_and_its_file_is_the_fitted_model(capsys):
     names = run(ROOT / "docs" / "quickstart.md")
     assert names["ours"] < names["one"] - 0.05 and abs(names["coverage"] - 0.95) < 0.04
