@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from textwrap import fill
@@ -146,7 +147,7 @@ class Audit:
         data = {**asdict(self), "departure": departs}
         for row in data["rows"]:
             del row["kind"]  # which has functions
-        return _plain_data(data)
+        return json.loads(json.dumps(data, default=str))
 
     def __repr__(self) -> str:
         """The recommendation and what it rests on, in one line."""
@@ -170,14 +171,6 @@ class Audit:
         if self.layers:
             parts.append(_layers_table(self.layers))
         return "\n\n".join([*parts, _wrap((*self.verdict, *self.notes))])
-
-
-def _plain_data(value: object) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain_data(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain_data(item) for item in value]
-    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
 
 
 def _wrap(lines: Iterable[str]) -> str:

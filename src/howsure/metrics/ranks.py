@@ -306,10 +306,7 @@ def tied_means(
     values: Tensor,  # (n,)
 ) -> Tensor:  # (n,)
     """Values, where keys are equal replaced by their mean: the expectation over orders of ties."""
-    starts = torch.ones_like(keys, dtype=torch.bool)
-    starts[1:] = keys[1:] != keys[:-1]
-    if starts.all():
+    _, group, counts = keys.unique_consecutive(return_inverse=True, return_counts=True)
+    if len(counts) == len(keys):
         return values
-    group = starts.cumsum(0) - 1
-    means = torch.bincount(group, weights=values) / torch.bincount(group)
-    return means.index_select(0, group)
+    return (torch.bincount(group, weights=values) / counts).index_select(0, group)
