@@ -18,9 +18,8 @@ from howsure.auditing.measures import (
     spearman,
     std_measures,
 )
-from howsure.auditing.result import AuditRow
+from howsure.auditing.result import AuditRow, Yardstick, recommend, sentences
 from howsure.auditing.run import Candidate, Stopwatch, predict_pieces
-from howsure.auditing.verdict import Yardstick, recommend, sentences
 from howsure.methods import METHODS
 from howsure.setup import Setup
 

@@ -26,8 +26,7 @@ from howsure.auditing.case import (
 )
 from howsure.auditing.layers import PASSES, layer_rows
 from howsure.auditing.measures import Estimate, Measures, mean_shift, std_measures
-from howsure.auditing.result import Audit, AuditRow
-from howsure.auditing.verdict import Yardstick, recommend, sentences
+from howsure.auditing.result import Audit, AuditRow, Yardstick, recommend, sentences
 from howsure.methods import gradients, heteroscedastic, linear
 from howsure.methods.method import METHODS, RENAMED, Method, Uses, check_method
 from howsure.methods.propagation import ADF, SAMPLED_ADF
