@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from howsure.cli.starter.write import FILES
+from howsure.cli.starter import FILES
 
 
 def test_a_folder_that_is_not_empty_is_refused(project, refused):
@@ -16,13 +16,11 @@ def test_a_folder_that_is_not_empty_is_refused(project, refused):
 
 
 def test_a_failure_leaves_nothing_behind(project, refused, monkeypatch):
-    from howsure.cli.starter import write
-
     def fail(folder, name):
         folder.mkdir(exist_ok=True)
         raise OSError(28, "No space left on device", str(folder / name))
 
-    monkeypatch.setattr(write, "_written", fail)
+    monkeypatch.setattr("howsure.cli.starter._written", fail)
     refused("init", "first", words="No space left on device")
 
 

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,10 +71,8 @@ class Case:
 
     def pairs(self) -> list[tuple[Inputs, Tensor]]:
         """All batches of (inputs, targets)."""
-        source, target = self.data.source, self._target()
-        starts = range(0, len(source), self.batch)
-        spans = [(start, min(start + self.batch, len(source))) for start in starts]
-        return [(source.rows(a, b), target[a:b]) for a, b in spans]
+        targets = self._target().split(self.batch)
+        return list(zip(batches_of(self.data.source, self.batch), targets, strict=True))
 
     def _target(self) -> Tensor:
         """The target in the type and, where only a dimension of 1 differs, the output's shape."""
@@ -142,6 +140,12 @@ def _by_argument(option: str, pairs: Sequence[tuple[str, Value]]) -> dict[str, V
 
 def _first_rows(source: Source, count: int) -> Inputs:
     return source.rows(0, min(count, len(source)))
+
+
+def batches_of(source: Source, size: int, most: int | None = None) -> Iterator[Inputs]:
+    """The rows in batches: all, or the first ones."""
+    count = len(source) if most is None else min(most, len(source))
+    return (source.rows(start, min(start + size, count)) for start in range(0, count, size))
 
 
 def check_runs(model: Model, x: object) -> None:

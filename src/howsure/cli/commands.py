@@ -292,12 +292,11 @@ def _train_inputs(arguments: Namespace) -> Iterator[tuple[object]] | None:
     """Batches of unlabeled inputs, prepared as the held-out ones."""
     if arguments.train_inputs is None:
         return None
-    from howsure.cli.building import data_of, model_of
+    from howsure.cli.building import batches_of, data_of, model_of
 
     unlabeled = {**vars(arguments), "data": arguments.train_inputs, "target": None}
     source = data_of(Namespace(**unlabeled), model_of(arguments)).source
-    starts = range(0, len(source), _TRAIN_BATCH)
-    return ((source.rows(k, min(k + _TRAIN_BATCH, len(source))),) for k in starts)
+    return ((x,) for x in batches_of(source, _TRAIN_BATCH))
 
 
 @command(
@@ -377,7 +376,7 @@ def budget(arguments: Namespace) -> Result:
     """Shows where the variance comes from: each sensor and dropped layer, over rows and outputs."""
     import torch
 
-    from howsure.cli.building import case_of, check_unsure
+    from howsure.cli.building import batches_of, case_of, check_unsure
     from howsure.methods import gradients
     from howsure.prediction import Budget
 
@@ -389,8 +388,7 @@ def budget(arguments: Namespace) -> Result:
         rows = max(rows - rows % case.batch, case.batch)
     budgets = []
     with torch.no_grad():
-        for start in range(0, rows, case.batch):
-            x = case.data.source.rows(start, min(start + case.batch, rows))
+        for x in batches_of(case.data.source, case.batch, rows):
             prediction = case.sure(**x) if isinstance(x, dict) else case.sure(x)
             try:
                 budgets.append(prediction.budget())
