@@ -169,3 +169,16 @@ def test_a_call_whose_rows_influence_each_other_has_no_posterior_to_use(sure):
     other.setup = other.setup.replace(variance_model=sure.setup.variance_model)
     with pytest.raises(ValueError, match="influence each other"):
         other(data(4, 1)[0])
+
+
+def test_without_a_posterior_an_error_of_the_sensors_std_counts_with_the_factor_on_its_variance():
+    model, (x, _) = Kriging().eval(), data(120, 1)
+    torch.manual_seed(0)
+    y = model(x + 0.2 * torch.randn_like(x))
+    wrapped = hs.Uncertain(model, hs.noise.std(0.05), samples=64)
+    factor = wrapped.fit([(x, y)], noise_factor=None).model.weight("noise_factor")
+    assert float(factor) > 4
+    sensor = hs.Uncertain(model, hs.noise.std(0.05), "noise_sampling", samples=64)(x)
+    p = wrapped(x)
+    expected = factor * sensor.std * sensor.std_error / p.std
+    torch.testing.assert_close(p.std_error, expected.float(), rtol=1e-4, atol=1e-8)

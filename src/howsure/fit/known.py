@@ -25,14 +25,7 @@ from howsure.fit.held_out import (
     unseen_inputs,
 )
 from howsure.methods.activations import read, summarize_inputs
-from howsure.methods.gradients import (
-    NoGradientsError,
-    cannot_use,
-    check_probe,
-    examine,
-    examine_at_input,
-    plain_pass,
-)
+from howsure.methods.gradients import check_probe, examine, examine_at_input, plain_pass
 from howsure.methods.modeled import flat_rows, score_inputs
 from howsure.methods.sampling import noise_sampling
 from howsure.posterior.cross_fit import FOLDS, CrossFit, split
@@ -186,10 +179,7 @@ def gather_known(
         high = high.to(summary).maximum(_finite_or(summary, -math.inf).amax(0))
         inputs: dict[str, Tensor] = {}
         if gradients:
-            try:
-                at_input = examine_at_input(setup, x, layers.names)
-            except NoGradientsError as error:
-                raise cannot_use(str(error)) from error
+            at_input = examine_at_input(setup, x, layers.names)
             z, inputs = at_input.slopes, at_input.activations
             check_finite([z], f"gradients at {kind} inputs")
             # All folds have the scale of one batch, and below the centers of one.
@@ -262,21 +252,16 @@ def score_held_out(
     """
     activations, z, features = None, None, None
     watch, has_local_error = known.posterior is not None, known.local_error is not None
-    try:
-        if known.note:
-            mean, data = _sampled(setup if noisy else setup.replace(noise=None), x)
-        elif watch and (not noisy or setup.noise is None):
-            at_input = examine_at_input(
-                setup, x, known.layers, features=has_local_error, probe=probe
-            )
-            mean, data, z = at_input.mean, at_input.learned_var, at_input.slopes
-            activations, features = at_input.activations, at_input.features
-        else:
-            outcome = examine(setup, x, watch=watch, features=has_local_error)
-            mean, data, features = outcome.mean, outcome.variances.data, outcome.features
-            z = outcome.slopes if watch else None
-    except NoGradientsError as error:
-        raise cannot_use(str(error)) from error
+    if known.note:
+        mean, data = _sampled(setup if noisy else setup.replace(noise=None), x)
+    elif watch and (not noisy or setup.noise is None):
+        at_input = examine_at_input(setup, x, known.layers, features=has_local_error, probe=probe)
+        mean, data, z = at_input.mean, at_input.learned_var, at_input.slopes
+        activations, features = at_input.activations, at_input.features
+    else:
+        outcome = examine(setup, x, watch=watch, features=has_local_error)
+        mean, data, features = outcome.mean, outcome.variances.data, outcome.features
+        z = outcome.slopes
     scores = score_inputs(
         setup,
         known,
@@ -353,10 +338,7 @@ def _residuals(setup: Setup, x: object, target: Tensor, kind: str) -> tuple[Tens
     """What enters the last linear layer, and the squared residuals, of a batch."""
     check_finite((*tensors_of(x), target), f"{kind} rows")
     probe = setup.with_unit_multipliers(x).cached(probe_gradients, x)
-    try:
-        check_probe(setup, probe, watch=True)
-    except NoGradientsError as error:
-        raise cannot_use(str(error)) from error
+    check_probe(setup, probe, watch=True)
     problem = Problem(setup, x, probe, Sources.of(setup, x, probe.layout, watch=True))
     mean, features = plain_pass(problem, features=True)
     assert features is not None

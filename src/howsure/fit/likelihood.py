@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 from howsure.line_search import log_minimum
 from howsure.prediction import Prediction, class_dim
+from howsure.student import student_nll
 from howsure.trees import TensorTree
 
 
@@ -57,8 +59,7 @@ class Scored:
         """1/2 log s + error / (2 s), s = var + residual_var: Eq. 12 without the constant."""
         if self.var is None:
             return self.error
-        total = self.var + residual_var
-        return 0.5 * torch.log(total) + self.error / (2 * total)
+        return student_nll(self.error, self.var + residual_var, math.inf)
 
 
 def fitted_residual_var(scored: Scored) -> float:

@@ -17,7 +17,7 @@ from howsure.fit.posterior import fit_posterior
 from howsure.fit.temperature import TemperatureFit, fit_temperature, why_no_temperature
 from howsure.fit.variance import PosteriorFit
 from howsure.methods.choice import outputs_of
-from howsure.methods.gradients import why_no_gradients
+from howsure.methods.gradients import NoGradientsError, cannot_use, why_no_gradients
 from howsure.methods.method import METHODS, Fits, Method, method_of
 from howsure.multipliers.sites import NothingToDropError
 from howsure.problem import MOST_OUTPUTS
@@ -84,14 +84,17 @@ def fit_method(
         return fit_temperature(setup, held_out, options, growth=part is not None and options.growth)
     if part is not None and reason is None and is_dense(setup, chosen, held_out[0][0]):
         return fit_dense(setup, held_out, options)
-    return fit_posterior(
-        setup,
-        held_out,
-        options,
-        model_part=part is not None,
-        note=reason or "",
-        is_checked=model == "auto",
-    )
+    try:
+        return fit_posterior(
+            setup,
+            held_out,
+            options,
+            model_part=part is not None,
+            note=reason or "",
+            is_checked=model == "auto",
+        )
+    except NoGradientsError as error:
+        raise cannot_use(str(error)) from error
 
 
 def _has_room(method: Method | None, setup: Setup) -> bool:

@@ -17,7 +17,7 @@ from howsure.fit.known import FEWEST, gather_known, labeled, layers_of, local_er
 from howsure.fit.options import FitOptions
 from howsure.fit.stress import corruptions
 from howsure.fit.variance import PosteriorFit, check_held_out, fit_variance
-from howsure.methods.gradients import POINTS, cannot_use, why_no_gradients
+from howsure.methods.gradients import POINTS, NoGradientsError, why_no_gradients
 from howsure.posterior.scores import Known
 from howsure.posterior.variance_fit import HeldOut
 from howsure.probe import probe_gradients
@@ -43,6 +43,8 @@ def fit_posterior(
 ) -> tuple[Setup, PosteriorFit]:
     """The setup with the variance model that is best for held-out data.
 
+    A `NoGradientsError` if there can be no posterior, and no `note` says so.
+
     Args:
         setup: What to fit.
         batches: The held-out data.
@@ -58,7 +60,7 @@ def fit_posterior(
     x, show = batches[0][0], options.show_progress
     failure = None if is_checked or note else why_no_gradients(setup, x, watch=model_part)
     if failure is not None:
-        raise cannot_use(failure)
+        raise NoGradientsError(failure)
     fitted = setup.without_fit().replace(rate=None, residual_var=0.0)
     batches = [(x, rows_in_front(y, setup.batch_dim or 0)) for x, y in batches]
     target = batches[0][1]
