@@ -1,6 +1,6 @@
 """Under shift that nobody announced: NLL and coverage of what `fit` finds, against its rivals.
 
-    python benchmarks/shift.py roads [--seeds 3] [--scenes 100]    (networks trained for it)
+    python benchmarks/shift.py roads [--seeds 3] [--scenes 100] [--before FILE]   (networks for it)
     python benchmarks/shift.py demo [--seeds 3] [--scenes 100]     (that of the demonstration)
     python benchmarks/shift.py drive --data DATA
     python benchmarks/shift.py uci --data DATA [--resume] [--peer-python PYTHON]
@@ -210,6 +210,7 @@ def main() -> int:
     parser.add_argument("--scenes", type=int, default=300)
     parser.add_argument("--only", nargs="+", help="ways of fitting; others stay as they were")
     parser.add_argument("--step", type=int, default=1, help="every how many-th frame")
+    parser.add_argument("--before", type=Path, help="roads: what 0.2 wrote for the same networks")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.study == "uci":
@@ -225,6 +226,10 @@ def main() -> int:
         both = zip(known[asked.study]["scores"], found, strict=True)
         merged = [{**before, **now} for before, now in both]
         found = [{name: each[name] for name in METHODS if name in each} for each in merged]
+    if asked.before is not None:
+        before = json.loads(asked.before.read_text())[asked.study]["scores"]
+        pairs = zip(found, before, strict=True)
+        found = [{**now, "0.2": earlier["posterior"]} for now, earlier in pairs]
     known[asked.study] = {**record(seeds), "scores": found}
     if is_cifar:
         known[asked.study]["must_hold"] = shift_classes.must_hold(found)
