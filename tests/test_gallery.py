@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import howsure.moments.rules  # noqa: F401  (fills the table)
 from howsure.moments.rule import registered
 
 pixels = pytest.importorskip("PIL.Image")

@@ -37,7 +37,7 @@ def main() -> None:
     readings = noise.sample(render(held_out), generator)
     sure = hs.Uncertain(model, noise, prediction="network")
     batches = list(zip(readings.split(20), steering(held_out).split(20), strict=True))
-    rates = (0.0, 0.01, 0.1) if options.quick else None  # of dropout
+    rates = (0.0, 0.001, 0.01, 0.1) if options.quick else None  # of dropout
     sure.fit(batches, model="dropout", rates=rates, show_progress=False)
 
     figure = Figure(figsize=(11, 6.3), dpi=100, layout="constrained")
