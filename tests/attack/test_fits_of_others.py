@@ -149,3 +149,15 @@ def test_fit_warns_of_them_in_its_own_category():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sure.fit([(x, y)], show_progress=False)
+
+
+def test_maps_that_share_their_first_rows_are_honest():
+    """As where the sky is at the same depth in all pictures."""
+    net = nn.Conv2d(1, 1, 3, padding=1).eval()
+    x = torch.rand(24, 1, 16, 16)
+    y = net(x).detach() + 0.05 * torch.randn(24, 1, 16, 16)
+    y[:, :, :5] = 4.0
+    sure = hs.Uncertain(net, noise=1e-4, samples=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", hs.HowsureWarning)
+        sure.fit([(x, y)], show_progress=False)
