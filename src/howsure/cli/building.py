@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from howsure import Uncertain
 from howsure import noise as noises
 from howsure.cli.result import plain
 from howsure.data.reading import (
@@ -36,7 +37,6 @@ from howsure.multipliers.sites import PLACEMENTS, as_placement
 from howsure.noise import Noise
 from howsure.report.reproduce import decoded
 from howsure.trees import TensorTree, as_call, map_leaves
-from howsure.uncertain import Uncertain
 
 Value = TypeVar("Value")
 
