@@ -17,6 +17,7 @@ from howsure.deploy.compile import Compiled, Program, read_state
 from howsure.deploy.tracing import traced
 from howsure.methods import METHODS
 from nets import perceptron, small_image_net
+from old_torch import TORCH
 
 pytestmark = without_compiler_warnings
 
@@ -92,7 +93,7 @@ def test_compiled_images_may_lie_in_any_order_and_weights_are_laid_out():
     turned = torch.rand(2, 5, 6, 3).permute(0, 3, 2, 1)
     assert_same(sure(turned), plain(turned))
     assert len(sure._compiled.programs) == 1
-    if torch.backends.mkldnn.is_available():
+    if torch.backends.mkldnn.is_available() and TORCH >= "2.13":  # Older ones count otherwise.
         folded, packed = "binary_folding_conv", "mkldnn_conv_weight_pack_matcher_count"
         assert counters["inductor"][folded] > before[folded]
         assert counters["inductor"][packed] > before[packed]
