@@ -88,8 +88,12 @@ def check_archive(path: Path) -> None:
             unpacked = sum(entry.file_size for entry in archive.infolist())
             is_too_large = unpacked > _MOST_UNPACKED * packed + 2**20
             is_damaged = not is_too_large and archive.testzip() is not None
-    except Exception:  # There are many ways not to be an archive; `torch.load` says what is wrong.
-        return
+    except Exception as error:  # An archive can be broken in many ways.
+        if _begins_as_archive(path):  # `torch.load` might read it, as large as it may be.
+            raise ValueError(
+                f"`{path}` is damaged: its table of contents cannot be read."
+            ) from error
+        return  # Not of this format; `torch.load` says what is wrong.
     if is_too_large:
         raise ValueError(
             f"`{path}` has {packed / 1e6:.1f} MB and would unpack to {unpacked / 1e6:.0f} MB, "
@@ -97,6 +101,15 @@ def check_archive(path: Path) -> None:
         )
     if is_damaged:
         raise ValueError(f"`{path}` is damaged: what it holds does not match its checksums.")
+
+
+def _begins_as_archive(path: Path) -> bool:
+    """Whether `torch.load` takes a file for an archive."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False
 
 
 def sealed(content: bytes, context: bytes = b"") -> bytes:

@@ -228,7 +228,13 @@ def flipped(at):
     return flip
 
 
+def broken_name(blob):
+    place = blob.rfind(b"data.pkl")
+    return blob[:place] + b"\xff" + blob[place + 1 :]
+
+
 DAMAGES = {
+    "name in the table of contents": broken_name,
     "empty": cut(0), "one byte": lambda blob: blob[:1], "text": lambda blob: b"hello",
     "zip of nothing": lambda blob: b"PK\x05\x06" + 18 * b"\0", "doubled": lambda blob: 2 * blob,
     "pickle": lambda blob: pickle.dumps({"format": 5}), "json": lambda blob: b'{"format": 5}',

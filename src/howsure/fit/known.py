@@ -169,7 +169,7 @@ def gather_known(
     generator = torch.Generator().manual_seed(setup.seed)
     count, low, high = 0, torch.tensor(math.inf), torch.tensor(-math.inf)
     grams: list[Gram] = []
-    seen: list[KnownActivations] = []
+    layer_sums: list[KnownActivations] = []
     rows_of_table: list[Tensor] = []
     for number, x in known_inputs(setup, batches, train_inputs, "known inputs", show=show):
         summary = summarize_inputs(x, setup.batch_dim)
@@ -189,10 +189,10 @@ def gather_known(
         if layers.names:
             inputs = inputs or read(setup, x, layers.names).inputs
             check_finite(inputs.values(), f"activations at {kind} inputs")
-            seen = seen or [
+            layer_sums = layer_sums or [
                 KnownActivations(layers.layers, layers.head, inputs) for _ in range(folds)
             ]
-            for part, rows in split(len(inputs[layers.names[0]]), number, seen):
+            for part, rows in split(len(inputs[layers.names[0]]), number, layer_sums):
                 part.add(inputs, rows, generator)
             if has_kernel and layers.head is not None:
                 rows_of_table.append(inputs[layers.head].float())
@@ -209,7 +209,7 @@ def gather_known(
         kernel = Kernel.of(features)
     return Known(
         posterior=CrossFit.of(grams, posterior_of) if grams else None,
-        distances=CrossFit.of(seen, distances_of) if seen else None,
+        distances=CrossFit.of(layer_sums, distances_of) if layer_sums else None,
         input_range=InputRange.of(low, high),
         kernel=kernel,
         count=count,

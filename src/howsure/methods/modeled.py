@@ -45,24 +45,24 @@ def score_inputs(
         activations: What goes into the layers; by default a pass reads them.
         number: Of a held-out batch, which says in which folds its inputs are.
     """
-    rows, found = len(mean), {}
+    rows, scores = len(mean), {}
     if known.posterior is not None and z is not None:
-        found["m"] = known.posterior.score(
+        scores["m"] = known.posterior.score(
             rows, number, lambda posterior, some: posterior.predictive_variance(z[some])
         )
     if known.distances is not None:
         if activations is None:
             activations = read(setup, x, known.layers).inputs
-        found["distances"] = log_distances(known.distances, activations, rows, number).exp()
+        scores["distances"] = log_distances(known.distances, activations, rows, number).exp()
         head = known.distances.whole.head
         if known.kernel is not None and head is not None:
-            found["kernel"] = known.kernel.variance(activations[head])
+            scores["kernel"] = known.kernel.variance(activations[head])
     if known.local_error is not None and features is not None:
-        found["local"], found["nearest"] = known.local_error.at(features)
+        scores["local"], scores["nearest"] = known.local_error.at(features)
     if known.input_range is not None:
         summary = summarize_inputs(x, setup.batch_dim)
-        found["beyond"] = known.input_range.distance(summary)
-    return replace(Scores.of(mean, data), **found)
+        scores["beyond"] = known.input_range.distance(summary)
+    return replace(Scores.of(mean, data), **scores)
 
 
 def modeled(

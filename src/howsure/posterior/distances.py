@@ -77,12 +77,12 @@ class Distances:
             inputs: What goes into the layers, (rows, features) each.
             rows: How many rows there are.
         """
-        found: dict[int, Tensor] = {}
+        by_kind: dict[int, Tensor] = {}
         if self.head is not None and self.neighbors is not None:
             features = _input_of(self.head, inputs, rows, self.neighbors.shape[1], MOST_FEATURES)
             known = self.neighbors.to(features.device).double()
             squared = 2 - 2 * direction(features) @ known.mT
-            found[0] = squared.topk(NEIGHBOR, 1, largest=False).values[:, -1]
+            by_kind[0] = squared.topk(NEIGHBOR, 1, largest=False).values[:, -1]
         if self.layers:
             distances = [
                 layer.squared_distance(
@@ -90,10 +90,10 @@ class Distances:
                 )
                 for layer in self.layers
             ]
-            found[1] = torch.stack(distances).mean(0)
+            by_kind[1] = torch.stack(distances).mean(0)
         smallest = torch.finfo(torch.float32).tiny  # protects the log of an input that is known
-        like = next(iter(found.values()), torch.ones(rows, dtype=torch.float64))
-        both = torch.stack([found.get(k, torch.ones_like(like)) for k in range(2)], 1)
+        like = next(iter(by_kind.values()), torch.ones(rows, dtype=torch.float64))
+        both = torch.stack([by_kind.get(k, torch.ones_like(like)) for k in range(2)], 1)
         return both.clamp(min=smallest).log()
 
 
