@@ -869,20 +869,21 @@ _FINE = 0.08
 
 
 def contradicts_on_lines(
-    function: Function, rows: Tensor, share: float
+    function: Function, rows: Tensor, share: float, blocks: int = 1
 ) -> Tensor:  # (rows, outputs)
-    """Whether outputs change over the pairs of the first block otherwise than the slopes between.
+    """Whether outputs change over the pairs of some blocks otherwise than the slopes between.
 
     The slopes are integrated by Gauss-Legendre quadrature; `share` of the squared change may be
     left unexplained.
     """
-    at_once = max(1, _ELEMENTS // (_NODES * function.design.points * max(1, function.elements)))
+    nodes_of_row = _NODES * blocks * function.design.points * max(1, function.elements)
+    at_once = max(1, _ELEMENTS // nodes_of_row)
     if function.may_choose_rows and len(rows) > at_once:
-        parts = [contradicts_on_lines(function, some, share) for some in rows.split(at_once)]
-        return torch.cat(parts)
+        pieces = rows.split(at_once)
+        return torch.cat([contradicts_on_lines(function, r, share, blocks) for r in pieces])
     chosen, places = (rows, ALL) if function.may_choose_rows else (ALL, rows)
     count = len(rows) if function.may_choose_rows else function.rows
-    points = function.points(range(1), count, 0, plain=False)
+    points = function.points(range(blocks), count, 0, plain=False)
     middles = [(z[0::2] + z[1::2]) / 2 for z in points]
     halves = [(z[0::2] - z[1::2]) / 2 for z in points]
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)

@@ -27,6 +27,9 @@ _QUANTILE, _FREEDOM, _WITH_MULTIPLIERS = 4.26, 1 / 3, 8
 # times in 99 of 100 rows of 13 kinds of networks, 3.3 times at most), or a small share of the
 # change.
 _VARIATION, UNEXPLAINED = 2.0, 0.05**2
+# Of many pairs the slopes explain the squared changes but for such a share, or those of many lines
+# are looked at.
+_LEFT = 0.3
 # Where few numbers bend, slopes that vary by such a share of what they explain may lie beside a
 # steep part that no point has reached (wrong stds of 18 steep functions: 0.12 and more; sigmoid,
 # tanh and softplus as they are: 0.03 at most).
@@ -350,7 +353,7 @@ def doubts(
     points = _WITH_MULTIPLIERS if multipliers else estimate.points
     spread = estimate.values_var * (estimate.points / (estimate.points - 1))
     contradicted = spread > torch.maximum(_most_spread(points) * variance, rounding)
-    _, _, change, _, unexplained, variation = estimate.sums.changes.unbind(3)
+    _, _, change, explained, unexplained, variation = estimate.sums.changes.unbind(3)
     least = UNEXPLAINED * change + (2 * estimate.points * rounding)[..., None]
     suspected = unexplained > _VARIATION * variation + least
     if suspected.shape[2] > 1:  # Multipliers with noise of their own are on no line.
@@ -358,6 +361,8 @@ def doubts(
         contradicted = contradicted | by_multipliers
     if estimate.most_blocks >= COMPARED:
         contradicted = contradicted | _disagrees(estimate, variance, rounding)
+        left = (change - explained).abs() > _LEFT * change + least
+        suspected = suspected | left
     flat = (variance == 0) | ((variance > _LESS * spread) & (variance > rounding))
     dominated = is_dominated(estimate) & (variance > rounding)
     bent = torch.zeros_like(flat)

@@ -75,6 +75,8 @@ _MISSED = 0.05
 # Where few numbers bend, the variance under wide noise, as if it grew as the noise's, is so many
 # times the gradients' only if there is a steep part: that of a square is 4 times.
 _STEEPER = 5
+# Blocks of many on whose lines slopes are looked at.
+_LINE_BLOCKS = 4
 # A model hides its gradients if it does so for such a share of the rows.
 _CONTRADICTED_ROWS = 0.1
 # Where so much of what the slopes explain varies, and few numbers are noisy, 8 points may agree by
@@ -487,7 +489,8 @@ def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Reliability) ->
         return doubtful
     rows = (doubt.suspected.any(1) & ~doubtful).nonzero()[:, 0]
     if len(rows):
-        doubtful[rows] = contradicts_on_lines(problem, rows, UNEXPLAINED).any(1)
+        blocks = min(estimated.most_blocks // COMPARED + 1, _LINE_BLOCKS)
+        doubtful[rows] = contradicts_on_lines(problem, rows, UNEXPLAINED, blocks).any(1)
     rows = (doubt.flat.any(1) & ~doubtful).nonzero()[:, 0]
     if len(rows):
         spread = sampling.sampled_variance_of_rows(problem, rows)
