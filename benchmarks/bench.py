@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import hashlib
 import json
@@ -11,18 +12,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from howsure_lab.experiments.runs import environment, write_json
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+DOCS = ROOT / "docs"
 # Options with a place on one machine, and the word that stands for it.
 _PLACES = {
     "--data": "PATH",
@@ -32,6 +36,11 @@ _PLACES = {
     "--before": "FILE",
     "--rows": "FILE",
 }
+
+
+def folder_of(asked: argparse.Namespace) -> Path:
+    """Where `--out` and `--quick` let the results go."""
+    return asked.out or (ROOT / "out" / "bench" if asked.quick else RESULTS)
 
 
 def record(
@@ -66,6 +75,21 @@ def command(given: Sequence[str]) -> str:
     return shlex.join(words)
 
 
+def write(path: Path, content: Mapping[str, Any], seed: int | Sequence[int] = 0) -> None:
+    """Writes a result with its record."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {**record(seed), **content})
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[Any]], *, wide: bool = False) -> str:
+    """A table; `wide` has spaces around the dashes, and around nothing in the first cell."""
+    names, dashes = " | ".join(header), ["---"] * len(header)
+    first = [f"| {names} |", f"| {' | '.join(dashes)} |"]
+    if not wide:
+        first = [f"| {names.lstrip()} |", f"|{'|'.join(dashes)}|"]
+    return "\n".join([*first, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
+
+
 def into_page(page: Path, name: str, content: str) -> None:
     """Replaces what stands between `<!-- name:begin -->` and `<!-- name:end -->`."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
@@ -95,6 +119,27 @@ def cached(name: str, compute: Callable[[], Kept]) -> Kept:
     return result
 
 
+def draws(
+    model: nn.Module,
+    x: Tensor,
+    std: float | Tensor,
+    samples: int,
+    generator: torch.Generator | None = None,
+) -> Tensor:  # (samples, inputs, outputs)
+    """Outputs of the plain network for noisy inputs: one input after the other, in large batches.
+
+    Without a generator the random numbers are the same ones in every call.
+    """
+    generator = generator or torch.Generator().manual_seed(0)
+    parts = torch.arange(samples).split(max(1, 2**20 // x[0].numel()))
+
+    def noisy(row: Tensor, count: int) -> Tensor:
+        return model(row + std * torch.randn(count, *row.shape, generator=generator))
+
+    with torch.inference_mode():
+        return torch.stack([torch.cat([noisy(row, len(p)) for p in parts]) for row in x], 1)
+
+
 class Results:
     """The results of one kind of case in one JSON file.
 
@@ -108,8 +153,8 @@ class Results:
         self.record = record(0, asked=asked)
         self.record["environment"]["hardware"]["threads"] = 1  # what the cases run with
         known = json.loads(self.path.read_text()) if self.path.exists() else {}
-        is_same = _without_date(known) == _without_date(self.record)
-        self.cases: dict[str, Any] = known["cases"] if is_same else {}
+        here, there = ({**made.get("environment", {}), "date": ""} for made in (self.record, known))
+        self.cases: dict[str, Any] = known["cases"] if here == there else {}
 
     def has(self, name: str, *, quick: bool) -> bool:
         """Whether a case is there.
@@ -128,15 +173,16 @@ class Results:
         write_json(self.path, {**self.record, "cases": self.cases})
 
 
-def _without_date(made: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in made.get("environment", {}).items() if key != "date"}
-
-
 def load_cases(folder: Path, kind: str) -> dict[str, Any]:
     """The results of a kind's cases by name; none if there is no file."""
     path = folder / f"{kind}.json"
     cases = json.loads(path.read_text())["cases"] if path.exists() else {}
     return {name: case["result"] for name, case in cases.items()}
+
+
+def number(value: float | None) -> str:
+    """Three digits; a dash for nothing."""
+    return "–" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _rounded(tree: Any) -> Any:
@@ -163,45 +209,33 @@ def seconds(call: Call, repeats: int = 1) -> float:
 
 def fastest(calls: Mapping[str, Call], *, budget: float, rounds: int = 15) -> dict[str, float]:
     """The shortest time of every call, which other work on the machine changes least."""
-    return {name: min(times) for name, times in all_times(calls, budget, rounds).items()}
+    return {name: min(times) for name, times in in_turns(calls, budget, rounds).items()}
 
 
-def medians(calls: Mapping[str, Call], *, budget: float, rounds: int = 15) -> dict[str, float]:
-    """The median time of every call."""
-    return {name: median(times) for name, times in all_times(calls, budget, rounds).items()}
-
-
-def all_times(calls: Mapping[str, Call], budget: float, rounds: int) -> dict[str, list[float]]:
+def in_turns(calls: Mapping[str, Call], budget: float, rounds: int) -> dict[str, list[float]]:
     """The times of every call.
 
     Each round runs every call once, in the same order. The first round warms up and does not count;
     then there are at least 2 and at most `rounds` of them, as many as `budget` seconds allow.
     """
-    repeats = {name: _repeats(seconds(call)) for name, call in calls.items()}
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    # The first call is slow, so that these repeats are too few rather than too many.
+    repeats = {
+        name: max(1, math.ceil(_LEAST_SECONDS / max(seconds(call), 1e-7)))
+        for name, call in calls.items()
+    }
+    times: dict[str, list[float]] = {name: [] for name in calls}
     start = time.perf_counter()
     for done in range(rounds):
         if done >= 2 and time.perf_counter() - start > budget:
             break
         for name, call in calls.items():
-            found[name].append(seconds(call, repeats[name]))
-    return found
-
-
-def _repeats(first: float) -> int:
-    """How often a call is repeated within a measurement, by what its first one took.
-
-    The first one is slow, so this is too few rather than too many.
-    """
-    return max(1, math.ceil(_LEAST_SECONDS / max(first, 1e-7)))
+            times[name].append(seconds(call, repeats[name]))
+    return times
 
 
 def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
     """The slope of log time over log size by least squares: 1 is linear."""
-    x, y = [math.log(s) for s in sizes], [math.log(t) for t in times]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    over = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return over / sum((a - mean_x) ** 2 for a in x)
+    return linear_regression([math.log(s) for s in sizes], [math.log(t) for t in times]).slope
 
 
 def peak_bytes(call: Callable[[], Any]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bench import cached
+from bench import cached, draws
 from models import trained
 from torch import Tensor, nn
 
@@ -119,24 +119,14 @@ def _switch_dropout(model: nn.Module, rate: float) -> None:
             module.train(rate > 0)
 
 
-def as_one_batch(model: nn.Module, x: Tensor, case: Case, samples: int) -> Tensor:
-    """The same for inputs of a few numbers: all samples of an input at once, ten times as many."""
-    generator = torch.Generator().manual_seed(0)
-    std = noise_var(case).sqrt()
-    with torch.inference_mode():
-        rows = [
-            model(row + std * torch.randn(10 * samples, *row.shape, generator=generator))
-            for row in x
-        ]
-    return torch.stack(rows, 1)
-
-
 def truth(data: Path, case: Case, count: int, samples: int) -> Tensor:
-    """Monte Carlo for a case, cached: (samples, images, outputs)."""
-    draw = as_one_batch if case.network in _NUMBERS else monte_carlo
+    """Monte Carlo for a case, cached: (samples, images, outputs); ten times as many of numbers."""
 
     def compute() -> Tensor:
-        return draw(model_of(data, case), images_of(data, case.network, count), case, samples)
+        model, x = model_of(data, case), images_of(data, case.network, count)
+        if case.network in _NUMBERS:
+            return draws(model, x, noise_var(case).sqrt(), 10 * samples)
+        return monte_carlo(model, x, case, samples)
 
     return cached(_key(case, count, samples), compute)
 
@@ -167,7 +157,7 @@ def linear_part(data: Path, case: Case, count: int, samples: int) -> dict[str, T
 
 
 def _linear_rows(slope: Tensor, samples: int, *, one_by_one: bool) -> Tensor:
-    """Products of the slope with the normal numbers of `monte_carlo`, or of `as_one_batch`."""
+    """Products of the slope with the normal numbers of `monte_carlo`, or of `bench.draws`."""
     generator = torch.Generator().manual_seed(0)
     shape = slope.shape[2:]
     flat = slope.flatten(2)

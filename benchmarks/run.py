@@ -23,11 +23,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent
-sys.path.insert(0, str(HERE))
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
-from bench import Results  # noqa: E402
+from bench import Results, folder_of  # noqa: E402
 from speed import cases, must_hold, page  # noqa: E402
 
 _LONGEST_CASE = 1800  # seconds
@@ -42,12 +40,14 @@ def main() -> int:
     if asked.list or not todo:
         print("\n".join(map(str, todo)) or f"No case has {asked.only} in its name; see --list.")
         return 0 if todo else 2
-    folder = asked.out or (ROOT / "out" / "bench" if asked.quick else HERE / "results")
-    failed = sum(
-        not _done(each, folder, asked, f"{i + 1}/{len(todo)}") for i, each in enumerate(todo)
-    )
-    _finish(folder)
-    return 1 if failed else 0
+    folder = folder_of(asked)
+    done = [_done(each, folder, asked, f"{i}/{len(todo)}") for i, each in enumerate(todo, 1)]
+    for row in must_hold.write(folder):
+        figure = "not measured" if row["figure"] is None else f"{row['figure']:.3g}"
+        mark = {True: "ok  ", False: "MISS", None: "    "}[row["reached"]]
+        print(f"{mark} {row['row']}: {figure} ({row['target']})")
+    page.publish(folder)
+    return 0 if all(done) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,17 +114,6 @@ def _child(asked: argparse.Namespace) -> int:
     result = cases.Case(kind, name).measure(quick=asked.quick, compile_all=asked.compile_all)
     Path(file).write_text(json.dumps(result))
     return 0
-
-
-def _finish(folder: Path) -> None:
-    """The table of what must hold, and the page; that of other folders stays beside them."""
-    for row in must_hold.write(folder):
-        figure = "not measured" if row["figure"] is None else f"{row['figure']:.3g}"
-        mark = {True: "ok  ", False: "MISS", None: "    "}[row["reached"]]
-        print(f"{mark} {row['row']}: {figure} ({row['target']})")
-    own = folder.resolve() == (HERE / "results").resolve()
-    docs = ROOT / "docs" if own else folder
-    page.write(folder, docs / "benchmarks.md", docs / "img" if own else folder)
 
 
 if __name__ == "__main__":

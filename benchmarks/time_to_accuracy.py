@@ -14,10 +14,11 @@ import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
-from bench import Results, cached, medians
+from bench import Results, cached, draws, folder_of, in_turns
 from real_networks import CASES, GRAY, images_of, model_of, truth
 from speed import page
 from speed.networks import NETWORKS, plain
@@ -25,7 +26,6 @@ from torch import Tensor, nn
 
 import howsure as hs
 
-HERE = Path(__file__).parent
 GRADIENTS, MONTE_CARLO = "gradients", "Monte Carlo"
 POINTS = (4, 8, 16, 32, 64)
 SAMPLES = (20, 50, 100, 200, 400, 1000, 2000)
@@ -64,23 +64,6 @@ def truth_of(data: Path, name: str, label: str) -> Tensor:
     return cached(key, lambda: draws(model, x, std, DRAWS))
 
 
-def draws(model: nn.Module, x: Tensor, std: float, samples: int) -> Tensor:
-    """Monte Carlo, (samples, inputs, outputs)."""
-    generator = torch.Generator().manual_seed(0)
-    size = max(1, 2**20 // x[0].numel())
-    with torch.inference_mode():
-        rows = [
-            torch.cat(
-                [
-                    model(row + std * torch.randn(len(some), *row.shape, generator=generator))
-                    for some in torch.arange(samples).split(size)
-                ]
-            )
-            for row in x
-        ]
-    return torch.stack(rows, 1)
-
-
 def calls_of(model: nn.Module, std: float) -> dict[str, dict[int, hs.Uncertain]]:
     """Every method with its settings: how many points or samples; 0 where there is nothing."""
 
@@ -106,46 +89,50 @@ def measure(data: Path, name: str, *, quick: bool) -> dict[str, Any]:
         for count, sure in settings.items():
             sure(one)  # the checks of the first call are not timed
             flat[f"{method} {count}"] = lambda s=sure: s(one)
-    times = medians(flat, budget=2 if quick else 60, rounds=2 if quick else 15)
+    times = in_turns(flat, budget=2 if quick else 60, rounds=2 if quick else 15)
     seconds = {
-        method: [times[f"{method} {count}"] for count in settings]
+        method: [median(times[f"{method} {count}"]) for count in settings]
         for method, settings in made.items()
     }
-    found = {
-        label: errors_of(model, x, std, truth_of(data, name, label))
-        for label, std in noises.items()
-    }
+    noise = {}
+    for label, std in noises.items():
+        found = errors_of(model, x, std, truth_of(data, name, label))
+        reached = {
+            method: time_to(PRECISE, seconds[method], found["errors"][method])
+            for method in (GRADIENTS, MONTE_CARLO)
+        }
+        # Whether the default is first to have the std within 5 %.
+        after = {method: time or math.inf for method, time in reached.items()}
+        holds = after[found["auto"]] == min(after.values())
+        noise[label] = {**found, "seconds_to_precise": reached, "holds": holds}
     return {
-        "plain_seconds": times["plain"],
+        "plain_seconds": median(times["plain"]),
         "settings": {method: list(settings) for method, settings in made.items()},
         "seconds": seconds,
-        "noise": {label: {**each, **_verdict(each, seconds)} for label, each in found.items()},
+        "noise": noise,
     }
 
 
 def errors_of(model: nn.Module, x: Tensor, std: float, drawn: Tensor) -> dict[str, Any]:
     """Root mean square errors of the log std by method and setting, and what `auto` picks."""
-    own = 1 / math.sqrt(2 * (len(drawn) - 1))
+    own = 1 / (2 * (len(drawn) - 1))  # the square of that of Monte Carlo
     errors: dict[str, list[float]] = {MONTE_CARLO: [sampling_error(drawn, n) for n in SAMPLES]}
     for method, settings in calls_of(model, std).items():
         if method == MONTE_CARLO:
             continue
-        errors[method] = [_error(sure, x, drawn.std(0), own) for sure in settings.values()]
+        errors[method] = []
+        for sure in settings.values():
+            squares = []
+            for seed in range(SEEDS):
+                sure.setup = sure.setup.replace(seed=seed)
+                stds = torch.cat([sure(part).std for part in x.split(5)])
+                squares.append((stds / drawn.std(0)).log().square().mean())
+            errors[method].append(math.sqrt(max(0.0, float(torch.stack(squares).mean()) - own)))
     picked, setup, _ = hs.methods.choose(hs.Uncertain(model, std**2).setup, x[:1])
     samples = picked.name in ("noise_sampling", "mc_dropout")
     chosen = MONTE_CARLO if samples else picked.name
     count = setup.samples or (200 if samples else 8)
     return {"errors": errors, "auto": chosen, "auto_setting": count}
-
-
-def _error(sure: hs.Uncertain, x: Tensor, true_std: Tensor, own: float) -> float:
-    """Of a method, without that of Monte Carlo."""
-    squares = []
-    for seed in range(SEEDS):
-        sure.setup = sure.setup.replace(seed=seed)
-        std = torch.cat([sure(part).std for part in x.split(5)])
-        squares.append((std / true_std).log().square().mean())
-    return math.sqrt(max(0.0, float(torch.stack(squares).mean()) - own**2))
 
 
 def sampling_error(drawn: Tensor, count: int) -> float:
@@ -160,16 +147,6 @@ def sampling_error(drawn: Tensor, count: int) -> float:
     parts = drawn[: samples // count * count].unflatten(0, (-1, count))
     gap = (parts.std(1) / drawn.std(0)).log().square().mean()
     return math.sqrt(float(gap) / (1 - count / samples))
-
-
-def _verdict(found: dict[str, Any], seconds: dict[str, list[float]]) -> dict[str, Any]:
-    """When the std is within 5 %, by method, and whether the default is first."""
-    reached = {
-        method: time_to(PRECISE, seconds[method], found["errors"][method])
-        for method in (GRADIENTS, MONTE_CARLO)
-    }
-    times = {method: math.inf if time is None else time for method, time in reached.items()}
-    return {"seconds_to_precise": reached, "holds": times[found["auto"]] == min(times.values())}
 
 
 def time_to(error: float, seconds: list[float], errors: list[float]) -> float | None:
@@ -190,15 +167,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with data and weights")
     parser.add_argument("--only", default="", help="networks whose name contains this")
     parser.add_argument("--quick", action="store_true", help="two rounds; to out/bench")
+    parser.add_argument("--out", type=Path, help="folder of the results")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    folder = HERE.parent / "out" / "bench" if given.quick else HERE / "results"
+    folder = folder_of(given)
     for name in (each for each in SUBJECTS if given.only in each):
         results = Results(folder, "time_to_accuracy", "python benchmarks/time_to_accuracy.py")
         results.add(name, measure(given.data, name, quick=given.quick), quick=given.quick)
         print(page.time_to_accuracy({name: results.cases[name]["result"]}), flush=True)
-    docs = folder if given.quick else HERE.parent / "docs"
-    page.write(folder, docs / "benchmarks.md", folder if given.quick else docs / "img")
+    page.publish(folder)
 
 
 if __name__ == "__main__":

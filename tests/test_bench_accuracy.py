@@ -51,7 +51,8 @@ def test_the_linear_part_of_monte_carlo_makes_it_more_precise():
 
 
 def test_the_linear_part_is_that_of_the_noise_of_monte_carlo():
-    from real_networks import Case, _linear_rows, as_one_batch, mean_slope, monte_carlo
+    from bench import draws
+    from real_networks import Case, _linear_rows, mean_slope, monte_carlo
 
     weights = torch.randn(3, 2, generator=torch.Generator().manual_seed(1))
     model = torch.nn.Linear(3, 2, bias=False)
@@ -60,7 +61,7 @@ def test_the_linear_part_is_that_of_the_noise_of_monte_carlo():
     x, case = torch.zeros(4, 3), Case("MLP, 0.5", "MLP", noise_std=0.5)
     slope = 0.5 * mean_slope(model, x, case)
     one_by_one = _linear_rows(slope, 5, one_by_one=True)
-    assert torch.allclose(one_by_one, as_one_batch(model, x, case, 5), atol=1e-6)
+    assert torch.allclose(one_by_one, draws(model, x, 0.5, 50), atol=1e-6)
     images = torch.zeros(4, 3, 1, 1)
     flat = torch.nn.Sequential(torch.nn.Flatten(), model)
     together = _linear_rows(slope[..., None, None], 5, one_by_one=False)
@@ -120,7 +121,8 @@ def test_time_to_an_error_is_read_off_straight_lines(errors, expected):
 
 
 def test_what_auto_picks_is_kept_by_its_name():
-    from time_to_accuracy import draws, errors_of
+    from bench import draws
+    from time_to_accuracy import errors_of
 
     torch.manual_seed(0)
     layers = (torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,10 +14,9 @@ import torch
 from bench import exponent, fastest, peak_bytes, seconds
 from models.resnet import ResNet18
 from textbook import sampled, twin
-from torch import Tensor, nn
+from torch import nn
 
 import howsure as hs
-from howsure.setup import Setup
 from howsure_lab.experiments.steering.model import DroNet
 from speed.networks import (
     BATCHES,
@@ -36,35 +35,27 @@ from speed.networks import (
 )
 from speed.peers import PEER_CASES, measure_peers
 
-# A name of `KINDS`, exported as a `.pt2` file; ONNX is checked by the tests.
+# Names of `KINDS`, exported as a `.pt2` file; ONNX is checked by the tests.
 _EXPORTED = ("ADF", "T = 20, dropout everywhere")
 EXACTNESS_CASES = ("exported", "bfloat16 variance")
 
 
 def measure_exactness(name: str, *, quick: bool, **_: Any) -> dict[str, Any]:
     """The largest relative differences to eager in float32, DroNet, batch 2."""
-    if name == "exported":
-        return {"difference": {kind: _exported(kind) for kind in _EXPORTED[: 1 if quick else 2]}}
-    if "variance_dtype" not in {each.name for each in dataclasses.fields(Setup)}:
-        return {"left_out": "there is no `variance_dtype`"}
-    return {"difference": {kind: _in_half(kind) for kind in _EXPORTED}}
-
-
-def _exported(kind: str) -> float:
-    network = NETWORKS["DroNet"]
-    sure = KINDS[kind].uncertain(network, network.made())
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return hs.export(sure, network.input(2), Path(folder) / "net.pt2").difference
-
-
-def _in_half(kind: str) -> float:
     network = NETWORKS["DroNet"]
     model, x = network.made(), network.input(2)
-    full = KINDS[kind].uncertain(network, model)
-    half = KINDS[kind].uncertain(network, model)
-    half.setup = half.setup.replace(variance_dtype=torch.bfloat16)
-    return relative(half(x), full(x))
+    differences = {}
+    for kind in _EXPORTED[: 1 if quick and name == "exported" else 2]:
+        sure = KINDS[kind].uncertain(network, model)
+        if name == "exported":
+            with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                differences[kind] = hs.export(sure, x, Path(folder) / "net.pt2").difference
+        else:
+            full = sure(x)
+            sure.setup = sure.setup.replace(variance_dtype=torch.bfloat16)
+            differences[kind] = relative(sure(x), full)
+    return {"difference": differences}
 
 
 HOWSURE, HOWSURE_COMPILED = "howsure", "howsure, compiled"
@@ -74,7 +65,8 @@ TEXTBOOK_CASES = ("DroNet, batch 1", "ResNet-18, batch 1")
 
 def measure_textbook(name: str, *, quick: bool, **_: Any) -> dict[str, Any]:
     """T = 20 with dropout after every convolution, by both."""
-    model, x = network_of(name)
+    network, batch = name.split(", batch ")
+    model, x = NETWORKS[network].made(), NETWORKS[network].input(int(batch))
     twins = twin(model, RATE)
     settings = {"rate": RATE, "samples": SAMPLES}
     sure, fast = (hs.Uncertain(model, NOISE, "sampled_adf", **settings) for _ in range(2))
@@ -86,24 +78,13 @@ def measure_textbook(name: str, *, quick: bool, **_: Any) -> dict[str, Any]:
     if not quick:
         fast.compile()
         calls[HOWSURE_COMPILED] = lambda: fast(x)
-    return compared(calls, quick=quick)
-
-
-def network_of(name: str) -> tuple[nn.Module, Tensor]:
-    network, batch = name.split(", batch ")
-    return NETWORKS[network].made(), NETWORKS[network].input(int(batch))
-
-
-def compared(calls: dict[str, Callable[[], Any]], *, quick: bool) -> dict[str, Any]:
-    """Times of all calls, and how many times howsure is faster than each other one."""
     times = fastest(calls, budget=1 if quick else 20, rounds=2 if quick else 8)
-    others = [name for name in calls if name not in (PLAIN, HOWSURE, HOWSURE_COMPILED)]
     ours = {"times_faster": HOWSURE, "times_faster_compiled": HOWSURE_COMPILED}
     return {
         "seconds": times,
-        "ratio_to_plain": {name: own / times[PLAIN] for name, own in times.items()},
+        "ratio_to_plain": _ratios(times, PLAIN),
         **{
-            field: {name: times[name] / times[own] for name in others}
+            field: {TEXTBOOK: times[TEXTBOOK] / times[own]}
             for field, own in ours.items()
             if own in times
         },
@@ -111,100 +92,98 @@ def compared(calls: dict[str, Callable[[], Any]], *, quick: bool) -> dict[str, A
 
 
 CHUNK = 4
-Call = Callable[[], Any]
+CHUNKED = f"sampled ADF, chunk = {CHUNK}"
+Ways = dict[str, tuple[str, dict[str, Any]]]  # by name: a method and its options
+_TWO: Ways = {"ADF": ("adf", {}), "gradients": ("gradients", {})}
+_DROPOUT = {"samples": SAMPLES, "rate": RATE}
+_THREE: Ways = {"ADF": _TWO["ADF"], "T = 20": ("sampled_adf", _DROPOUT), **_TWO}
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Calls of growing size, one for each of several methods.
+    """Predictions of growing size by several methods.
 
     Attributes:
         what: What grows.
         sizes: How far; the exponent is with respect to these.
-        calls: From a size to calls by method.
+        made: From a size to a network with random weights, the shape of its inputs, and the ways.
         unit: What a size is.
     """
 
     what: str
     sizes: Sequence[int]
-    calls: Callable[[int], dict[str, Call]]
+    made: Callable[[int], tuple[nn.Module, tuple[int, ...], Ways]]
     unit: str
 
-
-def _predict(model: nn.Module, x: Tensor, method: str, **options: Any) -> Call:
-    sure = hs.Uncertain(model, NOISE, method, **options)
-    return lambda: sure(x)
+    def calls(self, size: int) -> dict[str, Callable[[], Any]]:
+        """A prediction by each way."""
+        torch.manual_seed(0)
+        model, shape, ways = self.made(size)
+        model.eval().requires_grad_(False)
+        x = torch.rand(shape)
+        sures = {
+            name: hs.Uncertain(model, NOISE, method, **options)
+            for name, (method, options) in ways.items()
+        }
+        return {name: lambda sure=sure: sure(x) for name, sure in sures.items()}
 
 
 def _dronet(outputs: int = 1) -> nn.Module:
-    torch.manual_seed(0)
     net = DroNet()
     net.steer = nn.Linear(net.steer.in_features, outputs)
-    return net.eval().requires_grad_(False)
+    return net
 
 
-def _samples(count: int) -> dict[str, Call]:
-    x, net, dropout = torch.rand(1, 1, 200, 200), _dronet(), {"rate": RATE}
+def _chain(layers: int) -> nn.Module:
+    """Convolutions whose activations keep their size, as in trained networks."""
+    convolutions = [nn.Conv2d(3 if i == 0 else 32, 32, 3, padding=1) for i in range(layers)]
+    for each in convolutions:
+        nn.init.kaiming_normal_(each.weight)
+    pairs = [part for each in convolutions for part in (nn.ReLU(), each)][1:]
+    return nn.Sequential(*pairs, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 1))
+
+
+def _by_samples(count: int) -> Ways:
+    many, dropout = {"samples": count}, {"samples": count, "rate": RATE}
     return {
-        "gradients": _predict(net, x, "gradients", samples=count),
-        "Monte Carlo": _predict(net, x, "noise_sampling", samples=count),
-        "sampled ADF": _predict(net, x, "sampled_adf", samples=count, **dropout),
-        f"sampled ADF, chunk = {CHUNK}": _predict(
-            net, x, "sampled_adf", samples=count, chunk=CHUNK, **dropout
-        ),
-    }
-
-
-def _batch(count: int) -> dict[str, Call]:
-    x, dropout = torch.rand(count, 1, 200, 200), {"rate": RATE}
-    return {
-        "ADF": _predict(_dronet(), x, "adf"),
-        "T = 20": _predict(_dronet(), x, "sampled_adf", samples=SAMPLES, **dropout),
-        "gradients": _predict(_dronet(), x, "gradients"),
-    }
-
-
-def _resolution(side: int) -> dict[str, Call]:
-    torch.manual_seed(0)
-    net, x = ResNet18(1).eval().requires_grad_(False), torch.rand(1, 3, side, side)
-    return {
-        "ADF": _predict(net, x, "adf"),
-        "gradients": _predict(net, x, "gradients"),
-    }
-
-
-def _depth(layers: int) -> dict[str, Call]:
-    torch.manual_seed(0)
-    parts: list[nn.Module] = [nn.Conv2d(3, 32, 3, padding=1)]
-    for _ in range(layers - 1):
-        parts += [nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1)]
-    for part in parts:
-        if isinstance(part, nn.Conv2d):  # as in trained networks, activations keep their size
-            nn.init.kaiming_normal_(part.weight)
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 1)]
-    net = nn.Sequential(*parts, *head).eval().requires_grad_(False)
-    x, dropout = torch.rand(1, 3, 48, 48), {"rate": RATE}
-    return {
-        "ADF": _predict(net, x, "adf"),
-        "T = 20": _predict(net, x, "sampled_adf", samples=SAMPLES, **dropout),
-        "gradients": _predict(net, x, "gradients"),
-    }
-
-
-def _outputs(count: int) -> dict[str, Call]:
-    x, net = torch.rand(1, 1, 200, 200), _dronet(count)
-    return {
-        "ADF": _predict(net, x, "adf"),
-        "gradients": _predict(net, x, "gradients"),
+        "gradients": ("gradients", many),
+        "Monte Carlo": ("noise_sampling", many),
+        "sampled ADF": ("sampled_adf", dropout),
+        CHUNKED: ("sampled_adf", {**dropout, "chunk": CHUNK}),
     }
 
 
 GROWTH = {
-    "samples": Growth("samples or points (DroNet)", (8, 16, 32, 64), _samples, "samples"),
-    "batch": Growth("batch (DroNet)", (1, 2, 4, 8, 16), _batch, "inputs"),
-    "resolution": Growth("resolution (ResNet-18)", (64, 96, 128, 192, 256), _resolution, "pixels"),
-    "depth": Growth("depth (32 channels, 48 x 48)", (4, 8, 16, 32), _depth, "convolutions"),
-    "outputs": Growth("outputs (DroNet)", (1, 2, 4, 8, 16, 32), _outputs, "outputs"),
+    "samples": Growth(
+        "samples or points (DroNet)",
+        (8, 16, 32, 64),
+        lambda count: (_dronet(), (1, 1, 200, 200), _by_samples(count)),
+        "samples",
+    ),
+    "batch": Growth(
+        "batch (DroNet)",
+        (1, 2, 4, 8, 16),
+        lambda count: (_dronet(), (count, 1, 200, 200), _THREE),
+        "inputs",
+    ),
+    "resolution": Growth(
+        "resolution (ResNet-18)",
+        (64, 96, 128, 192, 256),
+        lambda side: (ResNet18(1), (1, 3, side, side), _TWO),
+        "pixels",
+    ),
+    "depth": Growth(
+        "depth (32 channels, 48 x 48)",
+        (4, 8, 16, 32),
+        lambda layers: (_chain(layers), (1, 3, 48, 48), _THREE),
+        "convolutions",
+    ),
+    "outputs": Growth(
+        "outputs (DroNet)",
+        (1, 2, 4, 8, 16, 32),
+        lambda count: (_dronet(count), (1, 1, 200, 200), _TWO),
+        "outputs",
+    ),
 }
 
 
@@ -235,11 +214,7 @@ def measure_growth(name: str, *, quick: bool, **_: Any) -> dict[str, Any]:
 _LONGEST = 6.0
 _LONGEST_NEEDED = 40.0
 _LONGEST_PLAIN = 1.5
-
-
-def speed_cases() -> list[str]:
-    """All cases."""
-    return [f"{network}, batch {batch}" for network in NETWORKS for batch in BATCHES]
+SPEED_CASES = tuple(f"{network}, batch {batch}" for network in NETWORKS for batch in BATCHES)
 
 
 def measure_speed(name: str, *, quick: bool, compile_all: bool) -> dict[str, Any]:
@@ -275,8 +250,16 @@ def _made(network: str, batch: int, *, quick: bool, compile_all: bool) -> Made:
     if forward > _LONGEST_PLAIN:
         made.left_out = dict.fromkeys(KINDS, f"a plain forward takes {forward:.0f} s")
         return made
-    wanted = _compiled_kinds(network, batch, quick, compile_all)
-    _add_folded(made, model, x, skip=quick or not (wanted or batch == 1))
+    wanted = COMPILED.get((network, batch), ())
+    if quick:
+        wanted = ("ADF",) if (network, batch) == ("MLP", 1) else ()
+    elif compile_all:
+        wanted = tuple(name for name in KINDS if "samples" not in name)
+    if quick or not (wanted or batch == 1):
+        made.left_out[FOLDED] = "compiled for a few batch sizes only"
+    else:
+        made.calls[FOLDED] = folded(model, x)
+        made.calls[FOLDED]()
     single = own.made(one_output=True) if own.single else model
     one_pass = 0.0
     for name, kind in KINDS.items():
@@ -286,45 +269,22 @@ def _made(network: str, batch: int, *, quick: bool, compile_all: bool) -> Made:
             made.left_out[name] = f"about {expected:.0f} s a call"
             continue
         sure = kind.uncertain(own, single if kind.method == "gradients" else model)
-        took = _add(made, name, sure, x, longest)
+        call = functools.partial(sure, x)
+        # The first run checks what the method takes for granted, and does not count.
+        took = min(seconds(call) for _ in range(2))
+        if took > longest:
+            made.left_out[name] = f"{took:.0f} s a call"
+        else:
+            made.calls[f"{name}, eager"] = call
         one_pass = one_pass or took
         if name in wanted:
             made.add_compiled(f"{name}, compiled", sure, x)
     return made
 
 
-def _add(made: Made, name: str, sure: Any, x: torch.Tensor, longest: float) -> float:
-    """Adds the eager call unless it is too long; what it took.
-
-    The first run checks what the method takes for granted, and does not count.
-    """
-    took = min(seconds(lambda: sure(x)) for _ in range(2))
-    if took > longest:
-        made.left_out[name] = f"{took:.0f} s a call"
-    else:
-        made.calls[f"{name}, eager"] = lambda: sure(x)
-    return took
-
-
-def _compiled_kinds(network: str, batch: int, quick: bool, compile_all: bool) -> tuple[str, ...]:
-    if quick:
-        return ("ADF",) if network == "MLP" and batch == 1 else ()
-    if compile_all:
-        return tuple(name for name in KINDS if "samples" not in name)
-    return COMPILED.get((network, batch), ())
-
-
-def _add_folded(made: Made, model: torch.nn.Module, x: torch.Tensor, *, skip: bool) -> None:
-    if skip:
-        made.left_out[FOLDED] = "compiled for a few batch sizes only"
-        return
-    made.calls[FOLDED] = folded(model, x)
-    made.calls[FOLDED]()
-
-
 Measure = Callable[..., dict[str, Any]]
 _MEASURES: dict[str, tuple[tuple[str, ...], Measure]] = {
-    "speed": (tuple(speed_cases()), measure_speed),
+    "speed": (SPEED_CASES, measure_speed),
     "textbook": (TEXTBOOK_CASES, measure_textbook),
     "growth": (tuple(GROWTH), measure_growth),
     "exactness": (EXACTNESS_CASES, measure_exactness),

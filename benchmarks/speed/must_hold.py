@@ -8,7 +8,7 @@ from typing import Any
 from bench import load_cases, record
 
 from howsure_lab.experiments.runs import write_json
-from speed.cases import TEXTBOOK
+from speed.cases import CHUNKED, TEXTBOOK
 
 COMMAND = "python benchmarks/run.py"
 _COLUMNS = ("ResNet-18, batch 1", "ResNet-18, batch 8", "DroNet, batch 1")
@@ -57,6 +57,14 @@ def write(folder: Path) -> list[Row]:
     return found
 
 
+def _figure(folder: Path, kind: str, *keys: str) -> float | None:
+    """What a kind's results have under these keys."""
+    found: Any = load_cases(folder, kind)
+    for key in keys:
+        found = found.get(key, {})
+    return None if found == {} else found
+
+
 def _row(row: str, figure: float | None, target: float, *, least: bool = False) -> Row:
     """A row whose figure must be at most its target; with `least` at least."""
     reached = None
@@ -66,60 +74,49 @@ def _row(row: str, figure: float | None, target: float, *, least: bool = False) 
     return {"row": row, "figure": figure, "target": f"{sign} {target:g}", "reached": reached}
 
 
+def _forwards(folder: Path, case: str, kind: str, most: float) -> Row:
+    figure = _figure(folder, "speed", case, "ratio_to_plain", kind)
+    return _row(f"plain forwards: {kind}; {case}", figure, most)
+
+
 def _ratios(folder: Path) -> list[Row]:
-    cases = load_cases(folder, "speed")
-    found = []
-    for kind, columns in _RATIOS.items():
-        for case, targets in zip(_COLUMNS, columns, strict=True):
-            ratios = cases.get(case, {}).get("ratio_to_plain", {})
-            for mode, target in zip(("eager", "compiled"), targets, strict=True):
-                figure = ratios.get(f"{kind}, {mode}")
-                found.append(_row(f"plain forwards: {kind}, {mode}; {case}", figure, target))
-    return found
+    return [
+        _forwards(folder, case, f"{kind}, {mode}", target)
+        for kind, columns in _RATIOS.items()
+        for case, targets in zip(_COLUMNS, columns, strict=True)
+        for mode, target in zip(_MODES, targets, strict=True)
+    ]
 
 
 def costs(folder: Path) -> list[Row]:
     """Of the default, and of samples as one batch."""
-    cases = load_cases(folder, "speed")
-    wanted = {
-        (network, f"gradients, {points} points, {mode}"): most
+    wanted = [
+        (network, f"gradients, {points} points, {mode}", most)
         for (network, points), both in _GRADIENTS.items()
-        for mode, most in zip(("eager", "compiled"), both, strict=True)
+        for mode, most in zip(_MODES, both, strict=True)
         if most is not None
-    }
-    wanted |= {(network, "20 samples, eager"): most for network, most in _SAMPLES.items()}
-    found = []
-    for (network, kind), most in wanted.items():
-        figure = cases.get(f"{network}, batch 1", {}).get("ratio_to_plain", {}).get(kind)
-        found.append(_row(f"plain forwards: {kind}; {network}, batch 1", figure, most))
-    return found
+    ]
+    wanted += [(network, "20 samples, eager", most) for network, most in _SAMPLES.items()]
+    return [_forwards(folder, f"{network}, batch 1", kind, most) for network, kind, most in wanted]
 
 
 def _textbook(folder: Path) -> list[Row]:
-    cases = load_cases(folder, "textbook")
-    return [
-        _row(
-            f"times faster than the textbook, T = 20, {mode}; {case}",
-            cases.get(case, {}).get(field, {}).get(TEXTBOOK),
-            target,
-            least=True,
-        )
-        for case, target in _TIMES_FASTER.items()
-        for mode, field in _MODES.items()
-    ]
+    found = []
+    for case, target in _TIMES_FASTER.items():
+        for mode, field in _MODES.items():
+            figure = _figure(folder, "textbook", case, field, TEXTBOOK)
+            name = f"times faster than the textbook, T = 20, {mode}; {case}"
+            found.append(_row(name, figure, target, least=True))
+    return found
 
 
 def _growth(folder: Path) -> list[Row]:
-    cases = load_cases(folder, "growth")
     found = []
-    for name, methods in _LINEAR.items():
-        own = cases.get(name, {}).get("methods", {})
+    for what, methods in _LINEAR.items():
         for method in methods:
-            figure = own.get(method, {}).get("exponent")
-            found.append(_row(f"exponent of time over {name}; {method}", figure, _EXPONENT))
-    chunked = cases.get("samples", {}).get("methods", {})
-    bounded = next((each for name, each in chunked.items() if "chunk" in name), {})
-    figure = bounded.get("memory_exponent")
+            figure = _figure(folder, "growth", what, "methods", method, "exponent")
+            found.append(_row(f"exponent of time over {what}; {method}", figure, _EXPONENT))
+    figure = _figure(folder, "growth", "samples", "methods", CHUNKED, "memory_exponent")
     found.append(_row("exponent of memory over samples, chunk fixed", figure, _MEMORY_EXPONENT))
     return found
 
@@ -127,8 +124,10 @@ def _growth(folder: Path) -> list[Row]:
 def _exactness(folder: Path) -> list[Row]:
     speed, cases = load_cases(folder, "speed"), load_cases(folder, "exactness")
     compiled = [d for case in speed.values() for d in case["difference_of_compiled"].values()]
-    exported = cases.get("exported", {}).get("difference", {}).values()
-    half = cases.get("bfloat16 variance", {}).get("difference", {}).values()
+    exported, half = (
+        cases.get(name, {}).get("difference", {}).values()
+        for name in ("exported", "bfloat16 variance")
+    )
     return [
         _row("relative difference, compiled to eager", max(compiled, default=None), _DIFFERENCE),
         _row("relative difference, exported to eager", max(exported, default=None), _DIFFERENCE),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import howsure as hs
 from howsure.deploy.compile import compiled_graph
 from howsure.deploy.tracing import traced
+from howsure_lab.experiments.motion.model import FlowNetS
 from howsure_lab.experiments.recognition.resnets import CifarResNet
 from howsure_lab.experiments.steering.model import DroNet
 
@@ -32,7 +33,7 @@ class Network:
 
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
-    last: tuple[str, ...]
+    last: tuple[str, ...] = ()
     single: Callable[[], nn.Module] | None = None
 
     def made(self, *, one_output: bool = False) -> nn.Module:
@@ -62,18 +63,12 @@ class AtOneCell(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.flow = flownet()
+        self.flow = FlowNetS()
         self.register_buffer("cell", torch.tensor([[200]]))
 
     def forward(self, x: Tensor) -> Tensor:
         cell = self.get_buffer("cell").expand(len(x), 1)
         return self.flow(x, cell)[:, 0, 0]
-
-
-def flownet() -> nn.Module:
-    from howsure_lab.experiments.motion.model import FlowNetS
-
-    return FlowNetS()
 
 
 NETWORKS = {
@@ -82,13 +77,13 @@ NETWORKS = {
     "ResNet-18, 32 x 32": Network(lambda: ResNet18(1), (3, 32, 32), ("layers.3.1.conv2",)),
     "ResNet-20, ten outputs": Network(lambda: CifarResNet(20), (3, 32, 32), ("layer3.2.conv2",)),
     "ResNet-50": Network(lambda: ResNet50(1), (3, 224, 224), ("layers.3.2.conv3",)),
-    "FlowNetS": Network(flownet, (3, 128, 128), ("smooth.0", "flow.smooth.0"), AtOneCell),
+    "FlowNetS": Network(FlowNetS, (3, 128, 128), ("smooth.0", "flow.smooth.0"), AtOneCell),
     "small ViT": Network(SmallViT, (3, 224, 224), ("blocks.5.fc1",)),
     "small ViT, 64 x 64": Network(lambda: SmallViT(size=64), (3, 64, 64), ("blocks.5.fc1",)),
     "MLP": Network(Perceptron, (16,), ("4",)),
     "LSTM": Network(Recurrent, (20, 6), ("lstm",)),
 }
-# Of images; how time grows with larger ones is in growth.py.
+# How time grows with larger ones is in `cases.GROWTH`.
 BATCHES = (1, 8)
 
 
@@ -133,7 +128,7 @@ KINDS = {
     "20 samples": Kind("noise_sampling", {"samples": SAMPLES}, forwards=20),
 }
 MUST_HOLD = ("ADF", "T = 20, dropout everywhere", "gradients, 8 points")
-# Those that are compiled unless `--compiled all` asks for more: compiling takes minutes.
+# Those that are compiled unless `--compile-all` asks for more: compiling takes minutes.
 COMPILED = {
     ("DroNet", 1): MUST_HOLD,
     ("ResNet-18", 1): MUST_HOLD,
@@ -186,17 +181,12 @@ class Made:
         start = time.perf_counter()
         found = twin.compile()(x)
         self.seconds_to_compile[name] = round(time.perf_counter() - start, 1)
-        if not compiled_for(twin):
+        compiled = twin._compiled
+        if compiled is None or None in compiled.programs.values():
             self.left_out[name] = "cannot be compiled; it runs as eager"
             return
         self.difference[name] = relative(found, eager)
         self.calls[name] = lambda: twin(x)
-
-
-def compiled_for(sure: hs.Uncertain) -> bool:
-    """Whether the wrapper has compiled code, and did not fall back to eager."""
-    compiled = sure._compiled
-    return compiled is not None and all(run is not None for run in compiled.programs.values())
 
 
 def relative(found: hs.Prediction, expected: hs.Prediction) -> float:

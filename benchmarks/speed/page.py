@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench import load_cases
+from bench import DOCS, RESULTS, load_cases, markdown, number
 
 from howsure.files import write_atomically
 from speed import peer_page, plots
-from speed.cases import speed_cases
+from speed.cases import SPEED_CASES
 from speed.networks import FOLDED, KINDS, PLAIN
 
 _HEAD = """\
@@ -33,17 +33,32 @@ _CAPTIONS = {
 }
 
 
+def publish(folder: Path) -> None:
+    """The page of the committed results; that of other folders stays beside them."""
+    own = folder.resolve() == RESULTS
+    write(folder, (DOCS if own else folder) / "benchmarks.md", DOCS / "img" if own else folder)
+
+
 def write(folder: Path, page: Path, images: Path) -> None:
     """Writes the page and its pictures from the results in a folder."""
-    names = plots.write(folder, images)
+    written = plots.write(folder, images)
     where = "img/" if images.name == "img" else ""
+    pictures = {
+        name: f"![{caption}]({where}{name}.png)\n\n" if name in written else ""
+        for name, caption in _CAPTIONS.items()
+    }
     reading = folder / "reading.md"  # by hand: what the figures mean
-    parts = [_HEAD, _measured_with(folder), _time_to_accuracy(folder, names, where)]
-    parts += [peer_page.text(folder, _pictured("bench_peers", names, where))]
+    parts = [_HEAD, _measured_with(folder)]
+    parts += [_time_to_accuracy(folder, pictures["time_to_accuracy"])]
+    parts += [peer_page.text(folder, pictures["bench_peers"])]
     parts += [_must_hold(folder), reading.read_text() if reading.exists() else ""]
-    parts += [_speed(folder), _textbook(folder), _growth(folder, names, where)]
+    parts += [_speed(folder), _textbook(folder), _growth(folder, pictures["bench_growth"])]
     text = "\n".join(part for part in parts if part).rstrip() + "\n"
     write_atomically(page, lambda file: file.write(text), text=True)
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    return markdown(header, rows, wide=True) + "\n"
 
 
 def _measured_with(folder: Path) -> str:
@@ -61,7 +76,7 @@ def _measured_with(folder: Path) -> str:
     )
 
 
-def _time_to_accuracy(folder: Path, names: list[str], where: str) -> str:
+def _time_to_accuracy(folder: Path, picture: str) -> str:
     cases = load_cases(folder, "time_to_accuracy")
     if not cases:
         return ""
@@ -70,7 +85,7 @@ def _time_to_accuracy(folder: Path, names: list[str], where: str) -> str:
         "input on one thread: the root mean square error of the log std against Monte Carlo, over "
         "the median time in plain forward passes. Monte Carlo runs all samples as one batch. A "
         'star marks what `method="auto"` picks.\n\n'
-        + _pictured("time_to_accuracy", names, where)
+        + picture
         + "The table says when the std is within 5 %, in plain forward passes, and the error of "
         "the default number of points. DroNet has its authors' weights, LSTM and MLP are trained, "
         "the others have random weights (`benchmarks/time_to_accuracy.py`).\n\n"
@@ -96,7 +111,7 @@ def time_to_accuracy(cases: dict[str, Any]) -> str:
             cells += [f"{own['auto']}, {own['auto_setting']}", "yes" if own["holds"] else "**no**"]
             rows.append([name, noise, *cells])
             name = ""
-    return table(header, rows)
+    return _table(header, rows)
 
 
 def _percent(share: float) -> str:
@@ -117,7 +132,7 @@ def _must_hold(folder: Path) -> str:
         ]
         for row in rows
     ]
-    return "## Targets\n\n" + table(["", "figure", "target", "reached"], lines)
+    return "## Targets\n\n" + _table(["", "figure", "target", "reached"], lines)
 
 
 def _speed(folder: Path) -> str:
@@ -125,7 +140,7 @@ def _speed(folder: Path) -> str:
     if not found:
         return ""
     # Cases lie in the order in which they were measured; those of no known name come last.
-    order = {name: place for place, name in enumerate(speed_cases())}
+    order = {name: place for place, name in enumerate(SPEED_CASES)}
     cases = dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
     parts = ["## Plain forward passes per prediction\n"]
     parts.append(
@@ -135,37 +150,25 @@ def _speed(folder: Path) -> str:
         "noise and dropout they take 16 points. The 20 samples of the noise run as one batch.\n"
     )
     header = ["", "plain, ms", "folded, compiled", *KINDS]
-    parts.append(table(header, [_speed_row(name, case) for name, case in cases.items()]))
-    parts += [_memory(cases), _left_out(cases)]
-    return "\n".join(parts)
-
-
-def _speed_row(name: str, case: dict[str, Any]) -> list[str]:
-    ratios = case["ratio_to_plain"]
-    cells = [" / ".join(_modes(ratios, kind)) or "–" for kind in KINDS]
-    return [name, number(1000 * case["seconds"][PLAIN]), number(ratios.get(FOLDED)), *cells]
-
-
-def _modes(values: dict[str, float], kind: str) -> list[str]:
-    both = (values.get(f"{kind}, {mode}") for mode in ("eager", "compiled"))
-    return [number(value) for value in both if value is not None]
-
-
-def _memory(cases: dict[str, Any]) -> str:
-    rows = []
+    speeds, memory = [], []
     for name, case in cases.items():
-        peaks = case["peak_bytes"]
-        cells = [" / ".join(number(float(v)) for v in _mega(peaks, kind)) or "–" for kind in KINDS]
-        rows.append([name, number(peaks[PLAIN] / 1e6), *cells])
-    text = (
+        ratios, peaks = case["ratio_to_plain"], case["peak_bytes"]
+        milliseconds = number(1000 * case["seconds"][PLAIN])
+        cells = [_both(ratios, kind) for kind in KINDS]
+        speeds.append([name, milliseconds, number(ratios.get(FOLDED)), *cells])
+        memory.append([name, number(peaks[PLAIN] / 1e6), *(_both(peaks, k, 1e6) for k in KINDS)])
+    parts.append(_table(header, speeds))
+    parts.append(
         "### Memory\n\nThe most that tensors take at one time beyond weights and input, in MB.\n\n"
+        + _table(["", "plain", *KINDS], memory)
     )
-    return text + table(["", "plain", *KINDS], rows)
+    return "\n".join([*parts, _left_out(cases)])
 
 
-def _mega(peaks: dict[str, int], kind: str) -> list[float]:
-    both = (peaks.get(f"{kind}, {mode}") for mode in ("eager", "compiled"))
-    return [value / 1e6 for value in both if value is not None]
+def _both(values: dict[str, float], kind: str, unit: float = 1.0) -> str:
+    """Eager and compiled, where there is one."""
+    modes = (values.get(f"{kind}, {mode}") for mode in ("eager", "compiled"))
+    return " / ".join(number(value / unit) for value in modes if value is not None) or "–"
 
 
 def _left_out(cases: dict[str, Any]) -> str:
@@ -182,9 +185,10 @@ def _textbook(folder: Path) -> str:
     for name, case in load_cases(folder, "textbook").items():
         for other, faster in case["times_faster"].items():
             ratios, compiled = case["ratio_to_plain"], case.get("times_faster_compiled", {})
-            ours = [ratios.get(each) for each in ("howsure", "howsure, compiled")]
-            gains = [faster, compiled.get(other)]
-            rows.append([name, number(ratios[other]), _both(ours), _both(gains)])
+            both = [(ratios["howsure"], ratios.get("howsure, compiled"))]
+            both += [(faster, compiled.get(other))]
+            cells = (" / ".join(number(each) for each in pair if each is not None) for pair in both)
+            rows.append([name, number(ratios[other]), *cells])
     if not rows:
         return ""
     header = ["T = 20", "plain forwards, textbook", "howsure", "times faster"]
@@ -192,16 +196,11 @@ def _textbook(folder: Path) -> str:
         "## Against the textbook\n\nA textbook implementation of the paper's method "
         "(`benchmarks/textbook.py`): a second network, of layers that take mean and "
         "variance, and a loop over samples. The first number is eager, the second compiled.\n\n"
-        + table(header, rows)
+        + _table(header, rows)
     )
 
 
-def _both(values: list[float | None]) -> str:
-    """Eager and compiled, where there is one."""
-    return " / ".join(number(value) for value in values if value is not None)
-
-
-def _growth(folder: Path, names: list[str], where: str) -> str:
+def _growth(folder: Path, picture: str) -> str:
     cases = load_cases(folder, "growth")
     rows = [
         [case["what"], method, number(own["exponent"]), number(own["memory_exponent"])]
@@ -212,20 +211,4 @@ def _growth(folder: Path, names: list[str], where: str) -> str:
         return ""
     text = "## Growth\n\nThe exponent of a power law fitted to times, and to memory: 1 is linear. "
     text += "Resolution is counted in pixels. The legends give the exponents of time.\n\n"
-    text += _pictured("bench_growth", names, where)
-    return text + table(["what grows", "method", "time", "memory"], rows)
-
-
-def _pictured(name: str, names: list[str], where: str) -> str:
-    return f"![{_CAPTIONS[name]}]({where}{name}.png)\n\n" if name in names else ""
-
-
-def number(value: float | None) -> str:
-    """Three digits; a dash for nothing."""
-    return "–" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return text + picture + _table(["what grows", "method", "time", "memory"], rows)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench import load_cases
+from bench import load_cases, markdown, number
 
 _INSTALL = """\
 ```
@@ -71,8 +71,6 @@ def text(folder: Path, picture: str) -> str:
 
 def _cheapest(cases: dict[str, Any]) -> str:
     """Who is first to be so close to Monte Carlo, and what howsure takes for it."""
-    from speed.page import number, table
-
     rows = []
     for name, case in cases.items():
         cells = []
@@ -88,8 +86,8 @@ def _cheapest(cases: dict[str, Any]) -> str:
     return (
         "### The cheapest way\n\nThe cheapest of the ways above whose error is at most 10 % and at "
         "most 5 %, with its cost in plain forwards; and that of howsure.\n\n"
-        + table(["", *header], rows)
-        + "\nWhere 10 % is enough and the network nearly linear over its noise, one gradient at "
+        + markdown(["", *header], rows, wide=True)
+        + "\n\nWhere 10 % is enough and the network nearly linear over its noise, one gradient at "
         "the input is cheapest; it has no error of its own to look at, and no way to a smaller "
         "one. On networks whose forward pass takes a tenth of a millisecond howsure's checks and "
         "bookkeeping cost more than Monte Carlo by hand.\n"
@@ -113,19 +111,17 @@ def _head(folder: Path, cases: dict[str, Any]) -> str:
 
 
 def _table(cases: dict[str, Any], columns: tuple[str, ...]) -> str:
-    from speed.page import number, table
-
     rows = []
     for name, case in cases.items():
         shown = name
         for way, found in case["ways"].items():
-            cells = [_cell(column, found.get(column), number) for column in columns]
-            rows.append([shown, way, *cells])
+            rows.append([shown, way, *(_cell(column, found.get(column)) for column in columns)])
             shown = ""
-    return table(["", "way", *(_HEADERS.get(each, each) for each in columns)], rows)
+    header = ["", "way", *(_HEADERS.get(each, each) for each in columns)]
+    return markdown(header, rows, wide=True) + "\n"
 
 
-def _cell(column: str, value: float | None, number: Any) -> str:
+def _cell(column: str, value: float | None) -> str:
     if value is None:
         return "–"
     if column in ("error", "coverage"):

@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,13 @@ from bench import cached, fastest
 from models import trained
 from models.resnet import ResNet18
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import howsure as hs
 from howsure.posterior.weights import best_weights
+from howsure_lab.experiments.runs import environment
+from howsure_lab.experiments.steering.model import load_trained
+from howsure_lab.experiments.steering.scenes import draw_scenes, render
 from speed.networks import NETWORKS, PLAIN, RATE, SAMPLES, plain, with_statistics
 
 Std = Callable[[Tensor], Tensor]
@@ -147,18 +148,10 @@ def subject(name: str, count: int) -> tuple[nn.Module, Tensor]:
             return trained.cnn(), trained.spots(count)[0]
         case "LSTM":
             return trained.lstm(), trained.sequences(count)
-        case "DroNet, 64 x 64":
-            return _on_roads(count)
+        case "DroNet, 64 x 64":  # that of the laboratory, and roads that it has not seen
+            return load_trained(), render(draw_scenes(count, seed=12345))
         case _:
             return NETWORKS[name].made(), NETWORKS[name].input(count)
-
-
-def _on_roads(count: int) -> tuple[nn.Module, Tensor]:
-    """The network that ships with the laboratory, and roads that it has not seen."""
-    from howsure_lab.experiments.steering.model import load_trained
-    from howsure_lab.experiments.steering.scenes import draw_scenes, render
-
-    return load_trained(), render(draw_scenes(count, seed=12345))
 
 
 def with_dropout(name: str, count: int) -> tuple[nn.Module, Tensor]:
@@ -170,24 +163,11 @@ def with_dropout(name: str, count: int) -> tuple[nn.Module, Tensor]:
             layers += [layer, nn.Dropout(RATE)] if isinstance(layer, nn.ReLU) else [layer]
         return nn.Sequential(*layers).eval(), x
     torch.manual_seed(0)
-    return WithDropout(with_statistics(ResNet18(1))).eval().requires_grad_(False), x
-
-
-class WithDropout(nn.Module):
-    """A ResNet with dropout modules after every block."""
-
-    def __init__(self, net: Any) -> None:
-        super().__init__()
-        self.net = net
-        self.drops = nn.ModuleList(nn.Dropout2d(RATE) for stage in net.layers for _ in stage)
-
-    def forward(self, x: Tensor) -> Tensor:
-        net = self.net
-        x = net.pool(net.relu(net.bn1(net.conv1(x))))
-        blocks = (block for stage in net.layers for block in stage)
-        for block, drop in zip(blocks, self.drops, strict=True):
-            x = drop(block(x))
-        return net.fc(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+    net = with_statistics(ResNet18(1))
+    for number, stage in enumerate(net.layers):
+        parts = (part for block in stage for part in (block, nn.Dropout2d(RATE)))
+        net.layers[number] = nn.Sequential(*parts)
+    return net.eval().requires_grad_(False), x
 
 
 DRAWS, SEEDS = 2000, 4
@@ -359,14 +339,24 @@ def measure_peers(name: str, *, quick: bool, **_: Any) -> dict[str, Any]:
     made = {"sensor noise": _noise, "dropout": _dropout, "weights": _weights}[kind]
     inputs = 4 if quick else INPUTS
     case = made(network, inputs)
-    stds, missing = _that_run(case)
     one = case.x[:1]
+    stds: dict[str, Std] = {}
+    missing: dict[str, str] = {}
+    for way, make in case.ways.items():
+        try:
+            std = make()
+            std(one)  # the checks of the first call are not timed
+        except (ImportError, CannotRun) as reason:
+            missing[way] = str(reason)
+        else:
+            stds[way] = std
     calls = {way: lambda std=std: std(one) for way, std in stds.items()}
     times = fastest(
         {PLAIN: plain(case.model, one), **calls},
         budget=1 if quick else 30,
         rounds=2 if quick else 10,
     )
+    packages = environment(PEERS)["packages"]
     return {
         "inputs": inputs,
         "noise_std": NOISE.get(network) if kind == "sensor noise" else None,
@@ -376,29 +366,8 @@ def measure_peers(name: str, *, quick: bool, **_: Any) -> dict[str, Any]:
             for way, std in stds.items()
         },
         "left_out": missing,
-        "versions": {peer: found for peer in PEERS if (found := _version(peer))},
+        "versions": {peer: packages[peer] for peer in PEERS if peer in packages},
     }
-
-
-def _that_run(case: Compared) -> tuple[dict[str, Std], dict[str, str]]:
-    """The ways that run, and why the others do not."""
-    found, missing = {}, {}
-    for way, make in case.ways.items():
-        try:
-            std = make()
-            std(case.x[:1])  # the checks of the first call are not timed
-        except (ImportError, CannotRun) as reason:
-            missing[way] = str(reason)
-        else:
-            found[way] = std
-    return found, missing
-
-
-def _version(peer: str) -> str | None:
-    try:
-        return version(peer)
-    except PackageNotFoundError:
-        return None
 
 
 def _noise(network: str, count: int) -> Compared:
@@ -411,10 +380,15 @@ def _noise(network: str, count: int) -> Compared:
     def ours(method: str, **options: Any) -> Callable[[], Std]:
         return lambda: Ours(hs.Uncertain(model, std**2, method, **options))
 
+    # What `auto` picks, where it picks something else than the gradients.
+    picked, setup, _ = hs.methods.choose(hs.Uncertain(model, std**2).setup, x[:1])
+    by_default = {}
+    if picked.name in ("noise_sampling", "mc_dropout"):
+        by_default[f"howsure, by default: {setup.samples} samples"] = ours("auto")
     ways = {
         f"{GRADIENTS}, 8 points": ours("gradients", samples=8),
         f"{GRADIENTS}, 4 points": ours("gradients", samples=4),
-        **_by_default(model, std, x[:1]),
+        **by_default,
         "howsure, ADF": ours("adf"),
         **{
             f"Monte Carlo, {n} as one batch": lambda n=n: monte_carlo(model, std, n)
@@ -425,15 +399,6 @@ def _noise(network: str, count: int) -> Compared:
         "torch-adf, covariances": lambda: torch_adf(model, std, full=True),
     }
     return compared(model, x, ways, truth)
-
-
-def _by_default(model: nn.Module, std: float, one: Tensor) -> dict[str, Callable[[], Std]]:
-    """What `auto` picks, where it picks something else than the gradients."""
-    sure = hs.Uncertain(model, std**2)
-    picked, setup, _ = hs.methods.choose(sure.setup, one)
-    if picked.name not in ("noise_sampling", "mc_dropout"):
-        return {}
-    return {f"howsure, by default: {setup.samples} samples": lambda: Ours(sure)}
 
 
 def _dropout(network: str, count: int) -> Compared:
