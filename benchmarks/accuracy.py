@@ -18,18 +18,16 @@ from typing import Any
 import accuracy_bounds
 import torch
 from accuracy_measures import Truth, average, cost, measures
-from bench import into_page, record
+from bench import DOCS, RESULTS, into_page, markdown, record
 from real_networks import CASES, Case, images_of, linear_part, model_of, noise_var, truth
-from torch import Tensor, nn
+from torch import nn
 
 from howsure.methods import METHODS
 from howsure.multipliers import Placement
 from howsure.setup import Setup
 from howsure_lab.experiments.runs import write_json
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "accuracy.json"
-PAGE = HERE.parent / "docs" / "gradients.md"
+PAGE = DOCS / "gradients.md"
 PROBABILITY = ", top class"
 # The same points serve all inputs, so that the inputs of one run share its luck.
 SEEDS = 4
@@ -91,21 +89,30 @@ def methods_of(name: str) -> dict[str, tuple[str, int, dict[str, Any]]]:
 
 def compared(asked: argparse.Namespace, name: str) -> dict[str, Any]:
     """All methods on one case, or those that were asked for."""
-    case = case_of(name)
+    case, is_probability = case_of(name), name.endswith(PROBABILITY)
     model = model_of(asked.data, case)
     x = images_of(asked.data, case.network, asked.images)
     with torch.no_grad():
         plain = torch.cat([model(part) for part in x.split(AT_ONCE)])
     drawn = truth(asked.data, case, asked.images, asked.samples)
     linear = linear_part(asked.data, case, asked.images, asked.samples)
-    exact = Truth.of(drawn, plain, name.endswith(PROBABILITY), linear)
+    exact = Truth.of(drawn, plain, is_probability, linear)
     limits = {"own_error": exact.own_error, "rank_limit": exact.rank_limit}
     rows: dict[str, Any] = {"plain network": {"mean_error": exact.mean_error(plain), **limits}}
+    around = {} if is_probability else {"prediction": "mean"}
     for label, (method, seeds, options) in methods_of(name).items():
         if asked.methods not in label:
             continue
-        several = range(min(seeds, asked.seeds))
-        runs = [_run(name, model, x, method, exact, options, seed) for seed in several]
+        runs = []
+        for seed in range(min(seeds, asked.seeds)):
+            setup = setup_of(name, model, seed=seed, **{**around, **options})
+            parts = [METHODS[method](setup, part) for part in x.split(AT_ONCE)]
+            mean, std = (torch.cat([getattr(p, field) for p in parts]) for field in ("mean", "std"))
+            errors = [p.std_error for p in parts]
+            error = None if errors[0] is None else torch.cat(errors)
+            # Where checks refuse the gradients, the method samples.
+            refused = sum(p.method not in ("", None, method) for p in parts) / len(parts)
+            runs.append({**measures(exact, mean, std, error), "refused": refused})
         setup = setup_of(name, model, **options)
         METHODS[method](setup, x[:1])  # the checks of the first call are not counted
         passes = cost(lambda s=setup, m=method: METHODS[m](s, x[:1]), model, x[:1])
@@ -113,48 +120,17 @@ def compared(asked: argparse.Namespace, name: str) -> dict[str, Any]:
     return rows
 
 
-def _run(
-    name: str,
-    model: nn.Module,
-    x: Tensor,
-    method: str,
-    exact: Truth,
-    options: dict[str, Any],
-    seed: int,
-) -> dict[str, float]:
-    """The measures of one method with one seed."""
-    mean = {} if name.endswith(PROBABILITY) else {"prediction": "mean"}
-    setup = setup_of(name, model, seed=seed, **mean, **options)
-    found = [METHODS[method](setup, part) for part in x.split(AT_ONCE)]
-    mean, std = (torch.cat([getattr(p, field) for p in found]) for field in ("mean", "std"))
-    errors = [p.std_error for p in found]
-    error = None if errors[0] is None else torch.cat(errors)
-    # Where checks refuse the gradients, the method samples.
-    refused = sum(p.method not in ("", None, method) for p in found) / len(found)
-    return {**measures(exact, mean, std, error), "refused": refused}
-
-
 def table(results: dict[str, Any]) -> str:
     """The results as a Markdown table."""
-    lines = [
-        f"| network and noise | method | {' | '.join(_COLUMNS)} | forward passes |",
-        "|---" * (len(_COLUMNS) + 3) + "|",
-    ]
+    lines = []
     for name, rows in results.items():
         for label, row in rows.items():
             cells = [f"{row[key]:.3f}" if key in row else "" for key in _COLUMNS.values()]
             cells.append(f"{row['forward_passes']:.1f}" if "forward_passes" in row else "")
-            label += f" (refused: {row['refused']:.0%})" if row.get("refused") else ""
-            lines.append(f"| {name} | {label} | {' | '.join(cells)} |")
+            refused = f" (refused: {row['refused']:.0%})" if row.get("refused") else ""
+            lines.append((name, label + refused, *cells))
             name = ""
-    return "\n".join(lines)
-
-
-def write(results: dict[str, Any], made: dict[str, Any], images: int, samples: int) -> None:
-    """The results, and how each case was made, as JSON; and the tables of the page."""
-    write_json(RESULTS, {"images": images, "samples": samples, "made": made, "cases": results})
-    into_page(PAGE, "accuracy", table(results))
-    into_page(PAGE, "bounds", accuracy_bounds.table(accuracy_bounds.rows(results)))
+    return markdown(("network and noise", "method", *_COLUMNS, "forward passes"), lines)
 
 
 def main() -> int:
@@ -168,7 +144,7 @@ def main() -> int:
     parser.add_argument("--methods", default="", help="methods whose label contains this")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="at most so many")
     given = parser.parse_args()
-    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}, "made": {}}
+    before = json.loads((RESULTS / "accuracy.json").read_text())
     known, made = before["cases"], before["made"]
     if not given.must_hold:
         if given.data is None:
@@ -181,7 +157,10 @@ def main() -> int:
             known[name] = {label: rows[label] for label in order if label in rows}
             known = {each: known[each] for each in names() if each in known}
             made[name] = record(list(range(given.seeds)))
-            write(known, made, given.images, given.samples)
+            sizes = {"images": given.images, "samples": given.samples}
+            write_json(RESULTS / "accuracy.json", {**sizes, "made": made, "cases": known})
+            into_page(PAGE, "accuracy", table(known))
+            into_page(PAGE, "bounds", accuracy_bounds.table(accuracy_bounds.rows(known)))
     found = accuracy_bounds.rows(known)
     print(accuracy_bounds.report(found))
     return int(any(row.holds is False for row in found))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bench import markdown
+
 DEFAULT, PLAIN = "gradients, 8 points", "plain network"
 TOLERANCE, WITH_TOLERANCE = 0.05, "gradients, tolerance=0.05"
 # Log error at most, rank correlation at least, error of the mean at most.
@@ -59,9 +61,8 @@ class Row:
         """Whether it does."""
         if self.found is None:
             return None
-        least = -float("inf") if self.least is None else self.least
-        most = float("inf") if self.most is None else self.most
-        return least <= self.found <= most
+        is_above = self.least is None or self.found >= self.least
+        return is_above and (self.most is None or self.found <= self.most)
 
     @property
     def bound(self) -> str:
@@ -73,65 +74,51 @@ class Row:
 
 def rows(cases: Mapping[str, Any]) -> list[Row]:
     """Every bound with what was found."""
-    named = {
-        **{f"{net}, {n}": b for net, own in _BOUNDS.items() for n, b in own.items()},
-        **_TOP_CLASS,
-    }
-    found = [row for name, bounds in named.items() for row in _three(cases, name, DEFAULT, bounds)]
-    for name in (f"{net}, {std}" for net in ("LSTM", "MLP") for std in (0.05, 0.2, 0.5)):
-        found += _three(cases, name, WITH_TOLERANCE, _WITH_TOLERANCE)
-        achieved = _of(cases, name, WITH_TOLERANCE, "actual_error")
-        found.append(Row(name, "achieved error", achieved, most=_ACHIEVED * TOLERANCE))
-    return [*found, *_masks(cases), *_stated(cases)]
 
+    def of(name: str, label: str, measure: str) -> float | None:
+        return cases.get(name, {}).get(label, {}).get(measure)
 
-def _of(cases: Mapping[str, Any], name: str, label: str, key: str) -> float | None:
-    return cases.get(name, {}).get(label, {}).get(key)
+    def three(name: str, label: str, bounds: Bounds) -> list[Row]:
+        log_error, rank, mean = bounds
+        own, highest = of(name, PLAIN, "own_error"), of(name, PLAIN, "rank_limit")
+        found = [
+            Row(name, "log error", of(name, label, "log_error"), None, log_error, own),
+            Row(name, "rank", of(name, label, "rank"), rank, None, highest),
+            Row(name, "mean error", of(name, label, "mean_error"), most=mean),
+        ]
+        return [row for row in found if (row.least, row.most) != (None, None)]
 
-
-def _three(cases: Mapping[str, Any], name: str, label: str, bounds: Bounds) -> list[Row]:
-    log_error, rank, mean = bounds
-    own, highest = (_of(cases, name, PLAIN, key) for key in ("own_error", "rank_limit"))
-    found = [
-        Row(name, "log error", _of(cases, name, label, "log_error"), None, log_error, own),
-        Row(name, "rank", _of(cases, name, label, "rank"), rank, None, highest),
-        Row(name, "mean error", _of(cases, name, label, "mean_error"), most=mean),
-    ]
-    return [row for row in found if (row.least, row.most) != (None, None)]
-
-
-def _masks(cases: Mapping[str, Any]) -> list[Row]:
-    """Model variance."""
+    named = {f"{net}, {n}": b for net, own in _BOUNDS.items() for n, b in own.items()}
     found = []
+    for name, bounds in {**named, **_TOP_CLASS}.items():
+        found += three(name, DEFAULT, bounds)
+    for name in (f"{net}, {std}" for net in ("LSTM", "MLP") for std in (0.05, 0.2, 0.5)):
+        found += three(name, WITH_TOLERANCE, _WITH_TOLERANCE)
+        achieved = of(name, WITH_TOLERANCE, "actual_error")
+        found.append(Row(name, "achieved error", achieved, most=_ACHIEVED * TOLERANCE))
     for units, ranks in _MASK_RANKS.items():
         for rate, rank in ranks.items():
             name = f"ResNet-20, {units}-wise dropout {rate}"
-            ratio = _of(cases, name, DEFAULT, "ratio")
-            highest = _of(cases, name, PLAIN, "rank_limit")
-            measured = _of(cases, name, DEFAULT, "rank")
-            found.append(Row(name, "rank", measured, least=rank, limit=highest))
+            highest = of(name, PLAIN, "rank_limit")
+            found.append(Row(name, "rank", of(name, DEFAULT, "rank"), rank, limit=highest))
+            ratio = of(name, DEFAULT, "ratio")
             found.append(Row(name, "std ratio", ratio, 1 - _MASK_RATIO, 1 + _MASK_RATIO))
-    return found
+    return found + [_stated(name, case) for name, case in cases.items()]
 
 
-def _stated(cases: Mapping[str, Any]) -> list[Row]:
-    """The stated standard error against the actual one, in every case.
+def _stated(name: str, case: Mapping[str, Any]) -> Row:
+    """The stated standard error against the actual one.
 
     An actual error below that of Monte Carlo is not known; only that it is no larger.
     """
-    found = []
-    for name, own in cases.items():
-        row = own.get(WITH_TOLERANCE) or own[DEFAULT]
-        least = _of(cases, name, PLAIN, "own_error") or 0.0
-        stated, actual = row["stated_error"], row["actual_error"]
-        if actual > least:
-            ratio, measure = stated / actual, "stated / actual error"
-            found.append(Row(name, measure, ratio, 1 / _STATED, _STATED, least or None))
-        else:
-            ratio = stated / least if least else None
-            measure = "stated error / Monte Carlo error"
-            found.append(Row(name, measure, ratio, most=_STATED, limit=least))
-    return found
+    row = case.get(WITH_TOLERANCE) or case[DEFAULT]
+    least = case.get(PLAIN, {}).get("own_error") or 0.0
+    stated, actual = row["stated_error"], row["actual_error"]
+    if actual > least:
+        ratio = stated / actual
+        return Row(name, "stated / actual error", ratio, 1 / _STATED, _STATED, least or None)
+    ratio = stated / least if least else None
+    return Row(name, "stated error / Monte Carlo error", ratio, most=_STATED, limit=least)
 
 
 def report(found: list[Row]) -> str:
@@ -148,12 +135,12 @@ def report(found: list[Row]) -> str:
 def table(found: list[Row]) -> str:
     """As a Markdown table."""
     marks = {True: "yes", False: "**no**", None: ""}
-    lines = ["| case | measure | found | bound | Monte Carlo | holds |", "|---" * 6 + "|"]
+    rows = []
     for row in found:
         limit = "" if row.limit is None else f"{row.limit:.3f}"
-        cells = (row.case, row.measure, _number(row.found), row.bound, limit, marks[row.holds])
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        measured = (row.case, row.measure, _number(row.found))
+        rows.append((*measured, row.bound, limit, marks[row.holds]))
+    return markdown(("case", "measure", "found", "bound", "Monte Carlo", "holds"), rows)
 
 
 def _number(value: float | None) -> str:

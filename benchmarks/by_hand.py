@@ -19,21 +19,20 @@ import copy
 import math
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from bench import fastest, record
+from bench import fastest, folder_of, markdown, write
 from models.resnet import ResNet18
-from speed.networks import NETWORKS, Network
+from models.small_kinds import mlp
+from speed.networks import NETWORKS, Network, plain
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure_lab.experiments.runs import write_json
 
-HERE = Path(__file__).parent
 GRAY = 2 / 255
 SAMPLES = 20
 BLOCK, POINTS, REFERENCE_POINTS = 4, 8, 128
@@ -69,12 +68,6 @@ class Subject:
     forwards: float | None = None
 
 
-def mlp() -> nn.Module:
-    """24-64-64-1."""
-    hidden = (nn.Linear(24, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
-    return nn.Sequential(*hidden, nn.Linear(64, 1))
-
-
 def plain_cnn() -> nn.Module:
     """Two convolutions and two linear layers for 28 x 28 pixels, without norms."""
     return nn.Sequential(
@@ -85,12 +78,12 @@ def plain_cnn() -> nn.Module:
 
 
 SUBJECTS = {
-    "MLP 24-64-64-1": Subject(Network(mlp, (24,), ()), 0.05, 1.5, 9),
+    "MLP 24-64-64-1": Subject(Network(lambda: mlp(nn.ReLU, 24, 1), (24,)), 0.05, 1.5, 9),
     "LSTM": Subject(NETWORKS["LSTM"], 0.05, 1.3, 6),
-    "plain CNN, 28 x 28": Subject(Network(plain_cnn, (1, 28, 28), ()), GRAY, 1.2),
+    "plain CNN, 28 x 28": Subject(Network(plain_cnn, (1, 28, 28)), GRAY, 1.2),
     "small ViT, 64 x 64": Subject(NETWORKS["small ViT, 64 x 64"], GRAY, None, 5),
     "DroNet": Subject(NETWORKS["DroNet"], GRAY, 0.8),
-    "ResNet-18, 112 x 112": Subject(Network(lambda: ResNet18(1), (3, 112, 112), ()), GRAY, 1.0),
+    "ResNet-18, 112 x 112": Subject(Network(lambda: ResNet18(1), (3, 112, 112)), GRAY, 1.0),
     "ResNet-20, ten outputs": Subject(NETWORKS["ResNet-20, ten outputs"], GRAY, None, 40),
 }
 MOST_LINEAR, MOST_SAMPLING, MOST_FIRST = 1.5, 1.6, 40
@@ -122,6 +115,13 @@ def points_of(shape: tuple[int, ...], points: int, first_block: int = 0) -> Tens
 Call = Callable[[], tuple[Tensor, Tensor]]
 
 
+def each_gradient(outputs: Tensor, x: Tensor) -> Iterator[Tensor]:  # (points, elements)
+    """The gradients of one output after the other."""
+    count = outputs.shape[1]
+    for k in range(count):
+        yield torch.autograd.grad(outputs[:, k].sum(), x, retain_graph=k < count - 1)[0].flatten(1)
+
+
 def gradients_by_hand(
     model: nn.Module, x: Tensor, std: float, points: int, first_block: int = 0
 ) -> Call:
@@ -132,12 +132,7 @@ def gradients_by_hand(
     def call() -> tuple[Tensor, Tensor]:
         leaf = z.detach().requires_grad_()
         outputs = model(torch.cat([x, x + std * leaf]))
-        variances = []
-        count = outputs.shape[1]
-        for k in range(count):
-            total = outputs[:, k].sum()
-            gradient = torch.autograd.grad(total, leaf, retain_graph=k < count - 1)[0].flatten(1)
-            variances.append((form * (gradient @ gradient.T)).sum())
+        variances = [(form * (g @ g.T)).sum() for g in each_gradient(outputs, leaf)]
         return outputs[0].detach(), torch.stack(variances)
 
     return call
@@ -149,11 +144,7 @@ def linear_by_hand(model: nn.Module, x: Tensor, std: float) -> Call:
     def call() -> tuple[Tensor, Tensor]:
         leaf = x.detach().requires_grad_()
         outputs = model(leaf)
-        variances = []
-        count = outputs.shape[1]
-        for k in range(count):
-            gradient = torch.autograd.grad(outputs[0, k], leaf, retain_graph=k < count - 1)[0]
-            variances.append(std**2 * gradient.square().sum())
+        variances = [std**2 * g.square().sum() for g in each_gradient(outputs, leaf)]
         return outputs[0].detach(), torch.stack(variances)
 
     return call
@@ -167,16 +158,6 @@ def sampling_by_hand(model: nn.Module, x: Tensor, std: float) -> Call:
         with torch.inference_mode():
             outputs = model(x + std * z)
             return outputs.mean(0), outputs.var(0)
-
-    return call
-
-
-def plain(model: nn.Module, x: Tensor) -> Callable[[], Tensor]:
-    """One forward pass as users run it."""
-
-    def call() -> Tensor:
-        with torch.inference_mode():
-            return model(x)
 
     return call
 
@@ -215,6 +196,13 @@ def measure(subject: Subject, *, quick: bool) -> dict[str, Any]:
     times = fastest({PLAIN: plain_call, **hand, **warm}, budget=budget, rounds=rounds)
     forward = times[PLAIN]
     predictions = {name: sure(x) for name, sure in wrappers.items()}
+    targets = {
+        "gradients / by hand": subject.ratio,
+        "auto, plain forwards": subject.forwards,
+        "linear / by hand": MOST_LINEAR,
+        "noise_sampling / by hand": MOST_SAMPLING,
+        "first call, plain forwards": MOST_FIRST,
+    }
     return {
         "input": list(subject.network.shape),
         "noise_std": std,
@@ -235,7 +223,8 @@ def measure(subject: Subject, *, quick: bool) -> dict[str, Any]:
             for name, p in predictions.items()
             if p.std_error is not None
         },
-        "targets": targets(subject),
+        # The largest figures that are wanted.
+        "targets": {name: most for name, most in targets.items() if most is not None},
     }
 
 
@@ -246,62 +235,41 @@ def reference(model: nn.Module, x: Tensor, std: float) -> list[float]:
     return torch.stack(parts).mean(0).sqrt().tolist()
 
 
-def targets(subject: Subject) -> dict[str, float]:
-    """The largest figures that are wanted of a network."""
-    wanted = {
-        "gradients / by hand": subject.ratio,
-        "auto, plain forwards": subject.forwards,
-        "linear / by hand": MOST_LINEAR,
-        "noise_sampling / by hand": MOST_SAMPLING,
-        "first call, plain forwards": MOST_FIRST,
-    }
-    return {name: most for name, most in wanted.items() if most is not None}
-
-
 def cost_table(results: dict[str, Any]) -> str:
     """Costs as a Markdown table; the largest that is wanted is in brackets."""
-    lines = [
-        "| network | forward, ms | by hand 8, 4 points (forwards) | gradients (forwards) "
-        "| gradients / by hand | auto (forwards) | auto / by hand | linear / by hand "
-        "| 20 samples / by hand | first call: gradients, auto (forwards more than warm) |",
-        "|---" * 10 + "|",
-    ]
+    header = ("network", "forward, ms", "by hand 8, 4 points (forwards)", "gradients (forwards)")
+    header += ("gradients / by hand", "auto (forwards)", "auto / by hand", "linear / by hand")
+    header += ("20 samples / by hand", "first call: gradients, auto (forwards more than warm)")
+    rows = []
     for name, result in results.items():
         forwards, ratios = result["in_plain_forwards"], result["ratio_to_by_hand"]
-        most, first = result["targets"], result["first_minus_warm_in_plain_forwards"]
-
-        def cell(value: float, target: str, most: dict[str, float] = most) -> str:
-            return f"{value:.2f}" + (f" ({most[target]:g})" if target in most else "")
-
+        first = result["first_minus_warm_in_plain_forwards"]
+        most = {target: f" ({value:g})" for target, value in result["targets"].items()}
         cells = [
-            name,
             f"{1000 * result['seconds'][PLAIN]:.3f}",
             f"{forwards[HAND_8]:.1f}, {forwards[HAND_4]:.1f}",
             f"{forwards[GRADIENTS]:.1f}",
-            cell(ratios[GRADIENTS], "gradients / by hand"),
-            cell(forwards[AUTO], "auto, plain forwards") + f" {result['method'][AUTO]}",
+            f"{ratios[GRADIENTS]:.2f}{most.get('gradients / by hand', '')}",
+            f"{forwards[AUTO]:.2f}{most.get('auto, plain forwards', '')} {result['method'][AUTO]}",
             f"{ratios[AUTO]:.2f}",
-            cell(ratios[LINEAR], "linear / by hand"),
-            cell(ratios[SAMPLING], "noise_sampling / by hand"),
+            f"{ratios[LINEAR]:.2f}{most['linear / by hand']}",
+            f"{ratios[SAMPLING]:.2f}{most['noise_sampling / by hand']}",
             f"{first[GRADIENTS]:.0f}, {first[AUTO]:.0f} ({MOST_FIRST})",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([name, *cells])
+    return markdown(header, rows)
 
 
 def std_table(results: dict[str, Any]) -> str:
     """Standard deviations of the first output as a Markdown table, with stated errors."""
     columns = ["by hand, 128 points", HAND_8, GRADIENTS, AUTO, HAND_4]
     columns += [HAND_LINEAR, LINEAR, HAND_SAMPLES, SAMPLING]
-    lines = [f"| network | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    rows = []
     for name, result in results.items():
-        cells = []
-        for column in columns:
-            error = result["std_error"].get(column)
-            stated = "" if error is None else f" ± {error[0]:.2g}"
-            cells.append(f"{result['std'][column][0]:.4g}{stated}")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        errors = {way: f" ± {error[0]:.2g}" for way, error in result["std_error"].items()}
+        stds = (f"{result['std'][way][0]:.4g}{errors.get(way, '')}" for way in columns)
+        rows.append([name, *stds])
+    return markdown(["network", *columns], rows)
 
 
 def main() -> None:
@@ -313,15 +281,14 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     # What the first call of a process loads is not that of a network.
-    first_call(mlp().eval().requires_grad_(False), torch.rand(1, 24), 0.05, GRADIENTS)
-    folder = asked.out or (HERE.parent / "out" / "bench" if asked.quick else HERE / "results")
-    folder.mkdir(parents=True, exist_ok=True)
+    warmed = SUBJECTS["MLP 24-64-64-1"]
+    first_call(warmed.network.made(), warmed.network.input(1), warmed.std, GRADIENTS)
     results: dict[str, Any] = {}
     for name in (each for each in SUBJECTS if asked.only in each):
         results[name] = measure(SUBJECTS[name], quick=asked.quick)
         print(cost_table({name: results[name]}).splitlines()[-1], flush=True)
-        content = {**record(), "howsure": hs.__version__, "quick": asked.quick, "cases": results}
-        write_json(folder / "by_hand.json", content)
+        content = {"howsure": hs.__version__, "quick": asked.quick, "cases": results}
+        write(folder_of(asked) / "by_hand.json", content)
     print(f"\n{cost_table(results)}\n\n{std_table(results)}")
 
 

@@ -31,17 +31,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench import record
+from bench import draws, folder_of, markdown, write
 from models import small_kinds
 from models.small_kinds import KINDS, Kind
 from torch import Tensor, nn
 
 import howsure as hs
-from howsure_lab.experiments.runs import write_json
 
-HERE = Path(__file__).parent
 SAMPLES, QUICK_SAMPLES = 24_000, 6_000
-AT_ONCE = 2_000
 SAMPLING = ("noise_sampling", "mc_dropout")
 # How notes begin that say what was chosen, or contain that rows were sampled or what moves the
 # mean; all others warn.
@@ -105,21 +102,17 @@ def monte_carlo(
     stds, errors = [], []
     for number, row in enumerate(x):
         generator = torch.Generator().manual_seed(zlib.crc32(f"{stream} {number}".encode()))
-        parts = [
-            model(row + level * torch.randn(len(some), *row.shape, generator=generator))
-            for some in torch.arange(samples).split(AT_ONCE)
-        ]
-        outputs = torch.cat(parts).double()
+        outputs = draws(model, row[None], level, samples, generator)[:, 0].double()
         squares = (outputs - outputs.mean(0)).square()
         std = outputs.std(0)
         stds.append(std)
-        errors.append(squares.std(0) / math.sqrt(len(outputs)) / (2 * std).clamp(min=1e-30))
+        errors.append(squares.std(0) / math.sqrt(samples) / (2 * std).clamp(min=1e-30))
     return torch.stack(stds).clone(), torch.stack(errors).clone()
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Predictions of some rows beside their truth; tensors are (rows, outputs) or (rows,).
+    """Predictions of some rows beside their truth; every output of a row is an entry of its own.
 
     Attributes:
         std: As predicted.
@@ -129,7 +122,6 @@ class Rows:
         rounding: How far the outputs' rounding can move a std.
         sampled: Whether a row was sampled.
         warned: Whether a row has a note that warns about its std.
-        notes: All different notes.
     """
 
     std: Tensor
@@ -139,30 +131,21 @@ class Rows:
     rounding: Tensor
     sampled: Tensor
     warned: Tensor
-    notes: tuple[str, ...] = ()
 
     @property
     def z(self) -> Tensor:
-        """Errors in stated ones, (rows, outputs); what is not finite counts as infinite."""
+        """Errors in stated ones; what is not finite counts as infinite."""
         squares = self.stated.square() + self.truth_error.square() + self.rounding.square()
         return ((self.std - self.truth) / squares.sqrt()).nan_to_num(math.inf, math.inf, -math.inf)
 
     def at(self, rows: Tensor) -> Rows:
-        """Some of the rows, given as a mask."""
-        tensors = (self.std, self.stated, self.truth, self.truth_error, self.rounding)
-        return Rows(*(each[rows] for each in (*tensors, self.sampled, self.warned)), self.notes)
+        """Some of the entries, given as a mask."""
+        return Rows(*(each[rows] for each in vars(self).values()))
 
     @staticmethod
     def joined(parts: Sequence[Rows]) -> Rows:
-        """All rows and outputs as rows of one output: kinds differ in their number of outputs."""
-        names = ("std", "stated", "truth", "truth_error", "rounding")
-        columns = [torch.cat([getattr(p, name).reshape(-1, 1) for p in parts]) for name in names]
-        flags = [
-            torch.cat([getattr(p, name).repeat_interleave(p.std.shape[1]) for p in parts])
-            for name in ("sampled", "warned")
-        ]
-        notes = tuple(dict.fromkeys(note for p in parts for note in p.notes))
-        return Rows(*columns, *flags, notes)
+        """The entries of all parts."""
+        return Rows(*map(torch.cat, zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 def warns(note: str) -> bool:
@@ -172,8 +155,8 @@ def warns(note: str) -> bool:
 
 def predicted(
     model: nn.Module, x: Tensor, level: float, method: str, truth: tuple[Tensor, Tensor]
-) -> Rows:
-    """What the library says of the rows as one batch, beside the truth."""
+) -> tuple[Rows, tuple[str, ...]]:
+    """What the library says of the rows as one batch, beside the truth; and its notes."""
     sure = hs.Uncertain(model, level**2, method)
     p = sure(x)
     sampled = torch.full((len(x),), p.method in SAMPLING)
@@ -185,7 +168,9 @@ def predicted(
             warned[number] = any(warns(note) for note in notes)
     rounding = torch.finfo(p.mean.dtype).eps * p.mean.abs().double()
     error = torch.zeros_like(p.std) if p.std_error is None else p.std_error
-    return Rows(p.std.double(), error.double(), *truth, rounding, sampled, warned, p.notes)
+    columns = (p.std.double(), error.double(), *truth, rounding)
+    flags = (each[:, None].expand_as(p.std) for each in (sampled, warned))
+    return Rows(*(each.flatten() for each in (*columns, *flags))), p.notes
 
 
 def summary(rows: Rows) -> dict[str, Any]:
@@ -222,24 +207,23 @@ def measure(
     """All rows of a kind, and its figures."""
     model = truth.network(name)
     x, _ = kind.test_data(kind.rows // 3 if quick else kind.rows)
-    levels = kind.levels[1:2] if quick else kind.levels
-    parts, by_level = [], {}
+    parts: dict[str, Rows] = {}
+    notes: list[str] = []
     seconds = 0.0
-    for level in levels:
+    for level in kind.levels[1:2] if quick else kind.levels:
         known = truth.std(name, model, x, level, samples)
         start = time.process_time()
-        part = predicted(model, x, level, method, known)
+        parts[f"{level:g}"], said = predicted(model, x, level, method, known)
         seconds += time.process_time() - start
-        parts.append(part)
-        by_level[f"{level:g}"] = summary(part)
+        notes += said
     truth.save()
-    rows = Rows.joined(parts)
+    rows = Rows.joined(list(parts.values()))
     found = {
         **figures(rows),
         "score": score(model, kind),
         "seconds": round(seconds, 2),
-        "levels": by_level,
-        "notes": list(rows.notes),
+        "levels": {level: summary(part) for level, part in parts.items()},
+        "notes": list(dict.fromkeys(notes)),
     }
     return rows, found
 
@@ -263,12 +247,16 @@ def score(model: nn.Module, kind: Kind) -> float:
         return 1 - float(kind.loss(outputs, y) / kind.loss(outputs.roll(1, 0), y))
 
 
-def row(name: str, found: dict[str, Any] | None) -> str:
+HEADER = ("kind", "z-scores", "median error", "median stated", "z > 3", "z > 10", "largest z")
+HEADER += ("stated / actual", "sampled", "warned")
+
+
+def row(name: str, found: dict[str, Any] | None) -> list[str]:
     """A line of the table."""
     if found is None:
-        return f"| {name} | 0" + " |" * 9
+        return [name, "0", *[""] * 8]
     ratio = found["stated_over_actual"]
-    cells = [
+    return [
         name,
         f"{found['count']}",
         f"{found['median_relative_error']:.2%}",
@@ -280,20 +268,6 @@ def row(name: str, found: dict[str, Any] | None) -> str:
         f"{found['sampled']:.0%}",
         f"{found['warned']:.0%}",
     ]
-    return f"| {' | '.join(cells)} |"
-
-
-HEADER = """\
-| kind | z-scores | median error | median stated | z > 3 | z > 10 | largest z | stated / actual \
-| sampled | warned |
-|---|---|---|---|---|---|---|---|---|---|"""
-
-
-def table(cases: dict[str, Any], total: dict[str, Any]) -> str:
-    """The figures of all kinds as a Markdown table, and the totals."""
-    lines = [HEADER, *(row(name, found["all"]) for name, found in cases.items())]
-    lines += [row(f"**{label}**", total[label]) for label in ("all", "not warned", "warned")]
-    return "\n".join(lines)
 
 
 def verdict(total: dict[str, Any]) -> str:
@@ -320,24 +294,23 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     samples = asked.samples or (QUICK_SAMPLES if asked.quick else SAMPLES)
-    folder = asked.out or (HERE.parent / "out" / "bench" if asked.quick else HERE / "results")
-    folder.mkdir(parents=True, exist_ok=True)
     truth = Truth(asked.truth)
     every: dict[str, Rows] = {}
     cases: dict[str, Any] = {}
-    print(HEADER)
     for name in (each for each in KINDS if asked.only in each):
         every[name], cases[name] = measure(
             name, KINDS[name], truth, asked.method, quick=asked.quick, samples=samples
         )
-        print(row(name, cases[name]["all"]), flush=True)
+        print(*row(name, cases[name]["all"]), sep=" | ", flush=True)
     total = figures(Rows.joined(list(every.values())))
     settings = {"method": asked.method, "samples": samples, "quick": asked.quick}
-    content = {**record(), "howsure": hs.__version__, **settings, "total": total, "cases": cases}
-    write_json(folder / "honesty.json", content)
+    content = {"howsure": hs.__version__, **settings, "total": total, "cases": cases}
+    write(folder_of(asked) / "honesty.json", content)
     if asked.rows is not None:
         torch.save({name: vars(rows) for name, rows in every.items()}, asked.rows)
-    print("\n".join(table(cases, total).splitlines()[-3:]) + f"\n\n{verdict(total)}")
+    lines = [row(name, case["all"]) for name, case in cases.items()]
+    lines += [row(f"**{label}**", total[label]) for label in ("all", "not warned", "warned")]
+    print(f"\n{markdown(HEADER, lines)}\n\n{verdict(total)}")
 
 
 if __name__ == "__main__":
