@@ -89,18 +89,16 @@ _BATCH = 64
 _LARGEST_SHIFT = 4  # pixels
 
 
-def vit(data: Path, epochs: int = 12) -> nn.Module:
+def vit(data: Path) -> nn.Module:
     """Four blocks of width 96 on patches of 4 x 4 pixels; ten classes."""
+
+    def examples() -> tuple[Tensor, Tensor]:
+        with np.load(data / "cifar10/cifar10_subset.npz") as found:
+            return normalized(found["x_train"]), torch.from_numpy(found["y_train"]).long().flatten()
+
     torch.manual_seed(0)
     model = SmallViT(10, 32, 96, 4, 3, patch=4)
-
-    def train() -> dict[str, Tensor]:
-        with np.load(data / "cifar10/cifar10_subset.npz") as found:
-            pixels, classes = found["x_train"], found["y_train"]
-        x, y = normalized(pixels), torch.from_numpy(classes).long().flatten()
-        return trained(model, x, y, F.cross_entropy, epochs, change=_shifted)
-
-    return _with(model, cached(f"ViT, CIFAR, {epochs} epochs", train))
+    return kept("ViT, CIFAR", model, examples, 12, F.cross_entropy, _shifted)
 
 
 def normalized(pixels: np.ndarray) -> Tensor:
@@ -117,31 +115,24 @@ def _shifted(x: Tensor) -> Tensor:
     return x.flip(3) if torch.rand(()) < 0.5 else x
 
 
-def lstm(epochs: int = 30) -> nn.Module:
+def lstm() -> nn.Module:
     """Two layers of 64 units on 20 steps of 6 numbers; one output."""
-    torch.manual_seed(0)
-    model = Recurrent(FEATURES, 1, 64)
 
-    def train() -> dict[str, Tensor]:
+    def examples() -> tuple[Tensor, Tensor]:
         x = sequences(4000, seed=1)
-        return trained(model, x, _at_the_end(x), F.mse_loss, epochs)
+        return x, _at_the_end(x)
 
-    return _with(model, cached(f"LSTM, {epochs} epochs", train))
+    torch.manual_seed(0)
+    return kept("LSTM", Recurrent(FEATURES, 1, 64), examples, 30)
 
 
-def mlp(epochs: int = 60) -> nn.Module:
+def mlp() -> nn.Module:
     """Three hidden layers of 256 units on 24 numbers; one output."""
     torch.manual_seed(0)
-    model = Perceptron(NUMBERS, 1)
-
-    def train() -> dict[str, Tensor]:
-        x = vectors(4000, seed=1)
-        return trained(model, x, _of_vectors(x), F.mse_loss, epochs)
-
-    return _with(model, cached(f"MLP, {epochs} epochs", train))
+    return kept("MLP", Perceptron(NUMBERS, 1), lambda: regression(4000, seed=1), 60)
 
 
-def cnn(epochs: int = 20) -> nn.Module:
+def cnn() -> nn.Module:
     """Two convolutions and two linear layers, without norms, on 16 x 16 pixels; one output."""
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -149,12 +140,7 @@ def cnn(epochs: int = 20) -> nn.Module:
         *(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)),
         *(nn.Flatten(), nn.Linear(256, 32), nn.ReLU(), nn.Linear(32, 1)),
     )
-
-    def train() -> dict[str, Tensor]:
-        x, y = spots(4000, seed=1)
-        return trained(model, x, y, F.mse_loss, epochs)
-
-    return _with(model, cached(f"CNN, spots, {epochs} epochs", train))
+    return kept("CNN, spots", model, lambda: spots(4000, seed=1), 20)
 
 
 def spots(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -225,6 +211,17 @@ def trained(
     return model.state_dict()
 
 
-def _with(model: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
+def kept(
+    name: str,
+    model: nn.Module,
+    examples: Callable[[], tuple[Tensor, Tensor]],
+    epochs: int,
+    loss: Loss = F.mse_loss,
+    change: Callable[[Tensor], Tensor] = lambda x: x,
+) -> nn.Module:
+    """The model with the weights of this name; they are trained if they are not known."""
+    weights = cached(
+        f"{name}, {epochs} epochs", lambda: trained(model, *examples(), loss, epochs, change)
+    )
     model.load_state_dict(weights)
     return model.eval().requires_grad_(False)
