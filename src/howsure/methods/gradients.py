@@ -75,7 +75,7 @@ _MISSED = 0.05
 # Where few numbers bend, the variance under wide noise, as if it grew as the noise's, is so many
 # times the gradients' only if there is a steep part: that of a square is 4 times.
 _STEEPER = 5
-# Blocks of many on whose lines slopes are looked at.
+# Where there are many blocks: of how many the lines are looked at.
 _LINE_BLOCKS = 4
 # A model hides its gradients if it does so for such a share of the rows.
 _CONTRADICTED_ROWS = 0.1
@@ -489,7 +489,7 @@ def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Reliability) ->
         return doubtful
     rows = (doubt.suspected.any(1) & ~doubtful).nonzero()[:, 0]
     if len(rows):
-        blocks = min(estimated.most_blocks // COMPARED + 1, _LINE_BLOCKS)
+        blocks = _LINE_BLOCKS if estimated.most_blocks >= COMPARED else 1
         doubtful[rows] = contradicts_on_lines(problem, rows, UNEXPLAINED, blocks).any(1)
     rows = (doubt.flat.any(1) & ~doubtful).nonzero()[:, 0]
     if len(rows):
