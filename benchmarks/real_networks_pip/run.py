@@ -27,10 +27,10 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path += [str(ROOT / part) for part in ("benchmarks", "benchmarks/coverage", "lab/src")]
+BENCHMARKS = Path(__file__).resolve().parents[1]
+sys.path += [str(BENCHMARKS / part) for part in (".", "coverage", "../lab/src")]
 
-from bench import commit, into_page, record  # noqa: E402
+from bench import DOCS, RESULTS, commit, into_page, record  # noqa: E402
 from everyday_networks import EVERYDAY  # noqa: E402
 from measure import Case, measured  # noqa: E402
 from networks import CASES  # noqa: E402
@@ -40,7 +40,6 @@ from howsure_lab.experiments.runs import write_json  # noqa: E402
 
 COMMAND = "python benchmarks/real_networks_pip/run.py"
 STEPS = ["predict", "check", "budget", "fit", "export"]
-RESULTS = ROOT / "benchmarks/results"
 
 
 def main() -> None:
@@ -66,10 +65,9 @@ def main() -> None:
             save(file, cases, known, everyday=options.everyday)
     content = json.loads(file.read_text())
     if options.everyday:
-        page = ROOT / "docs/right_for_my_model.md"
-        into_page(page, "everyday-networks", everyday_table(content))
+        into_page(DOCS / "right_for_my_model.md", "everyday-networks", everyday_table(content))
     else:
-        (ROOT / "docs/real_networks.md").write_text(written(content))
+        (DOCS / "real_networks.md").write_text(written(content))
 
 
 def parse() -> argparse.Namespace:
