@@ -62,7 +62,7 @@ def test_page_of_the_architectures_is_what_the_results_give():
     table = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(table)
     found = result("coverage")
-    text = table.markdown(found["models"], found["made"])
+    text = table.page(found["models"], found["made"])
     assert (RESULTS / "coverage.md").read_text() == text
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 import howsure
 from howsure.moments.interpreter import Gaussian
 from howsure.moments.rule import operation_name
+from howsure.trees import as_call, floats_of, tensors_of
 
 NOISE_VAR = 1e-4
 
@@ -56,9 +57,8 @@ class Case:
 
 def call(model: Callable[..., Any], x: Any) -> Any:
     """The plain forward pass: a tuple is positional arguments, a dict keyword arguments."""
-    if isinstance(x, dict):
-        return model(**x)
-    return model(*x) if isinstance(x, tuple) else model(x)
+    args, named = as_call(x)
+    return model(*args, **named)
 
 
 def randomize_constants(model: nn.Module, scale: float = 0.2) -> None:
@@ -147,20 +147,19 @@ class Result:
     few_notes: list[str] = field(default_factory=list)
     few_ratio: float | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def defaults(self) -> dict[str, Any]:
         """What `hs.Uncertain` did by itself."""
         return {
-            name: kept for name, kept in asdict(self).items() if name.startswith(("default", "few"))
+            name: kept for name, kept in vars(self).items() if name.startswith(("default", "few"))
         }
 
 
-def measure(case: Case, repeats: int, result: Result) -> Result:
+def measure(case: Case, result: Result, *, repeats: int, only_defaults: bool) -> Result:
     """Fills in the result of one model; `repeats` of 0 leaves out the timing."""
     setup = case.setup()
     run_few(setup, result, run_default(setup, result))
+    if only_defaults:
+        return result
     with torch.no_grad():
         plain = call(setup.model, setup.x)
         count = OperationCount()
@@ -180,13 +179,6 @@ def measure(case: Case, repeats: int, result: Result) -> Result:
     return result
 
 
-def measure_defaults(case: Case, repeats: int, result: Result) -> Result:
-    """Fills in what `hs.Uncertain` does by itself; there is nothing to time."""
-    setup = case.setup()
-    run_few(setup, result, run_default(setup, result))
-    return result
-
-
 def run_default(setup: Setup, result: Result) -> Any:
     """What `hs.Uncertain` does without being told how: any network must run, and noise arrive."""
     try:
@@ -194,7 +186,7 @@ def run_default(setup: Setup, result: Result) -> Any:
     except Exception as failure:  # the table must name this model whatever happens
         result.default, result.default_notes = "failed", [f"{failure!r}"[:300]]
         return None
-    stds = [std for std in tensors(found.std) if std.numel()]
+    stds = [std for std in tensors_of(found.std) if std.numel()]
     is_finite = all(bool(torch.isfinite(std).all()) for std in stds)
     arrives = any(float(std.max()) > 0 for std in stds)
     result.default = found.method if is_finite and arrives else "failed"
@@ -204,14 +196,13 @@ def run_default(setup: Setup, result: Result) -> Any:
 
 def first_four(output: Any) -> Tensor:
     """The first numbers of the first tensor of an output, for every input."""
-    return next(each for each in tensors(output) if each.is_floating_point()).flatten(1)[:, :4]
+    return floats_of(output)[0].flatten(1)[:, :4]
 
 
 def run_few(setup: Setup, result: Result, whole: Any) -> None:
     """The same with so few outputs that gradients serve, and how far it is from sampling."""
-    options = {"output": first_four}
     try:
-        found = call(howsure.Uncertain(setup.model, setup.noise_var, **options), setup.x)
+        found = call(howsure.Uncertain(setup.model, setup.noise_var, output=first_four), setup.x)
         if whole is None or whole.method != "noise_sampling":
             sampler = howsure.Uncertain(setup.model, setup.noise_var, "noise_sampling")
             whole = call(sampler, setup.x)
@@ -239,7 +230,7 @@ def missing_operations(setup: Setup, error: howsure.NoRuleError) -> list[dict[st
 
 def check_variance(noisy: Any, result: Result) -> None:
     """Variances are finite, not negative, and not all zero: noise must arrive at the output."""
-    variances = [var for var in tensors(noisy.var) if var.numel()]
+    variances = [var for var in tensors_of(noisy.var) if var.numel()]
     lowest = min(float(var.min()) for var in variances)
     highest = max(float(var.max()) for var in variances)
     if not all(bool(torch.isfinite(var).all()) for var in variances):
@@ -254,30 +245,21 @@ def check_variance(noisy: Any, result: Result) -> None:
 
 def check_without_noise(setup: Setup, plain: Any, result: Result) -> None:
     """With variance 0 the mean is the plain forward pass and the variance stays 0."""
-    silent = howsure.propagate(setup.model, setup.x, zero_like(setup.noise_var))
+    none = pytree.tree_map(lambda _: 0.0, setup.noise_var)
+    silent = howsure.propagate(setup.model, setup.x, none)
     result.zero_noise_error = relative_error(silent.mean, plain)
     if not result.zero_noise_error <= TOLERANCE:
         result.status = "wrong"
         result.reason = f"zero noise is off by {result.zero_noise_error:.3g}"
-    elif any(float(var.abs().max()) != 0 for var in tensors(silent.var) if var.numel()):
+    elif any(float(var.abs().max()) != 0 for var in tensors_of(silent.var) if var.numel()):
         result.status, result.reason = "wrong", "zero noise gives variance"
-
-
-def zero_like(noise_var: Any) -> Any:
-    """The same structure with variance 0."""
-    if isinstance(noise_var, dict):
-        return dict.fromkeys(noise_var, 0.0)
-    if isinstance(noise_var, tuple):
-        return tuple(0.0 for _ in noise_var)
-    return 0.0
 
 
 def relative_error(found: Any, expected: Any) -> float:
     """Largest deviation over all outputs, relative to the largest value of that output."""
-    pairs = list(zip(tensors(found), tensors(expected), strict=True))
     errors = [
         float((a - b).abs().max() / b.abs().max().clamp(min=torch.finfo(b.dtype).tiny))
-        for a, b in pairs
+        for a, b in zip(tensors_of(found), tensors_of(expected), strict=True)
         if b.is_floating_point() and b.numel()
     ]
     return max(errors)
@@ -285,12 +267,13 @@ def relative_error(found: Any, expected: Any) -> float:
 
 def time_both(setup: Setup, repeats: int, result: Result) -> None:
     """Cost of one pass with Gaussians in plain forward passes: minima of interleaved runs."""
-    plain, noisy = [], []
-    for _ in range(repeats):
-        plain.append(seconds(lambda: call(setup.model, setup.x)))
-        noisy.append(seconds(lambda: howsure.propagate(setup.model, setup.x, setup.noise_var)))
-    result.plain_seconds = min(plain)
-    result.cost_ratio = min(noisy) / min(plain)
+    calls = {
+        "plain": lambda: call(setup.model, setup.x),
+        "noisy": lambda: howsure.propagate(setup.model, setup.x, setup.noise_var),
+    }
+    rounds = [{name: seconds(each) for name, each in calls.items()} for _ in range(repeats)]
+    plain, noisy = (min(times[name] for times in rounds) for name in calls)
+    result.plain_seconds, result.cost_ratio = plain, noisy / plain
 
 
 def seconds(function: Callable[[], Any]) -> float:
@@ -298,17 +281,3 @@ def seconds(function: Callable[[], Any]) -> float:
     start = time.thread_time()
     function()
     return time.thread_time() - start
-
-
-def tensors(output: Any) -> Iterator[Tensor]:
-    """All tensors of a nested output, in order."""
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for item in output.values():
-            yield from tensors(item)
-    elif isinstance(output, (tuple, list)):
-        for item in output:
-            yield from tensors(item)
-    elif is_dataclass(output):
-        yield from tensors(vars(output))

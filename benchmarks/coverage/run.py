@@ -21,22 +21,21 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import table
 import torch
 import torchvision_shim
 from isolated import run_isolated
-from measure import Case, Result, measure, measure_defaults
+from measure import Case, Result, measure
 
 import howsure
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path += [str(ROOT / part) for part in ("benchmarks", "lab/src")]
+BENCHMARKS = Path(__file__).resolve().parents[1]
+sys.path += [str(BENCHMARKS), str(BENCHMARKS.parent / "lab/src")]
 
-from bench import record  # noqa: E402
+import table  # noqa: E402
+from bench import RESULTS, record  # noqa: E402
 
 from howsure_lab.experiments.runs import write_json  # noqa: E402
 
-RESULTS = ROOT / "benchmarks" / "results"
 COMMAND = "python benchmarks/coverage/run.py"
 PACKAGES = ("timm", "torchvision", "transformers")
 
@@ -46,7 +45,9 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     cases = all_cases(options.library)
-    earlier = load(options.out)
+    file = options.out / "coverage.json"
+    # `made`, the record of each library, and `models`, the rows.
+    earlier = json.loads(file.read_text()) if file.exists() else {"made": {}, "models": []}
     made = earlier["made"]
     known = {f"{row['library']}/{row['family']}/{row['name']}": row for row in earlier["models"]}
     source = source_fingerprint()
@@ -55,8 +56,9 @@ def main() -> None:
     todo.sort(key=lambda case: known.get(case.key, {}).get("plain_seconds") or math.inf)
     for case in todo:
         blank = Result(case.library, case.family, case.name, case.further)
-        measured = measure_defaults if options.defaults else measure
-        work = functools.partial(measured, case, options.repeats)
+        work = functools.partial(
+            measure, case, repeats=options.repeats, only_defaults=options.defaults
+        )
         result = run_isolated(work, blank, timeout=options.timeout, memory_gb=options.memory_gb)
         known[case.key] = row_of(known.get(case.key), result, source, options)
         made[case.library] = record(0, asked=COMMAND, packages=PACKAGES)
@@ -72,7 +74,7 @@ def row_of(
     A model that only took too long was not tried: it does not count as failed.
     """
     if not options.defaults or earlier is None:
-        return {**result.as_dict(), "source": source}
+        return {**vars(result), "source": source}
     if result.status == "timeout":
         return earlier
     if result.status != "ok":
@@ -123,12 +125,6 @@ def chosen(
     ]
 
 
-def load(out: Path) -> dict[str, Any]:
-    """Earlier results: `made`, the record of each library, and `models`, the rows."""
-    path = out / "coverage.json"
-    return json.loads(path.read_text()) if path.exists() else {"made": {}, "models": []}
-
-
 def save(
     out: Path, cases: list[Case], known: dict[str, dict[str, Any]], made: dict[str, Any]
 ) -> None:
@@ -139,12 +135,12 @@ def save(
     # Models of libraries that this run did not load stay; those that a zoo no longer has go.
     tried = [row for key, row in known.items() if key in keys or row["library"] not in libraries]
     write_json(out / "coverage.json", {"made": made, "models": tried})
-    rows = tried + [not_run(case).as_dict() for case in cases if case.key not in known]
-    (out / "coverage.md").write_text(table.markdown(rows, made))
-
-
-def not_run(case: Case) -> Result:
-    return Result(case.library, case.family, case.name, case.further, status="not run")
+    waiting = [case for case in cases if case.key not in known]
+    rows = tried + [
+        vars(Result(case.library, case.family, case.name, case.further, status="not run"))
+        for case in waiting
+    ]
+    (out / "coverage.md").write_text(table.page(rows, made))
 
 
 def source_fingerprint() -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench import markdown
+
 LIBRARIES = ("timm", "torchvision", "transformers", "handwritten")
 Row = dict[str, Any]
 
 
-def markdown(rows: list[Row], made: dict[str, Any]) -> str:
+def page(rows: list[Row], made: dict[str, Any]) -> str:
     """The whole page; `made` has the record of each library's rows."""
     parts = [_head(made), _states(rows), _summary(rows), _misses(rows)]
     parts += [_table(library, rows) for library in LIBRARIES]
@@ -70,41 +72,26 @@ def _states(rows: list[Row]) -> str:
 
 
 def _summary(rows: list[Row]) -> str:
-    names = ("library", "listed models ok", "further models ok", "median cost", "worst zero noise")
-    lines = [f"| {' | '.join(names)} | run by default |"]
-    lines.append("|---|---|---|---|---|---|")
+    header = ("library", "listed models ok", "further models ok", "median cost", "worst zero noise")
+    lines = []
     for library in LIBRARIES:
-        of_library = [row for row in rows if row["library"] == library]
-        listed = [row for row in of_library if not row["further"]]
-        further = [row for row in of_library if row["further"]]
+        own = [row for row in rows if row["library"] == library]
+        shares = (_share([row for row in own if row["further"] is kind]) for kind in (False, True))
+        costs = sorted(row["cost_ratio"] for row in own if row["cost_ratio"] is not None)
+        errors = [r["zero_noise_error"] for r in own if r["zero_noise_error"] is not None]
+        tried = [(row["default"], row.get("few")) for row in own if row.get("default")]
+        ran = f"{sum('failed' not in each for each in tried)} of {len(tried)}"
         lines.append(
-            f"| {library} | {_share(listed)} | {_share(further)} | "
-            f"{_median([row['cost_ratio'] for row in of_library])} | {_worst(of_library)} | "
-            f"{_by_default(of_library)} |"
+            (
+                *(library, *shares, f"{costs[len(costs) // 2]:.1f}" if costs else ""),
+                *(f"{max(errors):.1e}" if errors else "", ran if tried else "not tried"),
+            )
         )
-    return "\n".join(lines) + "\n"
-
-
-def _by_default(rows: list[Row]) -> str:
-    tried = [(row["default"], row.get("few")) for row in rows if row.get("default")]
-    return (
-        f"{sum('failed' not in each for each in tried)} of {len(tried)}" if tried else "not tried"
-    )
+    return markdown((*header, "run by default"), lines) + "\n"
 
 
 def _share(rows: list[Row]) -> str:
-    good = sum(row["status"] == "ok" for row in rows)
-    return f"{good} of {len(rows)}" if rows else ""
-
-
-def _median(values: list[float | None]) -> str:
-    known = sorted(value for value in values if value is not None)
-    return f"{known[len(known) // 2]:.1f}" if known else ""
-
-
-def _worst(rows: list[Row]) -> str:
-    errors = [row["zero_noise_error"] for row in rows if row["zero_noise_error"] is not None]
-    return f"{max(errors):.1e}" if errors else ""
+    return f"{sum(row['status'] == 'ok' for row in rows)} of {len(rows)}" if rows else ""
 
 
 def _misses(rows: list[Row]) -> str:
@@ -120,28 +107,20 @@ def _misses(rows: list[Row]) -> str:
 
 
 def _table(library: str, rows: list[Row]) -> str:
-    of_library = [row for row in rows if row["library"] == library]
-    if not of_library:
-        return ""
-    lines = [
-        f"## {library}",
-        "",
-        "| family | model | ops | result | zero noise | cost | default | four outputs |",
-    ]
-    lines.append("|---|---|---|---|---|---|---|---|")
-    return "\n".join(lines + [_line(row) for row in of_library]) + "\n"
+    lines = [_cells(row) for row in rows if row["library"] == library]
+    header = ("family", "model", "ops", "result", "zero noise", "cost", "default", "four outputs")
+    return f"## {library}\n\n{markdown(header, lines)}\n" if lines else ""
 
 
-def _line(row: Row) -> str:
-    error, cost = row["zero_noise_error"], row["cost_ratio"]
-    name = row["name"] + (" (further)" if row["further"] else "")
+def _cells(row: Row) -> tuple[str, ...]:
+    error, cost, ratio = row["zero_noise_error"], row["cost_ratio"], row.get("few_ratio")
     return (
-        f"| {row['family']} | {name} | {len(row['operations'])} | {row['status']} | "
-        f"{'' if error is None else f'{error:.1e}'} | {'' if cost is None else f'{cost:.1f}'} | "
-        f"{row.get('default', '')} | {_few(row)} |"
+        row["family"],
+        row["name"] + (" (further)" if row["further"] else ""),
+        str(len(row["operations"])),
+        row["status"],
+        "" if error is None else f"{error:.1e}",
+        "" if cost is None else f"{cost:.1f}",
+        row.get("default", ""),
+        row.get("few", "") + ("" if ratio is None else f", {ratio:.2f}"),
     )
-
-
-def _few(row: Row) -> str:
-    ratio = row.get("few_ratio")
-    return row.get("few", "") + ("" if ratio is None else f", {ratio:.2f}")

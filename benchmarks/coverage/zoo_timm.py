@@ -168,8 +168,3 @@ def _case(family: str, name: str, size: int, *, further: bool = False) -> Case:
         return noisy_input(timm.create_model(name, **options), 1, 3, size, size)
 
     return Case("timm", family, name, build, further)
-
-
-def families_without_case() -> set[str]:
-    """Families of the installed timm that this file does not know."""
-    return set(timm.list_modules()) - set(FAMILIES)
