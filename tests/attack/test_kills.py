@@ -89,7 +89,7 @@ FAST = ("predict", "predict, table", "budget", "init", "reproduce")
 
 def experiment(folder):
     """What `howsure reproduce` does, with a network of a few weights."""
-    from howsure_lab.experiments.runs import RunFolder
+    from howsure_lab.experiments.runs import RunFolder, write_json
 
     def train(model):
         torch.manual_seed(0)
@@ -101,7 +101,7 @@ def experiment(folder):
         model = nn.Linear(2, 1)
         run.trained(f"seed{seed}-network", model, train)
         found.append(run.value(f"seed{seed}", lambda m=model: float(m.weight.sum())))
-    run.write("results.json", found)
+    write_json(run.path / "results.json", found)
 
 
 def run_until(folder, command, event):

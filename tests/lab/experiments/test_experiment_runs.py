@@ -207,8 +207,8 @@ def linear_bench(task="regression"):
     y = torch.randn(64, 2) if task == "regression" else torch.randint(2, (64,))
     data = Pairs(x, y)
 
-    def others(count):
-        return [copy.deepcopy(model) for _ in range(count)]
+    def others(seed):
+        return copy.deepcopy(model)
 
     return Bench(
         model.eval().requires_grad_(False), 0.01, data, data, EFFORT, task=task, others=others

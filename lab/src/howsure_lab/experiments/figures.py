@@ -8,15 +8,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from howsure import metrics
 from howsure.files import write_atomically
 from howsure_lab.experiments.contenders import CONTENDERS, LABELS
+from howsure_lab.optional import imported
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,13 +31,8 @@ _OWN = "gradients"
 
 def new_figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Figure, Any]:
     """A figure with a grid of axes, drawn without a display; axes are always two-dimensional."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("Figures need matplotlib: `pip install 'howsure[plots]'`.") from None
-    figure = Figure(figsize=(width, height), layout="constrained", dpi=100)
-    FigureCanvasAgg(figure)
+    needed = "matplotlib.figure", "Figures need matplotlib", "'howsure[plots]'"
+    figure = imported(*needed).Figure(figsize=(width, height), layout="constrained", dpi=100)
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
@@ -47,59 +42,15 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def style_of(index: int) -> dict[str, Any]:
-    """Color and line style of the n-th line."""
-    return {
-        "color": COLORS[index % len(COLORS)],
-        "linestyle": STYLES[index % len(STYLES)],
-    }
-
-
 def styles_of(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Colors and lines of methods; that of the library itself is black and thick."""
-    others = [name for name in methods if name != _OWN]
-    styles = {name: style_of(index) for index, name in enumerate([_OWN, *others])}
+    names = [_OWN, *(name for name in methods if name != _OWN)]
+    looks = zip(names, cycle(COLORS), cycle(STYLES), strict=False)
+    styles: dict[str, dict[str, Any]] = {
+        name: {"color": color, "linestyle": style} for name, color, style in looks
+    }
     styles[_OWN]["linewidth"] = 2.5
     return styles
-
-
-def with_legend(ax: Axes) -> Axes:
-    """The axes with a legend, if a line has a name."""
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(frameon=False, fontsize=8)
-    return ax
-
-
-def draw_sparsification(
-    ax: Axes,
-    found: Mapping[str, tuple[Tensor, Tensor]],  # absolute errors and variances, by label
-) -> Axes:
-    """Mean error of what remains when the least sure predictions are removed."""
-    for index, (label, (error, var)) in enumerate(found.items()):
-        if bool((var == var.flatten()[0]).all()):
-            continue
-        curve = metrics.sparsification_curve(error, var)
-        keep = curve.removed <= 0.95  # the last few are one or two predictions
-        ax.plot(curve.removed[keep], curve.error[keep], label=label, **style_of(index))
-    ax.axhline(1, color="0.6", linewidth=0.8)
-    ax.set(xlabel="share of the least sure that is removed", ylabel="mean error, relative")
-    return with_legend(ax)
-
-
-def draw_calibration(
-    ax: Axes,
-    found: Mapping[str, tuple[Tensor, Tensor]],  # absolute errors and variances, by label
-) -> Axes:
-    """Share of targets inside the central interval, against its level."""
-    levels = torch.linspace(0.02, 0.98, 49)
-    reach = 2**0.5 * torch.erfinv(levels)
-    for index, (label, (error, var)) in enumerate(found.items()):
-        scaled = (error / var.sqrt().clamp(min=1e-12)).flatten()
-        inside = (scaled.unsqueeze(1) <= reach).double().mean(0)
-        ax.plot(levels, inside, label=label, **style_of(index))
-    ax.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
-    ax.set(xlabel="level of the interval", ylabel="share of targets inside")
-    return with_legend(ax)
 
 
 _ROW = 0.24  # inches for a line of text
@@ -112,24 +63,16 @@ _CAPTION = "Dots are means; lines reach one standard deviation over seeds or spl
 
 @dataclass(frozen=True)
 class Panel:
-    """A metric under one condition.
-
-    Attributes:
-        title: Above the panel.
-        metric: What the axis shows.
-        values: For every method, one value for each seed or split; `None` where it has none, such
-            as a share of errors found where there was no error.
-        wanted: Where a dot should be, such as 0.95 for coverage; drawn as a line.
-        lower_is_better: Whether the far dots are those with high values.
-        whole: The whole range of the metric, where panels are to be compared.
-    """
+    """A metric under one condition."""
 
     title: str
-    metric: str
+    metric: str  # what the axis shows
+    # By method, for each seed or split; `None` for what a run does not have, such as a share of
+    # errors found where there was no error.
     values: Mapping[str, Sequence[float | None]]
-    wanted: float | None = None
-    lower_is_better: bool = True
-    whole: tuple[float, float] | None = None
+    wanted: float | None = None  # where a dot should be, such as 0.95 for coverage; a line
+    lower_is_better: bool = True  # whether the far dots are those with high values
+    whole: tuple[float, float] | None = None  # range of the metric, if panels are to be compared
 
     def known(self, name: str) -> list[float]:
         """The values of a method that there are."""
@@ -196,22 +139,18 @@ def _short(value: float) -> str:
 
 def _edge(panel: Panel) -> float:
     """Where the axis ends: one method that is far off must not press all others together."""
-    found = (panel.known(name) for name in panel.values)
-    means = sorted(statistics.fmean(values) for values in found if values)
-    if not means:
-        return 1.0
-    lowest, middle = means[0], means[len(means) // 2]
-    inner = max(middle - lowest, 1e-9)
-    within = [mean for mean in means if mean <= lowest + _REACH * inner]
-    return max(within) + 0.25 * inner
+    known = (panel.known(name) for name in panel.values)
+    means = sorted(statistics.fmean(values) for values in known if values) or [1.0]
+    inner = max(means[len(means) // 2] - means[0], 1e-9)
+    return max(mean for mean in means if mean <= means[0] + _REACH * inner) + 0.25 * inner
 
 
 def _color(name: str) -> str:
     """Blue for the library's own way, orange for other ensembles, black for the others."""
-    contender = CONTENDERS.get(name)
-    if contender is not None and contender.fit == "auto":
+    contender = CONTENDERS.get(name, CONTENDERS["constant"])
+    if contender.fit == "auto":
         return COLORS[4]
-    return COLORS[5] if contender is not None and contender.members > 1 else COLORS[0]
+    return COLORS[5] if contender.members > 1 else COLORS[0]
 
 
 # What a column shows, (height, width), and how: the arguments of `imshow`.

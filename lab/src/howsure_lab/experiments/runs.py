@@ -14,15 +14,17 @@ import io
 import json
 import os
 import platform
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from howsure.files import sealed, unsealed, write_atomically
 from howsure.progress import progress
@@ -31,23 +33,20 @@ _PACKAGES = (
     *("howsure", "torch", "numpy", "scikit-learn", "pillow", "h5py", "laplace-torch"),
     "foundation-policy",
 )
+# The picture of a run that its results alone give, so that it can be drawn again.
+PICTURE = "compared.png"
 
 
-class Environment(TypedDict):
-    """Where a result was made."""
-
-    date: str
-    python: str
-    packages: dict[str, str]
-    hardware: dict[str, str | int | None]
-
-
-def environment(packages: Sequence[str] = ()) -> Environment:
+def environment(packages: Sequence[str] = ()) -> dict[str, Any]:
     """Versions, hardware and date as plain data; of further `packages`, too."""
+    versions = {}
+    for package in (*_PACKAGES, *packages):
+        with suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "python": platform.python_version(),
-        "packages": {name: found for name in (*_PACKAGES, *packages) if (found := _version(name))},
+        "packages": versions,
         "hardware": {
             "processor": _processor(),
             "cores": os.cpu_count(),
@@ -57,43 +56,24 @@ def environment(packages: Sequence[str] = ()) -> Environment:
     }
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _processor() -> str:
     """The processor's name: Linux has it in a file, elsewhere `platform` knows it."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    name = re.search(r"^model name\s*:(.*)", info.read_text() if info.is_file() else "", re.M)
+    return name[1].strip() if name else platform.processor() or platform.machine()
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `howsure reproduce`.
-
-    Attributes:
-        task: Which experiment.
-        data: Folder with the real data; `None` for the data that needs no download.
-        quick: Smaller data, fewer steps: minutes instead of hours.
-        seeds: How many seeds; 1 in quick runs unless given, else 3.
-        out: The run's folder.
-        fresh: Compute everything again, also what an earlier run has finished.
-        methods: Only these lines of the table; `None` for all.
-        show_progress: Show a bar.
-    """
+    """The options of `howsure reproduce`."""
 
     task: str
-    data: Path | None = None
-    quick: bool = False
-    seeds: int | None = None
+    data: Path | None = None  # folder with the real data; `None` for data without a download
+    quick: bool = False  # smaller data, fewer steps: minutes instead of hours
+    seeds: int | None = None  # how many; 1 in quick runs unless given, else 3
     out: Path | None = None
-    fresh: bool = False
-    methods: tuple[str, ...] | None = None
+    fresh: bool = False  # compute everything again, also what an earlier run has finished
+    methods: tuple[str, ...] | None = None  # only these lines of the table; `None` for all
     show_progress: bool = True
 
     @property
@@ -114,11 +94,14 @@ class Options:
             raise ValueError(f"This run has no methods {unknown}; there are {list(methods)}.")
         return tuple(name for name in methods if name in self.methods)
 
+    def narrowed(self, settings: Any) -> Any:
+        """The settings with only those of their methods that were asked for."""
+        return replace(settings, methods=self.chosen(settings.methods))
+
     @property
     def name(self) -> str:
         """The task with what kind of run it is, such as `steering-real-quick`."""
-        parts = [self.task, *(["real"] if self.data else []), *(["quick"] if self.quick else [])]
-        return "-".join(parts)
+        return self.task + ("-real" if self.data else "") + ("-quick" if self.quick else "")
 
     @property
     def command(self) -> str:
@@ -131,7 +114,7 @@ class Options:
 
 
 class RunFolder:
-    """Where one run writes its parts and results."""
+    """A folder with parts: what was computed once is read from its file."""
 
     def __init__(self, path: Path, config: Mapping[str, object], *, fresh: bool = False) -> None:
         """Opens the folder.
@@ -158,14 +141,12 @@ class RunFolder:
         def compute() -> bytes:
             train(model)
             buffer = io.BytesIO()
-            torch.save(
-                {key: each.detach().cpu() for key, each in model.state_dict().items()}, buffer
-            )
+            state = model.state_dict()
+            torch.save({key: each.detach().cpu() for key, each in state.items()}, buffer)
             return buffer.getvalue()
 
         content = io.BytesIO(self._part(f"{name}.pt", compute))
-        weights: dict[str, Tensor] = torch.load(content, weights_only=True)
-        model.load_state_dict(weights)
+        model.load_state_dict(torch.load(content, weights_only=True))
         model.eval()
 
     def _part(self, name: str, compute: Callable[[], bytes]) -> bytes:
@@ -176,14 +157,59 @@ class RunFolder:
             write_atomically(file, lambda opened: opened.write(sealed(content)))
         return content
 
-    def write(self, name: str, content: object) -> Path:
-        """Writes a result: text as it is, anything else as JSON."""
-        path = self.path / name
-        if isinstance(content, str):
-            write_atomically(path, lambda file: file.write(content), text=True)
-        else:
-            write_json(path, content)
-        return path
+
+class Run(RunFolder):
+    """An experiment at work: what was asked for, and the folder with its parts and records."""
+
+    settings: Any
+
+    def __init__(self, options: Options, settings: Any) -> None:
+        """Opens the run's folder and writes config.json; `settings` is a dataclass."""
+        self.options, self.settings = options, settings
+        self._record = asdict(settings)
+        self._about = {
+            "name": options.name,
+            "command": options.command,
+            "seeds": list(options.seed_list),
+            "environment": environment(),
+        }
+        # Every line is a part of its own: which of them are wanted changes none.
+        lasting = {key: value for key, value in self._record.items() if key != "methods"}
+        config = {
+            "task": options.task,
+            "quick": options.quick,
+            "real": options.data is not None,
+            "howsure": self._about["environment"]["packages"].get("howsure"),
+            "settings": lasting,
+        }
+        super().__init__(options.folder, config, fresh=options.fresh)
+        write_json(self.path / "config.json", {**config, "settings": self._record, **self._about})
+
+    def finished(self, steps: Mapping[str, Callable[[], object]]) -> list[Any]:
+        """The values of all steps, each a part of the run, with one bar for all."""
+        bar = progress(steps, self.options.show_progress, self.options.task)
+        values = []
+        for name in bar:
+            if describe := getattr(bar, "set_postfix_str", None):
+                describe(name)
+            values.append(self.value(name, steps[name]))
+        return values
+
+    def report(
+        self,
+        results: Mapping[str, object],
+        tables: Callable[[Mapping[str, Any]], Sequence[str]],
+        draw: Callable[[Mapping[str, Any], Path], object] | None = None,
+    ) -> Path:
+        """Writes results.json, the picture and table.md; returns the table's path."""
+        results = {"settings": self._record, **results}
+        if draw is not None:
+            draw(results, self.path / PICTURE)
+        head = {"task": self.options.task, **self._about}
+        write_json(self.path / "results.json", {**head, **results})
+        table = self.path / "table.md"
+        write_atomically(table, lambda file: file.write("\n".join(tables(results))), text=True)
+        return table
 
 
 def write_json(path: Path, content: object) -> None:
@@ -192,7 +218,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def _as_json(content: object) -> str:
-    return json.dumps(_finite(content), indent=1, allow_nan=False, sort_keys=False) + "\n"
+    return json.dumps(_finite(content), indent=1, allow_nan=False) + "\n"
 
 
 def _finite(content: object) -> object:
@@ -203,57 +229,3 @@ def _finite(content: object) -> object:
     if isinstance(content, float) and not abs(content) < float("inf"):
         return None
     return content
-
-
-# The picture of a run that its results alone give, so that it can be drawn again.
-PICTURE = "compared.png"
-
-
-@dataclass(frozen=True)
-class Step:
-    """A part of a run: it is computed once and then read from its file."""
-
-    name: str
-    compute: Callable[[], object]
-
-
-def finished(steps: Sequence[Step], folder: RunFolder, options: Options) -> list[Any]:
-    """The values of all steps, with one bar for the whole run."""
-    bar = progress(steps, options.show_progress, options.task)
-    values = []
-    for step in bar:
-        describe = getattr(bar, "set_postfix_str", None)
-        if describe is not None:
-            describe(step.name)
-        values.append(folder.value(step.name, step.compute))
-    return values
-
-
-def open_folder(options: Options, settings: Mapping[str, object]) -> RunFolder:
-    """The run's folder with its config.json, ready for parts."""
-    version = environment()["packages"].get("howsure")
-    config = {"task": options.task, "quick": options.quick, "real": options.data is not None}
-    # Every line is a part of its own: which of them are wanted changes none.
-    kept = {key: value for key, value in settings.items() if key != "methods"}
-    config |= {"howsure": version, "settings": kept}
-    folder = RunFolder(options.folder, config, fresh=options.fresh)
-    folder.write("config.json", {**config, "settings": dict(settings), **_about(options)})
-    return folder
-
-
-def write_results(
-    options: Options, folder: RunFolder, results: Mapping[str, object], tables: Sequence[str]
-) -> Path:
-    """Writes results.json and table.md; returns the table's path."""
-    head = {"task": options.task, **_about(options)}
-    folder.write("results.json", {**head, **results})
-    return folder.write("table.md", "\n".join(tables))
-
-
-def _about(options: Options) -> dict[str, object]:
-    return {
-        "name": options.name,
-        "command": options.command,
-        "seeds": list(options.seed_list),
-        "environment": environment(),
-    }

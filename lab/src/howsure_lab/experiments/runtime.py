@@ -10,27 +10,26 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from howsure_lab.experiments.contenders import CONTENDERS, LABELS, tuned, with_samples
 from howsure_lab.experiments.figures import new_figure, save, styles_of
-from howsure_lab.experiments.runs import (
-    Options,
-    RunFolder,
-    Step,
-    finished,
-    open_folder,
-    write_results,
-)
+from howsure_lab.experiments.runs import Options
 from howsure_lab.experiments.steering.data import Counts
-from howsure_lab.experiments.steering.run import Settings, SteeringRun, find_weights
-from howsure_lab.experiments.tables import Column, markdown, number, regression_scores, summaries
+from howsure_lab.experiments.steering.run import Settings, SteeringRun
+from howsure_lab.experiments.tables import (
+    Column,
+    by_method,
+    cells,
+    markdown,
+    number,
+    regression_scores,
+)
 
 SAMPLES = (2, 5, 10, 20, 50, 100)
 _SAMPLED = ("gal", "ours", "noise_sampling")
@@ -45,13 +44,16 @@ class RuntimeRun(SteeringRun):
 
     def curve(self, name: str, seed: int) -> dict[str, Any]:
         """A method's likelihood and time at every T, or at its one point."""
-        tests = next(iter(self.data.tests.values()))
-        made = tuned(CONTENDERS[name], self.bench(seed), self.folder)
+        bench, tests = self.bench(seed), next(iter(self.data.tests.values()))
+        made = tuned(CONTENDERS[name], bench, self)
         image, points = tests.x[:1], []
-        plain = _seconds(lambda: _forward(self.network(seed), image))
-        for samples in self._samples(name):
+        with torch.inference_mode():
+            plain = _seconds(partial(bench.model, image))
+        most = 50 if self.options.quick else max(SAMPLES)
+        counts = [t for t in SAMPLES if _LEAST.get(name, 1) <= t <= most]
+        for samples in [1] if name in _SINGLE else counts:
             sure = with_samples(made, None if name in _SINGLE else samples)
-            found = sure.predict(tests.batches(self.settings.effort.batch), show_progress=False)
+            found = sure.predict(tests.batches(bench.effort.batch), show_progress=False)
             scores = regression_scores(found.mean, found.total_var, tests.y)
             seconds = _seconds(partial(sure, image))
             timing = {"seconds": seconds, "ratio": seconds / plain}
@@ -59,25 +61,14 @@ class RuntimeRun(SteeringRun):
         about = {"method": name, "seed": seed, "fit": made.record}
         return {**about, "plain_seconds": plain, "points": points}
 
-    def _samples(self, name: str) -> tuple[int, ...]:
-        if name in _SINGLE:
-            return (1,)
-        most = 50 if self.options.quick else max(SAMPLES)
-        return tuple(t for t in SAMPLES if _LEAST.get(name, 1) <= t <= most)
-
-    def steps(self) -> list[Step]:
+    def steps(self) -> dict[str, Callable[[], object]]:
         """One part per method and seed; what is not trained has one seed."""
-        return [
-            Step(f"seed{seed}-curve-{name}", partial(self.curve, name, seed))
+        methods = self.options.chosen((*_SINGLE, *_SAMPLED))
+        return {
+            f"seed{seed}-curve-{name}": partial(self.curve, name, seed)
             for seed in self.options.seed_list
-            for name in self.options.chosen((*_SINGLE, *_SAMPLED))
-            if self.differs_by_seed(name, seed)
-        ]
-
-
-@torch.inference_mode()
-def _forward(model: torch.nn.Module, x: Tensor) -> None:
-    model(x)
+            for name in self.methods_of(seed, methods)
+        }
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -91,12 +82,22 @@ def _seconds(call: Callable[[], object]) -> float:
     return min(times)
 
 
-def _by_method(curves: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Mapping[str, object]]]]:
-    """The points of every method, each a list over seeds."""
-    points: dict[str, list[Any]] = {}
-    for curve in curves:
-        points.setdefault(curve["method"], []).append(curve["points"])
-    return {name: [list(each) for each in zip(*own, strict=True)] for name, own in points.items()}
+def run(options: Options) -> Path:
+    """Runs the experiment; returns the path of its table."""
+    settings = Settings.of(options)
+    if options.data is not None and not options.quick:
+        # Fewer real frames: each takes 187 predictions a method.
+        settings = replace(settings, counts=Counts(1, 64, 120))
+    work = RuntimeRun(options, settings)
+    curves = work.finished(work.steps())
+    draw(curves, work.path / "runtime.png")
+    return work.report({"curves": curves}, tables)
+
+
+def _points(curves: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[Any, ...]]]:
+    """The points of every method, each a tuple over seeds."""
+    seeds = by_method(curves, lambda curve: curve["points"])
+    return {name: list(zip(*points, strict=True)) for name, points in seeds.items()}
 
 
 def _mean(seeds: Sequence[Mapping[str, Any]], key: str) -> float:
@@ -107,13 +108,12 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     """NLL and time, one line per method and T."""
     columns = (Column("nll", "NLL", 2), Column("rmse", "RMSE", 3))
     rows = []
-    for name, points in _by_method(results["curves"]).items():
+    for name, points in _points(results["curves"]).items():
         for seeds in points:
-            found = summaries(seeds, ("nll", "rmse"))
-            cells = [found[column.key].text(column.digits) for column in columns]
-            times = 1e3 * _mean(seeds, "seconds"), _mean(seeds, "ratio")
             samples = "-" if len(points) == 1 else str(seeds[0]["samples"])
-            rows.append([LABELS[name], samples, *cells, *(number(each, 1) for each in times)])
+            times = 1e3 * _mean(seeds, "seconds"), _mean(seeds, "ratio")
+            row = [LABELS[name], samples, *cells(seeds, columns)]
+            rows.append([*row, *(number(each, 1) for each in times)])
     headings = ["method", "T", *(each.heading for each in columns), "ms per image", "plain passes"]
     return [
         markdown(headings, rows),
@@ -123,17 +123,19 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def draw(curves: Sequence[Mapping[str, object]], path: Path) -> None:
+def draw(curves: Sequence[Mapping[str, Any]], path: Path) -> None:
     """NLL and time against T; single-pass methods as horizontal lines and points."""
     figure, axes = new_figure(1, 2, width=11, height=4.2)
-    by_method = _by_method(curves)
-    styles = styles_of(by_method)
-    for name, points in by_method.items():
+    likelihood, cost = axes[0]
+    by_name = _points(curves)
+    styles = styles_of(by_name)
+    shown = []
+    for name, points in by_name.items():
         # Without training, ADF's variance is far too small: its NLL would hide all else.
         if name == "gast_untrained":
             continue
         style = {"label": LABELS[name], **styles[name]}
-        for ax, key in ((axes[0, 0], "nll"), (axes[0, 1], "ratio")):
+        for ax, key in ((likelihood, "nll"), (cost, "ratio")):
             values = [_mean(seeds, key) for seeds in points]
             if len(points) == 1:
                 ax.axhline(values[0], **{"linewidth": 1, **style})
@@ -142,37 +144,12 @@ def draw(curves: Sequence[Mapping[str, object]], path: Path) -> None:
             ax.set(xscale="log", xlabel="samples T")
             ax.set_xticks(SAMPLES, [str(t) for t in SAMPLES])
             ax.minorticks_off()
-    _cut_off(axes[0, 0])
-    axes[0, 1].set(ylabel="time, in plain forward passes", yscale="log")
-    axes[0, 0].legend(frameon=False, fontsize=8)
+            shown += values if ax is likelihood else []
+    likelihood.set_ylabel("NLL")
+    # Too few samples have an NLL beside which all others look the same: the axis ends before.
+    if shown and max(shown) - min(shown) > _SHOWN:
+        likelihood.set_ylim(min(shown) - 0.05 * _SHOWN, min(shown) + _SHOWN)
+        likelihood.set_ylabel(f"NLL (up to {number(max(shown), 0)})")
+    cost.set(ylabel="time, in plain forward passes", yscale="log")
+    likelihood.legend(frameon=False, fontsize=8)
     save(figure, path)
-
-
-def _cut_off(ax: Any) -> None:
-    """Too few samples have an NLL beside which all others look the same: the axis ends before."""
-    values = [float(value) for line in ax.get_lines() for value in line.get_ydata()]
-    lowest, highest = min(values), max(values)
-    ax.set_ylabel("NLL")
-    if highest - lowest > _SHOWN:
-        ax.set_ylim(lowest - 0.05 * _SHOWN, lowest + _SHOWN)
-        ax.set_ylabel(f"NLL (up to {number(highest, 0)})")
-
-
-def _settings(options: Options) -> Settings:
-    """The steering run's settings, with fewer real frames: each takes 187 predictions a method."""
-    settings = Settings.of(options)
-    if options.data is None or options.quick:
-        return settings
-    return replace(settings, counts=Counts(1, 64, 120))
-
-
-def run(options: Options) -> Path:
-    """Runs the experiment; returns the path of its table."""
-    settings = _settings(options)
-    if options.data is not None:
-        find_weights(options.data)
-    folder: RunFolder = open_folder(options, asdict(settings))
-    curves = finished(RuntimeRun(options, settings, folder).steps(), folder, options)
-    draw(curves, folder.path / "runtime.png")
-    results = {"settings": asdict(settings), "curves": curves}
-    return write_results(options, folder, results, tables(results))

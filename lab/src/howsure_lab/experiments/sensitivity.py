@@ -8,38 +8,30 @@ clean ones does not reproduce the paper's table.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsure_lab.experiments import contenders
-from howsure_lab.experiments.contenders import CONTENDERS, WITH_RESIDUAL, Bench, Effort, evaluated
+from howsure_lab.experiments.contenders import CONTENDERS, WITH_RESIDUAL, Effort, evaluated
 from howsure_lab.experiments.figures import new_figure, save, styles_of
-from howsure_lab.experiments.runs import (
-    PICTURE,
-    Options,
-    RunFolder,
-    Step,
-    finished,
-    open_folder,
-    write_results,
-)
+from howsure_lab.experiments.runs import Options
 from howsure_lab.experiments.steering.data import Counts, SteeringData, rendered_data
 from howsure_lab.experiments.steering.model import SMALL
-from howsure_lab.experiments.steering.run import Settings, SteeringRun, find_weights
+from howsure_lab.experiments.steering.run import Settings, SteeringRun
 from howsure_lab.experiments.tables import Column, method_table
-from howsure_lab.experiments.training import Pairs, PlainRecipe
+from howsure_lab.experiments.training import PlainRecipe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 REFERENCE = 0.01
+_KEY = f"{REFERENCE:g}"
 REAL = (REFERENCE, 0.05, 0.1)
 # Beside the reference itself, which the first part has.
 ASSUMED = (0.0001, 0.001, 0.05, 0.1)
-_FEW_ASSUMED = (0.1,)
 PAPER = {
     "gal": ".67 / .35 / .03",
     "gast": ".74 / .37 / .04",
@@ -49,13 +41,12 @@ PAPER = {
 _SHOWN = 4.0  # range of log-likelihoods in the figure
 _OWN, _MEAN = "gradients", "gradients_mean"
 # What the default says if it predicts E[f(x + noise)], as the paper's method does.
+_MEAN_LABEL = "howsure: posterior, mean under noise"
 _CONTENDERS = {
     **CONTENDERS,
-    _MEAN: replace(
-        CONTENDERS[_OWN], label="howsure: posterior, mean under noise", prediction="mean"
-    ),
+    _MEAN: replace(CONTENDERS[_OWN], label=_MEAN_LABEL, prediction="mean"),
 }
-LABELS = {**contenders.LABELS, _MEAN: _CONTENDERS[_MEAN].label}
+LABELS = {**contenders.LABELS, _MEAN: _MEAN_LABEL}
 _SWEPT = ("ours", _OWN)
 _QUICK = ("constant", "gal", "gast", "kendall", *_SWEPT)
 _METHODS = (*_QUICK, _MEAN, *WITH_RESIDUAL)
@@ -63,17 +54,11 @@ _METHODS = (*_QUICK, _MEAN, *WITH_RESIDUAL)
 
 @dataclass(frozen=True)
 class SensitivitySettings:
-    """The steering network's settings, with the noise of this experiment, and the methods.
+    """The steering network's settings, with the noise of this experiment, and the methods."""
 
-    Attributes:
-        steering: Of the network and its data.
-        methods: The lines of the table.
-        assumed: The noise variances of the second part; everything is fitted anew for each.
-    """
-
-    steering: Settings
+    steering: Settings  # of the network and its data
     methods: tuple[str, ...] = _METHODS
-    assumed: tuple[float, ...] = ASSUMED
+    assumed: tuple[float, ...] = ASSUMED  # noise variances; everything is fitted anew for each
 
     @staticmethod
     def of(options: Options) -> SensitivitySettings:
@@ -82,7 +67,7 @@ class SensitivitySettings:
         if options.quick:
             if options.data is not None:
                 base = replace(base, counts=Counts(40, 50, 16))
-            return SensitivitySettings(base, _QUICK, _FEW_ASSUMED)
+            return SensitivitySettings(base, _QUICK, (0.1,))
         if options.data is not None:
             few = tuple(name for name in _METHODS if name not in WITH_RESIDUAL)
             return SensitivitySettings(replace(base, counts=Counts(600, 64, 120)), few)
@@ -95,10 +80,10 @@ class SensitivityRun(SteeringRun):
 
     contenders = _CONTENDERS
 
-    def __init__(self, options: Options, settings: SensitivitySettings, folder: RunFolder) -> None:
-        super().__init__(options, settings.steering, folder)
-        self.methods = settings.methods
-        self.levels = settings.assumed
+    def __init__(self, options: Options, settings: SensitivitySettings) -> None:
+        super().__init__(options, settings)
+        self.settings = settings.steering
+        self.methods, self.levels = settings.methods, settings.assumed
 
     def load_data(self) -> SteeringData:
         """Images with noise of variance 0.01; the tests by their real noise."""
@@ -112,120 +97,115 @@ class SensitivityRun(SteeringRun):
             data = rendered_data(counts, settings.size, REFERENCE)
             train, validation = data.train, data.validation
             clean = rendered_data(Counts(1, 1, settings.counts.test), settings.size, 0.0)
-        first: Pairs = next(iter(clean.tests.values()))
+        first = next(iter(clean.tests.values()))
         tests = {f"{var:g}": first.with_noise(var, 7) for var in REAL}
         return SteeringData(train, validation, tests)
 
     def assumed(self, name: str, var: float, seed: int) -> dict[str, object]:
         """A method that assumes a noise which is not the real one."""
-        bench: Bench = replace(self.bench(seed), noise=var)
-        key = f"{REFERENCE:g}"
-        return evaluated(name, bench, {key: self.data.tests[key]}, self.folder)
+        bench = replace(self.bench(seed), noise=var)
+        return evaluated(name, bench, {_KEY: self.data.tests[_KEY]}, self)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> dict[str, Callable[[], object]]:
         """Both directions, seed by seed; what is neither trained nor retrained has one seed."""
-        steps = []
+        steps: dict[str, Callable[[], object]] = {}
         for seed in self.options.seed_list:
-            for name in filter(partial(self.differs_by_seed, seed=seed), self.methods):
-                steps.append(Step(f"real-seed{seed}-{name}", partial(self.method, name, seed)))
-            swept = [name for name in _SWEPT if name in self.methods]
-            for name in filter(partial(self.differs_by_seed, seed=seed), swept):
+            for name in self.methods_of(seed, self.methods):
+                steps[f"real-seed{seed}-{name}"] = partial(self.method, name, seed)
+            for name in self.methods_of(seed, [name for name in _SWEPT if name in self.methods]):
                 for var in self.levels:
                     compute = partial(self.assumed, name, var, seed)
-                    steps.append(Step(f"assumed{var:g}-seed{seed}-{name}", compute))
+                    steps[f"assumed{var:g}-seed{seed}-{name}"] = compute
         return steps
+
+
+def run(options: Options) -> Path:
+    """Runs the experiment; returns the path of its table."""
+    work = SensitivityRun(options, options.narrowed(SensitivitySettings.of(options)))
+    steps = work.steps()
+    real, assumed = [], []
+    for name, line in zip(steps, work.finished(steps), strict=True):
+        del line["predictions"]
+        if name.startswith("real"):
+            real.append(line)
+        else:
+            assumed.append({**line, "assumed": float(name.split("-seed")[0][len("assumed") :])})
+    assumed += [
+        {**line, "scores": {_KEY: line["scores"][_KEY]}, "assumed": REFERENCE}
+        for line in real
+        if line["method"] in _SWEPT
+    ]
+    return work.report({"real": real, "assumed": assumed}, tables, draw)
+
+
+Curves = dict[str, dict[float, list[float]]]  # log-likelihoods by method and noise, one per seed
+
+
+def _curves(results: Mapping[str, Any]) -> tuple[Curves, Curves]:
+    """What changes with the real noise, and with the assumed one."""
+    real: Curves = {}
+    for line in results["real"]:
+        points = real.setdefault(line["method"], {})
+        for var, scores in line["scores"].items():
+            points.setdefault(float(var), []).append(-scores["nll"])
+    assumed: Curves = {}
+    for line in results["assumed"]:
+        points = assumed.setdefault(line["method"], {})
+        points.setdefault(line["assumed"], []).append(-line["scores"][_KEY]["nll"])
+    return real, assumed
 
 
 def tables(results: Mapping[str, Any]) -> list[str]:
     """Log-likelihood by real noise, then by assumed noise."""
-    real: dict[str, list[Any]] = {}
-    for line in results["real"]:
-        scores = {f"{float(var):g}": -line["scores"][var]["nll"] for var in line["scores"]}
-        real.setdefault(line["method"], []).append(scores)
-    assumed: dict[str, dict[int, dict[str, float]]] = {}
-    for line in results["assumed"]:
-        score = -line["scores"][f"{REFERENCE:g}"]["nll"]
-        per_seed = assumed.setdefault(line["method"], {}).setdefault(line["seed"], {})
-        per_seed[f"{line['assumed']:g}"] = score
-    swept = {name: list(seeds.values()) for name, seeds in assumed.items()}
-    levels = tuple(sorted({line["assumed"] for line in results["assumed"]}))
+    real, assumed = _curves(results)
+    levels = sorted({line["assumed"] for line in results["assumed"]})
     return [
         f"### Real noise changes, {REFERENCE:g} is assumed\n",
-        method_table(real, _columns(REAL), labels=LABELS, paper=PAPER),
+        _table(real, REAL, PAPER),
         f"### Assumed noise changes, {REFERENCE:g} is real\n",
-        method_table(swept, _columns(levels), labels=LABELS),
+        _table(assumed, levels),
         "Log-likelihood, higher is better, with the constant -1/2 log 2 pi. Noise is a variance of "
         "gray values from 0 to 1. Everything is tuned on held-out images with real noise of "
         f"{REFERENCE:g}.\n",
     ]
 
 
+def _table(curves: Curves, levels: Sequence[float], paper: Mapping[str, str] | None = None) -> str:
+    keys = {level: f"{level:g}" for level in levels}
+    runs = {
+        name: [
+            {keys[level]: value for level, value in zip(points, seed, strict=True)}
+            for seed in zip(*points.values(), strict=True)
+        ]
+        for name, points in curves.items()
+    }
+    return method_table(runs, [Column(k, k, 2) for k in keys.values()], labels=LABELS, paper=paper)
+
+
 def draw(results: Mapping[str, Any], path: Path) -> Path:
     """Writes the picture of a run: log-likelihood against real noise, and against assumed noise."""
-    real: dict[str, dict[float, list[float]]] = {}
-    for line in results["real"]:
-        for var, scores in line["scores"].items():
-            real.setdefault(line["method"], {}).setdefault(float(var), []).append(-scores["nll"])
-    assumed: dict[str, dict[float, list[float]]] = {}
-    for line in results["assumed"]:
-        score = -line["scores"][f"{REFERENCE:g}"]["nll"]
-        assumed.setdefault(line["method"], {}).setdefault(line["assumed"], []).append(score)
+    real, assumed = _curves(results)
     figure, axes = new_figure(1, 2, width=11, height=4.2)
+    left, right = axes[0]
     styles = styles_of(real)
-    _draw_curves(axes[0, 0], real, styles)
-    _draw_curves(axes[0, 1], assumed, styles)
-    assumption = f"assumed variance; real {REFERENCE:g}"
-    axes[0, 0].set(xlabel=f"real noise variance; assumed {REFERENCE:g}", ylabel="log-likelihood")
-    axes[0, 0].set_xticks(REAL)
-    axes[0, 1].set(xlabel=assumption, xscale="log")
+    _draw_curves(left, real, styles)
+    _draw_curves(right, assumed, styles)
+    left.set(xlabel=f"real noise variance; assumed {_KEY}", ylabel="log-likelihood", xticks=REAL)
+    right.set(xlabel=f"assumed variance; real {_KEY}", xscale="log")
     # Beside the axes: inside, some line always runs through it.
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right", frameon=False)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right", frameon=False)
     return save(figure, path)
 
 
-def _draw_curves(
-    ax: Axes,
-    curves: Mapping[str, Mapping[float, Sequence[float]]],  # by method and noise, one per seed
-    styles: Mapping[str, Mapping[str, Any]],
-) -> None:
+def _draw_curves(ax: Axes, curves: Curves, styles: Mapping[str, Mapping[str, Any]]) -> None:
     """Mean over seeds; the lowest lines leave the axes, which end where the others do."""
+    means = []
     for name, points in curves.items():
         levels = sorted(points)
         curve = [statistics.fmean(points[level]) for level in levels]
         ax.plot(levels, curve, marker="o", markersize=4, label=LABELS[name], **styles[name])
-    means = [statistics.fmean(each) for points in curves.values() for each in points.values()]
+        means += curve
     lowest, _ = ax.get_ylim()
     # Lines that were asked for alone need not have a sweep.
     ax.set_ylim(bottom=max(lowest, max(means, default=_SHOWN) - _SHOWN))
     ax.grid(color="0.92")
-
-
-def _columns(levels: tuple[float, ...]) -> list[Column]:
-    return [Column(f"{level:g}", f"{level:g}", 2) for level in levels]
-
-
-def run(options: Options) -> Path:
-    """Runs the experiment; returns the path of its table."""
-    settings = SensitivitySettings.of(options)
-    settings = replace(settings, methods=options.chosen(settings.methods))
-    if options.data is not None:
-        find_weights(options.data)
-    folder = open_folder(options, asdict(settings))
-    work = SensitivityRun(options, settings, folder)
-    steps = work.steps()
-    found = finished(steps, folder, options)
-    results: dict[str, Any] = {"settings": asdict(settings), "real": [], "assumed": []}
-    key = f"{REFERENCE:g}"
-    for step, line in zip(steps, found, strict=True):
-        kept = {key: value for key, value in line.items() if key != "predictions"}
-        kind = "real" if step.name.startswith("real") else "assumed"
-        if kind == "assumed":
-            kept["assumed"] = float(step.name.split("-seed")[0].removeprefix("assumed"))
-        results[kind].append(kept)
-    results["assumed"] += [
-        {**line, "scores": {key: line["scores"][key]}, "assumed": REFERENCE}
-        for line in results["real"]
-        if line["method"] in _SWEPT
-    ]
-    draw(results, folder.path / PICTURE)
-    return write_results(options, folder, results, tables(results))

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from howsure.progress import progress
+
+if TYPE_CHECKING:
+    from howsure_lab.experiments.runs import RunFolder
+
+
+def evenly(total: int, count: int) -> Tensor:
+    """About `count` of `total` positions, evenly spread; all if there are fewer."""
+    return torch.linspace(0, total - 1, min(count, total)).round().long()
 
 
 class Pairs(NamedTuple):
@@ -24,20 +32,16 @@ class Pairs(NamedTuple):
         generator = torch.Generator().manual_seed(seed)
         return Pairs(self.x + var**0.5 * torch.randn(self.x.shape, generator=generator), self.y)
 
-    def first(self, count: int) -> Pairs:
-        """The first `count` pairs."""
-        return Pairs(self.x[:count], self.y[:count])
-
     def every(self, count: int) -> Pairs:
         """About `count` pairs, evenly spread."""
-        chosen = torch.linspace(0, len(self.y) - 1, min(count, len(self.y))).round().long()
+        chosen = evenly(len(self.y), count)
         return Pairs(self.x[chosen], self.y[chosen])
 
-    def batches(self, size: int) -> list[tuple[Tensor, Tensor]]:
+    def batches(self, size: int) -> list[tuple[Any, Tensor]]:
         """Batches in order."""
         return list(zip(self.x.split(size), self.y.split(size), strict=True))
 
-    def shuffled(self, size: int, seed: int) -> DataLoader[tuple[Tensor, ...]]:
+    def shuffled(self, size: int, seed: int) -> DataLoader[Any]:
         """A loader with another order in every epoch; same seed, same orders."""
         generator = torch.Generator().manual_seed(seed)
         data = TensorDataset(self.x, self.y)
@@ -46,19 +50,11 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class PlainRecipe:
-    """AdamW with a one-cycle learning rate.
-
-    Attributes:
-        epochs: Rounds through the data.
-        batch: Inputs per step.
-        lr: The largest learning rate.
-        decay: Weight decay.
-        show_progress: Show a bar.
-    """
+    """AdamW with a one-cycle learning rate."""
 
     epochs: int
     batch: int = 32
-    lr: float = 3e-3
+    lr: float = 3e-3  # the largest
     decay: float = 1e-4
     show_progress: bool = False
 
@@ -66,7 +62,7 @@ class PlainRecipe:
 def train_plain(
     model: nn.Module,
     data: Pairs,
-    loss: Callable[[Tensor, Tensor], Tensor],
+    loss: Callable[[Any, Tensor], Tensor],
     recipe: PlainRecipe,
     seed: int = 0,
 ) -> None:
@@ -90,3 +86,17 @@ def made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
+
+
+def trained_once(
+    folder: RunFolder,
+    name: str,
+    model: nn.Module,
+    data: Pairs,
+    loss: Callable[[Any, Tensor], Tensor],
+    recipe: PlainRecipe,
+    seed: int,
+) -> nn.Module:
+    """The model, trained in the first run and then read from the folder's part of this name."""
+    folder.trained(name, model, lambda model: train_plain(model, data, loss, recipe, seed))
+    return model.requires_grad_(False)

@@ -27,7 +27,16 @@ from howsure_lab.experiments import contenders
 from howsure_lab.experiments.figures import Panel, coverage_panel, draw_dots, new_figure, save
 from howsure_lab.experiments.motion.data import ObjectPairs, covered
 from howsure_lab.experiments.motion.model import STRIDE
-from howsure_lab.experiments.tables import FLOOR, Column, markdown, method_table, number, rank_of
+from howsure_lab.experiments.tables import (
+    FLOOR,
+    Column,
+    by_method,
+    cells,
+    is_constant,
+    markdown,
+    method_table,
+    rank_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,11 +63,10 @@ def object_scores(
     target: Tensor,  # likewise
 ) -> dict[str, float]:
     """All metrics of predicted flows with total variance `var`, in pixels."""
-    full = float(metrics.nll(mean, var, target, floor=FLOOR, include_constant=True))
     return {
         "epe": float(metrics.epe(mean, target)),
         "kl": float(fitted_kl(mean, target).mean()),
-        "nll": full,
+        "nll": float(metrics.nll(mean, var, target, floor=FLOOR, include_constant=True)),
         "nll_without_constant": float(metrics.nll(mean, var, target, floor=FLOOR)),
         "rank": rank_of(object_variance(var), (target - mean).norm(dim=1).mean((1, 2))),
         "coverage": float(metrics.coverage(mean, var, target, level=0.95)),
@@ -92,15 +100,13 @@ def object_variance(var: Tensor) -> Tensor:  # (objects,)
 
 def told_apart(variances: Mapping[str, Tensor]) -> dict[str, float]:
     """AUROC of each kind of objects against the first, by their mean predicted variance."""
-    first, *others = variances
-    inside = object_variance(variances[first])
-    found = {}
-    for kind in others:
-        outside = object_variance(variances[kind])
-        both = torch.cat([inside, outside])
-        same = bool((both - both[0]).abs().max() <= 1e-6 * both[0])
-        found[kind] = 0.5 if same else float(metrics.out_of_distribution_auroc(inside, outside))
-    return found
+    inside, *others = map(object_variance, variances.values())
+    return {
+        kind: 0.5
+        if is_constant(torch.cat([inside, outside]))
+        else float(metrics.out_of_distribution_auroc(inside, outside))
+        for kind, outside in zip(list(variances)[1:], others, strict=True)
+    }
 
 
 _SAMPLES = 20
@@ -114,19 +120,12 @@ _PARTS = {"data": "sensor noise", "model": "dropout", "total": "both"}
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """A network that predicts fields, with its noise.
-
-    Attributes:
-        model: The network.
-        noise: Variance of its input.
-        rate: Dropout rate.
-        seed: Of all draws.
-    """
+    """A network that predicts fields, with its noise."""
 
     model: nn.Module
-    noise: NoiseLike
-    rate: float
-    seed: int = 0
+    noise: NoiseLike  # variance of its input
+    rate: float  # of dropout
+    seed: int = 0  # of all draws
 
     def predicted(self, x: Tensor, method: MethodName, **options: object) -> Prediction:
         """The whole field by a method."""
@@ -167,17 +166,15 @@ def _agreement(var: Tensor, truth: Tensor) -> dict[str, float]:
 
 def dense_table(lines: Sequence[Mapping[str, Any]]) -> str:
     """The comparison as Markdown."""
+    columns = (
+        Column("ratio", "std / true std"),
+        Column("off", "off by factor", 2),
+        Column("rank", "rank", 2),
+    )
     rows = [
-        [
-            _PARTS[line["part"]],
-            _LABELS[line["method"]],
-            number(line["ratio"], 3),
-            number(line["off"], 2),
-            number(line["rank"], 2),
-        ]
-        for line in lines
+        [_PARTS[line["part"]], _LABELS[line["method"]], *cells([line], columns)] for line in lines
     ]
-    return markdown(["variance from", "method", "std / true std", "off by factor", "rank"], rows)
+    return markdown(["variance from", "method", *(each.heading for each in columns)], rows)
 
 
 # Two more lines than in the paper.
@@ -235,65 +232,55 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     """The page's parts: the main table, a table per kind, the dense methods, how to read them."""
     lines, settings = results["lines"], results["settings"]
     first, second, *_ = kinds = list(lines[0]["scores"]["kinds"])
-    size = " x ".join(str(side) for side in settings["shape"])
-    about = _REAL.format(source=results["flow"]) if results.get("flow") else _RENDERED
+    runs = by_method(lines, lambda line: line["scores"]["all"])
     old = any(line["method"] == "probes" for line in results["dense"])
-    parts = [_table(lines, MOTION), _reading(lines, size, first, second, old=old), about]
-    parts += ["### Kind by kind\n", _kinds_table(lines, kinds)]
-    parts += ["### Dense outputs\n", dense_table(results["dense"])]
-    return [*parts, _DENSE.format(passes=settings["passes"], probes=_PROBES if old else "")]
-
-
-def _reading(
-    lines: Sequence[Mapping[str, Any]], size: str, first: str, second: str, *, old: bool
-) -> str:
-    """How to read the main table; what it says depends on the lines that there are."""
-    methods = {line["method"] for line in lines}
-    text = _READING.format(size=size, first=first, second=second)
-    if "gradients" not in methods:
-        text += _LEFT_OUT.format(label=LABELS["adjoint" if old else "gradients"])
-    return text + (_OWN if AFFINE in methods else "")
-
-
-def _table(lines: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:
-    runs: dict[str, list[Any]] = {}
-    for line in lines:
-        runs.setdefault(line["method"], []).append(line["scores"]["all"])
-    return method_table(runs, columns, labels=LABELS, paper=PAPER)
-
-
-def draw(results: Mapping[str, Any], path: Path) -> Path:
-    """Writes the picture of a run: NLL, coverage, rank and AUROC, by method."""
-    first, second, *_ = results["lines"][0]["scores"]["kinds"]
-    values: dict[str, dict[str, list[float]]] = {}
-    for line in results["lines"]:
-        for key, value in line["scores"]["all"].items():
-            values.setdefault(key, {}).setdefault(line["method"], []).append(value)
-    panels = [
-        Panel("Likelihood", "NLL", values["nll"]),
-        coverage_panel("Intervals", values["coverage"]),
-        Panel("Ranking", "rank correlation of std and error", values["rank"], 0.0, False),
-        Panel("Kinds", f"AUROC, {second}\nfrom {first}", values["auroc"], 0.5, False),
+    size = " x ".join(str(side) for side in settings["shape"])
+    reading = _READING.format(size=size, first=first, second=second)
+    if "gradients" not in runs:
+        reading += _LEFT_OUT.format(label=LABELS["adjoint" if old else "gradients"])
+    return [
+        method_table(runs, MOTION, labels=LABELS, paper=PAPER),
+        reading + (_OWN if AFFINE in runs else ""),
+        _REAL.format(source=results["flow"]) if results.get("flow") else _RENDERED,
+        "### Kind by kind\n",
+        _kinds_table(lines, kinds),
+        "### Dense outputs\n",
+        dense_table(results["dense"]),
+        _DENSE.format(passes=settings["passes"], probes=_PROBES if old else ""),
     ]
-    return draw_dots(panels, path, LABELS)
+
+
+_BY_KIND = {"nll": "NLL", "std": "std", "auroc": "AUROC"}
 
 
 def _kinds_table(lines: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> str:
-    runs: dict[str, list[Any]] = {}
-    for line in lines:
+    def flat(line: Mapping[str, Any]) -> dict[str, float]:
         found = line["scores"]["kinds"]
-        cells = {f"{key} {kind}": found[kind].get(key) for kind in kinds for key in _BY_KIND}
-        runs.setdefault(line["method"], []).append(cells)
+        return {f"{key} {kind}": found[kind].get(key) for kind in kinds for key in _BY_KIND}
+
     columns = [
         Column(f"{key} {kind}", f"{name}, {kind}", 2)
         for kind in kinds
         for key, name in _BY_KIND.items()
         if key != "auroc" or kind not in kinds[:2]
     ]
-    return method_table(runs, columns, labels=LABELS)
+    return method_table(by_method(lines, flat), columns, labels=LABELS)
 
 
-_BY_KIND = {"nll": "NLL", "std": "std", "auroc": "AUROC"}
+def draw(results: Mapping[str, Any], path: Path) -> Path:
+    """Writes the picture of a run: NLL, coverage, rank and AUROC, by method."""
+    first, second, *_ = results["lines"][0]["scores"]["kinds"]
+
+    def values(key: str) -> dict[str, list[float]]:
+        return by_method(results["lines"], lambda line: line["scores"]["all"][key])
+
+    panels = [
+        Panel("Likelihood", "NLL", values("nll")),
+        coverage_panel("Intervals", values("coverage")),
+        Panel("Ranking", "rank correlation of std and error", values("rank"), 0.0, False),
+        Panel("Kinds", f"AUROC, {second}\nfrom {first}", values("auroc"), 0.5, False),
+    ]
+    return draw_dots(panels, path, LABELS)
 
 
 _SHOWN = 3  # objects per row
@@ -341,17 +328,13 @@ def draw_arrows(field: Field, tests: Mapping[str, ObjectPairs], path: Path) -> P
 
 def _draw_object(ax: Axes, shown: _Shown, i: int, times: int) -> Quiver:
     """The frame with true and predicted arrows; returns the latter."""
-    _draw_frame(ax, shown.pairs.x[i, 0])
+    ax.imshow(shown.pairs.x[i, 0].clamp(0, 1).numpy(), cmap="gray", vmin=0, vmax=1, alpha=0.5)
+    ax.set(xticks=[], yticks=[])
     inside, std = shown.inside[i], shown.std[i][shown.inside[i]]
     _quiver(ax, times * shown.pairs.y[i, :2], inside, color="#D55E00", width=0.004)
     ax.set_title(f"mean std {float(std.mean()):.2f} pixels", fontsize=10)
     look = {"cmap": "viridis", "width": 0.011}
     return _quiver(ax, times * shown.mean[i], inside, std.numpy(), **look)
-
-
-def _draw_frame(ax: Axes, frame: Tensor) -> None:
-    ax.imshow(frame.clamp(0, 1).numpy(), cmap="gray", vmin=0, vmax=1, alpha=0.5)
-    ax.set(xticks=[], yticks=[])
 
 
 def _quiver(ax: Axes, flow: Tensor, inside: Tensor, *colors: np.ndarray, **look: Any) -> Quiver:

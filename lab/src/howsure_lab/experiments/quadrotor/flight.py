@@ -38,19 +38,12 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trajectories:
-    """p(t) = sum_k cosines_k cos(rates_k t) + sines_k sin(rates_k t), of n vehicles.
+    """p(t) = sum_k cosines_k cos(rates_k t) + sines_k sin(rates_k t), of n vehicles."""
 
-    Attributes:
-        cosines: (3, k, n), m.
-        sines: (3, k, n), m.
-        rates: (k, n), rad/s.
-        headings: (n,), where the vehicle's nose points, rad; 0 is along x.
-    """
-
-    cosines: Array
-    sines: Array
-    rates: Array
-    headings: Array
+    cosines: Array  # (3, k, n), m
+    sines: Array  # (3, k, n), m
+    rates: Array  # (k, n), rad/s
+    headings: Array  # (n,), where the vehicle's nose points, rad; 0 is along x
 
     @property
     def count(self) -> int:
@@ -74,10 +67,7 @@ class Trajectories:
         """Some of the trajectories, possibly several times."""
         index = np.asarray(indices, dtype=int)
         return Trajectories(
-            self.cosines[..., index],
-            self.sines[..., index],
-            self.rates[..., index],
-            self.headings[index],
+            *(each[..., index] for each in (self.cosines, self.sines, self.rates, self.headings))
         )
 
     def facing(self, heading: float) -> Trajectories:
@@ -123,17 +113,15 @@ def together(several: Sequence[Trajectories]) -> Trajectories:
     """All vehicles of several trajectories; missing terms are 0."""
     terms = max(len(each.rates) for each in several)
 
-    def filled(values: Array, axis: int) -> Array:
-        widths = [(0, 0)] * values.ndim
-        widths[axis] = (0, terms - values.shape[axis])
-        return np.pad(values, widths)
+    def joined(name: str) -> Array:
+        """The field of all, filled with 0 along the terms, the last axis but one."""
+        arrays = [getattr(each, name) for each in several]
+        width = [(0, 0)] * (arrays[0].ndim - 2)
+        filled = [np.pad(a, [*width, (0, terms - a.shape[-2]), (0, 0)]) for a in arrays]
+        return np.concatenate(filled, -1)
 
-    return Trajectories(
-        np.concatenate([filled(each.cosines, 1) for each in several], -1),
-        np.concatenate([filled(each.sines, 1) for each in several], -1),
-        np.concatenate([filled(each.rates, 0) for each in several], -1),
-        np.concatenate([each.headings for each in several]),
-    )
+    headings = np.concatenate([each.headings for each in several])
+    return Trajectories(joined("cosines"), joined("sines"), joined("rates"), headings)
 
 
 @dataclass(frozen=True)
@@ -254,53 +242,34 @@ Corrector = Callable[[float, Array, Array], Array]
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """What a flight happens in.
+    """What a flight happens in."""
 
-    Attributes:
-        trajectories: What each vehicle should fly.
-        vehicle: The physics.
-        gains: The controller's.
-        wind: Its velocity as the position of a trajectory; `None` for calm air.
-    """
-
-    trajectories: Trajectories
+    trajectories: Trajectories  # what each vehicle should fly
     vehicle: Vehicle = FULL_PHYSICS
     gains: Gains = field(default_factory=Gains)
-    wind: Trajectories | None = None
+    wind: Trajectories | None = None  # its velocity is their position; `None` for calm air
 
 
 @dataclass(frozen=True, eq=False)
 class Flight:
-    """What was flown, at every step.
+    """What was flown, at every step."""
 
-    Attributes:
-        states: (steps, 17, n).
-        references: (steps, 3, n), wanted positions.
-        winds: (steps, 3, n).
-    """
-
-    states: Array
-    references: Array
-    winds: Array
-
-    def distance(self) -> Array:  # (steps, n)
-        """How far each vehicle is from where it should be, m."""
-        return np.sqrt(((self.states[:, :3] - self.references) ** 2).sum(1))
+    states: Array  # (steps, 17, n)
+    references: Array  # (steps, 3, n), wanted positions
+    winds: Array  # (steps, 3, n)
 
     def rmse(self, after: float) -> Array:  # (n,)
         """Root mean squared distance from `after` seconds on; infinite for a crash."""
-        late = self.distance()[round(after / DT) :]
+        distance = np.sqrt(((self.states[:, :3] - self.references) ** 2).sum(1))
         with np.errstate(over="ignore"):
-            found = np.sqrt((late**2).mean(0))
+            found = np.sqrt((distance[round(after / DT) :] ** 2).mean(0))
         return np.where(np.isfinite(found), found, np.inf)
 
 
 def fly(world: World, seconds: float, correct: Corrector | None = None) -> Flight:
     """Flies all vehicles from a start on their references."""
-    vehicle, times = (
-        world.vehicle,
-        np.asarray(DT * np.arange(round(seconds / DT)), dtype=np.float64),
-    )
+    vehicle = world.vehicle
+    times = DT * np.arange(round(seconds / DT), dtype=np.float64)
     plan = world.trajectories.at(times)
     nose = nose_of(world.trajectories.headings)
     changes = planned_rate_change(plan, nose, DT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,15 +42,10 @@ def exact_reading(vehicle: Vehicle, state: Array) -> Array:  # (17, n) -> (n, 14
 
 @dataclass(frozen=True, eq=False)
 class PowerLaw:
-    """var_k = exp(offset_k) * u**power_k, with one sign u of trouble for all outputs.
+    """var_k = exp(offset_k) * u**power_k, with one sign u of trouble for all outputs."""
 
-    Attributes:
-        offset: (outputs,)
-        power: (outputs,), 0 or more.
-    """
-
-    offset: Tensor
-    power: Tensor
+    offset: Tensor  # (outputs,)
+    power: Tensor  # (outputs,), 0 or more
 
     def __call__(self, u: Tensor) -> Tensor:  # (n,) -> (n, outputs)
         """The variance of every output."""
@@ -74,38 +68,29 @@ class PowerLaw:
 
 def _newton(logs: Tensor, squared: Tensor) -> Tensor:  # (2,)
     design = torch.stack([torch.ones_like(logs), logs], 1)
-    # An error of 0 is no reason for a variance of 0: the smallest positive mean protects the log.
-    found = torch.stack([squared.mean().clamp_min(1e-30).log(), torch.zeros_like(logs[0])])
-    for _ in range(60):
-        ratio = squared * torch.exp(-(design @ found))
-        gradient = design.T @ (1 - ratio)
-        curvature = (design.T * ratio) @ design
-        full = torch.linalg.lstsq(curvature, gradient[:, None]).solution[:, 0]
-        found = _descended(design, squared, found, full)
-        if float(full.abs().max()) < 1e-9:
-            break
-    if found[1] < 0:
-        return torch.stack([squared.mean().clamp_min(1e-30).log(), torch.zeros_like(logs[0])])
-    return found
-
-
-def _descended(design: Tensor, squared: Tensor, found: Tensor, full: Tensor) -> Tensor:
-    """The Newton step, halved until the NLL does not rise."""
 
     def nll(point: Tensor) -> Tensor:
         value = design @ point
         return (value + squared * torch.exp(-value)).sum()
 
-    start = nll(found)
-    for halvings in range(40):
-        point = found - full * 0.5**halvings
-        if bool(nll(point) <= start):
-            return point
-    return found
+    # An error of 0 is no reason for a variance of 0: the smallest positive mean protects the log.
+    constant = torch.stack([squared.mean().clamp_min(1e-30).log(), torch.zeros_like(logs[0])])
+    found = constant
+    for _ in range(60):
+        ratio = squared * torch.exp(-(design @ found))
+        gradient = design.T @ (1 - ratio)
+        curvature = (design.T * ratio) @ design
+        full = torch.linalg.lstsq(curvature, gradient[:, None]).solution[:, 0]
+        # The step is halved until the NLL does not rise.
+        points = (found - full * 0.5**halvings for halvings in range(40))
+        start = nll(found)
+        found = next((point for point in points if bool(nll(point) <= start)), found)
+        if float(full.abs().max()) < 1e-9:
+            break
+    return constant if found[1] < 0 else found
 
 
 OUTPUTS = 6
-WIDTH = 64
 _LINEAR = (0, 2, 4)  # which layers of a network have weights
 
 
@@ -117,9 +102,8 @@ class ErrorNetwork(nn.Module):
         self.center = nn.Buffer(torch.zeros(COUNT))
         self.spread = nn.Buffer(torch.ones(COUNT))
         self.layers = nn.Sequential(
-            nn.Linear(COUNT, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(),
-            nn.Linear(WIDTH, OUTPUTS),
-        )  # fmt: skip
+            nn.Linear(COUNT, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, OUTPUTS)
+        )
 
     def forward(self, readings: Tensor) -> Tensor:  # (n, 14) -> (n, 6)
         """Errors in units of their size in training: comparable, so that a mean makes sense."""
@@ -152,16 +136,16 @@ class Siblings(nn.Module):
 
     def apart(self) -> list[ErrorNetwork]:
         """The networks one by one, ready for use."""
-        return [self._one(index) for index in range(len(self.weights[0]))]
-
-    def _one(self, index: int) -> ErrorNetwork:
-        state = {"center": self.center, "spread": self.spread}
-        for layer, weight, bias in zip(_LINEAR, self.weights, self.biases, strict=True):
-            state[f"layers.{layer}.weight"] = weight[index].T
-            state[f"layers.{layer}.bias"] = bias[index, 0]
-        network = ErrorNetwork()
-        network.load_state_dict(state)
-        return network.eval().requires_grad_(False)
+        networks = []
+        for index in range(len(self.weights[0])):
+            state = {"center": self.center, "spread": self.spread}
+            for layer, weight, bias in zip(_LINEAR, self.weights, self.biases, strict=True):
+                state[f"layers.{layer}.weight"] = weight[index].T
+                state[f"layers.{layer}.bias"] = bias[index, 0]
+            network = ErrorNetwork()
+            network.load_state_dict(state)
+            networks.append(network.eval().requires_grad_(False))
+        return networks
 
 
 def absolute_error(found: Tensor, errors: Tensor) -> Tensor:  # (networks, n, 6), (n, 6)
@@ -171,15 +155,11 @@ def absolute_error(found: Tensor, errors: Tensor) -> Tensor:  # (networks, n, 6)
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    """Errors as a linear function of velocity and rates (Faessler et al. 2018).
+    """Errors as a linear function of velocity and rates (Faessler et al. 2018)."""
 
-    Attributes:
-        weights: (6, 6), to errors in the network's units.
-        law: Its squared errors on held-out flights as a power of 1 + speed**2: what it leaves out
-            is quadratic in speed.
-    """
-
-    weights: Tensor
+    weights: Tensor  # (6, 6), to errors in the network's units
+    # Its squared errors on held-out flights as a power of 1 + speed**2: what it leaves out is
+    # quadratic in speed.
     law: PowerLaw
 
     @staticmethod
@@ -213,20 +193,12 @@ STEEPNESS = 16
 
 @dataclass(frozen=True, eq=False)
 class SureNetwork:
-    """A network that says how sure it is, with what that meant on held-out flights.
-
-    Attributes:
-        sure: The network with its method.
-        gate: The paper's: trusts up to five times the mean held-out uncertainty.
-        law: Its squared errors on held-out flights, as a power of the mean of its predicted
-            variances.
-        novelty_gate: Trusts readings up to the novelty of 99 % of the held-out ones; only with a
-            posterior.
-    """
+    """A network that says how sure it is, with what that meant on held-out flights."""
 
     sure: Uncertain
-    gate: Gate
-    law: PowerLaw
+    gate: Gate  # the paper's: trusts up to five times the mean held-out uncertainty
+    law: PowerLaw  # its squared errors as a power of the mean of its predicted variances
+    # Trusts readings up to the novelty of 99 % of the held-out ones; only with a posterior.
     novelty_gate: Gate | None = None
 
     def beyond(self, predicted: Tensor) -> Tensor:  # (n, 6) -> (n,)
@@ -247,48 +219,18 @@ class SureNetwork:
         found = sure.predict(held_out.batches(256), show_progress=False)
         var, mean = found.total_var, found.mean if plain is None else plain(held_out.x)
         squared = (mean - held_out.y).square()
-        found_out = sure.setup.variance_model
-        novelty_gate = None if found_out is None else Gate.on_novelty(found_out)
+        posterior = sure.setup.variance_model
+        novelty_gate = None if posterior is None else Gate.on_novelty(posterior)
         return SureNetwork(sure, Gate.fit(var), PowerLaw.fit(var.mean(1), squared), novelty_gate)
 
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """What the policies choose from.
+    """What the policies choose from."""
 
-    Attributes:
-        network: The plain network.
-        dropout: The same with the paper's uncertainty.
-        posterior: The same with the default's: gradients, and what `fit` found about its masks.
-        ensemble: Several networks that differ in their first weights, with their spread.
-        linear: The fallback.
-        scale: (6,), size of the errors in training: the networks' units.
-    """
-
-    network: ErrorNetwork
-    dropout: SureNetwork
-    posterior: SureNetwork
-    ensemble: SureNetwork
-    linear: LinearModel
-    scale: Tensor
-
-
-def with_dropout(network: nn.Module, *, samples: int, seed: int) -> Uncertain:
-    """The paper's method; all samples run at once, for speed."""
-    return Uncertain(
-        network, _noise_var(), "sampled_adf", samples=samples, seed=seed, chunk=samples
-    )
-
-
-def with_posterior(network: nn.Module, *, points: int, seed: int) -> Uncertain:
-    """The default method, to be fitted."""
-    return Uncertain(network, _noise_var(), samples=points, seed=seed)
-
-
-def _noise_var() -> Tensor:  # (14,)
-    return torch.from_numpy(NOISE_STD).float().square()
-
-
-def as_ensemble(networks: Sequence[nn.Module]) -> Uncertain:
-    """The networks' mean and spread."""
-    return Uncertain(nn.ModuleList(networks).eval(), method="ensemble")
+    network: ErrorNetwork  # the plain one
+    dropout: SureNetwork  # the same with the paper's uncertainty
+    posterior: SureNetwork  # the same with the default's: what `fit` found about its masks
+    ensemble: SureNetwork  # several networks that differ in their first weights, with their spread
+    linear: LinearModel  # the fallback
+    scale: Tensor  # (6,), size of the errors in training: the networks' units

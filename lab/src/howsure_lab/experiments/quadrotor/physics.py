@@ -22,21 +22,13 @@ GRAVITY = 9.81
 
 @dataclass(frozen=True)
 class Aerodynamics:
-    """Coefficients of the air's forces; 0 leaves an effect out.
+    """Coefficients of the air's forces; 0 leaves an effect out."""
 
-    Attributes:
-        rotor_drag: Force of a rotor against the air in its plane, N / (m/s) / (rad/s).
-        inflow: Loss of thrust of a rotor that moves along its axis, N / (m/s) / (rad/s).
-        translational_lift: Extra thrust of a rotor that moves in its plane, N / (m/s)**2.
-        body_drag: Quadratic drag of the body along its axes, N / (m/s)**2.
-        center_of_pressure: Where the body's drag acts, in the body's frame, m.
-    """
-
-    rotor_drag: float = 0.0
-    inflow: float = 0.0
-    translational_lift: float = 0.0
-    body_drag: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    center_of_pressure: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    rotor_drag: float = 0.0  # of a rotor against the air in its plane, N / (m/s) / (rad/s)
+    inflow: float = 0.0  # thrust lost by motion along the rotor's axis, N / (m/s) / (rad/s)
+    translational_lift: float = 0.0  # thrust gained by motion in its plane, N / (m/s)**2
+    body_drag: tuple[float, float, float] = (0.0, 0.0, 0.0)  # along its axes, N / (m/s)**2
+    center_of_pressure: tuple[float, float, float] = (0.0, 0.0, 0.0)  # where it acts, body, m
 
 
 ROTOR_DRAG = Aerodynamics(rotor_drag=1.19e-4)
@@ -45,26 +37,15 @@ FULL = Aerodynamics(1.19e-4, 2.32e-4, 3.39e-3, (5e-3, 5e-3, 1e-2), (0.0, 0.0, 0.
 
 @dataclass(frozen=True)
 class Vehicle:
-    """A small quadrotor of half a kilogram, rotors in an X; SI units, body frame x front, z up.
+    """A small quadrotor of half a kilogram, rotors in an X; SI units, body frame x front, z up."""
 
-    Attributes:
-        mass: kg.
-        inertia: Moments of inertia about the body's axes, kg m**2.
-        arm: From the center to a rotor, m.
-        thrust_factor: Thrust of a rotor per squared speed, N / (rad/s)**2.
-        yaw_factor: Its torque about its axis per squared speed, N m / (rad/s)**2.
-        fastest: Largest speed of a rotor, rad/s.
-        motor_lag: Time constant of the rotors' speed, s; 0 for none.
-        air: How the air acts.
-    """
-
-    mass: float = 0.5
-    inertia: tuple[float, float, float] = (3.65e-3, 3.68e-3, 7.03e-3)
-    arm: float = 0.17
-    thrust_factor: float = 5.57e-6
-    yaw_factor: float = 1.36e-7
-    fastest: float = 1500.0
-    motor_lag: float = 0.0
+    mass: float = 0.5  # kg
+    inertia: tuple[float, float, float] = (3.65e-3, 3.68e-3, 7.03e-3)  # about its axes, kg m**2
+    arm: float = 0.17  # from the center to a rotor, m
+    thrust_factor: float = 5.57e-6  # thrust of a rotor per squared speed, N / (rad/s)**2
+    yaw_factor: float = 1.36e-7  # its torque about its axis per squared speed, N m / (rad/s)**2
+    fastest: float = 1500.0  # largest speed of a rotor, rad/s
+    motor_lag: float = 0.0  # time constant of the rotors' speed, s; 0 for none
     air: Aerodynamics = field(default_factory=Aerodynamics)
 
     def __post_init__(self) -> None:
@@ -76,23 +57,20 @@ class Vehicle:
             )
 
     @cached_property
+    def spins(self) -> Array:  # (4,)
+        """The sign of each rotor's torque about z."""
+        return np.array([1.0, -1.0, 1.0, -1.0])
+
+    @cached_property
     def rotors(self) -> Array:  # (3, 4)
         """Where the rotors are, front left first, then counter-clockwise seen from above."""
         angles = np.pi / 4 + np.pi / 2 * np.arange(4)
         return self.arm * np.stack([np.cos(angles), np.sin(angles), np.zeros(4)])
 
     @cached_property
-    def spins(self) -> Array:  # (4,)
-        """The sign of each rotor's torque about z."""
-        return np.array([1.0, -1.0, 1.0, -1.0])
-
-    @cached_property
     def rotor_motion(self) -> Array:  # (12, 3)
         """Maps the body's rates to the velocities of the rotors, w x r; rows are (axis, rotor)."""
-        x, y, _ = self.rotors  # the rotors are level with the center of mass
-        nothing = np.zeros(4)
-        about = [[nothing, nothing, y], [nothing, nothing, -x], [-y, x, nothing]]
-        return np.array(about).transpose(1, 2, 0).reshape(12, 3)
+        return np.cross(np.eye(3)[:, None], self.rotors.T).transpose(2, 1, 0).reshape(12, 3)
 
     @cached_property
     def inertias(self) -> Array:  # (3, 1)
@@ -103,8 +81,7 @@ class Vehicle:
     def allocation(self) -> Array:  # (4, 4)
         """Maps the four thrusts to (collective thrust, moment)."""
         x, y, _ = self.rotors
-        yaw = self.spins * self.yaw_factor / self.thrust_factor
-        return np.stack([np.ones(4), y, -x, yaw])
+        return np.stack([np.ones(4), y, -x, self.spins * self.yaw_factor / self.thrust_factor])
 
     @cached_property
     def inverse_allocation(self) -> Array:  # (4, 4)
@@ -122,30 +99,18 @@ SIMPLE_PHYSICS = replace(NOMINAL, air=ROTOR_DRAG)
 FULL_PHYSICS = replace(NOMINAL, air=FULL, motor_lag=0.02)
 
 
-def _cross_table() -> Array:  # (3, 9)
-    table = np.zeros((3, 3, 3))
-    for i in range(3):
-        j, k = (i + 1) % 3, (i + 2) % 3
-        table[i, j, k], table[i, k, j] = 1, -1
-    return table.reshape(3, 9)
-
-
-def _matrix_table() -> Array:  # (9, 16)
-    """The entries of a rotation matrix as sums of products of the quaternion's components."""
-    table = np.zeros((3, 3, 4, 4))
-    for i in range(3):
-        j, k = (i + 1) % 3, (i + 2) % 3
-        for component in range(4):
-            table[i, i, component, component] = 1 if component in (0, i + 1) else -1
-        table[i, j, i + 1, j + 1] = table[j, i, i + 1, j + 1] = 2
-        table[i, j, 0, k + 1], table[j, i, 0, k + 1] = -2, 2
-    return table.reshape(9, 16)
-
-
 # A product of all pairs and one small matrix product are several times faster than a line of numpy
-# for every term.
-_CROSS = _cross_table()
-_MATRIX = _matrix_table()
+# for every term: a cross product, (3, 9), and the entries of a rotation matrix as sums of products
+# of the quaternion's components, (9, 16).
+_CROSS = np.zeros((3, 3, 3))
+_MATRIX = np.zeros((3, 3, 4, 4))
+for _i, _j, _k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+    _CROSS[_i, _j, _k], _CROSS[_i, _k, _j] = 1, -1
+    for _component in range(4):
+        _MATRIX[_i, _i, _component, _component] = 1 if _component in (0, _i + 1) else -1
+    _MATRIX[_i, _j, _i + 1, _j + 1] = _MATRIX[_j, _i, _i + 1, _j + 1] = 2
+    _MATRIX[_i, _j, 0, _k + 1], _MATRIX[_j, _i, 0, _k + 1] = -2, 2
+_CROSS, _MATRIX = _CROSS.reshape(3, 9), _MATRIX.reshape(9, 16)
 
 
 def cross(a: Array, b: Array) -> Array:  # (3, n), (3, n) -> (3, n)
@@ -170,11 +135,8 @@ def unrotated(rotation: Array, vector: Array) -> Array:  # (3, 3, n), (3, n) -> 
 
 def quaternion_rate(q: Array, rates: Array) -> Array:  # (4, n), (3, n) -> (4, n)
     """q' = 1/2 q * (0, rates), for rates in the body's frame."""
-    scalar, vector, half = q[0], q[1:], 0.5 * rates
-    out = np.empty_like(q)
-    out[0] = -(vector * half).sum(0)
-    out[1:] = scalar * half + cross(vector, half)
-    return out
+    half = 0.5 * rates
+    return np.concatenate([-(q[1:] * half).sum(0)[None], q[0] * half + cross(q[1:], half)])
 
 
 def quaternion(rotation: Array) -> Array:  # (3, 3, n) -> (4, n)
@@ -184,20 +146,20 @@ def quaternion(rotation: Array) -> Array:  # (3, 3, n) -> (4, n)
     (Shepperd 1978).
     """
     r = rotation
-    trace = r[0, 0] + r[1, 1] + r[2, 2]
-    squares = np.stack([1 + trace, *(1 - trace + 2 * r[i, i] for i in range(3))])  # 4 q_i**2
+    xx, yy, zz = r[0, 0], r[1, 1], r[2, 2]
+    trace = xx + yy + zz
     yz, zx, xy = r[2, 1] - r[1, 2], r[0, 2] - r[2, 0], r[1, 0] - r[0, 1]
     sxy, szx, syz = r[1, 0] + r[0, 1], r[0, 2] + r[2, 0], r[2, 1] + r[1, 2]
-    # Row i has 4 q_i q_j.
-    products = np.stack(
+    # Entry (i, j) is 4 q_i q_j.
+    products = np.array(
         [
-            np.stack([squares[0], yz, zx, xy]),
-            np.stack([yz, squares[1], sxy, szx]),
-            np.stack([zx, sxy, squares[2], syz]),
-            np.stack([xy, szx, syz, squares[3]]),
+            [1 + trace, yz, zx, xy],
+            [yz, 1 - trace + 2 * xx, sxy, szx],
+            [zx, sxy, 1 - trace + 2 * yy, syz],
+            [xy, szx, syz, 1 - trace + 2 * zz],
         ]
     )
-    best = squares.argmax(0)
+    best = np.einsum("iin->in", products).argmax(0)
     chosen = products[best, :, np.arange(r.shape[2])].T
     return canonical(chosen / np.linalg.norm(chosen, axis=0))
 
@@ -220,7 +182,9 @@ def wrench(
     moment[2] += (vehicle.spins * vehicle.yaw_factor) @ (speeds * speeds)
     total = force.sum(1)
     if any(vehicle.air.body_drag):
-        drag = body_drag(vehicle, air_velocity)
+        # -c |u| u, with one c per axis.
+        speed = np.sqrt((air_velocity * air_velocity).sum(0))
+        drag = -np.array(vehicle.air.body_drag)[:, None] * speed * air_velocity
         total += drag
         moment += cross(np.array(vehicle.air.center_of_pressure)[:, None], drag)
     return total, moment
@@ -238,16 +202,6 @@ def rotor_forces(
     force[2] = speeds * (vehicle.thrust_factor * speeds - air.inflow * local[2])
     force[2] += air.translational_lift * (level * level).sum(0)
     return force
-
-
-def body_drag(vehicle: Vehicle, air_velocity: Array) -> Array:  # (3, n)
-    """-c |u| u, with one c per axis."""
-    coefficients = np.array(vehicle.air.body_drag)[:, None]
-    speed = np.sqrt((air_velocity * air_velocity).sum(0))
-    return -coefficients * speed * air_velocity
-
-
-SIZE = 17
 
 
 class State(NamedTuple):
@@ -285,14 +239,9 @@ def derivative(
     out[3:6] = rotated(rotation, force) / vehicle.mass
     out[5] -= GRAVITY
     out[6:10] = quaternion_rate(attitude, rates)
-    out[10:13] = rate_change(vehicle, rates, moment)
+    out[10:13] = (moment - cross(rates, vehicle.inertias * rates)) / vehicle.inertias
     out[13:17] = (command - speeds) / vehicle.motor_lag if vehicle.motor_lag else 0.0
     return out
-
-
-def rate_change(vehicle: Vehicle, rates: Array, moment: Array) -> Array:  # (3, n)
-    """Euler's equations for a diagonal inertia."""
-    return (moment - cross(rates, vehicle.inertias * rates)) / vehicle.inertias
 
 
 def model_error(vehicle: Vehicle, state: Array, wind: Array | float = 0.0) -> Array:  # (6, n)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +16,8 @@ import numpy as np
 from howsure.files import write_atomically
 from howsure_lab.experiments.figures import COLORS, STYLES, new_figure, save
 from howsure_lab.experiments.quadrotor.trial import LABELS, MANEUVERS, REGIMES
-from howsure_lab.experiments.tables import Column, method_table
+from howsure_lab.experiments.tables import Column, by_method, method_table
+from howsure_lab.optional import imported
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,28 +37,28 @@ TITLES = {
     "input_fault": "Input fault: the network reads 20 m/s too much, 1 s of every 3",
     "shared_fault": "Shared fault: the linear model reads the same fault",
 }
-_MANEUVERS = ("circle", "lemniscate")
 
 
 def tables(results: Mapping[str, Any]) -> list[str]:
     """The page's parts: a table for every regime, and how to read them."""
-    lines = results["lines"]
     parts = []
     for regime, title in TITLES.items():
         paper = PAPER if regime == "normal" else None
-        parts += [f"### {title}\n", _table(lines, regime, paper)]
+        parts += [f"### {title}\n", _table(results["lines"], regime, paper)]
     return [*parts, READING]
 
 
 def _table(lines: Sequence[Mapping[str, Any]], regime: str, paper: Mapping[str, str] | None) -> str:
-    runs: dict[str, list[Any]] = {}
-    for line in lines:
-        cells = {maneuver: line["rmse"][f"{regime} {maneuver}"] for maneuver in _MANEUVERS}
-        shares = [line["share"][f"{regime} {maneuver}"] for maneuver in _MANEUVERS]
-        cells["share"] = sum(shares) / len(shares)
-        runs.setdefault(line["policy"], []).append(cells)
-    columns = [Column(maneuver, f"{maneuver}, m") for maneuver in _MANEUVERS]
+    def cells(line: Mapping[str, Any]) -> dict[str, float]:
+        rmse, share = (
+            {maneuver: line[key][f"{regime} {maneuver}"] for maneuver in MANEUVERS}
+            for key in ("rmse", "share")
+        )
+        return {**rmse, "share": statistics.fmean(share.values())}
+
+    columns = [Column(maneuver, f"{maneuver}, m") for maneuver in MANEUVERS]
     columns.append(Column("share", "network's share", 2))
+    runs = by_method(lines, cells, "policy")
     return method_table(runs, columns, labels=LABELS, paper=paper)
 
 
@@ -100,7 +103,10 @@ def paths_figure(paths: Mapping[str, Any]) -> Figure:
             found = paths[f"{regime} {maneuver}"]
             ax.plot(*np.array(found["reference"]).T, color="0.8", linewidth=6, label="reference")
             for policy in ("nominal", "mlp", "hard_gate", "posterior_blend"):
-                ax.plot(*np.array(found[policy]["path"]).T, **_style(policy))
+                place = SHOWN.index(policy)
+                look = {"color": COLORS[place], "linestyle": STYLES[place % len(STYLES)]}
+                path = np.array(found[policy]["path"]).T
+                ax.plot(*path, **look, linewidth=1.3, label=LABELS[policy])
             ax.set_title(f"{maneuver}, {regime.replace('_', ' ')}")
             ax.set_aspect("equal", adjustable="datalim")
             ax.set(xlabel="x, m", ylabel="y, m")
@@ -131,43 +137,26 @@ def regimes_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _style(policy: str) -> dict[str, object]:
-    place = SHOWN.index(policy)
-    return {
-        "color": COLORS[place],
-        "linestyle": STYLES[place % len(STYLES)],
-        "linewidth": 1.3,
-        "label": LABELS[policy],
-    }
-
-
 _EVERY = 2  # of the kept points, of which there are 25 a second
 _TRAIL = 12  # frames
 _SECONDS = 8  # longer files are too large for a page
 
 
 def animate(found: Mapping[str, Any], path: Path, *, title: str) -> Path:
-    """Writes the GIF of one case, at real time; the color is the std that the soft blend sees.
+    """Writes the GIF of one case of a run's paths, at real time.
 
-    Args:
-        found: A case of a run's paths.
-        path: Where to write.
-        title: Above the picture.
+    The color is the std that the soft blend sees.
     """
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ImportError("A GIF needs Pillow: `pip install pillow`.") from None
-    frames = []
-    for end in range(_EVERY, min(25 * _SECONDS, len(found["reference"])), _EVERY):
-        frames.append(Image.fromarray(_frame(found, end, title)).quantize(64))
-    first, *others = frames
+    image_module = imported("PIL.Image", "A GIF needs Pillow", "pillow")
+    ends = range(_EVERY, min(25 * _SECONDS, len(found["reference"])), _EVERY)
+    pictures = (image_module.open(_frame(found, end, title)) for end in ends)
+    first, *others = (picture.convert("RGB").quantize(64) for picture in pictures)
     options = {"save_all": True, "append_images": others, "duration": 40 * _EVERY, "loop": 0}
     write_atomically(path, lambda file: first.save(file, format="GIF", optimize=True, **options))
     return path
 
 
-def _frame(found: Mapping[str, Any], end: int, title: str) -> np.ndarray:
+def _frame(found: Mapping[str, Any], end: int, title: str) -> io.BytesIO:
     figure, axes = new_figure(1, 1, width=6.4, height=4.2)
     ax = axes[0, 0]
     ax.plot(*np.array(found["reference"]).T, color="0.85", linewidth=7, zorder=0, label="reference")
@@ -182,8 +171,9 @@ def _frame(found: Mapping[str, Any], end: int, title: str) -> np.ndarray:
     ax.set(xlim=(-6, 6), ylim=(-4, 4), xlabel="x, m", ylabel="y, m", title=title)
     ax.set_aspect("equal")
     ax.legend(loc="lower right", fontsize=8, frameon=False)
-    figure.canvas.draw()
-    return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()  # pyright: ignore
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return png
 
 
 def main() -> int:

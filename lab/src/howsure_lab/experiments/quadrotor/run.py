@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from howsure_lab.experiments.quadrotor.preparation import Amount, Preparation, prepared
 from howsure_lab.experiments.quadrotor.report import draw_figures, tables
-from howsure_lab.experiments.quadrotor.trial import CASES, POLICIES, Trial, flown
-from howsure_lab.experiments.runs import (
-    Options,
-    RunFolder,
-    Step,
-    finished,
-    open_folder,
-    write_results,
-)
+from howsure_lab.experiments.quadrotor.trial import CASES, POLICIES, flown
+from howsure_lab.experiments.runs import Options, Run, RunFolder
 from howsure_lab.experiments.training import PlainRecipe
 
 _EVERY = 8  # steps between kept points of a path: 25 a second
@@ -26,17 +17,11 @@ _EVERY = 8  # steps between kept points of a path: 25 a second
 
 @dataclass(frozen=True)
 class Settings:
-    """What a quadrotor run depends on.
+    """What a quadrotor run depends on."""
 
-    Attributes:
-        preparation: Data, networks, uncertainty.
-        seconds: Of every test flight.
-        settled: From when on the distance to the reference counts, s.
-    """
-
-    preparation: Preparation = field(default_factory=Preparation)
-    seconds: float = 11.0
-    settled: float = 1.0
+    preparation: Preparation = field(default_factory=Preparation)  # data, networks, uncertainty
+    seconds: float = 11.0  # of every test flight
+    settled: float = 1.0  # from when on the distance to the reference counts, s
 
     @staticmethod
     def of(options: Options) -> Settings:
@@ -52,38 +37,27 @@ def flight_of_seed(settings: Settings, folder: RunFolder, seed: int) -> dict[str
     """All policies in all cases, with the networks of one seed."""
     models, about = prepared(settings.preparation, seed, folder)
     trial = flown(models, CASES, settings.seconds, seed, tuple(POLICIES))
-    lines = [
-        {"seed": seed, "policy": policy, **_scores(trial, policy, settings.settled)}
-        for policy in POLICIES
-    ]
-    return {"models": about, "lines": lines, "paths": _paths(trial)}
-
-
-def _scores(trial: Trial, policy: str, settled: float) -> dict[str, object]:
-    """Tracking RMSE of every case in m, and the network's mean share in the correction."""
-    rmse, shares = trial.flight.rmse(settled), trial.shares.mean(0)
-    index = {case.name: trial.index(policy, case) for case in trial.cases}
-    return {
-        "rmse": {name: float(rmse[i]) for name, i in index.items()},
-        "share": {name: round(float(shares[i]), 4) for name, i in index.items()},
-    }
-
-
-def _paths(trial: Trial) -> dict[str, object]:
-    """Thinned paths in the plane for the figures: of every case and policy."""
-    found: dict[str, Any] = {}
-    for case in trial.cases:
-        first = trial.index(trial.policies[0], case)
-        wanted = trial.flight.references[::_EVERY, :2, first]
-        found[case.name] = {"reference": wanted.round(3).tolist()}
-        for policy in trial.policies:
-            i = trial.index(policy, case)
-            found[case.name][policy] = {
+    rmse, shares = trial.flight.rmse(settings.settled), trial.shares.mean(0)
+    lines, paths = [], {}
+    for policy in POLICIES:
+        index = {case.name: trial.index(policy, case) for case in CASES}
+        lines.append(
+            {
+                "seed": seed,
+                "policy": policy,
+                "rmse": {name: float(rmse[i]) for name, i in index.items()},
+                "share": {name: round(float(shares[i]), 4) for name, i in index.items()},
+            }
+        )
+        # Thinned paths in the plane for the figures: of every case and policy.
+        for name, i in index.items():
+            wanted = trial.flight.references[::_EVERY, :2, i].round(3).tolist()
+            paths.setdefault(name, {"reference": wanted})[policy] = {
                 "path": trial.flight.states[::_EVERY, :2, i].round(3).tolist(),
                 "std": trial.stds[::_EVERY, i].round(4).tolist(),
                 "share": trial.shares[::_EVERY, i].round(3).tolist(),
             }
-    return found
+    return {"models": about, "lines": lines, "paths": paths}
 
 
 def run(options: Options) -> Path:
@@ -93,19 +67,10 @@ def run(options: Options) -> Path:
     if options.methods is not None:
         raise ValueError("The quadrotor flies all policies at once; leave out `--methods`.")
     settings = Settings.of(options)
-    folder = open_folder(options, asdict(settings))
-    steps = [
-        Step(f"seed{seed}", partial(flight_of_seed, settings, folder, seed))
-        for seed in options.seed_list
-    ]
-    seeds = finished(steps, folder, options)
-    draw_figures(seeds, folder.path)
-    results = {"settings": asdict(settings), **_gathered(seeds)}
-    return write_results(options, folder, results, tables(results))
-
-
-def _gathered(seeds: list[Mapping[str, Any]]) -> dict[str, object]:
-    return {
-        "models": [seed["models"] for seed in seeds],
-        "lines": [line for seed in seeds for line in seed["lines"]],
-    }
+    work = Run(options, settings)
+    fly = partial(flight_of_seed, settings, work)
+    seeds = work.finished({f"seed{seed}": partial(fly, seed) for seed in options.seed_list})
+    draw_figures(seeds, work.path)
+    models = [seed["models"] for seed in seeds]
+    lines = [line for seed in seeds for line in seed["lines"]]
+    return work.report({"models": models, "lines": lines}, tables)

@@ -36,23 +36,14 @@ MANEUVERS: dict[str, Callable[[float, float], Trajectories]] = {
 
 @dataclass(frozen=True)
 class Regime:
-    """A condition.
+    """A condition."""
 
-    Attributes:
-        speed: Largest speed, m/s.
-        radius: Of circle and lemniscate, m.
-        heading: Where the nose points, rad; in training 0.
-        wind: Standard deviation of the gusts' velocity along each level axis, m/s.
-        fault: What is added to the forward velocity that the network reads, m/s.
-        shared: Whether the linear model reads the same fault.
-    """
-
-    speed: float = 7.0
-    radius: float = 4.0
-    heading: float = 0.0
-    wind: float = 0.0
-    fault: float = 0.0
-    shared: bool = False
+    speed: float = 7.0  # the largest, m/s
+    radius: float = 4.0  # of circle and lemniscate, m
+    heading: float = 0.0  # where the nose points, rad; in training 0
+    wind: float = 0.0  # standard deviation of the gusts' velocity along each level axis, m/s
+    fault: float = 0.0  # added to the forward velocity that the network reads, m/s
+    shared: bool = False  # whether the linear model reads the same fault
 
 
 REGIMES = {
@@ -66,7 +57,6 @@ REGIMES = {
     "input_fault": Regime(fault=20.0),
     "shared_fault": Regime(fault=20.0, shared=True),
 }
-_FAULT_PERIOD, _FAULT_LENGTH = 3.0, 1.0  # s
 
 
 @dataclass(frozen=True)
@@ -104,17 +94,12 @@ def gusts(cases: Sequence[Case], generator: np.random.Generator, *, terms: int =
 def faults(cases: Sequence[Case], time: float, *, shared: bool) -> Array:  # (n, 14)
     """What is added to the readings now: 1 s in every 3; the first 2 s are free of it.
 
-    Args:
-        cases: One for each vehicle.
-        time: s.
-        shared: The linear model's readings instead of the network's.
+    The network's readings, or, if it is `shared`, those of the linear model.
     """
     added = np.zeros((len(cases), COUNT))
-    if time % _FAULT_PERIOD < _FAULT_PERIOD - _FAULT_LENGTH:
-        return added
-    for row, case in zip(added, cases, strict=True):
-        regime = REGIMES[case.regime]
-        row[VELOCITY.start] = regime.fault if regime.shared or not shared else 0.0
+    if time % 3.0 >= 2.0:
+        regimes = [REGIMES[case.regime] for case in cases]
+        added[:, VELOCITY.start] = [r.fault if r.shared or not shared else 0.0 for r in regimes]
     return added
 
 
@@ -146,22 +131,12 @@ Decide = Callable[[SureNetwork, Known, Any], Decision]
 
 @dataclass(frozen=True)
 class Policy:
-    """A line of the table.
-
-    Attributes:
-        label: What the line says.
-        decide: The rule.
-        source: Whose mean and variance: "network" (no variance), "dropout", "posterior" or
-            "ensemble".
-    """
+    """A line of the table."""
 
     label: str
     decide: Decide
+    # Whose mean and variance: "network" (no variance), "dropout", "posterior" or "ensemble".
     source: str = "network"
-
-    def sure_network(self, models: Models) -> SureNetwork:
-        """What says how sure the policy's network is."""
-        return models.dropout if self.source == "network" else getattr(models, self.source)
 
 
 def _fixed(which: str, share: float, sure: SureNetwork, known: Known, memory: object) -> Decision:
@@ -205,8 +180,7 @@ def soft_blend(sure: SureNetwork, known: Known, memory: Any) -> Decision:
     beyond = torch.where(lost, _LOST, beyond)
     held = beyond if memory is None else torch.maximum(beyond, _FORGETTING * memory)
     var = sure.error_var(known.var, held).masked_fill(lost[:, None], torch.inf)
-    mixed = blend(known.mean, var, known.linear, known.linear_var)
-    return Decision(mixed.mean, (known.linear_var / (known.linear_var + var)).mean(1), held)
+    return _blended(known, var, held)
 
 
 def plain_blend(sure: SureNetwork, known: Known, memory: object) -> Decision:
@@ -215,9 +189,12 @@ def plain_blend(sure: SureNetwork, known: Known, memory: object) -> Decision:
     A posterior's variance is fitted to held-out errors and grows with the novelty by itself, so
     nothing here is chosen by hand.
     """
-    var = torch.where(known.var.isfinite(), known.var, torch.inf)
+    return _blended(known, torch.where(known.var.isfinite(), known.var, torch.inf))
+
+
+def _blended(known: Known, var: Tensor, memory: Any = None) -> Decision:
     mixed = blend(known.mean, var, known.linear, known.linear_var)
-    return Decision(mixed.mean, (known.linear_var / (known.linear_var + var)).mean(1))
+    return Decision(mixed.mean, (known.linear_var / (known.linear_var + var)).mean(1), memory)
 
 
 POLICIES = {
@@ -239,19 +216,11 @@ LABELS = {name: policy.label for name, policy in POLICIES.items()}
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """What was flown; vehicles are ordered by policy, then by case.
-
-    Attributes:
-        flight: Of all vehicles.
-        shares: (steps, n), the network's share in the correction.
-        stds: (steps, n), the network's mean std in its units.
-        policies: Their names.
-        cases: The cases.
-    """
+    """What was flown; vehicles are ordered by policy, then by case."""
 
     flight: Flight
-    shares: Array
-    stds: Array
+    shares: Array  # (steps, n), the network's share in the correction
+    stds: Array  # (steps, n), the network's mean std in its units
     policies: tuple[str, ...]
     cases: tuple[Case, ...]
 
@@ -277,14 +246,16 @@ class Pilot:
         """The correction of every vehicle, in the body's frame."""
         exact = read(FULL_PHYSICS, state, self.generator)
         cases = self.cases * len(self.policies)
-        seen = _tensor(exact + faults(cases, time, shared=False))
-        own = _tensor(exact + faults(cases, time, shared=True))
-        truth = _tensor(model_error(FULL_PHYSICS, state, wind).T) / self.models.scale
+        seen, own = (
+            torch.from_numpy(exact + faults(cases, time, shared=shared)).float()
+            for shared in (False, True)
+        )
+        error = torch.from_numpy(model_error(FULL_PHYSICS, state, wind).T).float()
         mean, var, novelty = self._network(seen)
-        linear = self.models.linear
-        known = Known(mean, var, linear(own), linear.var(own), truth, novelty)
+        linear, scale = self.models.linear, self.models.scale
+        known = Known(mean, var, linear(own), linear.var(own), error / scale, novelty)
         self.stds.append(var.sqrt().mean(1).numpy())
-        return (self._decided(known) * self.models.scale).T.double().numpy()
+        return (self._decided(known) * scale).T.double().numpy()
 
     def _network(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, variance and novelty for each vehicle, as its policy asks: they cost time."""
@@ -302,19 +273,17 @@ class Pilot:
         return mean, var, novelty
 
     def _decided(self, known: Known) -> Tensor:  # (n, 6)
-        count, decisions = len(self.cases), []
-        for i, name in enumerate(self.policies):
-            own = Known(*(part[i * count : (i + 1) * count] for part in known))
-            sure = POLICIES[name].sure_network(self.models)
-            decision = POLICIES[name].decide(sure, own, self.memory.get(name))
+        decisions = []
+        each_policy = zip(*(part.split(len(self.cases)) for part in known), strict=True)
+        for name, parts in zip(self.policies, each_policy, strict=True):
+            policy = POLICIES[name]
+            # A policy without a source does not ask how sure the network is.
+            sure = getattr(self.models, policy.source.replace("network", "dropout"))
+            decision = policy.decide(sure, Known(*parts), self.memory.get(name))
             self.memory[name] = decision.memory
             decisions.append(decision)
         self.shares.append(torch.cat([decision.share for decision in decisions]).numpy())
         return torch.cat([decision.correction for decision in decisions])
-
-
-def _tensor(values: Array) -> Tensor:
-    return torch.from_numpy(values).float()
 
 
 def flown(
@@ -323,10 +292,8 @@ def flown(
     """Flies every policy in every case; all policies meet the same wind."""
     generator = np.random.default_rng(seed)
     repeated = [*range(len(cases))] * len(policies)
-    world = World(
-        trajectories(cases).chosen(repeated), wind=gusts(cases, generator).chosen(repeated)
-    )
+    wind = gusts(cases, generator).chosen(repeated)
     pilot = Pilot(models, tuple(policies), tuple(cases), generator)
-    flight = fly(world, seconds, pilot)
+    flight = fly(World(trajectories(cases).chosen(repeated), wind=wind), seconds, pilot)
     shares, stds = np.stack(pilot.shares), np.stack(pilot.stds)
     return Trial(flight, shares, stds, pilot.policies, pilot.cases)

@@ -30,21 +30,13 @@ NOISE_STD = {"position": 0.02, "attitude": 0.01, "velocity": 0.05, "rates": 0.02
 
 @dataclass(frozen=True)
 class Plan:
-    """What is flown: back to the origin from a tilted start, then a figure of eight.
+    """What is flown: back to the origin from a tilted start, then a figure of eight."""
 
-    Attributes:
-        seconds: Of the flight.
-        hover: How long it stays at the origin first, s.
-        speed: The largest on the figure of eight, m/s.
-        radius: Of the figure of eight, m.
-        thrust_to_weight: Of the vehicle; the policy was trained for 1.5 to 5.
-    """
-
-    seconds: float = 10.0
-    hover: float = 2.0
-    speed: float = 1.4
-    radius: float = 1.0
-    thrust_to_weight: float = 3.0
+    seconds: float = 10.0  # of the flight
+    hover: float = 2.0  # how long it stays at the origin first, s
+    speed: float = 1.4  # the largest on the figure of eight, m/s
+    radius: float = 1.0  # of the figure of eight, m
+    thrust_to_weight: float = 3.0  # of the vehicle; the policy was trained for 1.5 to 5
 
     @property
     def vehicle(self) -> Vehicle:
@@ -62,17 +54,11 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Flight:
-    """What was flown, at every step.
+    """What was flown, at every step."""
 
-    Attributes:
-        readings: (steps, 22), with the sensors' noise.
-        commands: (steps, 4), as the policy gave them.
-        distances: (steps,), from the reference, m.
-    """
-
-    readings: Tensor
-    commands: Tensor
-    distances: Array
+    readings: Tensor  # (steps, 22), with the sensors' noise
+    commands: Tensor  # (steps, 4), as the policy gave them
+    distances: Array  # (steps,), from the reference, m
 
 
 @torch.no_grad()
@@ -80,54 +66,33 @@ def fly(policy: Policy, plan: Plan, seed: int) -> Flight:
     """A flight with sensor noise in the loop."""
     vehicle, generator = plan.vehicle, np.random.default_rng(seed)
     std = np.repeat(list(NOISE_STD.values()), list(SENSORS.values()))
-    state, command, memory = _start(vehicle), np.zeros(4), policy.start(1)
+    # At rest, two thirds of a meter away and rolled by a third of a right angle.
+    start = np.array([0.5, -0.3, 0.2]), np.array([np.cos(np.pi / 12), np.sin(np.pi / 12), 0, 0])
+    rest, speeds = np.zeros(3), np.full(4, vehicle.hover_speed)
+    state = joined(State(start[0], rest, start[1], rest, speeds))[:, None]
+    command, memory = np.zeros(4), policy.start(1)
     readings, commands, distances = [], [], []
     for i in range(round(plan.seconds / DT)):
         exact = _reading(state, plan.reference(i * DT), command)
         reading = torch.from_numpy(exact + std * generator.standard_normal(len(std))).float()
         found, states = policy.after(reading[None, None], memory)
         memory, command = states[:, -1], found[0, 0].clamp(-1, 1).double().numpy()
-        state = _moved(vehicle, state, command)
+        # The policy's motors go clockwise, the vehicle's the other way.
+        speeds = ((command[::-1] + 1) / 2 * vehicle.fastest)[:, None]
+        for _ in range(_SUBSTEPS):
+            state = step(vehicle, state, speeds, DT / _SUBSTEPS)
         readings.append(reading)
         commands.append(found[0, 0])
         distances.append(np.linalg.norm(exact[:3]))
     return Flight(torch.stack(readings), torch.stack(commands), np.array(distances))
 
 
-def _start(vehicle: Vehicle) -> Array:  # (17, 1)
-    """At rest, two thirds of a meter away and rolled by a third of a right angle."""
-    half = np.pi / 12
-    return joined(
-        State(
-            np.array([[0.5], [-0.3], [0.2]]),
-            np.zeros((3, 1)),
-            np.array([[np.cos(half)], [np.sin(half)], [0.0], [0.0]]),
-            np.zeros((3, 1)),
-            np.full((4, 1), vehicle.hover_speed),
-        )
-    )
-
-
 def _reading(state: Array, reference: tuple[Array, Array], command: Array) -> Array:  # (22,)
     """What exact sensors would tell the policy."""
     now, (position, velocity) = parts(state), reference
-    return np.concatenate(
-        [
-            now.position[:, 0] - position,
-            matrix(now.attitude)[:, :, 0].flatten(),
-            now.velocity[:, 0] - velocity,
-            now.rates[:, 0],
-            command,
-        ]
-    )
-
-
-def _moved(vehicle: Vehicle, state: Array, command: Array) -> Array:  # (17, 1), (4,)
-    """The state after a step; the policy's motors go clockwise, the vehicle's the other way."""
-    speeds = ((command[::-1] + 1) / 2 * vehicle.fastest)[:, None]
-    for _ in range(_SUBSTEPS):
-        state = step(vehicle, state, speeds, DT / _SUBSTEPS)
-    return state
+    attitude = matrix(now.attitude)[:, :, 0].flatten()
+    moved = now.position[:, 0] - position, attitude, now.velocity[:, 0] - velocity
+    return np.concatenate([*moved, now.rates[:, 0], command])
 
 
 @torch.no_grad()

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from howsure_lab.optional import imported
+
 # What the policy reads, in its order: how many numbers each sensor gives.
 SENSORS = {"position": 3, "attitude": 9, "velocity": 3, "rates": 3, "command": 4}
 READINGS = sum(SENSORS.values())
@@ -66,9 +68,7 @@ def shipped() -> Shipped:
     spec = importlib.util.find_spec("foundation_policy")
     if spec is None or spec.origin is None:
         raise ImportError("The RAPTOR policy is in a package: `pip install foundation-policy`.")
-    # It comes with the package.
-    import h5py  # pyright: ignore[reportMissingImports]
-
+    h5py = imported("h5py", "The policy's weights need h5py", "h5py")
     with h5py.File(Path(spec.origin).parent / "blob/checkpoint.h5") as file:
         return read(file)
 
@@ -79,21 +79,7 @@ def read(file: Mapping[str, object]) -> Shipped:
     if start.any():
         raise ValueError("The policy starts from a memory that is not 0; here it must be.")
     policy = Policy(len(start))
-    policy.load_state_dict(_weights(file))
-    example, wanted = (_tensor(file, f"example/{name}") for name in ("input", "output"))
-    with torch.no_grad():
-        found, _ = policy.after(example.transpose(0, 1), policy.start(example.shape[1]))
-    off = float((found.transpose(0, 1) - wanted).abs().max())
-    if not off < _ROUNDING:
-        raise ValueError(
-            f"The policy's outputs differ by {off:.2g} from those of its own example: this "
-            "checkpoint is another network than a dense layer, a GRU and a dense layer."
-        )
-    return Shipped(policy.eval().requires_grad_(False), example)
-
-
-def _weights(file: Mapping[str, object]) -> dict[str, Tensor]:
-    """The checkpoint's arrays by torch's names; its gates have torch's order."""
+    # The checkpoint's gates have torch's order.
     names = {
         "first.weight": "0/weights",
         "first.bias": "0/biases",
@@ -105,7 +91,18 @@ def _weights(file: Mapping[str, object]) -> dict[str, Tensor]:
         "last.bias": "2/biases",
     }
     found = {key: _tensor(file, f"actor/layers/{at}/parameters") for key, at in names.items()}
-    return {key: each.flatten() if "bias" in key else each for key, each in found.items()}
+    shapes = {key: each.shape for key, each in policy.state_dict().items()}
+    policy.load_state_dict({key: each.reshape(shapes[key]) for key, each in found.items()})
+    example, wanted = (_tensor(file, f"example/{name}") for name in ("input", "output"))
+    with torch.no_grad():
+        commands, _ = policy.after(example.transpose(0, 1), policy.start(example.shape[1]))
+    off = float((commands.transpose(0, 1) - wanted).abs().max())
+    if not off < _ROUNDING:
+        raise ValueError(
+            f"The policy's outputs differ by {off:.2g} from those of its own example: this "
+            "checkpoint is another network than a dense layer, a GRU and a dense layer."
+        )
+    return Shipped(policy.eval().requires_grad_(False), example)
 
 
 def _tensor(file: Mapping[str, Any], path: str) -> Tensor:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from howsure_lab.experiments.figures import COLORS, new_figure, save
 from howsure_lab.experiments.raptor.policy import MOTORS
-from howsure_lab.experiments.tables import Column, Summary, markdown, summaries
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from howsure_lab.experiments.tables import Column, Summary, cells, markdown
 
 CASES = {"flight": "flight", "example": "the package's example"}
 _COLUMNS = (
@@ -29,8 +25,8 @@ _COLUMNS = (
 
 def tables(results: Mapping[str, object]) -> list[str]:
     """The page's parts: the std against Monte Carlo, where it comes from, and how to read it."""
-    return ["### Motor commands\n", _accuracy(results), "### Variance by sensor\n",
-            _shares(results), reading(results)]  # fmt: skip
+    parts = ["### Motor commands\n", _accuracy(results), "### Variance by sensor\n"]
+    return [*parts, _shares(results), reading(results)]
 
 
 def _of(results: Mapping[str, Any], case: str) -> list[Mapping[str, Any]]:
@@ -41,9 +37,8 @@ def _accuracy(results: Mapping[str, object]) -> str:
     rows = []
     for case, label in CASES.items():
         lines = _of(results, case)
-        found = summaries(lines, [column.key for column in _COLUMNS])
-        cells = [found[column.key].text(column.digits) for column in _COLUMNS]
-        rows.append([label, f"`{lines[0]['method']}`", str(lines[0]["points"]), *cells])
+        about = f"`{lines[0]['method']}`", str(lines[0]["points"])
+        rows.append([label, *about, *cells(lines, _COLUMNS)])
     return markdown(["inputs", "method", "points", *(c.heading for c in _COLUMNS)], rows)
 
 
@@ -60,7 +55,8 @@ def _shares(results: Mapping[str, Any]) -> str:
 def reading(results: Mapping[str, Any]) -> str:
     """How the numbers were made."""
     settings = results["settings"]
-    own = _own_error(settings["samples"])
+    # The mean |log ratio| of exact stds: sqrt(2/pi) times the relative standard error.
+    own = 1 / math.sqrt(math.pi * settings["samples"])
     rmse = Summary.of(results["rmse"]).text(3)
     return f"""\
 The policy of Eschmann et al. 2025 as `pip install foundation-policy` ships it: 22 readings, a GRU,
@@ -78,22 +74,12 @@ flight. The last command is among the readings; a motor driver reports it with a
 """
 
 
-def _own_error(samples: int) -> float:
-    """The mean |log ratio| of exact stds: sqrt(2/pi) times the relative standard error."""
-    return 1 / math.sqrt(math.pi * samples)
-
-
 _COLORS = [COLORS[index] for index in (0, 1, 4, 6)]
 _DOT = {"linestyle": "none", "marker": "o", "markersize": 3}
 
 
 def draw_figures(series: Mapping[str, object], folder: Path) -> None:
-    """Writes commands.png."""
-    save(commands_figure(series), folder / "commands.png")
-
-
-def commands_figure(series: Mapping[str, object]) -> Figure:
-    """Over a flight's time: the first motor's command with its band, and all stds both ways."""
+    """Writes commands.png: the first motor's command with its band, and all stds both ways."""
     figure, axes = new_figure(2, 1, width=9, height=6)
     (band,), (stds,) = axes
     time, command, std, truth = (
@@ -111,4 +97,4 @@ def commands_figure(series: Mapping[str, object]) -> Figure:
     for ax in (band, stds):
         ax.set_xlim(time[0], time[-1])
         ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
-    return figure
+    save(figure, folder / "commands.png")

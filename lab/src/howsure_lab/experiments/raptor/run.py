@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,28 +18,20 @@ from howsure.uncertain import Uncertain
 from howsure_lab.experiments.raptor.flight import DT, NOISE_STD, Plan, fly, histories
 from howsure_lab.experiments.raptor.policy import Policy, Shipped, shipped
 from howsure_lab.experiments.raptor.report import draw_figures, tables
-from howsure_lab.experiments.runs import Options, Step, finished, open_folder, write_results
+from howsure_lab.experiments.runs import Options, Run
 
 _AT_ONCE = 50  # samples of Monte Carlo in one call
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run depends on.
+    """What a run depends on."""
 
-    Attributes:
-        plan: The flight.
-        length: Readings that carry noise; more than 20 change no std beyond sampling error.
-        every: Steps between the points at which the std is measured.
-        samples: Of Monte Carlo; 4,000 know a std to 1.1 %.
-        noise_std: Of each sensor.
-    """
-
-    plan: Plan = field(default_factory=Plan)
-    length: int = 20
-    every: int = 10
-    samples: int = 4000
-    noise_std: dict[str, float] = field(default_factory=lambda: dict(NOISE_STD))
+    plan: Plan = field(default_factory=Plan)  # the flight
+    length: int = 20  # readings that carry noise; more change no std beyond sampling error
+    every: int = 10  # steps between the points at which the std is measured
+    samples: int = 4000  # of Monte Carlo; 4,000 know a std to 1.1 %
+    noise_std: dict[str, float] = field(default_factory=lambda: dict(NOISE_STD))  # by sensor
 
     @staticmethod
     def of(options: Options) -> Settings:
@@ -60,7 +52,10 @@ def flight_of_seed(settings: Settings, found: Shipped, seed: int) -> dict[str, o
         truth = sampled_std(found.policy, inputs, settings, seed)
         lines.append({"seed": seed, "case": case, **scores(p, truth, settings.samples)})
         if case == "flight":
-            series = _series(p, truth, settings)
+            times = [DT * (settings.length + i * settings.every) for i in range(len(truth))]
+            drawn = {"command": p.mean, "std": p.std, "monte_carlo": truth}
+            series = {name: v.double().numpy().round(5).tolist() for name, v in drawn.items()}
+            series = {"time": [round(time, 3) for time in times], **series}
     late = flight.distances[round(settings.plan.hover / DT) :]
     return {"lines": lines, "series": series, "rmse": float((late**2).mean() ** 0.5)}
 
@@ -108,21 +103,6 @@ def scores(p: Prediction, truth: Tensor, samples: int) -> dict[str, Any]:
     }
 
 
-def _series(p: Prediction, truth: Tensor, settings: Settings) -> dict[str, object]:
-    """What the picture shows, along the flight."""
-    times = [DT * (settings.length + i * settings.every) for i in range(len(truth))]
-    return {
-        "time": [round(time, 3) for time in times],
-        "command": _rounded(p.mean),
-        "std": _rounded(p.std),
-        "monte_carlo": _rounded(truth),
-    }
-
-
-def _rounded(values: Tensor) -> object:
-    return values.double().numpy().round(5).tolist()
-
-
 def run(options: Options) -> Path:
     """Runs the experiment; returns the path of its table."""
     if options.data is not None:
@@ -132,16 +112,14 @@ def run(options: Options) -> Path:
 
 def measured(options: Options, settings: Settings, found: Shipped) -> Path:
     """Measures a policy; returns the path of the table."""
-    folder = open_folder(options, asdict(settings))
-    steps = [
-        Step(f"seed{seed}", partial(flight_of_seed, settings, found, seed))
-        for seed in options.seed_list
-    ]
-    seeds: list[Mapping[str, Any]] = finished(steps, folder, options)
-    draw_figures(seeds[0]["series"], folder.path)
-    results = {
-        "settings": asdict(settings),
-        "rmse": [seed["rmse"] for seed in seeds],
-        "lines": [line for seed in seeds for line in seed["lines"]],
-    }
-    return write_results(options, folder, results, tables(results))
+    work = Run(options, settings)
+    seeds = work.finished(
+        {
+            f"seed{seed}": partial(flight_of_seed, settings, found, seed)
+            for seed in options.seed_list
+        }
+    )
+    draw_figures(seeds[0]["series"], work.path)
+    rmse = [seed["rmse"] for seed in seeds]
+    lines = [line for seed in seeds for line in seed["lines"]]
+    return work.report({"rmse": rmse, "lines": lines}, tables)

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from howsure_lab.digits.data import load_digits
 from howsure_lab.experiments.recognition.resnets import MEAN, STD
 from howsure_lab.experiments.training import Pairs
 
 _RECORD = 1 + 3 * 32 * 32
-_TRAIN = tuple(f"data_batch_{k}" for k in range(1, 6))
 _TEST = "test_batch"
 # Where numpy has kept the function that rebuilds an array, by version.
 _ARRAYS = {
@@ -57,12 +57,12 @@ class _ArraysOnly(pickle.Unpickler):
 def read_cifar(folder: str | Path) -> Cifar:
     """CIFAR-10 from a folder or its subfolders, in whichever format is found first."""
     folder = Path(folder)
-    readers: tuple[tuple[str, Callable[[Path], Cifar]], ...] = (
-        (_TEST, lambda path: _from_batches(path.parent, "", _python_batch)),
-        (f"{_TEST}.bin", lambda path: _from_batches(path.parent, ".bin", _binary_batch)),
-        ("*cifar*.npz", _from_npz),
-    )
-    for pattern, reader in readers:
+    readers: dict[str, Callable[[Path], Cifar]] = {
+        _TEST: lambda path: _from_batches(path.parent, "", _python_batch),
+        f"{_TEST}.bin": lambda path: _from_batches(path.parent, ".bin", _binary_batch),
+        "*cifar*.npz": _from_npz,
+    }
+    for pattern, reader in readers.items():
         for path in sorted(folder.glob(f"**/{pattern}")):
             return reader(path)
     raise FileNotFoundError(
@@ -74,11 +74,10 @@ def read_cifar(folder: str | Path) -> Cifar:
 def _from_batches(
     folder: Path, suffix: str, read: Callable[[Path], tuple[np.ndarray, np.ndarray]]
 ) -> Cifar:
-    paths = [folder / f"{name}{suffix}" for name in _TRAIN]
-    parts = [read(path) for path in paths if path.exists()]
     test_x, test_y = read(folder / f"{_TEST}{suffix}")
-    train_x = np.concatenate([x for x, _ in parts]) if parts else test_x[:0]
-    train_y = np.concatenate([y for _, y in parts]) if parts else test_y[:0]
+    paths = [folder / f"data_batch_{k}{suffix}" for k in range(1, 6)]
+    parts = [(test_x[:0], test_y[:0]), *(read(path) for path in paths if path.exists())]
+    train_x, train_y = (np.concatenate(column) for column in zip(*parts, strict=True))
     return _checked(train_x, train_y, test_x, test_y)
 
 
@@ -103,20 +102,18 @@ def _binary_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def _from_npz(path: Path) -> Cifar:
     """Arrays x_train, y_train, x_test and y_test; images (n, 32, 32, 3) or (n, 3, 32, 32)."""
+    names = ("x_train", "y_train", "x_test", "y_test")
     with np.load(path, allow_pickle=False) as file:
-        missing = {"x_train", "y_train", "x_test", "y_test"} - set(file.files)
-        if missing:
-            raise ValueError(f"`{path}` has no {sorted(missing)}.")
-        arrays = [file[name] for name in ("x_train", "y_train", "x_test", "y_test")]
-    for i in (0, 2):
-        if arrays[i].shape[-1] == 3:
-            arrays[i] = arrays[i].transpose(0, 3, 1, 2)
-    return _checked(*arrays)
+        if missing := sorted(set(names) - set(file.files)):
+            raise ValueError(f"`{path}` has no {missing}.")
+        return _checked(*(file[name] for name in names))
 
 
 def _checked(*arrays: np.ndarray) -> Cifar:
     tensors = []
-    for images, labels in ((arrays[0], arrays[1]), (arrays[2], arrays[3])):
+    for images, labels in (arrays[:2], arrays[2:]):
+        if images.shape[-1] == 3:
+            images = images.transpose(0, 3, 1, 2)
         if images.shape[1:] != (3, 32, 32) or images.dtype != np.uint8:
             raise ValueError(f"Images must be 32 x 32 bytes in color, not {images.shape}.")
         flat = labels.reshape(-1).astype(np.int64)
@@ -149,18 +146,12 @@ class RecognitionData:
 
 def digit_data(counts: Counts, noise_std: float) -> RecognitionData:
     """The digits of scikit-learn, read by a sensor with noise; disjoint parts."""
-    try:
-        from sklearn import datasets
-    except ImportError:
-        raise ImportError(
-            "The digits come with scikit-learn: `pip install scikit-learn`."
-        ) from None
-    x, y = datasets.load_digits(return_X_y=True)
-    images = torch.as_tensor(x, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
-    labels = torch.as_tensor(y, dtype=torch.int64)
+    images, labels = load_digits()
     parts = split_three(len(labels), counts, _SPLIT_SEED)
-    clean = [Pairs(images[part], labels[part]) for part in parts]
-    noisy = [pairs.with_noise(noise_std**2, seed) for seed, pairs in enumerate(clean)]
+    noisy = [
+        Pairs(images[part], labels[part]).with_noise(noise_std**2, seed)
+        for seed, part in enumerate(parts)
+    ]
     return RecognitionData(*noisy, strange=strange_images(noisy[2].x, patch=2))
 
 
@@ -182,8 +173,9 @@ def cifar_data(cifar: Cifar, counts: Counts) -> RecognitionData:
     """
     _, validation, test = split_three(len(cifar.test_y), counts, _SPLIT_SEED)
     train = Pairs(normalized(cifar.train_x[:5000]), cifar.train_y[:5000])
-    held_out = Pairs(normalized(cifar.test_x[validation]), cifar.test_y[validation])
-    tested = Pairs(normalized(cifar.test_x[test]), cifar.test_y[test])
+    held_out, tested = (
+        Pairs(normalized(cifar.test_x[part]), cifar.test_y[part]) for part in (validation, test)
+    )
     return RecognitionData(train, held_out, tested, strange_images(tested.x, patch=8))
 
 

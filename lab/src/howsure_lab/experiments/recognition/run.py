@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -16,36 +16,20 @@ from howsure import metrics, noise
 from howsure.fit.dropout import ONE_HOT_FLOOR
 from howsure.prediction import Prediction, entropy
 from howsure_lab.experiments import contenders
-from howsure_lab.experiments.contenders import (
-    CONTENDERS,
-    WITH_RESIDUAL,
-    Bench,
-    Contender,
-    Effort,
-    member_seeds,
-    tuned,
-)
+from howsure_lab.experiments.contenders import CONTENDERS, WITH_RESIDUAL, Bench, Effort, tuned
 from howsure_lab.experiments.figures import Panel, draw_dots
 from howsure_lab.experiments.recognition.data import (
     Counts,
     RecognitionData,
     cifar_data,
     digit_data,
+    normalized,
     read_cifar,
 )
-from howsure_lab.experiments.recognition.data import normalized as normalized_images
 from howsure_lab.experiments.recognition.resnets import STD, CifarResNet, load_pretrained
-from howsure_lab.experiments.runs import (
-    PICTURE,
-    Options,
-    RunFolder,
-    Step,
-    finished,
-    open_folder,
-    write_results,
-)
-from howsure_lab.experiments.tables import Column, method_table
-from howsure_lab.experiments.training import PlainRecipe, made, train_plain
+from howsure_lab.experiments.runs import Options, Run
+from howsure_lab.experiments.tables import Column, by_method, method_table
+from howsure_lab.experiments.training import PlainRecipe, made, trained_once
 
 # Of class probabilities' variances in the NLL, as in tuning.
 FLOOR = ONE_HOT_FLOOR
@@ -72,34 +56,26 @@ READING = (
 def classification_scores(found: Prediction, target: Tensor) -> dict[str, float]:
     """All metrics of predicted class probabilities."""
     mean, var = found.mean, found.total_var
+    winner = mean.argmax(1)
+    winner_var = var.gather(1, winner[:, None]).squeeze(1)
+    wrong = winner != target
+
+    def finds_errors(uncertainty: Tensor) -> float:
+        """AUROC of errors; NaN if there are none, or nothing else."""
+        if bool(wrong.all()) or not bool(wrong.any()):
+            return float("nan")
+        return float(metrics.misclassification_auroc(uncertainty, mean, target))
+
     return {
         "accuracy": 100 * float(metrics.accuracy(mean, target)),
         "one_hot_nll": float(metrics.one_hot_nll(mean, var, target, floor=FLOOR)),
         "categorical_nll": float(metrics.categorical_nll(mean, target, floor=PROBABILITY_FLOOR)),
         "brier": float(metrics.brier(mean, target)),
         "ece": float(metrics.ece(mean, target)),
-        "errors_entropy": _errors(entropy(mean), mean, target),
-        "errors_std": _errors(winner_var(found), mean, target),
+        "errors_entropy": finds_errors(entropy(mean)),
+        "errors_std": finds_errors(winner_var),
         "count": len(target),
     }
-
-
-def winner_var(found: Prediction) -> Tensor:  # (n,)
-    """Variance of the probability of the class that wins."""
-    return found.total_var.gather(1, found.mean.argmax(1, keepdim=True)).squeeze(1)
-
-
-def _errors(uncertainty: Tensor, mean: Tensor, target: Tensor) -> float:
-    """AUROC of errors; NaN if there are none, or nothing else."""
-    wrong = mean.argmax(1) != target
-    if bool(wrong.all()) or not bool(wrong.any()):
-        return float("nan")
-    return float(metrics.misclassification_auroc(uncertainty, mean, target))
-
-
-def told_apart(inside: Prediction, outside: Prediction) -> float:
-    """AUROC of the entropy for telling images of nothing from the test images."""
-    return float(metrics.out_of_distribution_auroc(entropy(inside.mean), entropy(outside.mean)))
 
 
 # For classes the default finds a temperature for each input. A constant variance leaves the mean
@@ -115,7 +91,6 @@ PAPER = {"gal": "93.2 / 4.79", "gast": "93.7 / 15.2", "ours": "94.0 / 2.65"}
 # One line per kind of method.
 _QUICK = ("constant", "gal", "gast", "kendall", "ours", "gradients", "ensemble")
 _WEIGHTS = "resnet20*.th"
-_DEPTH = 20
 
 
 @dataclass(frozen=True)
@@ -134,7 +109,12 @@ class Settings:
         few = (0.0, 0.003, 0.01, 0.03, 0.1)
         if options.data is not None:
             effort = Effort(epochs=1, tuning_samples=50, batch=25)
-            untrained = tuple(n for n in Settings().methods if _is_untrained(CONTENDERS[n]))
+            # A pretrained network is enough: nothing is trained.
+            untrained = tuple(
+                name
+                for name in Settings().methods
+                if not CONTENDERS[name].retrained and CONTENDERS[name].members == 1
+            )
             real = Settings(Counts(200, 1000), 2 / 255, effort=effort, methods=untrained)
             # A temperature asks for 50 held-out images.
             few_images = replace(real, counts=Counts(50, 75))
@@ -146,18 +126,13 @@ class Settings:
         return replace(small, effort=Effort(rates=few, epochs=2), methods=_QUICK)
 
 
-def _is_untrained(contender: Contender) -> bool:
-    """Whether a pretrained network is enough: nothing is trained."""
-    return not contender.retrained and contender.members == 1
-
-
-class RecognitionRun:
+class RecognitionRun(Run):
     """The parts of a run; data and networks are made when a part needs them."""
 
-    def __init__(self, options: Options, settings: Settings, folder: RunFolder) -> None:
-        self.options = options
-        self.settings = settings
-        self.folder = folder
+    def __init__(self, options: Options, settings: Settings) -> None:
+        if options.data is not None:
+            find_weights(options.data)  # a missing file is better known before an hour's work
+        super().__init__(options, settings)
 
     @cached_property
     def data(self) -> RecognitionData:
@@ -169,68 +144,59 @@ class RecognitionRun:
     def network(self, seed: int) -> nn.Module:
         """The pretrained ResNet-20, or a ResNet-8 for digits trained from this seed."""
         if self.options.data is not None:
-            return load_pretrained(find_weights(self.options.data), _DEPTH)
+            return load_pretrained(find_weights(self.options.data), 20)
         model = made(lambda: CifarResNet(8, channels=1, widths=(8, 16, 32)), seed)
-
-        def train(model: nn.Module) -> None:
-            train_plain(model, self.data.train, F.cross_entropy, self.settings.recipe, seed)
-
-        self.folder.trained(f"seed{seed}-plain", model, train)
-        return model.requires_grad_(False)
+        plain = self.data.train, F.cross_entropy, self.settings.recipe
+        return trained_once(self, f"seed{seed}-plain", model, *plain, seed)
 
     def bench(self, seed: int) -> Bench:
         """The network of a seed with its data and noise."""
-        std = self.settings.noise_std
+        std, effort = self.settings.noise_std, self.settings.effort
         real = self.options.data is not None
         level = noise.gray_levels(std * 255, normalize_std=STD) if real else std**2
-        data, effort = self.data, self.settings.effort
+        data = self.data.train, self.data.validation
+        others = None if real else self.network
         model = self.network(seed)
-        bench = Bench(model, level, data.train, data.validation, effort, seed, "classification")
-        return bench if real else replace(bench, others=partial(self.other_networks, seed))
-
-    def other_networks(self, seed: int, count: int) -> list[nn.Module]:
-        """Further networks for an ensemble with that of this seed."""
-        return [self.network(each) for each in member_seeds(seed, count)]
+        return Bench(model, level, *data, effort, seed, "classification", others=others)
 
     def method(self, name: str, seed: int) -> dict[str, Any]:
         """One line of the table for one seed."""
         bench, data = self.bench(seed), self.data
-        found = tuned(CONTENDERS[name], bench, self.folder)
+        found = tuned(CONTENDERS[name], bench, self)
 
         def predict(x: Tensor) -> Prediction:
             return found.sure.predict(x.split(bench.effort.batch), show_progress=False)
 
         tested = predict(data.test.x)
         scores = classification_scores(tested, data.test.y)
-        few = max(len(data.test.y) // 2, 1)
+        inside, few = entropy(tested.mean), max(len(data.test.y) // 2, 1)
         for kind, images in data.strange.items():
-            scores[f"strange_{kind}"] = told_apart(tested, predict(images[:few]))
+            outside = entropy(predict(images[:few]).mean)
+            scores[f"strange_{kind}"] = float(metrics.out_of_distribution_auroc(inside, outside))
         return {"method": name, "seed": seed, "fit": found.record, "scores": scores}
 
     def plain(self) -> dict[str, float]:
         """The plain network: accuracy on the whole test set, and its softmax entropy."""
-        model = self.network(0)
-        test = self.data.test
+        model, test = self.network(0), self.data.test
         found = _probabilities(model, test.x)
         zero = torch.zeros_like(found)
-        scores = classification_scores(Prediction(found, zero, zero), test.y)
-        kept = ("accuracy", "categorical_nll", "brier", "ece", "errors_entropy", "count")
-        result = {key: scores[key] for key in kept}
+        result = classification_scores(Prediction(found, zero, zero), test.y)
+        del result["one_hot_nll"], result["errors_std"]  # of a variance, which it does not have
         if self.options.data is not None and not self.options.quick:
             cifar = read_cifar(self.options.data)
-            says = _probabilities(model, normalized_images(cifar.test_x)).argmax(1)
-            result["accuracy_whole_test_set"] = 100 * float((says == cifar.test_y).double().mean())
+            whole = _probabilities(model, normalized(cifar.test_x))
+            accuracy = 100 * float(metrics.accuracy(whole, cifar.test_y))
+            result["accuracy_whole_test_set"] = accuracy
         return result
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> dict[str, Callable[[], object]]:
         """All parts; a pretrained network has one seed."""
-        seeds = self.options.seed_list if self.options.data is None else (0,)
-        lines = [
-            Step(f"seed{seed}-{name}", partial(self.method, name, seed))
-            for seed in seeds
+        lines = {
+            f"seed{seed}-{name}": partial(self.method, name, seed)
+            for seed in (self.options.seed_list if self.options.data is None else (0,))
             for name in self.settings.methods
-        ]
-        return [Step("plain", self.plain), *lines]
+        }
+        return {"plain": self.plain, **lines}
 
 
 @torch.inference_mode()
@@ -247,12 +213,10 @@ def find_weights(folder: Path) -> Path:
 
 def tables(results: Mapping[str, Any]) -> list[str]:
     """The table and how to read it."""
-    lines: Sequence[Mapping[str, Any]] = results["lines"]
+    lines = results["lines"]
     kinds = [key for key in lines[0]["scores"] if key.startswith("strange_")]
     columns = [*CLASSIFICATION, *(Column(k, k.removeprefix("strange_"), 3) for k in kinds)]
-    runs: dict[str, list[Any]] = {}
-    for line in lines:
-        runs.setdefault(line["method"], []).append(line["scores"])
+    runs = by_method(lines, lambda line: line["scores"])
     # A network without errors has no score for finding them.
     known = {key: value for key, value in results["plain"].items() if value is not None}
     plain = ", ".join(f"{key} {value:.4g}" for key, value in known.items())
@@ -274,22 +238,13 @@ def draw(results: Mapping[str, Any], path: Path) -> Path:
     """Writes the picture of a run: likelihood, calibration and errors found, by method."""
     panels = []
     for key, words in _DRAWN.items():
-        found: dict[str, list[float | None]] = {}
-        for line in results["lines"]:
-            found.setdefault(line["method"], []).append(line["scores"][key])
-        panels.append(Panel("", words, found, lower_is_better=key != "errors_entropy"))
+        values = by_method(results["lines"], lambda line, key=key: line["scores"][key])
+        panels.append(Panel("", words, values, lower_is_better=key != "errors_entropy"))
     return draw_dots(panels, path, LABELS)
 
 
 def run(options: Options) -> Path:
     """Runs the experiment; returns the path of its table."""
-    settings = Settings.of(options)
-    settings = replace(settings, methods=options.chosen(settings.methods))
-    if options.data is not None:
-        find_weights(options.data)
-    folder = open_folder(options, asdict(settings))
-    work = RecognitionRun(options, settings, folder)
-    plain, *lines = finished(work.steps(), folder, options)
-    results = {"settings": asdict(settings), "plain": plain, "lines": lines}
-    draw(results, folder.path / PICTURE)
-    return write_results(options, folder, results, tables(results))
+    work = RecognitionRun(options, options.narrowed(Settings.of(options)))
+    plain, *lines = work.finished(work.steps())
+    return work.report({"plain": plain, "lines": lines}, tables, draw)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from howsure_lab.experiments.steering.scenes import CONDITIONS, draw_scenes, render, steering
-from howsure_lab.experiments.training import Pairs
+from howsure_lab.experiments.training import Pairs, evenly
+from howsure_lab.optional import imported
 
 
 def alternate_blocks(count: int, *, block: int, gap: int) -> tuple[Tensor, Tensor]:
@@ -40,8 +42,6 @@ _CROP = 200
 _FILES = ("steering.csv", "interpolated.csv", "final_example.csv", "CH2_final_evaluation.csv")
 _FRAME_COLUMNS = ("frame", "filename", "frame_id")
 _ANGLE_COLUMNS = ("steering_angle", "angle")
-_FOLDERS = ("", "center", "images")
-_SUFFIXES = ("", ".jpg", ".png")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +58,11 @@ class Drive:
     def images(self, chosen: Tensor) -> Tensor:  # (chosen, 1, 200, 200)
         """The chosen frames as DroNet sees them, in [0, 1]."""
         return torch.stack([read_frame(self.frames[i]) for i in chosen.tolist()])
+
+    def pairs(self, positions: Tensor, count: int) -> Pairs:
+        """About `count` of the frames at these positions, evenly spread, with their angles."""
+        chosen = positions[evenly(len(positions), count)]
+        return Pairs(self.images(chosen), self.angles[chosen])
 
 
 def find_drives(folder: str | Path) -> tuple[Drive, ...]:
@@ -81,19 +86,15 @@ def read_drive(table: str | Path) -> Drive:
         rows = list(csv.DictReader(file))
     if not rows:
         raise ValueError(f"`{table}` has no rows.")
-    rows = [row for row in rows if row.get("frame_id") in (None, "", "center_camera", *_ids(row))]
     frame, angle = (_column(table, rows[0], names) for names in (_FRAME_COLUMNS, _ANGLE_COLUMNS))
-    found = [_frame_path(table.parent, row[frame]) for row in rows]
+    # A `frame_id` names a frame in one export, and beside a file name the camera.
+    if frame != "frame_id":
+        rows = [row for row in rows if row.get("frame_id") in (None, "", "center_camera")]
+    frames = tuple(_frame_path(table.parent, row[frame]) for row in rows)
     angles = torch.tensor([[float(row[angle])] for row in rows], dtype=torch.float32)
     if not bool(torch.isfinite(angles).all()):
         raise ValueError(f"`{table}` has steering angles that are not finite; leave them out.")
-    return Drive(table.parent.name, tuple(found), angles)
-
-
-def _ids(row: dict[str, str]) -> Iterator[str]:
-    """A `frame_id` names a camera in one export and a frame in another, which has no file name."""
-    if "frame_id" in row and "filename" not in row and "frame" not in row:
-        yield row["frame_id"]
+    return Drive(table.parent.name, frames, angles)
 
 
 def _column(table: Path, row: dict[str, str], names: tuple[str, ...]) -> str:
@@ -104,34 +105,27 @@ def _column(table: Path, row: dict[str, str], names: tuple[str, ...]) -> str:
 
 
 def _frame_path(folder: Path, name: str) -> Path:
-    candidates = [folder / sub / f"{name}{suffix}" for sub in _FOLDERS for suffix in _SUFFIXES]
-    for path in candidates:
-        if path.is_file():
+    for below, suffix in product(("", "center", "images"), ("", ".jpg", ".png")):
+        if (path := folder / below / f"{name}{suffix}").is_file():
             return path
     raise FileNotFoundError(f"The frame `{name}` is not in `{folder}` nor in its `center` folder.")
 
 
 def read_frame(path: Path) -> Tensor:  # (1, 200, 200)
     """A frame as DroNet sees it; one that is already gray and 200 x 200 stays as it is."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ImportError("Frames need pillow: `pip install pillow`.") from None
-    with Image.open(path) as image:
+    image_module = imported("PIL.Image", "Frames need pillow", "pillow")
+    with image_module.open(path) as image:
         gray = image.convert("L")
     if gray.size != (_CROP, _CROP):
         left, top = (_RESIZED[0] - _CROP) // 2, _RESIZED[1] - _CROP
-        resized = gray.resize(_RESIZED, Image.Resampling.BILINEAR)
+        resized = gray.resize(_RESIZED, image_module.Resampling.BILINEAR)
         gray = resized.crop((left, top, left + _CROP, top + _CROP))
     return torch.from_numpy(np.array(gray, np.float32)).unsqueeze(0) / 255
 
 
 # Every part of the rendered data has scenes of its own.
 _SEEDS = {"train": 1, "validation": 2, "test": 3}
-# The public drives have 20 frames per second.
-_FRAME_RATE = 20
-_BLOCK_SECONDS = 14
-_GAP_SECONDS = 2
+_FRAME_RATE = 20  # of the public drives, per second
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,9 +184,8 @@ def split_drives(folder: Path) -> RealSplit:
         )
     test = tests[0]
     per_second = _FRAME_RATE / frame_step(test)
-    block, gap = round(_BLOCK_SECONDS * per_second), round(_GAP_SECONDS * per_second)
-    validation, testing = alternate_blocks(len(test), block=max(block, 1), gap=max(gap, 1))
-    return RealSplit(train, test, validation, testing)
+    block, gap = (max(round(seconds * per_second), 1) for seconds in (14, 2))
+    return RealSplit(train, test, *alternate_blocks(len(test), block=block, gap=gap))
 
 
 def frame_step(drive: Drive) -> int:
@@ -205,25 +198,15 @@ def frame_step(drive: Drive) -> int:
     return step if 1 <= step <= _FRAME_RATE else 1
 
 
-def frames_of(drive: Drive, chosen: Tensor) -> Pairs:
-    """Some frames of a drive with their angles."""
-    return Pairs(drive.images(chosen), drive.angles[chosen])
-
-
-def spread_out(positions: Tensor, count: int) -> Tensor:
-    """About `count` of the positions, evenly spread; all if there are fewer."""
-    chosen = torch.linspace(0, len(positions) - 1, min(count, len(positions))).round().long()
-    return positions[chosen]
-
-
 def real_data(split: RealSplit, counts: Counts) -> SteeringData:
     """The frames of the real drives as pairs; reads only the frames that are used."""
-    per_drive = -(-counts.train // max(len(split.train), 1))
-    training = [frames_of(d, spread_out(torch.arange(len(d)), per_drive)) for d in split.train]
-    if not training:
+    if not split.train:
         raise ValueError('No drive has "train" in its name; retraining needs one.')
+    per_drive = -(-counts.train // len(split.train))
+    training = [drive.pairs(torch.arange(len(drive)), per_drive) for drive in split.train]
+    test = split.test
     return SteeringData(
-        Pairs(torch.cat([p.x for p in training]), torch.cat([p.y for p in training])),
-        frames_of(split.test, spread_out(split.validation_frames, counts.validation)),
-        {"test drive": frames_of(split.test, spread_out(split.test_frames, counts.test))},
+        Pairs(*(torch.cat(column) for column in zip(*training, strict=True))),
+        test.pairs(split.validation_frames, counts.validation),
+        {"test drive": test.pairs(split.test_frames, counts.test)},
     )

@@ -9,18 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsure import plots
 from howsure_lab.experiments.contenders import LABELS
-from howsure_lab.experiments.figures import (
-    Panel,
-    coverage_panel,
-    draw_calibration,
-    draw_dots,
-    draw_sparsification,
-    new_figure,
-    save,
-)
+from howsure_lab.experiments.figures import Panel, coverage_panel, draw_dots, new_figure, save
 from howsure_lab.experiments.steering.data import SteeringData
-from howsure_lab.experiments.tables import READING, REGRESSION, Column, method_table
+from howsure_lab.experiments.tables import READING, REGRESSION, Column, by_method, method_table
 
 PAPER = {
     "gal": ".09 / .83 / -.72",
@@ -44,10 +37,15 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     """The page's parts: the main table, one per held-out condition, and how to read them."""
     lines = results["lines"]
     tests = list(lines[0]["scores"])
-    parts = [f"### {_title(tests[0])}\n", _table(lines, tests[0], REGRESSION, PAPER)]
-    parts.append(f"{READING} The paper's column: RMSE / EVA / NLL on Udacity.\n")
-    for test in tests[1:]:
-        parts += [f"### {_title(test)}\n", _table(lines, test, _CONDITION, None)]
+    parts = []
+    for test in tests:
+        runs = by_method(lines, lambda line, test=test: line["scores"][test])
+        first = test == tests[0]
+        columns, paper = (REGRESSION, PAPER) if first else (_CONDITION, None)
+        table = method_table(runs, columns, labels=LABELS, paper=paper)
+        parts += [f"### {_title(test)}\n", table]
+        if first:
+            parts.append(f"{READING} The paper's column: RMSE / EVA / NLL on Udacity.\n")
     if tests[1:]:
         parts.append(
             "AUROC: how well the predicted std distinguishes this condition from the first.\n"
@@ -63,51 +61,40 @@ def _title(test: str) -> str:
     return test.replace("_", " ").capitalize()
 
 
-def _table(
-    lines: Sequence[Mapping[str, Any]],
-    test: str,
-    columns: Sequence[Column],
-    paper: Mapping[str, str] | None,
-) -> str:
-    runs: dict[str, list[Any]] = {}
-    for line in lines:
-        runs.setdefault(line["method"], []).append(line["scores"][test])
-    return method_table(runs, columns, labels=LABELS, paper=paper)
-
-
 def draw(results: Mapping[str, Any], path: Path) -> Path:
     """Writes the picture of a run: NLL and coverage under every condition, by method."""
     lines = results["lines"]
     tests = list(lines[0]["scores"])
-    nll = [Panel(_title(test), "NLL", _values(lines, test, "nll")) for test in tests]
-    coverage = [coverage_panel(_title(test), _values(lines, test, "coverage")) for test in tests]
-    if len(tests) > 1:
-        return draw_dots([*nll, *coverage], path)
-    rank = _values(lines, tests[0], "rank")
-    ranked = Panel(_title(tests[0]), "rank correlation of std and error", rank, 0.0, False)
-    return draw_dots([*nll, *coverage, ranked], path)
 
+    def values(test: str, key: str) -> dict[str, list[float]]:
+        return by_method(lines, lambda line: line["scores"][test][key])
 
-def _values(lines: Sequence[Mapping[str, Any]], test: str, key: str) -> dict[str, list[float]]:
-    """A metric of every method, one value for each seed."""
-    found: dict[str, list[float]] = {}
-    for line in lines:
-        found.setdefault(line["method"], []).append(line["scores"][test][key])
-    return found
+    panels = [Panel(_title(test), "NLL", values(test, "nll")) for test in tests]
+    panels += [coverage_panel(_title(test), values(test, "coverage")) for test in tests]
+    if len(tests) == 1:
+        ranks = values(tests[0], "rank"), 0.0, False
+        panels.append(Panel(_title(tests[0]), "rank correlation of std and error", *ranks))
+    return draw_dots(panels, path)
 
 
 def draw_figures(lines: Sequence[Mapping[str, Any]], data: SteeringData, folder: Path) -> None:
     """Writes curves.png and gallery.png from the first seed's predictions."""
     first = [line for line in lines if line["seed"] == lines[0]["seed"]]
-    test = next(iter(data.tests))
-    target = data.tests[test].y
-    found = {}
-    for line in (line for line in first if line["method"] in _CURVES):
-        mean, var = _predictions(line, test)
-        found[LABELS[line["method"]]] = ((target - mean).abs(), var)
+    test, pairs = next(iter(data.tests.items()))
+    shown = {
+        LABELS[line["method"]]: _predictions(line, test)
+        for line in first
+        if line["method"] in _CURVES
+    }
     figure, axes = new_figure(1, 2, width=11, height=4.5)
-    draw_sparsification(axes[0, 0], found).set_title("What is gained by leaving out the least sure")
-    draw_calibration(axes[0, 1], found).set_title("Are intervals as wide as they should be?")
+    left, right = axes[0]
+    if shown:
+        errors = {name: (pairs.y - mean).abs() for name, (mean, _) in shown.items()}
+        variances = {name: var for name, (_, var) in shown.items()}
+        plots.sparsification(errors, variances, ax=left)
+        plots.reliability(shown, pairs.y, ax=right)
+    left.set_title("What is gained by leaving out the least sure")
+    right.set_title("Are intervals as wide as they should be?")
     save(figure, folder / "curves.png")
     _draw_gallery(first, data, folder / "gallery.png")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,17 +20,8 @@ from howsure_lab.experiments.contenders import (
     Contender,
     Effort,
     evaluated,
-    member_seeds,
 )
-from howsure_lab.experiments.runs import (
-    PICTURE,
-    Options,
-    RunFolder,
-    Step,
-    finished,
-    open_folder,
-    write_results,
-)
+from howsure_lab.experiments.runs import Options, Run
 from howsure_lab.experiments.steering.data import (
     Counts,
     SteeringData,
@@ -40,9 +31,8 @@ from howsure_lab.experiments.steering.data import (
 )
 from howsure_lab.experiments.steering.model import FULL, SMALL, DroNet, load_weights
 from howsure_lab.experiments.steering.report import draw, draw_figures, tables
-from howsure_lab.experiments.training import PlainRecipe, made, train_plain
+from howsure_lab.experiments.training import PlainRecipe, made, trained_once
 
-_BATCH = 64
 # One line per kind of method.
 _QUICK = ("constant", "gal", "gast", "kendall", "ours", "gradients", "ensemble")
 _WEIGHTS = ("dronet_torch.pt", "model_weights.h5")
@@ -50,21 +40,12 @@ _WEIGHTS = ("dronet_torch.pt", "model_weights.h5")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a steering run depends on.
+    """What a steering run depends on."""
 
-    Attributes:
-        size: Width and height of the images.
-        widths: Channels of the network.
-        counts: Images per part.
-        noise_std: Of the camera, in gray values from 0 to 1; assumed, and added to rendered roads.
-        recipe: Training of the plain network.
-        effort: Tuning and retraining.
-        methods: The lines of the table.
-    """
-
-    size: int = 100
-    widths: tuple[int, ...] = FULL
+    size: int = 100  # width and height of the images
+    widths: tuple[int, ...] = FULL  # channels of the network
     counts: Counts = field(default_factory=lambda: Counts(3000, 200, 150))
+    # Of the camera, in gray values from 0 to 1; assumed, and added to rendered roads.
     noise_std: float = 8 / 255
     recipe: PlainRecipe = field(default_factory=lambda: PlainRecipe(12, lr=2e-3))
     effort: Effort = field(default_factory=lambda: Effort(epochs=2, batch=16))
@@ -93,16 +74,15 @@ class Settings:
         return replace(small, recipe=PlainRecipe(8), effort=effort)
 
 
-class SteeringRun:
+class SteeringRun(Run):
     """The parts of a run; data and networks are made when a part needs them."""
 
     contenders: ClassVar[Mapping[str, Contender]] = CONTENDERS
 
-    def __init__(self, options: Options, settings: Settings, folder: RunFolder) -> None:
-        self.options = options
-        self.settings = settings
-        self.folder = folder
-        self._networks: dict[int, nn.Module] = {}
+    def __init__(self, options: Options, settings: Any) -> None:
+        if options.data is not None:
+            find_weights(options.data)  # a missing file is better known before an hour's work
+        super().__init__(options, settings)
 
     @cached_property
     def data(self) -> SteeringData:
@@ -119,76 +99,49 @@ class SteeringRun:
     def network(self, seed: int) -> nn.Module:
         """The plain network: the authors' for real drives, else trained from this seed."""
         if self.options.data is not None:
-            seed = 0
-        if seed not in self._networks:
-            self._networks[seed] = self._made(seed)
-        return self._networks[seed]
-
-    def _made(self, seed: int) -> nn.Module:
-        settings = self.settings
-        if self.options.data is not None:
             return load_weights(find_weights(self.options.data))
-        model = made(lambda: DroNet(settings.size, settings.widths), seed)
-
-        def train(model: nn.Module) -> None:
-            train_plain(model, self.data.train, F.mse_loss, settings.recipe, seed)
-
-        self.folder.trained(f"seed{seed}-plain", model, train)
-        return model.requires_grad_(False)
+        model = made(lambda: DroNet(self.settings.size, self.settings.widths), seed)
+        plain = self.data.train, F.mse_loss, self.settings.recipe
+        return trained_once(self, f"seed{seed}-plain", model, *plain, seed)
 
     def bench(self, seed: int) -> Bench:
         """The network of a seed with its data."""
-        data = self.data
-        bench = Bench(
-            self.network(seed),
-            self.settings.noise_std**2,
-            data.train,
-            data.validation,
-            self.settings.effort,
-            seed,
-        )
-        others = partial(self.other_networks, seed)
-        return bench if self.options.data is not None else replace(bench, others=others)
-
-    def other_networks(self, seed: int, count: int) -> list[nn.Module]:
-        """Further networks for an ensemble with that of this seed."""
-        return [self.network(each) for each in member_seeds(seed, count)]
+        noise_var, effort = self.settings.noise_std**2, self.settings.effort
+        data = self.data.train, self.data.validation
+        others = self.network if self.options.data is None else None
+        return Bench(self.network(seed), noise_var, *data, effort, seed, others=others)
 
     def method(self, name: str, seed: int) -> dict[str, Any]:
         """One line of the table for one seed."""
-        return evaluated(name, self.bench(seed), self.data.tests, self.folder, self.contenders)
+        return evaluated(name, self.bench(seed), self.data.tests, self, self.contenders)
+
+    def methods_of(self, seed: int, methods: Sequence[str]) -> list[str]:
+        """Those with a result of this seed: the first seed's, and wherever something is trained."""
+        given = seed > 0 and self.options.data is not None
+        return [name for name in methods if not given or self.contenders[name].retrained]
 
     def plain(self) -> dict[str, Any]:
         """The plain network on the whole test drive, or on the test scenes."""
         model = self.network(0)
         if self.options.data is None:
-            tests = self.data.tests.items()
-            return {test: _point_scores(_outputs(model, x), y) for test, (x, y) in tests}
+            return {test: _point_scores(model, [x], y) for test, (x, y) in self.data.tests.items()}
         drive = split_drives(self.options.data).test
-        parts = torch.arange(len(drive)).split(_BATCH)
-        mean = torch.cat([_outputs(model, drive.images(part)) for part in parts])
-        return {"whole test drive": _point_scores(mean, drive.angles)}
+        frames = map(drive.images, torch.arange(len(drive)).split(64))
+        return {"whole test drive": _point_scores(model, frames, drive.angles)}
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> dict[str, Callable[[], object]]:
         """All parts, seed by seed; what is neither trained nor retrained has one seed."""
-        steps = [Step("plain", self.plain)]
-        for seed in self.options.seed_list:
-            for name in self.settings.methods:
-                if self.differs_by_seed(name, seed):
-                    steps.append(Step(f"seed{seed}-{name}", partial(self.method, name, seed)))
-        return steps
-
-    def differs_by_seed(self, name: str, seed: int) -> bool:
-        """Whether this seed has a result of its own: it is the first, or something was trained."""
-        return seed == 0 or self.options.data is None or bool(self.contenders[name].retrained)
+        lines = {
+            f"seed{seed}-{name}": partial(self.method, name, seed)
+            for seed in self.options.seed_list
+            for name in self.methods_of(seed, self.settings.methods)
+        }
+        return {"plain": self.plain, **lines}
 
 
 @torch.inference_mode()
-def _outputs(model: nn.Module, x: Tensor) -> Tensor:
-    return torch.cat([model(part) for part in x.split(_BATCH)])
-
-
-def _point_scores(mean: Tensor, y: Tensor) -> dict[str, float]:
+def _point_scores(model: nn.Module, images: Iterable[Tensor], y: Tensor) -> dict[str, float]:
+    mean = torch.cat([model(part) for each in images for part in each.split(64)])
     eva = float(metrics.explained_variance(mean, y))
     return {"rmse": float(metrics.rmse(mean, y)), "eva": eva, "count": len(y)}
 
@@ -205,15 +158,9 @@ def find_weights(folder: Path) -> Path:
 
 def run(options: Options) -> Path:
     """Runs the experiment; returns the path of its table."""
-    settings = Settings.of(options)
-    settings = replace(settings, methods=options.chosen(settings.methods))
-    if options.data is not None:
-        find_weights(options.data)  # a missing file is better known before an hour's work
-    folder = open_folder(options, asdict(settings))
-    work = SteeringRun(options, settings, folder)
-    plain, *lines = finished(work.steps(), folder, options)
-    draw_figures(lines, work.data, folder.path)
-    kept = [{key: value for key, value in line.items() if key != "predictions"} for line in lines]
-    results = {"settings": asdict(settings), "plain": plain, "lines": kept}
-    draw(results, folder.path / PICTURE)
-    return write_results(options, folder, results, tables(results))
+    work = SteeringRun(options, options.narrowed(Settings.of(options)))
+    plain, *lines = work.finished(work.steps())
+    draw_figures(lines, work.data, work.path)
+    for line in lines:
+        del line["predictions"]
+    return work.report({"plain": plain, "lines": lines}, tables, draw)
