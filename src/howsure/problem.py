@@ -74,7 +74,11 @@ class Probe:
         mixes_rows: Whether rows influence each other although there is a batch axis.
         outputs: How many numbers a row has as outputs.
         returns_floats_only: Whether the output is made of floating-point tensors alone.
-        hides_gradients: Whether autograd disagrees with finite differences; false if not checked.
+        hides_gradients: Whether autograd disagrees with finite differences in most rows; false if
+            not checked.
+        hides_in_rows: Whether it does in some: every call looks at its own.
+        needs_masks: Whether the model's own dropout makes another variance than Gaussian
+            multipliers; false if not checked.
         chooses: Whether few numbers of a row choose, round or clip what it returns; false if not
             checked.
         bends: Whether few numbers of a row choose it, or pass a function that is not linear; false
@@ -90,6 +94,8 @@ class Probe:
     outputs: int = 0
     returns_floats_only: bool = False
     hides_gradients: bool = False
+    hides_in_rows: bool = False
+    needs_masks: bool = False
     chooses: bool = False
     bends: bool = False
     writes_nothing: bool = False

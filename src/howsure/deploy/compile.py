@@ -26,7 +26,7 @@ from howsure.deploy.state import State
 from howsure.deploy.tracing import COMPILED, held_constants, lift_constants, traced
 from howsure.errors import warn
 from howsure.estimators.variances import record_unreliable
-from howsure.methods.gradients import POINTS, chooses_otherwise, why_no_gradients
+from howsure.methods.gradients import POINTS, is_sampled_eagerly, why_no_gradients
 from howsure.methods.method import Method, Uses
 from howsure.moments.numerics import NARROW, widths_noted
 from howsure.prediction import Prediction, concatenated
@@ -70,7 +70,8 @@ class Program:
         run: Takes the input and the tensors of the state.
         frozen: By their number in the state, copies of the tensors that are constants of the code.
         rows: How many rows it takes at once; `None` for all of the input.
-        looks: Whether eager takes inputs in which few numbers may choose otherwise.
+        looks: Whether eager takes inputs in which few numbers may choose otherwise, or gradients
+            are hidden.
     """
 
     state: State
@@ -124,7 +125,7 @@ class Compiled:
             state = read_state(setup)
         # Eager refuses NaN where it must.
         is_finite = all(bool(t.isfinite().all()) for t in tensors_of(x) if t.is_floating_point())
-        if program is None or not is_finite or (program.looks and chooses_otherwise(setup, x)):
+        if program is None or not is_finite or (program.looks and is_sampled_eagerly(setup, x)):
             return method(setup, x)
         try:
             return program(x, state)
@@ -254,7 +255,10 @@ def compile_method(setup: Setup, method: Method, x: object, *, may_assume: bool 
                 raise error
         return fill(outputs)
 
-    looks = Uses.POINTS in method.uses and setup.cached(probe_gradients, x).chooses
+    looks = False
+    if Uses.POINTS in method.uses:
+        probe = setup.cached(probe_gradients, x)
+        looks = probe.chooses or probe.hides_in_rows
     return Program(state, run, frozen, rows, looks)
 
 

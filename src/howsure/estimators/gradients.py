@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from howsure.estimators.designs import FEW_ELEMENTS, Design, Forms
+from howsure.estimators.designs import FEW_ELEMENTS, POINTS, Design, Forms
 from howsure.trees import has_values, is_tracing
 
 Rows = slice | Tensor
@@ -46,6 +46,8 @@ FEWEST_BLOCKS = 8
 MOST_BLOCKS = 2048
 # From so many on, the outputs of neighboring blocks are compared with what the gradients say.
 COMPARED = 8
+# So many points have as many pairs of mirror images, of noise alone or at given multipliers.
+MANY_POINTS = COMPARED * POINTS
 
 
 class Function(Protocol):
@@ -309,6 +311,11 @@ class Estimate:
         if isinstance(self.evidence, Blocks):
             return float(self.most_blocks * self.design.points)
         return self.sums.variance.count * self.design.points
+
+    @property
+    def most_points(self) -> int:
+        """Of the row that has most."""
+        return self.most_blocks * self.design.points
 
     @property
     def outputs(self) -> int:
@@ -819,16 +826,19 @@ def _groups(outputs: int) -> Tensor:  # (outputs, groups)
     return signs[:, None] * F.one_hot(torch.arange(outputs) % groups, groups)
 
 
-def hides_gradients(function: Function, rows: Rows, count: int) -> bool:
-    """Whether most rows change over short lines otherwise than their gradients say.
+def hides_gradients(
+    function: Function, rows: Rows, count: int
+) -> Tensor:  # (kinds of sources, rows, groups)
+    """Whether rows change over short lines otherwise than their gradients say.
 
-    Then the model does not tell its gradients, or all of them: a part is detached, or has a
+    If so, the model does not tell its gradients, or all of them: a part is detached, or has a
     backward pass of its own. Many outputs are looked at in groups, with signs at random.
     """
     drawn = function.points(range(1 + _LINES), count, 0, plain=False)
     points = [z[:: function.design.points] for z in drawn]  # which share nothing
     base, directions = [z[:1] for z in points], [_SHORT * z[1:] for z in points]
     groups = values = torch.empty(0)
+    hidden = []
 
     def grouped(z: Sequence[Tensor], rows: Rows) -> Tensor:
         nonlocal groups, values
@@ -855,10 +865,8 @@ def hides_gradients(function: Function, rows: Rows, count: int) -> bool:
         slope = torch.stack(slopes).sum(0)
         moved = torch.maximum(change.abs(), slope.abs())
         is_off = (change - slope).abs() > _OFF * moved + rounding
-        contradicted = is_off.sum(0) > _MOST_OFF
-        if bool((2 * contradicted.sum(0) > len(contradicted)).any()):
-            return True
-    return False
+        hidden.append(is_off.sum(0) > _MOST_OFF)
+    return torch.stack(hidden)
 
 
 # Nodes on the line of a pair where its slope is looked at more closely.

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from howsure.estimators.designs import FEW_ELEMENTS, Forms
-from howsure.estimators.gradients import COMPARED, Estimate, Sums, at_least
+from howsure.estimators.gradients import COMPARED, MANY_POINTS, Estimate, Sums, at_least
 from howsure.prediction import CONSTANT, Budget, Details, Source
 from howsure.trees import has_values, outside_tracing
 
@@ -361,6 +361,7 @@ def doubts(
         contradicted = contradicted | by_multipliers
     if estimate.most_blocks >= COMPARED:
         contradicted = contradicted | _disagrees(estimate, variance, rounding)
+    if estimate.most_points >= MANY_POINTS:
         left = (change - explained).abs() > _LEFT * change + least
         suspected = suspected | left
     flat = (variance == 0) | ((variance > _LESS * spread) & (variance > rounding))

@@ -20,12 +20,14 @@ from torch import Tensor
 from howsure.estimators.gradients import (
     ALL,
     COMPARED,
+    MANY_POINTS,
     Derivatives,
     Estimate,
     Rows,
     contradicts_on_lines,
     differentiate,
     estimate,
+    hides_gradients,
     is_precise,
 )
 from howsure.estimators.softmax import is_elementwise, varying
@@ -75,8 +77,10 @@ _MISSED = 0.05
 # Where few numbers bend, the variance under wide noise, as if it grew as the noise's, is so many
 # times the gradients' only if there is a steep part: that of a square is 4 times.
 _STEEPER = 5
-# Where there are many blocks: of how many the lines are looked at.
+# Where there are many points: of how many blocks the lines are looked at.
 _LINE_BLOCKS = 4
+# Rows whose short lines are looked at together.
+_AT_ONCE_ON_LINES = 64
 # A model hides its gradients if it does so for such a share of the rows.
 _CONTRADICTED_ROWS = 0.1
 # Where so much of what the slopes explain varies, and few numbers are noisy, 8 points may agree by
@@ -92,6 +96,10 @@ CONTRADICTED = (
     "the gradients do not explain how the outputs change with the noise (no_grad, detach, "
     "rounding, a custom backward pass, steps, a choice such as a median, or a function as steep "
     "as a logarithm near 0)"
+)
+MASKED = (
+    "the model's own dropout makes another variance than Gaussian multipliers, as where a maximum "
+    "over dropped units is taken"
 )
 MOVED = (
     "alpha dropout shifts the mean, so the network without dropout is not among the networks that "
@@ -331,7 +339,7 @@ def _examine(setup: Setup, x: Any, *, watch: bool, features: bool, probe: Probe)
     variances = Variances.of(estimated, sources.all)
     sampled: SampledRows | None = None
     is_consistent = all_rows_consistent(estimated, bends=probe.bends)
-    if not is_consistent or _looks_at_choices(problem, estimated):
+    if not is_consistent or probe.hides_in_rows or _looks_at_choices(problem, estimated):
         variances, sampled = judge_rows(problem, estimated, variances)
         variances, about_rows = _notes(problem, plain, estimated, variances, sampled)
         notes += about_rows
@@ -357,6 +365,8 @@ def check_probe(setup: Setup, probe: Probe, *, watch: bool = False) -> None:
         raise NoGradientsError(TOO_MANY)
     if probe.hides_gradients:
         raise NoGradientsError(CONTRADICTED)
+    if probe.needs_masks:
+        raise NoGradientsError(MASKED)
 
 
 def _plain_pass(
@@ -476,20 +486,28 @@ def _looks_at_choices(problem: Problem, estimated: Estimate) -> bool:
     return problem.probe.chooses and has_few_points
 
 
-def chooses_otherwise(setup: Setup, x: Any) -> bool:
-    """Whether few numbers choose otherwise under wide noise in any row."""
+def is_sampled_eagerly(setup: Setup, x: Any) -> bool:
+    """Whether any row is sampled for a reason that its points do not show.
+
+    Few numbers choose otherwise under wide noise, or gradients are hidden in some rows.
+    """
     problem = Problem(setup, x, setup.cached(probe_gradients, x))
-    return bool(sampling.wide_noise_and_choices(problem).differs.any())
+    if problem.probe.hides_in_rows and bool(_hidden_rows(problem).any()):
+        return True
+    return problem.probe.chooses and bool(sampling.wide_noise_and_choices(problem).differs.any())
 
 
 def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Reliability) -> Tensor:  # (rows,)
     """Whether the gradients of a row contradict each other or the outputs."""
     doubtful = doubt.contradicted.any(1)
+    if problem.probe.hides_in_rows:
+        doubtful = doubtful | _hidden_rows(problem)
     if not bool(doubt.any.any()):
         return doubtful
     rows = (doubt.suspected.any(1) & ~doubtful).nonzero()[:, 0]
     if len(rows):
-        blocks = _LINE_BLOCKS if estimated.most_blocks >= COMPARED else 1
+        has_many = estimated.most_points >= MANY_POINTS
+        blocks = min(estimated.most_blocks, _LINE_BLOCKS) if has_many else 1
         doubtful[rows] = contradicts_on_lines(problem, rows, UNEXPLAINED, blocks).any(1)
     rows = (doubt.flat.any(1) & ~doubtful).nonzero()[:, 0]
     if len(rows):
@@ -500,6 +518,19 @@ def _doubtful_rows(problem: Problem, estimated: Estimate, doubt: Reliability) ->
         missed = sampling.missed_by_tangent(problem, estimated.derivatives, rows)
         doubtful[rows] = (doubt.dominated[rows] & (missed > _MISSED)).any(1)
     return doubtful
+
+
+def _hidden_rows(problem: Problem) -> Tensor:  # (rows,)
+    """Whether a row changes over short lines otherwise than its gradients say."""
+    count = problem.rows
+    if not problem.may_choose_rows:
+        return hides_gradients(problem, ALL, count).any(2).any(0)
+    parts = [
+        hides_gradients(problem, slice(start, min(start + _AT_ONCE_ON_LINES, count)), some)
+        for start in range(0, count, _AT_ONCE_ON_LINES)
+        if (some := min(_AT_ONCE_ON_LINES, count - start))
+    ]
+    return torch.cat(parts, 1).any(2).any(0)
 
 
 def why_no_gradients(setup: Setup, x: Any, *, watch: bool = False) -> str | None:
