@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+import howsure as hs
 from howsure_lab.experiments.runs import environment, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -138,6 +139,19 @@ def draws(
 
     with torch.inference_mode():
         return torch.stack([torch.cat([noisy(row, len(p)) for p in parts]) for row in x], 1)
+
+
+def fit_each(
+    make: Callable[[], hs.Uncertain], ways: Mapping[str, Mapping[str, Any]], held_out: Any
+) -> dict[str, hs.Uncertain]:
+    """A wrapper for each way of fitting, that is, for each set of options of `fit`."""
+    sures = {}
+    for name, options in ways.items():
+        sures[name] = make()
+        start = time.process_time()
+        fit = sures[name].fit(held_out, show_progress=False, **options)
+        print(f"{name}: {time.process_time() - start:.0f} s\n{fit}\n", flush=True)
+    return sures
 
 
 class Results:

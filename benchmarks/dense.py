@@ -15,18 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench import into_page, record
+from bench import DOCS, RESULTS, fit_each, into_page, markdown, write
 from shift import STUDENT, Scores, oracle, scored, table
 
 import howsure as hs
 from howsure_lab.depth import CONDITIONS, NOISE_STD, pairs, trained
-from howsure_lab.experiments.runs import write_json
 
-RESULTS = Path(__file__).parent / "results" / "dense.json"
-PAGE = Path(__file__).parents[1] / "docs" / "model.md"
 SAMPLES, BATCH = 30, 10
 POSTERIOR = "posterior, all layers"
-WAYS: dict[str, dict[str, Any]] = {POSTERIOR: {}}
 
 
 def fitted(scenes: int, noise: Any) -> dict[str, hs.Uncertain]:
@@ -37,13 +33,12 @@ def fitted(scenes: int, noise: Any) -> dict[str, hs.Uncertain]:
     x, y = pairs(scenes, 5000)
     held_out = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
     known = pairs(60, 0)[0].split(BATCH)
-    sures = {"sensor noise alone": hs.Uncertain(net, noise, samples=SAMPLES)}
-    for name, options in WAYS.items():
-        sures[name] = hs.Uncertain(net, noise, samples=SAMPLES)
-        start = time.process_time()
-        fit = sures[name].fit(held_out, train_inputs=known, show_progress=False, **options)
-        print(f"{name}: {time.process_time() - start:.0f} s\n{fit}\n", flush=True)
-    return sures
+
+    def wrapped() -> hs.Uncertain:
+        return hs.Uncertain(net, noise, samples=SAMPLES)
+
+    ways = {POSTERIOR: {"train_inputs": known}}
+    return {"sensor noise alone": wrapped(), **fit_each(wrapped, ways, held_out)}
 
 
 @torch.no_grad()
@@ -52,17 +47,16 @@ def judged(sures: dict[str, hs.Uncertain], scenes: int) -> tuple[Scores, dict[st
     net = next(iter(sures.values())).model
     held_x, held_y = pairs(scenes, 5000)
     constant = (net(held_x) - held_y).square().mean()
-    rows = ("sensor noise alone", "constant", *WAYS, STUDENT, "oracle")
+    rows = ("sensor noise alone", "constant", POSTERIOR, STUDENT, "oracle")
     scores: Scores = {name: {} for name in rows}
-    novelty: dict[str, Any] = {name: {} for name in WAYS}
+    novelty: dict[str, Any] = {POSTERIOR: {}}
     for condition in CONDITIONS:
         x, y = pairs(scenes, 9000, condition)
         for name, sure in sures.items():
             p = sure.predict(x.split(BATCH), show_progress=False)
             scores[name][condition] = scored(p.mean, p.total_var.clamp(min=1e-12), y)
-            if name in WAYS:
-                novelty[name][condition] = float(p.novelty.mean())
             if name == POSTERIOR:
+                novelty[name][condition] = float(p.novelty.mean())
                 scores[STUDENT][condition] = scored(p.mean, p.total_var, y, p.degrees_of_freedom)
         mean = net(x)
         scores["constant"][condition] = scored(mean, constant.expand_as(mean), y)
@@ -73,11 +67,11 @@ def judged(sures: dict[str, hs.Uncertain], scenes: int) -> tuple[Scores, dict[st
 
 def table_of_novelty(novelty: dict[str, Any], scores: Scores) -> str:
     """Mean novelty of a pixel, and the rank correlation of std and error."""
-    lines = ["| | " + " | ".join(CONDITIONS) + " |", "|---" * (len(CONDITIONS) + 1) + "|"]
+    rows = []
     for name, by_condition in novelty.items():
         cells = [f"{by_condition[c]:.1f} / {scores[name][c]['rank']:.2f}" for c in CONDITIONS]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append([name, *cells])
+    return markdown(["", *CONDITIONS], rows)
 
 
 def main() -> None:
@@ -91,14 +85,11 @@ def main() -> None:
     scores, novelty = judged(sures, asked.scenes)
     if asked.before is not None:
         scores["0.2"] = json.loads(asked.before.read_text())["scores"][POSTERIOR]
-    write_json(RESULTS, {**record(), "scores": scores, "novelty": novelty})
-    for name, content in (
-        ("dense", table([scores])),
-        ("dense-novelty", table_of_novelty(novelty, scores)),
-    ):
+    write(RESULTS / "dense.json", {"scores": scores, "novelty": novelty})
+    tables = {"dense": table([scores]), "dense-novelty": table_of_novelty(novelty, scores)}
+    for name, content in tables.items():
         print(content)
-        if f"<!-- {name}:begin -->" in PAGE.read_text():
-            into_page(PAGE, name, content)
+        into_page(DOCS / "model.md", name, content)
 
 
 if __name__ == "__main__":

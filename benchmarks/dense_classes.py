@@ -9,29 +9,20 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from pathlib import Path
 from typing import Any
 
 import torch
-from bench import into_page, record
+from bench import DOCS, RESULTS, fit_each, into_page, markdown, write
+from shift_classes import auroc
 from torch import Tensor
 from torch.nn import functional as F
 
 import howsure as hs
-from howsure.metrics import auroc, ece
+from howsure.metrics import ece
 from howsure_lab.depth import CONDITIONS, labeled, trained_classes
-from howsure_lab.experiments.runs import write_json
 
-RESULTS = Path(__file__).parent / "results" / "dense_classes.json"
-PAGE = Path(__file__).parents[1] / "docs" / "model.md"
 BATCH = 10
-WAYS: dict[str, dict[str, Any] | None] = {
-    "softmax": None,
-    "constant temperature": {"model": None},
-    "temperature by distance": {"train_inputs": True},
-    "the same, cross-fitted": {},
-    "the same, with stress": {"train_inputs": True, "stress": "images"},
-}
+PLAIN, BY_DISTANCE = "softmax", "temperature by distance"
 Row = dict[str, float]
 
 
@@ -40,68 +31,61 @@ def fitted(net: torch.nn.Module, scenes: int, seed: int) -> dict[str, hs.Uncerta
     x, y = labeled(scenes, 5000 + seed)
     held_out = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
     known = labeled(300, seed)[0]
-    sures = {}
-    for name, options in WAYS.items():
-        sures[name] = sure = hs.Uncertain(net, method="noise_sampling", task="classification")
-        if options is None:
-            continue
-        sure.method = "auto"
-        given = {"train_inputs": known} if options.get("train_inputs") else {}
-        print(f"{name}: {sure.fit(held_out, show_progress=False, **{**options, **given})}\n")
-    return sures
+    ways: dict[str, dict[str, Any]] = {
+        "constant temperature": {"model": None},
+        BY_DISTANCE: {"train_inputs": known},
+        "the same, cross-fitted": {},
+        "the same, with stress": {"train_inputs": known, "stress": "images"},
+    }
+    return fit_each(lambda: hs.Uncertain(net, task="classification"), ways, held_out)
 
 
-@torch.no_grad()
-def judged(sure: hs.Uncertain, x: Tensor, y: Tensor) -> tuple[Row, Tensor | None]:
-    """Scores over all pixels, and the novelty of the images."""
-    if sure.method != "auto":
-        mean, novelty = sure.model(x).softmax(1), None
-    else:
-        p = sure.predict(x.split(BATCH), show_progress=False)
-        mean, novelty = p.mean, p.joint_novelty
+def scored(mean: Tensor, y: Tensor) -> Row:
+    """Over all pixels."""
     rows, labels = mean.movedim(1, -1).flatten(0, 2), y.flatten()
     nll = float(F.nll_loss(rows.clamp(min=1e-12).log(), labels))
     right = float((rows.argmax(1) == labels).double().mean())
-    return {"nll": nll, "ece": float(ece(rows, labels)), "accuracy": right}, novelty
+    return {"nll": nll, "ece": float(ece(rows, labels)), "accuracy": right}
 
 
 def study(scenes: int, seed: int) -> dict[str, dict[str, Row]]:
     """All ways under all conditions, of one network."""
-    sures = fitted(trained_classes(seed=seed), scenes, seed)
-    scores: dict[str, dict[str, Row]] = {name: {} for name in WAYS}
-    known: dict[str, Tensor | None] = {}
+    net = trained_classes(seed=seed)
+    sures = fitted(net, scenes, seed)
+    scores: dict[str, dict[str, Row]] = {name: {} for name in (PLAIN, *sures)}
+    clear: dict[str, Tensor | None] = {}  # the novelty of the first condition's images
     for condition in CONDITIONS:
         x, y = labeled(scenes, 9000 + seed, condition)
-        for name, sure in sures.items():
-            row, novelty = judged(sure, x, y)
-            known.setdefault(name, novelty)
-            clear = known[name]
-            if novelty is not None and clear is not None:
-                is_new = torch.cat([torch.ones(len(novelty)), torch.zeros(len(clear))]).bool()
-                row["auroc"] = float(auroc(torch.cat([novelty, clear]), is_new))
-            scores[name][condition] = row
+        with torch.no_grad():
+            scores[PLAIN][condition] = scored(net(x).softmax(1), y)
+            predictions = {
+                name: sure.predict(x.split(BATCH), show_progress=False)
+                for name, sure in sures.items()
+            }
+        for name, p in predictions.items():
+            row = scores[name][condition] = scored(p.mean, y)
+            known = clear.setdefault(name, p.joint_novelty)
+            if known is not None and p.joint_novelty is not None:
+                row["auroc"] = auroc(known, p.joint_novelty)
         print(condition, {name: row[condition] for name, row in scores.items()}, flush=True)
     return scores
 
 
 def table(found: list[dict[str, dict[str, Row]]]) -> str:
     """NLL / ECE in percent, and the AUROC of the novelty against clear scenes; means over seeds."""
-    lines = ["| | " + " | ".join(CONDITIONS) + " |", "|---" * (len(CONDITIONS) + 1) + "|"]
 
     def mean(name: str, condition: str, key: str) -> float:
         return statistics.fmean(each[name][condition][key] for each in found)
 
-    for name in WAYS:
-        cells = [
-            f"{mean(name, c, 'nll'):.3f} / {100 * mean(name, c, 'ece'):.1f}" for c in CONDITIONS
-        ]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    shown = "temperature by distance"
-    cells = [f"{mean(shown, c, 'auroc'):.3f}" for c in CONDITIONS]
-    lines.append("| AUROC of its novelty against clear scenes | " + " | ".join(cells) + " |")
-    right = [f"{100 * mean(shown, c, 'accuracy'):.1f} %" for c in CONDITIONS]
-    lines.append("| accuracy of the network | " + " | ".join(right) + " |")
-    return "\n".join(lines)
+    rows = []
+    for name in found[0]:
+        both = ((mean(name, c, "nll"), 100 * mean(name, c, "ece")) for c in CONDITIONS)
+        rows.append([name, *(f"{nll:.3f} / {off:.1f}" for nll, off in both)])
+    areas = [f"{mean(BY_DISTANCE, c, 'auroc'):.3f}" for c in CONDITIONS]
+    right = [f"{100 * mean(BY_DISTANCE, c, 'accuracy'):.1f} %" for c in CONDITIONS]
+    rows.append(["AUROC of its novelty against clear scenes", *areas])
+    rows.append(["accuracy of the network", *right])
+    return markdown(["", *CONDITIONS], rows)
 
 
 def main() -> None:
@@ -113,9 +97,9 @@ def main() -> None:
     torch.set_num_threads(1)
     seeds = [100_000 * (each + 1) for each in range(asked.seeds)]
     found = [study(asked.scenes, seed) for seed in seeds]
-    write_json(RESULTS, {**record(seeds), "scores": found})
+    write(RESULTS / "dense_classes.json", {"scores": found}, seeds)
     print(table(found))
-    into_page(PAGE, "dense-classes", table(found))
+    into_page(DOCS / "model.md", "dense-classes", table(found))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench import record
+from bench import RESULTS, write
 from honesty import SAMPLES, Truth
 from models.small_kinds import KINDS
 from torch import Tensor, nn
@@ -29,9 +29,7 @@ from howsure.estimators.gradients import Estimate, estimate
 from howsure.probe import probe_model
 from howsure.problem import Problem
 from howsure.setup import Setup
-from howsure_lab.experiments.runs import write_json
 
-HERE = Path(__file__).parent
 SEEDS = (0, 1, 2)
 MOST_ERROR, MOST_VARIATION = 0.03, 0.01
 # Rows whose truth is less precise are left out.
@@ -92,7 +90,7 @@ def main() -> None:
     """Parses the arguments, measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--truth", type=Path, help="file that keeps weights and truth")
-    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the results")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     truth = Truth(asked.truth)
@@ -101,9 +99,8 @@ def main() -> None:
     for name in KINDS:
         cases[name] = measure(name, truth)
         print(row(name, cases[name]), flush=True)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    content = {**record(SEEDS), "howsure": hs.__version__, "cases": cases}
-    write_json(asked.out / "fewer_points.json", content)
+    content = {"howsure": hs.__version__, "cases": cases}
+    write(asked.out / "fewer_points.json", content, SEEDS)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import accuracy
@@ -23,15 +22,12 @@ import rule_accuracy
 import shift
 import shift_classes
 import uci
-from bench import into_page, load_cases
+from bench import DOCS, RESULTS, into_page, load_cases, markdown
 from real_networks_pip.page import everyday_table
 from speed import must_hold
 from speed.page import time_to_accuracy
 
 import scoring
-
-DOCS = Path(__file__).parents[1] / "docs"
-RESULTS = Path(__file__).parent / "results"
 
 
 def result(name: str) -> dict[str, Any]:
@@ -50,26 +46,21 @@ _MEASURES = {
 
 def _by_default() -> str:
     """The accuracy of the default number of points against noise at the input."""
-    head = f"| network and noise | {' | '.join(_MEASURES)} | stated / actual error | passes |"
-    lines = [head, "|---" * (len(_MEASURES) + 3) + "|"]
+    rows = []
     for name, case in result("accuracy")["cases"].items():
         if "dropout" not in name and "top class" not in name:
             row = case[accuracy_bounds.DEFAULT]
             cells = [f"{row[key]:.3f}" for key in _MEASURES.values()]
             cells.append(f"{row['stated_error']:.3f} / {row['actual_error']:.3f}")
-            lines.append(f"| {name} | {' | '.join(cells)} | {row['forward_passes']:.0f} |")
-    return "\n".join(lines)
+            rows.append([name, *cells, f"{row['forward_passes']:.0f}"])
+    return markdown(["network and noise", *_MEASURES, "stated / actual error", "passes"], rows)
 
 
-def _drive() -> str:
-    return shift.table(result("shift")["drive"]["scores"])
+def _shift(study: str) -> str:
+    return shift.table(result("shift")[study]["scores"])
 
 
-def _roads() -> str:
-    return shift.table(result("shift")["roads"]["scores"])
-
-
-def _cifar(study: str = "cifar") -> str:
+def _cifar(study: str) -> str:
     return shift_classes.table(result("shift")[study]["scores"])
 
 
@@ -83,13 +74,13 @@ def _dense() -> str:
 
 def _costs() -> str:
     """What the default and samples cost."""
-    lines = ["| pass | plain forwards | target |", "|---|---|---|"]
+    rows = []
     for row in must_hold.costs(RESULTS):
         if row["figure"] is not None:
             name = row["row"].removeprefix("plain forwards: ").replace(", batch 1", "")
             missed = "" if row["reached"] else ", **missed**"
-            lines.append(f"| {name} | {row['figure']:.1f} | {row['target']}{missed} |")
-    return "\n".join(lines)
+            rows.append((name, f"{row['figure']:.1f}", f"{row['target']}{missed}"))
+    return markdown(("pass", "plain forwards", "target"), rows)
 
 
 # By page and mark.
@@ -100,16 +91,16 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("gradients.md", "accuracy"): lambda: accuracy.table(result("accuracy")["cases"]),
     ("gradients.md", "costs"): _costs,
     ("method.md", "by-default"): _by_default,
-    ("model.md", "drive"): _drive,
-    ("method.md", "roads"): _roads,
+    ("model.md", "drive"): lambda: _shift("drive"),
+    ("method.md", "roads"): lambda: _shift("roads"),
     ("method.md", "uci"): _uci,
-    ("method.md", "cifar"): _cifar,
+    ("method.md", "cifar"): lambda: _cifar("cifar"),
     ("method.md", "dense"): _dense,
     ("methods.md", "methods"): lambda: time_to_accuracy(load_cases(RESULTS, "time_to_accuracy")),
-    ("model.md", "roads"): _roads,
+    ("model.md", "roads"): lambda: _shift("roads"),
     ("model.md", "uci"): _uci,
     ("model.md", "image-tasks"): lambda: image_tasks.table(result("image_tasks")),
-    ("model.md", "cifar"): _cifar,
+    ("model.md", "cifar"): lambda: _cifar("cifar"),
     ("model.md", "cifar32"): lambda: _cifar("cifar32"),
     ("model.md", "posthoc"): lambda: posthoc.table(result("posthoc")["cases"]),
     ("model.md", "dense"): _dense,

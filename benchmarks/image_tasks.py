@@ -34,8 +34,6 @@ from torch.nn import functional as F
 
 import howsure as hs
 
-RESULTS = Path(__file__).parent / "results" / "image_tasks.json"
-PAGE = Path(__file__).parents[1] / "docs" / "model.md"
 SIZE, NOISE_STD, BATCH = 28, 0.02, 100
 # Each of the things: how many are for training, for the fit and for the test.
 COUNTS = {"train": 1200, "held out": 250, "test": 340}
@@ -207,18 +205,16 @@ TASKS: dict[str, Callable[[], Tensor]] = {"digits": digits, "clothes": clothes}
 
 def table(found: dict[str, Any]) -> str:
     """NLL / coverage in percent, mean and spread over networks; shifted: mean over the shifts."""
-    columns = [f"{task}, {kind}" for task in TASKS for kind in ("clean", "shifted")]
-    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    rows = [(way, "scores", way) for way in ("constant", "oracle")]
-    rows += [("0.2", "before", "posterior")] * ("before" in found)
-    for name, part, way in [*rows, ("posterior", "scores", "posterior")]:
-        cells = [
-            _cell([each[way] for each in found[part][task]], kind)
-            for task in TASKS
-            for kind in ("clean", "shifted")
-        ]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    from bench import markdown
+
+    columns = [(task, kind) for task in TASKS for kind in ("clean", "shifted")]
+    parts = [(way, "scores", way) for way in ("constant", "oracle")]
+    parts += [("0.2", "before", "posterior")] * ("before" in found)
+    rows = []
+    for name, part, way in [*parts, ("posterior", "scores", "posterior")]:
+        networks = {task: [each[way] for each in found[part][task]] for task in TASKS}
+        rows.append([name, *(_cell(networks[task], kind) for task, kind in columns)])
+    return markdown(["", *map(", ".join, columns)], rows)
 
 
 def _cell(networks: Sequence[dict[str, dict[str, float]]], kind: str) -> str:
@@ -251,17 +247,14 @@ def main() -> int:
         asked.scores.write_text(json.dumps(scores))
         return 0
     # Another version of howsure has other rooms; its own run needs none of these.
-    from bench import into_page, record
-
-    from howsure_lab.experiments.runs import write_json
+    from bench import DOCS, RESULTS, into_page, write
 
     found = {"scores": scores}
     if asked.before is not None:
         found["before"] = json.loads(asked.before.read_text())
-    write_json(RESULTS, {**record(seeds), **found})
+    write(RESULTS / "image_tasks.json", found, seeds)
     print(table(found))
-    if "<!-- image-tasks:begin -->" in PAGE.read_text():
-        into_page(PAGE, "image-tasks", table(found))
+    into_page(DOCS / "model.md", "image-tasks", table(found))
     return 0
 
 

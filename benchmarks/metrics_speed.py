@@ -4,15 +4,11 @@ Writes benchmarks/results/metrics_speed.json: seconds of processor time per metr
 """
 
 import time
-from pathlib import Path
 
 import torch
-from bench import record
+from bench import RESULTS, write
 
 import howsure.metrics as M
-from howsure_lab.experiments.runs import write_json
-
-RESULT = Path(__file__).parent / "results" / "metrics_speed.json"
 
 
 def _calls(n, classes):
@@ -49,8 +45,8 @@ def main():
             seconds[metric.__name__] = round(time.process_time() - start, 4)
     total = round(sum(seconds.values()), 3)
     result = {"predictions": 1_000_000, "seconds": seconds, "total_seconds": total}
-    write_json(RESULT, {**record(), **result})
-    print(f"{len(seconds)} metrics, {total} s in all -> {RESULT.name}")
+    write(RESULTS / "metrics_speed.json", result)
+    print(f"{len(seconds)} metrics, {total} s in all")
 
 
 if __name__ == "__main__":

@@ -21,10 +21,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
-from bench import into_page, record
+from bench import DOCS, RESULTS, into_page, markdown, write
 from models.trained import cifar_resnet
 from shift_classes import (
     BATCH,
@@ -41,10 +42,7 @@ from torch.nn import functional as F
 
 import howsure as hs
 from howsure_lab.experiments.recognition.data import read_cifar
-from howsure_lab.experiments.runs import write_json
 
-HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "model.md"
 NETWORKS = {"ResNet-20": 20, "ResNet-32": 32}
 OURS = "howsure"
 NEIGHBORS = 10
@@ -57,11 +55,9 @@ def activations(net: Any, x: Tensor) -> Tensor:
     """What enters the pool before the last layer, (n, 64, 8, 8)."""
     parts: list[Tensor] = []
     hook = net.layer3.register_forward_hook(lambda _, args, output: parts.append(output))
-    try:
-        for batch in x.split(BATCH):
-            net(batch)
-    finally:
-        hook.remove()
+    for batch in x.split(BATCH):
+        net(batch)
+    hook.remove()
     return torch.cat(parts)
 
 
@@ -164,32 +160,21 @@ def study(depth: int, folder: Path, seed: int) -> dict[str, dict[str, list[float
     return found
 
 
-def average(numbers: dict[str, list[float]], place: int) -> float:
-    """Over the unknown sets: of the AUROC, or of the FPR95."""
-    return sum(pair[place] for pair in numbers.values()) / len(numbers)
-
-
 def table(cases: dict[str, Any]) -> str:
     """Mean AUROC and FPR95 in percent, and the AUROC on scenes; averages over splits."""
-    lines = [
-        "| | " + " | ".join(f"{name}, mean AUROC / FPR95 | scenes" for name in cases) + " |",
-        "|---" * (1 + 2 * len(cases)) + "|",
-    ]
+    rows = []
     for score in next(iter(cases.values()))[0]:
-        cells = []
+        cells = [f"**{score}**" if score == OURS else score]
         for splits in cases.values():
-            area, rate, scenes = (
-                100 * sum(values) / len(splits)
-                for values in (
-                    [average(split[score], 0) for split in splits],
-                    [average(split[score], 1) for split in splits],
-                    [split[score]["scenes"][0] for split in splits],
-                )
+            sets = [split[score] for split in splits]
+            area, rate = (
+                fmean(fmean(pair[k] for pair in each.values()) for each in sets) for k in (0, 1)
             )
-            cells += [f"{area:.1f} / {rate:.0f}", f"{scenes:.1f}"]
-        name = f"**{score}**" if score == OURS else score
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            scenes = fmean(each["scenes"][0] for each in sets)
+            cells += [f"{100 * area:.1f} / {100 * rate:.0f}", f"{100 * scenes:.1f}"]
+        rows.append(cells)
+    header = [part for name in cases for part in (f"{name}, mean AUROC / FPR95", "scenes")]
+    return markdown(["", *header], rows)
 
 
 def main() -> None:
@@ -197,18 +182,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=HERE / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     seeds = list(range(asked.seeds))
     cases = {
         name: [study(depth, asked.data, seed) for seed in seeds] for name, depth in NETWORKS.items()
     }
-    write_json(asked.out / "posthoc.json", {**record(seeds), "cases": cases})
-    text = table(cases)
-    print(text)
-    if asked.out == HERE / "results" and "<!-- posthoc:begin -->" in PAGE.read_text():
-        into_page(PAGE, "posthoc", text)
+    write(asked.out / "posthoc.json", {"cases": cases}, seeds)
+    print(table(cases))
+    if asked.out == RESULTS:
+        into_page(DOCS / "model.md", "posthoc", table(cases))
 
 
 if __name__ == "__main__":

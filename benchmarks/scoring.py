@@ -16,15 +16,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bench import into_page, record
+from bench import DOCS, RESULTS, into_page, markdown, record
 from torch import nn
 
 import howsure as hs
 from howsure.data.scoring import predict_to_file
 from howsure_lab.experiments.runs import write_json
 
-PAGE = Path(__file__).parents[1] / "docs" / "scoring.md"
-RESULT = Path(__file__).parent / "results" / "scoring.json"
 ROWS, FEATURES = 100_000, 32
 CASES = {
     "sampled_adf, batch 256": {"method": "sampled_adf", "batch": 256},
@@ -86,35 +84,25 @@ def run_case(name, folder):
     }
 
 
-def in_own_process(name):
-    output = subprocess.run(
-        [sys.executable, __file__, "--case", name], check=True, capture_output=True, text=True
-    )
-    return json.loads(output.stdout)
-
-
 def table(result):
     """The result as Markdown, without cases that the benchmark no longer has."""
-    lines = [
-        f"{result['rows']:,} rows of {FEATURES} features through an {result['model']}",
-        f"(`{result['command']}`). Peak memory is that of the whole process, torch included.",
-        "",
-        "| | peak memory | of it before scoring | rows per second of processor time "
-        "| times plain inference |",
-        "|---|---|---|---|---|",
-    ]
-    for name, case in result["cases"].items():
-        if name not in CASES:
-            continue
-        cells = (
+    rows = [
+        (
             name,
             f"{case['peak_memory_mb']} MB",
             f"{case['of_which_before_scoring_mb']} MB",
             f"{case['rows_per_processor_second']:,}",
             f"{case['ratio_to_plain_inference']:.0f}",
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        for name, case in result["cases"].items()
+        if name in CASES
+    ]
+    header = ("", "peak memory", "of it before scoring", "rows per second of processor time")
+    return (
+        f"{result['rows']:,} rows of {FEATURES} features through an {result['model']}\n"
+        f"(`{result['command']}`). Peak memory is that of the whole process, torch included.\n\n"
+        + markdown((*header, "times plain inference"), rows)
+    )
 
 
 def main():
@@ -127,7 +115,9 @@ def main():
         return
     found = {}
     for name in CASES:
-        found[name] = in_own_process(name)
+        command = [sys.executable, __file__, "--case", name]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found[name] = json.loads(done.stdout)
         print(name, json.dumps(found[name]), flush=True)
     result = {
         **record(),
@@ -136,8 +126,8 @@ def main():
         "rows": ROWS,
         "cases": found,
     }
-    write_json(RESULT, result)
-    into_page(PAGE, "scoring", table(result))
+    write_json(RESULTS / "scoring.json", result)
+    into_page(DOCS / "scoring.md", "scoring", table(result))
 
 
 if __name__ == "__main__":

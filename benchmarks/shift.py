@@ -17,7 +17,6 @@ import argparse
 import json
 import math
 import sys
-import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any
 import shift_classes
 import torch
 import uci
-from bench import into_page, record
+from bench import DOCS, RESULTS, fit_each, into_page, markdown, record
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -39,8 +38,7 @@ from howsure_lab.experiments.steering.model import SMALL, DroNet, load_trained, 
 from howsure_lab.experiments.steering.ship import NOISE_STD, SIZE
 from howsure_lab.experiments.training import PlainRecipe, made, train_plain
 
-RESULTS = Path(__file__).parent / "results" / "shift.json"
-PAGE = Path(__file__).parents[1] / "docs" / "model.md"
+PAGE = DOCS / "model.md"
 # Seeds that were not used while the method was chosen.
 FIRST_SEED = 7000
 # The posterior's predictions, judged by the distribution that their intervals are made of.
@@ -77,25 +75,10 @@ def fitted(
         "posterior": {"model": "posterior", "train_inputs": train},
         CROSS_FITTED: {"model": "posterior"},
     }
-    found = {}
-    for name, options in ways.items():
-        if only is not None and name not in only:
-            continue
-        sure = hs.Uncertain(net, noise, "gradients")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            start = time.time()
-            fit = sure.fit(held_out, show_progress=False, **options)
-        print(f"{name}: {time.time() - start:.0f} s\n{fit}\n", flush=True)
-        found[name] = sure
-    return found
-
-
-@torch.no_grad()
-def predicted(sure: hs.Uncertain, x: Tensor, noise: Any, batch: int) -> hs.Prediction:
-    """The predictions with this noise told."""
-    sure.setup = sure.setup.replace(noise=noise)
-    return sure.predict(x.split(batch), show_progress=False)
+    chosen = {name: ways[name] for name in ways if only is None or name in only}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fit_each(lambda: hs.Uncertain(net, noise, "gradients"), chosen, held_out)
 
 
 def judged(sures: dict[str, hs.Uncertain], tests: dict[str, Any], constant: float) -> Scores:
@@ -105,7 +88,9 @@ def judged(sures: dict[str, hs.Uncertain], tests: dict[str, Any], constant: floa
         scores[STUDENT] = {}
     for condition, (x, y, noise) in tests.items():
         for name, sure in sures.items():
-            p = predicted(sure, x, noise, BATCH)
+            sure.setup = sure.setup.replace(noise=noise)
+            with torch.no_grad():
+                p = sure.predict(x.split(BATCH), show_progress=False)
             scores[name][condition] = scored(p.mean, p.total_var, y)
             if p.novelty is not None:
                 scores[name][condition]["novelty"] = float(p.novelty.median())
@@ -183,19 +168,17 @@ def drive(asked: argparse.Namespace) -> list[Scores]:
 def table(found: list[Scores]) -> str:
     """NLL / coverage in percent for every method and condition, mean and spread over seeds."""
     conditions = list(found[0]["constant"])
-    lines = ["| | " + " | ".join(conditions) + " |", "|---" * (len(conditions) + 1) + "|"]
-    for method in found[0]:
-        cells = []
-        for condition in conditions:
-            if condition not in found[0][method]:
-                cells.append("-")
-                continue
-            nll = torch.tensor([s[method][condition]["nll"] for s in found])
-            cover = torch.tensor([100 * s[method][condition]["coverage"] for s in found])
-            spread = f" ± {nll.std():.2f}" if len(found) > 1 else ""
-            cells.append(f"{nll.mean():.2f}{spread} / {cover.mean():.0f}")
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+
+    def cell(method: str, condition: str) -> str:
+        if condition not in found[0][method]:
+            return "-"
+        nll = torch.tensor([scores[method][condition]["nll"] for scores in found])
+        cover = torch.tensor([100 * scores[method][condition]["coverage"] for scores in found])
+        spread = f" ± {nll.std():.2f}" if len(found) > 1 else ""
+        return f"{nll.mean():.2f}{spread} / {cover.mean():.0f}"
+
+    rows = [(method, *(cell(method, each) for each in conditions)) for method in found[0]]
+    return markdown(["", *conditions], rows)
 
 
 def main() -> int:
@@ -216,12 +199,12 @@ def main() -> int:
     if asked.study == "uci":
         shown(asked.study, uci.table(uci.study(asked)))
         return 0
-    studies = {"drive": drive, "cifar": shift_classes.cifar, "cifar32": shift_classes.cifar}
-    found = studies.get(asked.study, roads)(asked)
     is_cifar = asked.study.startswith("cifar")
-    known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    first = {"drive": 0, "cifar": 0, "cifar32": 0}.get(asked.study, FIRST_SEED)
-    seeds = [first + each for each in range(len(found))]
+    study = shift_classes.cifar if is_cifar else drive if asked.study == "drive" else roads
+    found = study(asked)
+    file = RESULTS / "shift.json"
+    known = json.loads(file.read_text())
+    first = FIRST_SEED if study is roads else 0
     if asked.only is not None:
         both = zip(known[asked.study]["scores"], found, strict=True)
         merged = [{**before, **now} for before, now in both]
@@ -230,11 +213,11 @@ def main() -> int:
         before = json.loads(asked.before.read_text())[asked.study]["scores"]
         pairs = zip(found, before, strict=True)
         found = [{**now, "0.2": earlier["posterior"]} for now, earlier in pairs]
-    known[asked.study] = {**record(seeds), "scores": found}
+    known[asked.study] = {**record([first + k for k in range(len(found))]), "scores": found}
     if is_cifar:
         known[asked.study]["must_hold"] = shift_classes.must_hold(found)
         print(json.dumps(known[asked.study]["must_hold"], indent=1))
-    write_json(RESULTS, known)
+    write_json(file, known)
     shown(asked.study, shift_classes.table(found) if is_cifar else table(found))
     return 0
 
@@ -242,7 +225,7 @@ def main() -> int:
 def shown(study: str, text: str) -> None:
     """Prints a table, and puts it into the page where that has a place for it."""
     print(text)
-    if PAGE.is_file() and f"<!-- {study}:begin -->" in PAGE.read_text():
+    if f"<!-- {study}:begin -->" in PAGE.read_text():
         into_page(PAGE, study, text)
 
 

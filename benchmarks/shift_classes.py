@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 import warnings
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
+from bench import fit_each, markdown
 from models.trained import cifar_resnet
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -156,13 +157,7 @@ def fitted(net: nn.Module, held_out: Any, train: Tensor) -> dict[str, hs.Uncerta
         "by distance, cross-fitted": {},
         "by distance, usual growth": {"train_inputs": train, "stress": None},
     }
-    found = {}
-    for name, options in ways.items():
-        sure, start = hs.Uncertain(net, task="classification"), time.time()
-        fit = sure.fit(held_out, show_progress=False, **options)
-        print(f"{name}: {time.time() - start:.0f} s\n{fit}\n", flush=True)
-        found[name] = sure
-    return found
+    return fit_each(lambda: hs.Uncertain(net, task="classification"), ways, held_out)
 
 
 @torch.no_grad()
@@ -240,19 +235,15 @@ def summary(found: list[Scores], method: str) -> dict[str, float]:
     own = [scores[method] for scores in found]
     bad = [each for s in own for name, each in s.items() if "nll" in each and name != CLEAN]
     clean = [s[CLEAN] for s in own]
-    numbers = {key: _mean([each[key] for each in bad]) for key in ("nll", "ece", "accuracy")}
-    numbers |= {"clean_nll": _mean([each["nll"] for each in clean])}
-    numbers |= {"clean_ece": _mean([each["ece"] for each in clean])}
+    numbers = {key: fmean([each[key] for each in bad]) for key in ("nll", "ece", "accuracy")}
+    numbers |= {"clean_nll": fmean([each["nll"] for each in clean])}
+    numbers |= {"clean_ece": fmean([each["ece"] for each in clean])}
     for key in ("auroc_entropy", "auroc_novelty"):
         unknown = {n: [scores[n][key] for scores in own] for n in own[0] if key in own[0][n]}
         if unknown:
-            numbers |= {f"{key}, {name}": _mean(each) for name, each in unknown.items()}
-            numbers[f"{key}, mean"] = _mean([_mean(each) for each in unknown.values()])
+            numbers |= {f"{key}, {name}": fmean(each) for name, each in unknown.items()}
+            numbers[f"{key}, mean"] = fmean([fmean(each) for each in unknown.values()])
     return numbers
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def must_hold(found: list[Scores]) -> dict[str, Any]:
@@ -278,23 +269,17 @@ def must_hold(found: list[Scores]) -> dict[str, Any]:
 
 def table(found: list[Scores]) -> str:
     """Likelihood and calibration of every method, then AUROC by unknown set; means over splits."""
-    lines = ["| | clean NLL / ECE % | corrupted NLL / ECE % | mean AUROC |", "|---|---|---|---|"]
+    header = ("", "clean NLL / ECE %", "corrupted NLL / ECE %", "mean AUROC")
+    rows = []
     for method in found[0]:
         numbers = summary(found, method)
-        lines.append(
-            f"| {method} | {numbers['clean_nll']:.3f} / {100 * numbers['clean_ece']:.1f} "
-            f"| {numbers['nll']:.2f} / {100 * numbers['ece']:.1f} "
-            f"| {_by_both(numbers, 'mean')} |"
-        )
+        clean = f"{numbers['clean_nll']:.3f} / {100 * numbers['clean_ece']:.1f}"
+        corrupted = f"{numbers['nll']:.2f} / {100 * numbers['ece']:.1f}"
+        rows.append((method, clean, corrupted, _by_both(numbers, "mean")))
     sets = [name for name, each in found[0][OURS].items() if "auroc_novelty" in each]
     numbers = summary(found, OURS)
-    lines += [
-        "",
-        "| AUROC, " + OURS + " | " + " | ".join(sets) + " |",
-        "|---" * (len(sets) + 1) + "|",
-        "| entropy / novelty | " + " | ".join(_by_both(numbers, name) for name in sets) + " |",
-    ]
-    return "\n".join(lines)
+    by_set = ["entropy / novelty", *(_by_both(numbers, name) for name in sets)]
+    return f"{markdown(header, rows)}\n\n{markdown([f'AUROC, {OURS}', *sets], [by_set])}"
 
 
 def _by_both(numbers: dict[str, float], name: str) -> str:

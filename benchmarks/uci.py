@@ -17,7 +17,7 @@ from statistics import mean, median
 from typing import Any
 
 import torch
-from bench import record
+from bench import RESULTS, markdown, record
 from torch import Tensor, nn
 from uci_networks import Recipe, dropout_samples, networks
 from uci_splits import Table, all_tables
@@ -27,7 +27,6 @@ from howsure.files import write_atomically
 from howsure.posterior.weights import best_weights
 from howsure.student import central_reach, student_nll
 
-RESULTS = Path(__file__).parent / "results" / "uci.json"
 OURS, RIVAL = "posterior, `train=`", "five networks"
 # As version 0.2 did on the same networks, splits and held-out rows.
 BEFORE = {"posterior, `train_inputs=`": "0.2, `train_inputs=`", OURS: "0.2, `train=`"}
@@ -169,9 +168,9 @@ def judged_again(tables: list[Table], earlier: list[dict[str, Any]]) -> list[dic
 
 def study(asked: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     """All sets; what an interrupted run has written is taken over with `--resume`."""
-    keeps = (asked.resume or asked.ours) and RESULTS.is_file()
-    known = json.loads(RESULTS.read_text()) if keeps else {}
-    found: dict[str, list[dict[str, Any]]] = known.get("found", {})
+    file = RESULTS / "uci.json"
+    known = json.loads(file.read_text()) if asked.resume or asked.ours else {"found": {}}
+    found: dict[str, list[dict[str, Any]]] = known["found"]
     for name, tables in all_tables(Path(asked.data)).items():
         if name not in found or asked.ours:
             with warnings.catch_warnings():
@@ -182,7 +181,7 @@ def study(asked: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
                     found[name] = judged(tables, asked.peer_python)
             print(f"{name}: {len(tables)} splits", flush=True)
             text = json.dumps({**record(), "found": found}) + "\n"
-            write_atomically(RESULTS, lambda file, text=text: file.write(text), text=True)
+            write_atomically(file, lambda opened, text=text: opened.write(text), text=True)
     return found
 
 
@@ -201,19 +200,16 @@ def table(found: dict[str, list[dict[str, Any]]]) -> str:
         for kind in ("splits", "gaps")
     ]
     counts = [len(part) for part in parts]
-    lines = [
-        f"| | {counts[0]} splits | coverage | {OURS} is better | {counts[1]} gaps | coverage |",
-        "|---|---|---|---|---|---|",
-    ]
+    header = ("", f"{counts[0]} splits", "coverage", f"{OURS} is better", f"{counts[1]} gaps")
+    rows = []
     for method in parts[0][0]:
         cells = []
         for part in parts:
             gain = [s[method]["nll"] - s["constant"]["nll"] for s in part]
             cover = 100 * mean(s[method]["coverage"] for s in part)
             cells += [f"{mean(gain):.3f} / {median(gain):.3f}", f"{cover:.0f}"]
-        cells.insert(2, _compared(parts[0], method))
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append([method, *cells[:2], _compared(parts[0], method), *cells[2:]])
+    return markdown((*header, "coverage"), rows)
 
 
 def _compared(scores: list[Scores], method: str) -> str:
