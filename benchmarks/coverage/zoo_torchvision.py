@@ -44,12 +44,12 @@ FURTHER_CLASSIFIERS: list[tuple[str, Callable[..., nn.Module], int]] = [
     ("vgg", models.vgg11_bn, 64),
     ("regnet", models.regnet_x_400mf, 64),
 ]
-VIDEO: list[tuple[str, Callable[..., nn.Module], tuple[int, int]]] = [
-    ("r3d", video.r3d_18, (8, 32)),
-    ("mc3", video.mc3_18, (8, 32)),
-    ("r2plus1d", video.r2plus1d_18, (8, 32)),
-    ("s3d", video.s3d, (16, 224)),
-    ("swin3d", video.swin3d_t, (8, 64)),
+VIDEO: list[tuple[str, Callable[..., nn.Module], tuple[int, ...]]] = [
+    ("r3d", video.r3d_18, (8, 32, 32)),
+    ("mc3", video.mc3_18, (8, 32, 32)),
+    ("r2plus1d", video.r2plus1d_18, (8, 32, 32)),
+    ("s3d", video.s3d, (16, 224, 224)),
+    ("swin3d", video.swin3d_t, (8, 64, 64)),
 ]
 
 
@@ -67,83 +67,69 @@ class Pyramid(nn.Module):
 
 def cases() -> list[Case]:
     """The 22 models, then the further ones."""
-    first = [_image(*row) for row in CLASSIFIERS]
-    first += [_image(*row, weights_backbone=None) for row in DENSE]
-    first.append(_flow("raft", optical_flow.raft_small))
-    further = [_image(*row, further=True) for row in FURTHER_CLASSIFIERS]
-    further += [_video(*row) for row in VIDEO]
-    return first + further + [_mvit(), _retinanet(), _ssd(), _fpn()]
+    return [
+        *(_image(*row) for row in CLASSIFIERS),
+        *(_image(*row, weights_backbone=None) for row in DENSE),
+        Case("torchvision", "raft", "raft_small", _raft),
+        *(_image(*row, further=True) for row in FURTHER_CLASSIFIERS),
+        *(_further(family, make.__name__, _plain(make), size) for family, make, size in VIDEO),
+        _further("mvit", "mvit_v2 (two blocks)", _mvit, (8, 64, 64)),
+        _further("retinanet", "retinanet_resnet50_fpn (to the heads)", _retinanet, (64, 64)),
+        _further("ssd", "ssdlite320_mobilenet_v3_large (to the heads)", _ssd, (320, 320)),
+        _further("fpn", "resnet18 feature pyramid", _pyramid, (64, 64)),
+    ]
 
 
 def _image(
     family: str, make: Callable[..., nn.Module], size: int, further: bool = False, **options: Any
 ) -> Case:
+    extra = {"init_weights": True} if family in ("inception", "googlenet") else {}
+
     def build() -> Setup:
-        extra = {"init_weights": True} if family in ("inception", "googlenet") else {}
         return noisy_input(make(weights=None, **options, **extra), 1, 3, size, size)
 
     return Case("torchvision", family, make.__name__, build, further)
 
 
-def _video(family: str, make: Callable[..., nn.Module], size: tuple[int, int]) -> Case:
-    frames, side = size
-
-    def build() -> Setup:
-        return noisy_input(make(weights=None), 1, 3, frames, side, side)
-
-    return Case("torchvision", family, make.__name__, build, further=True)
+def _further(family: str, name: str, make: Callable[[], nn.Module], size: tuple[int, ...]) -> Case:
+    return Case("torchvision", family, name, lambda: noisy_input(make(), 1, 3, *size), True)
 
 
-def _mvit() -> Case:
+def _plain(make: Callable[..., nn.Module]) -> Callable[[], nn.Module]:
+    return lambda: make(weights=None)
+
+
+def _raft() -> Setup:
+    images = (torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128))
+    return Setup(optical_flow.raft_small(weights=None), images, (NOISE_VAR, NOISE_VAR))
+
+
+def _mvit() -> nn.Module:
     """Version 2 with two of its sixteen blocks: the full one takes minutes."""
     kernel = {"kernel_q": [3, 3, 3], "kernel_kv": [3, 3, 3]}
-    options = {
-        "residual_pool": True,
-        "residual_with_cls_embed": False,
-        "rel_pos_embed": True,
-        "proj_after_attn": True,
-    }
-
-    def build() -> Setup:
-        blocks = [
-            MSBlockConfig(1, 32, 64, **kernel, stride_q=[1, 1, 1], stride_kv=[1, 4, 4]),
-            MSBlockConfig(2, 64, 64, **kernel, stride_q=[1, 2, 2], stride_kv=[1, 2, 2]),
-        ]
-        model = MViT((64, 64), 8, blocks, **options)
-        return noisy_input(model, 1, 3, 8, 64, 64)
-
-    return Case("torchvision", "mvit", "mvit_v2 (two blocks)", build, further=True)
+    blocks = [
+        MSBlockConfig(1, 32, 64, **kernel, stride_q=[1, 1, 1], stride_kv=[1, 4, 4]),
+        MSBlockConfig(2, 64, 64, **kernel, stride_q=[1, 2, 2], stride_kv=[1, 2, 2]),
+    ]
+    return MViT(
+        (64, 64),
+        8,
+        blocks,
+        residual_pool=True,
+        residual_with_cls_embed=False,
+        rel_pos_embed=True,
+        proj_after_attn=True,
+    )
 
 
-def _flow(family: str, make: Callable[..., nn.Module]) -> Case:
-    def build() -> Setup:
-        images = (torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128))
-        return Setup(make(weights=None), images, (NOISE_VAR, NOISE_VAR))
-
-    return Case("torchvision", family, make.__name__, build)
+def _retinanet() -> nn.Module:
+    return Pyramid(detection.retinanet_resnet50_fpn(weights=None, weights_backbone=None))
 
 
-def _retinanet() -> Case:
-    def build() -> Setup:
-        detector = detection.retinanet_resnet50_fpn(weights=None, weights_backbone=None)
-        return noisy_input(Pyramid(detector), 1, 3, 64, 64)
-
-    return Case("torchvision", "retinanet", "retinanet_resnet50_fpn (to the heads)", build, True)
+def _ssd() -> nn.Module:
+    return Pyramid(detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None))
 
 
-def _ssd() -> Case:
-    def build() -> Setup:
-        detector = detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None)
-        return noisy_input(Pyramid(detector), 1, 3, 320, 320)
-
-    return Case("torchvision", "ssd", "ssdlite320_mobilenet_v3_large (to the heads)", build, True)
-
-
-def _fpn() -> Case:
-    def build() -> Setup:
-        backbone = detection.backbone_utils.resnet_fpn_backbone(
-            backbone_name="resnet18", weights=None
-        )
-        return noisy_input(backbone, 1, 3, 64, 64)
-
-    return Case("torchvision", "fpn", "resnet18 feature pyramid", build, True)
+def _pyramid() -> nn.Module:
+    resnet_fpn_backbone = detection.backbone_utils.resnet_fpn_backbone
+    return resnet_fpn_backbone(backbone_name="resnet18", weights=None)
