@@ -181,22 +181,21 @@ def split_scores(net: nn.Module, data: Cifar, folder: Path, seed: int) -> Scores
     held_out = list(zip(x.split(BATCH), data.test_y[tuned].split(BATCH), strict=True))
     sures = fitted(net, held_out, prepared(data.train_x[:TRAINED] / 255))
     scores: Scores = {name: {} for name in (SOFTMAX, *sures)}
+    bad = corrupted(data.test_x[tested] / 255)
+    strange = unknown(folder, data.test_x[order[-UNKNOWN:]] / 255)
     clean: dict[str, Any] = {}
-    for condition, images in corrupted(data.test_x[tested] / 255).items():
+    for condition, images in {**bad, **strange}.items():
         found = predicted(sures, prepared(images))
         clean = clean or found
-        for name, (p, *_) in found.items():
-            scores[name][condition] = scored(p, data.test_y[tested])
-        print(condition, {n: rounded(s[condition]) for n, s in scores.items()}, flush=True)
-    others = data.test_x[order[-UNKNOWN:]] / 255
-    for condition, images in unknown(folder, others).items():
-        found = predicted(sures, prepared(images))
-        for name, (_, entropy, novelty) in found.items():
-            own = {"auroc_entropy": auroc(clean[name][1], entropy)}
-            if novelty is not None:
-                own["auroc_novelty"] = auroc(clean[name][2], novelty)
+        for name, (p, entropy, novelty) in found.items():
+            if condition in bad:
+                own = scored(p, data.test_y[tested])
+            else:
+                own = {"auroc_entropy": auroc(clean[name][1], entropy)}
+                if novelty is not None:
+                    own["auroc_novelty"] = auroc(clean[name][2], novelty)
             scores[name][condition] = own
-        print(condition, {n: rounded(s[condition]) for n, s in scores.items()}, flush=True)
+            print(condition, name, {key: round(value, 3) for key, value in own.items()}, flush=True)
     return scores
 
 
@@ -214,11 +213,6 @@ def auroc(known: Tensor, strange: Tensor) -> float:
     both = torch.cat([known, strange]).double()
     is_strange = torch.arange(len(both)) >= len(known)
     return float(hs.metrics.auroc(both, is_strange))
-
-
-def rounded(values: dict[str, float]) -> dict[str, float]:
-    """For the eye."""
-    return {name: round(value, 3) for name, value in values.items()}
 
 
 def cifar(asked: argparse.Namespace) -> list[Scores]:
