@@ -16,7 +16,7 @@ import howsure as hs
 from howsure.moments.rule import Rule, Target
 from howsure_lab.digits.data import held_out_digits
 from howsure_lab.digits.model import DigitNet, load_trained
-from howsure_lab.digits.monte_carlo import MonteCarlo, Network, with_probabilities
+from howsure_lab.digits.monte_carlo import Network, sampled_moments, with_probabilities
 from howsure_lab.released import released_rules
 
 PAGE = Path(__file__).parent / "migrating.md"
@@ -101,7 +101,7 @@ def monte_carlo(model: DigitNet, images: Tensor, noise_std: float) -> Spread:
     """What noisy samples through the plain network show."""
     generator = torch.Generator().manual_seed(0)
     network: Network = with_probabilities(model)
-    found = MonteCarlo(COPIES, generator).moments(network, images, noise_std)
+    found = sampled_moments(network, images, noise_std, COPIES, generator)
     return Spread(*(moments.var.sqrt() for moments in found))
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("safetensors")
 
 from howsure_lab.digits.data import held_out_digits, load_digits, split
 from howsure_lab.digits.model import CHECKPOINT, load_trained
-from howsure_lab.digits.monte_carlo import MonteCarlo, with_probabilities
+from howsure_lab.digits.monte_carlo import sampled_moments, with_probabilities
 
 
 def test_held_out_digits_are_not_in_training():
@@ -57,7 +57,8 @@ def test_monte_carlo_finds_the_moments_of_a_linear_map():
         return out, 2 * out
 
     images = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(2))
-    single, double = MonteCarlo(4000, torch.Generator().manual_seed(3)).moments(linear, images, 0.1)
+    generator = torch.Generator().manual_seed(3)
+    single, double = sampled_moments(linear, images, 0.1, 4000, generator)
     expected = 0.01 * weight.square().sum(0).expand(3, 10)
     # The relative standard error of a variance from 4,000 samples is sqrt(2 / 4000) = 0.022.
     torch.testing.assert_close(single.var, expected, rtol=6 * 0.022, atol=0)

@@ -19,24 +19,18 @@ HEIGHT, WIDTH = 48, 64
 # Read out with a noise of this std; images are in [0, 1].
 NOISE_STD = 0.02
 _CAMERA, _FOCAL, _HORIZON = 1.5, 0.8, 0.35  # meters; shares of the image's width and height
-_FAR, _NEAR = 60.0, 4.0  # meters
+_FAR = 60.0  # meters
 _BOXES = 4
 _AIR = 0.75  # tone of fog
 
 
 @dataclass(frozen=True, eq=False)
 class Scenes:
-    """Clear images, (n, 1, height, width), and what is at every pixel.
+    """Clear images and what is at every pixel."""
 
-    Attributes:
-        image: In [0, 1].
-        depth: In meters, (n, 1, height, width).
-        classes: 0 is sky, 1 ground, 2 a box; (n, height, width).
-    """
-
-    image: Tensor
-    depth: Tensor
-    classes: Tensor
+    image: Tensor  # (n, 1, height, width), in [0, 1]
+    depth: Tensor  # (n, 1, height, width), in meters
+    classes: Tensor  # (n, height, width): 0 is sky, 1 ground, 2 a box
 
 
 def scenes(count: int, seed: int, *, floating: bool = False) -> Scenes:
@@ -81,11 +75,6 @@ def in_fog(known: Scenes) -> Tensor:
     return _AIR + torch.exp(-known.depth / 12) * (known.image - _AIR)
 
 
-def at_night(known: Scenes) -> Tensor:
-    """The images with a fifth of the light."""
-    return 0.2 * known.image
-
-
 def behind_dirt(known: Scenes) -> Tensor:
     """The images behind a lens with a blurred spot of dirt."""
     row, column = torch.arange(HEIGHT).view(-1, 1), torch.arange(WIDTH).view(1, -1)
@@ -93,25 +82,14 @@ def behind_dirt(known: Scenes) -> Tensor:
     return known.image * (1 - spot) + 0.9 * spot
 
 
-def as_it_is(known: Scenes) -> Tensor:
-    """The images themselves."""
-    return known.image
-
-
 # What nobody announces: what happens to images, and whether the boxes hang in the air.
 CONDITIONS: dict[str, tuple[Callable[[Scenes], Tensor], bool]] = {
-    "clear": (as_it_is, False),
+    "clear": (lambda known: known.image, False),
     "fog": (in_fog, False),
-    "night": (at_night, False),
+    "night": (lambda known: 0.2 * known.image, False),
     "dirty lens": (behind_dirt, False),
-    "floating boxes": (as_it_is, True),
+    "floating boxes": (lambda known: known.image, True),
 }
-
-
-def read_out(image: Tensor, seed: int) -> Tensor:
-    """The image as the sensor reads it."""
-    generator = torch.Generator().manual_seed(seed)
-    return image + NOISE_STD * torch.randn(image.shape, generator=generator)
 
 
 def pairs(count: int, seed: int, condition: str = "clear") -> tuple[Tensor, Tensor]:
@@ -129,7 +107,8 @@ def labeled(count: int, seed: int, condition: str = "clear") -> tuple[Tensor, Te
 def _seen(count: int, seed: int, condition: str) -> tuple[Tensor, Scenes]:
     change, floating = CONDITIONS[condition]
     known = scenes(count, seed, floating=floating)
-    return read_out(change(known), seed + 1), known
+    image, generator = change(known), torch.Generator().manual_seed(seed + 1)
+    return image + NOISE_STD * torch.randn(image.shape, generator=generator), known
 
 
 class DepthNet(nn.Module):
@@ -164,28 +143,24 @@ def _block(before: int, after: int) -> nn.Sequential:
 
 def trained(steps: int = 300, count: int = 600, seed: int = 0) -> DepthNet:
     """A network that has learned the depth of clear scenes."""
-
-    def loss(found: Tensor, target: Tensor) -> Tensor:
-        return F.smooth_l1_loss(found, target, beta=0.2)
-
-    return _trained(DepthNet, pairs(count, seed), loss, steps, seed)
+    loss = partial(F.smooth_l1_loss, beta=0.2)
+    return _trained(1, pairs(count, seed), loss, steps, seed)
 
 
 def trained_classes(steps: int = 300, count: int = 600, seed: int = 0) -> DepthNet:
     """A network that has learned the classes of clear scenes."""
-    made = partial(DepthNet, outputs=3)
-    return _trained(made, labeled(count, seed), F.cross_entropy, steps, seed)
+    return _trained(3, labeled(count, seed), F.cross_entropy, steps, seed)
 
 
 def _trained(
-    make: Callable[[], DepthNet],
+    outputs: int,
     data: tuple[Tensor, Tensor],
     loss: Callable[[Tensor, Tensor], Tensor],
     steps: int,
     seed: int,
 ) -> DepthNet:
     torch.manual_seed(seed)
-    net, (x, y) = make(), data
+    net, (x, y) = DepthNet(outputs=outputs), data
     optimizer = torch.optim.Adam(net.parameters(), 3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)
     for step in range(steps):

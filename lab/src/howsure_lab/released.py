@@ -52,29 +52,22 @@ def released_rules(min_variance: float = 1e-3) -> dict[Target, Rule]:
         F.leaky_relu: leaky_relu,
         F.avg_pool2d: avg_pool2d,
         F.softmax: softmax,
+        **{op: _found(op).called_as(op) for op in _ONLY_LIFTED},
     }
     rules = {op: _lifted(formula, min_variance) for op, formula in formulas.items()}
-    rules |= {op: _lifted(_ours(op), min_variance) for op in _ONLY_LIFTED}
     rules[F.max_pool2d] = functools.partial(max_pool2d, min_variance=min_variance)
-    return {
-        target: Rule(f"released {_name(op)}", formula, (target,), APPROXIMATE, one_of_each_shape)
-        for op, formula in rules.items()
-        for target in _found(op).targets
-    }
+    released = {}
+    for op, formula in rules.items():
+        name, targets = f"released {_found(op).name}", _found(op).targets
+        for target in targets:
+            released[target] = Rule(name, formula, (target,), APPROXIMATE, one_of_each_shape)
+    return released
 
 
 def _found(op: Target) -> Rule:
     rule = find(op)
     assert rule is not None
     return rule
-
-
-def _name(op: Target) -> str:
-    return _found(op).name
-
-
-def _ours(op: Target) -> Formula:
-    return _found(op).called_as(op)
 
 
 def _lifted(formula: Formula, min_variance: float) -> Formula:
@@ -157,15 +150,15 @@ def max_pool2d(
     if not plain or size != ((2, 2), (2, 2)):
         raise NoRuleError("The released max pool is 2 x 2 with stride 2 only.")
     for axis in (-1, -2):
-        first, second = (_every_second(input, axis, start) for start in (0, 1))
-        larger = _larger(first, second)
+        # Every second column, from the first and from the second on; then rows.
+        index = torch.arange(input.mean.shape[axis], device=input.mean.device)
+        mean, var = (
+            [part.index_select(axis, index[start::2]) for start in (0, 1)]
+            for part in (input.mean, input.var)
+        )
+        larger = _larger(*map(Moments, mean, var))
         input = Moments(larger.mean, larger.var + min_variance)
     return input
-
-
-def _every_second(input: Moments, axis: int, start: int) -> Moments:
-    index = torch.arange(start, input.mean.shape[axis], 2, device=input.mean.device)
-    return Moments(input.mean.index_select(axis, index), input.var.index_select(axis, index))
 
 
 def _larger(first: Moments, second: Moments) -> Moments:

@@ -37,37 +37,25 @@ from howsure.settings import TASKS
 from howsure.student import student_nll
 from howsure.trees import TensorTree, as_call, batch_size
 
-_DRAWS = 10  # of the logits, per training step of a classifier with a variance head
-
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train.
+    """How to train."""
 
-    Attributes:
-        epochs: Rounds through the loader.
-        lr: Learning rate, of stochastic gradient descent with momentum 0.9.
-        task: "regression", or "classification" for a model that returns logits.
-        floor: For `train_adf`: a variance added to the predicted one in the likelihood, which an
-            output without any noise needs. State it with the result. A head has its own floor.
-        clip: Gradients longer than this are shortened to it. The likelihood's gradient grows as
-            1 / var**2, so that one surprising target could undo all training.
-        rate: For `train_heteroscedastic`: dropout rate in training.
-        batch_norm: For `train_adf`: "batch" normalizes with the statistics of each batch and keeps
-            running ones, for training from random weights; "running" keeps those of a trained
-            network fixed.
-        seed: Of dropout masks and draws. The loader's shuffling is the loader's own.
-        show_progress: Show a bar.
-    """
-
-    epochs: int = 10
-    lr: float = 1e-2
-    task: str = "regression"
+    epochs: int = 10  # rounds through the loader
+    lr: float = 1e-2  # of stochastic gradient descent with momentum 0.9
+    task: str = "regression"  # or "classification", for a model that returns logits
+    # For `train_adf`: a variance added to the predicted one in the likelihood, which an output
+    # without any noise needs. State it with the result. A head has its own floor.
     floor: float = 1e-3
+    # Gradients longer than this are shortened to it. The likelihood's gradient grows as 1 / var**2,
+    # so that one surprising target could undo all training.
     clip: float = 1.0
-    rate: float = 0.0
+    rate: float = 0.0  # for `train_heteroscedastic`: dropout rate in training
+    # For `train_adf`: "batch" normalizes with the statistics of each batch and keeps running ones,
+    # for training from random weights; "running" keeps those of a trained network fixed.
     batch_norm: str = "batch"
-    seed: int = 0
+    seed: int = 0  # of dropout masks and draws; the loader's shuffling is the loader's own
     show_progress: bool = True
 
     def __post_init__(self) -> None:
@@ -108,11 +96,13 @@ def train_adf(
     recipe = Recipe(**settings)
     rules = {F.batch_norm: batch_statistics} if recipe.batch_norm == "batch" else None
 
+    def probabilities(*args: Any, **kwargs: Any) -> Tensor:
+        return F.softmax(model(*args, **kwargs), dim=1)
+
+    network = model if recipe.task == "regression" else probabilities
+
     def loss(x: object, target: Tensor, step: int) -> Tensor:
-        if recipe.task == "regression":
-            out = propagate(model, x, variance_of(noise, x), rules=rules)
-        else:
-            out = propagate(_with_softmax(model), x, variance_of(noise, x), rules=rules)
+        out = propagate(network, x, variance_of(noise, x), rules=rules)
         mean, var = _only(out.mean), _only(out.var)
         wanted = _target_like(mean, target, recipe.task)
         return student_nll((wanted - mean).square(), var + recipe.floor, math.inf).mean()
@@ -167,10 +157,6 @@ batch_statistics = Rule(
 )
 
 
-def _with_softmax(model: nn.Module) -> Callable[..., Tensor]:
-    return lambda *args, **kwargs: F.softmax(model(*args, **kwargs), dim=1)
-
-
 def train_heteroscedastic(
     model: HeteroscedasticModel, loader: Iterable[object], **settings: Any
 ) -> tuple[float, ...]:
@@ -196,7 +182,8 @@ def train_heteroscedastic(
         if recipe.task == "regression":
             return gaussian_loss(mean, spread, _target_like(mean, target, recipe.task))
         generator = torch.Generator().manual_seed(recipe.seed + step)
-        normal = torch.randn((_DRAWS, *mean.shape), generator=generator).to(mean)
+        # Ten draws of the logits in every step.
+        normal = torch.randn((10, *mean.shape), generator=generator).to(mean)
         return logit_loss(mean, spread, target.to(mean.device), normal)
 
     return _minimized(loss, model, loader, recipe)
@@ -233,23 +220,18 @@ def _minimized(
         for _ in progress(range(recipe.epochs), recipe.show_progress, "train"):
             for x, target in pairs_of(loader):
                 value = loss(x, target, len(losses))
-                losses.append(_finite(value, len(losses)))
+                losses.append(float(value.detach()))
+                if not math.isfinite(losses[-1]):
+                    raise RuntimeError(
+                        f"The loss is {losses[-1]} at step {len(losses) - 1}; lower `lr` or "
+                        "`clip`, raise `floor`, and see whether inputs and targets are finite."
+                    )
                 optimizer.zero_grad()
                 value.backward()
                 nn.utils.clip_grad_norm_(trained, recipe.clip)
                 optimizer.step()
         optimizer.zero_grad()
     return tuple(losses)
-
-
-def _finite(loss: Tensor, step: int) -> float:
-    value = float(loss.detach())
-    if not math.isfinite(value):
-        raise RuntimeError(
-            f"The loss is {value} at step {step}; lower `lr` or `clip`, raise `floor`, and see "
-            "whether inputs and targets are finite."
-        )
-    return value
 
 
 def _only(output: object) -> Tensor:

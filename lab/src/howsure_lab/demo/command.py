@@ -13,7 +13,7 @@ from howsure.cli.options import count
 from howsure.cli.result import Result
 
 if TYPE_CHECKING:
-    from howsure_lab.demo.study import Roads, Study
+    from howsure_lab.demo.study import Roads
 
 HELP = "a trained network, with uncertainty"
 EXAMPLES = """
@@ -55,7 +55,10 @@ def run(arguments: argparse.Namespace) -> Result:
     page = report.write(arguments.out / "report.html", found.report())
     text = f"{table(found)}\n\n{LEGEND}\n\n{explanation(found)}"
     where = f"Picture: {picture}\nReport:  {page}, to open in a browser"
-    return Result(f"{text}\n\n{where}", {"picture": picture, "report": page, **_numbers(found)})
+    names = ("name", "rmse", "mean_std", "nll", "coverage", "sensor_share")
+    rows = [{name: getattr(outcome, name) for name in names} for outcome in found.outcomes]
+    data = {"picture": picture, "report": page, "fit": found.fit.to_dict(), "conditions": rows}
+    return Result(f"{text}\n\n{where}", data)
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -89,9 +92,3 @@ def introduction(roads: Roads) -> str:
         f"says how sure the network is on {roads.count} other roads under five conditions. "
         "Nothing is trained."
     )
-
-
-def _numbers(found: Study) -> dict[str, object]:
-    names = ("name", "rmse", "mean_std", "nll", "coverage", "sensor_share")
-    rows = [{name: getattr(outcome, name) for name in names} for outcome in found.outcomes]
-    return {"fit": found.fit.to_dict(), "conditions": rows}

@@ -25,34 +25,27 @@ _LENGTH = 0.72  # of the lines, as a share of the image height
 
 def draw_road(ax: Axes, outcome: Outcome, i: int) -> Axes:
     """What the camera reads, and the angles, seen from the car: up is straight ahead."""
+    from matplotlib.patches import Wedge
+
     image = outcome.pairs.x[i, 0].clamp(0, 1).numpy()
     mean, std, true = (float(values[i]) for values in (outcome.mean, outcome.std, outcome.true))
     side = image.shape[0]
     ax.imshow(image, cmap="gray", vmin=0, vmax=1, extent=(-side / 2, side / 2, 0, side))
-    _draw_wedge(ax, mean, _REACH * std, _LENGTH * side)
+    # Angles are measured from straight ahead to the right, matplotlib's from the right to the left.
+    center, half = 90 - math.degrees(mean), math.degrees(_REACH * std)
+    wedge = (0, 0), _LENGTH * side, center - half, center + half
+    ax.add_patch(Wedge(*wedge, facecolor=ORANGE, alpha=0.4))
+    ax.add_patch(Wedge(*wedge, facecolor="none", edgecolor="black", linewidth=0.8))
     _draw_line(ax, mean, _LENGTH * side, dashed=False)
     _draw_line(ax, true, 0.94 * _LENGTH * side, dashed=True)
     ax.set(xlim=(-side / 2, side / 2), ylim=(0, side), xticks=[], yticks=[])
     missed = abs(true - mean) > _REACH * std
-    words = f"{_signed(mean)} ± {std:.2f}\ndriver {_signed(true)}"
+    # Two digits with a sign; 0.00 has a plus, whatever was rounded away.
+    said, driver = (f"{round(angle, 2) + 0.0:+.2f}" for angle in (mean, true))
+    words = f"{said} ± {std:.2f}\ndriver {driver}"
     ax.set_xlabel(f"{words}, missed" if missed else words, fontsize=9.5)
     ax.spines[:].set(color=VERMILLION if missed else "black", linewidth=3 if missed else 0.8)
     return ax
-
-
-def _signed(angle: float) -> str:
-    """Two digits with a sign; 0.00 has a plus, whatever was rounded away."""
-    return f"{round(angle, 2) + 0.0:+.2f}"
-
-
-def _draw_wedge(ax: Axes, mean: float, reach: float, length: float) -> None:
-    from matplotlib.patches import Wedge
-
-    # Angles are measured from straight ahead to the right, matplotlib's from the right to the left.
-    center, half = 90 - math.degrees(mean), math.degrees(reach)
-    ends = (center - half, center + half)
-    ax.add_patch(Wedge((0, 0), length, *ends, facecolor=ORANGE, alpha=0.4))
-    ax.add_patch(Wedge((0, 0), length, *ends, facecolor="none", edgecolor="black", linewidth=0.8))
 
 
 def _draw_line(ax: Axes, angle: float, length: float, *, dashed: bool) -> None:

@@ -52,21 +52,16 @@ CONDITIONS = (CLEAR, NOISY, *UNSEEN)
 
 @dataclass(frozen=True)
 class Roads:
-    """Which roads: every condition shows the same ones, with the same vehicles on them.
-
-    Attributes:
-        count: How many.
-        seed: No seed from 0 up gives roads of the training, validation or test data of the
-            steering experiment.
-    """
+    """Which roads: every condition shows the same ones, with the same vehicles on them."""
 
     count: int
+    # No seed from 0 up gives roads of the training, validation or test data of the steering
+    # experiment.
     seed: int
 
     def clean(self, condition: Condition = CLEAR) -> Pairs:
         """Images without the camera's noise, (count, 1, 64, 64), and angles, (count, 1)."""
-        scenes = draw_scenes(self.count, 1000 * (self.seed + 1), condition.scenes)
-        return Pairs(render(scenes, SIZE), steering(scenes))
+        return _drawn(self.count, 1000 * (self.seed + 1), condition.scenes)
 
     def read(self, condition: Condition = CLEAR) -> Pairs:
         """Images as the camera reads them; the report draws the same noise from the seed."""
@@ -77,12 +72,13 @@ class Roads:
 
     def held_out(self) -> Pairs:
         """Twice as many other clear roads, with the camera's noise, to fit on."""
-        scenes = draw_scenes(2 * self.count, 1000 * (self.seed + 1) + 1)
-        clean = Pairs(render(scenes, SIZE), steering(scenes))
+        clean = _drawn(2 * self.count, 1000 * (self.seed + 1) + 1, CLEAR.scenes)
         return clean.with_noise(NOISE_STD**2, 1000 * (self.seed + 1) + 2)
 
 
-_DRAWS = 200
+def _drawn(count: int, seed: int, condition: str) -> Pairs:
+    scenes = draw_scenes(count, seed, condition)
+    return Pairs(render(scenes, SIZE), steering(scenes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +177,7 @@ class Outcome:
         Errors are random: even then a scene with a large std may have a small error.
         """
         generator = torch.Generator().manual_seed(0)
-        draws = torch.randn(_DRAWS, len(self.std), generator=generator).abs()
+        draws = torch.randn(200, len(self.std), generator=generator).abs()
         return float(torch.stack([rank_correlation(self.std, d * self.std) for d in draws]).mean())
 
     def auroc_against(self, other: Outcome) -> float:
@@ -196,19 +192,12 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """The tuned network and what it says under every condition.
+    """The tuned network and what it says under every condition."""
 
-    Attributes:
-        roads: What the camera looks at.
-        sure: The network with howsure around it, tuned on held-out clear roads.
-        one_std: The network's RMSE on those: the best std that is the same for all scenes.
-        outcomes: One for each condition, clear first.
-    """
-
-    roads: Roads
-    sure: Uncertain
-    one_std: float
-    outcomes: tuple[Outcome, ...]
+    roads: Roads  # what the camera looks at
+    sure: Uncertain  # the network with howsure around it, tuned on held-out clear roads
+    one_std: float  # the network's RMSE on those: the best std that is the same for all scenes
+    outcomes: tuple[Outcome, ...]  # one for each condition, clear first
 
     @property
     def clear(self) -> Outcome:
@@ -249,7 +238,7 @@ class Study:
             images=self.clear.pairs.x,
         )
         batches = self.roads.clean().batches(BATCH)
-        return report.build(self.sure, batches, options=options, show_progress=_on_a_terminal())
+        return report.build(self.sure, batches, options=options, show_progress=sys.stderr.isatty())
 
 
 def study(roads: Roads, conditions: Sequence[Condition] = CONDITIONS) -> Study:
@@ -269,7 +258,7 @@ def tuned(held_out: Pairs, seed: int) -> tuple[Uncertain, float]:
     """
     net = load_trained()
     sure = Uncertain(net, noise=CLEAR.noise, prediction="network", seed=seed)
-    sure.fit(held_out.batches(BATCH), show_progress=_on_a_terminal())
+    sure.fit(held_out.batches(BATCH), show_progress=sys.stderr.isatty())
     with torch.inference_mode():
         return sure, float(hs.metrics.rmse(net(held_out.x), held_out.y))
 
@@ -277,31 +266,26 @@ def tuned(held_out: Pairs, seed: int) -> tuple[Uncertain, float]:
 def _predicted(sure: Uncertain, read: Sequence[tuple[Condition, Pairs]]) -> tuple[Outcome, ...]:
     from tqdm import tqdm
 
+    # One for each camera: every new one has to look at the network first.
+    told: dict[float, Uncertain] = {}
+    outcomes = []
     total = sum(len(pairs.y) for _, pairs in read)
     with tqdm(total=total, desc="predict", unit="scene", leave=False, disable=None) as bar:
-        # One for each camera: every new one has to look at the network first.
-        told = {condition.noise_std: _told(sure, condition) for condition, _ in read}
-
-        def outcome(condition: Condition, pairs: Pairs) -> Outcome:
-            found = []
-            for x, _ in pairs.batches(BATCH):
-                found.append(told[condition.noise_std](x))
+        for condition, pairs in read:
+            if condition.noise_std not in told:
+                told[condition.noise_std] = _told(sure, condition)
+            batches = []
+            for x in pairs.x.split(BATCH):
+                with torch.no_grad():
+                    batches.append(told[condition.noise_std](x))
                 bar.update(len(x))
-            return Outcome(condition, pairs, concatenated(found))
-
-        with torch.no_grad():
-            return tuple(outcome(condition, pairs) for condition, pairs in read)
+            outcomes.append(Outcome(condition, pairs, concatenated(batches)))
+    return tuple(outcomes)
 
 
 def _told(sure: Uncertain, condition: Condition) -> Uncertain:
     """The tuned network, told the noise of this condition's camera."""
-    setup = sure.setup
-    told = Uncertain(
-        sure.model, noise=condition.noise, prediction=setup.prediction, seed=setup.seed
-    )
-    told.setup = told.setup.replace(variance_model=setup.variance_model)
+    how = {"prediction": sure.setup.prediction, "seed": sure.setup.seed}
+    told = Uncertain(sure.model, noise=condition.noise, **how)
+    told.setup = told.setup.replace(variance_model=sure.setup.variance_model)
     return told
-
-
-def _on_a_terminal() -> bool:
-    return sys.stderr.isatty()

@@ -14,17 +14,16 @@ condition      RMSE         std  howsure one std   interval  camera  network  vs
 
 def table(study: Study) -> str:
     """All conditions, one line each."""
-    return "\n".join([_HEAD, *(_line(study, outcome) for outcome in study.outcomes)])
-
-
-def _line(study: Study, outcome: Outcome) -> str:
-    share = outcome.sensor_share
-    auroc = "-" if outcome is study.clear else f"{outcome.auroc_against(study.clear):.2f}"
-    return (
-        f"{outcome.name:<11}{outcome.rmse:8.3f}{outcome.mean_std:12.3f}"
-        f"{outcome.nll:9.2f}{outcome.nll_of_one_std(study.one_std):8.2f}"
-        f"{100 * outcome.coverage:9.0f} %{100 * share:7.0f} %{100 - 100 * share:7.0f} %{auroc:>11}"
-    )
+    lines = []
+    for outcome in study.outcomes:
+        share = 100 * outcome.sensor_share
+        auroc = "-" if outcome is study.clear else f"{outcome.auroc_against(study.clear):.2f}"
+        lines.append(
+            f"{outcome.name:<11}{outcome.rmse:8.3f}{outcome.mean_std:12.3f}"
+            f"{outcome.nll:9.2f}{outcome.nll_of_one_std(study.one_std):8.2f}"
+            f"{100 * outcome.coverage:9.0f} %{share:7.0f} %{100 - share:7.0f} %{auroc:>11}"
+        )
+    return "\n".join([_HEAD, *lines])
 
 
 LEGEND = """\
@@ -45,40 +44,30 @@ def explanation(study: Study) -> str:
     """Paragraphs on the method, on every kind of condition, and on what the std does not say."""
     by_name = {outcome.name: outcome for outcome in study.outcomes}
     unseen = [by_name[condition.name] for condition in UNSEEN]
+    clear, noisy = study.clear, by_name["noisy"]
+    error, known = clear.prediction.std_error, ""
+    if error is not None:
+        relative = float((error.flatten() / clear.std).median())
+        known = f" By its own account it knows the std of a clear road to {_percent(relative)}."
+    ranks = ", ".join(
+        f"{each.name} {each.rank:.2f} ({each.rank_if_right:.2f})" for each in study.outcomes
+    )
     parts = [
-        _on_method(study),
-        _on_clear(study.clear),
-        _on_noisy(by_name["noisy"], study.clear),
-        *(_on_unseen(outcome, study.clear) for outcome in unseen),
+        f"- method: `{study.method}`, howsure's choice for this network.{known}",
+        "- clear: the variance was fitted on other clear roads. Here "
+        f"{_percent(clear.coverage)} of the true angles lie in the 95 % interval: {judged(clear)}.",
+        "- noisy: the camera's noise is "
+        f"{noisy.condition.noise_std / clear.condition.noise_std:g} times larger, and howsure is "
+        f"told so. The std goes from {clear.mean_std:.3f} to {noisy.mean_std:.3f}, since the "
+        f"camera's part grows, and the error from {clear.rmse:.3f} to {noisy.rmse:.3f}; "
+        f"{judged(noisy)}.",
+        *(_on_unseen(outcome, clear) for outcome in unseen),
         _on_intervals(unseen),
-        _on_order(study),
+        "- Within one condition, does a larger std come with a larger error? Their rank "
+        "correlation, in brackets what it would be if every std were exactly right, since errors "
+        f"are random even then: {ranks}.",
     ]
     return "\n".join(fill(part, 96, subsequent_indent="  ") for part in parts)
-
-
-def _on_method(study: Study) -> str:
-    error = study.clear.prediction.std_error
-    known = ""
-    if error is not None:
-        relative = float((error.flatten() / study.clear.std).median())
-        known = f" By its own account it knows the std of a clear road to {_percent(relative)}."
-    return f"- method: `{study.method}`, howsure's choice for this network.{known}"
-
-
-def _on_clear(clear: Outcome) -> str:
-    return (
-        f"- clear: the variance was fitted on other clear roads. Here {_percent(clear.coverage)} "
-        f"of the true angles lie in the 95 % interval: {judged(clear)}."
-    )
-
-
-def _on_noisy(noisy: Outcome, clear: Outcome) -> str:
-    return (
-        f"- noisy: the camera's noise is {noisy.condition.noise_std / clear.condition.noise_std:g} "
-        f"times larger, and howsure is told so. The std goes from {clear.mean_std:.3f} to "
-        f"{noisy.mean_std:.3f}, since the camera's part grows, and the error from "
-        f"{clear.rmse:.3f} to {noisy.rmse:.3f}; {judged(noisy)}."
-    )
 
 
 def _on_unseen(outcome: Outcome, clear: Outcome) -> str:
@@ -97,22 +86,12 @@ def _on_intervals(unseen: list[Outcome]) -> str:
     small = [outcome.name for outcome in unseen if _off(outcome) < 0]
     if not small:
         return "- The intervals keep their coverage under all conditions that were not in training."
+    *first, last = small
+    names = f"{', '.join(first)} and {last}" if first else last
     return (
-        f"- So for {_listed(small)} a large std is a warning, not an error bar: what "
+        f"- So for {names} a large std is a warning, not an error bar: what "
         "fits clear roads says too little there. Intervals with the right coverage "
         "need held-out data of the condition, for `fit` or `calibrate`."
-    )
-
-
-def _on_order(study: Study) -> str:
-    each = ", ".join(
-        f"{outcome.name} {outcome.rank:.2f} ({outcome.rank_if_right:.2f})"
-        for outcome in study.outcomes
-    )
-    return (
-        "- Within one condition, does a larger std come with a larger error? Their rank "
-        "correlation, in brackets what it would be if every std were exactly right, since errors "
-        f"are random even then: {each}."
     )
 
 
@@ -140,10 +119,6 @@ def _off(outcome: Outcome) -> int:
     error = 3 * math.sqrt(_LEVEL * (1 - _LEVEL) / len(outcome.true))
     gap = outcome.coverage - _LEVEL
     return 0 if abs(gap) <= error else int(math.copysign(1, gap))
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _percent(share: float) -> str:

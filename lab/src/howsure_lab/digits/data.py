@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from howsure_lab.optional import imported
+
 SPLIT_SEED = 0
 HELD_OUT = 597
 
@@ -27,13 +29,8 @@ class Split(NamedTuple):
 
 def load_digits() -> Digits:
     """All 1,797 digits, read from the files of scikit-learn itself: nothing is downloaded."""
-    try:
-        from sklearn import datasets
-    except ModuleNotFoundError as missing:
-        raise ImportError(
-            f"The digits come with scikit-learn ({missing}); run `pip install scikit-learn`."
-        ) from missing
-
+    needed = "sklearn.datasets", "The digits come with scikit-learn", "scikit-learn"
+    datasets = imported(*needed)
     images, labels = datasets.load_digits(return_X_y=True)
     gray = torch.as_tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     return Digits(gray, torch.as_tensor(labels, dtype=torch.int64))

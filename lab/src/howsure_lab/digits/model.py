@@ -7,6 +7,8 @@ from importlib import resources
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from howsure_lab.optional import imported
+
 CHECKPOINT = "digits.safetensors"
 
 
@@ -59,15 +61,8 @@ def load_trained() -> DigitNet:
 
     The weights are safetensors: numbers only, loading them runs no code.
     """
-    try:
-        from safetensors.torch import load
-    except ModuleNotFoundError as missing:
-        raise ImportError(
-            f"The weights need safetensors ({missing}); run `pip install safetensors`."
-        ) from missing
-
+    safetensors = imported("safetensors.torch", "The weights need safetensors", "safetensors")
     model = DigitNet()
-    model.load_state_dict(
-        load(resources.files("howsure_lab.digits").joinpath(CHECKPOINT).read_bytes())
-    )
+    file = resources.files("howsure_lab.digits") / CHECKPOINT
+    model.load_state_dict(safetensors.load(file.read_bytes()))
     return model.eval()

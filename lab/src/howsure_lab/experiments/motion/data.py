@@ -8,20 +8,19 @@ number of points, so that each object counts the same, however large it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, StackDataset
 
 from howsure_lab.experiments.motion.model import STRIDE, at_points, coarser
 from howsure_lab.experiments.motion.scenes import KINDS, draw_scenes, render
 from howsure_lab.experiments.training import Pairs
 
 POINTS = 16  # per object
-Asked = tuple[tuple[Tensor, Tensor], Tensor]  # frames and points, and the flow at the points
 
 
 class ObjectPairs(Pairs):
@@ -32,14 +31,15 @@ class ObjectPairs(Pairs):
 
     def batches(self, size: int) -> list[tuple[Any, Tensor]]:
         """Batches in order."""
-        parts = zip(self.x.split(size), self.y.split(size), strict=True)
-        return [_asked(x, y) for x, y in parts]
+        parts = (ObjectPairs(*part) for part in super().batches(size))
+        return [((part.x, part.points), part.target) for part in parts]
 
     def shuffled(self, size: int, seed: int) -> DataLoader[Any]:
         """A loader with another order in every epoch; same seed, same orders."""
         generator = torch.Generator().manual_seed(seed)
+        objects = StackDataset(StackDataset(self.x, self.points), self.target)
         drop = len(self.y) > size
-        return DataLoader(_Objects(self), size, shuffle=True, generator=generator, drop_last=drop)
+        return DataLoader(objects, size, shuffle=True, generator=generator, drop_last=drop)
 
     @property
     def points(self) -> Tensor:  # (n, POINTS)
@@ -50,24 +50,6 @@ class ObjectPairs(Pairs):
     def target(self) -> Tensor:  # (n, 2, POINTS, 1)
         """The true flow at `points`."""
         return at_points(self.y[:, :2], self.points)
-
-
-def _asked(x: Tensor, y: Tensor) -> Asked:
-    points = object_points(y[:, 2])
-    return (x, points), at_points(y[:, :2], points)
-
-
-class _Objects(Dataset[Asked]):
-    """One object at a time, as a `DataLoader` wants them."""
-
-    def __init__(self, pairs: ObjectPairs) -> None:
-        self.x, self.points, self.target = pairs.x, pairs.points, pairs.target
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, index: int) -> Asked:
-        return (self.x[index], self.points[index]), self.target[index]
 
 
 def object_points(
@@ -108,19 +90,12 @@ _SEEDS = {"train": 1, "validation": 2, "test": 3}
 
 @dataclass(frozen=True)
 class Counts:
-    """How many objects each part has; of every kind for the tests.
-
-    Attributes:
-        train: For training.
-        validation: For tuning.
-        test: For testing.
-        seldom: The share of unpredictable objects in training; half of those that tune are.
-    """
+    """How many objects each part has; of every kind for the tests."""
 
     train: int
     validation: int
     test: int
-    seldom: float = 0.05
+    seldom: float = 0.05  # share of unpredictable objects in training; half of those that tune are
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,11 +114,8 @@ def rendered_data(counts: Counts, size: int, noise_var: float) -> MotionData:
         return rendered(count, size, noise_var, (100 * _SEEDS[name] + KINDS.index(kind), kind))
 
     seldom, half = round(counts.seldom * counts.train), counts.validation // 2
-    train = [part("train", counts.train - seldom), part("train", max(seldom, 1), "unpredictable")]
-    validation = [
-        part("validation", counts.validation - half),
-        part("validation", half, "unpredictable"),
-    ]
+    train = part("train", counts.train - seldom), part("train", max(seldom, 1), "unpredictable")
+    validation = part("validation", counts.validation - half), part("validation", half, KINDS[1])
     tests = {kind: part("test", counts.test, kind) for kind in KINDS}
     return MotionData(joined(train), joined(validation), tests)
 
@@ -152,16 +124,11 @@ def rendered(count: int, size: int, noise_var: float, what: tuple[int, str]) -> 
     """Objects of one kind; `what` is the seed and the kind."""
     seed, kind = what
     seen = render(draw_scenes(count, seed, kind), size)
-    frames = with_noise(torch.cat([seen.now, seen.past], 1), noise_var, seed)
-    return ObjectPairs(torch.cat([frames, seen.mask], 1), as_targets(seen.flow, seen.mask))
+    targets = as_targets(seen.flow, seen.mask)
+    frames = Pairs(torch.cat([seen.now, seen.past], 1), targets).with_noise(noise_var, seed).x
+    return ObjectPairs(torch.cat([frames, seen.mask], 1), targets)
 
 
-def with_noise(frames: Tensor, var: float, seed: int) -> Tensor:
-    """Frames as a sensor reads them; the same seed gives the same noise."""
-    generator = torch.Generator().manual_seed(seed)
-    return frames + var**0.5 * torch.randn(frames.shape, generator=generator)
-
-
-def joined(parts: list[ObjectPairs]) -> ObjectPairs:
+def joined(parts: Iterable[ObjectPairs]) -> ObjectPairs:
     """All objects of several parts."""
     return ObjectPairs(*(torch.cat(column) for column in zip(*parts, strict=True)))

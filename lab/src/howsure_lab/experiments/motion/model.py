@@ -96,18 +96,11 @@ def multi_scale_loss(
 
     Source: Loquercio et al. 2020, appendix ("multi-scale L1 ... only on the moving object").
     """
-    return sum(
-        (
-            weight * _object_error(flow, target)
-            for weight, flow in zip(_WEIGHTS, flows, strict=True)
-        ),
-        start=torch.zeros(()),
-    )
-
-
-def _object_error(flow: Tensor, target: Tensor) -> Tensor:
-    goal, share = coarser(target, target.shape[-1] // flow.shape[-1])
-    return ((flow - goal).abs() * share).sum() / (2 * share.sum())
+    loss = torch.zeros(())
+    for weight, flow in zip(_WEIGHTS, flows, strict=True):
+        goal, share = coarser(target, target.shape[-1] // flow.shape[-1])
+        loss = loss + weight * ((flow - goal).abs() * share).sum() / (2 * share.sum())
+    return loss
 
 
 def coarser(target: Tensor, factor: int) -> tuple[Tensor, Tensor]:

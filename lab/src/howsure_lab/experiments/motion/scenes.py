@@ -122,8 +122,7 @@ def _drawn(draw: Draw, nature: _Nature) -> Motion:
 def _continued(past: Motion, change: Motion) -> Motion:
     """The same motion once more, changed a little."""
     names = [field.name for field in fields(Motion)]
-    pairs = {name: (getattr(past, name), getattr(change, name)) for name in names}
-    return Motion(**{name: _GOES_ON * new - old for name, (old, new) in pairs.items()})
+    return Motion(**{n: _GOES_ON * getattr(change, n) - getattr(past, n) for n in names})
 
 
 _CHUNK = 128  # scenes at once, to bound the memory
@@ -203,35 +202,23 @@ def moved(scenes: Scenes, place: Tensor, time: int) -> Tensor:  # (n, ..., 2)
     """Where points of the object are at a time; both seen from the object's center of now."""
     if time == 0:
         return place
-    return _rigid(_motion_at(scenes, time), place) + _bent(scenes, place, time)
+    motion = scenes.future if time == 1 else scenes.past
+    cos, sin = (f(motion.angle).view(-1, 1, 1) for f in (torch.cos, torch.sin))
+    right, down = place[..., 0], place[..., 1]
+    turned = torch.stack([cos * right - sin * down, sin * right + cos * down], -1)
+    # The camera moves on, whatever the object does.
+    shift = motion.shift + time * scenes.camera
+    rigid = torch.exp(motion.zoom).view(-1, 1, 1, 1) * turned + shift[:, None, None]
+    start = scenes.wave_phase[:, None, None]
+    phase = torch.einsum("nhwd,nkd->nhwk", place, scenes.wave) + start
+    # Bent relative to the center, which the shift alone moves.
+    swing = torch.sin(phase) - torch.sin(start)
+    return rigid + torch.einsum("nhwk,nkd->nhwd", swing, motion.bend)
 
 
 def origin(scenes: Scenes, seen: Tensor, time: int) -> Tensor:  # (n, height, width, 2)
     """The points of the object that are at the places `seen` at a time: the inverse of `moved`."""
-    if time == 0:
-        return seen
     place = seen
-    for _ in range(_ITERATIONS):
+    for _ in range(_ITERATIONS if time else 0):
         place = place + seen - moved(scenes, place, time)
     return place
-
-
-def _motion_at(scenes: Scenes, time: int) -> Motion:
-    motion = scenes.future if time == 1 else scenes.past
-    # The camera moves on, whatever the object does.
-    shift = motion.shift + time * scenes.camera
-    return Motion(shift, motion.angle, motion.zoom, motion.bend)
-
-
-def _rigid(motion: Motion, place: Tensor) -> Tensor:
-    cos, sin = (f(motion.angle).view(-1, 1, 1) for f in (torch.cos, torch.sin))
-    right, down = place[..., 0], place[..., 1]
-    turned = torch.stack([cos * right - sin * down, sin * right + cos * down], -1)
-    return torch.exp(motion.zoom).view(-1, 1, 1, 1) * turned + motion.shift[:, None, None]
-
-
-def _bent(scenes: Scenes, place: Tensor, time: int) -> Tensor:
-    phase = torch.einsum("nhwd,nkd->nhwk", place, scenes.wave) + scenes.wave_phase[:, None, None]
-    # Relative to the center, which the shift alone moves.
-    swing = torch.sin(phase) - torch.sin(scenes.wave_phase)[:, None, None]
-    return torch.einsum("nhwk,nkd->nhwd", swing, _motion_at(scenes, time).bend)

@@ -14,7 +14,7 @@ those whose mean flow changed more than the median from one frame to the next ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from torch.nn import functional as F
 from howsure.files import write_atomically
 from howsure_lab.experiments.motion.data import Counts, MotionData, ObjectPairs, as_targets, joined
 from howsure_lab.experiments.motion.model import DIVISOR
+from howsure_lab.optional import imported
 
 _TAG = b"PIEH"  # 202021.25 as a little-endian float
 _HEADER = 12  # bytes
@@ -82,9 +83,9 @@ class Video:
 
 def find_videos(folder: str | Path) -> tuple[Video, ...]:
     """All videos in a folder with the layout of DAVIS, or below it, in the order of their names."""
-    folder = Path(folder)
-    roots = [path.parent for path in sorted(folder.glob(f"**/{_IMAGES}")) if path.is_dir()]
-    videos = [video for root in roots[:1] for video in _videos(root)]
+    folders = _folders(path for path in Path(folder).glob(f"**/{_IMAGES}"))[:1]
+    resolutions = [found for images in folders for found in _folders(images.iterdir())][:1]
+    videos = [_video(images) for each in resolutions for images in _folders(each.iterdir())]
     if not videos:
         raise FileNotFoundError(
             f"There is no video in `{folder}`: looked for `{_IMAGES}/<resolution>/<video>/*.jpg` "
@@ -93,21 +94,19 @@ def find_videos(folder: str | Path) -> tuple[Video, ...]:
     return tuple(videos)
 
 
-def _videos(root: Path) -> list[Video]:
-    resolution = next(iter(sorted(p for p in (root / _IMAGES).iterdir() if p.is_dir())), None)
-    if resolution is None:
-        return []
-    found = []
-    for images in sorted(path for path in resolution.iterdir() if path.is_dir()):
-        frames = [path for path in sorted(images.iterdir()) if path.suffix.lower() in _SUFFIXES]
-        place = Path(resolution.name) / images.name
-        masks = [root / _MASKS / place / f"{frame.stem}.png" for frame in frames]
-        missing = [mask for mask in masks if not mask.is_file()]
-        if missing:
-            raise FileNotFoundError(f"The frame of `{missing[0].name}` has no mask: {missing[0]}.")
-        flows = [root / _FLOWS / place / f"{frame.stem}.flo" for frame in frames[:-1]]
-        found.append(Video(images.name, tuple(frames), tuple(masks), tuple(flows)))
-    return found
+def _folders(paths: Iterable[Path]) -> list[Path]:
+    return sorted(path for path in paths if path.is_dir())
+
+
+def _video(images: Path) -> Video:
+    """The video of a folder of frames; masks and flows are in folders beside, of the same names."""
+    root, place = images.parents[2], Path(images.parent.name) / images.name
+    frames = [path for path in sorted(images.iterdir()) if path.suffix.lower() in _SUFFIXES]
+    masks = [root / _MASKS / place / f"{frame.stem}.png" for frame in frames]
+    if missing := [mask for mask in masks if not mask.is_file()]:
+        raise FileNotFoundError(f"The frame of `{missing[0].name}` has no mask: {missing[0]}.")
+    flows = [root / _FLOWS / place / f"{frame.stem}.flo" for frame in frames[:-1]]
+    return Video(images.name, tuple(frames), tuple(masks), tuple(flows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,11 +133,7 @@ def read_clip(video: Video, height: int, width: int) -> Clip:
 
 
 def _gray(path: Path) -> NDArray[np.uint8]:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ImportError("Frames need pillow: `pip install pillow`.") from None
-    with Image.open(path) as image:
+    with imported("PIL.Image", "Frames need pillow", "pillow").open(path) as image:
         return np.array(image.convert("L"))
 
 
@@ -165,13 +160,8 @@ def _flow(
 
 def dis_flow(now: NDArray[np.uint8], following: NDArray[np.uint8]) -> Tensor:  # (2, height, width)
     """The flow between two gray images of 8 bits by OpenCV's DIS, medium preset."""
-    try:
-        import cv2  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ImportError(
-            "The videos have no .flo files, and computing their flow needs OpenCV: "
-            "`pip install opencv-python-headless`."
-        ) from None
+    need = "The videos have no .flo files, and computing their flow needs OpenCV"
+    cv2 = imported("cv2", need, "opencv-python-headless")
     dis = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
     # OpenCV asks for images without gaps in memory.
     flow = dis.calc(*(np.ascontiguousarray(image) for image in (now, following)), None)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from howsure.data.reading import load_checkpoint
+from howsure_lab.optional import imported
 
 # Their layers are numbered in the order of creation: stem, then per block a, b and shortcut.
 _CONVOLUTIONS = {
@@ -32,10 +33,7 @@ _LAYER_PARTS = {"kernel": "weight", "bias": "bias"}
 
 def read_keras(path: str | Path) -> dict[str, Tensor]:
     """The weights in a Keras .h5 file, under the names of `DroNet`."""
-    try:
-        import h5py  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ImportError("Keras weights need h5py: `pip install h5py`.") from None
+    h5py = imported("h5py", "Keras weights need h5py", "h5py")
     arrays: dict[str, np.ndarray] = {}
 
     def visit(name: str, found: object) -> None:
@@ -54,25 +52,21 @@ def from_keras(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
     Keras keeps kernels as (height, width, in, out) and matrices as (in, out); torch turns both
     around. The collision output is included.
     """
-    weights: dict[str, Tensor] = {}
-    names = {**_CONVOLUTIONS, **_NORMS, **_DENSE}
-    for keras, ours in names.items():
+    weights = {f"{ours}.num_batches_tracked": torch.tensor(0) for ours in _NORMS.values()}
+    for keras, ours in {**_CONVOLUTIONS, **_NORMS, **_DENSE}.items():
         for part, name in (_NORM_PARTS if keras in _NORMS else _LAYER_PARTS).items():
             found = arrays.get(f"{keras}/{part}")
             if found is None:
                 raise ValueError(
                     f"The Keras file has no `{keras}/{part}`; these are not the weights of DroNet."
                 )
-            axes = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}[found.ndim]
-            turned = np.ascontiguousarray(np.transpose(found, axes))
-            weights[f"{ours}.{name}"] = torch.from_numpy(turned).float()
-    batches = {f"{ours}.num_batches_tracked": torch.tensor(0) for ours in _NORMS.values()}
-    return {**weights, **batches}
+            turned = found.transpose(3, 2, 0, 1) if found.ndim == 4 else found.T
+            weights[f"{ours}.{name}"] = torch.from_numpy(np.ascontiguousarray(turned)).float()
+    return weights
 
 
 FULL = (32, 32, 64, 128)
 SMALL = (16, 16, 32, 64)
-_COLLISION = ("coll.weight", "coll.bias")
 
 
 class DroNet(nn.Module):
@@ -92,7 +86,9 @@ class DroNet(nn.Module):
         self.a = nn.ModuleList(nn.Conv2d(n, m, 3, stride=2, padding=1) for n, m in pairs)
         self.b = nn.ModuleList(nn.Conv2d(m, m, 3, padding=1) for _, m in pairs)
         self.s = nn.ModuleList(nn.Conv2d(n, m, 1, stride=2) for n, m in pairs)
-        self.steer = nn.Linear(widths[-1] * _side(size) ** 2, 1)
+        # The last feature map after a convolution, a pool and three strides of 2.
+        side = -(-(((size - 2) // 2 - 2) // 2 + 1) // 8)
+        self.steer = nn.Linear(widths[-1] * side**2, 1)
 
     def forward(
         self,
@@ -108,14 +104,6 @@ class DroNet(nn.Module):
         return self.steer(F.relu(x.permute(0, 2, 3, 1).flatten(1)))
 
 
-def _side(size: int) -> int:
-    """Width of the last feature map: a convolution, a pool and three strides of 2."""
-    side = ((size + 3 - 5) // 2 + 1 - 3) // 2 + 1
-    for _ in range(3):
-        side = (side + 1) // 2
-    return side
-
-
 def load_weights(path: str | Path) -> DroNet:
     """DroNet with weights from torch (.pt) or from the authors' Keras file (.h5), in eval mode."""
     path = Path(path)
@@ -125,7 +113,7 @@ def load_weights(path: str | Path) -> DroNet:
 
 def with_weights(model: DroNet, weights: dict[str, Tensor], source: str) -> DroNet:
     """The model with weights, which may include those of the collision output, in eval mode."""
-    kept = {name: tensor for name, tensor in weights.items() if name not in _COLLISION}
+    kept = {name: tensor for name, tensor in weights.items() if not name.startswith("coll.")}
     try:
         model.load_state_dict(kept)
     except RuntimeError as error:

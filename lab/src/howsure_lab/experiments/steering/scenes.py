@@ -173,16 +173,14 @@ def draw_scenes(count: int, seed: int, condition: str = "clear") -> Scenes:
 
 def _under(condition: str, scenes: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same scenes under another condition."""
-    if condition != "fog":
-        scenes["fog"] = torch.full_like(scenes["fog"], torch.inf)
-    if condition == "night":
-        scenes["night"] = torch.ones_like(scenes["night"])
-        scenes["shadow"] = torch.zeros_like(scenes["shadow"])
-        scenes["glare"] = torch.zeros_like(scenes["glare"])
-    if condition == "missing_lane":
-        scenes["paint"] = torch.zeros_like(scenes["paint"])
-        scenes["contrast"] = 0.3 * scenes["contrast"]
-    return scenes
+    dark, nothing = torch.ones_like(scenes["night"]), torch.zeros_like(scenes["night"])
+    changes = {
+        "clear": {},
+        "fog": {"fog": scenes["fog"]},
+        "night": {"night": dark, "shadow": nothing, "glare": nothing},
+        "missing_lane": {"paint": nothing, "contrast": 0.3 * scenes["contrast"]},
+    }
+    return {**scenes, "fog": nothing + torch.inf, **changes[condition]}
 
 
 def steering(scenes: Scenes) -> Tensor:  # (n, 1)
@@ -229,6 +227,11 @@ def _rendered(scenes: Scenes, size: int) -> Tensor:
     return _blurred(image, scenes.blur * size / 64).unsqueeze(1).clamp(0, 1)
 
 
+def _column(values: Tensor) -> Tensor:  # (n,) -> (n, 1, 1)
+    """One number per scene, for all its pixels."""
+    return values.view(-1, 1, 1)
+
+
 def _view(scenes: Scenes, size: int) -> _View:
     centers = (torch.arange(size) + 0.5) / size
     row, column = centers.view(1, size, 1), centers.view(1, 1, size) - 0.5
@@ -238,23 +241,22 @@ def _view(scenes: Scenes, size: int) -> _View:
 
 
 def _ground(scenes: Scenes, view: _View, textures: Textures) -> Tensor:
-    along = view.depth + scenes.traveled.view(-1, 1, 1)
+    along = view.depth + _column(scenes.traveled)
     beside = view.lateral - scenes.road_center(view.depth)  # from the lane's center
     fade = 1 / (1 + view.depth / 12)  # texture averages out with distance
     grain = fade * (textures.fine(view.lateral, along) - 0.5)
-    contrast, paint = scenes.contrast.view(-1, 1, 1), scenes.paint.view(-1, 1, 1)
     road = 0.42 + 0.12 * grain
-    grass = 0.42 - 0.2 * contrast + 0.5 * grain
+    grass = 0.42 - 0.2 * _column(scenes.contrast) + 0.5 * grain
     # The lane reaches 1.8 m to both sides, the other lane lies to the left.
     on_road = _between(beside, -5.9, 2.3, view.depth)
     tone = grass + on_road * (road - grass)
     dashes = ((along / 9) % 1 < 0.45).to(tone.dtype)
     lines = _stripe(beside, 1.8, view.depth) + _stripe(beside, -5.4, view.depth)
     lines = (lines + dashes * _stripe(beside, -1.8, view.depth)).clamp(max=1)
-    worn = paint * (0.7 + 0.6 * grain)
+    worn = _column(scenes.paint) * (0.7 + 0.6 * grain)
     tone = tone + lines * worn * (0.95 - tone)
     shade = torch.sigmoid((textures.coarse(view.lateral, along) - 0.58) / 0.03)
-    return tone * (1 - scenes.shadow.view(-1, 1, 1) * shade)
+    return tone * (1 - _column(scenes.shadow) * shade)
 
 
 def _between(x: Tensor, low: float, high: float, depth: Tensor) -> Tensor:
@@ -277,38 +279,31 @@ def _above(view: _View, textures: Textures) -> Tensor:
 
 
 def _with_vehicle(image: Tensor, scenes: Scenes, view: _View, k: int) -> Tensor:
-    depth = scenes.vehicle_depth[:, k]
-    shown = (depth > 0).view(-1, 1, 1)
-    z = depth.clamp(min=1).view(-1, 1, 1)
-    center = scenes.road_center(z) + scenes.vehicle_offset[:, k].view(-1, 1, 1)
-    across = (view.column - _FOCAL * center / z) * z / _FOCAL  # meters
+    depth = _column(scenes.vehicle_depth[:, k])
+    z = depth.clamp(min=1)
+    center = scenes.road_center(z) + _column(scenes.vehicle_offset[:, k])
+    across = ((view.column - _FOCAL * center / z) * z / _FOCAL).abs()  # meters
     up = _HEIGHT - view.below * z / _FOCAL  # meters above the ground
-    body = shown & (across.abs() < 0.9) & (up > 0.15) & (up < 1.5)
-    window = body & (across.abs() < 0.7) & (up > 0.95) & (up < 1.35)
-    wheels = shown & (across.abs() < 0.9) & (up > -0.1) & (up <= 0.15)
-    tone = scenes.vehicle_tone[:, k].view(-1, 1, 1).expand_as(image)
-    image = torch.where(body, tone, image)
+    inside = (depth > 0) & (across < 0.9)
+    tone = _column(scenes.vehicle_tone[:, k])
+    image = torch.where(inside & (up > 0.15) & (up < 1.5), tone, image)
+    window = inside & (across < 0.7) & (up > 0.95) & (up < 1.35)
     image = torch.where(window, 0.6 * (1 - tone) + 0.1, image)
-    return torch.where(wheels, torch.full_like(image, 0.08), image)
+    return torch.where(inside & (up > -0.1) & (up <= 0.15), 0.08, image)
 
 
 def _lit(image: Tensor, scenes: Scenes, view: _View) -> Tensor:
-    def column(value: Tensor) -> Tensor:
-        return value.view(-1, 1, 1)
-
-    clear_air = torch.exp(-view.depth / column(scenes.fog))
+    clear_air = torch.exp(-view.depth / _column(scenes.fog))
     image = _AIR + clear_air * (image - _AIR)
-    dark = image * (0.04 + 0.9 * _headlights(view))
-    image = torch.where(column(scenes.night) > 0, dark, image)
-    light = column(scenes.gain) * (1 + column(scenes.slant) * 2 * view.column)
-    spot = torch.exp(-((view.column - column(scenes.slant)).square() + view.row.square()) / 0.05)
-    image = (image * light + column(scenes.glare) * spot).clamp(0, 1)
-    return image ** column(scenes.gamma)
-
-
-def _headlights(view: _View) -> Tensor:
     reach = torch.exp(-view.depth / 14) * (view.below > 0)
-    return reach * torch.exp(-(view.lateral / (1.5 + 0.35 * view.depth)).square())
+    headlights = reach * torch.exp(-(view.lateral / (1.5 + 0.35 * view.depth)).square())
+    dark = image * (0.04 + 0.9 * headlights)
+    image = torch.where(_column(scenes.night) > 0, dark, image)
+    slant = _column(scenes.slant)
+    light = _column(scenes.gain) * (1 + slant * 2 * view.column)
+    spot = torch.exp(-((view.column - slant).square() + view.row.square()) / 0.05)
+    image = (image * light + _column(scenes.glare) * spot).clamp(0, 1)
+    return image ** _column(scenes.gamma)
 
 
 def _blurred(

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 from torch.nn import functional as F
 
 from howsure import metrics
@@ -34,23 +33,15 @@ def main(folder: Path) -> int:
     data = rendered_data(COUNTS, SIZE, NOISE_STD**2)
     model = made(lambda: DroNet(SIZE, SMALL), seed=0)
     train_plain(model, data.train, F.mse_loss, RECIPE, seed=0)
-    scores = {test: _scores(model, *pairs) for test, pairs in data.tests.items()}
+    scores = {}
+    with torch.inference_mode():
+        for test, (x, y) in data.tests.items():
+            mean = model(x)
+            rmse, eva = metrics.rmse(mean, y), metrics.explained_variance(mean, y)
+            scores[test] = {"rmse": round(float(rmse), 4), "eva": round(float(eva), 4)}
     state = model.state_dict()
     write_atomically(folder / "trained.pt", lambda file: torch.save(state, file))
-    write_json(folder / "trained.json", _record(scores))
-    print(scores)
-    return 0
-
-
-@torch.inference_mode()
-def _scores(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
-    mean = model(x)
-    eva = float(metrics.explained_variance(mean, y))
-    return {"rmse": round(float(metrics.rmse(mean, y)), 4), "eva": round(eva, 4)}
-
-
-def _record(scores: dict[str, dict[str, float]]) -> dict[str, object]:
-    return {
+    record = {
         "network": "howsure_lab.experiments.steering.model.DroNet(64, SMALL)",
         "data": "howsure_lab.experiments.steering.data.rendered_data",
         "command": COMMAND,
@@ -61,6 +52,9 @@ def _record(scores: dict[str, dict[str, float]]) -> dict[str, object]:
         "test": scores,
         "environment": environment(),
     }
+    write_json(folder / "trained.json", record)
+    print(scores)
+    return 0
 
 
 if __name__ == "__main__":

@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 
 from howsure_lab.experiments.training import Pairs
-
-_SPLITS = 20
-_TEST_SHARE = 0.1
-_VALIDATION_SHARE = 0.2
+from howsure_lab.optional import imported
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,17 +67,13 @@ def read_all(folder: Path) -> tuple[DataSet, ...]:
 
 def diabetes() -> DataSet:
     """The diabetes data of scikit-learn with 20 random splits, a tenth for testing."""
-    try:
-        from sklearn import datasets
-    except ImportError:
-        raise ImportError(
-            "The diabetes data needs scikit-learn: `pip install scikit-learn`."
-        ) from None
+    needed = "sklearn.datasets", "The diabetes data needs scikit-learn", "scikit-learn"
+    datasets = imported(*needed)
     x, y = datasets.load_diabetes(return_X_y=True)
     splits = []
-    for k in range(_SPLITS):
+    for k in range(20):
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(k))
-        tested = round(_TEST_SHARE * len(y))
+        tested = round(0.1 * len(y))
         splits.append((order[tested:], order[:tested]))
     features = torch.as_tensor(x, dtype=torch.float32)
     return DataSet("diabetes", features, torch.as_tensor(y).float().unsqueeze(1), tuple(splits))
@@ -90,7 +83,7 @@ def split(data: DataSet, k: int) -> Split:
     """Split k: a fifth of its training rows is held out for tuning."""
     train, test = data.splits[k]
     order = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(k))]
-    held_out = round(_VALIDATION_SHARE * len(order))
+    held_out = round(0.2 * len(order))
     validation, train = order[:held_out], order[held_out:]
     mean, std = data.x[train].mean(0), data.x[train].std(0)
     # A column without any spread stays as it is.
