@@ -125,32 +125,14 @@ def test_cifar_resnets_have_the_published_size(depth, parameters):
     assert model.eval()(torch.rand(1, 3, 32, 32)).shape == (1, 10)
 
 
-@pytest.mark.parametrize(
-    "depth, parameters",
-    [(18, 11_173_962), (34, 21_282_122), (50, 23_520_842), (101, 42_512_970), (152, 58_156_618)],
-)
-def test_resnets_have_the_size_of_the_released_code(depth, parameters):
-    with torch.device("meta"):
-        model = resnets.ResNet(depth)
-    assert sum(p.numel() for p in model.parameters()) == parameters
-    assert "layer2.0.shortcut.0.weight" in model.state_dict()
-
-
-def test_bottlenecks_propagate():
-    model = resnets.ResNet(50).eval()
-    out = hs.propagate(model, torch.rand(1, 3, 32, 32), 0.01)
-    assert bool((out.var > 0).all())
-
-
-@pytest.mark.parametrize("kind, depth", [(resnets.CifarResNet, 20), (resnets.ResNet, 18)])
-def test_checkpoints_with_a_prefix_are_loaded(kind, depth, tmp_path):
-    model = kind(depth).eval()
+def test_checkpoints_with_a_prefix_are_loaded(tmp_path):
+    model = resnets.CifarResNet(20).eval()
     state = {f"module.{key}": value for key, value in model.state_dict().items()}
     torch.save({"state_dict": state}, tmp_path / "net.th")
     x = torch.rand(1, 3, 32, 32)
-    torch.testing.assert_close(resnets.load_pretrained(tmp_path / "net.th", depth)(x), model(x))
+    torch.testing.assert_close(resnets.load_pretrained(tmp_path / "net.th", 20)(x), model(x))
     with pytest.raises(ValueError, match="does not hold"):
-        resnets.load_pretrained(tmp_path / "net.th", {20: 32, 18: 34}[depth])
+        resnets.load_pretrained(tmp_path / "net.th", 32)
 
 
 def test_classification_scores():

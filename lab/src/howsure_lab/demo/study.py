@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 import howsure as hs
 from howsure import Gate, metrics, report
@@ -81,90 +80,43 @@ def _drawn(count: int, seed: int, condition: str) -> Pairs:
     return Pairs(render(scenes, SIZE), steering(scenes))
 
 
-@dataclass(frozen=True, eq=False)
 class Outcome:
     """Readings of a condition, their true angles, and the predictions; angles are in radians."""
 
-    condition: Condition
-    pairs: Pairs
-    prediction: Prediction
-
-    @property
-    def name(self) -> str:
-        """The condition's name."""
-        return self.condition.name
-
-    @property
-    def mean(self) -> Tensor:
-        """Predicted angles, (n,)."""
-        return self.prediction.mean.flatten()
-
-    @property
-    def var(self) -> Tensor:
-        """Their predicted variances, (n,)."""
-        return self.prediction.total_var.flatten()
-
-    @property
-    def std(self) -> Tensor:
-        """Their predicted standard deviations, (n,)."""
-        return self.var.sqrt()
-
-    @property
-    def true(self) -> Tensor:
-        """The driver's angles, (n,)."""
-        return self.pairs.y.flatten()
-
-    @property
-    def rmse(self) -> float:
-        """Root of the mean squared error."""
-        return float(metrics.rmse(self.mean, self.true))
-
-    @property
-    def mean_std(self) -> float:
-        """The predicted std, averaged."""
-        return float(self.std.mean())
-
-    @property
-    def nll(self) -> float:
-        """Mean negative log-likelihood, without 1/2 log 2 pi."""
-        nu = self.prediction.degrees_of_freedom
-        return float(metrics.nll(self.mean, self.var, self.true, degrees_of_freedom=nu))
+    def __init__(self, condition: Condition, pairs: Pairs, prediction: Prediction) -> None:
+        self.name, self.condition = condition.name, condition
+        self.pairs, self.prediction = pairs, prediction
+        self.mean = prediction.mean.flatten()  # (n,), predicted angles
+        self.var = prediction.total_var.flatten()
+        self.std = self.var.sqrt()
+        self.mean_std = float(self.std.mean())
+        self.true = pairs.y.flatten()  # the driver's angles
+        self.rmse = float(metrics.rmse(self.mean, self.true))
+        nu = prediction.degrees_of_freedom
+        # Without 1/2 log 2 pi.
+        self.nll = float(metrics.nll(self.mean, self.var, self.true, degrees_of_freedom=nu))
+        low, high = (end.flatten() for end in prediction.interval(0.95))
+        self.coverage = float(((low <= self.true) & (self.true <= high)).double().mean())
+        # Of the variance from the camera's noise; the network has the rest.
+        self.sensor_share = float(prediction.data_var.sum() / prediction.total_var.sum())
+        novelty = prediction.joint_novelty
+        # How new each scene is: above 1 for a quarter of the held-out roads; NaN without a fit.
+        self.novelties = torch.full_like(self.var, math.nan) if novelty is None else novelty
+        self.novelty = float(self.novelties.median())
 
     def nll_of_one_std(self, std: float) -> float:
-        """The same if every prediction had this std."""
-        return float(metrics.nll(self.mean, self.var.new_full(self.var.shape, std**2), self.true))
-
-    @property
-    def coverage(self) -> float:
-        """Share of true angles inside the 95 % interval."""
-        low, high = (end.flatten() for end in self.prediction.interval(0.95))
-        return float(((low <= self.true) & (self.true <= high)).double().mean())
+        """The NLL if every prediction had this std."""
+        return float(metrics.nll(self.mean, torch.full_like(self.var, std**2), self.true))
 
     def coverage_of_one_std(self, std: float) -> float:
-        """The same if every prediction had this std."""
+        """The share of true angles inside the 95 % interval if every prediction had this std."""
         var = torch.full_like(self.var, std**2)
         return float(metrics.coverage(self.mean, var, self.true, level=0.95))
-
-    @property
-    def sensor_share(self) -> float:
-        """Share of the variance that comes from the camera's noise; the network has the rest."""
-        return float(self.prediction.data_var.sum() / self.prediction.total_var.sum())
 
     @property
     def rank(self) -> float:
         """Rank correlation of predicted std and absolute error."""
         return float(rank_correlation(self.std, (self.mean - self.true).abs()))
-
-    @property
-    def novelties(self) -> Tensor:
-        """How new each scene is, (n,): above 1 for a quarter of the held-out roads."""
-        found = self.prediction.joint_novelty
-        return torch.full_like(self.var, math.nan) if found is None else found
-
-    @property
-    def novelty(self) -> float:
-        """The median novelty; NaN without a fit."""
-        return float(self.novelties.median())
 
     def rejected(self, gate: Gate) -> float:
         """Share of the scenes that a gate on the novelty does not trust."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from howsure.progress import progress
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from howsure_lab.experiments.runs import RunFolder
 
 
@@ -27,15 +29,18 @@ class Pairs(NamedTuple):
     x: Tensor  # (n, ...)
     y: Tensor  # (n, ...)
 
+    def at(self, index: Tensor | slice) -> Self:
+        """Those of some positions."""
+        return type(self)(self.x[index], self.y[index])
+
     def with_noise(self, var: float, seed: int) -> Pairs:
         """The inputs as a sensor with noise of variance `var` reads them; same seed, same noise."""
         generator = torch.Generator().manual_seed(seed)
         return Pairs(self.x + var**0.5 * torch.randn(self.x.shape, generator=generator), self.y)
 
-    def every(self, count: int) -> Pairs:
+    def every(self, count: int) -> Self:
         """About `count` pairs, evenly spread."""
-        chosen = evenly(len(self.y), count)
-        return Pairs(self.x[chosen], self.y[chosen])
+        return self.at(evenly(len(self.y), count))
 
     def batches(self, size: int) -> list[tuple[Any, Tensor]]:
         """Batches in order."""
@@ -46,6 +51,14 @@ class Pairs(NamedTuple):
         generator = torch.Generator().manual_seed(seed)
         data = TensorDataset(self.x, self.y)
         return DataLoader(data, size, shuffle=True, generator=generator, drop_last=len(data) > size)
+
+
+P = TypeVar("P", bound=Pairs)
+
+
+def joined(parts: Sequence[P]) -> P:
+    """All pairs of several parts."""
+    return type(parts[0])(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True)

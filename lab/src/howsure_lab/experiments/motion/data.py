@@ -8,7 +8,7 @@ number of points, so that each object counts the same, however large it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, StackDataset
 
 from howsure_lab.experiments.motion.model import STRIDE, at_points, coarser
 from howsure_lab.experiments.motion.scenes import KINDS, draw_scenes, render
-from howsure_lab.experiments.training import Pairs
+from howsure_lab.experiments.training import Pairs, joined
 
 POINTS = 16  # per object
 
@@ -114,8 +114,8 @@ def rendered_data(counts: Counts, size: int, noise_var: float) -> MotionData:
         return rendered(count, size, noise_var, (100 * _SEEDS[name] + KINDS.index(kind), kind))
 
     seldom, half = round(counts.seldom * counts.train), counts.validation // 2
-    train = part("train", counts.train - seldom), part("train", max(seldom, 1), "unpredictable")
-    validation = part("validation", counts.validation - half), part("validation", half, KINDS[1])
+    train = [part("train", counts.train - seldom), part("train", max(seldom, 1), KINDS[1])]
+    validation = [part("validation", counts.validation - half), part("validation", half, KINDS[1])]
     tests = {kind: part("test", counts.test, kind) for kind in KINDS}
     return MotionData(joined(train), joined(validation), tests)
 
@@ -127,8 +127,3 @@ def rendered(count: int, size: int, noise_var: float, what: tuple[int, str]) -> 
     targets = as_targets(seen.flow, seen.mask)
     frames = Pairs(torch.cat([seen.now, seen.past], 1), targets).with_noise(noise_var, seed).x
     return ObjectPairs(torch.cat([frames, seen.mask], 1), targets)
-
-
-def joined(parts: Iterable[ObjectPairs]) -> ObjectPairs:
-    """All objects of several parts."""
-    return ObjectPairs(*(torch.cat(column) for column in zip(*parts, strict=True)))

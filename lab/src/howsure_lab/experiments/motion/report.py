@@ -298,7 +298,7 @@ class _Shown:
     @staticmethod
     def of(field: Field, pairs: ObjectPairs) -> _Shown:
         """Objects evenly spread over all; none is picked by its looks."""
-        few = ObjectPairs(*pairs.every(_SHOWN))
+        few = pairs.every(_SHOWN)
         found = field.predicted(few.x, "sampled_adf")
         std = found.total_var.sum(1).sqrt()
         return _Shown(few, found.mean, std, covered(few.y[:, 2]))

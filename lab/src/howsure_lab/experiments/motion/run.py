@@ -23,13 +23,7 @@ from howsure_lab.experiments.contenders import (
     predicted,
     tuned,
 )
-from howsure_lab.experiments.motion.data import (
-    Counts,
-    MotionData,
-    ObjectPairs,
-    joined,
-    rendered_data,
-)
+from howsure_lab.experiments.motion.data import Counts, MotionData, ObjectPairs, rendered_data
 from howsure_lab.experiments.motion.model import SMALL, FlowNetS, multi_scale_loss
 from howsure_lab.experiments.motion.report import (
     AFFINE,
@@ -51,7 +45,7 @@ from howsure_lab.experiments.motion.videos import (
 )
 from howsure_lab.experiments.runs import Options, Run
 from howsure_lab.experiments.tables import FLOOR
-from howsure_lab.experiments.training import Pairs, PlainRecipe, made, trained_once
+from howsure_lab.experiments.training import Pairs, PlainRecipe, joined, made, trained_once
 
 
 def constant_each(bench: Bench) -> Tuned:
@@ -215,7 +209,7 @@ class MotionRun(Run):
     def dense(self) -> list[dict[str, object]]:
         """The dense methods against Monte Carlo, on a few objects of both kinds."""
         tests = list(self.data(0).tests.values())[:2]
-        few = [ObjectPairs(*(each[: _SAMPLED // 2] for each in pairs)) for pairs in tests]
+        few = [pairs.at(slice(_SAMPLED // 2)) for pairs in tests]
         return compared(self.field(), joined(few), self.settings.passes)
 
     def steps(self) -> dict[str, Callable[[], object]]:

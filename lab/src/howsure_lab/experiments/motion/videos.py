@@ -25,8 +25,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from howsure.files import write_atomically
-from howsure_lab.experiments.motion.data import Counts, MotionData, ObjectPairs, as_targets, joined
+from howsure_lab.experiments.motion.data import Counts, MotionData, ObjectPairs, as_targets
 from howsure_lab.experiments.motion.model import DIVISOR
+from howsure_lab.experiments.training import evenly, joined
 from howsure_lab.optional import imported
 
 _TAG = b"PIEH"  # 202021.25 as a little-endian float
@@ -125,11 +126,18 @@ def read_clip(video: Video, height: int, width: int) -> Clip:
     """The video, resized; its flow is computed at the size of the files and then resized."""
     if len(video) < 3:
         raise ValueError(f"The video `{video.name}` has {len(video)} frames; it needs 3.")
+    size = height, width
     pictures = [_gray(path) for path in video.frames]
-    frames = torch.cat([_resized(_as_tensor(p) / 255, height, width) for p in pictures])
-    masks = torch.cat([_resized(_as_tensor(_gray(p)), height, width) for p in video.masks])
-    flows = torch.cat([_flow(video, pictures, i, (height, width)) for i in range(len(video) - 1)])
-    return Clip(frames, (masks > 127).float(), flows)
+    frames = [_resized(torch.from_numpy(each).float()[None] / 255, size) for each in pictures]
+    masks = [_resized(torch.from_numpy(_gray(each)).float()[None], size) for each in video.masks]
+    flows = []
+    for path, now, following in zip(video.flows, pictures[:-1], pictures[1:], strict=True):
+        flow = read_flo(path) if path.is_file() else dis_flow(now, following)
+        if not bool(torch.isfinite(flow).all()):
+            raise ValueError(f"`{path}` has pixels without a known flow; give a dense flow.")
+        scale = torch.tensor([width / flow.shape[2], height / flow.shape[1]]).view(2, 1, 1)
+        flows.append(_resized(flow * scale, size))
+    return Clip(torch.cat(frames), (torch.cat(masks) > 127).float(), torch.cat(flows))
 
 
 def _gray(path: Path) -> NDArray[np.uint8]:
@@ -137,25 +145,12 @@ def _gray(path: Path) -> NDArray[np.uint8]:
         return np.array(image.convert("L"))
 
 
-def _as_tensor(picture: NDArray[np.uint8]) -> Tensor:
-    return torch.from_numpy(picture).float()[None, None]
-
-
-def _resized(image: Tensor, height: int, width: int) -> Tensor:
+def _resized(
+    image: Tensor,  # (channels, ...)
+    size: tuple[int, int],
+) -> Tensor:  # (1, channels, *size)
     """The image at another size, without aliasing."""
-    return F.interpolate(image, (height, width), mode="bilinear", antialias=True)
-
-
-def _flow(
-    video: Video, pictures: Sequence[NDArray[np.uint8]], index: int, size: tuple[int, int]
-) -> Tensor:
-    """The flow from a frame to the next, (1, 2, height, width), in pixels of the new size."""
-    path = video.flows[index]
-    flow = read_flo(path) if path.is_file() else dis_flow(pictures[index], pictures[index + 1])
-    if not bool(torch.isfinite(flow).all()):
-        raise ValueError(f"`{path}` has pixels without a known flow; give a dense flow.")
-    scale = torch.tensor([size[1] / flow.shape[2], size[0] / flow.shape[1]]).view(2, 1, 1)
-    return _resized((flow * scale)[None], *size)
+    return F.interpolate(image[None], size, mode="bilinear", antialias=True)
 
 
 def dis_flow(now: NDArray[np.uint8], following: NDArray[np.uint8]) -> Tensor:  # (2, height, width)
@@ -205,7 +200,7 @@ def read_objects(folder: Path, height: int, width: int) -> dict[str, Objects]:
     """The objects of all videos of a folder, by the videos' names."""
     if height % DIVISOR or width % DIVISOR:
         raise ValueError(f"The sides must be multiples of {DIVISOR}, not {height} and {width}.")
-    videos: tuple[Video, ...] = find_videos(folder)
+    videos = find_videos(folder)
     return {video.name: objects_of(read_clip(video, height, width)) for video in videos}
 
 
@@ -214,41 +209,34 @@ def objects_of(clip: Clip) -> Objects:
     now, before = slice(1, -1), slice(0, -2)
     x = torch.cat([clip.frames[now], clip.frames[before], clip.masks[now]], 1)
     y = as_targets(clip.flows[1:], clip.masks[now])
-    change = _mean_flow(clip.flows[1:], clip.masks[now]) - _mean_flow(
-        clip.flows[:-1], clip.masks[before]
-    )
+
+    def mean_flow(flows: Tensor, masks: Tensor) -> Tensor:  # (n, 2)
+        return (flows * masks).sum((2, 3)) / masks.sum((2, 3)).clamp(min=1)
+
+    change = mean_flow(clip.flows[1:], clip.masks[now])
+    change = change - mean_flow(clip.flows[:-1], clip.masks[before])
     seen = (clip.masks[now].sum((1, 2, 3)) >= _LEAST) & (clip.masks[before].sum((1, 2, 3)) > 0)
     return Objects(ObjectPairs(x[seen], y[seen]), change.norm(dim=1)[seen])
 
 
-def _mean_flow(flow: Tensor, mask: Tensor) -> Tensor:  # (n, 2)
-    return (flow * mask).sum((2, 3)) / mask.sum((2, 3)).clamp(min=1)
-
-
 def real_data(objects: dict[str, Objects], fold: Fold, counts: Counts) -> MotionData:
-    """A fold's data; of tuning and testing about as many objects as asked for."""
+    """A fold's data; about as many objects as asked for, evenly spread in time."""
 
-    def part(names: tuple[str, ...]) -> Objects:
-        pairs = joined([objects[name].pairs for name in names])
-        return Objects(pairs, torch.cat([objects[name].change for name in names]))
+    def part(names: tuple[str, ...]) -> ObjectPairs:
+        return joined([objects[name].pairs for name in names])
 
-    test = _spread(part(fold.test), counts.test)
-    order = test.change.argsort(stable=True)
-    halves = order.tensor_split(2)  # by rank, so that neither is empty where many are equal
+    test = part(fold.test)
+    chosen = evenly(len(test.y), counts.test)
+    change = torch.cat([objects[name].change for name in fold.test])[chosen]
+    # By rank, so that neither half is empty where many are equal.
+    halves = change.argsort(stable=True).tensor_split(2)
     tests = {
-        kind: ObjectPairs(*(each[half.sort().values] for each in test.pairs))
+        kind: test.at(chosen[half.sort().values])
         for kind, half in zip(("steady", "changing"), halves, strict=True)
     }
-    validation = _spread(part(fold.validation), counts.validation).pairs
-    train = _spread(part(fold.train), counts.train).pairs
+    validation = part(fold.validation).every(counts.validation)
+    train = part(fold.train).every(counts.train)
     return MotionData(joined([train, mirrored(train)]), validation, tests)
-
-
-def _spread(objects: Objects, count: int) -> Objects:
-    """About `count` of the objects, evenly spread in time."""
-    total = len(objects.change)
-    chosen = torch.linspace(0, total - 1, min(count, total)).round().long()
-    return Objects(ObjectPairs(*(each[chosen] for each in objects.pairs)), objects.change[chosen])
 
 
 def mirrored(pairs: ObjectPairs) -> ObjectPairs:

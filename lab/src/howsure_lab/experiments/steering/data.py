@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from howsure_lab.experiments.steering.scenes import CONDITIONS, draw_scenes, render, steering
-from howsure_lab.experiments.training import Pairs, evenly
+from howsure_lab.experiments.training import Pairs, evenly, joined
 from howsure_lab.optional import imported
 
 
@@ -206,7 +206,7 @@ def real_data(split: RealSplit, counts: Counts) -> SteeringData:
     training = [drive.pairs(torch.arange(len(drive)), per_drive) for drive in split.train]
     test = split.test
     return SteeringData(
-        Pairs(*(torch.cat(column) for column in zip(*training, strict=True))),
+        joined(training),
         test.pairs(split.validation_frames, counts.validation),
         {"test drive": test.pairs(split.test_frames, counts.test)},
     )
